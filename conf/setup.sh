@@ -1,0 +1,95 @@
+#!/usr/bin/env bash
+# conf/setup.sh job|airflow: makes the environment that the Makefile's targets run in.
+#
+#   job      .venv          this project, its pinned packages and tools; the Delta jars; Java
+#   airflow  .venv-airflow  Airflow and its Spark provider, nothing of ours
+#
+# Does nothing where the environment already fits: a stamp in it names the hash of all that decides
+# about it. A few lines go to the screen, everything else to a log that is shown on failure.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+readonly environment=${1:?usage: conf/setup.sh job|airflow}
+case $environment in
+    job)     venv=.venv         inputs=(conf/requirements/build.txt conf/requirements/job.txt pyproject.toml) ;;
+    airflow) venv=.venv-airflow inputs=(conf/requirements/build.txt conf/requirements/airflow.txt) ;;
+    *) echo "setup: unknown environment '$environment': expected job or airflow" >&2; exit 2 ;;
+esac
+readonly venv inputs log=$venv/setup.log
+readonly lock=conf/requirements/$environment.txt
+
+say() { echo "setup: $*"; }
+fail() { echo "setup: $*" >&2; exit 1; }
+
+# The checkout's path counts: scripts in a virtual environment hold it, so a moved one is made again.
+wanted_stamp() {
+    { pwd; cat "${inputs[@]}" conf/setup.sh; } | git hash-object --stdin
+}
+
+find_python() {
+    local name candidate seen=""
+    for name in python3.13 python3.12 python3.11 python3; do
+        # `python3` may be too old, and a version manager's shim may stand for nothing: ask it.
+        candidate=$(command -v "$name") || continue
+        if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+            "$candidate" -c 'import ensurepip, venv' 2>/dev/null ||
+                fail "$candidate lacks the venv module: install it (Debian: apt install python3-venv)."
+            echo "$candidate"
+            return
+        fi
+        seen="$seen $("$candidate" --version 2>/dev/null || true)"
+    done
+    fail "Python 3.11 or newer is needed (found:${seen:- none}): install it (Debian: apt install python3 python3-venv)."
+}
+
+# Runs a command with its output in the log; on failure shows the end of it and stops.
+logged() {
+    echo "+ $*" >>"$log"
+    if ! "$@" >>"$log" 2>&1 </dev/null; then
+        tail -n 25 "$log" >&2
+        fail "'${*: -1}' failed; the whole output is in $log."
+    fi
+}
+
+make_environment() {
+    local python
+    python=$(find_python)
+    if ! "$venv/bin/python" -c 'import pip' 2>/dev/null || [ "$(cat "$venv/checkout" 2>/dev/null)" != "$PWD" ]; then
+        rm -rf "$venv"
+        "$python" -m venv "$venv" || fail "$python -m venv $venv failed."
+        pwd >"$venv/checkout"
+    fi
+    : >"$log"
+    say "$("$venv/bin/python" --version) in $venv; installing $(grep -c == "$lock") pinned packages (a minute or two)"
+    local pip=("$venv/bin/python" -m pip --disable-pip-version-check --no-input install)
+    # The build tools are pinned too, so packages without a wheel are built with them and no others.
+    logged "${pip[@]}" --require-hashes -r conf/requirements/build.txt
+    logged "${pip[@]}" --require-hashes --no-build-isolation -r "$lock"
+    if [ "$environment" = job ]; then
+        logged "${pip[@]}" --no-deps --no-build-isolation --editable .
+    fi
+}
+
+# Asked for every time: a jar may have been deleted since, or Java uninstalled. Takes a tenth of a second.
+prepare_runtime() {
+    local answer
+    answer=$("$venv/bin/python" -m dcp.lake.runtime) || exit 1
+    [ "$1" = quiet ] || while read -r line; do say "$line"; done <<<"$answer"
+}
+
+command -v git >/dev/null || fail "git is needed: install it (Debian: apt install git)."
+stamp=$venv/stamp-$(wanted_stamp)
+if [ -e "$stamp" ] && [ -x "$venv/bin/python" ]; then
+    [ "$environment" = airflow ] || prepare_runtime quiet
+    exit 0
+fi
+# Two `make` at once must not install into one environment (where the system has no flock, they may).
+exec 9>"$venv.lock"
+! command -v flock >/dev/null || flock 9
+if [ -e "$stamp" ]; then exit 0; fi
+started=$SECONDS
+make_environment
+[ "$environment" = airflow ] || prepare_runtime loud
+rm -f "$venv"/stamp-*
+touch "$stamp"
+say "done in $((SECONDS - started)) s"

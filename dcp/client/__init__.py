@@ -1,0 +1,1 @@
+"""The blocking consumer: a socket, a reader thread, and the protocol machines inside."""

@@ -1,0 +1,1 @@
+"""Spark and Delta: the change log, the replica tables, and the rounds that keep them."""
