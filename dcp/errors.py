@@ -1,0 +1,102 @@
+"""Every error dcplake raises on purpose, as one small tree.
+
+    DcplakeError
+      SetupError              something this machine lacks (Java, the Delta jars)
+      ConfigError             a setting that is unknown, missing or of the wrong type
+      LocalProtocolError      our caller misused a protocol object
+      RemoteProtocolError     the peer broke the protocol
+        FrameError              bytes that are no valid frame or message
+      SourceError             the cluster did not do what we need
+        AuthenticationError     user or password refused, no shared mechanism
+        BucketError             no such bucket, or no access to it
+        NodeUnavailableError    a node cannot be reached, died or hangs
+      IncompleteRunError      a run ended, but named vbuckets made no progress
+      LakeError               the tables are not what we left there
+        FencedError             another driver writes to the same lake
+        ForeignWriteError       somebody else changed a replica table
+      QualityError            the data-quality suite found violations
+
+Local misuse and remote fault are different classes, so that a caller can tell "fix the code"
+from "look at the peer". A message names what, where, found and expected. ``exit_code`` is what the
+command line and the Spark jobs end with; ``docs/operations.md`` lists the codes.
+"""
+
+from typing import ClassVar
+
+
+class DcplakeError(Exception):
+    """Root of all errors that dcplake raises on purpose."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class SetupError(DcplakeError):
+    """Something that this machine lacks; the message says what to install."""
+
+    exit_code = 3
+
+
+class ConfigError(DcplakeError):
+    """A setting that is unknown, missing or of the wrong type."""
+
+    exit_code = 2
+
+
+class LocalProtocolError(DcplakeError):
+    """A protocol object was used in a way that its state does not allow."""
+
+
+class RemoteProtocolError(DcplakeError):
+    """The peer broke the protocol; the connection cannot be used further."""
+
+    exit_code = 9
+
+
+class FrameError(RemoteProtocolError):
+    """Bytes that are no valid frame or no valid message."""
+
+
+class SourceError(DcplakeError):
+    """The Couchbase side did not do what we need."""
+
+    exit_code = 4
+
+
+class AuthenticationError(SourceError):
+    """The server refused user or password, or offers no mechanism that we may use."""
+
+
+class BucketError(SourceError):
+    """The bucket does not exist, or the user has no access to it."""
+
+
+class NodeUnavailableError(SourceError):
+    """A node cannot be reached, closed the connection, or is silent beyond its deadline."""
+
+
+class IncompleteRunError(DcplakeError):
+    """A run committed what it could, but some vbuckets made no progress; the message says why."""
+
+    exit_code = 5
+
+
+class LakeError(DcplakeError):
+    """The tables are not in the state that this lake's own log describes."""
+
+    exit_code = 7
+
+
+class FencedError(LakeError):
+    """Another driver writes to the same lake; this one must stop."""
+
+    exit_code = 6
+
+
+class ForeignWriteError(LakeError):
+    """Something other than dcplake changed the rows of a replica table."""
+
+
+class QualityError(DcplakeError):
+    """The data-quality suite found violations."""
+
+    exit_code = 8

@@ -1,0 +1,140 @@
+"""The columns of the lake's two kinds of tables, as Spark DDL and as Arrow schemas.
+
+Unsigned 64-bit values (seqno, cas, vb_uuid, rev) are DECIMAL(20,0): exact over all 64 bits, ordered,
+and readable by every engine. Unsigned 32-bit values are BIGINT. ``key`` is STRING because Delta can
+neither cluster nor keep statistics on BINARY; ``key_bytes`` is set only where the key is not UTF-8,
+and ``key`` is then an injective escape of it (``dcp/lake/keys.py``).
+
+``changes`` has one row per event worth keeping. ``kind`` says which columns are set:
+
+    mutation, deletion, expiration   seqno … value: the document's new state
+    snapshot_marker                  snap_start, snap_end, snap_flags
+    complete                         seqno: a snapshot end that was reached
+    seqno_advanced                   seqno
+    system_event                     seqno, detail (JSON)
+    rollback                         rollback: what the producer ordered
+    status                           detail: why a vbucket ended its part of the round early
+    position                         position: one row per vbucket and round, the state to go on from
+    applied                          applied: which replica version holds which rounds
+"""
+
+from typing import Final
+
+import pyarrow as pa
+
+U64: Final = pa.decimal128(20, 0)
+
+FAILOVER_ENTRY: Final = pa.struct([("vb_uuid", U64), ("seqno", U64)])
+
+POSITION: Final = pa.struct(
+    [
+        ("vb_uuid", U64),
+        ("seqno", U64),
+        ("snap_start", U64),
+        ("snap_end", U64),
+        ("complete_seqno", U64),
+        ("caught_up_seqno", U64),  # high seqno that was reached or proven to hold nothing for us
+        ("first_pending_round", pa.int64()),  # oldest round with rows above complete_seqno, or null
+        ("last_data_round", pa.int64()),  # newest round that brought this vbucket a document row
+        ("last_complete_round", pa.int64()),  # newest round in which complete_seqno moved
+        ("failover_log", pa.list_(FAILOVER_ENTRY)),
+        ("filter_fingerprint", pa.string()),
+        ("manifest_uid", U64),
+        ("purge_seqno", U64),
+    ]
+)
+
+ROLLBACK: Final = pa.struct(
+    [
+        ("from_seqno", U64),
+        ("to_seqno", U64),
+        ("from_vb_uuid", U64),
+        ("failover_log", pa.list_(FAILOVER_ENTRY)),
+    ]
+)
+
+APPLIED: Final = pa.struct(
+    [
+        ("table", pa.string()),
+        ("version", pa.int64()),
+        ("from_round", pa.int64()),
+        ("to_round", pa.int64()),
+    ]
+)
+
+CHANGES: Final = pa.schema(
+    [
+        ("round", pa.int64()),
+        ("epoch", pa.int32()),
+        ("vbucket", pa.int32()),
+        ("kind", pa.string()),
+        ("seqno", U64),
+        ("vb_uuid", U64),
+        ("collection_id", pa.int64()),
+        ("key", pa.string()),
+        ("key_bytes", pa.binary()),
+        ("cas", U64),
+        ("rev", U64),
+        ("flags", pa.int64()),
+        ("expiry", pa.int64()),
+        ("lock_time", pa.int64()),
+        ("delete_time", pa.int64()),
+        ("datatype", pa.int32()),
+        ("xattrs", pa.string()),
+        ("value", pa.binary()),
+        ("snap_start", U64),
+        ("snap_end", U64),
+        ("snap_flags", pa.int64()),
+        ("detail", pa.string()),
+        ("position", POSITION),
+        ("rollback", ROLLBACK),
+        ("applied", APPLIED),
+    ]
+)
+"""One row per event. ``datatype`` is as the document is stored here: never SNAPPY nor XATTR."""
+
+REPLICA: Final = pa.schema(
+    [
+        ("vbucket", pa.int32()),
+        ("key", pa.string()),
+        ("key_bytes", pa.binary()),
+        ("seqno", U64),
+        ("vb_uuid", U64),
+        ("epoch", pa.int32()),
+        ("cas", U64),
+        ("rev", U64),
+        ("flags", pa.int64()),
+        ("expiry", pa.int64()),
+        ("datatype", pa.int32()),
+        ("xattrs", pa.string()),
+        ("value", pa.binary()),
+        ("modified_at", pa.timestamp("us", tz="UTC")),
+    ]
+)
+"""One row per living document; ``modified_at`` is the time part of the CAS (its upper 48 bits, ns)."""
+
+ITEM_KINDS: Final = ("mutation", "deletion", "expiration")
+
+
+def spark_ddl(schema: pa.Schema) -> str:
+    """Return the Spark DDL of an Arrow schema, column by column."""
+    return ", ".join(f"`{column.name}` {_spark_type(column.type)}" for column in schema)
+
+
+_SPARK_TYPES: Final = {
+    pa.int32(): "INT",
+    pa.int64(): "BIGINT",
+    pa.string(): "STRING",
+    pa.binary(): "BINARY",
+    pa.timestamp("us", tz="UTC"): "TIMESTAMP",
+    U64: "DECIMAL(20,0)",
+}
+
+
+def _spark_type(kind: pa.DataType) -> str:
+    if pa.types.is_struct(kind):
+        inner = ", ".join(f"`{field.name}`: {_spark_type(field.type)}" for field in kind)
+        return f"STRUCT<{inner}>"
+    if pa.types.is_list(kind):
+        return f"ARRAY<{_spark_type(kind.value_type)}>"
+    return _SPARK_TYPES[kind]

@@ -1,0 +1,137 @@
+"""What the client machines tell their shell: one frozen dataclass per kind of event.
+
+Events of one received block come in this order: first the rows (``Items``), then what happened to
+the streams, in wire order. A ``SnapshotCompleted`` therefore always comes after its rows.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dcp.protocol.position import Position
+from dcp.types import FailoverLog, SnapshotRange
+
+if TYPE_CHECKING:  # numpy and pyarrow load only where columns are really used
+    from dcp.wire.columns import DataColumns
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Base of all events."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ready(Event):
+    """Bootstrap is done: streams may be opened. ``features`` are those the server granted."""
+
+    features: frozenset[int]
+    cluster_config: bytes
+    refused_controls: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOpened(Event):
+    """A stream request was accepted, with the failover log that belongs to its data."""
+
+    vbucket: int
+    failover_log: FailoverLog
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRefused(Event):
+    """A stream request was refused for a reason other than a rollback."""
+
+    vbucket: int
+    status: int
+    body: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class RollbackOrdered(Event):
+    """The producer's history differs from ours: go back to ``seqno`` at most, and ask again."""
+
+    vbucket: int
+    requested: Position
+    seqno: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Items(Event):
+    """Mutations, deletions and expirations of one block, of any number of vbuckets, in wire order."""
+
+    columns: "DataColumns"
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotStarted(Event):
+    """A marker came into force. No item of it has been seen yet (it is pending until then)."""
+
+    vbucket: int
+    snapshot: SnapshotRange
+    flags: int
+    purge_seqno: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotCompleted(Event):
+    """The end of the snapshot in force was reached: all rows up to ``seqno`` may be published."""
+
+    vbucket: int
+    seqno: int
+
+
+@dataclass(frozen=True, slots=True)
+class SeqnoAdvanced(Event):
+    """The stream is at ``seqno``; there was nothing for us up to here."""
+
+    vbucket: int
+    seqno: int
+
+
+@dataclass(frozen=True, slots=True)
+class SystemEventReceived(Event):
+    """A collection or scope was created, dropped, flushed or modified."""
+
+    vbucket: int
+    seqno: int
+    event: int
+    version: int
+    name: bytes
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEnded(Event):
+    """The producer ended the stream (``EndReason``)."""
+
+    vbucket: int
+    reason: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterConfigReceived(Event):
+    """A cluster map arrived: asked for, pushed, or in the body of NOT_MY_VBUCKET."""
+
+    config: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SeqnosReceived(Event):
+    """Answer to GET_ALL_VB_SEQNOS: (vbucket, high seqno) pairs."""
+
+    seqnos: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FailoverLogReceived(Event):
+    """Answer to GET_FAILOVER_LOG; None where the vbucket is not on this node."""
+
+    vbucket: int
+    failover_log: FailoverLog | None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamClosed(Event):
+    """Answer to our CLOSE_STREAM."""
+
+    vbucket: int
+    status: int

@@ -1,0 +1,90 @@
+"""The few values that every layer speaks of: seqnos, vbucket ids, failover logs, snapshot ranges.
+
+All of them reject illegal values when they are made, so that code further on need not check again.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+from zlib import crc32
+
+U16_MAX: Final = 2**16 - 1
+U32_MAX: Final = 2**32 - 1
+U64_MAX: Final = 2**64 - 1
+
+END_OF_TIME: Final = U64_MAX
+"""The end seqno of a stream request that shall never end by itself."""
+
+
+def require_unsigned(name: str, value: int, most: int = U64_MAX) -> None:
+    """Raise ValueError unless ``value`` is an int in 0..most (bools and floats are refused too)."""
+    if type(value) is not int or not 0 <= value <= most:
+        raise ValueError(f"{name}: found {value!r}, expected an integer from 0 to {most}")
+
+
+def vbucket_of(key: bytes, vbucket_count: int) -> int:
+    """Return the vbucket that holds ``key`` (without any collection prefix).
+
+    Couchbase's CRC rule: the upper half of the IEEE CRC-32, 15 bits of it, modulo the number of
+    vbuckets (kv_engine ``dockey_validator.cc``, gocbcore ``cbcrc.go``).
+    """
+    return ((crc32(key) >> 16) & 0x7FFF) % vbucket_count
+
+
+@dataclass(frozen=True, slots=True)
+class FailoverEntry:
+    """One branch of a vbucket's history: its uuid and the seqno at which it began."""
+
+    vb_uuid: int
+    seqno: int
+
+    def __post_init__(self) -> None:
+        """Reject values outside u64."""
+        require_unsigned("vb_uuid", self.vb_uuid)
+        require_unsigned("failover seqno", self.seqno)
+
+
+@dataclass(frozen=True, slots=True)
+class FailoverLog:
+    """A vbucket's branches, newest first, as a successful stream request answers them."""
+
+    entries: tuple[FailoverEntry, ...]
+
+    def __post_init__(self) -> None:
+        """Reject an empty log and seqnos that grow towards the past."""
+        if not self.entries:
+            raise ValueError("failover log: found no entry, expected at least one")
+        for newer, older in zip(self.entries, self.entries[1:], strict=False):
+            if older.seqno > newer.seqno:
+                raise ValueError(
+                    f"failover log: found seqno {older.seqno} below the newer {newer.seqno}, "
+                    "expected seqnos that do not grow towards the past"
+                )
+
+    @property
+    def current_uuid(self) -> int:
+        """The uuid of the branch that is being written now."""
+        return self.entries[0].vb_uuid
+
+    def uuid_at(self, seqno: int) -> int:
+        """Return the uuid of the branch that holds ``seqno``; 0 where there is none (seqno 0)."""
+        if seqno == 0:
+            return 0
+        for entry in self.entries:
+            if entry.seqno <= seqno:
+                return entry.vb_uuid
+        return 0
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotRange:
+    """The inclusive bounds of a snapshot, as its marker gave them."""
+
+    start: int
+    end: int
+
+    def __post_init__(self) -> None:
+        """Reject bounds outside u64 or out of order."""
+        require_unsigned("snapshot start", self.start)
+        require_unsigned("snapshot end", self.end)
+        if self.start > self.end:
+            raise ValueError(f"snapshot: found start {self.start} beyond its end {self.end}")

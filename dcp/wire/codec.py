@@ -1,0 +1,362 @@
+"""The codec: one table, one row per command, answer and message, and the two functions over it.
+
+A row says which body class a frame becomes, how its extras are packed (several forms, told apart by
+length), and which fields its key and value fill. A part that a row does not name must be absent.
+Every opcode of ``vocabulary.py`` is in the table or in ``NOT_SUPPORTED``; a test holds it to that.
+
+Source of the layouts: kv_engine ``docs/BinaryProtocol.md``, ``docs/dcp/documentation/commands/*``,
+``include/memcached/protocol_binary.h``.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
+from enum import Enum
+from struct import Struct
+from typing import Any, Final
+
+from dcp.errors import FrameError
+from dcp.wire import messages as m
+from dcp.wire.frame import Frame
+from dcp.wire.value_layouts import (
+    FAILOVER_LOG,
+    FEATURES,
+    MARKER_V2,
+    OBSERVE_SEQNO,
+    RAW,
+    ROLLBACK_SEQNO,
+    VB_SEQNOS,
+    VB_UUID,
+    VERSION_NUMBER,
+    ValueLayout,
+)
+from dcp.wire.vocabulary import Magic, Opcode, ServerOpcode, Status
+
+NOT_SUPPORTED: Final = frozenset({Opcode.DCP_FLUSH})
+"""Opcodes that exist by name only: kv_engine answers them with an error."""
+
+
+class Side(Enum):
+    """Which conversation a frame belongs to; an opcode means something else in each."""
+
+    REQUEST = "request"
+    RESPONSE = "response"
+    SERVER_REQUEST = "server request"
+    SERVER_RESPONSE = "server response"
+
+
+_SIDES: Final = {
+    Magic.REQUEST: Side.REQUEST,
+    Magic.ALT_REQUEST: Side.REQUEST,
+    Magic.RESPONSE: Side.RESPONSE,
+    Magic.ALT_RESPONSE: Side.RESPONSE,
+    Magic.SERVER_REQUEST: Side.SERVER_REQUEST,
+    Magic.SERVER_RESPONSE: Side.SERVER_RESPONSE,
+}
+
+
+class Extras:
+    """One form of a message's extras: a struct and the fields it fills."""
+
+    def __init__(self, layout: str, names: str) -> None:
+        """``layout`` is a struct format without the byte order, ``names`` its fields in order."""
+        self.struct = Struct(">" + layout)
+        self.names = tuple(names.split())
+
+
+NO_EXTRAS: Final = (Extras("", ""),)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """How one kind of frame is laid out. ``extras`` lists the allowed forms, shortest first."""
+
+    body: type[m.Body]
+    extras: tuple[Extras, ...] = NO_EXTRAS
+    key: str | None = None
+    value: ValueLayout | None = None
+
+
+def _extras(layout: str, names: str) -> tuple[Extras, ...]:
+    return (Extras(layout, names),)
+
+
+_EMPTY: Final = Row(m.Empty)
+_TEXT: Final = Row(m.Text, value=RAW)
+_STORE: Final = Row(m.Store, _extras("II", "flags expiry"), "key", RAW)
+_STORED: Final = Row(m.MutationAnswer, (*NO_EXTRAS, Extras("QQ", "vb_uuid seqno")))
+_SASL: Final = Row(m.Sasl, key="mechanism", value=replace(RAW, names=("payload",)))
+_SASL_ANSWER: Final = Row(m.SaslAnswer, value=replace(RAW, names=("payload",)))
+_PATH: Final = Row(m.GetId, value=replace(RAW, names=("path",)))
+_ID_ANSWER: Final = Row(m.IdAnswer, _extras("QI", "manifest_uid collection_id"))
+_LOG_ANSWER: Final = Row(m.FailoverLogAnswer, value=FAILOVER_LOG)
+
+TABLE: Final[dict[tuple[Side, int], Row]] = {
+    # --- documents
+    (Side.REQUEST, Opcode.GET): Row(m.KeyOnly, key="key"),
+    (Side.RESPONSE, Opcode.GET): Row(m.GetAnswer, _extras("I", "flags"), value=RAW),
+    (Side.REQUEST, Opcode.SET): _STORE,
+    (Side.RESPONSE, Opcode.SET): _STORED,
+    (Side.REQUEST, Opcode.ADD): _STORE,
+    (Side.RESPONSE, Opcode.ADD): _STORED,
+    (Side.REQUEST, Opcode.REPLACE): _STORE,
+    (Side.RESPONSE, Opcode.REPLACE): _STORED,
+    (Side.REQUEST, Opcode.DELETE): Row(m.KeyOnly, key="key"),
+    (Side.RESPONSE, Opcode.DELETE): _STORED,
+    (Side.REQUEST, Opcode.TOUCH): Row(m.Touch, _extras("I", "expiry"), "key"),
+    (Side.RESPONSE, Opcode.TOUCH): _EMPTY,
+    # --- connection set-up
+    (Side.REQUEST, Opcode.QUIT): _EMPTY,
+    (Side.RESPONSE, Opcode.QUIT): _EMPTY,
+    (Side.REQUEST, Opcode.NOOP): _EMPTY,
+    (Side.RESPONSE, Opcode.NOOP): _EMPTY,
+    (Side.REQUEST, Opcode.VERSION): _EMPTY,
+    (Side.RESPONSE, Opcode.VERSION): _TEXT,
+    (Side.REQUEST, Opcode.STAT): Row(m.Stat, key="group", value=RAW),
+    (Side.RESPONSE, Opcode.STAT): Row(m.StatAnswer, key="key", value=RAW),
+    (Side.REQUEST, Opcode.HELLO): Row(m.Hello, key="agent", value=FEATURES),
+    (Side.RESPONSE, Opcode.HELLO): Row(m.HelloAnswer, value=FEATURES),
+    (Side.REQUEST, Opcode.SASL_LIST_MECHS): _EMPTY,
+    (Side.RESPONSE, Opcode.SASL_LIST_MECHS): _TEXT,
+    (Side.REQUEST, Opcode.SASL_AUTH): _SASL,
+    (Side.RESPONSE, Opcode.SASL_AUTH): _SASL_ANSWER,
+    (Side.REQUEST, Opcode.SASL_STEP): _SASL,
+    (Side.RESPONSE, Opcode.SASL_STEP): _SASL_ANSWER,
+    (Side.REQUEST, Opcode.SELECT_BUCKET): Row(m.SelectBucket, key="bucket"),
+    (Side.RESPONSE, Opcode.SELECT_BUCKET): _EMPTY,
+    (Side.REQUEST, Opcode.LIST_BUCKETS): _EMPTY,
+    (Side.RESPONSE, Opcode.LIST_BUCKETS): _TEXT,
+    (Side.REQUEST, Opcode.GET_CLUSTER_CONFIG): Row(
+        m.GetClusterConfig, (*NO_EXTRAS, Extras("qq", "epoch rev"))
+    ),
+    (Side.RESPONSE, Opcode.GET_CLUSTER_CONFIG): _TEXT,
+    (Side.REQUEST, Opcode.GET_ERROR_MAP): Row(m.GetErrorMap, value=VERSION_NUMBER),
+    (Side.RESPONSE, Opcode.GET_ERROR_MAP): _TEXT,
+    (Side.REQUEST, Opcode.GET_COLLECTIONS_MANIFEST): _EMPTY,
+    (Side.RESPONSE, Opcode.GET_COLLECTIONS_MANIFEST): _TEXT,
+    (Side.REQUEST, Opcode.GET_COLLECTION_ID): _PATH,
+    (Side.RESPONSE, Opcode.GET_COLLECTION_ID): _ID_ANSWER,
+    (Side.REQUEST, Opcode.GET_SCOPE_ID): _PATH,
+    (Side.RESPONSE, Opcode.GET_SCOPE_ID): _ID_ANSWER,
+    (Side.SERVER_REQUEST, ServerOpcode.CLUSTERMAP_CHANGE_NOTIFICATION): Row(
+        m.ClustermapNotification,
+        (Extras("I", "rev"), Extras("qq", "epoch rev")),
+        "bucket",
+        replace(RAW, names=("config",)),
+    ),
+    (Side.SERVER_RESPONSE, ServerOpcode.CLUSTERMAP_CHANGE_NOTIFICATION): _EMPTY,
+    # --- seqnos
+    (Side.REQUEST, Opcode.GET_ALL_VB_SEQNOS): Row(
+        m.GetAllVbSeqnos, (*NO_EXTRAS, Extras("I", "state"), Extras("II", "state collection"))
+    ),
+    (Side.RESPONSE, Opcode.GET_ALL_VB_SEQNOS): Row(m.AllVbSeqnos, value=VB_SEQNOS),
+    (Side.REQUEST, Opcode.OBSERVE_SEQNO): Row(m.ObserveSeqno, value=VB_UUID),
+    (Side.RESPONSE, Opcode.OBSERVE_SEQNO): Row(m.ObserveSeqnoAnswer, value=OBSERVE_SEQNO),
+    (Side.REQUEST, Opcode.SEQNO_PERSISTENCE): Row(m.SeqnoPersistence, _extras("Q", "seqno")),
+    (Side.RESPONSE, Opcode.SEQNO_PERSISTENCE): _EMPTY,
+    (Side.REQUEST, Opcode.DCP_GET_FAILOVER_LOG): _EMPTY,
+    (Side.RESPONSE, Opcode.DCP_GET_FAILOVER_LOG): _LOG_ANSWER,
+    (Side.REQUEST, Opcode.GET_FAILOVER_LOG): _EMPTY,
+    (Side.RESPONSE, Opcode.GET_FAILOVER_LOG): _LOG_ANSWER,
+    # --- DCP connections and streams
+    (Side.REQUEST, Opcode.DCP_OPEN): Row(m.DcpOpen, _extras("II", "reserved flags"), "name", RAW),
+    (Side.RESPONSE, Opcode.DCP_OPEN): _EMPTY,
+    (Side.REQUEST, Opcode.DCP_CONTROL): Row(m.DcpControl, key="name", value=RAW),
+    (Side.RESPONSE, Opcode.DCP_CONTROL): _EMPTY,
+    (Side.REQUEST, Opcode.DCP_ADD_STREAM): Row(m.AddStream, _extras("I", "flags")),
+    (Side.RESPONSE, Opcode.DCP_ADD_STREAM): Row(m.AddStreamAnswer, _extras("I", "stream_opaque")),
+    (Side.REQUEST, Opcode.DCP_STREAM_REQ): Row(
+        m.StreamRequest,
+        _extras("IIQQQQQ", "flags reserved start end vb_uuid snap_start snap_end"),
+        value=RAW,
+    ),
+    (Side.RESPONSE, Opcode.DCP_STREAM_REQ): _LOG_ANSWER,
+    (Side.REQUEST, Opcode.DCP_CLOSE_STREAM): _EMPTY,
+    (Side.RESPONSE, Opcode.DCP_CLOSE_STREAM): _EMPTY,
+    (Side.REQUEST, Opcode.DCP_NOOP): _EMPTY,
+    (Side.RESPONSE, Opcode.DCP_NOOP): _EMPTY,
+    (Side.REQUEST, Opcode.DCP_BUFFER_ACK): Row(m.BufferAck, _extras("I", "bytes")),
+    (Side.RESPONSE, Opcode.DCP_BUFFER_ACK): _EMPTY,
+    (Side.REQUEST, Opcode.DCP_STREAM_END): Row(m.StreamEnd, _extras("I", "reason")),
+    (Side.RESPONSE, Opcode.DCP_STREAM_END): _EMPTY,
+    # --- DCP data
+    (Side.REQUEST, Opcode.DCP_SNAPSHOT_MARKER): Row(
+        m.SnapshotMarker, (Extras("B", "version"), Extras("QQI", "start end flags")), None, MARKER_V2
+    ),
+    (Side.RESPONSE, Opcode.DCP_SNAPSHOT_MARKER): _EMPTY,
+    (Side.REQUEST, Opcode.DCP_MUTATION): Row(
+        m.Mutation,
+        _extras("QQIIIHB", "by_seqno rev_seqno flags expiry lock_time nmeta cache_hint"),
+        "key",
+        RAW,
+    ),
+    (Side.RESPONSE, Opcode.DCP_MUTATION): _EMPTY,
+    (Side.REQUEST, Opcode.DCP_DELETION): Row(
+        m.Deletion,
+        (
+            Extras("QQH", "by_seqno rev_seqno nmeta"),
+            Extras("QQIB", "by_seqno rev_seqno delete_time unused"),
+        ),
+        "key",
+        RAW,
+    ),
+    (Side.RESPONSE, Opcode.DCP_DELETION): _EMPTY,
+    (Side.REQUEST, Opcode.DCP_EXPIRATION): Row(
+        m.Expiration, _extras("QQI", "by_seqno rev_seqno delete_time"), "key", RAW
+    ),
+    (Side.RESPONSE, Opcode.DCP_EXPIRATION): _EMPTY,
+    (Side.REQUEST, Opcode.DCP_SET_VBUCKET_STATE): Row(m.SetVbucketState, _extras("B", "state")),
+    (Side.RESPONSE, Opcode.DCP_SET_VBUCKET_STATE): _EMPTY,
+    (Side.REQUEST, Opcode.DCP_SYSTEM_EVENT): Row(
+        m.SystemEvent, _extras("QIB", "by_seqno event version"), "key", RAW
+    ),
+    (Side.RESPONSE, Opcode.DCP_SYSTEM_EVENT): _EMPTY,
+    (Side.REQUEST, Opcode.DCP_PREPARE): Row(
+        m.Prepare,
+        _extras(
+            "QQIIIBBB", "by_seqno rev_seqno flags expiry lock_time cache_hint deleted level"
+        ),
+        "key",
+        RAW,
+    ),
+    (Side.RESPONSE, Opcode.DCP_PREPARE): _EMPTY,
+    (Side.REQUEST, Opcode.DCP_SEQNO_ACKNOWLEDGED): Row(
+        m.SeqnoAcknowledged, _extras("Q", "prepared_seqno")
+    ),
+    (Side.RESPONSE, Opcode.DCP_SEQNO_ACKNOWLEDGED): _EMPTY,
+    (Side.REQUEST, Opcode.DCP_COMMIT): Row(
+        m.Commit, _extras("QQ", "prepared_seqno commit_seqno"), "key"
+    ),
+    (Side.RESPONSE, Opcode.DCP_COMMIT): _EMPTY,
+    (Side.REQUEST, Opcode.DCP_ABORT): Row(
+        m.Abort, _extras("QQ", "prepared_seqno abort_seqno"), "key"
+    ),
+    (Side.RESPONSE, Opcode.DCP_ABORT): _EMPTY,
+    (Side.REQUEST, Opcode.DCP_SEQNO_ADVANCED): Row(m.SeqnoAdvanced, _extras("Q", "seqno")),
+    (Side.RESPONSE, Opcode.DCP_SEQNO_ADVANCED): _EMPTY,
+    (Side.REQUEST, Opcode.DCP_OSO_SNAPSHOT): Row(m.OsoSnapshot, _extras("I", "flags")),
+    (Side.RESPONSE, Opcode.DCP_OSO_SNAPSHOT): _EMPTY,
+    (Side.REQUEST, Opcode.DCP_CACHE_TRANSFER): Row(m.CacheTransfer, value=RAW),
+    (Side.RESPONSE, Opcode.DCP_CACHE_TRANSFER): _EMPTY,
+    (Side.REQUEST, Opcode.DCP_CACHE_TRANSFER_END): _EMPTY,
+    (Side.RESPONSE, Opcode.DCP_CACHE_TRANSFER_END): _EMPTY,
+}
+
+SPECIAL_ANSWERS: Final[dict[tuple[int, int], Row]] = {
+    (Opcode.SASL_AUTH, Status.AUTH_CONTINUE): _SASL_ANSWER,
+    (Opcode.SASL_STEP, Status.AUTH_CONTINUE): _SASL_ANSWER,
+    (Opcode.DCP_STREAM_REQ, Status.ROLLBACK): Row(m.RollbackAnswer, value=ROLLBACK_SEQNO),
+}
+"""Answers whose status is no SUCCESS and whose value still has a layout; the rest are refusals."""
+
+
+def decode(frame: Frame) -> m.Body:
+    """Return what ``frame`` says.
+
+    An unsuccessful answer becomes a ``Refusal`` (bar ``SPECIAL_ANSWERS``); a command that the table
+    does not know becomes ``Unknown``, since a peer may be newer than we are.
+
+    Raises:
+        FrameError: a known frame whose parts do not have the layout of its row.
+    """
+    side = _SIDES[frame.magic]
+    row = TABLE.get((side, frame.opcode))
+    if side is Side.RESPONSE and frame.status != Status.SUCCESS:
+        row = SPECIAL_ANSWERS.get((frame.opcode, frame.status))
+        if row is None:
+            return m.Refusal(frame.value, frame.extras, frame.key)
+    if row is None:
+        return m.Unknown(frame.extras, frame.key, frame.value)
+    found: dict[str, Any] = {}
+    form = _form_by_length(row, frame)
+    found.update(zip(form.names, form.struct.unpack(frame.extras), strict=True))
+    if row.key is not None:
+        found[row.key] = frame.key
+    elif frame.key:
+        raise _misfit(frame, "key", len(frame.key), "no key")
+    if row.value is not None:
+        found.update(row.value.decode(frame, found))
+    elif frame.value:
+        raise _misfit(frame, "value", len(frame.value), "no value")
+    return row.body(**found)
+
+
+def encode(
+    body: m.Body,
+    opcode: int,
+    *,
+    magic: Magic = Magic.REQUEST,
+    vbucket: int = 0,
+    status: int = Status.SUCCESS,
+    opaque: int = 0,
+    cas: int = 0,
+    datatype: int = 0,
+    framing_extras: bytes = b"",
+) -> Frame:
+    """Return the frame that says ``body``; the inverse of ``decode``.
+
+    Raises:
+        TypeError: ``body`` is not what the row of this opcode and status holds.
+    """
+    extras, key, value = _parts(body, _SIDES[magic], opcode, status)
+    return Frame(
+        magic=magic,
+        opcode=opcode,
+        datatype=datatype,
+        vbucket_or_status=status if magic.is_response else vbucket,
+        opaque=opaque,
+        cas=cas,
+        framing_extras=framing_extras,
+        extras=extras,
+        key=key,
+        value=value,
+    )
+
+
+def _parts(body: m.Body, side: Side, opcode: int, status: int) -> tuple[bytes, bytes, bytes]:
+    if isinstance(body, m.Refusal | m.Unknown):
+        return body.extras, body.key, body.value
+    row = TABLE.get((side, opcode))
+    if side is Side.RESPONSE and status != Status.SUCCESS:
+        row = SPECIAL_ANSWERS.get((opcode, status))
+    if row is None or type(body) is not row.body:
+        wanted = row.body.__name__ if row else "Refusal or Unknown"
+        raise TypeError(
+            f"encode {side.value} {opcode:#04x} status {status:#04x}: "
+            f"found a {type(body).__name__}, expected a {wanted}"
+        )
+    form = _form_by_fields(row, body)
+    extras = form.struct.pack(*(getattr(body, name) for name in form.names))
+    key = getattr(body, row.key) if row.key is not None else b""
+    value = row.value.encode(body) if row.value is not None else b""
+    return extras, key, value
+
+
+def _form_by_length(row: Row, frame: Frame) -> Extras:
+    for form in row.extras:
+        if form.struct.size == len(frame.extras):
+            return form
+    sizes = " or ".join(str(form.struct.size) for form in row.extras)
+    raise _misfit(frame, "extras", len(frame.extras), f"{sizes} bytes")
+
+
+def _form_by_fields(row: Row, body: m.Body) -> Extras:
+    """The longest form whose fields are all set: an optional field that is None leaves it out."""
+    for form in reversed(row.extras):
+        if all(getattr(body, name) is not None for name in form.names):
+            if form.names == ("start", "end", "flags") and getattr(body, "version", None) is not None:
+                continue
+            return form
+    set_fields = [f.name for f in fields(body) if getattr(body, f.name) is not None]
+    raise TypeError(f"encode {type(body).__name__}: found {set_fields}, which fit no extras form")
+
+
+def _misfit(frame: Frame, part: str, found: int, expected: str) -> FrameError:
+    return FrameError(
+        f"{_SIDES[frame.magic].value} {frame.opcode:#04x} {part}: found {found} bytes, "
+        f"expected {expected}"
+    )
+
+
+def known_opcodes() -> Iterable[int]:
+    """Opcodes that have a row as a request (for the support matrix and its test)."""
+    return sorted(opcode for side, opcode in TABLE if side is Side.REQUEST)

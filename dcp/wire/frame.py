@@ -1,0 +1,181 @@
+"""The 24-byte header and the four byte strings behind it: a frame, in both framings.
+
+    offset  normal framing            alternative framing (magics 0x08, 0x18)
+    0       magic                     magic
+    1       opcode                    opcode
+    2       key length (u16)          framing-extras length (u8), key length (u8)
+    4       extras length             extras length
+    5       datatype                  datatype
+    6       vbucket id, or status     vbucket id, or status
+    8       total body length (u32)   the same, framing extras included
+    12      opaque                    opaque
+    16      CAS                       CAS
+    24      extras, key, value        framing extras, extras, key, value
+
+All integers are big-endian. Source: kv_engine ``docs/BinaryProtocol.md``. This file knows lengths,
+not meanings; what a frame says is the business of ``codec.py``.
+"""
+
+from dataclasses import dataclass
+from struct import Struct
+
+from dcp.errors import FrameError
+from dcp.types import U16_MAX, U32_MAX, require_unsigned
+from dcp.wire.vocabulary import HEADER_BYTES, Magic
+
+_NORMAL = Struct(">BBHBBHIIQ")
+_ALTERNATIVE = Struct(">BBBBBBHIIQ")
+_MAGICS = {int(magic): magic for magic in Magic}
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The 24 bytes, with the lengths in bytes of the parts that follow them."""
+
+    magic: Magic
+    opcode: int
+    framing_extras_bytes: int
+    extras_bytes: int
+    key_bytes: int
+    datatype: int
+    vbucket_or_status: int
+    body_bytes: int
+    opaque: int
+    cas: int
+
+    @property
+    def frame_bytes(self) -> int:
+        """Length of the whole frame on the wire; what flow control charges."""
+        return HEADER_BYTES + self.body_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A frame in its parts, none of them interpreted.
+
+    ``vbucket_or_status`` is a status in responses and a vbucket id elsewhere; use the properties.
+    """
+
+    magic: Magic
+    opcode: int
+    datatype: int = 0
+    vbucket_or_status: int = 0
+    opaque: int = 0
+    cas: int = 0
+    framing_extras: bytes = b""
+    extras: bytes = b""
+    key: bytes = b""
+    value: bytes = b""
+
+    def __post_init__(self) -> None:
+        """Reject what the header has no room for."""
+        require_unsigned("opcode", self.opcode, 0xFF)
+        require_unsigned("datatype", self.datatype, 0xFF)
+        require_unsigned("vbucket or status", self.vbucket_or_status, U16_MAX)
+        require_unsigned("opaque", self.opaque, U32_MAX)
+        require_unsigned("cas", self.cas)
+        require_unsigned("extras length", len(self.extras), 0xFF)
+        most = 0xFF if self.magic.is_alternative else U16_MAX
+        require_unsigned("key length", len(self.key), most)
+        require_unsigned(
+            "framing extras length",
+            len(self.framing_extras),
+            0xFF if self.magic.is_alternative else 0,
+        )
+
+    @property
+    def status(self) -> int:
+        """The status of a response."""
+        if not self.magic.is_response:
+            raise ValueError(f"status: found a frame of magic {self.magic:#04x}, a request")
+        return self.vbucket_or_status
+
+    @property
+    def vbucket(self) -> int:
+        """The vbucket id of a request."""
+        if self.magic.is_response:
+            raise ValueError(f"vbucket: found a frame of magic {self.magic:#04x}, a response")
+        return self.vbucket_or_status
+
+    @property
+    def body_bytes(self) -> int:
+        """Length of everything behind the header."""
+        return len(self.framing_extras) + len(self.extras) + len(self.key) + len(self.value)
+
+    def to_bytes(self) -> bytes:
+        """Return the frame as it goes on the wire."""
+        tail = (
+            len(self.extras),
+            self.datatype,
+            self.vbucket_or_status,
+            self.body_bytes,
+            self.opaque,
+            self.cas,
+        )
+        if self.magic.is_alternative:
+            header = _ALTERNATIVE.pack(
+                self.magic, self.opcode, len(self.framing_extras), len(self.key), *tail
+            )
+        else:
+            header = _NORMAL.pack(self.magic, self.opcode, len(self.key), *tail)
+        return b"".join((header, self.framing_extras, self.extras, self.key, self.value))
+
+
+def parse_header(data: bytes | bytearray | memoryview, offset: int = 0) -> Header:
+    """Read the header at ``offset``; ``data`` must hold its 24 bytes.
+
+    Raises:
+        FrameError: an unknown magic, or parts that are longer than the body.
+    """
+    magic = _MAGICS.get(data[offset])
+    if magic is None:
+        raise FrameError(
+            f"frame header: found magic {data[offset]:#04x}, "
+            f"expected one of {', '.join(f'{known:#04x}' for known in sorted(_MAGICS))}"
+        )
+    if magic.is_alternative:
+        (_, opcode, framing, key, extras, datatype, vb_status, body, opaque, cas) = (
+            _ALTERNATIVE.unpack_from(data, offset)
+        )
+    else:
+        framing = 0
+        (_, opcode, key, extras, datatype, vb_status, body, opaque, cas) = _NORMAL.unpack_from(
+            data, offset
+        )
+    if framing + extras + key > body:
+        raise FrameError(
+            f"frame header of opcode {opcode:#04x}: found framing extras {framing} + extras "
+            f"{extras} + key {key} bytes, expected at most the body's {body} bytes"
+        )
+    return Header(magic, opcode, framing, extras, key, datatype, vb_status, body, opaque, cas)
+
+
+def parse_frame(data: bytes | bytearray | memoryview) -> Frame:
+    """Read exactly one frame.
+
+    Raises:
+        FrameError: bytes are missing or left over, or the header is malformed.
+    """
+    if len(data) < HEADER_BYTES:
+        raise FrameError(f"frame: found {len(data)} bytes, expected at least {HEADER_BYTES}")
+    header = parse_header(data)
+    if len(data) != header.frame_bytes:
+        raise FrameError(
+            f"frame of opcode {header.opcode:#04x}: found {len(data)} bytes, "
+            f"expected {header.frame_bytes} by its header"
+        )
+    extras_at = HEADER_BYTES + header.framing_extras_bytes
+    key_at = extras_at + header.extras_bytes
+    value_at = key_at + header.key_bytes
+    return Frame(
+        magic=header.magic,
+        opcode=header.opcode,
+        datatype=header.datatype,
+        vbucket_or_status=header.vbucket_or_status,
+        opaque=header.opaque,
+        cas=header.cas,
+        framing_extras=bytes(data[HEADER_BYTES:extras_at]),
+        extras=bytes(data[extras_at:key_at]),
+        key=bytes(data[key_at:value_at]),
+        value=bytes(data[value_at:]),
+    )

@@ -1,0 +1,146 @@
+"""Layouts of values that are structures rather than documents: logs, seqno lists, markers v2.
+
+A ``ValueLayout`` is a pair of pure functions that ``codec.py`` names in its table.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from struct import Struct, iter_unpack, pack
+from typing import Any, Final
+
+from dcp.errors import FrameError
+from dcp.types import FailoverEntry
+from dcp.wire.frame import Frame
+
+Decoder = Callable[[Frame, tuple[str, ...], dict[str, Any]], dict[str, Any]]
+Encoder = Callable[[Any, tuple[str, ...]], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class ValueLayout:
+    """How a value fills the fields ``names`` of a body, and how they become bytes again."""
+
+    names: tuple[str, ...]
+    reader: Decoder
+    writer: Encoder
+
+    def decode(self, frame: Frame, extras: dict[str, Any]) -> dict[str, Any]:
+        """Return field values; ``extras`` are the fields read so far (markers depend on them)."""
+        return self.reader(frame, self.names, extras)
+
+    def encode(self, body: object) -> bytes:
+        """Return the value's bytes."""
+        return self.writer(body, self.names)
+
+
+def _misfit(frame: Frame, expected: str) -> FrameError:
+    return FrameError(
+        f"opcode {frame.opcode:#04x} value: found {len(frame.value)} bytes, expected {expected}"
+    )
+
+
+def _read_raw(frame: Frame, names: tuple[str, ...], _: dict[str, Any]) -> dict[str, Any]:
+    return {names[0]: frame.value}
+
+
+def _write_raw(body: object, names: tuple[str, ...]) -> bytes:
+    value: bytes = getattr(body, names[0])
+    return value
+
+
+RAW: Final = ValueLayout(("value",), _read_raw, _write_raw)
+
+
+def _struct_layout(layout: str, *names: str) -> ValueLayout:
+    struct = Struct(">" + layout)
+
+    def read(frame: Frame, names: tuple[str, ...], _: dict[str, Any]) -> dict[str, Any]:
+        if len(frame.value) != struct.size:
+            raise _misfit(frame, str(struct.size))
+        return dict(zip(names, struct.unpack(frame.value), strict=True))
+
+    def write(body: object, names: tuple[str, ...]) -> bytes:
+        return struct.pack(*(getattr(body, name) for name in names))
+
+    return ValueLayout(names, read, write)
+
+
+VERSION_NUMBER: Final = _struct_layout("H", "version")
+VB_UUID: Final = _struct_layout("Q", "vb_uuid")
+ROLLBACK_SEQNO: Final = _struct_layout("Q", "rollback_seqno")
+
+
+def _rows_layout(layout: str, name: str, make: Callable[..., Any], take: Callable[[Any], Any]) -> ValueLayout:
+    size = Struct(">" + layout).size
+
+    def read(frame: Frame, names: tuple[str, ...], _: dict[str, Any]) -> dict[str, Any]:
+        if len(frame.value) % size:
+            raise _misfit(frame, f"a multiple of {size}")
+        return {names[0]: tuple(make(*row) for row in iter_unpack(">" + layout, frame.value))}
+
+    def write(body: object, names: tuple[str, ...]) -> bytes:
+        return b"".join(pack(">" + layout, *take(row)) for row in getattr(body, names[0]))
+
+    return ValueLayout((name,), read, write)
+
+
+FEATURES: Final = _rows_layout("H", "features", int, lambda feature: (feature,))
+FAILOVER_LOG: Final = _rows_layout(
+    "QQ", "entries", FailoverEntry, lambda entry: (entry.vb_uuid, entry.seqno)
+)
+VB_SEQNOS: Final = _rows_layout("HQ", "seqnos", lambda vbucket, seqno: (vbucket, seqno), lambda pair: pair)
+
+_OBSERVE_FORMATS: Final = {
+    0: (Struct(">BHQQQ"), ("format", "vb", "vb_uuid", "persisted", "current")),
+    1: (
+        Struct(">BHQQQQQ"),
+        ("format", "vb", "vb_uuid", "persisted", "current", "old_uuid", "last_seqno_old"),
+    ),
+}
+
+
+def _read_observe(frame: Frame, _: tuple[str, ...], __: dict[str, Any]) -> dict[str, Any]:
+    layout = _OBSERVE_FORMATS.get(frame.value[0] if frame.value else -1)
+    if layout is None or len(frame.value) != layout[0].size:
+        raise _misfit(frame, "27 in format 0 or 43 in format 1")
+    return dict(zip(layout[1], layout[0].unpack(frame.value), strict=True))
+
+
+def _write_observe(body: Any, _: tuple[str, ...]) -> bytes:
+    struct, names = _OBSERVE_FORMATS[body.format]
+    return struct.pack(*(getattr(body, name) for name in names))
+
+
+OBSERVE_SEQNO: Final = ValueLayout((), _read_observe, _write_observe)
+
+_MARKER_BASE: Final = ("start", "end", "flags", "max_visible_seqno", "high_completed_seqno")
+_MARKER_VERSIONS: Final = {
+    0: (Struct(">QQIQQ"), _MARKER_BASE),
+    1: (Struct(">QQIQQQ"), (*_MARKER_BASE, "timestamp")),
+    2: (Struct(">QQIQQQQ"), (*_MARKER_BASE, "purge_seqno", "high_prepared_seqno")),
+}
+
+
+def _read_marker(frame: Frame, _: tuple[str, ...], extras: dict[str, Any]) -> dict[str, Any]:
+    version = extras.get("version")
+    if version is None:
+        if frame.value:
+            raise _misfit(frame, "none in a snapshot marker v1")
+        return {}
+    layout = _MARKER_VERSIONS.get(version)
+    if layout is None:
+        raise FrameError(f"snapshot marker: found version 2.{version}, expected 2.0, 2.1 or 2.2")
+    if len(frame.value) != layout[0].size:
+        raise _misfit(frame, f"{layout[0].size} in a snapshot marker v2.{version}")
+    return dict(zip(layout[1], layout[0].unpack(frame.value), strict=True))
+
+
+def _write_marker(body: Any, _: tuple[str, ...]) -> bytes:
+    if body.version is None:
+        return b""
+    struct, names = _MARKER_VERSIONS[body.version]
+    return struct.pack(*(getattr(body, name) for name in names))
+
+
+MARKER_V2: Final = ValueLayout((), _read_marker, _write_marker)
+"""The value of a marker v2.x; empty in v1, which has all in its extras."""
