@@ -1,0 +1,199 @@
+"""The four jars that Delta needs: downloaded once, checked by sha256, then used offline.
+
+They come by their Maven coordinates through the resolver (Ivy) that Spark itself carries, so that
+nothing but pyspark has to be installed.
+"""
+
+import hashlib
+import importlib.util
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from dcp.errors import SetupError
+from dcp.lake.install_paths import PREPARE_COMMAND, jars_folder
+from dcp.lake.java import find_java_home
+
+DELTA_VERSION: Final = "4.4.0"
+RESOLVE_TIMEOUT_SECONDS: Final = 600
+
+DELTA_PACKAGE: Final = f"io.delta:delta-spark_4.2_2.13:{DELTA_VERSION}"
+
+# Everything else in Delta's dependency tree is either in pyspark already, newer (Hadoop, Parquet,
+# Jackson, slf4j, RoaringBitmap: a second copy of them on the class path is trouble), or belongs to
+# Unity Catalog, which nothing here uses.
+EXCLUDED_PACKAGES: Final = (
+    "org.apache.hadoop:*",
+    "org.apache.parquet:*",
+    "com.fasterxml.jackson.core:*",
+    "com.fasterxml.jackson.datatype:*",
+    "org.slf4j:*",
+    "org.roaringbitmap:*",
+    "com.google.code.findbugs:*",
+    "io.unitycatalog:*",
+    "org.apache.logging.log4j:*",
+    "org.locationtech.jts:*",
+    "io.delta:delta-kernel-unitycatalog",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Jar:
+    """One jar that Delta needs, and the checksum of the only file that we accept for it."""
+
+    artifact: str
+    sha256: str
+
+    @property
+    def file_name(self) -> str:
+        """The name under which the jar is kept."""
+        return f"{self.artifact}-{DELTA_VERSION}.jar"
+
+
+DELTA_JARS: Final = (
+    Jar("delta-spark_4.2_2.13", "27d4fd8b1f879535c573ed1c718177d6a27f24d3e626ba02e216369725721ead"),
+    Jar("delta-storage", "c46735481fa8e326b0957be02b4420cbcab4b325bb08009b7f2045a95133f1cc"),
+    Jar("delta-kernel-api", "ee9b5a14ac3b7efdff4d61a58478fe8eb0e5a3fbca43889dca7290795fe79a11"),
+    Jar(
+        "delta-kernel-defaults", "225c975199e4718b38ee5b7e6da7f19e9585024262b2cec2656b32151a856b0b"
+    ),
+)
+
+
+def delta_jars() -> list[Path]:
+    """The four jars, checked, for ``spark.jars``; needs no network.
+
+    Raises:
+        SetupError: a jar is missing or is not the published one; says what to run.
+
+    """
+    folder = jars_folder()
+    missing = [jar.file_name for jar in DELTA_JARS if not (folder / jar.file_name).is_file()]
+    if missing:
+        raise SetupError(
+            f"The Delta jars are not set up: {folder} lacks {', '.join(missing)};"
+            f" run `make setup` or `{PREPARE_COMMAND}`."
+        )
+    for jar in DELTA_JARS:
+        verify_jar(folder / jar.file_name, jar)
+    return [folder / jar.file_name for jar in DELTA_JARS]
+
+
+def verify_jar(path: Path, jar: Jar) -> None:
+    """Accept ``path`` as ``jar``.
+
+    Raises:
+        SetupError: the checksum differs; names file, found and expected.
+
+    """
+    with path.open("rb") as content:
+        found = hashlib.file_digest(content, "sha256").hexdigest()
+    if found != jar.sha256:
+        raise SetupError(
+            f"{path} is not the published {jar.file_name}: found sha256 {found},"
+            f" expected {jar.sha256}; run `{PREPARE_COMMAND}` to fetch it again."
+        )
+
+
+def resolve_jars() -> list[Path]:
+    """The four jars, downloaded first where one is missing or damaged.
+
+    They come through Spark's own resolver, which honours the machine's Maven settings
+    (``~/.m2``, ``DEFAULT_ARTIFACT_REPOSITORY``). They appear in the folder only when all four have
+    the right checksum.
+
+    Raises:
+        SetupError: the download failed (names the log), or a file has another checksum.
+
+    """
+    try:
+        return delta_jars()
+    except SetupError:
+        folder = jars_folder()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        staging = tempfile.TemporaryDirectory(dir=folder, prefix=".download-")
+    except OSError as error:
+        raise SetupError(
+            f"The folder for the Delta jars cannot be written: {error}; DCPLAKE_JARS names another."
+        ) from error
+    with staging as name:
+        ivy = Path(name)
+        _run_ivy(ivy, folder)
+        install_jars(ivy / "jars", folder)
+    return delta_jars()
+
+
+def install_jars(source: Path, folder: Path) -> None:
+    """Check all four jars that Ivy left in ``source``, then move them into ``folder``.
+
+    Raises:
+        SetupError: one is missing or has another checksum; nothing was moved then.
+
+    """
+    # Ivy puts the Maven group in front of the name.
+    downloads = {jar: source / f"io.delta_{jar.file_name}" for jar in DELTA_JARS}
+    for jar, path in downloads.items():
+        if not path.is_file():
+            raise SetupError(
+                f"The download of {DELTA_PACKAGE} brought no {path.name};"
+                f" put {jar.file_name} (sha256 {jar.sha256}) into {folder} by hand."
+            )
+        verify_jar(path, jar)
+    for jar, path in downloads.items():
+        path.replace(folder / jar.file_name)
+
+
+def _run_ivy(ivy: Path, folder: Path) -> None:
+    """Have ``spark-submit`` resolve the package into ``ivy`` by running an empty program."""
+    spark_home = _spark_home()
+    program = ivy / "nothing.py"
+    program.write_text("", encoding="utf-8")
+    settings = {
+        "spark.jars.packages": DELTA_PACKAGE,
+        "spark.jars.excludes": ",".join(EXCLUDED_PACKAGES),
+        "spark.jars.ivy": str(ivy),
+        "spark.master": "local[1]",
+        "spark.ui.enabled": "false",
+    }
+    options = [part for key, value in settings.items() for part in ("--conf", f"{key}={value}")]
+    environment = os.environ | {
+        "JAVA_HOME": str(find_java_home()),
+        "SPARK_HOME": str(spark_home),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+    }
+    with tempfile.NamedTemporaryFile(
+        "wb", prefix="dcplake-jars-", suffix=".log", delete=False
+    ) as log:
+        try:
+            ended = subprocess.run(
+                [spark_home / "bin" / "spark-submit", *options, program],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                env=environment,
+                timeout=RESOLVE_TIMEOUT_SECONDS,
+                check=False,
+            ).returncode
+            reason = f"Spark's resolver ended with code {ended}"
+        except subprocess.TimeoutExpired:
+            ended, reason = -1, f"no end within {RESOLVE_TIMEOUT_SECONDS} s"
+    if ended != 0:
+        raise SetupError(
+            f"The Delta jars ({DELTA_PACKAGE}) could not be downloaded: {reason}, see {log.name};"
+            " check that a Maven repository is reachable (DEFAULT_ARTIFACT_REPOSITORY names it),"
+            f" or put {', '.join(jar.file_name for jar in DELTA_JARS)} into {folder} by hand."
+        )
+    Path(log.name).unlink()
+
+
+def _spark_home() -> Path:
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise SetupError("The package pyspark is not installed here: run `make setup`.")
+    return Path(spec.origin).parent
