@@ -1,0 +1,258 @@
+"""The layers of docs/design.md, enforced: reads the imports of every module, runs none of them.
+
+The rules are the three tables below; `violations` applies them to a source tree. The tests apply it
+to ours, where it must find nothing, and to small trees with one planted fault each, where it must
+find exactly that one.
+"""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+# Which parts of `dcp` a part may import, besides itself. Lower never imports higher; the client and
+# the producer never import each other, so that each can be tested against the other; what runs on a
+# lake does not lean on the reference producer.
+MAY_IMPORT: dict[str, frozenset[str]] = {
+    "errors": frozenset(),
+    "types": frozenset({"errors"}),
+    "schemas": frozenset(),
+    "wire": frozenset({"types", "errors"}),
+    "protocol": frozenset({"types", "errors", "wire"}),
+    "client": frozenset({"types", "errors", "wire", "protocol"}),
+    "producer": frozenset({"types", "errors", "wire", "protocol"}),
+    "lake": frozenset({"types", "errors", "wire", "protocol", "client", "schemas"}),
+    "cli": frozenset(
+        {"types", "errors", "wire", "protocol", "client", "producer", "lake", "schemas"}
+    ),
+}
+
+SPARK = frozenset({"pyspark", "delta", "py4j", "great_expectations", "airflow"})
+
+# wire and protocol are functions of their input: bytes in, events out; time is an argument.
+INPUT_AND_OUTPUT = frozenset(
+    {
+        "socket",
+        "socketserver",
+        "ssl",
+        "select",
+        "selectors",
+        "http",
+        "urllib",
+        "ftplib",
+        "subprocess",
+    }
+    | {
+        "asyncio",
+        "threading",
+        "_thread",
+        "queue",
+        "concurrent",
+        "multiprocessing",
+        "sched",
+        "signal",
+    }
+    | {"time", "datetime", "random", "secrets", "uuid", "tempfile"}
+)
+PURE = SPARK | INPUT_AND_OUTPUT
+
+# Third-party and standard modules that a part may not import.
+FORBIDDEN: dict[str, frozenset[str]] = {
+    "errors": PURE | {"numpy", "pyarrow", "pandas"},
+    "types": PURE | {"numpy", "pyarrow", "pandas"},
+    "schemas": PURE,
+    "wire": PURE,
+    "protocol": PURE,
+    "client": SPARK | {"asyncio", "pandas"},
+    "producer": SPARK | {"pandas"},
+    "lake": frozenset({"airflow", "asyncio"}),
+    "cli": frozenset({"airflow"}),
+}
+
+# What Spark Connect does not have.
+CLASSIC_ONLY = frozenset(
+    {"rdd", "sparkContext", "accumulator", "parallelize", "DeltaTable", "_jvm"}
+)
+
+JOBS_MAY_IMPORT = frozenset({"lake", "cli", "errors"})
+OURS = frozenset({"dcp", "jobs", "tests", "benchmarks"})
+
+
+def imported_modules(tree: ast.Module, package: str) -> Iterator[tuple[int, str]]:
+    """Line and full name of everything that is imported, wherever in the module it stands.
+
+    `from a import b` counts as `a.b`: b may be a module, and if it is a name the prefix decides.
+    """
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for name in node.names:
+                yield node.lineno, name.name
+        elif isinstance(node, ast.ImportFrom):
+            parents = package.split(".")
+            base = ".".join(parents[: len(parents) - node.level + 1]) if node.level else ""
+            origin = ".".join(part for part in (base, node.module) if part)
+            for name in node.names:
+                yield node.lineno, f"{origin}.{name.name}"
+
+
+def part_of(module: str) -> str:
+    """The part of `dcp` that a module belongs to: `wire` of `dcp.wire.codec`; empty for others."""
+    names = module.split(".")
+    return names[1] if names[0] == "dcp" and len(names) > 1 else ""
+
+
+def wrong_imports(path: Path, root: Path, tree: ast.Module) -> Iterator[str]:
+    relative = path.relative_to(root)
+    top = relative.parts[0]
+    package = ".".join(relative.parent.parts)
+    part = relative.with_suffix("").parts[1] if top == "dcp" else ""
+    for line, module in imported_modules(tree, package):
+        outer, target = module.split(".")[0], part_of(module)
+        where = f"{relative}:{line}"
+        if top == "airflow" and outer in OURS:
+            yield f"{where} imports {module}: airflow/ imports nothing of ours"
+        elif top == "jobs" and outer in OURS and target not in JOBS_MAY_IMPORT:
+            yield f"{where} imports {module}: jobs/ hold no logic, they call dcp.lake"
+        elif top == "dcp" and outer in OURS - {"dcp"}:
+            yield f"{where} imports {module}: only dcp is installed"
+        elif part == "__init__":
+            if outer == "dcp":
+                yield f"{where} imports {module}: dcp itself is only a name"
+        elif top == "dcp" and outer == "dcp":
+            if target not in MAY_IMPORT[part] | {part, "__version__"}:
+                yield f"{where} imports {module}: dcp.{part} may not import dcp.{target}"
+        elif top == "dcp" and outer in FORBIDDEN[part]:
+            yield f"{where} imports {module}: not in dcp.{part}"
+
+
+def classic_only_names(path: Path, root: Path, tree: ast.Module) -> Iterator[str]:
+    """Uses of what works on classic Spark alone."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(attr=name) | ast.Name(id=name) if name in CLASSIC_ONLY:
+                where = f"{path.relative_to(root)}:{node.lineno}"
+                yield f"{where} uses {name}: Spark Connect has none"
+
+
+def code_in_init(path: Path, root: Path, tree: ast.Module) -> Iterator[str]:
+    """Anything in an `__init__.py` beyond docstring, imports, `__all__` and `__version__`."""
+    for node in tree.body:
+        match node:
+            case ast.Import() | ast.ImportFrom() | ast.Expr(value=ast.Constant(value=str())):
+                continue
+            case ast.Assign(targets=[ast.Name(id="__all__" | "__version__")]):
+                continue
+        yield f"{path.relative_to(root)}:{node.lineno} holds code: an __init__.py holds names only"
+
+
+def violations(root: Path) -> list[str]:
+    """Every breach of the rules in the source tree at `root`, one line each."""
+    found: list[str] = []
+    for folder in ("dcp", "jobs", "airflow", "schemas"):
+        for path in sorted((root / folder).rglob("*.py")):
+            tree = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+            relative = path.relative_to(root)
+            in_part = folder == "dcp" and relative.with_suffix("").parts[1]
+            if in_part and in_part != "__init__" and in_part not in MAY_IMPORT:
+                found.append(f"{relative}: dcp.{in_part} is in no layer")
+                continue
+            found += wrong_imports(path, root, tree)
+            if in_part == "lake":
+                found += classic_only_names(path, root, tree)
+            if path.name == "__init__.py":
+                found += code_in_init(path, root, tree)
+                if folder == "airflow":
+                    found.append(f"{relative}: it would shadow the installed airflow")
+    return found
+
+
+def test_our_tree_keeps_the_layers() -> None:
+    assert violations(ROOT) == []
+
+
+def test_every_part_is_really_there() -> None:
+    """The rules name parts that exist: a renamed folder must not slip out of them."""
+    parts = {path.with_suffix("").name for path in (ROOT / "dcp").iterdir() if path.suffix == ".py"}
+    parts |= {path.parent.name for path in (ROOT / "dcp").glob("*/__init__.py")}
+    assert parts - {"__init__"} == MAY_IMPORT.keys() - {"schemas"}
+    assert MAY_IMPORT.keys() == FORBIDDEN.keys()
+
+
+PLANTED = [
+    ("dcp/wire/codec.py", "import socket", "socket"),
+    ("dcp/wire/codec.py", "def f():\n    from random import random", "random.random"),
+    ("dcp/wire/codec.py", "from dcp.protocol import stream", "dcp.protocol.stream"),
+    ("dcp/wire/codec.py", "from dcp import protocol", "dcp.protocol"),
+    ("dcp/wire/codec.py", "from ..protocol.stream import Stream", "dcp.protocol.stream.Stream"),
+    ("dcp/protocol/flow.py", "import time", "time"),
+    ("dcp/protocol/flow.py", "import os, threading", "threading"),
+    ("dcp/protocol/flow.py", "import asyncio.streams", "asyncio.streams"),
+    ("dcp/protocol/flow.py", "from pyspark.sql import Row", "pyspark.sql.Row"),
+    ("dcp/protocol/deep/er.py", "from ... import client", "dcp.client"),
+    ("dcp/client/a.py", "from dcp.producer.server import Server", "dcp.producer.server.Server"),
+    ("dcp/producer/a.py", "import dcp.client.consumer as c", "dcp.client.consumer"),
+    ("dcp/producer/a.py", "import delta", "delta"),
+    ("dcp/lake/a.py", "from dcp.cli.main import main", "dcp.cli.main.main"),
+    ("dcp/lake/a.py", "from tests.lake import fixtures", "tests.lake.fixtures"),
+    ("dcp/types.py", "from dcp.wire import frame", "dcp.wire.frame"),
+    ("dcp/errors.py", "from dcp.types import Seqno", "dcp.types.Seqno"),
+    ("dcp/__init__.py", "from dcp.lake import run", "dcp.lake.run"),
+    ("jobs/replicate.py", "from dcp.client import consumer", "dcp.client.consumer"),
+    ("airflow/dags/d.py", "import dcp.errors", "dcp.errors"),
+    ("airflow/dags/d.py", "from jobs import replicate", "jobs.replicate"),
+]
+
+
+@pytest.mark.parametrize(("path", "source", "imported"), PLANTED)
+def test_planted_import_is_found(tmp_path: Path, path: str, source: str, imported: str) -> None:
+    plant(tmp_path, path, source)
+    (found,) = violations(tmp_path)
+    assert found.startswith(f"{path}:")
+    assert f" imports {imported}:" in found
+
+
+@pytest.mark.parametrize(
+    ("path", "source", "message"),
+    [
+        ("dcp/wire/__init__.py", '"""Doc."""\nx = 1', "dcp/wire/__init__.py:2 holds code"),
+        ("dcp/wire/__init__.py", "def f(): ...", "dcp/wire/__init__.py:1 holds code"),
+        ("airflow/__init__.py", "", "airflow/__init__.py: it would shadow"),
+        ("dcp/common/strings.py", "", "dcp/common/strings.py: dcp.common is in no layer"),
+        ("dcp/lake/a.py", "x = s.sparkContext", "dcp/lake/a.py:1 uses sparkContext"),
+        ("dcp/lake/a.py", "DeltaTable.forPath(s, p)", "dcp/lake/a.py:1 uses DeltaTable"),
+    ],
+)
+def test_planted_fault_is_found(tmp_path: Path, path: str, source: str, message: str) -> None:
+    plant(tmp_path, path, source)
+    (found,) = violations(tmp_path)
+    assert found.startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("dcp/wire/codec.py", "import struct\nimport numpy\nfrom dcp.types import Seqno"),
+        (
+            "dcp/wire/codec.py",
+            "from . import frame\nfrom .frame import Frame\nfrom dcp import wire",
+        ),
+        ("dcp/protocol/flow.py", "from dcp.wire.messages import Noop\nfrom dcp.errors import E"),
+        ("dcp/client/a.py", "import socket, threading, time\nimport dcp.protocol.stream"),
+        ("dcp/cli/a.py", "from dcp import __version__\nfrom dcp.producer import server"),
+        ("dcp/lake/__init__.py", '"""Doc."""\nfrom dcp.lake.run import run\n__all__ = ["run"]'),
+        ("jobs/replicate.py", "import argparse\nfrom dcp.lake.run import run"),
+        ("airflow/dags/d.py", "from airflow.sdk import DAG"),
+    ],
+)
+def test_what_is_allowed_passes(tmp_path: Path, path: str, source: str) -> None:
+    plant(tmp_path, path, source)
+    assert violations(tmp_path) == []
+
+
+def plant(root: Path, path: str, source: str) -> None:
+    file = root / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(source + "\n", encoding="utf-8")

@@ -1,0 +1,49 @@
+"""What is installed is what the tree holds, and the lock files say exactly what they should."""
+
+import importlib.resources
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import dcp
+
+ROOT = Path(__file__).resolve().parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+LOCKS = sorted((ROOT / "conf" / "requirements").glob("*.txt"))
+
+
+def test_every_package_of_the_tree_is_installed() -> None:
+    folders = {path.parent.relative_to(ROOT) for path in (ROOT / "dcp").rglob("*.py")}
+    listed = PROJECT["tool"]["setuptools"]["packages"]
+    assert sorted(listed) == sorted({".".join(f.parts) for f in folders} | {"dcp.schemas"})
+
+
+def test_schemas_are_found_inside_the_package() -> None:
+    assert importlib.resources.files("dcp.schemas").joinpath("__init__.py").is_file()
+
+
+def test_versions_agree() -> None:
+    assert PROJECT["project"]["version"] == dcp.__version__
+
+
+def test_there_are_three_locks() -> None:
+    assert [lock.name for lock in LOCKS] == ["airflow.txt", "build.txt", "job.txt"]
+
+
+@pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.name)
+def test_lock_holds_pins_and_hashes_and_no_address(lock: Path) -> None:
+    pin = re.compile(r"^[a-z0-9._-]+(\[[a-z0-9,-]+\])?==[^ ]+( ; [^\\]+)? \\$")
+    digest = re.compile(r"^    --hash=sha256:[0-9a-f]{64}( \\)?$")
+    lines = lock.read_text(encoding="utf-8").splitlines()
+    odd = [line for line in lines if not (line[:1] == "#" or pin.match(line) or digest.match(line))]
+    assert odd == []
+    assert not any("://" in line for line in lines)
+
+
+def test_lock_keeps_the_three_that_belong_together() -> None:
+    lock = (ROOT / "conf" / "requirements" / "job.txt").read_text(encoding="utf-8")
+    assert "\npyspark==4.2.0 " in lock
+    assert "\ndelta-spark==4.4.0 " in lock
+    assert "\njdk4py==21." in lock
