@@ -1,1 +1,1 @@
-"""The `dcplake` command."""
+"""The ``dcplake`` command."""
