@@ -1,0 +1,132 @@
+"""Settings: where they come from, who wins, and what each kind of mistake is told."""
+
+import tomllib
+from dataclasses import asdict, fields
+from pathlib import Path
+
+import pytest
+
+from dcp.errors import ConfigError
+from dcp.lake.settings import SECTIONS, FlowControlSettings, Settings, SourceSettings
+from dcp.lake.settings_document import document
+from dcp.lake.settings_load import load_settings
+
+CONF = Path(__file__).parents[2] / "conf" / "dcplake.toml"
+
+
+def load(tmp_path: Path, text: str, **environment: str) -> Settings:
+    path = tmp_path / "lake.toml"
+    path.write_text(text)
+    return load_settings(path, environment)
+
+
+def test_nothing_given_is_the_defaults() -> None:
+    assert load_settings(None, {}) == Settings()
+
+
+def test_the_documented_file_is_what_the_dataclasses_say() -> None:
+    assert CONF.read_text() == document()
+
+
+def test_the_documented_defaults_load_and_are_the_defaults(tmp_path: Path) -> None:
+    text = "".join(
+        line.removeprefix("#") + "\n"
+        for line in CONF.read_text().splitlines()
+        if not line.startswith("# ")
+    )
+    parsed = tomllib.loads(text)
+    assert {name: set(keys) for name, keys in parsed.items()} == {
+        name: {key.name for key in fields(section)}  # type: ignore[arg-type]
+        for name, section in SECTIONS.items()
+    }
+    assert load(tmp_path, text) == Settings()
+
+
+def test_file_then_environment_then_option(tmp_path: Path) -> None:
+    path = tmp_path / "lake.toml"
+    path.write_text('[round]\ntasks = 2\ntarget_bytes = 5\n[source]\nseeds = ["a:1", "b:2"]\n')
+    settings = load_settings(
+        path,
+        {"DCPLAKE_ROUND_TASKS": "3", "DCPLAKE_FLOW_CONTROL_ACK_SECONDS": "2", "DCPLAKE_JARS": "x"},
+        {"round.tasks": 4, "source.tls": "true", "spark.conf": "a.b=c, d=e"},
+    )
+    assert settings.round.tasks == 4
+    assert settings.round.target_bytes == 5
+    assert settings.source.seeds == ("a:1", "b:2")
+    assert settings.source.tls is True
+    assert settings.flow_control.ack_seconds == 2.0
+    assert dict(settings.spark.conf) == {"a.b": "c", "d": "e"}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[round]\ntask = 2", ["lake.toml", "round.task", "unknown key", "target_bytes"]),
+        ("[rounds]\ntasks = 2", ["lake.toml", "'rounds'", "source, flow_control, round"]),
+        ("tasks = 2", ["lake.toml", "'tasks'"]),
+        ('[round]\ntasks = "2"', ["lake.toml", "round.tasks", "'2' (str)", "an integer"]),
+        ("[round]\ntasks = true", ["round.tasks", "True (bool)"]),
+        ("[round]\ntasks = 1.0", ["round.tasks", "1.0 (float)"]),
+        ("[round]\ntasks = -1", ["round.tasks", "-1", "from 0 to 4096"]),
+        ("[round]\ntarget_seconds = nan", ["round.target_seconds", "nan", "0.1 or more"]),
+        ("[round]\ntarget_seconds = inf", ["round.target_seconds", "inf"]),
+        ("[source]\nbucket = 7", ["source.bucket", "7 (int)", "a text"]),
+        ("[source]\nseeds = []", ["source.seeds", "a list of one or more"]),
+        ('[source]\nseeds = "a:1"', ["source.seeds", "a list"]),
+        ('[source]\npassword = "x"', ["source.password", "unknown key", "password_env"]),
+        ("[source]\ntls = 1", ["source.tls", "true or false"]),
+        ('[apply]\nwhen = "always"', ["apply.when", "'always'", '"every_round"']),
+        ("[spark.conf]\na = 1", ["spark.conf", "a table of texts"]),
+        ("[round\n", ["lake.toml", "no valid TOML"]),
+    ],
+)
+def test_mistakes_in_the_file(tmp_path: Path, text: str, words: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, text)
+    assert [word for word in words if word not in str(caught.value)] == []
+
+
+def test_mistakes_in_the_environment_name_the_variable(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"DCPLAKE_ROUND_TASKS.*'many'.*an integer"):
+        load(tmp_path, "", DCPLAKE_ROUND_TASKS="many")
+    with pytest.raises(ConfigError, match=r"DCPLAKE_ROUND_SPEED.*unknown key 'speed'"):
+        load(tmp_path, "", DCPLAKE_ROUND_SPEED="1")
+    with pytest.raises(ConfigError, match=r"DCPLAKE_SOURCE_TLS.*'yes'.*true or false"):
+        load(tmp_path, "", DCPLAKE_SOURCE_TLS="yes")
+
+
+def test_mistakes_in_options_name_the_option() -> None:
+    with pytest.raises(ConfigError, match=r"option round\.speed: unknown key"):
+        load_settings(None, {}, {"round.speed": 1})
+    with pytest.raises(ConfigError, match=r"option nowhere\.tasks: unknown section"):
+        load_settings(None, {}, {"nowhere.tasks": 1})
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"none\.toml: cannot read.*No such file"):
+        load_settings(tmp_path / "none.toml", {})
+
+
+def test_window_batch_and_acknowledgement_must_fit_together(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"lake\.toml.*batch_bytes: found 4096, expected at most"):
+        load(tmp_path, "[flow_control]\nwindow_bytes = 4096\nbatch_bytes = 4096")
+    with pytest.raises(ConfigError, match=r"DCPLAKE_FLOW_CONTROL_WINDOW_BYTES.*batch_bytes"):
+        load(tmp_path, "", DCPLAKE_FLOW_CONTROL_WINDOW_BYTES="1000000")
+    assert FlowControlSettings(window_bytes=4096, batch_bytes=2048, ack_fraction=0.5).batch_bytes
+
+
+def test_the_password_is_read_by_reference(tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.write_text("from file\nsecond line\n")
+    by_file = SourceSettings(username="u", password_file=str(file))
+    assert by_file.password({"DCPLAKE_PASSWORD": "from environment"}) == "from file"
+    by_variable = SourceSettings(username="u", password_env="MINE")
+    assert by_variable.password({"MINE": "from environment"}) == "from environment"
+    with pytest.raises(ConfigError, match=r"MINE is not set.*user 'u'"):
+        by_variable.password({})
+    with pytest.raises(ConfigError, match=r"password_file: cannot read"):
+        SourceSettings(password_file=str(tmp_path / "none")).password({})
+
+
+def test_no_setting_holds_a_password() -> None:
+    assert "password" not in asdict(SourceSettings())
