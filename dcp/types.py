@@ -15,9 +15,9 @@ END_OF_TIME: Final = U64_MAX
 """The end seqno of a stream request that shall never end by itself."""
 
 
-def require_unsigned(name: str, value: int, most: int = U64_MAX) -> None:
+def require_unsigned(name: str, value: object, most: int = U64_MAX) -> None:
     """Raise ValueError unless ``value`` is an int in 0..most (bools and floats are refused too)."""
-    if type(value) is not int or not 0 <= value <= most:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
         raise ValueError(f"{name}: found {value!r}, expected an integer from 0 to {most}")
 
 

@@ -1,0 +1,336 @@
+"""Stream messages to columns: mutations, deletions and expirations without an object per field.
+
+The buffer they were received in serves as the data of one Arrow array whose segments are, frame by
+frame, key, value and what lies between; Arrow's ``take`` picks keys and values out of it. The fixed
+fields are copied as blocks of bytes and then read as big-endian columns. The object decoder
+(``codec.py``) is the oracle of the tests.
+
+Layouts: kv_engine ``docs/dcp/documentation/commands/{mutation,deletion,expiration}.md``.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Final, NoReturn
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from dcp.errors import FrameError
+from dcp.wire.frame_info import stream_id_of
+from dcp.wire.framing import FrameBlock
+from dcp.wire.vocabulary import HEADER_BYTES, Magic, Opcode
+
+Column = NDArray[Any]
+Rows = NDArray[np.int64]
+
+DATA_OPCODES: Final = (Opcode.DCP_MUTATION, Opcode.DCP_DELETION, Opcode.DCP_EXPIRATION)
+NO_STREAM_ID: Final = -1
+
+_EXTRAS_LENGTHS: Final = {
+    Opcode.DCP_MUTATION: (31,),
+    Opcode.DCP_DELETION: (18, 21),
+    Opcode.DCP_EXPIRATION: (20,),
+}
+_LEGAL_EXTRAS: Final = np.zeros((256, 256), np.bool_)
+for _opcode, _lengths in _EXTRAS_LENGTHS.items():
+    _LEGAL_EXTRAS[_opcode, list(_lengths)] = True
+
+_HEADER: Final = np.dtype(
+    [
+        ("magic", "u1"),
+        ("opcode", "u1"),
+        ("key_length", ">u2"),
+        ("extras_length", "u1"),
+        ("datatype", "u1"),
+        ("vbucket", ">u2"),
+        ("body_length", ">u4"),
+        ("opaque", ">u4"),
+        ("cas", ">u8"),
+    ]
+)
+_SEQNOS: Final = np.dtype([("seqno", ">u8"), ("rev", ">u8")])
+_MUTATION_REST: Final = np.dtype([("flags", ">u4"), ("expiry", ">u4"), ("lock_time", ">u4")])
+_DELETE_TIME: Final = np.dtype([("delete_time", ">u4")])
+_STREAM_ID_INFO: Final = np.dtype([("head", "u1"), ("stream_id", ">u2")])
+_STREAM_ID_HEAD: Final = 0x22
+"""Frame info 2 of 2 bytes: kv_engine ``include/mcbp/codec/frameinfo.h``."""
+
+_MAX_SEGMENTED_BYTES: Final = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DataColumns:
+    """One entry per mutation, deletion or expiration, in wire order.
+
+    ``seqno``, ``rev`` and ``cas`` are u64; ``flags``, ``expiry`` and ``lock_time`` are 0 in all but
+    mutations, ``delete_time`` (seconds since 1970) is 0 in mutations and in deletions v1.
+    ``stream_id`` is ``NO_STREAM_ID`` where the message has none. ``frame_bytes`` is the length of
+    the whole frame, which flow control charges. ``key`` is without its collection prefix, ``value``
+    and ``datatype`` are as sent (``documents.py`` decodes them). Both are Arrow BINARY.
+    """
+
+    opcode: NDArray[np.uint8]
+    vbucket: NDArray[np.uint16]
+    opaque: NDArray[np.uint32]
+    cas: NDArray[np.uint64]
+    seqno: NDArray[np.uint64]
+    rev: NDArray[np.uint64]
+    flags: NDArray[np.uint32]
+    expiry: NDArray[np.uint32]
+    lock_time: NDArray[np.uint32]
+    delete_time: NDArray[np.uint32]
+    datatype: NDArray[np.uint8]
+    collection_id: NDArray[np.uint32]
+    stream_id: NDArray[np.int32]
+    frame_bytes: NDArray[np.uint32]
+    key: pa.BinaryArray
+    value: pa.BinaryArray
+
+    def __len__(self) -> int:
+        return len(self.opcode)
+
+    def slice(self, start: int, length: int) -> "DataColumns":
+        """Return ``length`` rows from ``start`` on, without a copy."""
+        if not 0 <= start <= start + length <= len(self):
+            raise IndexError(f"rows {start}..{start + length} of {len(self)}")
+        return DataColumns(
+            *(
+                column.slice(start, length)
+                if isinstance(column, pa.Array)
+                else column[start : start + length]
+                for column in self._columns()
+            )
+        )
+
+    def take(self, rows: Rows) -> "DataColumns":
+        """Return the rows of these indices, in their order; key and value are copied."""
+        indices = pa.array(rows, pa.int64())
+        return DataColumns(
+            *(
+                column.take(indices) if isinstance(column, pa.Array) else column[rows]
+                for column in self._columns()
+            )
+        )
+
+    @staticmethod
+    def concat(parts: Sequence["DataColumns"]) -> "DataColumns":
+        """Return the rows of all parts, one after the other; at least one part is needed.
+
+        Raises:
+            ValueError: keys or values together exceed what one Arrow BINARY array holds (2 GiB).
+        """
+        if len(parts) == 1:
+            return parts[0]
+        joined: list[Any] = []
+        for columns in zip(*(part._columns() for part in parts), strict=True):
+            if not isinstance(columns[0], pa.Array):
+                joined.append(np.concatenate(columns))
+                continue
+            total_bytes = sum(_data_bytes(column) for column in columns)
+            if total_bytes > _MAX_SEGMENTED_BYTES:
+                raise ValueError(f"concat: found {total_bytes} bytes, expected less than 2 GiB")
+            joined.append(pa.concat_arrays(columns))
+        return DataColumns(*joined)
+
+    def _columns(self) -> tuple[Any, ...]:
+        return tuple(getattr(self, field.name) for field in fields(self))
+
+
+def decode_columns(block: FrameBlock, rows: Rows, *, collections: bool) -> DataColumns:
+    """Decode the frames ``rows`` (ascending indices) of ``block``, all of them data messages.
+
+    ``collections`` says whether HELLO granted Collections: then keys begin with a collection id,
+    which is 0 for all otherwise.
+
+    Raises:
+        FrameError: a frame that is no data message, with extras of a wrong length, or with a key
+            that does not begin with a canonical collection id.
+    """
+    rows = np.asarray(rows, np.int64)
+    if len(rows) and (rows[0] < 0 or rows[-1] >= len(block) or (np.diff(rows) <= 0).any()):
+        raise ValueError(f"rows: expected ascending indices into a block of {len(block)} frames")
+    if len(block.buffer) > _MAX_SEGMENTED_BYTES:
+        raise ValueError(f"block: found {len(block.buffer)} bytes, expected less than 2 GiB")
+    decoding = _Decoding(block, rows)
+    if collections:
+        collection_id, prefix_bytes = decoding.collection_ids()
+    else:
+        collection_id, prefix_bytes = np.zeros(len(rows), np.uint32), np.zeros(len(rows), np.int64)
+    key, value = decoding.keys_and_values(prefix_bytes)
+    return DataColumns(
+        **decoding.fixed_fields(),
+        collection_id=collection_id,
+        stream_id=decoding.stream_ids(),
+        key=key,
+        value=value,
+    )
+
+
+class _Decoding:
+    """The positions of the parts of some frames, and the columns read from there."""
+
+    def __init__(self, block: FrameBlock, rows: Rows) -> None:
+        self._block = block
+        self._rows = rows
+        self._starts = block.offsets[rows]
+        self._ends = block.offsets[rows + 1]
+        self._octets = np.frombuffer(block.buffer, np.uint8)
+        self._header = self._gather(self._starts, _HEADER)
+        self._check_kinds()
+        self._alternative = np.flatnonzero(self._header["magic"] == Magic.ALT_REQUEST)
+        key_bytes = self._header["key_length"].astype(np.int64)
+        framing_bytes = np.zeros(len(rows), np.int64)
+        if len(self._alternative):
+            framing_bytes[self._alternative] = key_bytes[self._alternative] >> 8
+            key_bytes[self._alternative] &= 0xFF
+        self._framing_bytes = framing_bytes
+        self._extras_at = self._starts + HEADER_BYTES + framing_bytes
+        self._key_at = self._extras_at + self._header["extras_length"]
+        self._value_at = self._key_at + key_bytes
+        outside = self._value_at > self._ends
+        if outside.any():
+            self._fail(outside, "parts that are longer than the frame")
+
+    def fixed_fields(self) -> dict[str, Column]:
+        """The columns of header and extras, in native byte order."""
+        header, rows = self._header, len(self._rows)
+        seqnos = self._gather(self._extras_at, _SEQNOS)
+        rest = np.zeros(rows, _MUTATION_REST)
+        delete_time = np.zeros(rows, np.uint32)
+        is_mutation = header["opcode"] == Opcode.DCP_MUTATION
+        if is_mutation.all():
+            rest = self._gather(self._extras_at + 16, _MUTATION_REST)
+        else:
+            rest[is_mutation] = self._gather(self._extras_at[is_mutation] + 16, _MUTATION_REST)
+            timed = ~is_mutation & (header["extras_length"] >= 20)
+            times = self._gather(self._extras_at[timed] + 16, _DELETE_TIME)
+            delete_time[timed] = times["delete_time"]
+        return {
+            "opcode": header["opcode"].copy(),
+            "vbucket": header["vbucket"].astype(np.uint16),
+            "opaque": header["opaque"].astype(np.uint32),
+            "cas": header["cas"].astype(np.uint64),
+            "seqno": seqnos["seqno"].astype(np.uint64),
+            "rev": seqnos["rev"].astype(np.uint64),
+            "flags": rest["flags"].astype(np.uint32),
+            "expiry": rest["expiry"].astype(np.uint32),
+            "lock_time": rest["lock_time"].astype(np.uint32),
+            "delete_time": delete_time,
+            "datatype": header["datatype"].copy(),
+            "frame_bytes": (self._ends - self._starts).astype(np.uint32),
+        }
+
+    def stream_ids(self) -> NDArray[np.int32]:
+        """The stream ids from framing extras, nearly always the one info ``22 hi lo``."""
+        ids = np.full(len(self._rows), NO_STREAM_ID, np.int32)
+        framed = self._alternative[self._framing_bytes[self._alternative] > 0]
+        if not len(framed):
+            return ids
+        usual = framed[self._framing_bytes[framed] == _STREAM_ID_INFO.itemsize]
+        infos = self._gather(self._starts[usual] + HEADER_BYTES, _STREAM_ID_INFO)
+        alone = infos["head"] == _STREAM_ID_HEAD
+        ids[usual[alone]] = infos["stream_id"][alone]
+        for row in np.setdiff1d(framed, usual[alone]).tolist():
+            framing = self._octets[self._starts[row] + HEADER_BYTES : self._extras_at[row]]
+            try:
+                found = stream_id_of(framing.tobytes())
+            except FrameError as error:
+                self._fail_at(row, str(error))
+            if found is not None:
+                ids[row] = found
+        return ids
+
+    def collection_ids(self) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+        """The collection ids that keys begin with, and how many bytes each takes."""
+        empty = self._value_at == self._key_at
+        if empty.any():
+            self._fail(empty, "an empty key where a collection id must be")
+        first = self._octets[self._key_at]
+        ids = (first & 0x7F).astype(np.uint64)
+        lengths = np.ones(len(self._rows), np.int64)
+        open_rows = np.flatnonzero(first & 0x80)
+        for position in range(1, 6):
+            if not len(open_rows):
+                break
+            at = self._key_at[open_rows] + position
+            if position == 5 or (at >= self._value_at[open_rows]).any():
+                short = (at >= self._value_at[open_rows]) | (position == 5)
+                self._fail_at(int(open_rows[short][0]), "a collection id that does not end")
+            octets = self._octets[at]
+            not_canonical = octets == 0
+            if position == 4:
+                not_canonical |= (octets > 0x0F) & (octets < 0x80)
+            if not_canonical.any():
+                row = int(open_rows[not_canonical][0])
+                self._fail_at(row, "a collection id that is not canonical or beyond 32 bits")
+            ids[open_rows] |= (octets & 0x7F).astype(np.uint64) << np.uint64(7 * position)
+            lengths[open_rows] = position + 1
+            open_rows = open_rows[octets >= 0x80]
+        return ids.astype(np.uint32), lengths
+
+    def keys_and_values(self, prefix_bytes: Column) -> tuple[pa.BinaryArray, pa.BinaryArray]:
+        """Keys behind ``prefix_bytes`` bytes of prefix, and values, each copied once."""
+        rows = len(self._rows)
+        if rows == 0:
+            return pa.array([], pa.binary()), pa.array([], pa.binary())
+        bounds = np.empty((rows, 3), np.int32)
+        bounds[:, 0] = self._key_at + prefix_bytes
+        bounds[:, 1] = self._value_at
+        bounds[:, 2] = self._ends
+        segments = pa.Array.from_buffers(
+            pa.binary(),
+            3 * rows - 1,
+            [None, pa.py_buffer(bounds), pa.py_buffer(self._block.buffer)],
+        )
+        first = np.arange(0, 3 * rows, 3, dtype=np.int64)
+        return _take(segments, first), _take(segments, first + 1)
+
+    def _gather(self, positions: Rows, layout: np.dtype[Any]) -> Column:
+        """Copy ``layout`` from each position: one copy of its bytes each, no work per field."""
+        last = len(self._octets) - layout.itemsize
+        if last < 0 or not len(positions):
+            return np.empty(0, layout)
+        opaque_bytes = np.dtype(f"V{layout.itemsize}")
+        everywhere: Column = np.ndarray((last + 1,), opaque_bytes, self._octets, 0, (1,))
+        return everywhere[positions].view(layout)
+
+    def _check_kinds(self) -> None:
+        magic, opcode = self._header["magic"], self._header["opcode"]
+        request = (magic == Magic.REQUEST) | (magic == Magic.ALT_REQUEST)
+        if not request.all():
+            self._fail(~request, "a magic that is no request's")
+        if not np.isin(opcode, DATA_OPCODES).all():
+            self._fail(~np.isin(opcode, DATA_OPCODES), "no mutation, deletion or expiration")
+        legal = _LEGAL_EXTRAS[opcode, self._header["extras_length"]]
+        if not legal.all():
+            row = int(np.argmin(legal))
+            lengths = _EXTRAS_LENGTHS[Opcode(int(opcode[row]))]
+            self._fail_at(
+                row,
+                f"{int(self._header['extras_length'][row])} bytes of extras, "
+                f"expected {' or '.join(map(str, lengths))}",
+            )
+
+    def _fail(self, bad: Column, found: str) -> NoReturn:
+        self._fail_at(int(np.argmax(bad)), found)
+
+    def _fail_at(self, row: int, found: str) -> NoReturn:
+        header = self._header[row]
+        raise FrameError(
+            f"data message in frame {int(self._rows[row])} of the block "
+            f"(magic {int(header['magic']):#04x}, opcode {int(header['opcode']):#04x}, "
+            f"vbucket {int(header['vbucket'])}): found {found}"
+        )
+
+
+def _take(segments: pa.BinaryArray, indices: Rows) -> pa.BinaryArray:
+    return pc.take(segments, pa.array(indices), boundscheck=False)
+
+
+def _data_bytes(column: pa.BinaryArray) -> int:
+    if len(column) == 0:
+        return 0
+    ends = np.frombuffer(column.buffers()[1], np.int32)
+    return int(ends[column.offset + len(column)] - ends[column.offset])

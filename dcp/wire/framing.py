@@ -1,0 +1,248 @@
+"""Chunks of bytes to whole frames: finds where frames begin and end, and nothing else.
+
+A ``FrameSplitter`` takes what a socket gives, in any pieces, and returns ``FrameBlock``s: whole
+frames back to back in one buffer. A chunk that begins at a frame is not copied; what it ends with,
+and the chunks that complete that, are appended to one growing buffer. So a byte is copied once or
+twice however many chunks a large frame takes.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from struct import Struct
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dcp.errors import FrameError
+from dcp.wire.frame import Frame, parse_frame, parse_header
+from dcp.wire.vocabulary import HEADER_BYTES, MAX_FRAME_BYTES, Magic
+
+_read_u32 = Struct(">I").unpack_from
+_BODY_AT: Final = 8
+_RUN_TRIGGER: Final = 4
+"""Frames of one length in a row after which the next ones are tried many at once."""
+_RUN_PROBE: Final = 1024
+"""How many of them at once; bounded, so that short runs in a long buffer stay cheap."""
+
+_MAGIC_VALUES: Final = sorted(int(magic) for magic in Magic)
+_KNOWN_MAGIC: Final = np.isin(np.arange(256), _MAGIC_VALUES)
+_ALTERNATIVE_MAGIC: Final = np.isin(
+    np.arange(256), [int(magic) for magic in Magic if magic.is_alternative]
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FrameBlock:
+    """Whole frames, back to back: frame ``i`` is ``buffer[offsets[i]:offsets[i + 1]]``.
+
+    ``offsets`` is int64 with one entry more than there are frames; the buffer may hold other bytes
+    before the first and behind the last. The buffer must not change while the block is in use.
+    """
+
+    buffer: bytes | memoryview
+    offsets: NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        """Reject offsets that cannot be those of frames in this buffer."""
+        if len(self.offsets) == 0 or self.offsets[-1] > len(self.buffer):
+            raise ValueError(
+                f"frame block: found {len(self.offsets)} offsets into {len(self.buffer)} bytes, "
+                "expected at least one, none beyond the buffer"
+            )
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @classmethod
+    def of(cls, frames: Iterable[bytes]) -> "FrameBlock":
+        """Return the block of frames that are whole already."""
+        parts = list(frames)
+        offsets = np.zeros(len(parts) + 1, np.int64)
+        np.cumsum([len(part) for part in parts], out=offsets[1:])
+        return cls(b"".join(parts), offsets)
+
+    def frame(self, index: int) -> Frame:
+        """Return frame ``index`` (from 0) as an object.
+
+        Raises:
+            FrameError: its header is malformed.
+        """
+        if not 0 <= index < len(self):
+            raise IndexError(f"frame {index} of a block of {len(self)}")
+        start, end = int(self.offsets[index]), int(self.offsets[index + 1])
+        return parse_frame(memoryview(self.buffer)[start:end])
+
+    @property
+    def magics(self) -> NDArray[np.uint8]:
+        """Byte 0 of every frame."""
+        return self._bytes_at(0)
+
+    @property
+    def opcodes(self) -> NDArray[np.uint8]:
+        """Byte 1 of every frame."""
+        return self._bytes_at(1)
+
+    @property
+    def frame_lengths(self) -> NDArray[np.int64]:
+        """Length of every frame in bytes, header included: what flow control charges for it."""
+        return np.diff(self.offsets)
+
+    @property
+    def frame_bytes(self) -> int:
+        """Length of all frames together."""
+        return int(self.offsets[-1] - self.offsets[0])
+
+    def _bytes_at(self, position: int) -> NDArray[np.uint8]:
+        return np.frombuffer(self.buffer, np.uint8)[self.offsets[:-1] + position]
+
+
+class FrameSplitter:
+    """Turns a stream of bytes into blocks of whole frames; keeps the rest for the next call.
+
+    ``max_frame_bytes`` (header included) may be changed between calls, as a server does when a
+    connection has authenticated. It is enforced as soon as a header is there, before its body.
+    """
+
+    def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
+        """Start at the beginning of a connection."""
+        if max_frame_bytes < HEADER_BYTES:
+            raise ValueError(
+                f"max_frame_bytes: found {max_frame_bytes}, expected at least {HEADER_BYTES}"
+            )
+        self.max_frame_bytes = max_frame_bytes
+        self._tail = bytearray()
+        self._wanted_bytes = 0
+        self._consumed_bytes = 0
+        self._broken: str | None = None
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes that were fed and belong to a frame that is not whole yet."""
+        return len(self._tail)
+
+    def feed(self, data: bytes | memoryview) -> FrameBlock:
+        """Take the next bytes and return the frames they complete, perhaps none.
+
+        The block may refer to ``data`` rather than copy it: do not change it afterwards.
+
+        Raises:
+            FrameError: an unknown magic, a frame beyond ``max_frame_bytes``, or parts longer than
+                their body. The position in the stream is lost then: every later call raises too.
+        """
+        if self._broken is not None:
+            raise FrameError(self._broken)
+        if self._tail:
+            self._tail += data
+            if len(self._tail) < self._wanted_bytes:
+                return FrameBlock.of(())
+            data = memoryview(self._tail).toreadonly()
+            self._tail = bytearray()
+        try:
+            return self._split(data)
+        except FrameError as error:
+            self._broken = str(error)
+            raise
+
+    def _split(self, data: bytes | memoryview) -> FrameBlock:
+        offsets = _find_offsets(data, self.max_frame_bytes)
+        end = int(offsets[-1])
+        block = FrameBlock(data, offsets)
+        self._check_headers(block)
+        self._check_tail(data, end)
+        self._consumed_bytes += end
+        self._tail += memoryview(data)[end:]
+        return block
+
+    def _check_headers(self, block: FrameBlock) -> None:
+        """Check what ``parse_header`` checks, for all frames at once; it words the error."""
+        if len(block) == 0:
+            return
+        octets = np.frombuffer(block.buffer, np.uint8)
+        starts = block.offsets[:-1]
+        magics = octets[starts]
+        upper, lower = octets[starts + 2].astype(np.int64), octets[starts + 3]
+        alternative = _ALTERNATIVE_MAGIC[magics]
+        parts = np.where(alternative, upper + lower, (upper << 8) + lower) + octets[starts + 4]
+        bad = ~_KNOWN_MAGIC[magics] | (parts + HEADER_BYTES > block.frame_lengths)
+        if bad.any():
+            self._raise_for(block.buffer, int(starts[int(np.argmax(bad))]))
+
+    def _check_tail(self, data: bytes | memoryview, start: int) -> None:
+        """Check as much of an unfinished frame as is there, and note how long it will be."""
+        rest = len(data) - start
+        self._wanted_bytes = HEADER_BYTES
+        if rest and not _KNOWN_MAGIC[data[start]]:
+            self._raise_for(data, start)
+        if rest >= _BODY_AT + 4:
+            frame_bytes = HEADER_BYTES + _read_u32(data, start + _BODY_AT)[0]
+            if frame_bytes > self.max_frame_bytes:
+                raise FrameError(
+                    f"{self._where(start)}opcode {data[start + 1]:#04x}: found a frame of "
+                    f"{frame_bytes} bytes, expected at most {self.max_frame_bytes}"
+                )
+        if rest >= HEADER_BYTES:
+            try:
+                self._wanted_bytes = parse_header(data, start).frame_bytes
+            except FrameError:
+                self._raise_for(data, start)
+
+    def _where(self, start: int) -> str:
+        return f"frame at byte {self._consumed_bytes + start} of the connection: "
+
+    def _raise_for(self, data: bytes | memoryview, start: int) -> None:
+        header = bytes(data[start : start + HEADER_BYTES]).ljust(HEADER_BYTES, b"\0")
+        try:
+            parse_header(header)
+        except FrameError as error:
+            raise FrameError(self._where(start) + str(error)) from None
+        raise AssertionError("a header that was found bad is good")
+
+
+def _find_offsets(data: bytes | memoryview, max_frame_bytes: int) -> NDArray[np.int64]:
+    """Return where whole frames begin, and behind them where the last one ends.
+
+    Lengths are followed one by one, save in runs of equal length: those are guessed, and the guess
+    is checked for many frames at once. Stops at a frame that is incomplete or too long.
+    """
+    runs: list[NDArray[np.int64]] = []
+    offsets: list[int] = []
+    position, last_length, equal = 0, 0, 0
+    size = len(data)
+    last_header = size - HEADER_BYTES
+    while position <= last_header:
+        length = HEADER_BYTES + _read_u32(data, position + _BODY_AT)[0]
+        if length > max_frame_bytes or position + length > size:
+            break
+        offsets.append(position)
+        position += length
+        if length != last_length:
+            last_length, equal = length, 0
+            continue
+        equal += 1
+        if equal >= _RUN_TRIGGER and position + 2 * length <= size:
+            count = _run_of(data, position, length)
+            if count:
+                runs.append(np.array(offsets, np.int64))
+                runs.append(position + length * np.arange(count, dtype=np.int64))
+                offsets = []
+                position += length * count
+            equal = 0 if count else -4 * _RUN_TRIGGER
+    offsets.append(position)
+    return np.concatenate([*runs, np.array(offsets, np.int64)])
+
+
+def _run_of(data: bytes | memoryview, start: int, length: int) -> int:
+    """Return how many frames from ``start`` on have exactly this length."""
+    most = (len(data) - start) // length
+    count = 0
+    while count < most:
+        probe = min(most - count, _RUN_PROBE)
+        bodies: NDArray[np.uint32] = np.ndarray(
+            (probe,), ">u4", data, start + length * count + _BODY_AT, (length,)
+        )
+        differs = bodies != length - HEADER_BYTES
+        if differs.any():
+            return count + int(np.argmax(differs))
+        count += probe
+    return count

@@ -1,0 +1,67 @@
+"""Unsigned LEB128: the collection id in front of a key.
+
+Seven bits per byte, least significant group first, top bit set in all but the last byte. kv_engine
+accepts the shortest encoding only (``include/mcbp/protocol/unsigned_leb128.h``), and so do we.
+"""
+
+from typing import Final
+
+from dcp.errors import FrameError
+from dcp.types import U32_MAX, require_unsigned
+
+MAX_LEB128_BYTES: Final = 5
+
+
+def encode_leb128(value: int) -> bytes:
+    """Return the canonical encoding of an unsigned 32-bit integer, 1 to 5 bytes.
+
+    Raises:
+        ValueError: ``value`` is no unsigned 32-bit integer.
+    """
+    require_unsigned("LEB128 value", value, U32_MAX)
+    encoded = bytearray()
+    while value >= 0x80:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def decode_leb128(data: bytes) -> tuple[int, int]:
+    """Return the integer that ``data`` begins with, and how many bytes it takes.
+
+    Raises:
+        FrameError: it does not end, is not canonical, or exceeds 32 bits.
+    """
+    value = 0
+    for position, octet in enumerate(data[:MAX_LEB128_BYTES]):
+        value |= (octet & 0x7F) << (7 * position)
+        if octet & 0x80:
+            continue
+        if position and octet == 0:
+            raise _malformed(data, "the shortest encoding")
+        if value > U32_MAX:
+            raise _malformed(data, "a value within 32 bits")
+        return value, position + 1
+    raise _malformed(data, f"an end within {MAX_LEB128_BYTES} bytes")
+
+
+def _malformed(data: bytes, expected: str) -> FrameError:
+    return FrameError(
+        f"LEB128: found {data[:MAX_LEB128_BYTES].hex() or 'no bytes'}, expected {expected}"
+    )
+
+
+def split_collection_key(wire_key: bytes) -> tuple[int, bytes]:
+    """Return collection id and logical key of a key from a connection with Collections.
+
+    Raises:
+        FrameError: the key does not begin with a canonical collection id.
+    """
+    collection_id, length = decode_leb128(wire_key)
+    return collection_id, wire_key[length:]
+
+
+def join_collection_key(collection_id: int, key: bytes) -> bytes:
+    """Return the key as it goes on the wire of a connection with Collections."""
+    return encode_leb128(collection_id) + key
