@@ -1,0 +1,208 @@
+"""The cluster map as a value: which node serves which vbucket, at which revision.
+
+It is read from the terse bucket configuration that GET_CLUSTER_CONFIG, NOT_MY_VBUCKET answers and
+pushes carry. ``nodesExt`` (its first ``len(nodes)`` entries, in the order that the vbucket map
+counts) gives the addresses; servers without it give ``vBucketServerMap.serverList``, which knows no
+TLS ports. A missing host name, and the placeholder ``$HOST``, stand for the host that sent the map
+(kv_engine ``docs/BinaryProtocol.md``, gocbcore ``routeconfig.go``).
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from dcp.client.addresses import NodeAddress
+from dcp.errors import ConfigError, RemoteProtocolError
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterMap:
+    """One revision of a bucket's map.
+
+    ``nodes`` are in the map's own order; None where the node offers no data service of the kind
+    that was asked for (plain or TLS). ``active`` holds, by vbucket, an index into ``nodes``, or -1
+    where no node serves the vbucket now.
+    """
+
+    bucket: str
+    bucket_uuid: str
+    epoch: int
+    rev: int
+    nodes: tuple[NodeAddress | None, ...]
+    active: tuple[int, ...]
+    capabilities: frozenset[str]
+
+    @property
+    def vbucket_count(self) -> int:
+        """How many vbuckets the bucket has; fixed for its life."""
+        return len(self.active)
+
+    @property
+    def addresses(self) -> tuple[NodeAddress, ...]:
+        """The data nodes that can be reached."""
+        return tuple(node for node in self.nodes if node is not None)
+
+    def owner(self, vbucket: int) -> NodeAddress | None:
+        """Return the node that holds ``vbucket`` active; None where there is none now.
+
+        Raises:
+            ValueError: the bucket has no such vbucket.
+        """
+        if not 0 <= vbucket < len(self.active):
+            raise ValueError(
+                f"cluster map of {self.bucket}: found vbucket {vbucket}, "
+                f"expected 0 to {len(self.active) - 1}"
+            )
+        index = self.active[vbucket]
+        return None if index < 0 else self.nodes[index]
+
+    def supersedes(self, other: "ClusterMap | None") -> bool:
+        """Whether this map should replace ``other``: a higher (epoch, rev), or an unversioned map.
+
+        Maps of revision 0 are unversioned and always apply (gocbcore).
+        """
+        if other is None or self.rev == 0:
+            return True
+        return (self.epoch, self.rev) > (other.epoch, other.rev)
+
+    @classmethod
+    def parse(cls, config: bytes, source: NodeAddress, *, tls: bool = False) -> "ClusterMap":
+        """Read the configuration JSON that ``source`` sent.
+
+        Raises:
+            RemoteProtocolError: no JSON, or a field is missing or of the wrong shape; the message
+                names the field.
+        """
+        fields = _Fields(_document(config, source), f"cluster map from {source}")
+        locator = fields.optional("nodeLocator", str, "vbucket")
+        if locator != "vbucket":
+            raise fields.wrong("nodeLocator", locator, "'vbucket' (a Couchbase bucket)")
+        server_map = _Fields(
+            fields.required("vBucketServerMap", dict), f"{fields.where}", "vBucketServerMap."
+        )
+        nodes = _nodes(fields, server_map, source, tls=tls)
+        return cls(
+            bucket=fields.required("name", str),
+            bucket_uuid=fields.optional("uuid", str, ""),
+            epoch=fields.optional("revEpoch", int, 0),
+            rev=fields.required("rev", int),
+            nodes=nodes,
+            active=_active(server_map, len(nodes)),
+            capabilities=frozenset(fields.optional("bucketCapabilities", list, [])),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Fields:
+    """A JSON object whose fields are read with their types checked."""
+
+    values: dict[str, Any]
+    where: str
+    prefix: str = ""
+
+    def required(self, name: str, kind: type) -> Any:
+        if name not in self.values:
+            found = ", ".join(sorted(self.values)) or "an empty object"
+            raise RemoteProtocolError(
+                f"{self.where}: field '{self.prefix}{name}' is missing (found {found})"
+            )
+        return self.optional(name, kind, None)
+
+    def optional(self, name: str, kind: type, default: Any) -> Any:
+        value = self.values.get(name, default)
+        if name in self.values and (not isinstance(value, kind) or isinstance(value, bool)):
+            raise self.wrong(name, value, f"a JSON {_JSON_NAMES[kind]}")
+        return value
+
+    def wrong(self, name: str, found: object, expected: str) -> RemoteProtocolError:
+        return RemoteProtocolError(
+            f"{self.where}: field '{self.prefix}{name}': found {str(found)[:100]!r}, "
+            f"expected {expected}"
+        )
+
+
+_JSON_NAMES = {str: "string", int: "integer", list: "array", dict: "object"}
+
+
+def _document(config: bytes, source: NodeAddress) -> dict[str, Any]:
+    try:
+        document = json.loads(config)
+    except ValueError as error:
+        raise RemoteProtocolError(
+            f"cluster map from {source}: found {len(config)} bytes that are no JSON ({error})"
+        ) from None
+    if not isinstance(document, dict):
+        raise RemoteProtocolError(
+            f"cluster map from {source}: found a JSON {type(document).__name__}, expected an object"
+        )
+    return document
+
+
+def _nodes(
+    fields: _Fields, server_map: _Fields, source: NodeAddress, *, tls: bool
+) -> tuple[NodeAddress | None, ...]:
+    extended = fields.optional("nodesExt", list, [])
+    if extended:
+        count = len(fields.optional("nodes", list, extended)) or len(extended)
+        return tuple(
+            _extended_node(fields, index, entry, source, tls=tls)
+            for index, entry in enumerate(extended[:count])
+        )
+    if tls:
+        raise RemoteProtocolError(
+            f"{fields.where}: field 'nodesExt' is missing, and only it names the TLS ports"
+        )
+    return tuple(
+        _listed_node(server_map, index, entry, source)
+        for index, entry in enumerate(server_map.required("serverList", list))
+    )
+
+
+def _extended_node(
+    fields: _Fields, index: int, entry: object, source: NodeAddress, *, tls: bool
+) -> NodeAddress | None:
+    where = f"nodesExt[{index}]."
+    if not isinstance(entry, dict):
+        raise fields.wrong(where[:-1], entry, "a JSON object")
+    node = _Fields(entry, fields.where, where)
+    services = _Fields(node.required("services", dict), fields.where, f"{where}services.")
+    port = services.optional("kvSSL" if tls else "kv", int, None)
+    if port is None:
+        return None
+    host = node.optional("hostname", str, "")
+    try:
+        return NodeAddress(_host(host, source), port)
+    except ValueError as error:
+        raise fields.wrong(where[:-1], entry, f"host and port ({error})") from None
+
+
+def _listed_node(
+    server_map: _Fields, index: int, entry: object, source: NodeAddress
+) -> NodeAddress:
+    name = f"serverList[{index}]"
+    if not isinstance(entry, str):
+        raise server_map.wrong(name, entry, "a string host:port")
+    text = entry.replace("$HOST", f"[{source.host}]" if ":" in source.host else source.host)
+    try:
+        return NodeAddress.parse(text)
+    except ConfigError as error:
+        raise server_map.wrong(name, entry, f"host:port ({error})") from None
+
+
+def _host(name: str, source: NodeAddress) -> str:
+    return name.replace("$HOST", source.host).strip("[]") if name else source.host
+
+
+def _active(server_map: _Fields, node_count: int) -> tuple[int, ...]:
+    rows = server_map.required("vBucketMap", list)
+    if not rows:
+        raise server_map.wrong("vBucketMap", rows, "at least one vbucket")
+    active = []
+    for vbucket, row in enumerate(rows):
+        index = row[0] if isinstance(row, list) and row else None
+        if type(index) is not int or not -1 <= index < node_count:
+            raise server_map.wrong(
+                f"vBucketMap[{vbucket}]", row, f"a list that starts with -1 to {node_count - 1}"
+            )
+        active.append(index)
+    return tuple(active)

@@ -1,0 +1,143 @@
+"""The cluster map: every shape that servers send, and errors that name the field."""
+
+import json
+from typing import Any
+
+import pytest
+
+from dcp.client.addresses import NodeAddress
+from dcp.client.cluster_map import ClusterMap
+from dcp.errors import RemoteProtocolError
+
+SOURCE = NodeAddress("10.0.0.9", 11210)
+
+
+def config(**changes: Any) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "rev": 1017,
+        "revEpoch": 1,
+        "name": "travel",
+        "uuid": "4afb61e272f216988af8056bcc5965ff",
+        "nodeLocator": "vbucket",
+        "bucketCapabilities": ["collections", "dcp"],
+        "nodes": [{"hostname": "$HOST:8091"}, {"hostname": "b:8091"}],
+        "nodesExt": [
+            {"services": {"mgmt": 8091, "kv": 11210, "kvSSL": 11207}, "thisNode": True},
+            {"services": {"mgmt": 8091, "kv": 12000, "kvSSL": 12007}, "hostname": "b"},
+            {"services": {"mgmt": 8091, "n1ql": 8093}, "hostname": "query-only"},
+        ],
+        "vBucketServerMap": {
+            "hashAlgorithm": "CRC",
+            "numReplicas": 0,
+            "serverList": ["$HOST:11210", "b:12000"],
+            "vBucketMap": [[0], [1, 0], [-1], [1]],
+        },
+    }
+    document.update(changes)
+    return {name: value for name, value in document.items() if value is not ...}
+
+
+def parse(document: object, *, tls: bool = False) -> ClusterMap:
+    return ClusterMap.parse(json.dumps(document).encode(), SOURCE, tls=tls)
+
+
+def test_reads_owners_revision_and_identity() -> None:
+    found = parse(config())
+    assert found.vbucket_count == 4
+    assert [found.owner(vbucket) for vbucket in range(4)] == [
+        NodeAddress("10.0.0.9", 11210),
+        NodeAddress("b", 12000),
+        None,
+        NodeAddress("b", 12000),
+    ]
+    assert (found.bucket, found.epoch, found.rev) == ("travel", 1, 1017)
+    assert found.bucket_uuid.startswith("4afb")
+    assert found.capabilities == {"collections", "dcp"}
+    assert len(found.nodes) == 2, "a node beyond len(nodes) serves no vbuckets"
+
+
+def test_tls_takes_the_tls_ports() -> None:
+    assert parse(config(), tls=True).owner(1) == NodeAddress("b", 12007)
+
+
+def test_a_node_without_the_wanted_port_owns_nothing_that_can_be_reached() -> None:
+    document = config()
+    del document["nodesExt"][1]["services"]["kvSSL"]
+    assert parse(document, tls=True).owner(1) is None
+    assert parse(document, tls=True).addresses == (NodeAddress("10.0.0.9", 11207),)
+
+
+@pytest.mark.parametrize("hostname", [..., "$HOST", "10.0.0.9"])
+def test_missing_and_placeholder_hostnames_are_the_sender(hostname: Any) -> None:
+    document = config()
+    if hostname is not ...:
+        document["nodesExt"][0]["hostname"] = hostname
+    assert parse(document).owner(0) == NodeAddress("10.0.0.9", 11210)
+
+
+def test_server_list_serves_where_nodes_ext_is_absent() -> None:
+    found = parse(config(nodesExt=...))
+    assert found.owner(0) == NodeAddress("10.0.0.9", 11210)
+    assert found.owner(1) == NodeAddress("b", 12000)
+    with pytest.raises(RemoteProtocolError, match="nodesExt"):
+        parse(config(nodesExt=...), tls=True)
+
+
+def test_ipv6_sender_fills_the_placeholder() -> None:
+    source = NodeAddress("::1", 11210)
+    text = json.dumps(config(nodesExt=...)).encode()
+    assert ClusterMap.parse(text, source).owner(0) == NodeAddress("::1", 11210)
+
+
+@pytest.mark.parametrize(
+    ("newer", "supersedes"),
+    [((1, 1018), True), ((2, 1), True), ((1, 1017), False), ((1, 1016), False), ((1, 0), True)],
+)
+def test_newer_revisions_supersede(newer: tuple[int, int], supersedes: bool) -> None:
+    held = parse(config())
+    assert parse(config(revEpoch=newer[0], rev=newer[1])).supersedes(held) is supersedes
+    assert held.supersedes(None)
+
+
+SERVER_MAP = config()["vBucketServerMap"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"vBucketServerMap": ...}, "'vBucketServerMap' is missing"),
+        ({"vBucketServerMap": {**SERVER_MAP, "vBucketMap": []}}, "vBucketServerMap.vBucketMap"),
+        ({"vBucketServerMap": {**SERVER_MAP, "vBucketMap": [[0], [2]]}}, r"vBucketMap\[1\]"),
+        ({"vBucketServerMap": {**SERVER_MAP, "vBucketMap": [[]]}}, r"vBucketMap\[0\]"),
+        ({"vBucketServerMap": {**SERVER_MAP, "vBucketMap": [["0"]]}}, r"vBucketMap\[0\]"),
+        ({"vBucketServerMap": {"serverList": []}}, "'vBucketServerMap.vBucketMap' is missing"),
+        (
+            {"vBucketServerMap": {**SERVER_MAP, "serverList": ["a:x"]}, "nodesExt": ...},
+            r"serverList\[0\]",
+        ),
+        ({"name": ...}, "'name' is missing"),
+        ({"name": 7}, "'name'"),
+        ({"rev": ...}, "'rev' is missing"),
+        ({"rev": "1"}, "'rev'"),
+        ({"rev": True}, "'rev'"),
+        ({"nodeLocator": "ketama"}, "'nodeLocator'"),
+        ({"nodesExt": [1]}, r"nodesExt\[0\]"),
+        ({"nodesExt": [{}]}, r"'nodesExt\[0\].services' is missing"),
+        ({"nodesExt": [{"services": {"kv": 99999}}]}, r"nodesExt\[0\]"),
+    ],
+)
+def test_errors_name_the_field(changes: dict[str, Any], field: str) -> None:
+    with pytest.raises(RemoteProtocolError, match=field) as caught:
+        parse(config(**changes))
+    assert "10.0.0.9:11210" in str(caught.value)
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"[]", b"\xff", b"null"])
+def test_refuses_what_is_no_json_object(text: bytes) -> None:
+    with pytest.raises(RemoteProtocolError, match=r"cluster map from 10\.0\.0\.9:11210"):
+        ClusterMap.parse(text, SOURCE)
+
+
+def test_owner_refuses_a_vbucket_that_does_not_exist() -> None:
+    with pytest.raises(ValueError, match="found vbucket 4, expected 0 to 3"):
+        parse(config()).owner(4)
