@@ -17,9 +17,11 @@ from typing import Final
 from dcp.errors import SetupError
 from dcp.lake.install_paths import PREPARE_COMMAND, jars_folder
 from dcp.lake.java import find_java_home
+from dcp.lake.trust_store import machine_certificates, write_trust_store
 
 DELTA_VERSION: Final = "4.4.0"
 RESOLVE_TIMEOUT_SECONDS: Final = 600
+UNKNOWN_AUTHORITY: Final = b"PKIX path building failed"  # Java's words for it
 
 DELTA_PACKAGE: Final = f"io.delta:delta-spark_4.2_2.13:{DELTA_VERSION}"
 
@@ -149,10 +151,35 @@ def install_jars(source: Path, folder: Path) -> None:
 
 
 def _run_ivy(ivy: Path, folder: Path) -> None:
-    """Have ``spark-submit`` resolve the package into ``ivy`` by running an empty program."""
+    """Resolve the package into ``ivy``; where Java does not trust the repository, ask the machine.
+
+    Raises:
+        SetupError: it failed; names the log.
+
+    """
+    (ivy / "nothing.py").write_text("", encoding="utf-8")
+    with tempfile.NamedTemporaryFile(prefix="dcplake-jars-", suffix=".log", delete=False) as draft:
+        log = Path(draft.name)
+    failure = _submit_nothing(ivy, log, java_options="")
+    if failure and UNKNOWN_AUTHORITY in log.read_bytes() and (known := machine_certificates()):
+        write_trust_store(ivy / "authorities.jks", known)
+        trust = f'"-Djavax.net.ssl.trustStore={ivy / "authorities.jks"}"'
+        failure = _submit_nothing(ivy, log, java_options=trust)
+    if failure:
+        raise SetupError(
+            f"The Delta jars ({DELTA_PACKAGE}) could not be downloaded: {failure}, see {log};"
+            " check that a Maven repository is reachable (DEFAULT_ARTIFACT_REPOSITORY names it),"
+            f" or put {', '.join(jar.file_name for jar in DELTA_JARS)} into {folder} by hand."
+        )
+    log.unlink()
+
+
+def _submit_nothing(ivy: Path, log: Path, java_options: str) -> str:
+    """Run an empty program under ``spark-submit``, which resolves its packages first.
+
+    Returns why it failed, or an empty text.
+    """
     spark_home = _spark_home()
-    program = ivy / "nothing.py"
-    program.write_text("", encoding="utf-8")
     settings = {
         "spark.jars.packages": DELTA_PACKAGE,
         "spark.jars.excludes": ",".join(EXCLUDED_PACKAGES),
@@ -164,32 +191,24 @@ def _run_ivy(ivy: Path, folder: Path) -> None:
     environment = os.environ | {
         "JAVA_HOME": str(find_java_home()),
         "SPARK_HOME": str(spark_home),
+        "SPARK_SUBMIT_OPTS": f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} {java_options}",
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
     }
-    with tempfile.NamedTemporaryFile(
-        "wb", prefix="dcplake-jars-", suffix=".log", delete=False
-    ) as log:
+    with log.open("ab") as output:
         try:
-            ended = subprocess.run(
-                [spark_home / "bin" / "spark-submit", *options, program],
-                stdout=log,
+            code = subprocess.run(
+                [spark_home / "bin" / "spark-submit", *options, ivy / "nothing.py"],
+                stdout=output,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
                 env=environment,
                 timeout=RESOLVE_TIMEOUT_SECONDS,
                 check=False,
             ).returncode
-            reason = f"Spark's resolver ended with code {ended}"
         except subprocess.TimeoutExpired:
-            ended, reason = -1, f"no end within {RESOLVE_TIMEOUT_SECONDS} s"
-    if ended != 0:
-        raise SetupError(
-            f"The Delta jars ({DELTA_PACKAGE}) could not be downloaded: {reason}, see {log.name};"
-            " check that a Maven repository is reachable (DEFAULT_ARTIFACT_REPOSITORY names it),"
-            f" or put {', '.join(jar.file_name for jar in DELTA_JARS)} into {folder} by hand."
-        )
-    Path(log.name).unlink()
+            return f"no end within {RESOLVE_TIMEOUT_SECONDS} s"
+    return f"Spark's resolver ended with code {code}" if code else ""
 
 
 def _spark_home() -> Path:

