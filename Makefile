@@ -11,11 +11,15 @@ MAKEFLAGS   += --no-print-directory --no-builtin-rules
 VENV   := .venv
 PYTHON := $(VENV)/bin/python
 ARGS   ?=
+BENCH  ?= $(patsubst benchmarks/%.py,%,$(wildcard benchmarks/[a-z]*.py))
+ROUNDS ?= 1
+SEED   ?= $(shell date +%s)
+SCALE  ?= 4
 
 .PHONY: help setup airflow-setup demo test lint format types bench soak lock clean
 
 help:  ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */  make \1|/' | column -t -s '|'
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup:  ## virtual environment, Delta jars, Java (does nothing when they are there)
 	@conf/setup.sh job
@@ -40,11 +44,17 @@ format: setup  ## put the formatting right
 types: setup  ## mypy, strict
 	@$(VENV)/bin/mypy
 
-bench: setup  ## measure: drain, end to end, one round on small and large tables
-	@$(PYTHON) -m benchmarks $(ARGS)
+bench: setup  ## measure everything in benchmarks/ (BENCH="decode" narrows)
+	@for name in $(BENCH); do echo "== $$name"; $(PYTHON) -m benchmarks.$$name $(ARGS); done
 
-soak: setup  ## the slow tests again and again, with fresh seeds (ARGS="--rounds 20 --seed 1")
-	@$(PYTHON) -m tests.soak $(ARGS)
+# Tests take their seed and the size of their data from these two; without them both are fixed.
+soak: setup  ## the slow tests with fresh seeds and more data (ROUNDS=10 SEED=1 SCALE=4)
+	@for round in $$(seq $(ROUNDS)); do \
+	    seed=$$(($(SEED) + round - 1)); \
+	    echo "== soak $$round of $(ROUNDS): SEED=$$seed SCALE=$(SCALE)"; \
+	    DCPLAKE_TEST_SEED=$$seed DCPLAKE_TEST_SCALE=$(SCALE) \
+	        $(PYTHON) -m pytest -m "slow or soak" --hypothesis-seed=$$seed $(ARGS); \
+	done
 
 lock:  ## resolve the lock files anew (UPGRADE=1 lifts the versions; needs the network)
 	@conf/lock.sh $(if $(UPGRADE),--upgrade)
