@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from dcp.errors import FrameError
 from dcp.wire.frame_info import stream_id_of
-from dcp.wire.framing import FrameBlock
+from dcp.wire.framing import FrameBlock, gather
 from dcp.wire.vocabulary import HEADER_BYTES, Magic, Opcode
 
 Column = NDArray[Any]
@@ -28,28 +28,19 @@ Rows = NDArray[np.int64]
 DATA_OPCODES: Final = (Opcode.DCP_MUTATION, Opcode.DCP_DELETION, Opcode.DCP_EXPIRATION)
 NO_STREAM_ID: Final = -1
 
+_MUTATION: Final = int(Opcode.DCP_MUTATION)
+_NORMAL_MAGIC: Final = int(Magic.REQUEST)
+_STREAM_MAGIC: Final = int(Magic.ALT_REQUEST)
+
 _EXTRAS_LENGTHS: Final = {
-    Opcode.DCP_MUTATION: (31,),
-    Opcode.DCP_DELETION: (18, 21),
-    Opcode.DCP_EXPIRATION: (20,),
+    int(Opcode.DCP_MUTATION): (31,),
+    int(Opcode.DCP_DELETION): (18, 21),
+    int(Opcode.DCP_EXPIRATION): (20,),
 }
 _LEGAL_EXTRAS: Final = np.zeros((256, 256), np.bool_)
 for _opcode, _lengths in _EXTRAS_LENGTHS.items():
     _LEGAL_EXTRAS[_opcode, list(_lengths)] = True
 
-_HEADER: Final = np.dtype(
-    [
-        ("magic", "u1"),
-        ("opcode", "u1"),
-        ("key_length", ">u2"),
-        ("extras_length", "u1"),
-        ("datatype", "u1"),
-        ("vbucket", ">u2"),
-        ("body_length", ">u4"),
-        ("opaque", ">u4"),
-        ("cas", ">u8"),
-    ]
-)
 _SEQNOS: Final = np.dtype([("seqno", ">u8"), ("rev", ">u8")])
 _MUTATION_REST: Final = np.dtype([("flags", ">u4"), ("expiry", ">u4"), ("lock_time", ">u4")])
 _DELETE_TIME: Final = np.dtype([("delete_time", ">u4")])
@@ -177,9 +168,9 @@ class _Decoding:
         self._starts = block.offsets[rows]
         self._ends = block.offsets[rows + 1]
         self._octets = np.frombuffer(block.buffer, np.uint8)
-        self._header = self._gather(self._starts, _HEADER)
+        self._header = block.headers if len(rows) == len(block) else block.headers[rows]
         self._check_kinds()
-        self._alternative = np.flatnonzero(self._header["magic"] == Magic.ALT_REQUEST)
+        self._alternative = np.flatnonzero(self._header["magic"] == _STREAM_MAGIC)
         key_bytes = self._header["key_length"].astype(np.int64)
         framing_bytes = np.zeros(len(rows), np.int64)
         if len(self._alternative):
@@ -199,7 +190,7 @@ class _Decoding:
         seqnos = self._gather(self._extras_at, _SEQNOS)
         rest = np.zeros(rows, _MUTATION_REST)
         delete_time = np.zeros(rows, np.uint32)
-        is_mutation = header["opcode"] == Opcode.DCP_MUTATION
+        is_mutation = header["opcode"] == _MUTATION
         if is_mutation.all():
             rest = self._gather(self._extras_at + 16, _MUTATION_REST)
         else:
@@ -209,7 +200,7 @@ class _Decoding:
             delete_time[timed] = times["delete_time"]
         return {
             "opcode": header["opcode"].copy(),
-            "vbucket": header["vbucket"].astype(np.uint16),
+            "vbucket": header["vbucket_or_status"].astype(np.uint16),
             "opaque": header["opaque"].astype(np.uint32),
             "cas": header["cas"].astype(np.uint64),
             "seqno": seqnos["seqno"].astype(np.uint64),
@@ -288,25 +279,19 @@ class _Decoding:
         return _take(segments, first), _take(segments, first + 1)
 
     def _gather(self, positions: Rows, layout: np.dtype[Any]) -> Column:
-        """Copy ``layout`` from each position: one copy of its bytes each, no work per field."""
-        last = len(self._octets) - layout.itemsize
-        if last < 0 or not len(positions):
-            return np.empty(0, layout)
-        opaque_bytes = np.dtype(f"V{layout.itemsize}")
-        everywhere: Column = np.ndarray((last + 1,), opaque_bytes, self._octets, 0, (1,))
-        return everywhere[positions].view(layout)
+        return gather(self._block.buffer, positions, layout)
 
     def _check_kinds(self) -> None:
         magic, opcode = self._header["magic"], self._header["opcode"]
-        request = (magic == Magic.REQUEST) | (magic == Magic.ALT_REQUEST)
+        request = (magic == _NORMAL_MAGIC) | (magic == _STREAM_MAGIC)
         if not request.all():
             self._fail(~request, "a magic that is no request's")
-        if not np.isin(opcode, DATA_OPCODES).all():
-            self._fail(~np.isin(opcode, DATA_OPCODES), "no mutation, deletion or expiration")
         legal = _LEGAL_EXTRAS[opcode, self._header["extras_length"]]
         if not legal.all():
             row = int(np.argmin(legal))
-            lengths = _EXTRAS_LENGTHS[Opcode(int(opcode[row]))]
+            lengths = _EXTRAS_LENGTHS.get(int(opcode[row]))
+            if lengths is None:
+                self._fail_at(row, "no mutation, deletion or expiration")
             self._fail_at(
                 row,
                 f"{int(self._header['extras_length'][row])} bytes of extras, "

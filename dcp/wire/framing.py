@@ -7,9 +7,8 @@ twice however many chunks a large frame takes.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from struct import Struct
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +17,8 @@ from dcp.errors import FrameError
 from dcp.wire.frame import Frame, parse_frame, parse_header
 from dcp.wire.vocabulary import HEADER_BYTES, MAX_FRAME_BYTES, Magic
 
+Buffer = bytes | memoryview
+
 _read_u32 = Struct(">I").unpack_from
 _BODY_AT: Final = 8
 _RUN_TRIGGER: Final = 4
@@ -25,14 +26,38 @@ _RUN_TRIGGER: Final = 4
 _RUN_PROBE: Final = 1024
 """How many of them at once; bounded, so that short runs in a long buffer stay cheap."""
 
-_MAGIC_VALUES: Final = sorted(int(magic) for magic in Magic)
-_KNOWN_MAGIC: Final = np.isin(np.arange(256), _MAGIC_VALUES)
+_KNOWN_MAGIC: Final = np.isin(np.arange(256), [int(magic) for magic in Magic])
 _ALTERNATIVE_MAGIC: Final = np.isin(
     np.arange(256), [int(magic) for magic in Magic if magic.is_alternative]
 )
 
+HEADER_LAYOUT: Final = np.dtype(
+    [
+        ("magic", "u1"),
+        ("opcode", "u1"),
+        ("key_length", ">u2"),
+        ("extras_length", "u1"),
+        ("datatype", "u1"),
+        ("vbucket_or_status", ">u2"),
+        ("body_length", ">u4"),
+        ("opaque", ">u4"),
+        ("cas", ">u8"),
+    ]
+)
+"""The 24 bytes; in alternative framing ``key_length`` holds the lengths of bytes 2 and 3."""
 
-@dataclass(frozen=True, slots=True, eq=False)
+
+def gather(buffer: Buffer, positions: NDArray[np.int64], layout: np.dtype[Any]) -> NDArray[Any]:
+    """Return ``layout`` read from each position: one copy of its bytes each, no work per field."""
+    last = len(buffer) - layout.itemsize
+    if last < 0 or not len(positions):
+        return np.empty(0, layout)
+    everywhere: NDArray[Any] = np.ndarray(
+        (last + 1,), np.dtype((np.void, layout.itemsize)), buffer, 0, (1,)
+    )
+    return everywhere[positions].view(layout)
+
+
 class FrameBlock:
     """Whole frames, back to back: frame ``i`` is ``buffer[offsets[i]:offsets[i + 1]]``.
 
@@ -40,16 +65,18 @@ class FrameBlock:
     before the first and behind the last. The buffer must not change while the block is in use.
     """
 
-    buffer: bytes | memoryview
-    offsets: NDArray[np.int64]
+    __slots__ = ("_headers", "buffer", "offsets")
 
-    def __post_init__(self) -> None:
-        """Reject offsets that cannot be those of frames in this buffer."""
-        if len(self.offsets) == 0 or self.offsets[-1] > len(self.buffer):
+    def __init__(self, buffer: Buffer, offsets: NDArray[np.int64]) -> None:
+        """Take frames of at least 24 bytes each, wherever a splitter found them."""
+        if len(offsets) == 0 or offsets[-1] > len(buffer):
             raise ValueError(
-                f"frame block: found {len(self.offsets)} offsets into {len(self.buffer)} bytes, "
+                f"frame block: found {len(offsets)} offsets into {len(buffer)} bytes, "
                 "expected at least one, none beyond the buffer"
             )
+        self.buffer = buffer
+        self.offsets = offsets
+        self._headers: NDArray[Any] | None = None
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -74,14 +101,21 @@ class FrameBlock:
         return parse_frame(memoryview(self.buffer)[start:end])
 
     @property
+    def headers(self) -> NDArray[Any]:
+        """All headers as a structured array of ``HEADER_LAYOUT`` (big-endian fields)."""
+        if self._headers is None:
+            self._headers = gather(self.buffer, self.offsets[:-1], HEADER_LAYOUT)
+        return self._headers
+
+    @property
     def magics(self) -> NDArray[np.uint8]:
         """Byte 0 of every frame."""
-        return self._bytes_at(0)
+        return np.ascontiguousarray(self.headers["magic"])
 
     @property
     def opcodes(self) -> NDArray[np.uint8]:
         """Byte 1 of every frame."""
-        return self._bytes_at(1)
+        return np.ascontiguousarray(self.headers["opcode"])
 
     @property
     def frame_lengths(self) -> NDArray[np.int64]:
@@ -92,9 +126,6 @@ class FrameBlock:
     def frame_bytes(self) -> int:
         """Length of all frames together."""
         return int(self.offsets[-1] - self.offsets[0])
-
-    def _bytes_at(self, position: int) -> NDArray[np.uint8]:
-        return np.frombuffer(self.buffer, np.uint8)[self.offsets[:-1] + position]
 
 
 class FrameSplitter:
@@ -121,7 +152,7 @@ class FrameSplitter:
         """Bytes that were fed and belong to a frame that is not whole yet."""
         return len(self._tail)
 
-    def feed(self, data: bytes | memoryview) -> FrameBlock:
+    def feed(self, data: Buffer) -> FrameBlock:
         """Take the next bytes and return the frames they complete, perhaps none.
 
         The block may refer to ``data`` rather than copy it: do not change it afterwards.
@@ -144,7 +175,7 @@ class FrameSplitter:
             self._broken = str(error)
             raise
 
-    def _split(self, data: bytes | memoryview) -> FrameBlock:
+    def _split(self, data: Buffer) -> FrameBlock:
         offsets = _find_offsets(data, self.max_frame_bytes)
         end = int(offsets[-1])
         block = FrameBlock(data, offsets)
@@ -158,17 +189,19 @@ class FrameSplitter:
         """Check what ``parse_header`` checks, for all frames at once; it words the error."""
         if len(block) == 0:
             return
-        octets = np.frombuffer(block.buffer, np.uint8)
-        starts = block.offsets[:-1]
-        magics = octets[starts]
-        upper, lower = octets[starts + 2].astype(np.int64), octets[starts + 3]
+        headers = block.headers
+        magics = headers["magic"]
+        parts = headers["key_length"] + headers["extras_length"].astype(np.int64)
         alternative = _ALTERNATIVE_MAGIC[magics]
-        parts = np.where(alternative, upper + lower, (upper << 8) + lower) + octets[starts + 4]
-        bad = ~_KNOWN_MAGIC[magics] | (parts + HEADER_BYTES > block.frame_lengths)
+        if alternative.any():
+            lengths = headers["key_length"].astype(np.int64)
+            folded = (lengths >> 8) + (lengths & 0xFF) + headers["extras_length"]
+            parts = np.where(alternative, folded, parts)
+        bad = ~_KNOWN_MAGIC[magics] | (parts > headers["body_length"])
         if bad.any():
-            self._raise_for(block.buffer, int(starts[int(np.argmax(bad))]))
+            self._raise_for(block.buffer, int(block.offsets[int(np.argmax(bad))]))
 
-    def _check_tail(self, data: bytes | memoryview, start: int) -> None:
+    def _check_tail(self, data: Buffer, start: int) -> None:
         """Check as much of an unfinished frame as is there, and note how long it will be."""
         rest = len(data) - start
         self._wanted_bytes = HEADER_BYTES
@@ -190,7 +223,7 @@ class FrameSplitter:
     def _where(self, start: int) -> str:
         return f"frame at byte {self._consumed_bytes + start} of the connection: "
 
-    def _raise_for(self, data: bytes | memoryview, start: int) -> None:
+    def _raise_for(self, data: Buffer, start: int) -> None:
         header = bytes(data[start : start + HEADER_BYTES]).ljust(HEADER_BYTES, b"\0")
         try:
             parse_header(header)
@@ -199,7 +232,7 @@ class FrameSplitter:
         raise AssertionError("a header that was found bad is good")
 
 
-def _find_offsets(data: bytes | memoryview, max_frame_bytes: int) -> NDArray[np.int64]:
+def _find_offsets(data: Buffer, max_frame_bytes: int) -> NDArray[np.int64]:
     """Return where whole frames begin, and behind them where the last one ends.
 
     Lengths are followed one by one, save in runs of equal length: those are guessed, and the guess
@@ -232,7 +265,7 @@ def _find_offsets(data: bytes | memoryview, max_frame_bytes: int) -> NDArray[np.
     return np.concatenate([*runs, np.array(offsets, np.int64)])
 
 
-def _run_of(data: bytes | memoryview, start: int, length: int) -> int:
+def _run_of(data: Buffer, start: int, length: int) -> int:
     """Return how many frames from ``start`` on have exactly this length."""
     most = (len(data) - start) // length
     count = 0
