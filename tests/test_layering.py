@@ -72,8 +72,8 @@ FORBIDDEN: dict[str, frozenset[str]] = {
     "cli": frozenset({"airflow"}),
 }
 
-# What Spark Connect does not have. One module may use it: where it is asked for a classic session it
-# starts the JVM, and that is classic by nature.
+# What Spark Connect does not have. One module may use it, the one that starts a JVM where it
+# is asked for a classic session.
 CLASSIC_ONLY = frozenset(
     {"rdd", "sparkContext", "SparkContext", "accumulator", "parallelize", "DeltaTable", "_jvm"}
 )
