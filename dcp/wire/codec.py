@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from enum import Enum
 from struct import Struct
+from struct import error as StructError  # noqa: N812 - it is a class
 from typing import Any, Final
 
 from dcp.errors import FrameError
@@ -180,7 +181,10 @@ TABLE: Final[dict[tuple[Side, int], Row]] = {
     (Side.RESPONSE, Opcode.DCP_STREAM_END): _EMPTY,
     # --- DCP data
     (Side.REQUEST, Opcode.DCP_SNAPSHOT_MARKER): Row(
-        m.SnapshotMarker, (Extras("B", "version"), Extras("QQI", "start end flags")), None, MARKER_V2
+        m.SnapshotMarker,
+        (Extras("B", "version"), Extras("QQI", "start end flags")),
+        None,
+        MARKER_V2,
     ),
     (Side.RESPONSE, Opcode.DCP_SNAPSHOT_MARKER): _EMPTY,
     (Side.REQUEST, Opcode.DCP_MUTATION): Row(
@@ -212,9 +216,7 @@ TABLE: Final[dict[tuple[Side, int], Row]] = {
     (Side.RESPONSE, Opcode.DCP_SYSTEM_EVENT): _EMPTY,
     (Side.REQUEST, Opcode.DCP_PREPARE): Row(
         m.Prepare,
-        _extras(
-            "QQIIIBBB", "by_seqno rev_seqno flags expiry lock_time cache_hint deleted level"
-        ),
+        _extras("QQIIIBBB", "by_seqno rev_seqno flags expiry lock_time cache_hint deleted level"),
         "key",
         RAW,
     ),
@@ -260,8 +262,8 @@ def decode(frame: Frame) -> m.Body:
     """
     side = _SIDES[frame.magic]
     row = TABLE.get((side, frame.opcode))
-    if side is Side.RESPONSE and frame.status != Status.SUCCESS:
-        row = SPECIAL_ANSWERS.get((frame.opcode, frame.status))
+    if frame.magic.is_response and frame.status != Status.SUCCESS:
+        row = _special_answer(side, frame.opcode, frame.status)
         if row is None:
             return m.Refusal(frame.value, frame.extras, frame.key)
     if row is None:
@@ -280,7 +282,7 @@ def decode(frame: Frame) -> m.Body:
     return row.body(**found)
 
 
-def encode(
+def encode(  # noqa: PLR0913 - the header's fields, by name
     body: m.Body,
     opcode: int,
     *,
@@ -295,7 +297,9 @@ def encode(
     """Return the frame that says ``body``; the inverse of ``decode``.
 
     Raises:
-        TypeError: ``body`` is not what the row of this opcode and status holds.
+        TypeError: ``body`` is not what the row of this opcode and status holds, or its optional
+            fields are set in a combination that no form of the extras has.
+        ValueError: a field is outside its width.
     """
     extras, key, value = _parts(body, _SIDES[magic], opcode, status)
     return Frame(
@@ -316,8 +320,8 @@ def _parts(body: m.Body, side: Side, opcode: int, status: int) -> tuple[bytes, b
     if isinstance(body, m.Refusal | m.Unknown):
         return body.extras, body.key, body.value
     row = TABLE.get((side, opcode))
-    if side is Side.RESPONSE and status != Status.SUCCESS:
-        row = SPECIAL_ANSWERS.get((opcode, status))
+    if side in (Side.RESPONSE, Side.SERVER_RESPONSE) and status != Status.SUCCESS:
+        row = _special_answer(side, opcode, status)
     if row is None or type(body) is not row.body:
         wanted = row.body.__name__ if row else "Refusal or Unknown"
         raise TypeError(
@@ -325,10 +329,17 @@ def _parts(body: m.Body, side: Side, opcode: int, status: int) -> tuple[bytes, b
             f"found a {type(body).__name__}, expected a {wanted}"
         )
     form = _form_by_fields(row, body)
-    extras = form.struct.pack(*(getattr(body, name) for name in form.names))
+    try:
+        extras = form.struct.pack(*(getattr(body, name) for name in form.names))
+        value = row.value.encode(body) if row.value is not None else b""
+    except StructError as error:
+        raise ValueError(f"encode {type(body).__name__}: {error}") from None
     key = getattr(body, row.key) if row.key is not None else b""
-    value = row.value.encode(body) if row.value is not None else b""
     return extras, key, value
+
+
+def _special_answer(side: Side, opcode: int, status: int) -> Row | None:
+    return SPECIAL_ANSWERS.get((opcode, status)) if side is Side.RESPONSE else None
 
 
 def _form_by_length(row: Row, frame: Frame) -> Extras:
@@ -340,14 +351,17 @@ def _form_by_length(row: Row, frame: Frame) -> Extras:
 
 
 def _form_by_fields(row: Row, body: m.Body) -> Extras:
-    """The longest form whose fields are all set: an optional field that is None leaves it out."""
-    for form in reversed(row.extras):
-        if all(getattr(body, name) is not None for name in form.names):
-            if form.names == ("start", "end", "flags") and getattr(body, "version", None) is not None:
-                continue
+    """The form that holds exactly those optional fields which are set (are not None)."""
+    optional = {field.name for field in fields(body) if field.default is None}
+    in_forms = optional & {name for form in row.extras for name in form.names}
+    present = {name for name in in_forms if getattr(body, name) is not None}
+    for form in row.extras:
+        if optional.intersection(form.names) == present:
             return form
-    set_fields = [f.name for f in fields(body) if getattr(body, f.name) is not None]
-    raise TypeError(f"encode {type(body).__name__}: found {set_fields}, which fit no extras form")
+    raise TypeError(
+        f"encode {type(body).__name__}: found {', '.join(sorted(present)) or 'no optional field'} "
+        "set, which fits no form of its extras"
+    )
 
 
 def _misfit(frame: Frame, part: str, found: int, expected: str) -> FrameError:

@@ -1,9 +1,9 @@
 """What frames say: one frozen dataclass for the body of each command, answer and DCP message.
 
-The envelope (opaque, vbucket, CAS, datatype) is the frame's; a body holds what its extras, key and
-value mean. ``codec.py`` says, in one table, which bytes become which field. Field names are those of
-kv_engine ``docs/BinaryProtocol.md`` and ``docs/dcp/documentation/commands``; seqnos, uuids and CAS
-are unsigned 64-bit, expiry and delete times are seconds since 1970.
+The envelope (opaque, vbucket, CAS, datatype) is the frame's; a body holds what its extras, key
+and value mean. ``codec.py`` says, in one table, which bytes become which field. Field names are
+those of kv_engine ``docs/BinaryProtocol.md`` and ``docs/dcp/documentation/commands``; seqnos, uuids
+and CAS are unsigned 64-bit, expiry and delete times are seconds since 1970.
 """
 
 from dataclasses import dataclass, field
@@ -147,7 +147,7 @@ class GetErrorMap(Body):
 
 @dataclass(frozen=True, slots=True)
 class ClustermapNotification(Body):
-    """Server push: a new map (``config`` empty in the brief form). Old servers send ``rev`` only."""
+    """Server push: a new map, ``config`` empty in the brief form. Old servers send only ``rev``."""
 
     bucket: bytes
     config: bytes = b""
@@ -213,7 +213,7 @@ class ObserveSeqno(Body):
 
 @dataclass(frozen=True, slots=True)
 class ObserveSeqnoAnswer(Body):
-    """Persisted and current seqno; format 1 (after a failover) also tells where the old branch ended."""
+    """Persisted and current seqno; format 1 (after a failover) also has the old branch's end."""
 
     format: int
     vb: int
@@ -351,7 +351,7 @@ class Deletion(Body):
     value: bytes = b""
     nmeta: int | None = None
     delete_time: int | None = None
-    unused: int | None = None
+    unused: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ A ``ValueLayout`` is a pair of pure functions that ``codec.py`` names in its tab
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from struct import Struct, iter_unpack, pack
 from typing import Any, Final
 
@@ -13,6 +13,7 @@ from dcp.types import FailoverEntry
 from dcp.wire.frame import Frame
 
 Decoder = Callable[[Frame, tuple[str, ...], dict[str, Any]], dict[str, Any]]
+_Versions = dict[int | None, tuple[Struct, tuple[str, ...]]]
 Encoder = Callable[[Any, tuple[str, ...]], bytes]
 
 
@@ -70,7 +71,9 @@ VB_UUID: Final = _struct_layout("Q", "vb_uuid")
 ROLLBACK_SEQNO: Final = _struct_layout("Q", "rollback_seqno")
 
 
-def _rows_layout(layout: str, name: str, make: Callable[..., Any], take: Callable[[Any], Any]) -> ValueLayout:
+def _rows_layout(
+    layout: str, name: str, make: Callable[..., Any], take: Callable[[Any], Any]
+) -> ValueLayout:
     size = Struct(">" + layout).size
 
     def read(frame: Frame, names: tuple[str, ...], _: dict[str, Any]) -> dict[str, Any]:
@@ -88,9 +91,29 @@ FEATURES: Final = _rows_layout("H", "features", int, lambda feature: (feature,))
 FAILOVER_LOG: Final = _rows_layout(
     "QQ", "entries", FailoverEntry, lambda entry: (entry.vb_uuid, entry.seqno)
 )
-VB_SEQNOS: Final = _rows_layout("HQ", "seqnos", lambda vbucket, seqno: (vbucket, seqno), lambda pair: pair)
+VB_SEQNOS: Final = _rows_layout(
+    "HQ", "seqnos", lambda vbucket, seqno: (vbucket, seqno), lambda pair: pair
+)
 
-_OBSERVE_FORMATS: Final = {
+
+def _pack_version(body: Any, version: int | None, versions: _Versions) -> bytes:
+    """Pack the layout of ``version``; fields that it lacks must be None, or they would be lost."""
+    if version not in versions:
+        known = ", ".join(map(str, versions))
+        raise TypeError(f"encode {type(body).__name__}: found version {version}, expected {known}")
+    struct, names = versions[version]
+    missing = [name for name in names if getattr(body, name) is None]
+    optional = [field.name for field in fields(body) if field.default is None]
+    spare = [name for name in optional if getattr(body, name) is not None and name not in names]
+    if missing or set(spare) - {"version"}:
+        raise TypeError(
+            f"encode {type(body).__name__} version {version}: "
+            f"found {missing or 'no field'} missing and {spare or 'no field'} too many"
+        )
+    return struct.pack(*(getattr(body, name) for name in names))
+
+
+_OBSERVE_FORMATS: Final[_Versions] = {
     0: (Struct(">BHQQQ"), ("format", "vb", "vb_uuid", "persisted", "current")),
     1: (
         Struct(">BHQQQQQ"),
@@ -107,39 +130,36 @@ def _read_observe(frame: Frame, _: tuple[str, ...], __: dict[str, Any]) -> dict[
 
 
 def _write_observe(body: Any, _: tuple[str, ...]) -> bytes:
-    struct, names = _OBSERVE_FORMATS[body.format]
-    return struct.pack(*(getattr(body, name) for name in names))
+    return _pack_version(body, body.format, _OBSERVE_FORMATS)
 
 
 OBSERVE_SEQNO: Final = ValueLayout((), _read_observe, _write_observe)
 
 _MARKER_BASE: Final = ("start", "end", "flags", "max_visible_seqno", "high_completed_seqno")
-_MARKER_VERSIONS: Final = {
+_MARKER_VERSIONS: Final[_Versions] = {
+    None: (Struct(""), ()),
     0: (Struct(">QQIQQ"), _MARKER_BASE),
     1: (Struct(">QQIQQQ"), (*_MARKER_BASE, "timestamp")),
     2: (Struct(">QQIQQQQ"), (*_MARKER_BASE, "purge_seqno", "high_prepared_seqno")),
 }
 
 
+def _marker_name(version: int | None) -> str:
+    return "v1" if version is None else f"v2.{version}"
+
+
 def _read_marker(frame: Frame, _: tuple[str, ...], extras: dict[str, Any]) -> dict[str, Any]:
     version = extras.get("version")
-    if version is None:
-        if frame.value:
-            raise _misfit(frame, "none in a snapshot marker v1")
-        return {}
     layout = _MARKER_VERSIONS.get(version)
     if layout is None:
         raise FrameError(f"snapshot marker: found version 2.{version}, expected 2.0, 2.1 or 2.2")
     if len(frame.value) != layout[0].size:
-        raise _misfit(frame, f"{layout[0].size} in a snapshot marker v2.{version}")
+        raise _misfit(frame, f"{layout[0].size} in a snapshot marker {_marker_name(version)}")
     return dict(zip(layout[1], layout[0].unpack(frame.value), strict=True))
 
 
 def _write_marker(body: Any, _: tuple[str, ...]) -> bytes:
-    if body.version is None:
-        return b""
-    struct, names = _MARKER_VERSIONS[body.version]
-    return struct.pack(*(getattr(body, name) for name in names))
+    return _pack_version(body, body.version, _MARKER_VERSIONS)
 
 
 MARKER_V2: Final = ValueLayout((), _read_marker, _write_marker)

@@ -1,0 +1,147 @@
+"""System events of DCP_SYSTEM_EVENT: collections and scopes that come and go.
+
+Layouts of versions 0 and 1: kv_engine ``engines/ep/src/collections/system_event_types.h``. (The
+drawing in kv_engine's ``docs/dcp/documentation/commands/system_event.md`` swaps scope and
+collection id; the code has scope first.) Version 2 is FlatBuffers and comes only when asked for.
+"""
+
+from dataclasses import dataclass
+from struct import Struct
+from typing import Final
+
+from dcp.errors import FrameError
+from dcp.types import U32_MAX, require_unsigned
+from dcp.wire.messages import SystemEvent
+from dcp.wire.vocabulary import SystemEventKind
+
+_COLLECTION = Struct(">QII")
+_COLLECTION_WITH_TTL = Struct(">QIII")
+_ONE_ID = Struct(">QI")
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestEvent:
+    """What happened to a collection or scope, under the manifest ``manifest_uid``.
+
+    Manifest uids are those of the last complete change: when one change makes several events, only
+    the last of them carries the new uid.
+    """
+
+    manifest_uid: int
+
+    def __post_init__(self) -> None:
+        """Reject ids outside their width."""
+        require_unsigned("manifest uid", self.manifest_uid)
+        for name in ("scope_id", "collection_id", "max_ttl_seconds"):
+            value = getattr(self, name, None)
+            if value is not None:
+                require_unsigned(name, value, U32_MAX)
+
+
+@dataclass(frozen=True, slots=True)
+class CollectionBegun(ManifestEvent):
+    """A collection was created; for an id that exists: all its older items are gone (a flush)."""
+
+    scope_id: int
+    collection_id: int
+    name: bytes
+    max_ttl_seconds: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CollectionEnded(ManifestEvent):
+    """A collection was dropped, with all its items."""
+
+    scope_id: int
+    collection_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class CollectionFlushed(ManifestEvent):
+    """All items of a collection are gone (retired: newer servers send ``CollectionBegun``)."""
+
+    collection_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeCreated(ManifestEvent):
+    """A scope was created."""
+
+    scope_id: int
+    name: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeDropped(ManifestEvent):
+    """A scope was dropped; its collections' ends precede this."""
+
+    scope_id: int
+
+
+_LAYOUTS: Final[dict[tuple[int, int], Struct]] = {
+    (SystemEventKind.BEGIN_COLLECTION, 0): _COLLECTION,
+    (SystemEventKind.BEGIN_COLLECTION, 1): _COLLECTION_WITH_TTL,
+    (SystemEventKind.END_COLLECTION, 0): _COLLECTION,
+    (SystemEventKind.FLUSH_COLLECTION, 0): _ONE_ID,
+    (SystemEventKind.CREATE_SCOPE, 0): _ONE_ID,
+    (SystemEventKind.DROP_SCOPE, 0): _ONE_ID,
+}
+
+
+def decode_system_event(event: SystemEvent) -> ManifestEvent | None:
+    """Return the event's meaning; None for kinds and versions that are newer than we are.
+
+    Raises:
+        FrameError: a value whose length is not that of its kind and version.
+    """
+    layout = _LAYOUTS.get((event.event, event.version))
+    if layout is None:
+        return None
+    if len(event.value) != layout.size:
+        raise FrameError(
+            f"system event {event.event} v{event.version} at seqno {event.by_seqno}: "
+            f"found a value of {len(event.value)} bytes, expected {layout.size}"
+        )
+    uid, *ids = layout.unpack(event.value)
+    match event.event:
+        case SystemEventKind.BEGIN_COLLECTION:
+            scope_id, collection_id, *max_ttl = ids
+            return CollectionBegun(uid, scope_id, collection_id, event.key, *max_ttl)
+        case SystemEventKind.END_COLLECTION:
+            return CollectionEnded(uid, *ids)
+        case SystemEventKind.FLUSH_COLLECTION:
+            return CollectionFlushed(uid, *ids)
+        case SystemEventKind.CREATE_SCOPE:
+            return ScopeCreated(uid, ids[0], event.key)
+    return ScopeDropped(uid, *ids)
+
+
+def encode_system_event(event: ManifestEvent, by_seqno: int) -> SystemEvent:
+    """Return the message that tells of ``event``; the inverse of ``decode_system_event``.
+
+    Raises:
+        TypeError: not one of this file's events.
+    """
+    uid, version, name = event.manifest_uid, 0, b""
+    match event:
+        case CollectionBegun(max_ttl_seconds=None):
+            kind, name = SystemEventKind.BEGIN_COLLECTION, event.name
+            value = _COLLECTION.pack(uid, event.scope_id, event.collection_id)
+        case CollectionBegun(max_ttl_seconds=max_ttl):
+            kind, name, version = SystemEventKind.BEGIN_COLLECTION, event.name, 1
+            value = _COLLECTION_WITH_TTL.pack(uid, event.scope_id, event.collection_id, max_ttl)
+        case CollectionEnded():
+            kind = SystemEventKind.END_COLLECTION
+            value = _COLLECTION.pack(uid, event.scope_id, event.collection_id)
+        case CollectionFlushed():
+            kind = SystemEventKind.FLUSH_COLLECTION
+            value = _ONE_ID.pack(uid, event.collection_id)
+        case ScopeCreated():
+            kind, name = SystemEventKind.CREATE_SCOPE, event.name
+            value = _ONE_ID.pack(uid, event.scope_id)
+        case ScopeDropped():
+            kind = SystemEventKind.DROP_SCOPE
+            value = _ONE_ID.pack(uid, event.scope_id)
+        case _:
+            raise TypeError(f"encode system event: found {type(event).__name__}")
+    return SystemEvent(by_seqno, int(kind), version, name, value)
