@@ -1,0 +1,162 @@
+"""The change log: append a round to it, and read what it says about rounds and positions.
+
+An append is a compare-and-set: its Delta transaction id is (lake id, round), and rounds are
+consecutive. Delta skips an append with a stale number *silently*, so every append is read back.
+"""
+
+from collections.abc import Sequence
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+
+from dcp.errors import FencedError, LakeError
+from dcp.lake.history import (
+    WHOLE,
+    WINDOW,
+    Commit,
+    history,
+    metadata_json,
+    reaches_creation,
+    refuse_other_writer,
+)
+from dcp.lake.tables import LakeTables
+from dcp.lake.vbucket_state import VbucketState, states_from_rows
+
+
+def latest_round(lake: LakeTables) -> int:
+    """Return the newest committed round; 0 where there is none."""
+    return newest_round(lake, history(lake.spark, lake.changes_sql))
+
+
+def newest_round(lake: LakeTables, commits: Sequence[Commit]) -> int:
+    """Return the newest round, looking further than ``commits`` only where they hold none.
+
+    Long maintenance can push our commits out of the window, and log retention out of the history;
+    then the rows themselves tell.
+    """
+    for commit in commits:
+        if commit.round is not None:
+            return commit.round
+    if reaches_creation(commits):
+        return 0
+    for commit in history(lake.spark, lake.changes_sql, WHOLE):
+        if commit.round is not None:
+            return commit.round
+    row = lake.spark.sql(f"SELECT coalesce(max(round), 0) FROM {lake.changes_sql}").collect()[0]
+    return int(row[0])
+
+
+def positions_at(lake: LakeTables, round_number: int) -> dict[int, VbucketState]:
+    """Return every vbucket's state after a round; empty for round 0.
+
+    Raises:
+        LakeError: the round is not there, or its position vector is not whole.
+
+    """
+    if round_number == 0:
+        return {}
+    rows = (
+        lake.spark.sql(
+            f"SELECT vbucket, epoch, position FROM {lake.changes_sql} "
+            f"WHERE round = {int(round_number)} AND kind = 'position'"
+        )
+        .toArrow()
+        .to_pylist()
+    )
+    states = states_from_rows(rows)
+    expected = lake.identity.vbucket_count
+    if len(states) != expected:
+        raise LakeError(
+            f"{lake.location}: found {len(states)} positions in round {round_number} of changes, "
+            f"expected one for each of the {expected} vbuckets"
+        )
+    return states
+
+
+def append_round(
+    lake: LakeTables, rows: DataFrame, round_number: int, writer_id: str, *, verify: bool = True
+) -> Commit:
+    """Commit a round: its rows and its positions, in one append that only one driver can win.
+
+    Args:
+        lake: where to.
+        rows: the columns of ``changes``; evaluated once, by the append.
+        round_number: the newest committed round plus 1.
+        writer_id: the random id of this driver.
+        verify: whether to look for other writers before the rows are received.
+
+    Returns:
+        The commit as Delta's history has it.
+
+    Raises:
+        FencedError: another driver committed this round, or is alternating with this one.
+        LakeError: the round is not the next one.
+
+    """
+    if verify:
+        commits = history(lake.spark, lake.changes_sql)
+        refuse_other_writer(commits, writer_id)
+        refuse_wrong_round(newest_round(lake, commits), round_number, commits)
+    metadata = {"lake": lake.identity.lake_id, "round": round_number, "writer": writer_id}
+    writer = (
+        rows.write.format("delta")
+        .mode("append")
+        .option("txnAppId", lake.identity.lake_id)
+        .option("txnVersion", str(round_number))
+        .option("userMetadata", metadata_json(metadata))
+    )
+    try:
+        if lake.location.schema is not None:
+            writer.saveAsTable(lake.changes_sql.replace("`", ""))
+        else:
+            writer.save(lake.location.path("changes"))
+    except PySparkException as error:
+        return _after_failure(lake, round_number, writer_id, error)
+    return _committed(lake, round_number, writer_id)
+
+
+def refuse_wrong_round(newest: int, round_number: int, commits: Sequence[Commit]) -> None:
+    """Raise FencedError or LakeError where ``round_number`` is not the one after ``newest``."""
+    if round_number == newest + 1:
+        return
+    if round_number <= newest:
+        winner = next((commit for commit in commits if commit.round == round_number), None)
+        raise FencedError(
+            f"round {round_number} is committed already"
+            + (f" as {winner} by writer {winner.writer}" if winner else "")
+            + f": found newest round {newest}, expected {round_number - 1}; this driver stops"
+        )
+    raise LakeError(f"round {round_number}: found newest round {newest}, expected the one before")
+
+
+def _committed(lake: LakeTables, round_number: int, writer_id: str) -> Commit:
+    commits = history(lake.spark, lake.changes_sql, WINDOW)
+    for commit in commits:
+        if commit.round == round_number:
+            if commit.writer == writer_id:
+                return commit
+            raise FencedError(
+                f"another driver committed round {round_number}: found {commit} by writer "
+                f"{commit.writer}, expected writer {writer_id}; this driver stops"
+            )
+    raise FencedError(
+        f"round {round_number} by writer {writer_id} was not committed: found newest round "
+        f"{newest_round(lake, commits)}; another driver writes to this lake, this driver stops"
+    )
+
+
+def _after_failure(
+    lake: LakeTables, round_number: int, writer_id: str, error: PySparkException
+) -> Commit:
+    """Decide by what is there: an append that reported a failure may have committed."""
+    from delta.exceptions import DeltaConcurrentModificationException
+
+    for commit in history(lake.spark, lake.changes_sql):
+        if commit.round == round_number and commit.writer == writer_id:
+            return commit
+    if isinstance(error, DeltaConcurrentModificationException):
+        raise FencedError(
+            f"another driver wrote to this lake while round {round_number} was committed; "
+            "this driver stops"
+        ) from error
+    raise error

@@ -1,0 +1,156 @@
+"""What the Delta history of a lake's tables tells: our commits, and other people's.
+
+Every commit of ours carries JSON in its user metadata: ``{"dcplake": {"lake": …, "writer": …, …}}``.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from pyspark.sql import SparkSession
+
+from dcp.errors import FencedError, ForeignWriteError
+
+METADATA_KEY: Final = "dcplake"
+
+WINDOW: Final = 50
+"""Commits that a look at the history reads at first; a Spark job over that many small files."""
+
+WHOLE: Final = 2**31 - 1
+
+DATA_PRESERVING: Final = frozenset(
+    {
+        "CREATE TABLE",
+        "OPTIMIZE",
+        "REORG",
+        "VACUUM START",
+        "VACUUM END",
+        "SET TBLPROPERTIES",
+        "UNSET TBLPROPERTIES",
+        "CLUSTER BY",
+        "COMPUTE STATS",
+        "UPGRADE PROTOCOL",
+        "ADD FEATURE",
+        "DROP FEATURE",
+        "SET TABLE COMMENT",
+        "CHANGE COLUMN",
+    }
+)
+"""Operations of others that leave every row of a table as it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One version of a table. ``ours`` is what dcplake wrote into it; empty if others made it."""
+
+    version: int
+    time: datetime
+    operation: str
+    ours: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        """Say which commit it is, for messages."""
+        return f"version {self.version} ({self.operation}, {self.time:%Y-%m-%d %H:%M:%S} UTC)"
+
+    @property
+    def writer(self) -> str | None:
+        """The random id of the driver that made it; None if it is not ours."""
+        return self.ours.get("writer")
+
+    @property
+    def round(self) -> int | None:
+        """The round that this commit is; None if it is none."""
+        return self.ours.get("round") if self.operation == "WRITE" else None
+
+    @property
+    def is_apply(self) -> bool:
+        """Whether it is one of our applies (OPTIMIZE may inherit the metadata of one)."""
+        return self.operation == "MERGE" and "to" in self.ours
+
+    @property
+    def is_foreign_change(self) -> bool:
+        """Whether somebody else may have changed rows with it."""
+        return not self.ours and self.operation not in DATA_PRESERVING
+
+
+def metadata_json(content: Mapping[str, Any]) -> str:
+    """Return the user metadata of a commit of ours."""
+    return json.dumps({METADATA_KEY: dict(content)}, separators=(",", ":"), sort_keys=True)
+
+
+def parse_metadata(text: str | None) -> dict[str, Any]:
+    """Return what `metadata_json` wrote; empty for anything else, others may write there too."""
+    if not text:
+        return {}
+    try:
+        content = json.loads(text)
+    except ValueError:
+        return {}
+    ours = content.get(METADATA_KEY) if isinstance(content, dict) else None
+    return ours if isinstance(ours, dict) else {}
+
+
+def history(spark: SparkSession, table_sql: str, limit: int = WINDOW) -> list[Commit]:
+    """Return the newest ``limit`` commits of a table, newest first."""
+    rows = (
+        spark.sql(f"DESCRIBE HISTORY {table_sql} LIMIT {limit}")
+        .selectExpr(
+            "version",
+            "unix_micros(timestamp) AS micros",
+            "operation",
+            "userMetadata",
+            "operationMetrics",
+        )
+        .collect()
+    )
+    commits = [
+        Commit(
+            row["version"],
+            _utc(row["micros"]),
+            row["operation"],
+            parse_metadata(row["userMetadata"]),
+            dict(row["operationMetrics"] or {}),
+        )
+        for row in rows
+    ]
+    return sorted(commits, key=lambda commit: -commit.version)
+
+
+def reaches_creation(commits: Sequence[Commit]) -> bool:
+    """Whether these commits go back to the table's first one, so that nothing older can exist."""
+    return bool(commits) and commits[-1].version == 0
+
+
+def refuse_foreign_changes(table: str, commits: Sequence[Commit], since_version: int) -> None:
+    """Raise ForeignWriteError where others changed rows after ``since_version``."""
+    for commit in reversed(commits):
+        if commit.version > since_version and commit.is_foreign_change:
+            raise ForeignWriteError(
+                f"table {table}: found {commit} by somebody else, expected no change of its rows "
+                "other than dcplake's; restore the table to "
+                f"version {commit.version - 1} or replicate into a new lake"
+            )
+
+
+def refuse_other_writer(commits: Sequence[Commit], writer_id: str) -> None:
+    """Raise FencedError where another driver committed after a commit of this one."""
+    newer: list[Commit] = []
+    for commit in commits:
+        if commit.writer == writer_id:
+            break
+        if commit.writer is not None:
+            newer.append(commit)
+    else:
+        return  # we have not committed yet: whoever wrote before us may have ended
+    if newer:
+        raise FencedError(
+            f"another driver writes to this lake: found {newer[-1]} by writer {newer[-1].writer} "
+            f"after our own commits (writer {writer_id}), expected none; this driver stops"
+        )
+
+
+def _utc(micros: int) -> datetime:
+    return datetime.fromtimestamp(0, UTC) + timedelta(microseconds=micros)

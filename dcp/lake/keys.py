@@ -1,0 +1,84 @@
+r"""Document keys as STRING, every key a different one, whatever its bytes are.
+
+Delta can neither cluster by BINARY nor keep statistics on it, so ``key`` is STRING. A DCP key is
+any 0..250 bytes. The rule (PostgreSQL's notation for bytes):
+
+* a key that is UTF-8 and does not begin with ``\x`` is itself;
+* any other key is ``\x`` and its bytes in lower-case hexadecimal, and ``key_bytes`` holds the bytes.
+
+No two keys share a string: what begins with ``\x`` is always the second form. NUL and the empty key
+are valid UTF-8 and stay themselves.
+"""
+
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+ESCAPE_PREFIX: Final = "\\x"
+_ESCAPE_BYTES: Final = ESCAPE_PREFIX.encode()
+
+
+def key_string(key: bytes) -> str:
+    """Return the STRING form of one key."""
+    if not key.startswith(_ESCAPE_BYTES):
+        try:
+            return key.decode()
+        except UnicodeDecodeError:
+            pass
+    return ESCAPE_PREFIX + key.hex()
+
+
+def key_from_string(text: str) -> bytes:
+    """Return the key that `key_string` wrote as ``text``.
+
+    Raises:
+        ValueError: ``text`` begins like an escape and is none.
+
+    """
+    if not text.startswith(ESCAPE_PREFIX):
+        return text.encode()
+    digits = text[len(ESCAPE_PREFIX) :]
+    try:
+        key = bytes.fromhex(digits)
+    except ValueError:
+        key = b""
+    if key.hex() != digits or key_string(key) != text:
+        raise ValueError(f"key {text!r}: found no escaped key, expected \\x and hexadecimal bytes")
+    return key
+
+
+def key_columns(keys: pa.BinaryArray) -> tuple[pa.StringArray, pa.BinaryArray]:
+    """Return (``key``, ``key_bytes``) for an array of keys without nulls.
+
+    ``key_bytes`` is null where ``key`` is the key itself. An array in which nothing is escaped,
+    the usual one, costs one pass of validation and no copy.
+    """
+    escaped_alike = pc.any(pc.starts_with(keys, pattern=_ESCAPE_BYTES)).as_py()
+    if not escaped_alike:
+        try:
+            return keys.cast(pa.string()), pa.nulls(len(keys), pa.binary())
+        except pa.ArrowInvalid:
+            pass
+    raw = keys.to_pylist()
+    strings = [key_string(key) for key in raw]
+    kept = [
+        key if text.startswith(ESCAPE_PREFIX) else None
+        for key, text in zip(raw, strings, strict=True)
+    ]
+    return pa.array(strings, pa.string()), pa.array(kept, pa.binary())
+
+
+def key_bytes_sql(key: str = "key", key_bytes: str = "key_bytes") -> str:
+    """Return the SQL expression for a row's key as bytes, from its two columns."""
+    return f"coalesce({key_bytes}, CAST({key} AS BINARY))"
+
+
+def vbucket_of_key(key: str, vbucket_count: int) -> str:
+    """Return the SQL expression for the vbucket of the BINARY or STRING expression ``key``.
+
+    Couchbase's CRC rule, as `dcp.types.vbucket_of`. On a literal it folds to a literal, so that a
+    look-up ``WHERE vbucket = … AND key = …`` reads the files of one vbucket only.
+    """
+    crc = f"crc32(CAST({key} AS BINARY))"
+    return f"CAST((shiftright({crc}, 16) & 32767) % {int(vbucket_count)} AS INT)"

@@ -1,0 +1,63 @@
+"""SQL text from values: the one place where identifiers and literals are quoted.
+
+The statements of the lake put values into their text because only literals prune files; nothing
+gets there except through these functions.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+from dcp.types import require_unsigned
+
+_PLAIN: Final = re.compile(r"[A-Za-z0-9_:./ -]*")
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def quoted(identifier: str) -> str:
+    """Return ``identifier`` in backticks."""
+    return "`" + identifier.replace("`", "``") + "`"
+
+
+def dotted(name: str) -> str:
+    """Return a dotted catalog name, each part quoted; for ``catalog.schema`` and the like.
+
+    Raises:
+        ValueError: a part is not a plain identifier.
+
+    """
+    parts = name.split(".")
+    for part in parts:
+        if not _NAME.fullmatch(part):
+            raise ValueError(f"catalog name {name!r}: found {part!r}, expected letters, digits, _")
+    return ".".join(quoted(part) for part in parts)
+
+
+def string(text: str) -> str:
+    """Return ``text`` as a string literal; everything unusual is escaped (quotes, NUL, $, …)."""
+    if _PLAIN.fullmatch(text):
+        return f"'{text}'"
+    return "'" + "".join(_escaped(character) for character in text) + "'"
+
+
+def _escaped(character: str) -> str:
+    if _PLAIN.fullmatch(character):
+        return character
+    code = ord(character)
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def u64(value: int) -> str:
+    """Return an unsigned 64-bit value as an exact DECIMAL(20,0) literal."""
+    require_unsigned("SQL value", value)
+    return f"CAST({value}BD AS DECIMAL(20,0))"
+
+
+def string_list(values: Iterable[str]) -> str:
+    """Return string literals, separated by commas, for ``IN (…)``."""
+    return ", ".join(string(value) for value in values)
+
+
+def integer_list(values: Iterable[int]) -> str:
+    """Return integer literals, separated by commas, for ``IN (…)``."""
+    return ", ".join(str(int(value)) for value in values)

@@ -1,0 +1,282 @@
+"""The tables of a lake: where they are, how they are made, and that they are ours.
+
+A lake is a folder (a path or URI that Spark can write) or a catalog schema. Its identity is in the
+table properties of ``changes`` (``dcplake.*``); each replica names the lake it belongs to.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+from dcp.errors import LakeError
+from dcp.lake.schema import CHANGES, REPLICA, spark_ddl
+from dcp.lake.sql import dotted, quoted, string
+
+FORMAT_VERSION: Final = 1
+
+HOUR_SECONDS: Final = 3600
+DEFAULT_HORIZON_HOURS: Final = 7 * 24.0
+
+_MISSING: Final = frozenset(
+    {
+        "DELTA_MISSING_DELTA_TABLE",
+        "DELTA_TABLE_NOT_FOUND",
+        "PATH_NOT_FOUND",
+        "TABLE_OR_VIEW_NOT_FOUND",
+        "SCHEMA_NOT_FOUND",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaTable:
+    """One replica table and the collection that it holds."""
+
+    name: str
+    collection_id: int
+
+
+DOCS: Final = ReplicaTable("docs", 0)
+"""The replica of the default collection."""
+
+
+def replica_of(scope: str, collection: str, collection_id: int) -> ReplicaTable:
+    """Return the replica table of a collection; the default one has its own short name."""
+    if collection_id == DOCS.collection_id:
+        return DOCS
+    return ReplicaTable(f"docs__{scope}__{collection}", collection_id)
+
+
+@dataclass(frozen=True, slots=True)
+class LakeIdentity:
+    """Which bucket a lake holds; fixed when the lake is made."""
+
+    lake_id: str
+    bucket: str
+    bucket_uuid: str
+    vbucket_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class LakeLocation:
+    """Where a lake's tables are: exactly one of a folder and a catalog schema."""
+
+    root: str | None = None
+    schema: str | None = None
+
+    def __post_init__(self) -> None:
+        """Reject both and neither."""
+        if (self.root is None) == (self.schema is None):
+            raise ValueError(
+                f"lake location: found root {self.root!r} and schema {self.schema!r}, "
+                "expected exactly one of them"
+            )
+
+    def __str__(self) -> str:
+        """Name the place, for messages."""
+        return self.root if self.root is not None else f"schema {self.schema}"
+
+    def path(self, table: str) -> str:
+        """Return the path of a table of a folder lake, absolute where it is a local one."""
+        assert self.root is not None
+        root = self.root.rstrip("/") or "/"
+        if "://" not in root and not root.startswith("file:"):
+            root = str(Path(root).absolute())
+        return f"{root}/{table}"
+
+    def table_sql(self, table: str) -> str:
+        """Return how SQL names a table."""
+        if self.schema is not None:
+            return f"{dotted(self.schema)}.{quoted(table)}"
+        return f"delta.{quoted(self.path(table))}"
+
+
+@dataclass(frozen=True, slots=True)
+class LakeTables:
+    """An open lake: a session, a place, and the identity that was found there."""
+
+    spark: SparkSession
+    location: LakeLocation
+    identity: LakeIdentity
+
+    @property
+    def changes_sql(self) -> str:
+        """How SQL names the change log."""
+        return self.location.table_sql("changes")
+
+    def table_sql(self, table: str) -> str:
+        """How SQL names a table of this lake."""
+        return self.location.table_sql(table)
+
+
+def create_lake(
+    spark: SparkSession,
+    location: LakeLocation,
+    identity: LakeIdentity,
+    *,
+    horizon_hours: float = DEFAULT_HORIZON_HOURS,
+) -> LakeTables:
+    """Make the lake, or open the one that is there if it holds the same bucket.
+
+    Two drivers may do this at once: one table is made, and both go on with its identity, which is
+    then the winner's (``lake_id`` differs from the one given).
+
+    Raises:
+        LakeError: what is there is no lake, a lake of another bucket, or of another format.
+
+    """
+    properties = retention_properties(horizon_hours) | {
+        "delta.dataSkippingStatsColumns": "round,epoch,vbucket,kind,seqno,collection_id",
+        "delta.enableDeletionVectors": "true",
+        "dcplake.formatVersion": str(FORMAT_VERSION),
+        "dcplake.lake": identity.lake_id,
+        "dcplake.bucket": identity.bucket,
+        "dcplake.bucketUuid": identity.bucket_uuid,
+        "dcplake.vbuckets": str(identity.vbucket_count),
+    }
+    if location.schema is not None:
+        spark.sql(f"CREATE SCHEMA IF NOT EXISTS {dotted(location.schema)}")
+    # Rounds arrive in order, so files hold few rounds each; clustering keeps that after OPTIMIZE.
+    _create(spark, location.table_sql("changes"), CHANGES, "round", properties)
+    lake = open_lake(spark, location)
+    found = lake.identity
+    for name in ("bucket", "bucket_uuid", "vbucket_count"):
+        if getattr(found, name) != getattr(identity, name):
+            raise LakeError(
+                f"{location}: found a lake with {name} {getattr(found, name)!r}, expected "
+                f"{getattr(identity, name)!r}; a lake holds one bucket, use another place"
+            )
+    return lake
+
+
+def open_lake(spark: SparkSession, location: LakeLocation) -> LakeTables:
+    """Open the lake at ``location``.
+
+    Raises:
+        LakeError: there is none, it is somebody else's table, or of another format version.
+
+    """
+    where = f"{location}: table changes"
+    properties = _properties(spark, location.table_sql("changes"), where)
+    if "dcplake.lake" not in properties:
+        raise LakeError(
+            f"{where}: found a Delta table without the property dcplake.lake, expected a lake; "
+            "it is somebody else's table and is left alone"
+        )
+    version = properties.get("dcplake.formatVersion", "")
+    if version != str(FORMAT_VERSION):
+        raise LakeError(
+            f"{where}: found lake format {version!r}, expected {FORMAT_VERSION}; "
+            "use the dcplake version that made it"
+        )
+    _require_columns(spark, location.table_sql("changes"), CHANGES, where)
+    identity = LakeIdentity(
+        properties["dcplake.lake"],
+        properties.get("dcplake.bucket", ""),
+        properties.get("dcplake.bucketUuid", ""),
+        int(properties.get("dcplake.vbuckets", "0")),
+    )
+    return LakeTables(spark, location, identity)
+
+
+def ensure_replica(
+    lake: LakeTables, replica: ReplicaTable, *, horizon_hours: float = DEFAULT_HORIZON_HOURS
+) -> None:
+    """Make the replica table unless it is there.
+
+    Raises:
+        LakeError: a table of that name is there and is not this lake's replica.
+
+    """
+    table_sql = lake.table_sql(replica.name)
+    ours = {
+        "dcplake.lake": lake.identity.lake_id,
+        "dcplake.collectionId": str(replica.collection_id),
+    }
+    properties = retention_properties(horizon_hours) | {
+        "delta.dataSkippingStatsColumns": "vbucket,key,seqno,modified_at",
+        "delta.enableDeletionVectors": "true",
+        **ours,
+    }
+    _create(lake.spark, table_sql, REPLICA, "vbucket, key", properties)
+    where = f"{lake.location}: table {replica.name}"
+    found = _properties(lake.spark, table_sql, where)
+    for name, expected in ours.items():
+        if found.get(name) != expected:
+            raise LakeError(
+                f"{where}: found {name} {found.get(name)!r}, expected {expected!r}; "
+                "it is not this lake's replica and is left alone"
+            )
+    _require_columns(lake.spark, table_sql, REPLICA, where)
+
+
+def replica_exists(lake: LakeTables, replica: ReplicaTable) -> bool:
+    """Whether the replica table was made already."""
+    try:
+        lake.spark.sql(f"DESCRIBE DETAIL {lake.table_sql(replica.name)}").collect()
+    except PySparkException as error:
+        if error.getCondition() in _MISSING:
+            return False
+        raise
+    return True
+
+
+def retention_properties(horizon_hours: float) -> dict[str, str]:
+    """Return how long Delta keeps files and log, so that a rollback within the horizon works."""
+    seconds = round(horizon_hours * HOUR_SECONDS)
+    return {
+        "delta.deletedFileRetentionDuration": f"interval {seconds} seconds",
+        "delta.logRetentionDuration": f"interval {2 * seconds} seconds",
+    }
+
+
+def _create(
+    spark: SparkSession,
+    table_sql: str,
+    schema: pa.Schema,
+    cluster_by: str,
+    properties: Mapping[str, str],
+) -> None:
+    listed = ", ".join(f"{string(key)} = {string(value)}" for key, value in properties.items())
+    try:
+        spark.sql(
+            f"CREATE TABLE IF NOT EXISTS {table_sql} ({spark_ddl(schema)}) USING delta "
+            f"CLUSTER BY ({cluster_by}) TBLPROPERTIES ({listed})"
+        ).collect()
+    except PySparkException as error:
+        # Another driver's creation came between; the check of what is there now decides.
+        try:
+            spark.sql(f"DESCRIBE DETAIL {table_sql}").collect()
+        except PySparkException:
+            raise LakeError(f"table {table_sql} cannot be made: {error}") from error
+
+
+def _properties(spark: SparkSession, table_sql: str, where: str) -> dict[str, str]:
+    try:
+        rows = spark.sql(f"DESCRIBE DETAIL {table_sql}").select("properties").collect()
+    except PySparkException as error:
+        if error.getCondition() in _MISSING:
+            raise LakeError(f"{where}: found no Delta table there, expected a lake") from error
+        raise LakeError(f"{where}: cannot be read: {error}") from error
+    found: dict[str, str] = rows[0]["properties"]
+    return found
+
+
+def _require_columns(spark: SparkSession, table_sql: str, schema: pa.Schema, where: str) -> None:
+    found = _columns(spark.sql(f"SELECT * FROM {table_sql} LIMIT 0").schema)
+    expected = _columns(spark.createDataFrame([], spark_ddl(schema)).schema)
+    if found != expected:
+        raise LakeError(
+            f"{where}: found the columns {', '.join(sorted(found - expected)) or '(none other)'}, "
+            f"expected {', '.join(sorted(expected - found)) or 'no such columns'}"
+        )
+
+
+def _columns(schema: StructType) -> set[str]:
+    return {f"{column.name} {column.dataType.simpleString()}" for column in schema}

@@ -1,0 +1,199 @@
+"""What a lake knows about one vbucket after a round: the content of its ``position`` row.
+
+Pure data and pure transitions. All unsigned 64-bit values are Python ints here and DECIMAL(20,0) in
+tables; nothing passes through a float or a signed 64-bit integer on the way.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from dcp.errors import LakeError
+from dcp.lake.schema import CHANGES
+from dcp.protocol.position import Position
+from dcp.types import U16_MAX, FailoverEntry, FailoverLog, require_unsigned
+
+FIRST_EPOCH = 0
+
+
+@dataclass(frozen=True, slots=True)
+class VbucketState:
+    """One vbucket's position and what a round needs to go on from it.
+
+    ``failover_log`` is the one that was accepted together with the data up to ``position``.
+    ``first_pending_round`` may name an earlier round than needed, never a later one.
+    """
+
+    vbucket: int
+    epoch: int
+    position: Position
+    caught_up_seqno: int = 0
+    first_pending_round: int | None = None
+    last_data_round: int | None = None
+    last_complete_round: int | None = None
+    failover_log: FailoverLog | None = None
+    filter_fingerprint: str | None = None
+    manifest_uid: int | None = None
+    purge_seqno: int | None = None
+
+    def __post_init__(self) -> None:
+        """Reject values that no round can lead to."""
+        require_unsigned("vbucket", self.vbucket, U16_MAX)
+        require_unsigned("epoch", self.epoch, 2**31 - 1)
+        require_unsigned("caught_up_seqno", self.caught_up_seqno)
+        for name in ("manifest_uid", "purge_seqno"):
+            if (value := getattr(self, name)) is not None:
+                require_unsigned(name, value)
+        for name in ("first_pending_round", "last_data_round", "last_complete_round"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise ValueError(f"{name}: found {value}, expected a round (1 or more) or None")
+
+    @classmethod
+    def beginning(cls, vbucket: int) -> "VbucketState":
+        """Return the state of a vbucket of which nothing was read yet."""
+        return cls(vbucket, FIRST_EPOCH, Position.beginning())
+
+    @property
+    def complete_seqno(self) -> int:
+        """Rows up to here may be published."""
+        return self.position.complete_seqno
+
+    def advanced(
+        self,
+        round_number: int,
+        position: Position,
+        *,
+        brought_rows: bool,
+        failover_log: FailoverLog | None = None,
+        caught_up_seqno: int | None = None,
+        manifest_uid: int | None = None,
+        purge_seqno: int | None = None,
+    ) -> "VbucketState":
+        """Return the state after ``round_number`` streamed up to ``position`` in the same epoch.
+
+        What is None stays as it was. A vbucket that was not streamed keeps its state as it is.
+
+        Raises:
+            ValueError: the position goes back; only a rollback may, in a new epoch.
+
+        """
+        before = self.position
+        if position.seqno < before.seqno or position.complete_seqno < before.complete_seqno:
+            raise ValueError(
+                f"vbucket {self.vbucket}: found position {position} after {before}, "
+                "expected one that does not go back"
+            )
+        completed = position.complete_seqno > before.complete_seqno
+        return replace(
+            self,
+            position=position,
+            caught_up_seqno=self.caught_up_seqno if caught_up_seqno is None else caught_up_seqno,
+            first_pending_round=self._first_pending(round_number, position, completed),
+            last_data_round=round_number if brought_rows else self.last_data_round,
+            last_complete_round=round_number if completed else self.last_complete_round,
+            failover_log=failover_log or self.failover_log,
+            manifest_uid=self.manifest_uid if manifest_uid is None else manifest_uid,
+            purge_seqno=self.purge_seqno if purge_seqno is None else purge_seqno,
+        )
+
+    def _first_pending(self, round_number: int, position: Position, completed: bool) -> int | None:
+        """Return the oldest round that may hold rows above the complete seqno.
+
+        A complete seqno moves to a snapshot's end, at or beyond every row of earlier rounds; so
+        whatever is pending after a move was brought by this round.
+        """
+        if position.is_complete:
+            return None
+        return round_number if completed else (self.first_pending_round or round_number)
+
+
+def states_to_batch(states: Iterable[VbucketState], round_number: int) -> pa.RecordBatch:
+    """Return the ``position`` rows of a round, with the columns of ``changes``."""
+    rows = [_row(state, round_number) for state in states]
+    return pa.RecordBatch.from_pylist(rows, schema=CHANGES)
+
+
+def states_from_rows(rows: Iterable[Mapping[str, Any]]) -> dict[int, VbucketState]:
+    """Return the states of ``position`` rows (Spark's or Arrow's, as mappings), by vbucket.
+
+    Raises:
+        LakeError: a vbucket has two rows.
+
+    """
+    states: dict[int, VbucketState] = {}
+    for row in rows:
+        state = _state(row)
+        if state.vbucket in states:
+            raise LakeError(
+                f"changes: found two position rows of vbucket {state.vbucket} in one round, "
+                "expected one"
+            )
+        states[state.vbucket] = state
+    return states
+
+
+def _row(state: VbucketState, round_number: int) -> dict[str, Any]:
+    position = state.position
+    log = state.failover_log
+    return {
+        "round": round_number,
+        "epoch": state.epoch,
+        "vbucket": state.vbucket,
+        "kind": "position",
+        "seqno": position.seqno,
+        "vb_uuid": position.vb_uuid,
+        "position": {
+            "vb_uuid": position.vb_uuid,
+            "seqno": position.seqno,
+            "snap_start": position.snap_start,
+            "snap_end": position.snap_end,
+            "complete_seqno": position.complete_seqno,
+            "caught_up_seqno": state.caught_up_seqno,
+            "first_pending_round": state.first_pending_round,
+            "last_data_round": state.last_data_round,
+            "last_complete_round": state.last_complete_round,
+            "failover_log": None if log is None else failover_rows(log),
+            "filter_fingerprint": state.filter_fingerprint,
+            "manifest_uid": state.manifest_uid,
+            "purge_seqno": state.purge_seqno,
+        },
+    }
+
+
+def failover_rows(log: FailoverLog) -> list[dict[str, int]]:
+    """Return a failover log as its column holds it, newest entry first."""
+    return [{"vb_uuid": entry.vb_uuid, "seqno": entry.seqno} for entry in log.entries]
+
+
+def _state(row: Mapping[str, Any]) -> VbucketState:
+    inner: Mapping[str, Any] = row["position"]
+    position = Position(
+        *(
+            int(inner[name])
+            for name in ("vb_uuid", "seqno", "snap_start", "snap_end", "complete_seqno")
+        )
+    )
+    log = inner["failover_log"]
+    return VbucketState(
+        vbucket=row["vbucket"],
+        epoch=row["epoch"],
+        position=position,
+        caught_up_seqno=int(inner["caught_up_seqno"] or 0),
+        first_pending_round=inner["first_pending_round"],
+        last_data_round=inner["last_data_round"],
+        last_complete_round=inner["last_complete_round"],
+        failover_log=FailoverLog(
+            tuple(FailoverEntry(int(entry["vb_uuid"]), int(entry["seqno"])) for entry in log)
+        )
+        if log
+        else None,
+        filter_fingerprint=inner["filter_fingerprint"],
+        manifest_uid=_int_or_none(inner["manifest_uid"]),
+        purge_seqno=_int_or_none(inner["purge_seqno"]),
+    )
+
+
+def _int_or_none(value: Any) -> int | None:
+    return None if value is None else int(value)
