@@ -214,5 +214,5 @@ def _submit_nothing(ivy: Path, log: Path, java_options: str) -> str:
 def _spark_home() -> Path:
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
-        raise SetupError("The package pyspark is not installed here: run `make setup`.")
+        raise SetupError("The package pyspark is missing: run `make setup` or `pip install .`.")
     return Path(spec.origin).parent
