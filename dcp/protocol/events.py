@@ -1,7 +1,7 @@
 """What the client machines tell their shell: one frozen dataclass per kind of event.
 
 Events of one received block come in this order: first the rows (``Items``), then what happened to
-the streams, in wire order. A ``SnapshotCompleted`` therefore always comes after its rows.
+each stream, in its wire order. A ``SnapshotCompleted`` therefore always comes after its rows.
 """
 
 from dataclasses import dataclass
@@ -56,7 +56,7 @@ class RollbackOrdered(Event):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Items(Event):
-    """Mutations, deletions and expirations of one block, of any number of vbuckets, in wire order."""
+    """Mutations, deletions and expirations of one block, of any vbuckets, in wire order."""
 
     columns: "DataColumns"
 

@@ -1,0 +1,147 @@
+"""Answers to our requests, by opcode: what each means, and what a refusal of it means.
+
+While the bootstrap is under way every answer belongs to it. Source of the statuses: kv_engine
+``docs/dcp/documentation/commands/stream-request.md``, ``include/mcbp/protocol/status.h``.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from dcp.errors import RemoteProtocolError, SourceError
+from dcp.protocol import events as e
+from dcp.protocol.bootstrap import STREAM_END_ON_CLOSE, describe_refusal
+from dcp.protocol.responses import PendingRequest, opcode_name
+from dcp.protocol.state import ConnectionState
+from dcp.types import FailoverLog
+from dcp.wire import messages as m
+from dcp.wire.codec import decode
+from dcp.wire.frame import Frame
+from dcp.wire.vocabulary import Opcode, Status
+
+_MAP_MARK: Final = b"vBucketServerMap"
+"""A cluster map has this member; an error context does not."""
+
+
+def take_answer(state: ConnectionState, frame: Frame) -> list[e.Event]:
+    """Return what the answer ``frame`` tells; change ``state`` accordingly.
+
+    Raises:
+        RemoteProtocolError: nobody asked, or the answer makes no sense.
+        SourceError: a refusal that leaves the connection without something it needs.
+    """
+    request = state.pending.take(frame)
+    if not state.bootstrap.is_done:
+        return _go_on(state, frame)
+    handler = _HANDLERS.get(frame.opcode)
+    if handler is None:
+        decode(frame)
+        return []
+    return handler(state, request, frame)
+
+
+def ask_next(state: ConnectionState) -> None:
+    """Send the request of the bootstrap's next step."""
+    step = state.bootstrap.step
+    state.ask(step.request(state.bootstrap.progress), step.opcode)
+
+
+def _go_on(state: ConnectionState, frame: Frame) -> list[e.Event]:
+    state.bootstrap = state.bootstrap.answer(frame)
+    if not state.bootstrap.is_done:
+        ask_next(state)
+        return []
+    progress = state.bootstrap.progress
+    return [e.Ready(progress.features, progress.cluster_config, progress.refused_controls)]
+
+
+def _stream_answer(state: ConnectionState, _: PendingRequest, frame: Frame) -> list[e.Event]:
+    stream = state.streams.get(frame.opaque)
+    if stream is None:  # closed before its request was answered
+        decode(frame)
+        return []
+    body = decode(frame)
+    if isinstance(body, m.FailoverLogAnswer):
+        log = _log(stream.vbucket, body)
+        state.put(frame.opaque, stream.accept(log))
+        opened: list[e.Event] = [e.StreamOpened(stream.vbucket, log)]
+        return opened if state.streams[frame.opaque].is_live else []
+    was_wanted = not stream.refuse().is_closing
+    state.put(frame.opaque, stream.refuse())
+    if not was_wanted:
+        return []
+    if isinstance(body, m.RollbackAnswer):
+        if body.rollback_seqno > stream.requested.seqno:
+            raise RemoteProtocolError(
+                f"vbucket {stream.vbucket}: found ROLLBACK to {body.rollback_seqno}, expected at "
+                f"most the requested seqno {stream.requested.seqno}"
+            )
+        return [e.RollbackOrdered(stream.vbucket, stream.requested, body.rollback_seqno)]
+    return [e.StreamRefused(stream.vbucket, frame.status, frame.value), *_map_in(frame)]
+
+
+def _close_answer(state: ConnectionState, request: PendingRequest, frame: Frame) -> list[e.Event]:
+    decode(frame)
+    stream = state.streams.get(request.stream or 0)
+    if stream is not None and request.stream is not None:
+        promised = STREAM_END_ON_CLOSE.name in state.bootstrap.progress.accepted_controls
+        follows = promised and frame.status == Status.SUCCESS and stream.failover_log is not None
+        state.put(request.stream, stream.closed(end_follows=follows))
+    return [e.StreamClosed(request.vbucket, frame.status), *_map_in(frame)]
+
+
+def _log_answer(_: ConnectionState, request: PendingRequest, frame: Frame) -> list[e.Event]:
+    body = decode(frame)
+    if isinstance(body, m.FailoverLogAnswer):
+        return [e.FailoverLogReceived(request.vbucket, _log(request.vbucket, body))]
+    if frame.status != Status.NOT_MY_VBUCKET:
+        raise _refused(frame)
+    return [e.FailoverLogReceived(request.vbucket, None), *_map_in(frame)]
+
+
+def _seqnos_answer(_: ConnectionState, __: PendingRequest, frame: Frame) -> list[e.Event]:
+    body = decode(frame)
+    if not isinstance(body, m.AllVbSeqnos):
+        raise _refused(frame)
+    return [e.SeqnosReceived(body.seqnos)]
+
+
+def _config_answer(_: ConnectionState, __: PendingRequest, frame: Frame) -> list[e.Event]:
+    body = decode(frame)
+    if not isinstance(body, m.Text):
+        raise _refused(frame)
+    return [e.ClusterConfigReceived(body.value)]
+
+
+_Handler = Callable[[ConnectionState, PendingRequest, Frame], list[e.Event]]
+
+_HANDLERS: Final[dict[int, _Handler]] = {
+    Opcode.DCP_STREAM_REQ: _stream_answer,
+    Opcode.DCP_CLOSE_STREAM: _close_answer,
+    Opcode.DCP_GET_FAILOVER_LOG: _log_answer,
+    Opcode.GET_FAILOVER_LOG: _log_answer,
+    Opcode.GET_ALL_VB_SEQNOS: _seqnos_answer,
+    Opcode.GET_CLUSTER_CONFIG: _config_answer,
+}
+
+
+def _log(vbucket: int, body: m.FailoverLogAnswer) -> FailoverLog:
+    try:
+        log = FailoverLog(body.entries)
+    except ValueError as error:
+        raise RemoteProtocolError(f"vbucket {vbucket}: {error}") from None
+    if any(entry.vb_uuid == 0 for entry in log.entries):
+        raise RemoteProtocolError(f"vbucket {vbucket}: failover log: found vb_uuid 0")
+    return log
+
+
+def _map_in(frame: Frame) -> list[e.Event]:
+    """A refusal with NOT_MY_VBUCKET may bring the newest cluster map."""
+    if frame.status == Status.NOT_MY_VBUCKET and _MAP_MARK in frame.value:
+        return [e.ClusterConfigReceived(frame.value)]
+    return []
+
+
+def _refused(frame: Frame) -> SourceError:
+    return SourceError(
+        f"{opcode_name(frame.opcode)}: found {describe_refusal(frame)}, expected success"
+    )

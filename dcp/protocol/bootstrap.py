@@ -1,0 +1,366 @@
+"""From a fresh connection to one that may open streams: a table of named steps, one at a time.
+
+Each step says what to send, what its answer means, and which error a refusal is. A step that does
+not apply (no SELECT_BUCKET feature, SASL done in one message) is skipped; an optional one may be
+refused. The steps and their order are those of the official clients; DCP_CONTROLs come after
+DCP_OPEN and before the first stream, since flow control counts from the moment it is on.
+Source: kv_engine ``docs/BinaryProtocol.md``, ``docs/dcp/documentation/commands/control.md``.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from dcp.errors import (
+    AuthenticationError,
+    BucketError,
+    NodeUnavailableError,
+    RemoteProtocolError,
+    SourceError,
+)
+from dcp.protocol.credentials import Credentials
+from dcp.protocol.flow_control import FlowSettings
+from dcp.protocol.liveness import LivenessSettings
+from dcp.protocol.sasl import SaslExchange, choose_mechanism
+from dcp.wire import messages as m
+from dcp.wire.codec import decode
+from dcp.wire.frame import Frame
+from dcp.wire.vocabulary import MAX_CONNECTION_NAME_BYTES, HelloFeature, Opcode, OpenFlag, Status
+
+FEATURES: Final = (
+    HelloFeature.XATTR,
+    HelloFeature.XERROR,
+    HelloFeature.SELECT_BUCKET,
+    HelloFeature.JSON,
+    HelloFeature.DUPLEX,
+    HelloFeature.CLUSTERMAP_CHANGE_NOTIFICATION,
+    HelloFeature.COLLECTIONS,
+)
+"""What we ask for by default; with ``SNAPPY`` added, values may arrive compressed."""
+
+OPEN_FLAGS: Final = OpenFlag.PRODUCER | OpenFlag.INCLUDE_XATTRS | OpenFlag.INCLUDE_DELETE_TIMES
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """One DCP_CONTROL; an optional one may be refused, and the connection works without it."""
+
+    name: str
+    value: str
+    optional: bool = True
+
+
+STREAM_END_ON_CLOSE: Final = Control("send_stream_end_on_client_close_stream", "true")
+CONTROLS: Final = (
+    Control("enable_expiry_opcode", "true"),
+    Control("supports_cursor_dropping_vulcan", "true"),
+    STREAM_END_ON_CLOSE,
+)
+"""Sent after NOOP and flow control, which ``required_controls`` derives from the settings."""
+
+
+@dataclass(frozen=True, slots=True)
+class BootstrapSettings:
+    """What to say about ourselves and what to ask for. ``connection_name`` must be unique.
+
+    A server closes an older connection of the same name. With ``open_dcp`` false the connection
+    stays an ordinary one: good for cluster maps and seqnos, without streams.
+    """
+
+    bucket: str
+    connection_name: str
+    agent: str = "dcplake"
+    features: tuple[int, ...] = FEATURES
+    open_flags: int = OPEN_FLAGS
+    controls: tuple[Control, ...] = CONTROLS
+    open_dcp: bool = True
+    timeout_seconds: float = 30.0
+
+    def __post_init__(self) -> None:
+        """Reject names that DCP_OPEN has no room for."""
+        name_bytes = len(self.connection_name.encode())
+        if not 1 <= name_bytes <= MAX_CONNECTION_NAME_BYTES:
+            raise ValueError(
+                f"connection_name: found {name_bytes} bytes, "
+                f"expected 1 to {MAX_CONNECTION_NAME_BYTES}"
+            )
+        if not self.bucket:
+            raise ValueError("bucket: found an empty name")
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What is known so far; each understood answer adds to it."""
+
+    settings: BootstrapSettings
+    credentials: Credentials
+    nonce: str = field(repr=False)
+    features: frozenset[int] = frozenset()
+    mechanism: str = ""
+    sasl: SaslExchange | None = None
+    authenticated: bool = False
+    cluster_config: bytes = b""
+    accepted_controls: frozenset[str] = frozenset()
+    refused_controls: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One request and all that can come of it. ``refusals`` maps a status to the error it is."""
+
+    name: str
+    opcode: Opcode
+    request: Callable[[Progress], m.Body]
+    understand: Callable[[Progress, m.Body, int], Progress]
+    refusals: Mapping[int, type[SourceError]] = field(default_factory=dict)
+    applies: Callable[[Progress], bool] = lambda _: True
+    continues: bool = False
+    """Whether status AUTH_CONTINUE is a good answer."""
+    refused: Callable[[Progress], Progress] | None = None
+    """What an optional step makes of a refusal; None where the step is required."""
+
+    def answer(self, progress: Progress, frame: Frame) -> Progress:
+        """Return the progress after the answer ``frame``.
+
+        Raises:
+            AuthenticationError: see ``refusals``; so do BucketError and other SourceErrors.
+            NodeUnavailableError: the node is not ready or too busy.
+            RemoteProtocolError: an answer to something else, or one that we cannot read.
+        """
+        if frame.opcode != self.opcode:
+            raise RemoteProtocolError(
+                f"{self.name}: found an answer to opcode {frame.opcode:#04x}, "
+                f"expected one to {self.opcode:#04x}"
+            )
+        body = decode(frame)
+        good = frame.status == Status.SUCCESS
+        if good or (self.continues and frame.status == Status.AUTH_CONTINUE):
+            return self.understand(progress, body, frame.status)
+        if self.refused is not None and frame.status in _OPTIONAL_REFUSALS:
+            return self.refused(progress)
+        kind = self.refusals.get(frame.status) or _ANY_REFUSAL.get(frame.status, SourceError)
+        raise kind(f"{self.name}: found {describe_refusal(frame)}, expected success")
+
+
+_OPTIONAL_REFUSALS: Final = frozenset(
+    {
+        Status.KEY_ENOENT,
+        Status.EINVAL,
+        Status.UNKNOWN_COMMAND,
+        Status.NOT_SUPPORTED,
+        Status.NO_BUCKET,
+    }
+)
+_ANY_REFUSAL: Final[dict[int, type[SourceError]]] = {
+    Status.NOT_INITIALIZED: NodeUnavailableError,
+    Status.ENOMEM: NodeUnavailableError,
+    Status.EBUSY: NodeUnavailableError,
+    Status.ETMPFAIL: NodeUnavailableError,
+    Status.ECONFIG_ONLY: NodeUnavailableError,
+    Status.RATE_LIMITED_MAX_CONNECTIONS: NodeUnavailableError,
+    Status.AUTH_ERROR: AuthenticationError,
+    Status.AUTH_STALE: AuthenticationError,
+}
+_NO_LOGIN: Final[dict[int, type[SourceError]]] = {
+    Status.EINVAL: AuthenticationError,
+    Status.KEY_ENOENT: AuthenticationError,
+    Status.EACCESS: AuthenticationError,
+    Status.NOT_SUPPORTED: AuthenticationError,
+}
+_NO_BUCKET: Final[dict[int, type[SourceError]]] = {
+    Status.KEY_ENOENT: BucketError,
+    Status.EACCESS: BucketError,
+    Status.NO_BUCKET: BucketError,
+    Status.NOT_SUPPORTED: BucketError,
+}
+
+
+def describe_refusal(frame: Frame) -> str:
+    """Return status and error context of an unsuccessful answer, for a message to people."""
+    try:
+        name = f" {Status(frame.status).name}"
+    except ValueError:
+        name = ""
+    text = frame.value[:300].decode("utf-8", "backslashreplace")
+    return f"status {frame.status:#04x}{name}" + (f" ({text})" if text else "")
+
+
+def _hello(progress: Progress) -> m.Body:
+    settings = progress.settings
+    return m.Hello(settings.agent.encode(), tuple(int(code) for code in settings.features))
+
+
+def _hello_answer(progress: Progress, body: m.Body, _: int) -> Progress:
+    assert isinstance(body, m.HelloAnswer)
+    extra = set(body.features) - set(progress.settings.features)
+    if extra:
+        raise RemoteProtocolError(f"HELLO: found features {sorted(extra)} granted, not asked for")
+    return replace(progress, features=frozenset(body.features))
+
+
+def _mechanisms_answer(progress: Progress, body: m.Body, _: int) -> Progress:
+    assert isinstance(body, m.Text)
+    chosen = choose_mechanism(body.value, progress.credentials.mechanisms)
+    return replace(progress, mechanism=chosen)
+
+
+def _exchange(progress: Progress) -> SaslExchange:
+    if progress.sasl is not None:
+        return progress.sasl
+    mechanism = progress.mechanism or progress.credentials.mechanisms[0]
+    return SaslExchange.start(mechanism, progress.credentials, progress.nonce)
+
+
+def _sasl(progress: Progress) -> m.Body:
+    exchange = _exchange(progress)
+    return m.Sasl(exchange.mechanism.encode(), exchange.payload)
+
+
+def _sasl_answer(progress: Progress, body: m.Body, status: int) -> Progress:
+    assert isinstance(body, m.SaslAnswer)
+    exchange = _exchange(progress)
+    if status == Status.AUTH_CONTINUE:
+        return replace(progress, sasl=exchange.answer(body.payload))
+    exchange.verify(body.payload)
+    return replace(progress, sasl=None, authenticated=True)
+
+
+def _config_answer(progress: Progress, body: m.Body, _: int) -> Progress:
+    assert isinstance(body, m.Text)
+    return replace(progress, cluster_config=body.value)
+
+
+def _open_flags(progress: Progress) -> int:
+    """The flags; a server without XATTR has no xattrs to include."""
+    flags = progress.settings.open_flags
+    if HelloFeature.XATTR not in progress.features:
+        flags &= ~OpenFlag.INCLUDE_XATTRS
+    return int(flags)
+
+
+def _nothing_new(progress: Progress, _: m.Body, __: int) -> Progress:
+    return progress
+
+
+HELLO: Final = Step("HELLO", Opcode.HELLO, _hello, _hello_answer)
+LIST_MECHANISMS: Final = Step(
+    "SASL_LIST_MECHS", Opcode.SASL_LIST_MECHS, lambda _: m.Empty(), _mechanisms_answer, _NO_LOGIN
+)
+AUTHENTICATE: Final = Step(
+    "SASL_AUTH", Opcode.SASL_AUTH, _sasl, _sasl_answer, _NO_LOGIN, continues=True
+)
+CONTINUE_AUTHENTICATION: Final = Step(
+    "SASL_STEP",
+    Opcode.SASL_STEP,
+    _sasl,
+    _sasl_answer,
+    _NO_LOGIN,
+    applies=lambda progress: not progress.authenticated,
+)
+SELECT_BUCKET: Final = Step(
+    "SELECT_BUCKET",
+    Opcode.SELECT_BUCKET,
+    lambda progress: m.SelectBucket(progress.settings.bucket.encode()),
+    _nothing_new,
+    _NO_BUCKET,
+    applies=lambda progress: HelloFeature.SELECT_BUCKET in progress.features,
+)
+GET_CLUSTER_CONFIG: Final = Step(
+    "GET_CLUSTER_CONFIG",
+    Opcode.GET_CLUSTER_CONFIG,
+    lambda _: m.GetClusterConfig(),
+    _config_answer,
+    {Status.EACCESS: BucketError},
+    refused=lambda progress: progress,
+)
+DCP_OPEN: Final = Step(
+    "DCP_OPEN",
+    Opcode.DCP_OPEN,
+    lambda progress: m.DcpOpen(progress.settings.connection_name.encode(), _open_flags(progress)),
+    _nothing_new,
+    {Status.EACCESS: BucketError, Status.NO_BUCKET: BucketError},
+)
+
+
+def control_step(control: Control) -> Step:
+    """Return the step that sends one DCP_CONTROL."""
+
+    def accepted(progress: Progress, _: m.Body, __: int) -> Progress:
+        return replace(progress, accepted_controls=progress.accepted_controls | {control.name})
+
+    def refused(progress: Progress) -> Progress:
+        return replace(progress, refused_controls=(*progress.refused_controls, control.name))
+
+    return Step(
+        f"DCP_CONTROL {control.name}={control.value}",
+        Opcode.DCP_CONTROL,
+        lambda _: m.DcpControl(control.name.encode(), control.value.encode()),
+        accepted,
+        refused=refused if control.optional else None,
+    )
+
+
+def required_controls(flow: FlowSettings, liveness: LivenessSettings) -> tuple[Control, ...]:
+    """Return the controls without which a connection would stall or never notice a dead peer."""
+    controls = [
+        Control("enable_noop", "true", optional=False),
+        Control("set_noop_interval", liveness.interval_text, optional=False),
+    ]
+    if flow.window_bytes:
+        controls.append(Control("connection_buffer_size", str(flow.window_bytes), optional=False))
+    return tuple(controls)
+
+
+def steps_for(
+    settings: BootstrapSettings, flow: FlowSettings, liveness: LivenessSettings
+) -> tuple[Step, ...]:
+    """Return the table of steps, in order."""
+    login = (HELLO, LIST_MECHANISMS, AUTHENTICATE, CONTINUE_AUTHENTICATION)
+    steps = (*login, SELECT_BUCKET, GET_CLUSTER_CONFIG)
+    if not settings.open_dcp:
+        return steps
+    controls = (*required_controls(flow, liveness), *settings.controls)
+    return (*steps, DCP_OPEN, *(control_step(control) for control in controls))
+
+
+@dataclass(frozen=True, slots=True)
+class Bootstrap:
+    """The bootstrap under way: the steps that are left, and what is known.
+
+    Frozen: it moves by returning its successor.
+    """
+
+    steps: tuple[Step, ...]
+    progress: Progress
+
+    @property
+    def is_done(self) -> bool:
+        """Whether no step is left."""
+        return not self.steps
+
+    @property
+    def step(self) -> Step:
+        """The step whose answer is waited for."""
+        return self.steps[0]
+
+    def answer(self, frame: Frame) -> "Bootstrap":
+        """Return the bootstrap after this answer, at the next step that applies."""
+        progress = self.step.answer(self.progress, frame)
+        return Bootstrap(self.steps[1:], progress).settled()
+
+    def settled(self) -> "Bootstrap":
+        """Return the bootstrap at the first step that applies."""
+        steps = self.steps
+        while steps and not steps[0].applies(self.progress):
+            steps = steps[1:]
+        return Bootstrap(steps, self.progress)
+
+    def closed_by_peer(self) -> SourceError:
+        """Return what it means that the server closed the connection now.
+
+        Without XERROR a server answers a lack of access by closing the connection.
+        """
+        kind: type[SourceError] = NodeUnavailableError
+        if HelloFeature.XERROR not in self.progress.features and self.progress.authenticated:
+            kind = self.step.refusals.get(Status.EACCESS, NodeUnavailableError)
+        return kind(f"{self.step.name}: the server closed the connection, expected an answer")

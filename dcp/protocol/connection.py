@@ -1,0 +1,246 @@
+"""The client's side of one DCP connection, without a socket: four verbs and time as an argument.
+
+    receive(block, now) -> events      bytes in, cut into frames by ``dcp.wire.framing``
+    open_stream(...), release(...), …  commands
+    bytes_to_send()                    bytes out
+    next_deadline(), tick(now)         time
+
+A violation by the peer raises and leaves everything as it was before that block; the connection
+must be closed then. Times are seconds of one monotonic clock.
+"""
+
+from dcp.errors import LocalProtocolError, NodeUnavailableError, SourceError
+from dcp.protocol.answers import ask_next
+from dcp.protocol.bootstrap import Bootstrap, BootstrapSettings, Progress, steps_for
+from dcp.protocol.credentials import Credentials
+from dcp.protocol.events import Event
+from dcp.protocol.flow_control import FlowSettings, ReceiveWindow
+from dcp.protocol.inbound import read_block
+from dcp.protocol.liveness import Liveness, LivenessSettings
+from dcp.protocol.position import Position
+from dcp.protocol.state import ConnectionState
+from dcp.protocol.stream import Stream
+from dcp.types import END_OF_TIME, FailoverLog
+from dcp.wire import messages as m
+from dcp.wire.codec import encode
+from dcp.wire.framing import FrameBlock
+from dcp.wire.vocabulary import Opcode, StreamFlag, VbucketState
+
+
+class ClientConnection:
+    """One connection to a data node: bootstrap, streams, flow control, liveness."""
+
+    def __init__(
+        self,
+        bootstrap: BootstrapSettings,
+        credentials: Credentials,
+        nonce: str,
+        flow: FlowSettings,
+        liveness: LivenessSettings,
+    ) -> None:
+        """Prepare; nothing is said before ``start``. ``nonce`` is SCRAM's: fresh for each."""
+        self._settings = bootstrap
+        self._steps = steps_for(bootstrap, flow, liveness)
+        progress = Progress(bootstrap, credentials, nonce)
+        self._state = ConnectionState(
+            Bootstrap(self._steps, progress),
+            ReceiveWindow(flow, 0.0),
+            Liveness(liveness, 0.0),
+        )
+        self._started_at: float | None = None
+
+    def start(self, now: float) -> None:
+        """Say the first words; call once, when the socket is connected."""
+        if self._started_at is not None:
+            raise LocalProtocolError("start: found a connection that was started already")
+        self._started_at = now
+        state = self._state
+        state.window = ReceiveWindow(state.window.settings, now)
+        state.liveness = state.liveness.heard(now)
+        state.bootstrap = state.bootstrap.settled()
+        ask_next(state)
+
+    def receive(self, block: FrameBlock, now: float) -> list[Event]:
+        """Take whole frames; return what they tell, rows first.
+
+        Raises:
+            RemoteProtocolError: the peer broke the protocol.
+            AuthenticationError, BucketError, SourceError: it refused what we cannot do without.
+        """
+        working = self._state.copy()
+        events = read_block(working, block, now)
+        self._state = working
+        return events
+
+    def bytes_to_send(self) -> bytes:
+        """Return what is to be sent now, in order; a second call does not return it again."""
+        data = b"".join(self._state.outbound)
+        self._state.outbound.clear()
+        return data
+
+    def next_deadline(self) -> float | None:
+        """Return when to call ``tick`` at the latest; None before ``start``."""
+        if self._started_at is None:
+            return None
+        if not self.is_ready:
+            return self._started_at + self._settings.timeout_seconds
+        state = self._state
+        ack_at = state.window.deadline
+        return state.liveness.deadline if ack_at is None else min(ack_at, state.liveness.deadline)
+
+    def tick(self, now: float) -> list[Event]:
+        """Do what time demands: acknowledge, ask whether the peer lives.
+
+        Raises:
+            NodeUnavailableError: the peer is silent for too long, or the bootstrap takes too long.
+        """
+        if self._started_at is None:
+            return []
+        state = self._state
+        if not self.is_ready:
+            waited = now - self._started_at
+            if waited >= self._settings.timeout_seconds:
+                raise NodeUnavailableError(
+                    f"waited {waited:.1f} s for {self.waiting_for}, expected it within "
+                    f"{self._settings.timeout_seconds:.1f} s of connecting"
+                )
+            return []
+        if state.liveness.is_dead(now):
+            raise NodeUnavailableError(
+                f"peer silent for {state.liveness.silence_seconds(now):.1f} s, expected a NOOP "
+                f"every {state.liveness.settings.noop_interval_seconds:g} s"
+            )
+        if state.liveness.is_time_to_ask(now):
+            state.liveness = state.liveness.ask()
+            state.ask(m.Empty(), Opcode.NOOP)
+        self._acknowledge(now)
+        return []
+
+    def closed_by_peer(self) -> SourceError:
+        """Return the error that it is when the peer closes the connection now."""
+        if not self.is_ready and self._started_at is not None:
+            return self._state.bootstrap.closed_by_peer()
+        return NodeUnavailableError("the server closed the connection")
+
+    def open_stream(
+        self,
+        vbucket: int,
+        position: Position,
+        *,
+        failover_log: FailoverLog | None = None,
+        end_seqno: int = END_OF_TIME,
+        flags: int = StreamFlag.ACTIVE_VB_ONLY,
+        filter: bytes = b"",
+        stream_id: int | None = None,
+    ) -> None:
+        """Ask for the vbucket's changes after ``position``.
+
+        ``failover_log`` is the one accepted with the data up to ``position``; ``filter`` is the
+        JSON value of STREAM_REQ, which must name ``stream_id`` as ``sid`` where one is given.
+
+        Raises:
+            LocalProtocolError: not ready, the vbucket has a stream, or the position's branch is
+                none of its failover log.
+        """
+        self._require_ready("open_stream")
+        if failover_log is not None and position.vb_uuid:
+            uuids = [entry.vb_uuid for entry in failover_log.entries]
+            if position.vb_uuid not in uuids:
+                raise LocalProtocolError(
+                    f"vbucket {vbucket}: found vb_uuid {position.vb_uuid:#x} in the position, "
+                    f"expected one of its failover log: {', '.join(map(hex, uuids))}"
+                )
+        stream = Stream.request(
+            vbucket, position, flags=int(flags), end_seqno=end_seqno, stream_id=stream_id
+        )
+        self._state.open_stream(stream, filter)
+
+    def close_stream(self, vbucket: int, *, stream_id: int | None = None) -> None:
+        """Ask for the end of a stream; what is still on its way will be charged and dropped."""
+        self._require_ready("close_stream")
+        state = self._state
+        opaque = state.opaques.get((vbucket, stream_id))
+        if opaque is None:
+            raise LocalProtocolError(f"vbucket {vbucket}: found no stream to close")
+        state.put(opaque, state.streams[opaque].close())
+        state.ask(
+            m.Empty(),
+            Opcode.DCP_CLOSE_STREAM,
+            vbucket=vbucket,
+            stream=opaque,
+            stream_id=stream_id,
+        )
+
+    def request_seqnos(self, state: VbucketState = VbucketState.ACTIVE) -> None:
+        """Ask for the high seqnos of the vbuckets on this node that are in ``state``."""
+        self._require_ready("request_seqnos")
+        self._state.ask(m.GetAllVbSeqnos(int(state)), Opcode.GET_ALL_VB_SEQNOS)
+
+    def request_failover_log(self, vbucket: int) -> None:
+        """Ask for the vbucket's failover log as it is now."""
+        self._require_ready("request_failover_log")
+        opcode = Opcode.GET_FAILOVER_LOG
+        if self._settings.open_dcp:
+            opcode = Opcode.DCP_GET_FAILOVER_LOG
+        self._state.ask(m.Empty(), opcode, vbucket=vbucket)
+
+    def request_cluster_config(self) -> None:
+        """Ask for the newest cluster map."""
+        self._require_ready("request_cluster_config")
+        self._state.ask(m.GetClusterConfig(), Opcode.GET_CLUSTER_CONFIG)
+
+    def release(self, frame_bytes: int, now: float) -> None:
+        """Tell that the application holds ``frame_bytes`` less; acknowledge when it is time.
+
+        Raises:
+            LocalProtocolError: more than was charged and not released yet.
+        """
+        self._state.window = self._state.window.release(frame_bytes)
+        self._acknowledge(now)
+
+    def position(self, vbucket: int, *, stream_id: int | None = None) -> Position:
+        """Return where the stream stands after the last received block; ended streams too.
+
+        Raises:
+            LocalProtocolError: the vbucket has had no stream on this connection.
+        """
+        return self._state.stream_of(vbucket, stream_id).position
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the bootstrap is done."""
+        return self._state.bootstrap.is_done
+
+    @property
+    def waiting_for(self) -> str:
+        """What the connection waits for, for a message to people."""
+        if not self.is_ready:
+            return f"the answer to {self._state.bootstrap.step.name}"
+        return f"answers to: {self._state.pending.describe()}"
+
+    @property
+    def charged_bytes(self) -> int:
+        """All bytes that flow control charged so far; each must be released once."""
+        return self._state.window.charged_total
+
+    @property
+    def unacked_bytes(self) -> int:
+        """What the producer counts as outstanding: held, or released and not yet acknowledged."""
+        return self._state.window.unacked_bytes
+
+    @property
+    def discarded_frames(self) -> int:
+        """Messages for streams that we closed or never had, and unknown ones."""
+        return self._state.discarded_frames
+
+    def _acknowledge(self, now: float) -> None:
+        self._state.window, acked_bytes = self._state.window.acknowledge(now)
+        if acked_bytes:
+            self._state.say(encode(m.BufferAck(acked_bytes), Opcode.DCP_BUFFER_ACK))
+
+    def _require_ready(self, command: str) -> None:
+        if not self.is_ready or self._started_at is None:
+            raise LocalProtocolError(
+                f"{command}: found a connection that is not ready "
+                f"({self.waiting_for}), expected it after Ready"
+            )

@@ -1,0 +1,61 @@
+"""Who we are to a server: user name, password, and the SASL mechanisms that may carry them.
+
+A password never shows in a repr, a log line or a traceback: it lives in a ``Secret``, whose text
+only ``sasl.py`` asks for.
+"""
+
+from dataclasses import dataclass
+from hmac import compare_digest
+from typing import Final
+
+PLAIN: Final = "PLAIN"
+SCRAM_MECHANISMS: Final = ("SCRAM-SHA512", "SCRAM-SHA256", "SCRAM-SHA1")
+"""Mechanisms that never send the password, strongest first."""
+ALL_MECHANISMS: Final = (*SCRAM_MECHANISMS, PLAIN)
+"""With PLAIN, which sends the password as it is: for TLS, or where the operator permits it."""
+
+
+class Secret:
+    """A text that must not be seen: its repr and str are ``***``."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        """Hide ``text``."""
+        self._text = text
+
+    def reveal(self) -> str:
+        """Return the text, for the one place that needs it."""
+        return self._text
+
+    def __repr__(self) -> str:
+        return "***"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and compare_digest(
+            self._text.encode(), other._text.encode()
+        )
+
+    __hash__ = None  # type: ignore[assignment]  # nothing should key a table by a secret
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """User, password and the mechanisms allowed, strongest first.
+
+    Raises:
+        ValueError: a mechanism that we do not know, or none at all.
+    """
+
+    username: str
+    password: Secret
+    mechanisms: tuple[str, ...] = SCRAM_MECHANISMS
+
+    def __post_init__(self) -> None:
+        """Reject unknown mechanisms."""
+        unknown = [name for name in self.mechanisms if name not in ALL_MECHANISMS]
+        if unknown or not self.mechanisms:
+            raise ValueError(
+                f"mechanisms: found {', '.join(unknown) or 'none'}, "
+                f"expected some of {', '.join(ALL_MECHANISMS)}"
+            )

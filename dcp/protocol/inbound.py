@@ -1,0 +1,259 @@
+"""One received block against the state of its connection: rows in bulk, all else frame by frame.
+
+Control frames (markers, stream ends, answers, NOOPs) are few. Before one of a stream is handled,
+the rows that the stream sent before it are; so each stream sees its own frames in wire order.
+Every handler changes the given state, which is a copy that is thrown away on a violation.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+
+from dcp.errors import RemoteProtocolError
+from dcp.protocol import events as e
+from dcp.protocol.answers import take_answer
+from dcp.protocol.responses import opcode_name
+from dcp.protocol.rows import BlockRows, Run
+from dcp.protocol.state import ConnectionState
+from dcp.protocol.stream import Stream
+from dcp.types import SnapshotRange
+from dcp.wire import messages as m
+from dcp.wire.codec import decode, encode
+from dcp.wire.columns import DATA_OPCODES, decode_columns
+from dcp.wire.frame import Frame
+from dcp.wire.framing import FrameBlock
+from dcp.wire.vocabulary import HelloFeature, Magic, Opcode, OsoFlag, SnapshotFlag, StreamFlag
+
+_REQUESTS: Final = (int(Magic.REQUEST), int(Magic.ALT_REQUEST))
+_DATA: Final = tuple(int(opcode) for opcode in DATA_OPCODES)
+
+_ASKED_BY_CONTROL: Final[dict[int, str]] = {
+    Opcode.DCP_OSO_SNAPSHOT: "enable_out_of_order_snapshots",
+    Opcode.DCP_PREPARE: "enable_sync_writes",
+    Opcode.DCP_COMMIT: "enable_sync_writes",
+    Opcode.DCP_ABORT: "enable_sync_writes",
+}
+_ASKED_BY_FLAG: Final[dict[int, StreamFlag]] = {
+    Opcode.DCP_SET_VBUCKET_STATE: StreamFlag.TAKEOVER,
+    Opcode.DCP_CACHE_TRANSFER: StreamFlag.CACHE_TRANSFER,
+    Opcode.DCP_CACHE_TRANSFER_END: StreamFlag.CACHE_TRANSFER,
+}
+
+
+def read_block(state: ConnectionState, block: FrameBlock, now: float) -> list[e.Event]:
+    """Return what ``block`` tells, rows first; change ``state`` accordingly.
+
+    Raises:
+        RemoteProtocolError: a violation, which names the vbucket; ``state`` is unusable then.
+        SourceError: the server refused something that the connection cannot do without.
+    """
+    if not len(block):
+        return []
+    state.liveness = state.liveness.heard(now)
+    opcodes = block.opcodes
+    is_request = np.isin(block.magics, _REQUESTS)
+    is_data = is_request & np.isin(opcodes, _DATA)
+    charged = is_request & (opcodes != Opcode.DCP_NOOP)
+    state.window = state.window.charge(int(block.frame_lengths[charged].sum()))
+    data_frames = np.flatnonzero(is_data)
+    with_collections = HelloFeature.COLLECTIONS in state.bootstrap.progress.features
+    columns = decode_columns(block, data_frames, collections=with_collections)
+    reading = _BlockReading(state, BlockRows(columns, data_frames))
+    for index in np.flatnonzero(~is_data).tolist():
+        reading.take_control(block.frame(index), index)
+    return reading.finish()
+
+
+class _BlockReading:
+    """The work on one block: the state being changed, the rows, the events so far."""
+
+    def __init__(self, state: ConnectionState, rows: BlockRows) -> None:
+        self._state = state
+        self._rows = rows
+        self._events: list[e.Event] = []
+
+    def take_control(self, frame: Frame, index: int) -> None:
+        """Handle one frame that is no row."""
+        if frame.magic in (Magic.RESPONSE, Magic.ALT_RESPONSE):
+            self._take_rows(frame.opaque, index)
+            self._events += take_answer(self._state, frame)
+        elif frame.magic is Magic.SERVER_REQUEST:
+            self._take_server_request(frame)
+        elif frame.magic is Magic.SERVER_RESPONSE:
+            raise RemoteProtocolError(
+                f"frame: found magic {frame.magic:#04x} from a server, expected it to a server"
+            )
+        elif frame.opcode == Opcode.DCP_NOOP:
+            decode(frame)
+            self._answer(frame)
+        else:
+            self._take_rows(frame.opaque, index)
+            self._take_stream_message(frame)
+
+    def finish(self) -> list[e.Event]:
+        """Handle the rows behind the last control frames; return all events."""
+        for opaque in self._rows.opaques:
+            self._take_rows(opaque, None)
+        columns = self._rows.kept()
+        return [*([e.Items(columns)] if columns is not None else []), *self._events]
+
+    def _take_rows(self, opaque: int, before: int | None) -> None:
+        run = self._rows.take_before(opaque, before)
+        if run is None:
+            return
+        stream = self._state.streams.get(opaque)
+        if stream is None:
+            self._state.discarded_frames += self._rows.drop(run)
+            return
+        self._store(opaque, stream, _of_vbucket(stream, lambda: _checked(stream, run)))
+        if not stream.is_live:
+            self._state.discarded_frames += self._rows.drop(run)
+
+    def _take_stream_message(self, frame: Frame) -> None:
+        handler = _HANDLERS.get(frame.opcode)
+        stream = self._state.streams.get(frame.opaque)
+        if handler is None or stream is None:
+            decode(frame)
+            self._state.discarded_frames += 1
+            return
+        self._check_asked_for(frame, stream)
+        if frame.vbucket != stream.vbucket:
+            raise RemoteProtocolError(
+                f"vbucket {stream.vbucket}: found {opcode_name(frame.opcode)} of vbucket "
+                f"{frame.vbucket} with the opaque of its stream"
+            )
+        after, events = _of_vbucket(stream, lambda: handler(stream, decode(frame)))
+        if stream.is_live or frame.opcode == Opcode.DCP_STREAM_END:
+            self._events += events
+        else:
+            self._state.discarded_frames += 1
+        if frame.opcode == Opcode.DCP_SET_VBUCKET_STATE:
+            self._answer(frame)
+        self._store(frame.opaque, stream, after)
+
+    def _store(self, opaque: int, before: Stream, after: Stream) -> None:
+        """Keep the stream as it is now; tell, and acknowledge, a snapshot that it completed."""
+        self._state.put(opaque, after)
+        if not before.is_live:
+            return
+        if after.position.complete_seqno > before.position.complete_seqno:
+            self._events.append(e.SnapshotCompleted(after.vbucket, after.position.complete_seqno))
+        wants_answer = after.assembly.flags & SnapshotFlag.ACK
+        if wants_answer and after.assembly.is_marker_reached and before.assembly != after.assembly:
+            marker = Frame(
+                Magic.REQUEST,
+                Opcode.DCP_SNAPSHOT_MARKER,
+                vbucket_or_status=after.vbucket,
+                opaque=opaque,
+            )
+            self._answer(marker)
+
+    def _take_server_request(self, frame: Frame) -> None:
+        body = decode(frame)
+        if not isinstance(body, m.ClustermapNotification):
+            self._state.discarded_frames += 1
+        elif body.config:
+            self._events.append(e.ClusterConfigReceived(body.config))
+
+    def _check_asked_for(self, frame: Frame, stream: Stream) -> None:
+        control = _ASKED_BY_CONTROL.get(frame.opcode)
+        flag = _ASKED_BY_FLAG.get(frame.opcode)
+        accepted = self._state.bootstrap.progress.accepted_controls
+        if (control and control not in accepted) or (flag and not stream.flags & flag):
+            raise RemoteProtocolError(
+                f"vbucket {stream.vbucket}: found {opcode_name(frame.opcode)}, expected none: "
+                f"{control or f'stream flag {flag!r}'} was not asked for"
+            )
+
+    def _answer(self, frame: Frame) -> None:
+        self._state.say(encode(m.Empty(), frame.opcode, magic=Magic.RESPONSE, opaque=frame.opaque))
+
+
+def _checked(stream: Stream, run: Run) -> Stream:
+    """Return the stream behind this run of rows."""
+    run.check_vbucket(stream.vbucket)
+    if stream.expects_order:
+        run.check_ascending()
+    return stream.items(*run.bounds)
+
+
+def _of_vbucket(stream: Stream, act: Callable[[], Any]) -> Any:
+    """Do ``act``; a violation that it finds names the vbucket."""
+    try:
+        return act()
+    except RemoteProtocolError as error:
+        raise RemoteProtocolError(f"vbucket {stream.vbucket}: {error}") from None
+
+
+_Handled = tuple[Stream, list[e.Event]]
+
+
+def _marker(stream: Stream, body: m.Body) -> _Handled:
+    assert isinstance(body, m.SnapshotMarker)
+    try:
+        bounds = SnapshotRange(body.start, body.end)
+    except ValueError as error:
+        raise RemoteProtocolError(f"snapshot marker: {error}") from None
+    started = e.SnapshotStarted(stream.vbucket, bounds, body.flags, body.purge_seqno)
+    return stream.begin_snapshot(bounds, body.flags), [started]
+
+
+def _end(stream: Stream, body: m.Body) -> _Handled:
+    assert isinstance(body, m.StreamEnd)
+    return stream.end(), [e.StreamEnded(stream.vbucket, body.reason)]
+
+
+def _advanced(stream: Stream, body: m.Body) -> _Handled:
+    assert isinstance(body, m.SeqnoAdvanced)
+    return stream.advance(body.seqno), [e.SeqnoAdvanced(stream.vbucket, body.seqno)]
+
+
+def _system_event(stream: Stream, body: m.Body) -> _Handled:
+    assert isinstance(body, m.SystemEvent)
+    event = e.SystemEventReceived(
+        stream.vbucket, body.by_seqno, body.event, body.version, body.key, body.value
+    )
+    return stream.items(body.by_seqno, body.by_seqno), [event]
+
+
+def _oso(stream: Stream, body: m.Body) -> _Handled:
+    assert isinstance(body, m.OsoSnapshot)
+    if body.flags == OsoFlag.START:
+        return stream.begin_oso(), []
+    if body.flags == OsoFlag.END:
+        return stream.finish_oso(), []
+    raise RemoteProtocolError(f"OSO_SNAPSHOT: found flags {body.flags:#x}, expected 1 or 2")
+
+
+def _sync_write(stream: Stream, body: m.Body) -> _Handled:
+    """Sync-write messages take a seqno; they tell nothing about committed documents."""
+    match body:
+        case m.Prepare():
+            seqno = body.by_seqno
+        case m.Commit():
+            seqno = body.commit_seqno
+        case m.Abort():
+            seqno = body.abort_seqno
+        case _:
+            raise AssertionError(f"no sync-write message: {body!r}")
+    return stream.items(seqno, seqno), []
+
+
+def _nothing(stream: Stream, _: m.Body) -> _Handled:
+    return stream, []
+
+
+_HANDLERS: Final[dict[int, Callable[[Stream, m.Body], _Handled]]] = {
+    Opcode.DCP_SNAPSHOT_MARKER: _marker,
+    Opcode.DCP_STREAM_END: _end,
+    Opcode.DCP_SEQNO_ADVANCED: _advanced,
+    Opcode.DCP_SYSTEM_EVENT: _system_event,
+    Opcode.DCP_OSO_SNAPSHOT: _oso,
+    Opcode.DCP_PREPARE: _sync_write,
+    Opcode.DCP_COMMIT: _sync_write,
+    Opcode.DCP_ABORT: _sync_write,
+    Opcode.DCP_SET_VBUCKET_STATE: _nothing,
+    Opcode.DCP_CACHE_TRANSFER: _nothing,
+    Opcode.DCP_CACHE_TRANSFER_END: _nothing,
+}

@@ -1,0 +1,85 @@
+"""Is the peer alive: NOOPs are answered at once, and silence has a deadline.
+
+The producer sends DCP_NOOP every interval, whatever else it sends and however full the window is.
+Anything received is a sign of life. After 1.2 intervals of silence we ask with a plain NOOP (a
+producer may send none while no stream is open; DCP_NOOP *from* a client would close the
+connection); after two intervals and a grace period the peer is dead.
+Source: kv_engine ``docs/dcp/documentation/dead-connections.md``; the client's own NOOP is the Java
+DCP client's ``ClientNoopHandler``.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+_ASK_AFTER_INTERVALS: Final = 1.2
+_DEAD_AFTER_INTERVALS: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class LivenessSettings:
+    """The NOOP interval that we ask the producer for, and what we add to the deadline."""
+
+    noop_interval_seconds: float = 20.0
+    grace_seconds: float = 5.0
+
+    def __post_init__(self) -> None:
+        """Reject intervals that no producer accepts."""
+        if not 0.1 <= self.noop_interval_seconds <= 10_800:
+            raise ValueError(
+                f"noop_interval_seconds: found {self.noop_interval_seconds}, expected 0.1 to 10800"
+            )
+        if self.grace_seconds < 0:
+            raise ValueError(f"grace_seconds: found {self.grace_seconds}, expected 0 or more")
+
+    @property
+    def dead_after_seconds(self) -> float:
+        """The longest silence of a live peer."""
+        return _DEAD_AFTER_INTERVALS * self.noop_interval_seconds + self.grace_seconds
+
+    @property
+    def interval_text(self) -> str:
+        """The interval as DCP_CONTROL takes it: whole seconds without a fraction."""
+        seconds = self.noop_interval_seconds
+        return str(int(seconds)) if seconds == int(seconds) else f"{seconds:f}"
+
+
+@dataclass(frozen=True, slots=True)
+class Liveness:
+    """When the peer was heard last, and whether we have asked since."""
+
+    settings: LivenessSettings
+    heard_at: float
+    asked: bool = False
+
+    def heard(self, now: float) -> "Liveness":
+        """Note a sign of life."""
+        return Liveness(self.settings, max(now, self.heard_at))
+
+    def ask(self) -> "Liveness":
+        """Note that our own NOOP is on its way."""
+        return replace(self, asked=True)
+
+    def is_time_to_ask(self, now: float) -> bool:
+        """Whether to send our own NOOP."""
+        return not self.asked and now >= self._ask_at
+
+    def is_dead(self, now: float) -> bool:
+        """Whether the silence has lasted too long."""
+        return now >= self._dead_at
+
+    def silence_seconds(self, now: float) -> float:
+        """How long nothing has been heard."""
+        return now - self.heard_at
+
+    @property
+    def deadline(self) -> float:
+        """When to look again."""
+        return self._dead_at if self.asked else min(self._ask_at, self._dead_at)
+
+    @property
+    def _ask_at(self) -> float:
+        return self.heard_at + _ASK_AFTER_INTERVALS * self.settings.noop_interval_seconds
+
+    @property
+    def _dead_at(self) -> float:
+        return self.heard_at + self.settings.dead_after_seconds

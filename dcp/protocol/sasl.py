@@ -1,0 +1,114 @@
+"""SASL from the client's side: choosing a mechanism, PLAIN in one step, SCRAM in two.
+
+SCRAM's arithmetic is the ``scramp`` library's. The exchange is a value: each step returns a new
+one, and the nonce is an argument, so the same inputs always give the same bytes. The server must
+prove by its signature that it knows the password too; one that cannot is refused.
+Source: RFC 5802, kv_engine ``docs/sasl.md``.
+"""
+
+import re
+from copy import copy
+from dataclasses import dataclass, field
+from typing import Final
+
+from scramp import ScramClient, ScramException
+
+from dcp.errors import AuthenticationError
+from dcp.protocol.credentials import ALL_MECHANISMS, PLAIN, Credentials
+
+_SCRAMP_NAMES: Final = {
+    "SCRAM-SHA512": "SCRAM-SHA-512",
+    "SCRAM-SHA256": "SCRAM-SHA-256",
+    "SCRAM-SHA1": "SCRAM-SHA-1",
+}
+LEAST_ITERATIONS: Final = 4000
+"""What Couchbase servers up to 7.x use by default; RFC 7677 and scramp ask for 4096."""
+_SCRAMP_LEAST_ITERATIONS: Final = 4096
+
+
+def choose_mechanism(offered: bytes, allowed: tuple[str, ...]) -> str:
+    """Return the strongest mechanism that is both offered and allowed.
+
+    Raises:
+        AuthenticationError: there is none. A server (or someone between us and it) that offers only
+            PLAIN does not get the password unless PLAIN is allowed.
+    """
+    names = offered.decode("ascii", "replace").split()
+    for name in ALL_MECHANISMS:
+        if name in allowed and name in names:
+            return name
+    raise AuthenticationError(
+        f"SASL mechanisms: found {', '.join(names) or 'none'} offered, "
+        f"expected one of {', '.join(allowed)}"
+        + ("" if PLAIN in allowed else " (PLAIN is allowed over TLS, or by setting)")
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SaslExchange:
+    """One authentication that is under way: what to send next is ``payload``."""
+
+    mechanism: str
+    payload: bytes = field(repr=False)
+    _scram: ScramClient | None = field(default=None, repr=False)
+
+    @classmethod
+    def start(cls, mechanism: str, credentials: Credentials, nonce: str) -> "SaslExchange":
+        """Begin; ``nonce`` must be fresh, unpredictable, and printable ASCII without commas.
+
+        Raises:
+            AuthenticationError: a user name, password or nonce that SASL cannot carry.
+        """
+        username, password = credentials.username, credentials.password.reveal()
+        if mechanism == PLAIN:
+            if "\0" in username or "\0" in password:
+                raise AuthenticationError("SASL PLAIN: found NUL in the user name or password")
+            return cls(mechanism, f"\0{username}\0{password}".encode())
+        try:
+            scram = ScramClient([_SCRAMP_NAMES[mechanism]], username, password, c_nonce=nonce)
+            return cls(mechanism, scram.get_client_first().encode(), scram)
+        except (ScramException, ValueError) as error:
+            raise AuthenticationError(f"SASL {mechanism}: {error}") from None
+
+    def answer(self, challenge: bytes) -> "SaslExchange":
+        """Return the exchange whose payload answers the server's first message.
+
+        Raises:
+            AuthenticationError: the challenge is malformed, belongs to another exchange, or asks
+                for so few iterations that a listener could find the password.
+        """
+        if self._scram is None:
+            raise AuthenticationError(f"SASL {self.mechanism}: found a challenge, expected none")
+        scram = copy(self._scram)
+        try:
+            _take_challenge(scram, challenge.decode())
+            return SaslExchange(self.mechanism, scram.get_client_final().encode(), scram)
+        except (ScramException, ValueError) as error:
+            raise AuthenticationError(f"SASL {self.mechanism} challenge: {error}") from None
+
+    def verify(self, final: bytes) -> None:
+        """Check the server's signature (PLAIN has none).
+
+        Raises:
+            AuthenticationError: the server does not know the password.
+        """
+        if self._scram is None:
+            return
+        try:
+            copy(self._scram).set_server_final(final.decode())
+        except (ScramException, ValueError) as error:
+            raise AuthenticationError(
+                f"SASL {self.mechanism}: the server did not prove that it knows the password: "
+                f"{error}"
+            ) from None
+
+
+def _take_challenge(scram: ScramClient, message: str) -> None:
+    """Hand the challenge to scramp, also where its iterations are Couchbase's older default."""
+    found = re.search(r",i=([1-9][0-9]{0,8})$", message)
+    iterations = int(found[1]) if found else 0
+    if not found or not LEAST_ITERATIONS <= iterations < _SCRAMP_LEAST_ITERATIONS:
+        scram.set_server_first(message)  # which refuses too few, too many, and malformed ones
+        return
+    scram.set_server_first(f"{message[: found.start()]},i={_SCRAMP_LEAST_ITERATIONS}")
+    scram.server_first, scram.iterations = message, iterations

@@ -1,0 +1,146 @@
+"""All that one connection remembers. The values inside are frozen; the maps are copied.
+
+A received block is worked on in a copy, which replaces the original only when the whole block was
+in order. That is how a block with a violation leaves the connection as it was.
+"""
+
+from dataclasses import dataclass, field
+
+from dcp.errors import LocalProtocolError
+from dcp.protocol.bootstrap import Bootstrap
+from dcp.protocol.flow_control import ReceiveWindow
+from dcp.protocol.liveness import Liveness
+from dcp.protocol.responses import PendingRequest, PendingRequests
+from dcp.protocol.stream import Stream, StreamPhase
+from dcp.types import U32_MAX
+from dcp.wire import messages as m
+from dcp.wire.codec import encode
+from dcp.wire.frame import Frame
+from dcp.wire.frame_info import stream_id_info
+from dcp.wire.vocabulary import Magic, Opcode
+
+StreamKey = tuple[int, int | None]
+"""(vbucket, stream id); the id is None unless the connection uses stream ids."""
+
+
+@dataclass(slots=True)
+class ConnectionState:
+    """One connection: its bootstrap, window, liveness, requests under way, streams by opaque."""
+
+    bootstrap: Bootstrap
+    window: ReceiveWindow
+    liveness: Liveness
+    pending: PendingRequests = field(default_factory=PendingRequests)
+    streams: dict[int, Stream] = field(default_factory=dict)
+    opaques: dict[StreamKey, int] = field(default_factory=dict)
+    ended: dict[StreamKey, Stream] = field(default_factory=dict)
+    outbound: list[bytes] = field(default_factory=list)
+    next_opaque: int = 1
+    discarded_frames: int = 0
+
+    def copy(self) -> "ConnectionState":
+        """Return a copy that can be changed without this one noticing."""
+        return ConnectionState(
+            self.bootstrap,
+            self.window,
+            self.liveness,
+            self.pending.copy(),
+            dict(self.streams),
+            dict(self.opaques),
+            dict(self.ended),
+            list(self.outbound),
+            self.next_opaque,
+            self.discarded_frames,
+        )
+
+    def say(self, frame: Frame) -> None:
+        """Queue a frame for sending."""
+        self.outbound.append(frame.to_bytes())
+
+    def ask(
+        self,
+        body: m.Body,
+        opcode: Opcode,
+        *,
+        vbucket: int = 0,
+        stream: int | None = None,
+        stream_id: int | None = None,
+    ) -> int:
+        """Send a request, wait for its answer, and return its opaque.
+
+        ``stream`` is the opaque of the stream that the request is about, if any; ``stream_id`` goes
+        into the framing extras. Opaque 0 is left to messages about the connection itself.
+        """
+        opaque = self.next_opaque
+        self.next_opaque = opaque % U32_MAX + 1
+        self.say(
+            encode(
+                body,
+                opcode,
+                magic=Magic.REQUEST if stream_id is None else Magic.ALT_REQUEST,
+                vbucket=vbucket,
+                opaque=opaque,
+                framing_extras=b"" if stream_id is None else stream_id_info(stream_id),
+            )
+        )
+        self.pending.add(opaque, PendingRequest(opcode, vbucket, stream))
+        return opaque
+
+    def open_stream(self, stream: Stream, filter_json: bytes) -> int:
+        """Send the request of ``stream`` and return its opaque.
+
+        Raises:
+            LocalProtocolError: the vbucket (with this stream id) has a stream already.
+        """
+        key = (stream.vbucket, stream.stream_id)
+        current = self.streams.get(self.opaques.get(key, 0))
+        if current is not None and current.phase is not StreamPhase.DRAINING:
+            raise LocalProtocolError(
+                f"vbucket {stream.vbucket}: found a stream that is {current.phase.value}, "
+                "expected none"
+            )
+        opaque = self.ask(
+            stream_request(stream, filter_json), Opcode.DCP_STREAM_REQ, vbucket=stream.vbucket
+        )
+        self.streams[opaque] = stream
+        self.opaques[key] = opaque
+        self.ended.pop(key, None)
+        return opaque
+
+    def put(self, opaque: int, stream: Stream) -> None:
+        """Store the successor of a stream; of an ended one only its last position matters."""
+        if stream.phase is not StreamPhase.ENDED:
+            self.streams[opaque] = stream
+            return
+        self.streams.pop(opaque, None)
+        key = (stream.vbucket, stream.stream_id)
+        if self.opaques.get(key) == opaque:
+            del self.opaques[key]
+            self.ended[key] = stream
+
+    def stream_of(self, vbucket: int, stream_id: int | None = None) -> Stream:
+        """Return the vbucket's stream, under way or ended.
+
+        Raises:
+            LocalProtocolError: there has been none on this connection.
+        """
+        key = (vbucket, stream_id)
+        opaque = self.opaques.get(key)
+        stream = self.ended.get(key) if opaque is None else self.streams[opaque]
+        if stream is None:
+            raise LocalProtocolError(f"vbucket {vbucket}: found no stream on this connection")
+        return stream
+
+
+def stream_request(stream: Stream, filter_json: bytes = b"") -> m.StreamRequest:
+    """Return the request that opens ``stream``."""
+    position = stream.requested
+    return m.StreamRequest(
+        flags=stream.flags,
+        start=position.seqno,
+        end=stream.end_seqno,
+        vb_uuid=position.vb_uuid,
+        snap_start=position.snap_start,
+        snap_end=position.snap_end,
+        value=filter_json,
+    )

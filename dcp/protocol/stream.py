@@ -1,0 +1,238 @@
+"""The life of one stream: a literal transition table, and a frozen state that moves by it.
+
+    REQUESTED --ACCEPT--> OPEN --MARKER--> IN_SNAPSHOT --END--> ENDED
+        |                  |  ^
+        +-REFUSE-> ENDED   +--+ OSO_BEGIN .. OSO_FINISH (out-of-order snapshot)
+
+CLOSE (ours) leads to CLOSING; its answer to DRAINING where the producer promised a STREAM_END, else
+to ENDED. What arrives in CLOSING or DRAINING was on its way already: it is charged and dropped. A
+pair that the table lacks is the protocol error, ours or the peer's by who caused the input.
+Source: kv_engine ``docs/dcp/documentation/protocol-flow.md``.
+"""
+
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Final
+
+from dcp.errors import LocalProtocolError, RemoteProtocolError
+from dcp.protocol.position import Position
+from dcp.protocol.snapshot import SnapshotAssembly
+from dcp.types import END_OF_TIME, FailoverLog, SnapshotRange
+
+
+class StreamPhase(Enum):
+    """Where a stream is in its life."""
+
+    REQUESTED = "requested"
+    OPEN = "open"
+    IN_SNAPSHOT = "in a snapshot"
+    IN_OSO = "in an out-of-order snapshot"
+    CLOSING = "closing"
+    DRAINING = "draining"
+    ENDED = "ended"
+
+
+class StreamInput(Enum):
+    """What can happen to a stream; all but CLOSE come from the producer."""
+
+    ACCEPT = "acceptance"
+    REFUSE = "refusal"
+    MARKER = "snapshot marker"
+    ITEM = "item"
+    ADVANCED = "SEQNO_ADVANCED"
+    OSO_BEGIN = "start of an out-of-order snapshot"
+    OSO_FINISH = "end of an out-of-order snapshot"
+    END = "STREAM_END"
+    CLOSE = "close"
+    CLOSED_END_FOLLOWS = "answer to close, STREAM_END follows"
+    CLOSED = "answer to close"
+
+
+_P, _I = StreamPhase, StreamInput
+
+TRANSITIONS: Final[dict[tuple[StreamPhase, StreamInput], StreamPhase]] = {
+    (_P.REQUESTED, _I.ACCEPT): _P.OPEN,
+    (_P.REQUESTED, _I.REFUSE): _P.ENDED,
+    (_P.REQUESTED, _I.CLOSE): _P.CLOSING,
+    (_P.OPEN, _I.MARKER): _P.IN_SNAPSHOT,
+    (_P.OPEN, _I.ADVANCED): _P.OPEN,
+    (_P.OPEN, _I.OSO_BEGIN): _P.IN_OSO,
+    (_P.OPEN, _I.END): _P.ENDED,
+    (_P.OPEN, _I.CLOSE): _P.CLOSING,
+    (_P.IN_SNAPSHOT, _I.MARKER): _P.IN_SNAPSHOT,
+    (_P.IN_SNAPSHOT, _I.ITEM): _P.IN_SNAPSHOT,
+    (_P.IN_SNAPSHOT, _I.ADVANCED): _P.IN_SNAPSHOT,
+    (_P.IN_SNAPSHOT, _I.END): _P.ENDED,
+    (_P.IN_SNAPSHOT, _I.CLOSE): _P.CLOSING,
+    (_P.IN_OSO, _I.ITEM): _P.IN_OSO,
+    (_P.IN_OSO, _I.ADVANCED): _P.IN_OSO,
+    (_P.IN_OSO, _I.OSO_FINISH): _P.OPEN,
+    (_P.IN_OSO, _I.END): _P.ENDED,
+    (_P.IN_OSO, _I.CLOSE): _P.CLOSING,
+    (_P.CLOSING, _I.ACCEPT): _P.CLOSING,
+    (_P.CLOSING, _I.REFUSE): _P.CLOSING,
+    (_P.CLOSING, _I.MARKER): _P.CLOSING,
+    (_P.CLOSING, _I.ITEM): _P.CLOSING,
+    (_P.CLOSING, _I.ADVANCED): _P.CLOSING,
+    (_P.CLOSING, _I.OSO_BEGIN): _P.CLOSING,
+    (_P.CLOSING, _I.OSO_FINISH): _P.CLOSING,
+    (_P.CLOSING, _I.END): _P.CLOSING,
+    (_P.CLOSING, _I.CLOSED_END_FOLLOWS): _P.DRAINING,
+    (_P.CLOSING, _I.CLOSED): _P.ENDED,
+    (_P.DRAINING, _I.MARKER): _P.DRAINING,
+    (_P.DRAINING, _I.ITEM): _P.DRAINING,
+    (_P.DRAINING, _I.ADVANCED): _P.DRAINING,
+    (_P.DRAINING, _I.OSO_BEGIN): _P.DRAINING,
+    (_P.DRAINING, _I.OSO_FINISH): _P.DRAINING,
+    (_P.DRAINING, _I.END): _P.ENDED,
+}
+
+LIVE_PHASES: Final = frozenset({_P.OPEN, _P.IN_SNAPSHOT, _P.IN_OSO})
+"""Phases in which what the producer sends is for the application."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """One stream. Methods return the stream as it is afterwards, and never change this one."""
+
+    vbucket: int
+    requested: Position
+    assembly: SnapshotAssembly
+    phase: StreamPhase = StreamPhase.REQUESTED
+    stream_id: int | None = None
+    flags: int = 0
+    end_seqno: int = END_OF_TIME
+    failover_log: FailoverLog | None = None
+    oso_highest: int = 0
+
+    @classmethod
+    def request(
+        cls,
+        vbucket: int,
+        position: Position,
+        *,
+        flags: int = 0,
+        end_seqno: int = END_OF_TIME,
+        stream_id: int | None = None,
+    ) -> "Stream":
+        """Return the stream of a request that is about to be sent."""
+        return cls(
+            vbucket,
+            position,
+            SnapshotAssembly(position),
+            flags=flags,
+            end_seqno=end_seqno,
+            stream_id=stream_id,
+        )
+
+    @property
+    def position(self) -> Position:
+        """Where the stream stands: what to resume from."""
+        return self.assembly.position
+
+    @property
+    def is_live(self) -> bool:
+        """Whether what arrives is for the application."""
+        return self.phase in LIVE_PHASES
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether we have asked for its end."""
+        return self.phase in (_P.CLOSING, _P.DRAINING)
+
+    @property
+    def expects_order(self) -> bool:
+        """Whether seqnos must ascend."""
+        return self.phase is not _P.IN_OSO
+
+    def accept(self, failover_log: FailoverLog) -> "Stream":
+        """The producer accepted the request."""
+        return replace(self._step(_I.ACCEPT), failover_log=failover_log)
+
+    def refuse(self) -> "Stream":
+        """The producer refused the request."""
+        return self._step(_I.REFUSE)
+
+    def begin_snapshot(self, marker: SnapshotRange, flags: int) -> "Stream":
+        """A marker came into force."""
+        moved = self._step(_I.MARKER)
+        if not self.is_live:
+            return moved
+        return replace(moved, assembly=self.assembly.begin(marker, flags))
+
+    def items(self, first_seqno: int, last_seqno: int) -> "Stream":
+        """A run of items arrived that was checked to ascend (in OSO: lowest and highest)."""
+        moved = self._step(_I.ITEM)
+        if not self.is_live:
+            return moved
+        if self.phase is StreamPhase.IN_OSO:
+            return self._take_oso(moved, first_seqno, last_seqno)
+        uuid = self._uuid_at(last_seqno)
+        return replace(moved, assembly=self.assembly.item(first_seqno, last_seqno, uuid))
+
+    def advance(self, seqno: int) -> "Stream":
+        """SEQNO_ADVANCED arrived."""
+        moved = self._step(_I.ADVANCED)
+        if not self.is_live:
+            return moved
+        if self.phase is StreamPhase.IN_OSO:
+            return self._take_oso(moved, seqno, seqno)
+        return replace(moved, assembly=self.assembly.advanced(seqno, self._uuid_at(seqno)))
+
+    def begin_oso(self) -> "Stream":
+        """An out-of-order snapshot starts; until it ends we stand where we stood."""
+        return replace(self._step(_I.OSO_BEGIN), oso_highest=self.position.seqno)
+
+    def finish_oso(self) -> "Stream":
+        """An out-of-order snapshot is complete at the highest seqno that it held."""
+        moved = self._step(_I.OSO_FINISH)
+        if not self.is_live or self.oso_highest == self.position.seqno:
+            return moved
+        seqno = self.oso_highest
+        position = Position.complete_at(self._uuid_at(seqno), seqno)
+        return replace(moved, assembly=SnapshotAssembly(position))
+
+    def end(self) -> "Stream":
+        """STREAM_END arrived."""
+        return self._step(_I.END)
+
+    def close(self) -> "Stream":
+        """We are about to send CLOSE_STREAM."""
+        return self._step(_I.CLOSE)
+
+    def closed(self, *, end_follows: bool) -> "Stream":
+        """CLOSE_STREAM was answered; ``end_follows`` when a STREAM_END is still to come."""
+        return self._step(_I.CLOSED_END_FOLLOWS if end_follows else _I.CLOSED)
+
+    def _step(self, cause: StreamInput) -> "Stream":
+        target = TRANSITIONS.get((self.phase, cause))
+        if target is None:
+            fault = LocalProtocolError if cause is _I.CLOSE else RemoteProtocolError
+            hint = "item before marker: " if self._lacks_marker(cause) else ""
+            raise fault(
+                f"{hint}found {cause.value} on a stream that is {self.phase.value}, "
+                f"expected {_expected(self.phase)}"
+            )
+        return self if target is self.phase else replace(self, phase=target)
+
+    def _lacks_marker(self, cause: StreamInput) -> bool:
+        return cause is _I.ITEM and self.phase is StreamPhase.OPEN
+
+    def _take_oso(self, moved: "Stream", lowest: int, highest: int) -> "Stream":
+        if lowest <= self.position.seqno:
+            raise RemoteProtocolError(
+                f"out-of-order snapshot: found seqno {lowest}, expected more than "
+                f"{self.position.seqno}, where the stream stood"
+            )
+        return replace(moved, oso_highest=max(self.oso_highest, highest))
+
+    def _uuid_at(self, seqno: int) -> int:
+        """The branch of a seqno; below the oldest entry (logs are cut) it is the oldest's."""
+        if self.failover_log is None:
+            raise LocalProtocolError("stream: found no failover log, expected an accepted stream")
+        return self.failover_log.uuid_at(seqno) or self.failover_log.entries[-1].vb_uuid
+
+
+def _expected(phase: StreamPhase) -> str:
+    causes = [cause.value for (found, cause) in TRANSITIONS if found is phase]
+    return ", ".join(causes) or "nothing more"
