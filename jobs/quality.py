@@ -1,0 +1,67 @@
+"""Checks the quality of replica tables: ``spark-submit jobs/quality.py --config FILE``.
+
+Prints what holds and what does not; ends with 0 if everything holds, with 8 if not, and with the
+other codes of docs/operations.md where it could not look.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from dcp.errors import DcplakeError
+from dcp.lake.quality import check_replica
+from dcp.lake.quality_suite import load_suite
+from dcp.lake.session import build_session
+from dcp.lake.settings_load import load_settings
+from dcp.lake.tables import LakeLocation, open_lake
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Check the tables asked for and return the exit code."""
+    arguments = _parser().parse_args(argv)
+    try:
+        return _run(arguments)
+    except DcplakeError as error:
+        print(f"dcplake quality: {error}", file=sys.stderr, flush=True)
+        return error.exit_code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="quality.py", description=__doc__.split(":")[0])
+    parser.add_argument("--config", type=Path, metavar="FILE", help="TOML file with the settings")
+    parser.add_argument(
+        "--table", action="append", metavar="NAME", help="replica to check (repeatable): docs"
+    )
+    parser.add_argument(
+        "--suite",
+        type=Path,
+        metavar="FILE",
+        help="a suite of your own instead of the installed one",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document per table")
+    return parser
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    settings = load_settings(arguments.config)
+    suite = load_suite(arguments.suite)
+    spark = build_session(
+        app_name="dcplake quality",
+        master=settings.spark.master,
+        driver_memory=settings.spark.driver_memory,
+        extra=settings.spark.conf,
+    )
+    schema = settings.lake.schema or None
+    lake = open_lake(spark, LakeLocation(None if schema else settings.lake.root, schema))
+    reports = [check_replica(lake, table, suite) for table in arguments.table or ["docs"]]
+    for report in reports:
+        print(json.dumps(report.to_json()) if arguments.json else report, flush=True)
+    for report in reports:
+        report.raise_for_violations()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
