@@ -1,0 +1,27 @@
+"""What a run tells while it goes on; the command line prints it, tests collect it."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dcp.lake.apply import AppliedVersion
+    from dcp.lake.plan import Idle, RoundPlan
+    from dcp.lake.round import RoundReport
+
+
+class Observer:
+    """Hears of each step of a run; this one ignores all. Methods must return quickly."""
+
+    def planned(self, plan: "RoundPlan") -> None:
+        """Hear that a round begins."""
+
+    def committed(self, report: "RoundReport") -> None:
+        """Hear that a round is durable."""
+
+    def idle(self, idle: "Idle") -> None:
+        """Hear that there is nothing to stream."""
+
+    def applied(self, version: "AppliedVersion") -> None:
+        """Hear that a replica table has a new version."""
+
+    def waiting(self, seconds: float, reason: str) -> None:
+        """Hear that the run waits, and what for."""

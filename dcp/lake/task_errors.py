@@ -1,0 +1,37 @@
+"""Typed errors on their way from a Spark task to the driver.
+
+Spark hands the driver the text of a failed task's Python traceback. An error of ours therefore
+travels as one marked line of JSON in that text, and becomes the same error again at the driver.
+"""
+
+import json
+import re
+from typing import Final
+
+from dcp import errors
+from dcp.errors import DcplakeError
+
+_MARK: Final = "dcplake-task-error:"
+_MARKED_LINE: Final = re.compile(re.escape(_MARK) + r"(\{.*\})")
+
+
+class TaskError(Exception):
+    """Carries a `DcplakeError` out of a task; its text is the marked line."""
+
+    def __init__(self, error: DcplakeError) -> None:
+        super().__init__(_MARK + json.dumps({"type": type(error).__name__, "message": str(error)}))
+
+
+def original_error(failure: BaseException) -> DcplakeError | None:
+    """Return the error that a task raised as `TaskError`; None where it failed otherwise."""
+    match = _MARKED_LINE.search(str(failure))
+    if match is None:
+        return None
+    try:
+        carried = json.loads(match[1])
+        kind, message = getattr(errors, carried["type"], None), carried["message"]
+    except (ValueError, KeyError):
+        return None
+    if not (isinstance(kind, type) and issubclass(kind, DcplakeError)):
+        kind = DcplakeError
+    return kind(message)
