@@ -27,19 +27,22 @@ wanted_stamp() {
 }
 
 find_python() {
-    local name candidate seen=""
+    local name candidate found="" without_venv=""
     for name in python3.13 python3.12 python3.11 python3; do
         # `python3` may be too old, and a version manager's shim may stand for nothing: ask it.
         candidate=$(command -v "$name") || continue
-        if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
-            "$candidate" -c 'import ensurepip, venv' 2>/dev/null ||
-                fail "$candidate lacks the venv module: install it (Debian: apt install python3-venv)."
+        if ! "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+            found="$found $("$candidate" --version 2>/dev/null || true)"
+        elif ! "$candidate" -c 'import ensurepip, venv' 2>/dev/null; then
+            without_venv=$candidate
+        else
             echo "$candidate"
             return
         fi
-        seen="$seen $("$candidate" --version 2>/dev/null || true)"
     done
-    fail "Python 3.11 or newer is needed (found:${seen:- none}): install it (Debian: apt install python3 python3-venv)."
+    [ -z "$without_venv" ] ||
+        fail "$without_venv lacks the venv module: install it (Debian: apt install python3-venv)."
+    fail "Python 3.11 or newer is needed (found:${found:- none}): install it (Debian: apt install python3 python3-venv)."
 }
 
 # Runs a command with its output in the log; on failure shows the end of it and stops.
@@ -47,7 +50,7 @@ logged() {
     echo "+ $*" >>"$log"
     if ! "$@" >>"$log" 2>&1 </dev/null; then
         tail -n 25 "$log" >&2
-        fail "'${*: -1}' failed; the whole output is in $log."
+        fail "installing ${*: -1} failed; the whole output is in $log."
     fi
 }
 
