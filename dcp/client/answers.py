@@ -1,0 +1,80 @@
+"""Blocking calls that wait for one event: the reader thread gives it to them, not to the queue."""
+
+import threading
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from typing import Generic, TypeVar
+
+from dcp.errors import DcplakeError, NodeUnavailableError
+from dcp.protocol.events import Event
+
+E = TypeVar("E", bound=Event)
+
+
+class Awaited(Generic[E]):
+    """An event of one kind (and vbucket, where given) that a thread waits for."""
+
+    def __init__(self, kind: type[E], vbucket: int | None = None) -> None:
+        """Wait for the next event of ``kind``."""
+        self._kind = kind
+        self._vbucket = vbucket
+        self.future: Future[E] = Future()
+
+    def take(self, event: Event) -> bool:
+        """Accept ``event`` if it is what is waited for."""
+        if self.future.done() or not isinstance(event, self._kind):
+            return False
+        if self._vbucket is not None and getattr(event, "vbucket", None) != self._vbucket:
+            return False
+        self.future.set_result(event)
+        return True
+
+
+class AnswerBoard:
+    """The events that threads wait for, in the order in which they asked."""
+
+    def __init__(self) -> None:
+        """Start with nobody waiting."""
+        self._lock = threading.Lock()
+        self._waiting: list[Awaited[Event]] = []
+        self._ended: DcplakeError | None = None
+
+    def add(self, awaited: Awaited[E]) -> None:
+        """Wait for an event; raises what ended the connection, if it has ended."""
+        with self._lock:
+            if self._ended is not None:
+                raise self._ended
+            self._waiting.append(awaited)  # type: ignore[arg-type]  # Awaited only reads events
+
+    def wait(self, awaited: Awaited[E], timeout_seconds: float, what: str) -> E:
+        """Return the event.
+
+        Raises:
+            NodeUnavailableError: it did not come in time; the message names ``what``.
+            DcplakeError: what ended the connection meanwhile.
+        """
+        try:
+            return awaited.future.result(timeout_seconds)
+        except FutureTimeoutError:
+            raise NodeUnavailableError(f"waited {timeout_seconds:.1f} s for {what}") from None
+        finally:
+            with self._lock:
+                self._waiting = [each for each in self._waiting if each is not awaited]
+
+    def sift(self, events: list[Event]) -> list[Event]:
+        """Give events to those who wait for them; return the others."""
+        with self._lock:
+            if not self._waiting:
+                return events
+            return [event for event in events if not self._give(event)]
+
+    def fail(self, error: DcplakeError) -> None:
+        """End all waits, and those to come, with ``error``."""
+        with self._lock:
+            self._ended = error
+            for awaited in self._waiting:
+                if not awaited.future.done():
+                    awaited.future.set_exception(error)
+
+    def _give(self, event: Event) -> bool:
+        return any(awaited.take(event) for awaited in self._waiting)

@@ -1,0 +1,34 @@
+"""What a consumer reports besides the protocol's own events: a vbucket that will not go on."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from dcp.protocol.events import Event
+
+
+class StopReason(StrEnum):
+    """Why a consumer ended a vbucket. The text is what tables and logs show."""
+
+    FINISHED = "finished"
+    """The producer reached the end that was asked for."""
+    CLOSED = "closed"
+    """We asked for it (``Consumer.stop_stream``)."""
+    NODE_UNAVAILABLE = "node unavailable"
+    """Its node cannot be reached, dies again and again, or does not answer."""
+    NOT_MY_VBUCKET = "not my vbucket"
+    """No node that the cluster map names serves it."""
+    REFUSED = "refused"
+    """The node refused the stream, for good or until the deadline."""
+    STREAM_ENDED = "stream ended"
+    """The node keeps ending the stream."""
+    PROTOCOL_ERROR = "protocol error"
+    """The node keeps breaking the protocol."""
+
+
+@dataclass(frozen=True, slots=True)
+class VbucketStopped(Event):
+    """A vbucket ended; nothing more of it will be delivered. ``detail`` is for people."""
+
+    vbucket: int
+    reason: StopReason
+    detail: str

@@ -1,0 +1,78 @@
+"""From settings to the protocol machine of one connection, and positions back out of it."""
+
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import numpy as np
+
+from dcp.client.settings import ConnectionSettings
+from dcp.errors import ConfigError
+from dcp.protocol.bootstrap import FEATURES, BootstrapSettings
+from dcp.protocol.connection import ClientConnection
+from dcp.protocol.credentials import Credentials
+from dcp.protocol.events import (
+    Event,
+    Items,
+    SeqnoAdvanced,
+    SnapshotCompleted,
+    SnapshotStarted,
+    StreamOpened,
+    SystemEventReceived,
+)
+from dcp.protocol.flow_control import FlowSettings
+from dcp.protocol.liveness import LivenessSettings
+from dcp.protocol.position import Position
+from dcp.wire.vocabulary import HelloFeature
+
+_NONCE_BYTES: Final = 24
+_MOVING: Final = (
+    SnapshotStarted,
+    SnapshotCompleted,
+    SeqnoAdvanced,
+    SystemEventReceived,
+    StreamOpened,
+)
+
+
+def new_machine(
+    settings: ConnectionSettings, credentials: Credentials, name: str, *, open_dcp: bool = True
+) -> ClientConnection:
+    """Return the machine of a new connection called ``name``.
+
+    Raises:
+        ConfigError: settings that the protocol has no room for.
+    """
+    features = (*FEATURES, HelloFeature.SNAPPY) if settings.snappy else FEATURES
+    try:
+        return ClientConnection(
+            BootstrapSettings(
+                settings.bucket,
+                name,
+                features=features,
+                open_dcp=open_dcp,
+                timeout_seconds=settings.bootstrap_timeout_seconds,
+            ),
+            credentials,
+            secrets.token_urlsafe(_NONCE_BYTES),
+            FlowSettings(settings.window_bytes, settings.ack_fraction, settings.ack_seconds),
+            LivenessSettings(settings.noop_interval_seconds, settings.silence_grace_seconds),
+        )
+    except ValueError as error:
+        raise ConfigError(f"connection settings: {error}") from None
+
+
+def positions_behind(machine: ClientConnection, events: Sequence[Event]) -> Mapping[int, Position]:
+    """Return, for each vbucket that ``events`` moved, where it stands behind them."""
+    touched: set[int] = set()
+    for event in events:
+        if isinstance(event, Items):
+            vbuckets = event.columns.vbucket
+            first = int(vbuckets[0])
+            if (vbuckets == first).all():  # the usual case, much cheaper than sorting
+                touched.add(first)
+            else:
+                touched.update(np.unique(vbuckets).tolist())
+        elif isinstance(event, _MOVING):
+            touched.add(event.vbucket)
+    return {vbucket: machine.position(vbucket) for vbucket in touched}

@@ -1,0 +1,180 @@
+"""The connections of a consumer: at most one per node, made again after a delay when they end.
+
+Also finds the cluster map: any node that is connected is asked; where none is, the seeds are
+connected in turn, since the bootstrap brings the map along.
+"""
+
+import logging
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Final
+
+from dcp.client.addresses import NodeAddress
+from dcp.client.backoff import Backoff
+from dcp.client.cluster_map import ClusterMap
+from dcp.client.connection import NodeConnection
+from dcp.client.delivery import Handover
+from dcp.client.settings import ConnectionSettings
+from dcp.errors import ConfigError, DcplakeError
+from dcp.protocol.credentials import Credentials
+from dcp.wire.vocabulary import MAX_CONNECTION_NAME_BYTES
+
+_log = logging.getLogger(__name__)
+
+_RANDOM_BYTES: Final = 8
+
+
+def unique_name(prefix: str) -> str:
+    """Return ``<prefix>-<random>``: a server closes an older connection of the same name.
+
+    Raises:
+        ConfigError: the prefix is too long, or has characters that server logs take for JSON.
+    """
+    name = f"{prefix}-{secrets.token_hex(_RANDOM_BYTES)}"
+    if len(name) > MAX_CONNECTION_NAME_BYTES or not name.isascii() or not name.isprintable():
+        raise ConfigError(
+            f"connection name prefix: found {prefix!r}, expected printable ASCII of at most "
+            f"{MAX_CONNECTION_NAME_BYTES - 2 * _RANDOM_BYTES - 1} characters"
+        )
+    if set(name) & set('{}"'):
+        raise ConfigError(f"connection name prefix: found {prefix!r}, expected no braces or quotes")
+    return name
+
+
+@dataclass(slots=True)
+class NodeLink:
+    """One node: its connection (None while there is none) and when to try again."""
+
+    address: NodeAddress
+    connection: NodeConnection | None = None
+    ready_at: float = inf
+    retry_at: float = 0.0
+    failures: int = 0
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether streams may be opened."""
+        return self.connection is not None and self.ready_at < inf
+
+
+class NodeLinks:
+    """All connections of one consumer. Used by the application's thread only."""
+
+    def __init__(
+        self,
+        seeds: Sequence[NodeAddress],
+        settings: ConnectionSettings,
+        credentials: Credentials,
+        name_prefix: str,
+        handover: Handover,
+        backoff: Backoff,
+    ) -> None:
+        """Start without any connection."""
+        unique_name(name_prefix)  # a bad prefix must fail here, not at the first connection
+        self._seeds = tuple(seeds)
+        self._settings = settings
+        self._credentials = credentials
+        self._name_prefix = name_prefix
+        self._handover = handover
+        self._backoff = backoff
+        self._links: dict[NodeAddress, NodeLink] = {}
+        self._next_seed = 0
+        self._map_due_at = inf
+        self._map_asked_at = -inf
+        self.map: ClusterMap | None = None
+
+    # --- connections -----------------------------------------------------------------------
+
+    def link(self, address: NodeAddress) -> NodeLink:
+        """Return the link to a node; a new one is not connected."""
+        return self._links.setdefault(address, NodeLink(address))
+
+    def connect(self, address: NodeAddress, now: float) -> NodeLink:
+        """Return the link to a node, beginning to connect if that is due."""
+        link = self.link(address)
+        if link.connection is None and now >= link.retry_at:
+            link.connection = NodeConnection(
+                address,
+                self._settings,
+                self._credentials,
+                unique_name(self._name_prefix),
+                handover=self._handover,
+            )
+            link.ready_at = inf
+            link.connection.start()
+        return link
+
+    def by_name(self, connection_name: str) -> NodeLink | None:
+        """Return the link whose present connection has this name."""
+        for link in self._links.values():
+            if link.connection is not None and link.connection.name == connection_name:
+                return link
+        return None
+
+    def ended(self, link: NodeLink, error: DcplakeError | None, now: float) -> None:
+        """Note that a link's connection ended; the next attempt waits."""
+        if now - link.ready_at >= self._backoff.cap_seconds:
+            link.failures = 0
+        link.connection = None
+        link.ready_at = inf
+        link.retry_at = now + self._backoff.delay_seconds(link.failures)
+        link.failures += 1
+        _log.warning(
+            "connection to %s ended (%s), next attempt in %.2f s",
+            link.address,
+            error,
+            link.retry_at - now,
+        )
+
+    def close(self) -> None:
+        """Close all connections: tell all of them first, then wait for each."""
+        connections = [link.connection for link in self._links.values() if link.connection]
+        for connection in connections:
+            connection.stop()
+        for connection in connections:
+            connection.close()
+
+    # --- the cluster map -------------------------------------------------------------------
+
+    def want_map(self, now: float) -> None:
+        """Ask for a newer map soon; requests are at least the first retry delay apart."""
+        earliest = self._map_asked_at + self._backoff.first_seconds
+        self._map_due_at = min(self._map_due_at, max(now, earliest))
+
+    def adopt(self, config: bytes, source: NodeAddress) -> bool:
+        """Take over a received map if it is newer; whether it was.
+
+        Raises:
+            RemoteProtocolError: it is no valid map.
+        """
+        found = ClusterMap.parse(config, source, tls=self._settings.tls is not None)
+        if not found.supersedes(self.map):
+            return False
+        changed = self.map is None or found != self.map
+        self.map = found
+        return changed
+
+    def refresh_map(self, now: float) -> None:
+        """Send the request for the map that is due, if any."""
+        if now < self._map_due_at:
+            return
+        self._map_due_at = inf
+        self._map_asked_at = now
+        for link in self._links.values():
+            if link.is_ready and link.connection is not None:
+                try:
+                    link.connection.request_cluster_config()
+                except DcplakeError:
+                    continue  # just ended: its last entry will say so
+                return
+        seed = self._seeds[self._next_seed % len(self._seeds)]
+        self._next_seed += 1
+        if self.connect(seed, now).connection is None:
+            self._map_due_at = now + self._backoff.delay_seconds(self._next_seed)
+
+    @property
+    def due_at(self) -> float:
+        """When ``refresh_map`` has something to do."""
+        return self._map_due_at

@@ -1,0 +1,104 @@
+"""A look at the cluster before planning: its map, every node's high seqnos, and who is missing.
+
+The connections are ordinary ones (no DCP_OPEN), one per node, asked at the same time; each is
+bounded by the connection settings, so the probe takes no longer than one slow node's timeouts.
+"""
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final
+
+from dcp.client.addresses import NodeAddress, parse_seeds
+from dcp.client.cluster_map import ClusterMap
+from dcp.client.connection import NodeConnection
+from dcp.client.node_links import unique_name
+from dcp.client.settings import ConnectionSettings
+from dcp.errors import (
+    AuthenticationError,
+    BucketError,
+    NodeUnavailableError,
+    RemoteProtocolError,
+    SourceError,
+)
+from dcp.protocol.credentials import Credentials
+
+_PARALLEL: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """What the cluster looked like at one moment.
+
+    ``high_seqnos`` has every vbucket that a reachable node holds active; ``unreachable`` says, by
+    node of the map, why its vbuckets are missing. ``manifest`` is the collections manifest's JSON
+    where it was asked for.
+    """
+
+    map: ClusterMap
+    high_seqnos: Mapping[int, int]
+    unreachable: Mapping[NodeAddress, str]
+    manifest: bytes | None = None
+
+
+def probe_cluster(
+    seeds: Sequence[str],
+    settings: ConnectionSettings,
+    credentials: Credentials,
+    name_prefix: str = "dcplake-probe",
+) -> ClusterView:
+    """Ask the first seed that answers for the map, and all its nodes for their high seqnos.
+
+    Raises:
+        NodeUnavailableError: no seed answers; the message says why, seed by seed.
+        AuthenticationError: user or password refused.
+        BucketError: no such bucket, or no access to it.
+        RemoteProtocolError: a seed's map makes no sense.
+    """
+    found = _first_map(parse_seeds(list(seeds)), settings, credentials, name_prefix)
+
+    def ask(address: NodeAddress) -> dict[int, int] | str:
+        connection = NodeConnection(
+            address, settings, credentials, unique_name(name_prefix), open_dcp=False
+        )
+        try:
+            connection.open()
+            return connection.all_vb_seqnos()
+        except (AuthenticationError, BucketError):
+            raise
+        except (SourceError, RemoteProtocolError) as error:
+            return str(error)
+        finally:
+            connection.close()
+
+    high_seqnos: dict[int, int] = {}
+    unreachable: dict[NodeAddress, str] = {}
+    nodes = found.addresses
+    with ThreadPoolExecutor(max(1, min(_PARALLEL, len(nodes))), "dcp-probe") as pool:
+        for address, answer in zip(nodes, pool.map(ask, nodes), strict=True):
+            if isinstance(answer, str):
+                unreachable[address] = answer
+            else:
+                high_seqnos.update(answer)
+    return ClusterView(found, high_seqnos, unreachable)
+
+
+def _first_map(
+    seeds: Sequence[NodeAddress],
+    settings: ConnectionSettings,
+    credentials: Credentials,
+    name_prefix: str,
+) -> ClusterMap:
+    failures: list[str] = []
+    for seed in seeds:
+        connection = NodeConnection(
+            seed, settings, credentials, unique_name(name_prefix), open_dcp=False
+        )
+        try:
+            config = connection.open().cluster_config or connection.cluster_config()
+            return ClusterMap.parse(config, seed, tls=settings.tls is not None)
+        except NodeUnavailableError as error:
+            failures.append(str(error))
+        finally:
+            connection.close()
+    raise NodeUnavailableError(f"none of {len(seeds)} seeds answers: {'; '.join(failures)}")

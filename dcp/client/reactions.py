@@ -1,0 +1,81 @@
+"""What a consumer does when a stream is refused or ended: two tables, by status and by reason.
+
+Source: kv_engine ``docs/dcp/documentation/commands/{stream-request,stream-end}.md``; what the Java
+DCP client and gocbcore do. A number that the tables do not list comes from a newer server: it is
+tried again until the node deadline reports the vbucket, like any trouble that may pass.
+"""
+
+from collections.abc import Mapping
+from enum import Enum, auto
+from types import MappingProxyType
+from typing import Final
+
+from dcp.wire.vocabulary import EndReason, Status
+
+
+class Reaction(Enum):
+    """What to do with a vbucket whose stream is not there (any more)."""
+
+    FINISH = auto()
+    """It is done: report it as finished."""
+    RETRY = auto()
+    """Ask the same node again, after a delay."""
+    REOPEN = auto()
+    """Ask the same node again at once."""
+    REROUTE = auto()
+    """Get a new cluster map and ask the node that it names."""
+    STOP = auto()
+    """Asking again cannot help: report it."""
+    FAIL_BUCKET = auto()
+    """No access to the bucket: the whole consumer fails with BucketError."""
+
+
+REFUSALS: Final[Mapping[int, Reaction]] = MappingProxyType(
+    {
+        Status.KEY_ENOENT: Reaction.RETRY,
+        Status.KEY_EEXISTS: Reaction.RETRY,  # our own stream of before, being closed
+        Status.EINVAL: Reaction.STOP,
+        Status.NOT_MY_VBUCKET: Reaction.REROUTE,
+        Status.NO_BUCKET: Reaction.FAIL_BUCKET,
+        Status.EACCESS: Reaction.FAIL_BUCKET,
+        Status.DCP_STREAM_NOT_FOUND: Reaction.RETRY,
+        Status.ECONFIG_ONLY: Reaction.REROUTE,
+        Status.ERANGE: Reaction.STOP,
+        Status.UNKNOWN_COMMAND: Reaction.STOP,
+        Status.ENOMEM: Reaction.RETRY,
+        Status.NOT_SUPPORTED: Reaction.STOP,
+        Status.EBUSY: Reaction.RETRY,
+        Status.ETMPFAIL: Reaction.RETRY,
+        Status.UNKNOWN_COLLECTION: Reaction.STOP,
+        Status.UNKNOWN_SCOPE: Reaction.STOP,
+        Status.DCP_STREAM_ID_INVALID: Reaction.STOP,
+    }
+)
+"""By status of a refused stream request (ROLLBACK is no refusal: it has an event of its own)."""
+
+ENDINGS: Final[Mapping[int, Reaction]] = MappingProxyType(
+    {
+        EndReason.OK: Reaction.FINISH,
+        EndReason.CLOSED: Reaction.RETRY,  # by somebody else; ours is expected and handled before
+        EndReason.STATE_CHANGED: Reaction.REROUTE,
+        EndReason.DISCONNECTED: Reaction.RETRY,
+        EndReason.SLOW: Reaction.RETRY,
+        EndReason.BACKFILL_FAILED: Reaction.RETRY,
+        EndReason.ROLLBACK: Reaction.REOPEN,  # the request will be answered by a ROLLBACK
+        EndReason.FILTER_EMPTY: Reaction.FINISH,
+        EndReason.LOST_PRIVILEGES: Reaction.FAIL_BUCKET,
+    }
+)
+"""By reason of STREAM_END."""
+
+
+def status_name(status: int) -> str:
+    """Return ``NAME (0x..)`` of a status, for people."""
+    known = {int(each): each.name for each in Status}
+    return f"{known.get(status, 'unknown status')} ({status:#04x})"
+
+
+def end_reason_name(reason: int) -> str:
+    """Return ``NAME (n)`` of an end reason, for people."""
+    known = {int(each): each.name for each in EndReason}
+    return f"{known.get(reason, 'unknown reason')} ({reason})"

@@ -1,0 +1,140 @@
+"""What a client connection and a consumer may be told, typed and checked when it is made.
+
+Bytes, seconds and fractions; nothing here is a secret (credentials travel separately, in
+``dcp.protocol.credentials``). The defaults suit one connection of a Spark task.
+"""
+
+import ssl
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from dcp.errors import ConfigError
+from dcp.wire.vocabulary import HEADER_BYTES, MAX_FRAME_BYTES
+
+MIB: Final = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class TlsSettings:
+    """Encrypt the connection; certificates are always verified.
+
+    ``ca_file`` is a PEM file of the authorities to trust; None means the system's.
+    """
+
+    ca_file: str | None = None
+
+    def context(self) -> ssl.SSLContext:
+        """Return Python's default client context: verified certificates, checked host names.
+
+        Raises:
+            ConfigError: ``ca_file`` cannot be read or holds no certificate.
+        """
+        try:
+            return ssl.create_default_context(cafile=self.ca_file)
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigError(f"tls ca_file {self.ca_file!r}: {error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionSettings:
+    """One connection to one node.
+
+    ``window_bytes`` is the flow-control window: the producer stops when so many bytes are not
+    acknowledged. 0 switches flow control off, which must be allowed by
+    ``allow_no_flow_control``: a consumer can then bound its memory only by not reading the socket
+    (at ``unread_limit_bytes`` of undelivered data), and NOOPs wait unanswered behind the data, so
+    that an application busy for longer than the server's idle timeout loses its connection.
+
+    A node that is silent for twice ``noop_interval_seconds`` plus ``silence_grace_seconds`` counts
+    as dead (DCP's rule for consumers; NOOPs are life). ``snappy`` lets the node send compressed
+    values as they are stored.
+    """
+
+    bucket: str
+    window_bytes: int = 10 * MIB
+    ack_fraction: float = 0.2
+    ack_seconds: float = 5.0
+    noop_interval_seconds: float = 20.0
+    silence_grace_seconds: float = 5.0
+    connect_timeout_seconds: float = 10.0
+    bootstrap_timeout_seconds: float = 20.0
+    request_timeout_seconds: float = 30.0
+    read_buffer_bytes: int = 2 * MIB
+    max_frame_bytes: int = MAX_FRAME_BYTES
+    allow_no_flow_control: bool = False
+    unread_limit_bytes: int = 32 * MIB
+    snappy: bool = False
+    tls: TlsSettings | None = None
+
+    def __post_init__(self) -> None:
+        """Reject values that cannot work."""
+        if not self.bucket:
+            raise ConfigError("bucket: found an empty name")
+        _positive(self, _POSITIVE)
+        if type(self.window_bytes) is not int or not 0 <= self.window_bytes < 2**32:
+            raise _wrong(self, "window_bytes", "0 to 4294967295 bytes")
+        if self.window_bytes == 0 and not self.allow_no_flow_control:
+            raise ConfigError(
+                "window_bytes: found 0 (no flow control): NOOPs would wait behind unread data; "
+                "set allow_no_flow_control to accept that"
+            )
+        if not 0 < self.ack_fraction < 1:
+            raise _wrong(self, "ack_fraction", "a fraction between 0 and 1")
+        if self.max_frame_bytes < HEADER_BYTES:
+            raise _wrong(self, "max_frame_bytes", f"at least {HEADER_BYTES}")
+
+    @property
+    def held_limit_bytes(self) -> int:
+        """Bytes of unreleased messages beyond which the reader stops reading the socket.
+
+        With flow control a producer that keeps to the window never gets there: it may exceed the
+        window by one message, and no message is larger than ``max_frame_bytes``.
+        """
+        if self.window_bytes == 0:
+            return self.unread_limit_bytes
+        return self.window_bytes + self.max_frame_bytes
+
+
+_POSITIVE: Final = (
+    "ack_seconds",
+    "noop_interval_seconds",
+    "silence_grace_seconds",
+    "connect_timeout_seconds",
+    "bootstrap_timeout_seconds",
+    "request_timeout_seconds",
+    "read_buffer_bytes",
+    "unread_limit_bytes",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerSettings:
+    """A consumer of several nodes.
+
+    ``node_deadline_seconds``: a vbucket that made no progress for so long, whatever was tried, is
+    reported as stopped. Retries wait ``retry_first_seconds``, doubling up to
+    ``retry_cap_seconds``, with jitter.
+    """
+
+    connection: ConnectionSettings
+    node_deadline_seconds: float = 60.0
+    retry_first_seconds: float = 0.05
+    retry_cap_seconds: float = 2.0
+
+    def __post_init__(self) -> None:
+        """Reject values that cannot work."""
+        _positive(self, ["node_deadline_seconds", "retry_first_seconds", "retry_cap_seconds"])
+        if self.retry_first_seconds > self.retry_cap_seconds:
+            raise _wrong(self, "retry_first_seconds", "at most retry_cap_seconds")
+
+
+def _positive(settings: object, names: Sequence[str]) -> None:
+    for name in names:
+        value = getattr(settings, name)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+            raise _wrong(settings, name, "a number above 0")
+
+
+def _wrong(settings: object, name: str, expected: str) -> ConfigError:
+    return ConfigError(f"{name}: found {getattr(settings, name)!r}, expected {expected}")

@@ -1,0 +1,171 @@
+"""A non-blocking TCP or TLS socket with a way to wake up the one thread that uses it.
+
+Only ``wake`` may be called from other threads. TLS records that OpenSSL holds back are seen by
+``wait`` as readable. Reads go into one buffer that is used again and again: what ``read`` returns
+is valid until the next ``read``.
+"""
+
+import selectors
+import socket
+import ssl
+from contextlib import suppress
+from typing import Final
+
+from dcp.client.addresses import NodeAddress
+from dcp.client.settings import TlsSettings
+from dcp.errors import NodeUnavailableError
+
+_NOT_NOW: Final = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+
+class ClosedByPeerError(NodeUnavailableError):
+    """The node closed the connection in good order."""
+
+
+class Transport:
+    """One connected socket. Not thread-safe, except ``wake``."""
+
+    def __init__(
+        self, address: NodeAddress, connected: socket.socket, read_buffer_bytes: int
+    ) -> None:
+        """Take over a connected socket."""
+        self._address = address
+        self._socket = connected
+        self._socket.setblocking(False)
+        self._buffer = memoryview(bytearray(read_buffer_bytes))
+        self._outgoing = bytearray()
+        self._wake_receiver, self._wake_sender = socket.socketpair()
+        self._wake_receiver.setblocking(False)
+        self._wake_sender.setblocking(False)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._wake_receiver, selectors.EVENT_READ)
+        self._registered = 0
+
+    @classmethod
+    def connect(
+        cls,
+        address: NodeAddress,
+        *,
+        timeout_seconds: float,
+        read_buffer_bytes: int,
+        tls: TlsSettings | None,
+    ) -> "Transport":
+        """Connect, and shake hands where TLS is asked for.
+
+        Raises:
+            NodeUnavailableError: refused, unreachable, not within the time, or bad certificate.
+        """
+        step = "TCP connection"
+        try:
+            connected = socket.create_connection((address.host, address.port), timeout_seconds)
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            if tls is not None:
+                step = "TLS handshake"
+                connected = _encrypted(connected, address, tls)
+        except TimeoutError:
+            raise NodeUnavailableError(
+                f"waited {timeout_seconds:.1f} s for the {step} with {address}"
+            ) from None
+        except OSError as error:
+            raise NodeUnavailableError(f"{step} with {address}: {_reason(error)}") from error
+        return cls(address, connected, read_buffer_bytes)
+
+    def wait(self, timeout_seconds: float, *, reading: bool) -> bool:
+        """Wait for bytes (if ``reading``), room for queued ones or ``wake``; return whether to read."""
+        if reading and isinstance(self._socket, ssl.SSLSocket) and self._socket.pending():
+            return True
+        self._register(
+            (selectors.EVENT_READ if reading else 0)
+            | (selectors.EVENT_WRITE if self._outgoing else 0)
+        )
+        readable = False
+        for key, mask in self._selector.select(max(0.0, timeout_seconds)):
+            if key.fileobj is self._wake_receiver:
+                self._drain_wakes()
+            elif mask & selectors.EVENT_READ:
+                readable = True
+        return readable
+
+    def read(self) -> memoryview:
+        """Return the bytes that are there, up to the buffer's size; empty where there are none.
+
+        Raises:
+            ClosedByPeerError: the node closed the connection and nothing is left.
+            NodeUnavailableError: the connection is broken and nothing is left.
+        """
+        filled = 0
+        while filled < len(self._buffer):
+            try:
+                count = self._socket.recv_into(self._buffer[filled:])
+            except _NOT_NOW:
+                break
+            except OSError as error:
+                if filled:
+                    break
+                raise NodeUnavailableError(
+                    f"connection to {self._address} broke: {_reason(error)}"
+                ) from error
+            if count == 0:
+                if filled:
+                    break
+                raise ClosedByPeerError(f"{self._address} closed the connection")
+            filled += count
+        return self._buffer[:filled].toreadonly()
+
+    def write(self, data: bytes) -> None:
+        """Send ``data`` as far as there is room and keep the rest for the next call.
+
+        Raises:
+            NodeUnavailableError: the connection is broken.
+        """
+        self._outgoing += data
+        while self._outgoing:
+            try:
+                sent = self._socket.send(self._outgoing)
+            except _NOT_NOW:
+                return
+            except OSError as error:
+                raise NodeUnavailableError(
+                    f"connection to {self._address} broke while sending: {_reason(error)}"
+                ) from error
+            del self._outgoing[:sent]
+
+    def wake(self) -> None:
+        """Make a ``wait`` that is under way, or the next one, return; from any thread."""
+        with suppress(OSError):  # full: one is pending already; closed: nobody waits any more
+            self._wake_sender.send(b"\0")
+
+    def close(self) -> None:
+        """Close all sockets; a second call does nothing."""
+        self._selector.close()
+        for each in (self._socket, self._wake_receiver, self._wake_sender):
+            each.close()
+
+    def _register(self, events: int) -> None:
+        if events == self._registered:
+            return
+        if not self._registered:
+            self._selector.register(self._socket, events)
+        elif not events:
+            self._selector.unregister(self._socket)
+        else:
+            self._selector.modify(self._socket, events)
+        self._registered = events
+
+    def _drain_wakes(self) -> None:
+        with suppress(BlockingIOError):
+            while self._wake_receiver.recv(4096):
+                pass
+
+
+def _encrypted(plain: socket.socket, address: NodeAddress, tls: TlsSettings) -> socket.socket:
+    try:
+        return tls.context().wrap_socket(plain, server_hostname=address.host)
+    except BaseException:
+        plain.close()
+        raise
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or str(error) or type(error).__name__

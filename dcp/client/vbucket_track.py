@@ -1,0 +1,112 @@
+"""Where one vbucket of a consumer stands: its phase, its position, and how long it has had trouble.
+
+    WAITING       no stream; asks again at ``retry_at``
+    REQUESTED     a stream request is under way
+    STREAMING     the stream is open
+    ROLLING_BACK  a rollback was ordered; the server's failover log is being fetched
+    CLOSING       we asked to close the stream
+    STOPPED       reported; nothing more will be delivered
+
+Trouble lasts until there is progress: rows, or a stream that stays open for a while. A stream that
+opens and ends at once, again and again, therefore runs into the deadline too.
+"""
+
+from dataclasses import dataclass
+from enum import Enum, auto
+from math import inf
+
+from dcp.client.addresses import NodeAddress
+from dcp.client.consumer_events import StopReason
+from dcp.protocol.events import RollbackOrdered
+from dcp.protocol.position import Position
+from dcp.types import END_OF_TIME, FailoverLog
+
+
+@dataclass(frozen=True, slots=True)
+class StreamStart:
+    """A vbucket to stream: from where (None: where the cluster map says), after which position.
+
+    ``failover_log`` is the one accepted with the data up to ``position``, where it is known.
+    """
+
+    vbucket: int
+    address: NodeAddress | None
+    position: Position
+    failover_log: FailoverLog | None = None
+    end_seqno: int = END_OF_TIME
+
+
+class Phase(Enum):
+    """See the module's text."""
+
+    WAITING = auto()
+    REQUESTED = auto()
+    STREAMING = auto()
+    ROLLING_BACK = auto()
+    CLOSING = auto()
+    STOPPED = auto()
+
+
+_ON_TRIAL = frozenset({Phase.WAITING, Phase.REQUESTED, Phase.ROLLING_BACK, Phase.CLOSING})
+
+
+@dataclass(slots=True)
+class VbucketTrack:
+    """The mutable state of one vbucket; only ``Consumer`` changes it."""
+
+    vbucket: int
+    address: NodeAddress | None
+    position: Position
+    failover_log: FailoverLog | None
+    end_seqno: int
+    trouble_since: float
+    phase: Phase = Phase.WAITING
+    retry_at: float = 0.0
+    failures: int = 0
+    reason: StopReason = StopReason.NODE_UNAVAILABLE
+    detail: str = "not tried yet"
+    opened_at: float = inf
+    progressed: bool = False
+    rollback: RollbackOrdered | None = None
+
+    @classmethod
+    def begin(cls, start: StreamStart, now: float) -> "VbucketTrack":
+        """Return the state before the first attempt."""
+        return cls(
+            start.vbucket,
+            start.address,
+            start.position,
+            start.failover_log,
+            start.end_seqno,
+            trouble_since=now,
+        )
+
+    def opened(self, failover_log: FailoverLog, now: float) -> None:
+        """Note that the stream was accepted."""
+        self.phase = Phase.STREAMING
+        self.failover_log = failover_log
+        self.opened_at = now
+
+    def advance(self, position: Position) -> None:
+        """Note where the delivered events lead to."""
+        self.progressed = self.progressed or position != self.position
+        self.position = position
+
+    def trouble(
+        self, now: float, reason: StopReason, detail: str, *, settled_seconds: float
+    ) -> None:
+        """Note a failure; wait. ``settled_seconds`` of an open stream end the trouble before it."""
+        settled = self.phase is Phase.STREAMING and (
+            self.progressed or now - self.opened_at >= settled_seconds
+        )
+        if settled:
+            self.trouble_since, self.failures = now, 0
+        self.phase = Phase.WAITING
+        self.failures += 1
+        self.reason, self.detail = reason, detail
+        self.progressed = False
+        self.rollback = None
+
+    def deadline(self, node_deadline_seconds: float) -> float:
+        """When to give up; never while the stream is open or was reported."""
+        return self.trouble_since + node_deadline_seconds if self.phase in _ON_TRIAL else inf
