@@ -1,0 +1,128 @@
+"""The bucket that all nodes serve: vbuckets, their owners, and who must hear of a change.
+
+All access is under ``lock``: connections run in the server's loop, tests write from their own
+threads. A write marks its vbucket as changed and calls ``on_change`` once until the changes are
+collected, so that writes close together reach a stream as one snapshot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from threading import RLock
+from typing import TYPE_CHECKING, Final
+
+from dcp.producer.auth import UserStore
+from dcp.producer.cluster_map import ClusterMap
+from dcp.producer.counters import Counters
+from dcp.producer.documents import DocumentStore
+from dcp.producer.faults import Faults
+from dcp.producer.history import VbucketHistory
+from dcp.producer.settings import ClusterSettings
+from dcp.types import FailoverEntry, FailoverLog, vbucket_of
+
+if TYPE_CHECKING:
+    from dcp.producer.dcp_connection import DcpConnection
+    from dcp.producer.versions import Version
+
+_UUID_BITS: Final = 48
+
+
+class Vbucket:
+    """One vbucket: its documents, history and branches.
+
+    Replicas, other states than active, and forks of the failover log have their room here.
+    """
+
+    def __init__(self, vbucket: int, vb_uuid: int) -> None:
+        self.id = vbucket
+        self.history = VbucketHistory(vbucket)
+        self.documents = DocumentStore(self.history)
+        self.failover_log = FailoverLog((FailoverEntry(vb_uuid, 0),))
+        self.purge_seqno = 0
+
+
+class Bucket:
+    """All state that the nodes of a cluster share."""
+
+    def __init__(self, settings: ClusterSettings) -> None:
+        random = Random(settings.seed)
+        self.settings = settings
+        self.name = settings.bucket
+        self.lock = RLock()
+        self.users = UserStore(settings.users)
+        self.map = ClusterMap(
+            settings.bucket, f"{random.getrandbits(128):032x}", settings.nodes, settings.vbuckets
+        )
+        self.vbuckets = [
+            Vbucket(v, random.randrange(1, 2**_UUID_BITS)) for v in range(settings.vbuckets)
+        ]
+        self.counters = Counters(record_seqnos=settings.record_seqnos)
+        self.faults = Faults()
+        self.on_change: Callable[[], None] = lambda: None
+        self.dcp_connections: dict[bytes, DcpConnection] = {}
+        self._changed: set[int] = set()
+
+    def now(self) -> float:
+        """Seconds since 1970 by the settings' clock."""
+        return self.settings.clock()
+
+    def vbucket_of(self, key: bytes) -> Vbucket:
+        """Return the vbucket that holds ``key``."""
+        return self.vbuckets[vbucket_of(key, len(self.vbuckets))]
+
+    def owned(self, vbucket: int, node: int) -> Vbucket | None:
+        """Return a vbucket if ``node`` holds it."""
+        return self.vbuckets[vbucket] if self.map.owner(vbucket) == node else None
+
+    def changed(self, vbucket: int) -> None:
+        """Note that ``vbucket`` has something new for its streams."""
+        if not self._changed:
+            self._changed.add(vbucket)
+            self.on_change()
+        else:
+            self._changed.add(vbucket)
+
+    def collect_changes(self) -> set[int]:
+        """Return the vbuckets that changed since the last call."""
+        changed, self._changed = self._changed, set()
+        return changed
+
+    def write(self, key: bytes, command: Callable[[DocumentStore], Version]) -> Version:
+        """Run a KV command on the store that holds ``key``; its streams hear of it."""
+        vbucket = self.vbucket_of(key)
+        return self.write_to(vbucket, command)
+
+    def write_to(self, vbucket: Vbucket, command: Callable[[DocumentStore], Version]) -> Version:
+        """Run a KV command on this vbucket's store; its streams hear of what it changed."""
+        before = vbucket.history.high_seqno
+        try:
+            return command(vbucket.documents)
+        finally:
+            if vbucket.history.high_seqno != before:
+                self.changed(vbucket.id)
+
+    def expire_due(self, now: float) -> int:
+        """Run the expiry pager over all vbuckets; return how many documents expired."""
+        total = 0
+        for vbucket in self.vbuckets:
+            expired = vbucket.documents.expire_due(now)
+            if expired:
+                self.changed(vbucket.id)
+            total += expired
+        return total
+
+    def open_dcp(self, connection: DcpConnection) -> None:
+        """Register a DCP connection; an older one of the same name is closed."""
+        older = self.dcp_connections.get(connection.name)
+        if older is not None:
+            older.close_session()
+        self.dcp_connections[connection.name] = connection
+        self.counters.dcp_connections_opened += 1
+        self.counters.flows[connection.name.decode("utf-8", "replace")] = connection.flow
+
+    def close_dcp(self, connection: DcpConnection) -> None:
+        """Forget a DCP connection, unless a newer one took its name."""
+        if self.dcp_connections.get(connection.name) is connection:
+            del self.dcp_connections[connection.name]
+            self.counters.flows.pop(connection.name.decode("utf-8", "replace"), None)

@@ -1,0 +1,93 @@
+"""Which node holds which vbucket, and the JSON that says so to clients.
+
+The map has a version (epoch, revision) that grows with every change. Its JSON is Couchbase's terse
+bucket configuration with the fields that the official Java client and gocbcore look for; every node
+needs a manager port of its own, since clients tell nodes apart by it.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Final
+
+EPOCH: Final = 1
+_FIRST_MANAGER_PORT: Final = 8091
+
+
+class ClusterMap:
+    """Owners of vbuckets over nodes ``(host, port)``; node ids are places in that list."""
+
+    def __init__(self, bucket: str, bucket_uuid: str, nodes: int, vbuckets: int) -> None:
+        self.bucket = bucket
+        self.bucket_uuid = bucket_uuid
+        self.rev = 1
+        self._owners = [vbucket * nodes // vbuckets for vbucket in range(vbuckets)]
+        self._addresses: list[tuple[str, int]] = [("127.0.0.1", 0)] * nodes
+        self._json: dict[int, bytes] = {}
+
+    @property
+    def node_count(self) -> int:
+        """How many nodes the map names."""
+        return len(self._addresses)
+
+    @property
+    def addresses(self) -> Sequence[tuple[str, int]]:
+        """Host and port of every node."""
+        return self._addresses
+
+    def owner(self, vbucket: int) -> int | None:
+        """Return the node that holds ``vbucket``; None when there is no such vbucket."""
+        return self._owners[vbucket] if vbucket < len(self._owners) else None
+
+    def vbuckets_of(self, node: int) -> list[int]:
+        """Return the vbuckets that ``node`` holds, ascending."""
+        return [vbucket for vbucket, owner in enumerate(self._owners) if owner == node]
+
+    def set_addresses(self, addresses: Sequence[tuple[str, int]]) -> None:
+        """Take the ports that the nodes listen on; not a change of the map's version."""
+        self._addresses = list(addresses)
+        self._json.clear()
+
+    def move(self, vbucket: int, node: int) -> None:
+        """Give ``vbucket`` to ``node`` in a new revision."""
+        if not 0 <= node < self.node_count:
+            raise ValueError(f"move vbucket {vbucket}: found node {node} of {self.node_count}")
+        self._owners[vbucket] = node
+        self.rev += 1
+        self._json.clear()
+
+    def is_known_to(self, epoch: int | None, rev: int | None) -> bool:
+        """Whether a client that holds (epoch, rev) needs no newer map."""
+        return epoch is not None and rev is not None and (epoch, rev) >= (EPOCH, self.rev)
+
+    def as_json(self, node: int) -> bytes:
+        """Return the configuration as ``node`` answers it."""
+        if node not in self._json:
+            self._json[node] = json.dumps(self._tree(node), separators=(",", ":")).encode()
+        return self._json[node]
+
+    def _tree(self, this_node: int) -> dict[str, object]:
+        nodes = [
+            {"hostname": f"{host}:{_FIRST_MANAGER_PORT + index}"}
+            for index, (host, _) in enumerate(self._addresses)
+        ]
+        extended: list[dict[str, object]] = []
+        for index, (host, port) in enumerate(self._addresses):
+            services = {"mgmt": _FIRST_MANAGER_PORT + index, "kv": port}
+            entry: dict[str, object] = {"services": services, "hostname": host}
+            extended.append(entry | ({"thisNode": True} if index == this_node else {}))
+        return {
+            "rev": self.rev,
+            "revEpoch": EPOCH,
+            "name": self.bucket,
+            "uuid": self.bucket_uuid,
+            "nodeLocator": "vbucket",
+            "bucketCapabilities": ["collections", "cccp", "dcp", "nodesExt", "xattr"],
+            "nodes": nodes,
+            "nodesExt": extended,
+            "vBucketServerMap": {
+                "hashAlgorithm": "CRC",
+                "numReplicas": 0,
+                "serverList": [f"{host}:{port}" for host, port in self._addresses],
+                "vBucketMap": [[owner] for owner in self._owners],
+            },
+        }

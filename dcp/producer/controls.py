@@ -1,0 +1,119 @@
+"""DCP_CONTROL: one function per key, in one table. Unknown keys and bad values are EINVAL.
+
+Sources: kv_engine ``dcp/producer.cc`` control(), ``docs/dcp/documentation/commands/control.md``;
+statuses as observed on a 7.0 server. Keys that only change how a server schedules or what it may
+leave out are accepted without effect. Stream ids, sync writes and change streams are refused
+NOT_SUPPORTED: this version has none.
+"""
+
+from collections.abc import Callable
+from math import isfinite
+from typing import Final
+
+from dcp.producer.dcp_connection import DcpConnection
+from dcp.types import U32_MAX
+from dcp.wire.vocabulary import HelloFeature, OpenFlag, Status
+
+Control = Callable[[DcpConnection, str], Status]
+
+
+def _is_true(value: str) -> bool:
+    return value == "true"
+
+
+def _enable_noop(dcp: DcpConnection, value: str) -> Status:
+    dcp.noop.is_enabled = _is_true(value)
+    return Status.SUCCESS
+
+
+def _noop_interval(dcp: DcpConnection, value: str) -> Status:
+    try:
+        seconds = float(value)
+    except ValueError:
+        return Status.EINVAL
+    if not isfinite(seconds) or seconds < 0:
+        return Status.EINVAL
+    dcp.noop.interval_seconds = seconds
+    return Status.SUCCESS
+
+
+def _buffer_size(dcp: DcpConnection, value: str) -> Status:
+    if not (value.isascii() and value.isdigit() and int(value) <= U32_MAX):
+        return Status.EINVAL
+    dcp.flow.set_window(int(value))
+    return Status.SUCCESS
+
+
+def _announce_closed(dcp: DcpConnection, value: str) -> Status:
+    dcp.announces_closed_streams |= _is_true(value)  # a one-way switch
+    return Status.SUCCESS
+
+
+def _expiry_opcode(dcp: DcpConnection, value: str) -> Status:
+    dcp.expiry_opcode = _is_true(value)
+    return Status.SUCCESS
+
+
+def _force_compression(dcp: DcpConnection, _: str) -> Status:
+    # Values stored compressed are sent so; others are not worth the work here.
+    return Status.SUCCESS if HelloFeature.SNAPPY in dcp.features else Status.EINVAL
+
+
+def _deleted_user_xattrs(dcp: DcpConnection, value: str) -> Status:
+    is_open = bool(dcp.flags & OpenFlag.INCLUDE_DELETED_USER_XATTRS)
+    return Status.SUCCESS if is_open == _is_true(value) else Status.EINVAL
+
+
+def _marker_version(dcp: DcpConnection, value: str) -> Status:
+    if value != "2.2":
+        return Status.EINVAL
+    if HelloFeature.COLLECTIONS not in dcp.features:
+        return Status.NOT_SUPPORTED
+    dcp.marker_v2 = True
+    return Status.SUCCESS
+
+
+def _one_of(*values: str) -> Control:
+    return lambda _, value: Status.SUCCESS if value in values else Status.EINVAL
+
+
+def _always(status: Status) -> Control:
+    return lambda _, __: status
+
+
+CONTROLS: Final[dict[bytes, Control]] = {
+    b"enable_noop": _enable_noop,
+    b"set_noop_interval": _noop_interval,
+    b"connection_buffer_size": _buffer_size,
+    b"stream_buffer_size": _always(Status.NOT_SUPPORTED),
+    b"set_priority": _one_of("high", "medium", "low"),
+    b"backfill_order": _one_of("round-robin", "sequential"),
+    b"force_value_compression": _force_compression,
+    b"supports_cursor_dropping": _always(Status.SUCCESS),
+    b"supports_cursor_dropping_vulcan": _always(Status.SUCCESS),
+    b"supports_hifi_MFU": _always(Status.SUCCESS),
+    b"send_stream_end_on_client_close_stream": _announce_closed,
+    b"enable_expiry_opcode": _expiry_opcode,
+    b"enable_stream_id": _always(Status.NOT_SUPPORTED),
+    b"enable_sync_writes": _always(Status.NOT_SUPPORTED),
+    b"consumer_name": _always(Status.SUCCESS),
+    b"enable_out_of_order_snapshots": _one_of("true", "true_with_seqno_advanced"),
+    b"include_deleted_user_xattrs": _deleted_user_xattrs,
+    b"v7_dcp_status_codes": _always(Status.SUCCESS),
+    b"flatbuffers_system_events": _always(Status.SUCCESS),
+    b"change_streams": _always(Status.NOT_SUPPORTED),
+    b"max_marker_version": _marker_version,
+    b"cache_transfer": _always(Status.NOT_SUPPORTED),
+}
+
+
+def apply_control(dcp: DcpConnection, name: bytes, value: bytes) -> Status:
+    """Set one property; returns the status to answer."""
+    control = CONTROLS.get(name)
+    if control is None or not value:
+        return Status.EINVAL
+    try:
+        text = value.decode("ascii")
+    except UnicodeDecodeError:
+        return Status.EINVAL
+    return control(dcp, text)

@@ -1,0 +1,94 @@
+"""What the producer did, counted: the figures that tests assert on and STAT answers.
+
+Written under the bucket's lock; ``snapshot()`` gives a copy that does not change any more.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from dcp.producer.flow_control import FlowControl
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionCounters:
+    """One open DCP connection's flow control."""
+
+    window_bytes: int
+    unacked_bytes: int
+    peak_unacked_bytes: int
+    buffer_acks: int
+
+
+@dataclass(frozen=True, slots=True)
+class CountersSnapshot:
+    """All counters at one instant. Dictionaries keyed by vbucket lack vbuckets without events.
+
+    ``seqnos_sent`` lists the seqnos of all items put on the wire, in order, over all streams.
+    """
+
+    items_sent: dict[int, int]
+    seqnos_sent: dict[int, list[int]]
+    streams_opened: dict[int, int]
+    streams_refused: dict[int, int]
+    connections: dict[str, ConnectionCounters]
+    bytes_sent: int
+    buffer_acks: int
+    peak_unacked_bytes: int
+    noops_sent: int
+    noops_answered: int
+    connections_opened: int
+    connections_closed_for_errors: int
+    dcp_connections_opened: int
+
+
+@dataclass(slots=True)
+class Counters:
+    """The live counters of a cluster."""
+
+    record_seqnos: bool = True
+    items_sent: Counter[int] = field(default_factory=Counter)
+    streams_opened: Counter[int] = field(default_factory=Counter)
+    streams_refused: Counter[int] = field(default_factory=Counter)
+    flows: dict[str, FlowControl] = field(default_factory=dict)
+    bytes_sent: int = 0
+    buffer_acks: int = 0
+    peak_unacked_bytes: int = 0
+    noops_sent: int = 0
+    noops_answered: int = 0
+    connections_opened: int = 0
+    connections_closed_for_errors: int = 0
+    dcp_connections_opened: int = 0
+    _seqnos: dict[int, list[npt.NDArray[np.uint64]]] = field(default_factory=dict)
+
+    def count_items(self, vbucket: int, seqnos: npt.NDArray[np.uint64]) -> None:
+        """Count items that go on the wire."""
+        self.items_sent[vbucket] += len(seqnos)
+        if self.record_seqnos:
+            self._seqnos.setdefault(vbucket, []).append(seqnos)
+
+    def snapshot(self) -> CountersSnapshot:
+        """Return a copy; the caller holds the bucket's lock."""
+        connections = {
+            name: ConnectionCounters(
+                flow.window_bytes, flow.outstanding_bytes, flow.peak_bytes, flow.acks
+            )
+            for name, flow in self.flows.items()
+        }
+        return CountersSnapshot(
+            items_sent=dict(self.items_sent),
+            seqnos_sent={v: np.concatenate(parts).tolist() for v, parts in self._seqnos.items()},
+            streams_opened=dict(self.streams_opened),
+            streams_refused=dict(self.streams_refused),
+            connections=connections,
+            bytes_sent=self.bytes_sent,
+            buffer_acks=self.buffer_acks,
+            peak_unacked_bytes=self.peak_unacked_bytes,
+            noops_sent=self.noops_sent,
+            noops_answered=self.noops_answered,
+            connections_opened=self.connections_opened,
+            connections_closed_for_errors=self.connections_closed_for_errors,
+            dcp_connections_opened=self.dcp_connections_opened,
+        )

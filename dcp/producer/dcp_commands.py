@@ -1,0 +1,244 @@
+"""Commands of DCP connections, and the seqno commands that any connection may send."""
+
+from typing import Final, cast
+
+from dcp.producer.bucket import Vbucket
+from dcp.producer.controls import apply_control
+from dcp.producer.dcp_connection import DcpConnection
+from dcp.producer.failover import ResumeRequest, VbucketFacts, judge, range_is_valid
+from dcp.producer.session import Command, Gate, Session
+from dcp.producer.setup_commands import refuse_unknown_id
+from dcp.producer.stream import ActiveStream
+from dcp.producer.stream_filter import StreamFilter, parse_filter
+from dcp.wire import messages as m
+from dcp.wire.frame import Frame
+from dcp.wire.vocabulary import (
+    MAX_CONNECTION_NAME_BYTES,
+    EndReason,
+    HelloFeature,
+    Opcode,
+    OpenFlag,
+    Status,
+    VbucketState,
+)
+
+_KNOWN_OPEN_FLAGS: Final = int(
+    OpenFlag.PRODUCER
+    | OpenFlag.INCLUDE_XATTRS
+    | OpenFlag.NO_VALUE
+    | OpenFlag.INCLUDE_DELETE_TIMES
+    | OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE
+    | OpenFlag.INCLUDE_DELETED_USER_XATTRS
+)
+_BOTH_NO_VALUES: Final = OpenFlag.NO_VALUE | OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE
+
+
+def dcp_open(session: Session, frame: Frame, body: m.Body, now: float) -> None:
+    """Make this a DCP connection; an older one of the same name is closed."""
+    request = cast("m.DcpOpen", body)
+    if session.dcp is not None:
+        context = "The connection is already opened as a DCP connection"
+        session.refuse(frame, Status.EINVAL, context)
+    elif not _open_flags_are_valid(request.flags):
+        session.refuse(frame, Status.EINVAL, "Request contains invalid flags")
+    elif not 0 < len(request.name) <= MAX_CONNECTION_NAME_BYTES:
+        session.refuse(frame, Status.EINVAL, "Request must include a name of 1 to 200 bytes")
+    elif not request.flags & OpenFlag.PRODUCER:
+        session.refuse(frame, Status.NOT_SUPPORTED, "This server is a DCP producer only")
+    else:
+        session.dcp = DcpConnection(
+            session.bucket, request.name, request.flags, session.features, session.close
+        )
+        session.dcp.noop.heard(now)
+        session.bucket.open_dcp(session.dcp)
+        session.reply(frame, m.Empty())
+
+
+def _open_flags_are_valid(flags: int) -> bool:
+    needs_xattrs = flags & OpenFlag.INCLUDE_DELETED_USER_XATTRS
+    return (
+        not flags & ~_KNOWN_OPEN_FLAGS
+        and flags & _BOTH_NO_VALUES != _BOTH_NO_VALUES
+        and bool(not needs_xattrs or flags & OpenFlag.INCLUDE_XATTRS)
+    )
+
+
+def dcp_control(session: Session, frame: Frame, body: m.Body, _: float) -> None:
+    """Set one property of the connection."""
+    request = cast("m.DcpControl", body)
+    status = apply_control(_dcp(session), request.name, request.value)
+    if status is Status.SUCCESS:
+        session.reply(frame, m.Empty())
+    else:
+        name = request.name.decode("utf-8", "replace")
+        session.refuse(frame, status, f"Control {name!r} is refused")
+
+
+def stream_request(session: Session, frame: Frame, body: m.Body, _: float) -> None:
+    """Open a stream, in the order of checks that kv_engine has."""
+    request = cast("m.StreamRequest", body)
+    dcp = _dcp(session)
+    vbucket = session.bucket.owned(frame.vbucket, session.node)
+    ordered = session.bucket.faults.refusal(frame.vbucket)
+    counters = session.bucket.counters
+    if ordered is not None:
+        counters.streams_refused[frame.vbucket] += 1
+        _refuse_as_ordered(session, frame, ordered)
+        return
+    if vbucket is None:
+        counters.streams_refused[frame.vbucket] += 1
+        session.refuse_vbucket(frame)
+        return
+    if not _open_stream(session, dcp, vbucket, frame, request):
+        counters.streams_refused[frame.vbucket] += 1
+
+
+def _open_stream(
+    session: Session, dcp: DcpConnection, vbucket: Vbucket, frame: Frame, request: m.StreamRequest
+) -> bool:
+    if dcp.needs_noop and not dcp.noop.is_enabled:
+        session.refuse(frame, Status.NOT_SUPPORTED, "NOOPs must be enabled for this connection")
+        return False
+    wanted = parse_filter(request.value, collections=HelloFeature.COLLECTIONS in session.features)
+    resume = ResumeRequest(
+        request.start,
+        request.vb_uuid,
+        request.snap_start,
+        request.snap_end,
+        request.end,
+        request.flags,
+        wanted.purge_seqno if isinstance(wanted, StreamFilter) else 0,
+    )
+    facts = VbucketFacts(vbucket.failover_log, vbucket.history.high_seqno, vbucket.purge_seqno)
+    verdict = judge(resume, facts)
+    if not range_is_valid(resume, facts):
+        session.refuse(frame, Status.ERANGE)
+    elif not isinstance(wanted, StreamFilter):
+        _refuse_filter(session, frame, wanted)
+    elif dcp.is_streaming(vbucket.id):
+        session.refuse(frame, Status.KEY_EEXISTS)
+    elif verdict.status is Status.ROLLBACK:
+        session.reply(frame, m.RollbackAnswer(verdict.rollback_seqno or 0), status=Status.ROLLBACK)
+    elif verdict.status is not Status.SUCCESS:
+        session.refuse(frame, verdict.status)
+    else:
+        session.bucket.counters.streams_opened[vbucket.id] += 1
+        session.reply(frame, m.FailoverLogAnswer(vbucket.failover_log.entries))
+        settings = dcp.stream_settings()
+        dcp.add_stream(
+            ActiveStream(vbucket.history, frame.opaque, verdict, request.flags, settings)
+        )
+        return True
+    return False
+
+
+def _refuse_filter(session: Session, frame: Frame, status: Status) -> None:
+    if status in (Status.UNKNOWN_COLLECTION, Status.UNKNOWN_SCOPE):
+        refuse_unknown_id(session, frame, status)
+    else:
+        session.refuse(frame, status, "The stream's filter is malformed or not allowed")
+
+
+def _refuse_as_ordered(session: Session, frame: Frame, status: Status) -> None:
+    if status is Status.NOT_MY_VBUCKET:
+        session.refuse_vbucket(frame)
+    elif status is Status.ROLLBACK:
+        session.reply(frame, m.RollbackAnswer(0), status=status)
+    else:
+        session.refuse(frame, status)
+
+
+def close_stream(session: Session, frame: Frame, _: m.Body, __: float) -> None:
+    """End a stream; a STREAM_END follows only where the client asked for it."""
+    dcp = _dcp(session)
+    announce = dcp.announces_closed_streams
+    if dcp.end_stream(frame.vbucket, EndReason.CLOSED, announce=announce):
+        session.reply(frame, m.Empty())
+    else:
+        session.refuse(frame, Status.KEY_ENOENT)
+
+
+def buffer_ack(session: Session, _: Frame, body: m.Body, __: float) -> None:
+    """Take back window; there is no answer."""
+    session.bucket.counters.buffer_acks += 1
+    _dcp(session).flow.acknowledge(cast("m.BufferAck", body).bytes)
+
+
+def failover_log(session: Session, frame: Frame, _: m.Body, __: float) -> None:
+    """Answer a vbucket's branches, newest first."""
+    vbucket = session.bucket.owned(frame.vbucket, session.node)
+    if vbucket is None:
+        session.refuse_vbucket(frame)
+    else:
+        session.reply(frame, m.FailoverLogAnswer(vbucket.failover_log.entries))
+
+
+def all_seqnos(session: Session, frame: Frame, body: m.Body, _: float) -> None:
+    """Answer the high seqnos of this node's vbuckets."""
+    request = cast("m.GetAllVbSeqnos", body)
+    state = request.state or 0
+    if state > VbucketState.DEAD:
+        session.refuse(frame, Status.EINVAL, "Request vbucket state invalid")
+    elif request.collection is not None and HelloFeature.COLLECTIONS not in session.features:
+        session.refuse(frame, Status.EINVAL, "Request names a collection without Collections")
+    elif request.collection:
+        refuse_unknown_id(session, frame, Status.UNKNOWN_COLLECTION)
+    else:
+        owned = session.bucket.map.vbuckets_of(session.node)
+        shown = owned if state in (VbucketState.ALIVE, VbucketState.ACTIVE) else []
+        vbuckets = session.bucket.vbuckets
+        session.reply(
+            frame, m.AllVbSeqnos(tuple((v, vbuckets[v].history.high_seqno) for v in shown))
+        )
+
+
+def observe_seqno(session: Session, frame: Frame, body: m.Body, _: float) -> None:
+    """Answer persisted and high seqno; for an old branch also where it ended."""
+    asked = cast("m.ObserveSeqno", body).vb_uuid
+    vbucket = session.bucket.owned(frame.vbucket, session.node)
+    if vbucket is None:
+        session.refuse_vbucket(frame)
+        return
+    high = vbucket.history.high_seqno
+    current = vbucket.failover_log.current_uuid
+    if asked == current:
+        session.reply(frame, m.ObserveSeqnoAnswer(0, vbucket.id, current, high, high))
+        return
+    entries = vbucket.failover_log.entries
+    for newer, older in zip(entries, entries[1:], strict=False):
+        if older.vb_uuid == asked:
+            answer = m.ObserveSeqnoAnswer(1, vbucket.id, current, high, high, asked, newer.seqno)
+            session.reply(frame, answer)
+            return
+    session.refuse(frame, Status.KEY_ENOENT)
+
+
+def seqno_persistence(session: Session, frame: Frame, body: m.Body, _: float) -> None:
+    """Answer whether ``seqno`` is on disk; everything written is, in this version."""
+    vbucket = session.bucket.owned(frame.vbucket, session.node)
+    if vbucket is None:
+        session.refuse_vbucket(frame)
+    elif cast("m.SeqnoPersistence", body).seqno <= vbucket.history.high_seqno:
+        session.reply(frame, m.Empty())
+    else:
+        session.refuse(frame, Status.ETMPFAIL)
+
+
+def _dcp(session: Session) -> DcpConnection:
+    if session.dcp is None:
+        raise AssertionError("the gate lets DCP commands pass only after DCP_OPEN")
+    return session.dcp
+
+
+DCP_COMMANDS: Final = {
+    Opcode.DCP_OPEN: Command(Gate.BUCKET, dcp_open),
+    Opcode.DCP_CONTROL: Command(Gate.DCP, dcp_control),
+    Opcode.DCP_STREAM_REQ: Command(Gate.DCP, stream_request),
+    Opcode.DCP_CLOSE_STREAM: Command(Gate.DCP, close_stream),
+    Opcode.DCP_BUFFER_ACK: Command(Gate.DCP, buffer_ack),
+    Opcode.DCP_GET_FAILOVER_LOG: Command(Gate.DCP, failover_log),
+    Opcode.GET_FAILOVER_LOG: Command(Gate.BUCKET, failover_log),
+    Opcode.GET_ALL_VB_SEQNOS: Command(Gate.BUCKET, all_seqnos),
+    Opcode.OBSERVE_SEQNO: Command(Gate.BUCKET, observe_seqno),
+    Opcode.SEQNO_PERSISTENCE: Command(Gate.BUCKET, seqno_persistence),
+}

@@ -1,0 +1,161 @@
+"""The DCP half of a connection, after DCP_OPEN: its controls, NOOPs, streams, and what they send.
+
+Streams take turns; each turn is as large as flow control and the write buffer allow. NOOPs do not
+wait for flow control (kv_engine ``dcp/producer.cc``).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from dcp.producer.bucket import Bucket
+from dcp.producer.flow_control import FlowControl
+from dcp.producer.noop import NoopTimer
+from dcp.producer.stream import ActiveStream, StreamSettings, StreamState
+from dcp.producer.versions import Flavour
+from dcp.wire.vocabulary import EndReason, HelloFeature, OpenFlag
+
+_FLAVOUR_OF_OPEN: Final = {
+    OpenFlag.INCLUDE_XATTRS: Flavour.XATTRS,
+    OpenFlag.INCLUDE_DELETE_TIMES: Flavour.DELETE_TIMES,
+    OpenFlag.NO_VALUE: Flavour.NO_VALUE,
+    OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE: Flavour.NO_VALUE | Flavour.UNDERLYING_DATATYPE,
+    OpenFlag.INCLUDE_DELETED_USER_XATTRS: Flavour.DELETED_USER_XATTRS,
+}
+_FLAVOUR_OF_FEATURE: Final = {
+    HelloFeature.COLLECTIONS: Flavour.COLLECTIONS,
+    HelloFeature.SNAPPY: Flavour.SNAPPY,
+}
+
+
+class DcpConnection:
+    """State of one DCP connection; ``close_session`` ends the TCP connection it lives on."""
+
+    def __init__(
+        self,
+        bucket: Bucket,
+        name: bytes,
+        flags: int,
+        features: frozenset[int],
+        close_session: Callable[[], None],
+    ) -> None:
+        self.name = name
+        self.flags = flags
+        self.features = features
+        self.flow = FlowControl()
+        self.noop = NoopTimer(bucket.settings.idle_timeout_seconds)
+        self.close_session = close_session
+        self.announces_closed_streams = False
+        self.expiry_opcode = False
+        self.marker_v2 = False
+        self.streams: dict[int, ActiveStream] = {}
+        self.bytes_sent = 0
+        self._bucket = bucket
+        self._ready: deque[ActiveStream] = deque()
+        self._is_ready: set[ActiveStream] = set()
+
+    @property
+    def flavour(self) -> int:
+        """Which bytes items have on this connection."""
+        flavour = Flavour(0)
+        for flag, bit in _FLAVOUR_OF_OPEN.items():
+            if self.flags & flag:
+                flavour |= bit
+        for feature, bit in _FLAVOUR_OF_FEATURE.items():
+            if feature in self.features:
+                flavour |= bit
+        if self.expiry_opcode:
+            flavour |= Flavour.EXPIRY_OPCODE
+        return int(flavour)
+
+    @property
+    def needs_noop(self) -> bool:
+        """Whether NOOPs must be enabled before a stream may be opened."""
+        return bool(
+            self.flags & OpenFlag.INCLUDE_XATTRS or HelloFeature.COLLECTIONS in self.features
+        )
+
+    def stream_settings(self) -> StreamSettings:
+        """Return what a stream opened now must know."""
+        return StreamSettings(self.flavour, self._bucket.settings.checkpoint_items, self.marker_v2)
+
+    def is_streaming(self, vbucket: int) -> bool:
+        """Whether ``vbucket`` has a stream that still sends items; an ending one may be replaced."""
+        stream = self.streams.get(vbucket)
+        return stream is not None and stream.state is StreamState.READING
+
+    def add_stream(self, stream: ActiveStream) -> None:
+        """Take an accepted stream; it sends from now on."""
+        self.streams[stream.vbucket] = stream
+        self._wake(stream)
+
+    def end_stream(self, vbucket: int, reason: EndReason, *, announce: bool) -> bool:
+        """End the stream of ``vbucket``; return whether there was one."""
+        stream = self.streams.get(vbucket)
+        if stream is None or stream.state is not StreamState.READING:
+            return False
+        stream.end(reason, announce=announce)
+        if announce:
+            self._wake(stream)
+        else:
+            del self.streams[vbucket]
+        return True
+
+    def vbuckets_changed(self, vbuckets: set[int]) -> bool:
+        """Let the streams of these vbuckets look for something to send; whether there are any."""
+        streams = [self.streams[v] for v in self.streams.keys() & vbuckets]
+        for stream in streams:
+            self._wake(stream)
+        return bool(streams)
+
+    def next_frames(self, most_bytes: int) -> list[bytes | bytearray]:
+        """Return stream messages to send, about ``most_bytes`` or one message, whatever its size."""
+        frames: list[bytes | bytearray] = []
+        left = most_bytes
+        faults = self._bucket.faults
+        while self._ready and left > 0 and self.flow.room_bytes > 0:
+            stream = self._ready[0]
+            batch = stream.next_batch(self.flow.room_bytes, left, faults.most_items)
+            if batch is None or stream.state is StreamState.DEAD:
+                self._drop(stream)
+            else:
+                self._ready.rotate(-1)
+            if batch is None:
+                continue
+            data = batch.data
+            self._charge(len(data))
+            left -= len(data)
+            if len(batch.seqnos):
+                self._bucket.counters.count_items(stream.vbucket, batch.seqnos)
+                data, broken = faults.corrupted(data)
+                if faults.cut_now(len(batch.seqnos), inside_snapshot=stream.is_inside_snapshot):
+                    broken = True
+                if broken:
+                    frames.append(data)
+                    self.close_session()
+                    break
+            frames.append(data)
+        return frames
+
+    def _charge(self, frame_bytes: int) -> None:
+        self.flow.charge(frame_bytes)
+        self.bytes_sent += frame_bytes
+        counters = self._bucket.counters
+        counters.bytes_sent += frame_bytes
+        if self.flow.window_bytes:
+            counters.peak_unacked_bytes = max(
+                counters.peak_unacked_bytes, self.flow.outstanding_bytes
+            )
+
+    def _wake(self, stream: ActiveStream) -> None:
+        if stream not in self._is_ready:
+            self._is_ready.add(stream)
+            self._ready.append(stream)
+
+    def _drop(self, stream: ActiveStream) -> None:
+        self._ready.popleft()
+        self._is_ready.discard(stream)
+        if stream.state is StreamState.DEAD and self.streams.get(stream.vbucket) is stream:
+            del self.streams[stream.vbucket]

@@ -1,0 +1,141 @@
+"""KV commands over the wire: GET, SET, ADD, REPLACE, DELETE, TOUCH.
+
+With Collections negotiated a key begins with its collection's id; only the default collection
+exists so far. Values may carry only datatypes that the connection negotiated.
+"""
+
+from collections.abc import Callable
+from typing import Final, cast
+
+from dcp.producer.bucket import Vbucket
+from dcp.producer.documents import DocumentError, DocumentStore
+from dcp.producer.session import Command, Gate, Session
+from dcp.producer.setup_commands import refuse_unknown_id
+from dcp.producer.values import without_snappy, without_xattrs
+from dcp.producer.versions import Version
+from dcp.wire import messages as m
+from dcp.wire.frame import Frame
+from dcp.wire.vocabulary import Datatype, HelloFeature, Opcode, Status
+
+_BIT_OF_FEATURE: Final = {
+    HelloFeature.JSON: Datatype.JSON,
+    HelloFeature.SNAPPY: Datatype.SNAPPY,
+    HelloFeature.XATTR: Datatype.XATTR,
+}
+
+
+def get(session: Session, frame: Frame, _: m.Body, now: float) -> None:
+    """Answer the body of a document, without its xattrs."""
+
+    def answer(vbucket: Vbucket, key: bytes) -> None:
+        version = session.bucket.write_to(vbucket, lambda documents: documents.get(key, now))
+        value, datatype = version.value, version.datatype
+        plain = without_snappy(value) if datatype & Datatype.SNAPPY else value
+        body = without_xattrs(plain) if datatype & Datatype.XATTR else plain
+        shown = datatype & Datatype.JSON & _negotiated(session)
+        session.reply(frame, m.GetAnswer(version.flags, body), cas=version.cas, datatype=shown)
+
+    _on_document(session, frame, answer)
+
+
+def store(session: Session, frame: Frame, body: m.Body, now: float) -> None:
+    """SET, ADD and REPLACE."""
+    request = cast("m.Store", body)
+
+    def command(documents: DocumentStore, key: bytes) -> Version:
+        if frame.opcode == Opcode.ADD:
+            return documents.add(
+                key,
+                request.value,
+                now,
+                flags=request.flags,
+                expiry=request.expiry,
+                datatype=frame.datatype,
+            )
+        change = documents.set if frame.opcode == Opcode.SET else documents.replace
+        return change(
+            key,
+            request.value,
+            now,
+            flags=request.flags,
+            expiry=request.expiry,
+            datatype=frame.datatype,
+            cas=frame.cas,
+        )
+
+    if frame.datatype & ~_negotiated(session):
+        session.refuse(frame, Status.EINVAL, "Request contains datatypes that were not negotiated")
+    else:
+        _on_document(session, frame, _changing(session, frame, command))
+
+
+def delete(session: Session, frame: Frame, _: m.Body, now: float) -> None:
+    """Delete a document."""
+    _on_document(
+        session,
+        frame,
+        _changing(session, frame, lambda documents, key: documents.delete(key, now, cas=frame.cas)),
+    )
+
+
+def touch(session: Session, frame: Frame, body: m.Body, now: float) -> None:
+    """Give a document a new expiry."""
+    expiry = cast("m.Touch", body).expiry
+
+    def answer(vbucket: Vbucket, key: bytes) -> None:
+        version = session.bucket.write_to(
+            vbucket, lambda documents: documents.touch(key, expiry, now)
+        )
+        session.reply(frame, m.Empty(), cas=version.cas)
+
+    _on_document(session, frame, answer)
+
+
+def _changing(
+    session: Session, frame: Frame, command: Callable[[DocumentStore, bytes], Version]
+) -> Callable[[Vbucket, bytes], None]:
+    """Return what runs ``command`` and answers with the new CAS, and seqno where negotiated."""
+
+    def answer(vbucket: Vbucket, key: bytes) -> None:
+        version = session.bucket.write_to(vbucket, lambda documents: command(documents, key))
+        told = m.MutationAnswer()
+        if HelloFeature.MUTATION_SEQNO in session.features:
+            told = m.MutationAnswer(vbucket.failover_log.current_uuid, version.seqno)
+        session.reply(frame, told, cas=version.cas)
+
+    return answer
+
+
+def _on_document(session: Session, frame: Frame, answer: Callable[[Vbucket, bytes], None]) -> None:
+    """Find vbucket and logical key of a request, and let ``answer`` deal with it."""
+    key = frame.key
+    if HelloFeature.COLLECTIONS in session.features:
+        if not key.startswith(b"\x00"):
+            refuse_unknown_id(session, frame, Status.UNKNOWN_COLLECTION)
+            return
+        key = key[1:]
+    if not key:
+        session.refuse(frame, Status.EINVAL, "Request must include key")
+        return
+    vbucket = session.bucket.owned(frame.vbucket, session.node)
+    if vbucket is None:
+        session.refuse_vbucket(frame)
+        return
+    try:
+        answer(vbucket, key)
+    except DocumentError as error:
+        session.refuse(frame, error.status)
+
+
+def _negotiated(session: Session) -> int:
+    return sum(bit for feature, bit in _BIT_OF_FEATURE.items() if feature in session.features)
+
+
+DOCUMENT_COMMANDS: Final = {
+    Opcode.GET: Command(Gate.BUCKET, get),
+    Opcode.SET: Command(Gate.BUCKET, store),
+    Opcode.ADD: Command(Gate.BUCKET, store),
+    Opcode.REPLACE: Command(Gate.BUCKET, store),
+    Opcode.DELETE: Command(Gate.BUCKET, delete),
+    Opcode.TOUCH: Command(Gate.BUCKET, touch),
+}

@@ -1,0 +1,278 @@
+"""Documents in one vbucket as KV commands see them: CAS, expiry, deletion with a tombstone.
+
+Every change becomes a version in the history. An expiry of up to 30 days is relative, beyond that
+absolute; 0 is none. A document that is due becomes an expiration as soon as anything touches it, or
+when the pager finds it (kv_engine ``docs/BinaryProtocol.md``, ``engines/ep/src/ep_vb.cc``).
+"""
+
+import heapq
+from dataclasses import dataclass
+from typing import Final
+
+from dcp.errors import DcplakeError
+from dcp.producer.history import VbucketHistory
+from dcp.producer.hybrid_clock import HybridClock
+from dcp.producer.values import (
+    is_json,
+    system_xattrs_only,
+    without_snappy,
+    without_xattrs,
+    xattr_section_bytes,
+)
+from dcp.producer.versions import Version
+from dcp.types import U32_MAX
+from dcp.wire.vocabulary import ALL_DATATYPE_BITS, MAX_KEY_BYTES, Datatype, Opcode, Status
+
+MAX_VALUE_BYTES: Final = 20 * 1024 * 1024
+MAX_XATTR_BYTES: Final = 1024 * 1024
+RELATIVE_EXPIRY_SECONDS: Final = 30 * 24 * 3600
+
+
+class DocumentError(DcplakeError):
+    """A KV command that cannot be done; ``status`` is what the wire answers."""
+
+    def __init__(self, status: Status, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """What a key holds: ``value`` and ``datatype`` as stored, an xattr section included."""
+
+    seqno: int
+    cas: int
+    rev: int
+    flags: int
+    expiry: int
+    value: bytes
+    datatype: int
+
+    @classmethod
+    def of(cls, version: Version) -> "Document":
+        """Return a version as a document."""
+        return cls(
+            version.seqno,
+            version.cas,
+            version.rev,
+            version.flags,
+            version.expiry,
+            version.value,
+            version.datatype,
+        )
+
+    @property
+    def body(self) -> bytes:
+        """The document without snappy and without xattrs."""
+        value = without_snappy(self.value) if self.datatype & Datatype.SNAPPY else self.value
+        return without_xattrs(value) if self.datatype & Datatype.XATTR else value
+
+
+class DocumentStore:
+    """KV commands over one vbucket's history; ``now`` is seconds since 1970 everywhere."""
+
+    def __init__(self, history: VbucketHistory) -> None:
+        self.history = history
+        self.clock = HybridClock()
+        self._due: list[tuple[int, bytes]] = []
+
+    def get(self, key: bytes, now: float) -> Version:
+        """Return the live version of ``key``, or raise DocumentError KEY_ENOENT."""
+        version = self._live(key, now)
+        if version is None:
+            raise DocumentError(Status.KEY_ENOENT, f"get {key!r}: no such document")
+        return version
+
+    def set(
+        self,
+        key: bytes,
+        value: bytes,
+        now: float,
+        *,
+        flags: int = 0,
+        expiry: int = 0,
+        datatype: int = 0,
+        cas: int = 0,
+    ) -> Version:
+        """Store a document, new or not; a ``cas`` other than 0 must be that of the document."""
+        live = self._live(key, now)
+        _check_cas(key, live, cas)
+        return self._store(key, value, now, flags, expiry, datatype)
+
+    def add(
+        self,
+        key: bytes,
+        value: bytes,
+        now: float,
+        *,
+        flags: int = 0,
+        expiry: int = 0,
+        datatype: int = 0,
+    ) -> Version:
+        """Store a document that must not exist yet (else KEY_EEXISTS)."""
+        if self._live(key, now) is not None:
+            raise DocumentError(Status.KEY_EEXISTS, f"add {key!r}: the document exists")
+        return self._store(key, value, now, flags, expiry, datatype)
+
+    def replace(
+        self,
+        key: bytes,
+        value: bytes,
+        now: float,
+        *,
+        flags: int = 0,
+        expiry: int = 0,
+        datatype: int = 0,
+        cas: int = 0,
+    ) -> Version:
+        """Store a document that must exist (else KEY_ENOENT)."""
+        live = self._live(key, now)
+        if live is None:
+            raise DocumentError(Status.KEY_ENOENT, f"replace {key!r}: no such document")
+        _check_cas(key, live, cas)
+        return self._store(key, value, now, flags, expiry, datatype)
+
+    def delete(self, key: bytes, now: float, *, cas: int = 0) -> Version:
+        """Delete a document; its system xattrs stay with the tombstone."""
+        live = self._live(key, now)
+        if live is None:
+            raise DocumentError(Status.KEY_ENOENT, f"delete {key!r}: no such document")
+        _check_cas(key, live, cas)
+        return self._bury(live, Opcode.DCP_DELETION, now)
+
+    def touch(self, key: bytes, expiry: int, now: float) -> Version:
+        """Give a document another expiry; that is a mutation."""
+        live = self.get(key, now)
+        return self._append(
+            key,
+            now,
+            value=live.value,
+            datatype=live.datatype,
+            flags=live.flags,
+            expiry=_absolute_expiry(expiry, now),
+        )
+
+    def expire_due(self, now: float) -> int:
+        """Turn every document whose expiry has come into an expiration; return how many."""
+        expired = 0
+        while self._due and self._due[0][0] <= now:
+            _, key = heapq.heappop(self._due)
+            newest = self.history.newest(key)
+            if newest is not None and _is_due(newest, now):
+                self._bury(newest, Opcode.DCP_EXPIRATION, now)
+                expired += 1
+        return expired
+
+    def _live(self, key: bytes, now: float) -> Version | None:
+        version = self.history.newest(key)
+        if version is None or version.is_deleted:
+            return None
+        if _is_due(version, now):
+            self._bury(version, Opcode.DCP_EXPIRATION, now)
+            return None
+        return version
+
+    def _store(
+        self, key: bytes, value: bytes, now: float, flags: int, expiry: int, datatype: int
+    ) -> Version:
+        return self._append(
+            key,
+            now,
+            value=value,
+            datatype=checked_datatype(key, value, datatype),
+            flags=flags,
+            expiry=_absolute_expiry(expiry, now),
+        )
+
+    def _bury(self, live: Version, opcode: Opcode, now: float) -> Version:
+        value = b""
+        if live.datatype & Datatype.XATTR:
+            stored = live.value
+            stored = without_snappy(stored) if live.datatype & Datatype.SNAPPY else stored
+            value = system_xattrs_only(stored)
+        return self._append(
+            live.key,
+            now,
+            opcode=opcode,
+            value=value,
+            datatype=int(Datatype.XATTR) if value else 0,
+            delete_time=int(now),
+        )
+
+    def _append(
+        self,
+        key: bytes,
+        now: float,
+        *,
+        opcode: int = Opcode.DCP_MUTATION,
+        value: bytes,
+        datatype: int,
+        flags: int = 0,
+        expiry: int = 0,
+        delete_time: int = 0,
+    ) -> Version:
+        older = self.history.newest(key)
+        version = Version(
+            self.history.vbucket,
+            key,
+            seqno=self.history.high_seqno + 1,
+            rev=1 if older is None else older.rev + 1,
+            cas=self.clock.next(now),
+            opcode=opcode,
+            value=value,
+            datatype=datatype,
+            flags=flags,
+            expiry=expiry,
+            delete_time=delete_time,
+        )
+        self.history.append(version)
+        if expiry:
+            heapq.heappush(self._due, (expiry, key))
+        return version
+
+
+def checked_datatype(key: bytes, value: bytes, datatype: int) -> int:
+    """Return the datatype to store: XATTR and SNAPPY as given, JSON as found in the body.
+
+    Raises:
+        DocumentError: a key or value beyond the limits, or bits that the bytes do not bear out.
+    """
+    if len(key) > MAX_KEY_BYTES:
+        raise DocumentError(Status.EINVAL, f"key: found {len(key)} bytes, expected at most 250")
+    if datatype & ~ALL_DATATYPE_BITS:
+        raise DocumentError(Status.EINVAL, f"datatype: found {datatype:#04x}, expected 0 to 7")
+    try:
+        plain = without_snappy(value) if datatype & Datatype.SNAPPY else value
+        section = xattr_section_bytes(plain) if datatype & Datatype.XATTR else 0
+    except ValueError as error:
+        status = Status.XATTR_EINVAL if datatype & Datatype.XATTR else Status.EINVAL
+        raise DocumentError(status, str(error)) from error
+    if len(plain) - section > MAX_VALUE_BYTES or section > MAX_XATTR_BYTES:
+        raise DocumentError(
+            Status.E2BIG,
+            f"value: found {len(plain) - section} bytes and {section} of xattrs, expected at most "
+            f"{MAX_VALUE_BYTES} and {MAX_XATTR_BYTES}",
+        )
+    json_bit = Datatype.JSON if is_json(plain[section:]) else Datatype.RAW
+    return int(datatype & ~Datatype.JSON | json_bit)
+
+
+def _check_cas(key: bytes, live: Version | None, cas: int) -> None:
+    if cas == 0:
+        return
+    if live is None:
+        raise DocumentError(Status.KEY_ENOENT, f"{key!r} with cas {cas}: no such document")
+    if live.cas != cas:
+        raise DocumentError(Status.KEY_EEXISTS, f"{key!r}: found cas {live.cas}, expected {cas}")
+
+
+def _is_due(version: Version, now: float) -> bool:
+    return not version.is_deleted and version.expiry != 0 and version.expiry <= now
+
+
+def _absolute_expiry(expiry: int, now: float) -> int:
+    if not 0 <= expiry <= U32_MAX:
+        raise DocumentError(Status.EINVAL, f"expiry: found {expiry}, expected 0 to {U32_MAX}")
+    if 0 < expiry <= RELATIVE_EXPIRY_SECONDS:
+        return int(now) + expiry
+    return expiry

@@ -1,0 +1,121 @@
+"""Faults that tests order: cut connections inside snapshots, refused streams, corrupt frames.
+
+Node faults (dead, hanging, refusing) are the server's; these here act on what a connection sends.
+Each order is carried out once, by whichever connection comes first, unless said otherwise.
+"""
+
+from collections.abc import Callable
+from enum import Enum
+from struct import Struct
+from typing import Final
+
+from dcp.wire.vocabulary import MAX_FRAME_BYTES, Status
+
+UNLIMITED_ITEMS: Final = 2**62
+_U32: Final = Struct(">I")
+_U64: Final = Struct(">Q")
+
+
+class Corruption(Enum):
+    """What is wrong with one item's frame."""
+
+    BAD_MAGIC = "bad magic"
+    OVERSIZED = "oversized"
+    TRUNCATED = "truncated"
+    BAD_EXTRAS = "bad extras"
+    GARBAGE = "garbage"
+    DUPLICATE = "duplicate"
+    SEQNO_ZERO = "seqno zero"
+    BEYOND_SNAPSHOT = "beyond snapshot"
+    UNKNOWN_OPAQUE = "unknown opaque"
+
+
+def _patched(offset: int, data: bytes) -> Callable[[bytes], bytes]:
+    return lambda frame: frame[:offset] + data + frame[offset + len(data) :]
+
+
+_CORRUPT: Final[dict[Corruption, Callable[[bytes], bytes]]] = {
+    Corruption.BAD_MAGIC: _patched(0, b"\x42"),
+    Corruption.OVERSIZED: _patched(8, _U32.pack(MAX_FRAME_BYTES + 1)),
+    Corruption.TRUNCATED: lambda frame: frame[: len(frame) - 1],
+    Corruption.BAD_EXTRAS: _patched(4, b"\x03"),
+    Corruption.GARBAGE: lambda frame: bytes((byte * 7 + 13) & 0xFF for byte in frame),
+    Corruption.DUPLICATE: lambda frame: frame + frame,
+    Corruption.SEQNO_ZERO: _patched(24, _U64.pack(0)),
+    Corruption.BEYOND_SNAPSHOT: _patched(24, _U64.pack(2**64 - 2)),
+    Corruption.UNKNOWN_OPAQUE: _patched(12, b"\xfe\xfe\xfe\xfe"),
+}
+_ENDS_CONNECTION: Final = frozenset({Corruption.TRUNCATED})
+
+
+class Faults:
+    """The orders in force; used under the bucket's lock."""
+
+    def __init__(self) -> None:
+        self._items_to_cut: int | None = None
+        self._refusals: dict[int, tuple[Status, int]] = {}
+        self._corruption: Corruption | None = None
+        self.cuts_done = 0
+        self.corruptions_done = 0
+
+    def cut_snapshot_after(self, items: int) -> None:
+        """End a connection once ``items`` more items went out, at the next place that lies inside
+        a snapshot (at least one item sent and one missing).
+        """
+        if items < 1:
+            raise ValueError(f"cut after items: found {items}, expected at least 1")
+        self._items_to_cut = items
+
+    def refuse_stream(self, vbucket: int, status: Status, times: int = 1) -> None:
+        """Answer the next ``times`` stream requests for ``vbucket`` with ``status``."""
+        self._refusals[vbucket] = (status, times)
+
+    def corrupt_next_item(self, corruption: Corruption) -> None:
+        """Corrupt the next item's frame."""
+        self._corruption = corruption
+
+    def clear(self) -> None:
+        """Forget all orders that were not carried out."""
+        self._items_to_cut = None
+        self._refusals.clear()
+        self._corruption = None
+
+    @property
+    def most_items(self) -> int:
+        """How many items the next batch may hold, so that a fault falls where it shall."""
+        if self._corruption is not None:
+            return 1
+        if self._items_to_cut is None:
+            return UNLIMITED_ITEMS
+        return max(1, self._items_to_cut)
+
+    def refusal(self, vbucket: int) -> Status | None:
+        """Return the status that a stream request must be answered with, if any."""
+        found = self._refusals.get(vbucket)
+        if found is None:
+            return None
+        status, times = found
+        if times <= 1:
+            del self._refusals[vbucket]
+        else:
+            self._refusals[vbucket] = (status, times - 1)
+        return status
+
+    def cut_now(self, items: int, *, inside_snapshot: bool) -> bool:
+        """Count sent items; return whether the connection must end here."""
+        if self._items_to_cut is None or items == 0:
+            return False
+        self._items_to_cut = max(0, self._items_to_cut - items)
+        if self._items_to_cut or not inside_snapshot:
+            return False
+        self._items_to_cut = None
+        self.cuts_done += 1
+        return True
+
+    def corrupted(self, frame: bytes | bytearray) -> tuple[bytes | bytearray, bool]:
+        """Return what goes out instead of an item's frame, and whether the connection then ends."""
+        corruption, self._corruption = self._corruption, None
+        if corruption is None:
+            return frame, False
+        self.corruptions_done += 1
+        return _CORRUPT[corruption](bytes(frame)), corruption in _ENDS_CONNECTION

@@ -1,0 +1,72 @@
+"""When a producer sends NOOPs, and when a silent client counts as dead.
+
+One NOOP per interval, provided the last one was answered, whatever other traffic there is. A client
+is not closed for one missing answer but for saying nothing at all during the idle timeout, and only
+when NOOPs are enabled (kv_engine ``dcp/producer.cc`` maybeSendNoop, maybeDisconnect).
+"""
+
+from typing import Final
+
+DEFAULT_INTERVAL_SECONDS: Final = 20.0
+LEAST_INTERVAL_SECONDS: Final = 0.1
+_FIRST_OPAQUE: Final = 10_000_001
+
+
+class NoopTimer:
+    """Times are seconds on a monotonic clock, given by the caller."""
+
+    def __init__(self, idle_timeout_seconds: float) -> None:
+        self.is_enabled = False
+        self.interval_seconds = DEFAULT_INTERVAL_SECONDS
+        self._idle_timeout_seconds = idle_timeout_seconds
+        self._next_opaque = _FIRST_OPAQUE
+        self._unanswered: int | None = None
+        self._sent_at: float | None = None
+        self._heard_at: float | None = None
+
+    def heard(self, now: float) -> None:
+        """Note that something came from the client."""
+        self._heard_at = now
+
+    def answered(self, opaque: int) -> bool:
+        """Take a NOOP answer; whether it is the one we wait for."""
+        if opaque != self._unanswered:
+            return False
+        self._unanswered = None
+        return True
+
+    def due(self, now: float) -> int | None:
+        """Return the opaque of the NOOP that must be sent now, if any."""
+        if not self.is_enabled:
+            return None
+        if self._sent_at is None:
+            self._sent_at = now  # the first one comes an interval after they were enabled
+        if self._unanswered is not None or now < self._sent_at + self._interval:
+            return None
+        self._sent_at = now
+        self._unanswered = self._next_opaque
+        self._next_opaque += 1
+        return self._unanswered
+
+    def is_dead(self, now: float) -> bool:
+        """Whether nothing came for longer than the idle timeout."""
+        return (
+            self.is_enabled
+            and self._heard_at is not None
+            and now - self._heard_at > self._idle_timeout_seconds
+        )
+
+    def next_deadline(self, now: float) -> float | None:
+        """Return when to ask again; None while NOOPs are off."""
+        if not self.is_enabled:
+            return None
+        idle_at = (self._heard_at if self._heard_at is not None else now) + (
+            self._idle_timeout_seconds
+        )
+        if self._unanswered is not None:
+            return idle_at
+        return min(idle_at, (self._sent_at if self._sent_at is not None else now) + self._interval)
+
+    @property
+    def _interval(self) -> float:
+        return max(self.interval_seconds, LEAST_INTERVAL_SECONDS)

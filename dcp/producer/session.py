@@ -1,0 +1,246 @@
+"""One connection, sans-I/O: frames and time go in, bytes come out.
+
+    feed(frame, now)      a request or an answer of the client
+    output(most, now)     what to write next: answers first, then NOOPs, then stream messages
+    next_deadline(now)    when to call output() even though nothing happened
+
+Who may say what: nothing but the handshake before authentication, DCP messages only after DCP_OPEN,
+authentication only before it. A frame with a malformed body is answered EINVAL; what breaks the
+protocol (a NOOP request, an answer nobody asked for) ends the connection, and only this one.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from dcp.errors import FrameError
+from dcp.producer.auth import SaslConversation
+from dcp.producer.bucket import Bucket
+from dcp.producer.dcp_connection import DcpConnection
+from dcp.wire import messages as m
+from dcp.wire.codec import decode, encode
+from dcp.wire.frame import Frame
+from dcp.wire.vocabulary import (
+    MAX_FRAME_BYTES,
+    MAX_UNAUTHENTICATED_FRAME_BYTES,
+    Datatype,
+    HelloFeature,
+    Magic,
+    Opcode,
+    ServerOpcode,
+    Status,
+)
+
+
+class Gate:
+    """Names of the conditions that a command may need."""
+
+    ANYBODY: Final = "anybody"
+    USER: Final = "user"
+    BUCKET: Final = "bucket"
+    DCP: Final = "dcp"
+
+
+class Handler(Protocol):
+    """A function that answers one command."""
+
+    def __call__(self, session: "Session", frame: Frame, body: m.Body, now: float, /) -> None:
+        """Act on ``body`` and reply through the session."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """Who may send a command, and what answers it."""
+
+    gate: str
+    handler: Handler
+    before_dcp_open: bool = False
+
+
+class Session:
+    """A client's connection to ``node``."""
+
+    def __init__(self, bucket: Bucket, node: int, commands: Mapping[int, Command]) -> None:
+        self._commands = commands
+        self.bucket = bucket
+        self.node = node
+        self.features: frozenset[int] = frozenset()
+        self.user: str | None = None
+        self.bucket_selected = False
+        self.sasl = SaslConversation(bucket.users)
+        self.dcp: DcpConnection | None = None
+        self.is_closing = False
+        self.on_close: Callable[[], None] = lambda: None
+        self._outbox: list[bytes] = []
+        self.outbox_bytes = 0
+        self._pushed_rev = bucket.map.rev
+        bucket.counters.connections_opened += 1
+
+    # --- input
+
+    @property
+    def max_frame_bytes(self) -> int:
+        """The largest frame that the client may send now."""
+        return MAX_FRAME_BYTES if self.user else MAX_UNAUTHENTICATED_FRAME_BYTES
+
+    def feed(self, frame: Frame, now: float) -> None:
+        """Act on one frame; what it leads to waits in ``output``."""
+        if self.is_closing:
+            return
+        if self.dcp is not None:
+            self.dcp.noop.heard(now)
+        if frame.magic.is_response:
+            self._feed_answer(frame)
+        elif frame.magic is not Magic.REQUEST:
+            self.abort()  # framing extras were not granted, server requests are ours to send
+        else:
+            self._feed_request(frame, now)
+
+    def _feed_answer(self, frame: Frame) -> None:
+        if frame.opcode != Opcode.DCP_NOOP or self.dcp is None:
+            return
+        if self.dcp.noop.answered(frame.opaque):
+            self.bucket.counters.noops_answered += 1
+        else:
+            self.abort()
+
+    def _feed_request(self, frame: Frame, now: float) -> None:
+        command = self._commands.get(frame.opcode)
+        if frame.opcode == Opcode.DCP_NOOP:
+            self.abort()
+        elif command is None:
+            self.refuse(frame, Status.UNKNOWN_COMMAND)
+        elif self._passes(command, frame):
+            try:
+                body = decode(frame)
+            except (FrameError, ValueError) as error:
+                self.refuse(frame, Status.EINVAL, str(error))
+            else:
+                command.handler(self, frame, body, now)
+
+    def _passes(self, command: Command, frame: Frame) -> bool:
+        """Check the command's gate; answer the frame when it does not pass."""
+        if command.gate == Gate.DCP and self.dcp is None:
+            self.refuse(frame, Status.EINVAL, "The command can only be sent on a DCP connection")
+        elif command.gate != Gate.ANYBODY and self.user is None:
+            self.refuse_access(frame, Status.EACCESS, "Not authenticated")
+        elif command.gate in (Gate.BUCKET, Gate.DCP) and not self.bucket_selected:
+            self.refuse(frame, Status.NO_BUCKET)
+        elif command.before_dcp_open and self.dcp is not None:
+            self.refuse(frame, Status.NOT_SUPPORTED)
+        else:
+            return True
+        return False
+
+    # --- answers
+
+    def reply(
+        self, frame: Frame, body: m.Body, *, status: int = 0, cas: int = 0, datatype: int = 0
+    ) -> None:
+        """Answer ``frame``."""
+        answer = encode(
+            body,
+            frame.opcode,
+            magic=Magic.RESPONSE,
+            status=status,
+            opaque=frame.opaque,
+            cas=cas,
+            datatype=datatype,
+        )
+        self._put(answer)
+
+    def refuse(self, frame: Frame, status: Status, context: str = "") -> None:
+        """Answer ``frame`` with an error, and its context as JSON when there is one."""
+        value = json.dumps({"error": {"context": context}}).encode() if context else b""
+        datatype = int(Datatype.JSON) if value else 0
+        self.reply(frame, m.Refusal(value), status=status, datatype=datatype)
+
+    def refuse_access(self, frame: Frame, status: Status, context: str = "") -> None:
+        """Refuse for lack of access: without XERROR the connection just closes."""
+        if HelloFeature.XERROR in self.features:
+            self.refuse(frame, status, context)
+        else:
+            self.abort()
+
+    def refuse_vbucket(self, frame: Frame) -> None:
+        """Answer NOT_MY_VBUCKET with the map in the body."""
+        config = self.bucket.map.as_json(self.node)
+        self.reply(
+            frame,
+            m.Refusal(config),
+            status=Status.NOT_MY_VBUCKET,
+            datatype=int(Datatype.JSON),
+        )
+
+    def abort(self) -> None:
+        """Close because of what the client sent, after the answers given so far."""
+        if not self.is_closing:
+            self.bucket.counters.connections_closed_for_errors += 1
+        self.close()
+
+    def close(self) -> None:
+        """Close once what waits has been written."""
+        self.is_closing = True
+        self.on_close()
+
+    def forget(self) -> None:
+        """Leave the bucket's registers; the connection is gone."""
+        self.is_closing = True
+        if self.dcp is not None:
+            self.bucket.close_dcp(self.dcp)
+
+    # --- output
+
+    def output(self, most_bytes: int, now: float) -> list[bytes | bytearray]:
+        """Return what to write next, in order; empty when there is nothing to write now."""
+        if self.dcp is not None and not self.is_closing:
+            self._keep_alive(self.dcp, now)
+        frames: list[bytes | bytearray] = list(self._outbox)
+        self._outbox.clear()
+        self.outbox_bytes = 0
+        if self.dcp is not None and not self.is_closing:
+            frames += self.dcp.next_frames(most_bytes)
+        return frames
+
+    def _keep_alive(self, dcp: DcpConnection, now: float) -> None:
+        opaque = dcp.noop.due(now)
+        if opaque is not None:
+            self.bucket.counters.noops_sent += 1
+            self._put(encode(m.Empty(), Opcode.DCP_NOOP, opaque=opaque))
+        if dcp.noop.is_dead(now):
+            self.abort()
+
+    def next_deadline(self, now: float) -> float | None:
+        """Return when ``output`` has something to do by time alone."""
+        return self.dcp.noop.next_deadline(now) if self.dcp is not None else None
+
+    def push_map(self) -> None:
+        """Send the cluster map to a client that asked for changes, if it is newer."""
+        wanted = {HelloFeature.DUPLEX, HelloFeature.CLUSTERMAP_CHANGE_NOTIFICATION}
+        cluster_map = self.bucket.map
+        if not self.bucket_selected or not wanted <= self.features:
+            return
+        if self._pushed_rev >= cluster_map.rev:
+            return
+        self._pushed_rev = cluster_map.rev
+        body = m.ClustermapNotification(
+            self.bucket.name.encode(), cluster_map.as_json(self.node), 1, cluster_map.rev
+        )
+        self._put(
+            encode(
+                body,
+                ServerOpcode.CLUSTERMAP_CHANGE_NOTIFICATION,
+                magic=Magic.SERVER_REQUEST,
+                datatype=int(Datatype.JSON),
+            )
+        )
+
+    def vbuckets_changed(self, vbuckets: set[int]) -> bool:
+        """Wake the streams of these vbuckets; whether this connection has any."""
+        return self.dcp is not None and self.dcp.vbuckets_changed(vbuckets)
+
+    def _put(self, frame: Frame) -> None:
+        data = frame.to_bytes()
+        self._outbox.append(data)
+        self.outbox_bytes += len(data)

@@ -1,0 +1,64 @@
+"""What a producer cluster is made of: sizes, names, users, and the limits of its connections."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from time import time
+from typing import Final
+
+from dcp.errors import ConfigError
+from dcp.types import U16_MAX
+
+WRITE_BYTES: Final = 512 * 1024
+"""How much of its streams a connection hands to the socket at once."""
+OUTBOX_BYTES: Final = 1024 * 1024
+"""Answers that may wait for a client which does not read; then its requests are not read either."""
+MAX_VBUCKETS: Final = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSettings:
+    """A cluster of ``nodes`` that share the vbuckets of one bucket.
+
+    ``ports`` gives one port per node, 0 for any free one. ``checkpoint_items``: a stream that
+    starts more seqnos behind than this reads a disk snapshot first, else a memory snapshot.
+    ``seed`` fixes vbucket uuids and the bucket's uuid; None makes them random.
+    ``expiry_pager_seconds`` 0 turns the background pager off (``expire_due`` remains).
+    ``record_seqnos`` keeps every sent seqno in the counters, 8 bytes each (for tests).
+    ``clock`` returns seconds since 1970.
+    """
+
+    nodes: int = 1
+    vbuckets: int = 64
+    bucket: str = "default"
+    users: Mapping[str, str] = field(
+        default_factory=lambda: {"Administrator": "password"}, repr=False
+    )
+    seed: int | None = None
+    checkpoint_items: int = 10_000
+    host: str = "127.0.0.1"
+    ports: tuple[int, ...] = ()
+    expiry_pager_seconds: float = 0.0
+    idle_timeout_seconds: float = 360.0
+    record_seqnos: bool = True
+    clock: Callable[[], float] = time
+
+    def __post_init__(self) -> None:
+        """Reject a cluster that cannot exist."""
+        if not 1 <= self.vbuckets <= MAX_VBUCKETS:
+            raise ConfigError(
+                f"producer vbuckets: found {self.vbuckets}, expected 1 to {MAX_VBUCKETS}"
+            )
+        if self.nodes < 1:
+            raise ConfigError(f"producer nodes: found {self.nodes}, expected at least 1")
+        if self.ports and len(self.ports) != self.nodes:
+            raise ConfigError(
+                f"producer ports: found {len(self.ports)} for {self.nodes} nodes, "
+                "expected one per node"
+            )
+        for port in self.ports:
+            if not 0 <= port <= U16_MAX:
+                raise ConfigError(f"producer port: found {port}, expected 0 to {U16_MAX}")
+        if not self.bucket:
+            raise ConfigError("producer bucket: found an empty name")
+        if not self.users:
+            raise ConfigError("producer users: found none, expected at least one name and password")

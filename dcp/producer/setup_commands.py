@@ -1,0 +1,196 @@
+"""Commands before and beside the data: HELLO, SASL, bucket, cluster map, version, statistics."""
+
+import json
+from typing import Final, cast
+
+from dcp.producer.auth import MECHANISMS, Accepted, Challenge, Outcome, Rejected
+from dcp.producer.error_map import ERROR_MAP
+from dcp.producer.session import Command, Gate, Session
+from dcp.producer.statistics import STATISTICS
+from dcp.wire import messages as m
+from dcp.wire.frame import Frame
+from dcp.wire.vocabulary import Datatype, HelloFeature, Opcode, Status
+
+VERSION: Final = b"7.6.2-0000"
+MANIFEST_UID: Final = 0
+MANIFEST: Final = json.dumps(
+    {
+        "uid": f"{MANIFEST_UID:x}",
+        "scopes": [
+            {
+                "name": "_default",
+                "uid": "0",
+                "collections": [{"name": "_default", "uid": "0"}],
+            }
+        ],
+    },
+    separators=(",", ":"),
+).encode()
+_JSON: Final = int(Datatype.JSON)
+
+GRANTED: Final = frozenset(
+    {
+        HelloFeature.TCP_NODELAY,
+        HelloFeature.MUTATION_SEQNO,
+        HelloFeature.XATTR,
+        HelloFeature.XERROR,
+        HelloFeature.SELECT_BUCKET,
+        HelloFeature.SNAPPY,
+        HelloFeature.JSON,
+        HelloFeature.DUPLEX,
+        HelloFeature.CLUSTERMAP_CHANGE_NOTIFICATION,
+        HelloFeature.COLLECTIONS,
+        HelloFeature.GET_CLUSTER_CONFIG_WITH_GIVEN_VERSION,
+    }
+)
+"""What we grant. Not those that let us answer in alternative framing or out of order."""
+
+
+def hello(session: Session, frame: Frame, body: m.Body, _: float) -> None:
+    """Grant what we have of what is asked; every HELLO begins anew."""
+    if len(frame.value) % 2:
+        session.refuse(frame, Status.EINVAL, "Request value must be of even length")
+        return
+    asked = cast("m.Hello", body).features
+    granted = tuple(dict.fromkeys(feature for feature in asked if feature in GRANTED))
+    pushes = HelloFeature.CLUSTERMAP_CHANGE_NOTIFICATION
+    if pushes in granted and HelloFeature.DUPLEX not in granted:
+        session.refuse(frame, Status.EINVAL, "Clustermap notifications need Duplex")
+        return
+    session.features = frozenset(granted)
+    session.reply(frame, m.HelloAnswer(granted))
+
+
+def sasl_mechanisms(session: Session, frame: Frame, _: m.Body, __: float) -> None:
+    """List the mechanisms, strongest first."""
+    session.reply(frame, m.Text(MECHANISMS))
+
+
+def sasl_auth(session: Session, frame: Frame, body: m.Body, _: float) -> None:
+    """Begin an authentication; an earlier one is void from here on."""
+    session.user = None
+    session.bucket_selected = False
+    request = cast("m.Sasl", body)
+    _sasl_outcome(session, frame, session.sasl.start(request.mechanism, request.payload))
+
+
+def sasl_step(session: Session, frame: Frame, body: m.Body, _: float) -> None:
+    """Go on with an authentication."""
+    request = cast("m.Sasl", body)
+    _sasl_outcome(session, frame, session.sasl.step(request.mechanism, request.payload))
+
+
+def _sasl_outcome(session: Session, frame: Frame, outcome: Outcome) -> None:
+    match outcome:
+        case Accepted(user, payload):
+            session.user = user
+            session.reply(frame, m.SaslAnswer(payload))
+        case Challenge(payload):
+            session.reply(frame, m.SaslAnswer(payload), status=Status.AUTH_CONTINUE)
+        case Rejected(reason):
+            session.refuse(frame, Status.AUTH_ERROR, reason)
+
+
+def select_bucket(session: Session, frame: Frame, body: m.Body, _: float) -> None:
+    """Select the one bucket there is; any other is refused as one without access."""
+    name = cast("m.SelectBucket", body).bucket
+    session.bucket_selected = name == session.bucket.name.encode()
+    if session.bucket_selected or name == b"@no bucket@":
+        session.reply(frame, m.Empty())
+    else:
+        session.refuse_access(frame, Status.EACCESS)
+
+
+def get_cluster_config(session: Session, frame: Frame, body: m.Body, _: float) -> None:
+    """Answer the map, or nothing when the client names this version or a newer one."""
+    known = cast("m.GetClusterConfig", body)
+    if session.bucket.map.is_known_to(known.epoch, known.rev):
+        session.reply(frame, m.Text(b""))
+    else:
+        session.reply(frame, m.Text(session.bucket.map.as_json(session.node)), datatype=_JSON)
+
+
+def version(session: Session, frame: Frame, _: m.Body, __: float) -> None:
+    """Answer a version that clients take for a modern server."""
+    session.reply(frame, m.Text(VERSION))
+
+
+def noop(session: Session, frame: Frame, _: m.Body, __: float) -> None:
+    """Answer the client's keep-alive."""
+    session.reply(frame, m.Empty())
+
+
+def quit_connection(session: Session, frame: Frame, _: m.Body, __: float) -> None:
+    """Answer, then close."""
+    session.reply(frame, m.Empty())
+    session.close()
+
+
+def error_map(session: Session, frame: Frame, _: m.Body, __: float) -> None:
+    """Answer the map of statuses to what a client may do about them."""
+    session.reply(frame, m.Text(ERROR_MAP), datatype=_JSON)
+
+
+def list_buckets(session: Session, frame: Frame, _: m.Body, __: float) -> None:
+    """List the one bucket."""
+    session.reply(frame, m.Text(session.bucket.name.encode()))
+
+
+def manifest(session: Session, frame: Frame, _: m.Body, __: float) -> None:
+    """Answer the collections manifest."""
+    session.reply(frame, m.Text(MANIFEST), datatype=_JSON)
+
+
+def collection_id(session: Session, frame: Frame, body: m.Body, _: float) -> None:
+    """Answer the id of a collection by its path."""
+    path = cast("m.GetId", body).path
+    if path in (b"_default._default", b".", b"_default.", b"._default"):
+        session.reply(frame, m.IdAnswer(MANIFEST_UID, 0))
+    else:
+        scope_known = path.split(b".")[0] in (b"", b"_default")
+        status = Status.UNKNOWN_COLLECTION if scope_known else Status.UNKNOWN_SCOPE
+        refuse_unknown_id(session, frame, status)
+
+
+def scope_id(session: Session, frame: Frame, body: m.Body, _: float) -> None:
+    """Answer the id of a scope by its name."""
+    if cast("m.GetId", body).path in (b"_default", b"_default.", b"", b"."):
+        session.reply(frame, m.IdAnswer(MANIFEST_UID, 0))
+    else:
+        refuse_unknown_id(session, frame, Status.UNKNOWN_SCOPE)
+
+
+def refuse_unknown_id(session: Session, frame: Frame, status: Status) -> None:
+    """Refuse an unknown collection or scope, with the manifest that does not know it."""
+    value = json.dumps({"manifest_uid": f"{MANIFEST_UID:x}"}).encode()
+    session.reply(frame, m.Refusal(value), status=status, datatype=_JSON)
+
+
+def stat(session: Session, frame: Frame, body: m.Body, _: float) -> None:
+    """Answer one statistic per frame, then an empty one."""
+    group = STATISTICS.get(cast("m.Stat", body).group)
+    if group is None:
+        session.refuse(frame, Status.KEY_ENOENT)
+        return
+    for name, value in group(session.bucket, session.node):
+        session.reply(frame, m.StatAnswer(name.encode(), str(value).encode()))
+    session.reply(frame, m.StatAnswer())
+
+
+SETUP_COMMANDS: Final = {
+    Opcode.HELLO: Command(Gate.ANYBODY, hello, before_dcp_open=True),
+    Opcode.SASL_LIST_MECHS: Command(Gate.ANYBODY, sasl_mechanisms, before_dcp_open=True),
+    Opcode.SASL_AUTH: Command(Gate.ANYBODY, sasl_auth, before_dcp_open=True),
+    Opcode.SASL_STEP: Command(Gate.ANYBODY, sasl_step, before_dcp_open=True),
+    Opcode.GET_ERROR_MAP: Command(Gate.ANYBODY, error_map),
+    Opcode.SELECT_BUCKET: Command(Gate.USER, select_bucket, before_dcp_open=True),
+    Opcode.LIST_BUCKETS: Command(Gate.USER, list_buckets),
+    Opcode.VERSION: Command(Gate.USER, version),
+    Opcode.NOOP: Command(Gate.USER, noop),
+    Opcode.QUIT: Command(Gate.USER, quit_connection),
+    Opcode.STAT: Command(Gate.BUCKET, stat),
+    Opcode.GET_CLUSTER_CONFIG: Command(Gate.BUCKET, get_cluster_config),
+    Opcode.GET_COLLECTIONS_MANIFEST: Command(Gate.BUCKET, manifest),
+    Opcode.GET_COLLECTION_ID: Command(Gate.BUCKET, collection_id),
+    Opcode.GET_SCOPE_ID: Command(Gate.BUCKET, scope_id),
+}

@@ -1,0 +1,60 @@
+"""Groups of statistics that STAT answers, named as kv_engine names them."""
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from dcp.producer.bucket import Bucket
+
+Statistic = tuple[str, int | str]
+
+
+def general(bucket: Bucket, node: int) -> Iterator[Statistic]:
+    """Return what a node is and how much it holds."""
+    owned = [bucket.vbuckets[vbucket] for vbucket in bucket.map.vbuckets_of(node)]
+    yield "bucket", bucket.name
+    yield "vb_active_num", len(owned)
+    yield "curr_versions", sum(v.history.high_seqno - v.history.base_seqno for v in owned)
+
+
+def vbucket_seqnos(bucket: Bucket, node: int) -> Iterator[Statistic]:
+    """Return seqnos and branch of every vbucket of the node."""
+    for vbucket in bucket.map.vbuckets_of(node):
+        state = bucket.vbuckets[vbucket]
+        yield f"vb_{vbucket}:high_seqno", state.history.high_seqno
+        yield f"vb_{vbucket}:purge_seqno", state.purge_seqno
+        yield f"vb_{vbucket}:uuid", state.failover_log.current_uuid
+
+
+def failovers(bucket: Bucket, node: int) -> Iterator[Statistic]:
+    """Return the failover log of every vbucket of the node."""
+    for vbucket in bucket.map.vbuckets_of(node):
+        entries = bucket.vbuckets[vbucket].failover_log.entries
+        yield f"vb_{vbucket}:num_entries", len(entries)
+        for index, entry in enumerate(entries):
+            yield f"vb_{vbucket}:{index}:id", entry.vb_uuid
+            yield f"vb_{vbucket}:{index}:seq", entry.seqno
+
+
+def dcp(bucket: Bucket, _: int) -> Iterator[Statistic]:
+    """Return flow control and streams of every DCP connection."""
+    yield "ep_dcp_producer_count", len(bucket.dcp_connections)
+    for name, connection in bucket.dcp_connections.items():
+        prefix = "eq_dcpq:" + name.decode("utf-8", "replace")
+        flow = connection.flow
+        yield f"{prefix}:flow_control", "enabled" if flow.window_bytes else "disabled"
+        if flow.window_bytes:
+            yield f"{prefix}:max_buffer_bytes", flow.window_bytes
+            yield f"{prefix}:unacked_bytes", flow.outstanding_bytes
+        yield f"{prefix}:total_bytes_sent", connection.bytes_sent
+        yield f"{prefix}:num_streams", len(connection.streams)
+        for vbucket, stream in connection.streams.items():
+            yield f"{prefix}:stream_{vbucket}_last_sent_seqno", stream.sent_seqno
+            yield f"{prefix}:stream_{vbucket}_end_seqno", stream.end_seqno
+
+
+STATISTICS: Final[dict[bytes, Callable[[Bucket, int], Iterator[Statistic]]]] = {
+    b"": general,
+    b"vbucket-seqno": vbucket_seqnos,
+    b"failovers": failovers,
+    b"dcp": dcp,
+}
