@@ -1,6 +1,7 @@
 """What the Delta history of a lake's tables tells: our commits, and other people's.
 
-Every commit of ours carries JSON in its user metadata: ``{"dcplake": {"lake": …, "writer": …, …}}``.
+Every commit of ours carries JSON in its user metadata:
+``{"dcplake": {"lake": …, "writer": …, …}}``.
 """
 
 import json

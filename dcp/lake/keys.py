@@ -4,7 +4,7 @@ Delta can neither cluster by BINARY nor keep statistics on it, so ``key`` is STR
 any 0..250 bytes. The rule (PostgreSQL's notation for bytes):
 
 * a key that is UTF-8 and does not begin with ``\x`` is itself;
-* any other key is ``\x`` and its bytes in lower-case hexadecimal, and ``key_bytes`` holds the bytes.
+* any other key is ``\x`` and its bytes in lower-case hexadecimal; ``key_bytes`` holds the bytes.
 
 No two keys share a string: what begins with ``\x`` is always the second form. NUL and the empty key
 are valid UTF-8 and stay themselves.

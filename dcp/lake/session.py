@@ -3,7 +3,7 @@
 Three cases, told apart here and nowhere else:
 
 * this Python process starts Spark itself: everything is set, and Spark's own output goes to a file;
-* ``spark-submit`` has started the JVM: its settings win, the Delta jars are added to its class path;
+* ``spark-submit`` has started the JVM: its settings win, the Delta jars join its class path;
 * a session exists already (a notebook, a Spark Connect client): only what a session may set is set.
 
 Why each setting: the tables below. ``docs/operations.md`` says what an operator may change.
@@ -149,14 +149,16 @@ def _start(
 
 
 def _start_jvm(settings: Mapping[str, str], log_file: Path) -> SparkSession:
-    """Start Spark with its standard output and error in ``log_file``: the JVM's own warnings too."""
+    """Start Spark; what its JVM prints, warnings of Java itself too, goes to ``log_file``."""
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
 
     conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
     try:
         with log_file.open("ab") as output:
-            gateway = launch_gateway(conf, {"stdout": output, "stderr": output})
+            gateway = launch_gateway(  # type: ignore[no-untyped-call]
+                conf, {"stdout": output, "stderr": output}
+            )
         SparkContext(conf=conf, gateway=gateway)
         return SparkSession.builder.getOrCreate()
     except (PySparkException, OSError) as error:
@@ -168,7 +170,7 @@ def _start_in_submitted_jvm(
 ) -> SparkSession:
     from pyspark import SparkConf, SparkContext
 
-    SparkContext._ensure_initialized()  # type: ignore[attr-defined]
+    SparkContext._ensure_initialized()
     conf = SparkConf()  # what spark-submit was given
     jars = _add_to_class_path(SparkContext._jvm, conf)
     ours = static_settings("", None) | {"spark.jars": ",".join(jars), "spark.app.name": app_name}

@@ -1,0 +1,40 @@
+"""Session settings that fence one statement and say in its commit whose it is.
+
+Delta reads them for *every* write of the session, so they are set for one statement and taken back
+whatever happens.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
+
+from pyspark.sql import SparkSession
+
+from dcp.lake.history import metadata_json
+
+_DELTA: Final = "spark.databricks.delta."
+
+
+@contextmanager
+def transaction(
+    spark: SparkSession, app_id: str, version: int, metadata: Mapping[str, Any]
+) -> Iterator[None]:
+    """Fence the statements within by (``app_id``, ``version``), which must be above the last one.
+
+    A statement whose version is stale does nothing and raises nothing: read the commit back.
+    The source of a MERGE within is read where it is needed, not copied to disk first: it must give
+    the same rows every time.
+    """
+    settings = {
+        _DELTA + "write.txnAppId": app_id,
+        _DELTA + "write.txnVersion": str(version),
+        _DELTA + "commitInfo.userMetadata": metadata_json(metadata),
+        _DELTA + "merge.materializeSource": "none",
+    }
+    try:
+        for key, value in settings.items():
+            spark.conf.set(key, value)
+        yield
+    finally:
+        for key in settings:
+            spark.conf.unset(key)

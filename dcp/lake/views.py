@@ -1,0 +1,87 @@
+"""Views of a lake for people who query it: documents, what is pending, positions, rounds.
+
+In a catalog schema they are made there, once; for a folder they are temporary views of the session.
+``rounds`` reads Delta's history, which no view can, so it is always a view of the session and shows
+the rounds up to its registration.
+
+    documents, documents_variant, docs_live    for ``docs``; with the suffix ``__scope__collection``
+                                               for the replica of another collection
+    pending_changes, positions, rounds
+"""
+
+from collections.abc import Sequence
+
+from pyspark.sql import DataFrame
+
+from dcp.lake.history import WHOLE, history
+from dcp.lake.sql import dotted, quoted
+from dcp.lake.tables import DOCS, LakeTables, ReplicaTable
+from dcp.lake.views_sql import (
+    docs_live_sql,
+    documents_sql,
+    documents_variant_sql,
+    pending_changes_sql,
+    positions_sql,
+    vbucket_of_sql,
+)
+
+
+def register_views(lake: LakeTables, replicas: Sequence[ReplicaTable] = (DOCS,)) -> list[str]:
+    """Make or renew all views and the function ``vbucket_of(key)``; return the views' names.
+
+    The replica tables must exist (`dcp.lake.tables.ensure_replica`).
+    """
+    views = lake_views(lake, replicas)
+    for name, query in views.items():
+        if lake.location.schema is not None:
+            view = f"{dotted(lake.location.schema)}.{quoted(name)}"
+            lake.spark.sql(f"CREATE OR REPLACE VIEW {view} AS {query}")
+        else:
+            lake.spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW {quoted(name)} AS {query}")
+    rounds(lake).createOrReplaceTempView("rounds")
+    lake.spark.sql(
+        "CREATE OR REPLACE TEMPORARY FUNCTION vbucket_of(key STRING) RETURNS INT "
+        f"RETURN {vbucket_of_sql(lake.identity.vbucket_count)}"
+    )
+    return [*views, "rounds"]
+
+
+def lake_views(lake: LakeTables, replicas: Sequence[ReplicaTable]) -> dict[str, str]:
+    """Return the query of each view, by its name."""
+    views: dict[str, str] = {}
+    for replica in replicas:
+        table_sql = lake.table_sql(replica.name)
+        suffix = replica.name.removeprefix(DOCS.name)
+        views["documents" + suffix] = documents_sql(table_sql)
+        views["documents_variant" + suffix] = documents_variant_sql(table_sql)
+        views["docs_live" + suffix] = docs_live_sql(table_sql, lake.changes_sql, replica)
+    views["pending_changes"] = pending_changes_sql(lake.changes_sql, replicas)
+    views["positions"] = positions_sql(lake.changes_sql)
+    return views
+
+
+def rounds(lake: LakeTables, limit: int = WHOLE) -> DataFrame:
+    """Return the rounds that the history still knows: number, version, time, size, vbuckets.
+
+    ``rows`` and ``bytes`` are what the commit wrote (bytes as stored), ``vbuckets`` how many of
+    them brought a document.
+    """
+    commits = [
+        (
+            commit.round,
+            commit.version,
+            commit.time,
+            int(commit.metrics.get("numOutputRows", "0")),
+            int(commit.metrics.get("numOutputBytes", "0")),
+        )
+        for commit in history(lake.spark, lake.changes_sql, limit)
+        if commit.round is not None
+    ]
+    frame = lake.spark.createDataFrame(
+        commits, "round BIGINT, version BIGINT, time TIMESTAMP, rows BIGINT, bytes BIGINT"
+    )
+    vbuckets = lake.spark.sql(
+        "SELECT round, count_if(position.last_data_round = round) AS vbuckets "
+        f"FROM {lake.changes_sql} WHERE kind = 'position' GROUP BY round"
+    )
+    return frame.join(vbuckets, "round", "left").orderBy("round")

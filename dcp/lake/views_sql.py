@@ -1,0 +1,148 @@
+"""The SQL of the lake's views. No Spark.
+
+All of them find the rounds they need by themselves, so that a view once made stays right.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from dcp.lake.apply_sql import ITEM_KINDS_SQL, MODIFIED_AT_SQL
+from dcp.lake.keys import ESCAPE_PREFIX
+from dcp.lake.schema import POSITION, REPLICA
+from dcp.lake.sql import quoted, string
+from dcp.lake.tables import ReplicaTable
+
+VARIANT_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Spark parses no larger text into a VARIANT."""
+
+JSON_DATATYPE_BIT: Final = 1
+
+_TEXT: Final = "try_validate_utf8(CAST(value AS STRING))"
+_METADATA: Final = (
+    "vbucket, key, key_bytes, seqno, vb_uuid, epoch, cas, rev, flags, expiry, datatype, xattrs"
+)
+
+
+def documents_sql(table_sql: str) -> str:
+    """Return the documents with their JSON as text; NULL where one is no JSON, ``value`` has it.
+
+    The JSON bit is the server's own finding (it parses what it stores); where the bit is not set
+    the text is parsed here.
+    """
+    return f"""
+SELECT {_METADATA}, modified_at,
+  CASE WHEN datatype & {JSON_DATATYPE_BIT} = {JSON_DATATYPE_BIT} THEN {_TEXT}
+       WHEN try_parse_json({_TEXT}) IS NOT NULL THEN {_TEXT} END AS document,
+  value
+FROM {table_sql}"""
+
+
+def documents_variant_sql(table_sql: str) -> str:
+    """Return the documents as VARIANT, and where that is NULL, why."""
+    return f"""
+SELECT {_METADATA}, modified_at, document,
+  CASE WHEN document IS NOT NULL THEN NULL
+       WHEN value IS NULL OR octet_length(value) = 0 THEN 'empty'
+       WHEN {_TEXT} IS NULL THEN 'not UTF-8'
+       WHEN octet_length(value) > {VARIANT_BYTES_MAX} THEN 'too large'
+       WHEN get_json_object({_TEXT}, '$') IS NULL THEN 'invalid JSON'
+       ELSE 'duplicate keys' END AS document_null_reason,
+  value
+FROM (SELECT *, try_parse_json({_TEXT}) AS document FROM {table_sql})"""
+
+
+def positions_sql(changes_sql: str) -> str:
+    """Return the newest position of every vbucket, one column for each field."""
+    fields = ", ".join(f"position.{quoted(field.name)}" for field in POSITION)
+    return f"""
+SELECT round, vbucket, epoch, {fields}
+FROM {changes_sql}
+WHERE kind = 'position' AND round = {_newest_round(changes_sql)}"""
+
+
+def pending_changes_sql(changes_sql: str, replicas: Sequence[ReplicaTable]) -> str:
+    """Return the live rows that are in the log and not yet in their replica table.
+
+    ``state`` is ``complete`` where an apply may publish the row, ``incomplete`` where it waits for
+    its snapshot's end.
+    """
+    branches = [
+        f"""
+SELECT {string(replica.name)} AS table, c.round, c.kind,
+  CASE WHEN c.seqno <= b.high THEN 'complete' ELSE 'incomplete' END AS state,
+  c.vbucket, c.epoch, c.key, c.key_bytes, c.seqno, c.vb_uuid, c.cas, c.rev, c.flags, c.expiry,
+  c.datatype, c.xattrs, c.value
+{_unapplied_rows(changes_sql, replica)}"""
+        for replica in replicas
+    ]
+    return "\nUNION ALL".join(branches)
+
+
+def docs_live_sql(table_sql: str, changes_sql: str, replica: ReplicaTable) -> str:
+    """Return the replica overlaid with the complete changes that are not applied yet.
+
+    The base round is the newest that the log's index of applies names. Where the index is behind
+    the table, the overlay holds changes that the table has already; they are the newest of their
+    keys, so the result is the same.
+    """
+    columns = ", ".join(quoted(name) for name in REPLICA.names)
+    row = ", ".join(
+        f"'modified_at', {MODIFIED_AT_SQL}" if name == "modified_at" else f"'{name}', c.{name}"
+        for name in REPLICA.names
+    )
+    overlay = f"""
+SELECT c.vbucket, c.key, max_by(c.kind, c.seqno) AS kind,
+  max_by(named_struct({row}), c.seqno) AS newest
+{_unapplied_rows(changes_sql, replica)} AND c.seqno <= b.high
+GROUP BY c.vbucket, c.key"""
+    newest = ", ".join(f"newest.{quoted(name)}" for name in REPLICA.names)
+    return f"""
+SELECT {columns} FROM {table_sql} t
+LEFT ANTI JOIN ({overlay}) o ON t.vbucket = o.vbucket AND t.key = o.key
+UNION ALL
+SELECT {newest} FROM ({overlay}) WHERE kind = 'mutation'"""
+
+
+def vbucket_of_sql(vbucket_count: int) -> str:
+    """Return the body of the SQL function ``vbucket_of(key)`` for values of the column ``key``.
+
+    Couchbase's CRC rule. On a literal it folds to a literal, so ``WHERE vbucket = vbucket_of('k')
+    AND key = 'k'`` reads the files of one vbucket only.
+    """
+    prefix = string(ESCAPE_PREFIX)
+    binary = (
+        f"CASE WHEN startswith(key, {prefix}) THEN unhex(substr(key, {len(ESCAPE_PREFIX) + 1})) "
+        "ELSE CAST(key AS BINARY) END"
+    )
+    return f"CAST((shiftright(crc32({binary}), 16) & 32767) % {int(vbucket_count)} AS INT)"
+
+
+def _newest_round(changes_sql: str) -> str:
+    return f"(SELECT max(round) FROM {changes_sql} WHERE kind = 'position')"
+
+
+def _unapplied_rows(changes_sql: str, replica: ReplicaTable) -> str:
+    """Return FROM … WHERE … for live document rows above what the replica holds (c, bounds b)."""
+    applied_round = (
+        f"(SELECT coalesce(max(applied.to_round), 0) FROM {changes_sql} "
+        f"WHERE kind = 'applied' AND applied.table = {string(replica.name)})"
+    )
+    applied = (
+        "SELECT vbucket, position.complete_seqno AS low, "
+        "coalesce(position.first_pending_round, round + 1) AS first_round "
+        f"FROM {changes_sql} WHERE kind = 'position' AND round = {applied_round}"
+    )
+    newest = (
+        "SELECT vbucket, position.complete_seqno AS high "
+        f"FROM {changes_sql} WHERE kind = 'position' AND round = {_newest_round(changes_sql)}"
+    )
+    return f"""
+FROM {changes_sql} c
+JOIN (SELECT vbucket, coalesce(low, 0) AS low, high
+      FROM ({newest}) LEFT JOIN ({applied}) USING (vbucket)) b
+  ON c.vbucket = b.vbucket AND c.seqno > b.low
+LEFT ANTI JOIN (SELECT vbucket, epoch, seqno FROM {changes_sql}
+                WHERE kind = 'rollback' AND seqno IS NOT NULL) f
+  ON f.vbucket = c.vbucket AND f.epoch > c.epoch AND c.seqno > f.seqno
+WHERE c.kind IN ({ITEM_KINDS_SQL}) AND c.collection_id = {replica.collection_id}
+  AND c.round >= coalesce((SELECT min(first_round) FROM ({applied})), 1)"""
