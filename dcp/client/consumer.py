@@ -61,7 +61,6 @@ from dcp.protocol.events import (
 from dcp.protocol.position import Position
 from dcp.types import FailoverLog
 
-
 _log = logging.getLogger(__name__)
 
 

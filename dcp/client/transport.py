@@ -72,7 +72,7 @@ class Transport:
         return cls(address, connected, read_buffer_bytes)
 
     def wait(self, timeout_seconds: float, *, reading: bool) -> bool:
-        """Wait for bytes (if ``reading``), room for queued ones or ``wake``; return whether to read."""
+        """Wait for bytes (if ``reading``), for room, or for ``wake``; return whether to read."""
         if reading and isinstance(self._socket, ssl.SSLSocket) and self._socket.pending():
             return True
         self._register(
