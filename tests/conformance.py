@@ -1,0 +1,67 @@
+"""Run case files against the product's code: ``python tests/conformance.py FILE…``.
+
+The format of a file is recognised by its content. Every failing case is printed with what was
+found and what was expected; the last line is ``N passed, M failed``; the exit code is 1 when any
+failed. A file that cannot be read or recognised, or that holds no case, is a failure.
+"""
+
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+if __package__ in (None, ""):  # run as a script: the repository's root is not on the path
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from tests.conformance_formats.case_file import CaseFile, CaseResult, Format
+from tests.conformance_formats.golden_frames import GoldenFrames
+from tests.conformance_formats.transcripts import Transcripts
+
+FORMATS: tuple[Format, ...] = (GoldenFrames(), Transcripts())
+"""What can be run; the first that recognises a file runs it."""
+
+
+def run_file(path: Path) -> Iterator[CaseResult]:
+    """Yield the results of all cases in a file; at least one."""
+    try:
+        file = CaseFile.read(path)
+    except (OSError, ValueError) as error:
+        yield CaseResult("file", (f"cannot be read: {error}",))
+        return
+    found = next((known for known in FORMATS if known.recognises(file)), None)
+    if found is None:
+        names = ", ".join(known.name for known in FORMATS)
+        yield CaseResult("file", (f"found an unknown format, expected one of: {names}",))
+        return
+    cases = 0
+    try:
+        for result in found.run(file):
+            cases += 1
+            yield result
+    except Exception as error:
+        yield CaseResult("file", (f"{found.name}: {type(error).__name__}: {error}",))
+        return
+    if not cases:
+        yield CaseResult("file", (f"{found.name}: found no case, expected at least one",))
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the files and return the exit code."""
+    if not arguments:
+        print("usage: python tests/conformance.py FILE…", file=sys.stderr)
+        return 2
+    passed = failed = 0
+    for argument in arguments:
+        for result in run_file(Path(argument)):
+            if not result.failures:
+                passed += 1
+                continue
+            failed += 1
+            print(f"FAILED {argument}: {result.name}")
+            for failure in result.failures:
+                print(f"    {failure}")
+    print(f"{passed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
