@@ -10,12 +10,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from dcp.errors import DcplakeError
+from dcp.errors import DcplakeError, QualityError
 from dcp.lake.quality import check_replica
 from dcp.lake.quality_suite import load_suite
-from dcp.lake.session import build_session
+from dcp.lake.run import lake_location, session
 from dcp.lake.settings_load import load_settings
-from dcp.lake.tables import LakeLocation, open_lake
+from dcp.lake.tables import open_lake
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -47,19 +47,13 @@ def _parser() -> argparse.ArgumentParser:
 def _run(arguments: argparse.Namespace) -> int:
     settings = load_settings(arguments.config)
     suite = load_suite(arguments.suite)
-    spark = build_session(
-        app_name="dcplake quality",
-        master=settings.spark.master,
-        driver_memory=settings.spark.driver_memory,
-        extra=settings.spark.conf,
-    )
-    schema = settings.lake.schema or None
-    lake = open_lake(spark, LakeLocation(None if schema else settings.lake.root, schema))
+    lake = open_lake(session(settings), lake_location(settings))
     reports = [check_replica(lake, table, suite) for table in arguments.table or ["docs"]]
     for report in reports:
         print(json.dumps(report.to_json()) if arguments.json else report, flush=True)
-    for report in reports:
-        report.raise_for_violations()
+    if failed := [result.name for report in reports for result in report.failed]:
+        print(f"dcplake quality: does not hold: {', '.join(failed)}", file=sys.stderr, flush=True)
+        return QualityError.exit_code
     return 0
 
 

@@ -10,7 +10,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from dcp.errors import ConfigError, LakeError
-from dcp.lake.history import WHOLE, history, reaches_creation
+from dcp.lake.applied import replica_status
 from dcp.lake.quality_engine import run_suite
 from dcp.lake.quality_report import QualityReport
 from dcp.lake.quality_suite import QualitySuite, load_suite
@@ -61,25 +61,21 @@ def newest_version(lake: LakeTables, table: str) -> ReplicaVersion:
         LakeError: there is no such table in the lake.
 
     """
-    if not replica_exists(lake, ReplicaTable(table, DOCS.collection_id)):
+    replica = ReplicaTable(table, DOCS.collection_id)
+    if not replica_exists(lake, replica):
         raise LakeError(
             f"{lake.location}: found no table {table}, expected a replica; replicate first"
         )
-    table_sql = lake.table_sql(table)
-    commits = history(lake.spark, table_sql)
-    if not reaches_creation(commits) and not any(commit.is_apply for commit in commits):
-        commits = history(lake.spark, table_sql, WHOLE)
-    applied_round = next((int(commit.ours["to"]) for commit in commits if commit.is_apply), 0)
-    version = commits[0].version
+    status = replica_status(lake, replica)
     return ReplicaVersion(
         table=table,
-        version=version,
-        applied_round=applied_round,
+        version=status.version,
+        applied_round=status.round,
         vbucket_count=lake.identity.vbucket_count,
-        rows_sql=f"SELECT * FROM {table_sql} VERSION AS OF {version}",
+        rows_sql=f"SELECT * FROM {lake.table_sql(table)} VERSION AS OF {status.version}",
         complete_sql=(
             f"SELECT vbucket, position.complete_seqno FROM {lake.changes_sql} "
-            f"WHERE round = {applied_round} AND kind = 'position'"
+            f"WHERE round = {status.round} AND kind = 'position'"
         ),
     )
 
