@@ -263,7 +263,7 @@ class ProducerCluster:
         try:
             loop.run_until_complete(self._open_nodes())
             self._loop = loop
-            self.bucket.on_change = lambda: loop.call_soon_threadsafe(self._spread_changes)
+            self.bucket.on_change = self._changes_are_waiting
         except OSError as error:
             failed.append(error)
             started.set()
@@ -301,6 +301,9 @@ class ProducerCluster:
         while True:
             await asyncio.sleep(interval_seconds)
             self.expire_due()
+
+    def _changes_are_waiting(self) -> None:
+        self._call_soon(self._spread_changes)
 
     def _spread_changes(self) -> None:
         with self.bucket.lock:

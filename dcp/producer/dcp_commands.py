@@ -1,5 +1,6 @@
 """Commands of DCP connections, and the seqno commands that any connection may send."""
 
+from itertools import pairwise
 from typing import Final, cast
 
 from dcp.producer.bucket import Vbucket
@@ -205,7 +206,7 @@ def observe_seqno(session: Session, frame: Frame, body: m.Body, _: float) -> Non
         session.reply(frame, m.ObserveSeqnoAnswer(0, vbucket.id, current, high, high))
         return
     entries = vbucket.failover_log.entries
-    for newer, older in zip(entries, entries[1:], strict=False):
+    for newer, older in pairwise(entries):
         if older.vb_uuid == asked:
             answer = m.ObserveSeqnoAnswer(1, vbucket.id, current, high, high, asked, newer.seqno)
             session.reply(frame, answer)
@@ -230,7 +231,7 @@ def _dcp(session: Session) -> DcpConnection:
     return session.dcp
 
 
-DCP_COMMANDS: Final = {
+DCP_COMMANDS: Final[dict[int, Command]] = {
     Opcode.DCP_OPEN: Command(Gate.BUCKET, dcp_open),
     Opcode.DCP_CONTROL: Command(Gate.DCP, dcp_control),
     Opcode.DCP_STREAM_REQ: Command(Gate.DCP, stream_request),

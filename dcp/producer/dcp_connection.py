@@ -82,7 +82,7 @@ class DcpConnection:
         return StreamSettings(self.flavour, self._bucket.settings.checkpoint_items, self.marker_v2)
 
     def is_streaming(self, vbucket: int) -> bool:
-        """Whether ``vbucket`` has a stream that still sends items; an ending one may be replaced."""
+        """Whether ``vbucket`` has a stream that sends items; an ending one may be replaced."""
         stream = self.streams.get(vbucket)
         return stream is not None and stream.state is StreamState.READING
 
@@ -111,7 +111,7 @@ class DcpConnection:
         return bool(streams)
 
     def next_frames(self, most_bytes: int) -> list[bytes | bytearray]:
-        """Return stream messages to send, about ``most_bytes`` or one message, whatever its size."""
+        """Return stream messages to send: about ``most_bytes``, or one message of any size."""
         frames: list[bytes | bytearray] = []
         left = most_bytes
         faults = self._bucket.faults

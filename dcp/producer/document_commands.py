@@ -131,7 +131,7 @@ def _negotiated(session: Session) -> int:
     return sum(bit for feature, bit in _BIT_OF_FEATURE.items() if feature in session.features)
 
 
-DOCUMENT_COMMANDS: Final = {
+DOCUMENT_COMMANDS: Final[dict[int, Command]] = {
     Opcode.GET: Command(Gate.BUCKET, get),
     Opcode.SET: Command(Gate.BUCKET, store),
     Opcode.ADD: Command(Gate.BUCKET, store),

@@ -19,13 +19,16 @@ from dcp.producer.values import (
     without_xattrs,
     xattr_section_bytes,
 )
-from dcp.producer.versions import Version
+from dcp.producer.versions import Content, Version
 from dcp.types import U32_MAX
 from dcp.wire.vocabulary import ALL_DATATYPE_BITS, MAX_KEY_BYTES, Datatype, Opcode, Status
 
 MAX_VALUE_BYTES: Final = 20 * 1024 * 1024
 MAX_XATTR_BYTES: Final = 1024 * 1024
 RELATIVE_EXPIRY_SECONDS: Final = 30 * 24 * 3600
+_JSON: Final = int(Datatype.JSON)
+_SNAPPY: Final = int(Datatype.SNAPPY)
+_XATTR: Final = int(Datatype.XATTR)
 
 
 class DocumentError(DcplakeError):
@@ -64,8 +67,8 @@ class Document:
     @property
     def body(self) -> bytes:
         """The document without snappy and without xattrs."""
-        value = without_snappy(self.value) if self.datatype & Datatype.SNAPPY else self.value
-        return without_xattrs(value) if self.datatype & Datatype.XATTR else value
+        value = without_snappy(self.value) if self.datatype & _SNAPPY else self.value
+        return without_xattrs(value) if self.datatype & _XATTR else value
 
 
 class DocumentStore:
@@ -143,14 +146,8 @@ class DocumentStore:
     def touch(self, key: bytes, expiry: int, now: float) -> Version:
         """Give a document another expiry; that is a mutation."""
         live = self.get(key, now)
-        return self._append(
-            key,
-            now,
-            value=live.value,
-            datatype=live.datatype,
-            flags=live.flags,
-            expiry=_absolute_expiry(expiry, now),
-        )
+        content = Content(live.value, live.datatype, live.flags, _absolute_expiry(expiry, now))
+        return self._append(key, now, content)
 
     def expire_due(self, now: float) -> int:
         """Turn every document whose expiry has come into an expiration; return how many."""
@@ -175,59 +172,35 @@ class DocumentStore:
     def _store(
         self, key: bytes, value: bytes, now: float, flags: int, expiry: int, datatype: int
     ) -> Version:
-        return self._append(
-            key,
-            now,
-            value=value,
-            datatype=checked_datatype(key, value, datatype),
-            flags=flags,
-            expiry=_absolute_expiry(expiry, now),
-        )
+        stored = checked_datatype(key, value, datatype)
+        if not 0 <= flags <= U32_MAX:
+            raise DocumentError(Status.EINVAL, f"flags: found {flags}, expected 0 to {U32_MAX}")
+        return self._append(key, now, Content(value, stored, flags, _absolute_expiry(expiry, now)))
 
     def _bury(self, live: Version, opcode: Opcode, now: float) -> Version:
+        """Append the tombstone of ``live``; it keeps the document's system xattrs."""
         value = b""
-        if live.datatype & Datatype.XATTR:
+        if live.datatype & _XATTR:
             stored = live.value
-            stored = without_snappy(stored) if live.datatype & Datatype.SNAPPY else stored
-            value = system_xattrs_only(stored)
-        return self._append(
-            live.key,
-            now,
-            opcode=opcode,
-            value=value,
-            datatype=int(Datatype.XATTR) if value else 0,
-            delete_time=int(now),
-        )
+            value = system_xattrs_only(
+                without_snappy(stored) if live.datatype & _SNAPPY else stored
+            )
+        content = Content(value, _XATTR if value else 0, opcode=int(opcode), delete_time=int(now))
+        return self._append(live.key, now, content)
 
-    def _append(
-        self,
-        key: bytes,
-        now: float,
-        *,
-        opcode: int = Opcode.DCP_MUTATION,
-        value: bytes,
-        datatype: int,
-        flags: int = 0,
-        expiry: int = 0,
-        delete_time: int = 0,
-    ) -> Version:
+    def _append(self, key: bytes, now: float, content: Content) -> Version:
         older = self.history.newest(key)
         version = Version(
             self.history.vbucket,
             key,
+            content,
             seqno=self.history.high_seqno + 1,
             rev=1 if older is None else older.rev + 1,
             cas=self.clock.next(now),
-            opcode=opcode,
-            value=value,
-            datatype=datatype,
-            flags=flags,
-            expiry=expiry,
-            delete_time=delete_time,
         )
         self.history.append(version)
-        if expiry:
-            heapq.heappush(self._due, (expiry, key))
+        if content.expiry:
+            heapq.heappush(self._due, (content.expiry, key))
         return version
 
 
@@ -242,10 +215,10 @@ def checked_datatype(key: bytes, value: bytes, datatype: int) -> int:
     if datatype & ~ALL_DATATYPE_BITS:
         raise DocumentError(Status.EINVAL, f"datatype: found {datatype:#04x}, expected 0 to 7")
     try:
-        plain = without_snappy(value) if datatype & Datatype.SNAPPY else value
-        section = xattr_section_bytes(plain) if datatype & Datatype.XATTR else 0
+        plain = without_snappy(value) if datatype & _SNAPPY else value
+        section = xattr_section_bytes(plain) if datatype & _XATTR else 0
     except ValueError as error:
-        status = Status.XATTR_EINVAL if datatype & Datatype.XATTR else Status.EINVAL
+        status = Status.XATTR_EINVAL if datatype & _XATTR else Status.EINVAL
         raise DocumentError(status, str(error)) from error
     if len(plain) - section > MAX_VALUE_BYTES or section > MAX_XATTR_BYTES:
         raise DocumentError(
@@ -253,8 +226,7 @@ def checked_datatype(key: bytes, value: bytes, datatype: int) -> int:
             f"value: found {len(plain) - section} bytes and {section} of xattrs, expected at most "
             f"{MAX_VALUE_BYTES} and {MAX_XATTR_BYTES}",
         )
-    json_bit = Datatype.JSON if is_json(plain[section:]) else Datatype.RAW
-    return int(datatype & ~Datatype.JSON | json_bit)
+    return datatype & ~_JSON | (_JSON if is_json(plain[section:]) else 0)
 
 
 def _check_cas(key: bytes, live: Version | None, cas: int) -> None:

@@ -12,9 +12,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from dcp.producer.versions import NEVER, Flavour, Version
+from dcp.producer.versions import NEVER, Content, Flavour, Version
 from dcp.types import vbucket_of
-from dcp.wire.vocabulary import Datatype, Opcode
+from dcp.wire.vocabulary import Datatype
 
 _DIGITS: Final = 10
 _LEAST_VALUE: Final = b'{"id":"' + b"0" * _DIGITS + b'","pad":""}'
@@ -65,7 +65,7 @@ class PreloadedSegment:
         frames = _encode(vbucket, ids, settings, first_seqno, first_cas)
         self.frame_bytes = frames.shape[1]
         self._frames = frames
-        self.buffer = memoryview(frames.reshape(-1)).cast("B")
+        self.buffer = frames.reshape(-1).data
         self._replaced_at: npt.NDArray[np.uint64] | None = None
 
     def __len__(self) -> int:
@@ -108,11 +108,10 @@ class PreloadedSegment:
         version = Version(
             self.vbucket,
             frame[key_at : key_at + self._key_bytes],
+            Content(frame[key_at + self._key_bytes :], int(Datatype.JSON)),
             seqno=self.seqno_of(row),
             rev=1,
             cas=int.from_bytes(frame[16:24]),
-            value=frame[key_at + self._key_bytes :],
-            datatype=int(Datatype.JSON),
         )
         if self._replaced_at is not None:
             version.replaced_at = int(self._replaced_at[row])
@@ -144,15 +143,14 @@ def _encode(
     first_cas: int,
 ) -> npt.NDArray[np.uint8]:
     """Fill one matrix row per document: header, extras, collection 0, key, JSON value."""
+    pad = b"x" * (settings.value_bytes - len(_LEAST_VALUE))
     template = Version(
         vbucket,
         settings.prefix + b"0" * _DIGITS,
+        Content(_LEAST_VALUE[:-2] + pad + b'"}', int(Datatype.JSON)),
         seqno=first_seqno,
         rev=1,
         cas=first_cas,
-        opcode=Opcode.DCP_MUTATION,
-        value=_LEAST_VALUE[:-2] + b"x" * (settings.value_bytes - len(_LEAST_VALUE)) + b'"}',
-        datatype=int(Datatype.JSON),
     )
     frame = b"".join(template.wire(int(Flavour.COLLECTIONS)))
     rows = np.arange(len(ids), dtype=np.uint64)

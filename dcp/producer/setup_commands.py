@@ -177,7 +177,7 @@ def stat(session: Session, frame: Frame, body: m.Body, _: float) -> None:
     session.reply(frame, m.StatAnswer())
 
 
-SETUP_COMMANDS: Final = {
+SETUP_COMMANDS: Final[dict[int, Command]] = {
     Opcode.HELLO: Command(Gate.ANYBODY, hello, before_dcp_open=True),
     Opcode.SASL_LIST_MECHS: Command(Gate.ANYBODY, sasl_mechanisms, before_dcp_open=True),
     Opcode.SASL_AUTH: Command(Gate.ANYBODY, sasl_auth, before_dcp_open=True),

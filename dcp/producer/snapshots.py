@@ -32,7 +32,7 @@ class Chunk:
         buffer: memoryview | None,
         parts: list[bytes],
     ) -> None:
-        """``ends[i]`` is the length of the first i frames; they lie in buffer, or two parts each."""
+        """``ends[i]`` is the length of the first i frames, in buffer or as two parts each."""
         self._ends = ends
         self._seqnos = seqnos
         self._buffer = buffer

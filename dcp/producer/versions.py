@@ -7,7 +7,7 @@ frame is 0; whoever sends it writes the stream's own at offset 12.
 
 from enum import IntFlag
 from struct import Struct
-from typing import Final
+from typing import Final, NamedTuple
 
 from dcp.producer.values import system_xattrs_only, without_snappy, without_xattrs, xattrs_only
 from dcp.types import U64_MAX
@@ -40,12 +40,32 @@ class Flavour(IntFlag):
     DELETED_USER_XATTRS = 0x80
 
 
-class Version:
-    """What one key held from ``seqno`` on, until ``replaced_at``.
+# Plain ints: an IntFlag operation costs as much as the rest of an encoding.
+_COLLECTIONS: Final = int(Flavour.COLLECTIONS)
+_NO_VALUE: Final = int(Flavour.NO_VALUE)
+_DELETE_TIMES: Final = int(Flavour.DELETE_TIMES)
+_RESHAPING: Final = _XATTR | _SNAPPY
+_MUTATION_OPCODE: Final = int(Opcode.DCP_MUTATION)
+_REQUEST: Final = int(Magic.REQUEST)
 
-    ``opcode`` is MUTATION, DELETION or EXPIRATION; ``value`` and ``datatype`` are as stored,
-    an xattr section included. ``delete_time`` is in seconds since 1970.
+
+class Content(NamedTuple):
+    """What a version holds: a document, or with another opcode than MUTATION its tombstone.
+
+    ``value`` and ``datatype`` are as stored, an xattr section included. ``expiry`` and
+    ``delete_time`` are in seconds since 1970, 0 is none.
     """
+
+    value: bytes = b""
+    datatype: int = 0
+    flags: int = 0
+    expiry: int = 0
+    opcode: int = _MUTATION_OPCODE
+    delete_time: int = 0
+
+
+class Version:
+    """What one key held from ``seqno`` on, until ``replaced_at``."""
 
     __slots__ = (
         "_wire",
@@ -64,38 +84,21 @@ class Version:
     )
 
     def __init__(
-        self,
-        vbucket: int,
-        key: bytes,
-        *,
-        seqno: int,
-        rev: int,
-        cas: int,
-        opcode: int = Opcode.DCP_MUTATION,
-        value: bytes = b"",
-        datatype: int = 0,
-        flags: int = 0,
-        expiry: int = 0,
-        delete_time: int = 0,
+        self, vbucket: int, key: bytes, content: Content, *, seqno: int, rev: int, cas: int
     ) -> None:
         self.vbucket = vbucket
         self.key = key
         self.seqno = seqno
         self.rev = rev
         self.cas = cas
-        self.opcode = int(opcode)
-        self.value = value
-        self.datatype = datatype
-        self.flags = flags
-        self.expiry = expiry
-        self.delete_time = delete_time
+        self.value, self.datatype, self.flags, self.expiry, self.opcode, self.delete_time = content
         self.replaced_at = NEVER
         self._wire: dict[int, tuple[bytes, bytes]] = {}
 
     @property
     def is_deleted(self) -> bool:
         """Whether the key holds no document from here on."""
-        return self.opcode != Opcode.DCP_MUTATION
+        return self.opcode != _MUTATION_OPCODE
 
     def wire(self, flavour: int) -> tuple[bytes, bytes]:
         """Return the frame for this flavour as (all before the value, value); opaque 0."""
@@ -107,20 +110,26 @@ class Version:
     def _encode(self, flavour: int) -> tuple[bytes, bytes]:
         value, datatype = self._value_for(flavour)
         opcode, extras = self._extras_for(flavour)
-        key = _DEFAULT_COLLECTION + self.key if flavour & Flavour.COLLECTIONS else self.key
-        body_bytes = len(extras) + len(key) + len(value)
+        key = _DEFAULT_COLLECTION + self.key if flavour & _COLLECTIONS else self.key
         head = _HEADER.pack(
-            Magic.REQUEST, opcode, len(key), len(extras), datatype, self.vbucket, body_bytes, 0,
+            _REQUEST,
+            opcode,
+            len(key),
+            len(extras),
+            datatype,
+            self.vbucket,
+            len(extras) + len(key) + len(value),
+            0,
             self.cas,
-        )  # fmt: skip
+        )
         return head + extras + key, value
 
     def _extras_for(self, flavour: int) -> tuple[int, bytes]:
         seqno, rev = self.seqno, self.rev
         if not self.is_deleted:
             extras = _MUTATION.pack(seqno, rev, self.flags, self.expiry, 0, 0, 0)
-            return Opcode.DCP_MUTATION, extras
-        if not flavour & Flavour.DELETE_TIMES:
+            return _MUTATION_OPCODE, extras
+        if not flavour & _DELETE_TIMES:
             return Opcode.DCP_DELETION, _DELETION.pack(seqno, rev, 0)
         if self.opcode == Opcode.DCP_EXPIRATION and flavour & Flavour.EXPIRY_OPCODE:
             return Opcode.DCP_EXPIRATION, _EXPIRATION.pack(seqno, rev, self.delete_time)
@@ -129,6 +138,8 @@ class Version:
     def _value_for(self, flavour: int) -> tuple[bytes, int]:
         """Shape the stored value: inflate, strip xattrs or the body, as the connection wants it."""
         value, datatype = self.value, self.datatype
+        if not datatype & _RESHAPING and not flavour & _NO_VALUE:
+            return value, datatype
         reshaped = datatype & _XATTR and (
             not flavour & Flavour.XATTRS or flavour & Flavour.NO_VALUE or self.is_deleted
         )

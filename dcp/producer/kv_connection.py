@@ -1,0 +1,136 @@
+"""One authenticated KV connection to one node, blocking, with pipelined requests."""
+
+import socket
+from collections.abc import Sequence
+from typing import Final
+
+from scramp import ScramClient, ScramException
+
+from dcp.errors import AuthenticationError, BucketError, NodeUnavailableError, RemoteProtocolError
+from dcp.wire import messages as m
+from dcp.wire.codec import decode, encode
+from dcp.wire.frame import Frame
+from dcp.wire.framing import FrameSplitter
+from dcp.wire.vocabulary import HelloFeature, Opcode, Status
+
+_READ_BYTES: Final = 256 * 1024
+_AGENT: Final = b"dcplake-kv"
+_FEATURES: Final = (
+    HelloFeature.XERROR,
+    HelloFeature.SELECT_BUCKET,
+    HelloFeature.JSON,
+)
+_SCRAM: Final = {
+    b"SCRAM-SHA512": "SCRAM-SHA-512",
+    b"SCRAM-SHA256": "SCRAM-SHA-256",
+    b"SCRAM-SHA1": "SCRAM-SHA-1",
+}
+
+
+class KvConnection:
+    """A socket whose answers come in the order of the requests."""
+
+    def __init__(self, host: str, port: int, timeout_seconds: float) -> None:
+        """Connect.
+
+        Raises:
+            NodeUnavailableError: the node cannot be reached.
+        """
+        self.name = f"{host}:{port}"
+        self._splitter = FrameSplitter()
+        self._received: list[Frame] = []
+        try:
+            self._socket = socket.create_connection((host, port), timeout_seconds)
+        except OSError as error:
+            raise NodeUnavailableError(f"KV node {self.name}: cannot connect: {error}") from error
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def close(self) -> None:
+        """Close the socket; harmless when it is closed."""
+        self._socket.close()
+
+    def log_in(self, user: str, password: str, bucket: str) -> None:
+        """Negotiate, authenticate with the strongest mechanism both know, select the bucket.
+
+        Raises:
+            AuthenticationError: user or password refused.
+            BucketError: no such bucket, or no access to it.
+        """
+        self.call(encode(m.Hello(_AGENT, _FEATURES), Opcode.HELLO))
+        offered = self.call(encode(m.Empty(), Opcode.SASL_LIST_MECHS)).value.split()
+        self._authenticate(user, password, offered)
+        answer = self.call(encode(m.SelectBucket(bucket.encode()), Opcode.SELECT_BUCKET))
+        if answer.status != Status.SUCCESS:
+            raise BucketError(
+                f"KV node {self.name}: bucket {bucket!r} refused with status {answer.status:#04x}"
+            )
+
+    def _authenticate(self, user: str, password: str, offered: Sequence[bytes]) -> None:
+        mechanism = next((name for name in _SCRAM if name in offered), b"PLAIN")
+        if mechanism == b"PLAIN":
+            payload = b"\0" + user.encode() + b"\0" + password.encode()
+            answer = self.call(encode(m.Sasl(mechanism, payload), Opcode.SASL_AUTH))
+        else:
+            answer = self._scram(mechanism, ScramClient([_SCRAM[mechanism]], user, password))
+        if answer.status != Status.SUCCESS:
+            raise AuthenticationError(
+                f"KV node {self.name}: user {user!r} refused with status {answer.status:#04x}"
+            )
+
+    def _scram(self, mechanism: bytes, client: ScramClient) -> Frame:
+        first = m.Sasl(mechanism, client.get_client_first().encode())
+        answer = self.call(encode(first, Opcode.SASL_AUTH))
+        if answer.status != Status.AUTH_CONTINUE:
+            return answer
+        try:
+            client.set_server_first(answer.value.decode())
+            final = m.Sasl(mechanism, client.get_client_final().encode())
+            answer = self.call(encode(final, Opcode.SASL_STEP))
+            if answer.status == Status.SUCCESS:
+                client.set_server_final(answer.value.decode())
+        except (ScramException, UnicodeDecodeError) as error:
+            raise AuthenticationError(f"KV node {self.name}: bad SCRAM answer") from error
+        return answer
+
+    def call(self, request: Frame) -> Frame:
+        """Send one request and return its answer."""
+        return self.call_all([request])[0]
+
+    def call_all(self, requests: Sequence[Frame]) -> list[Frame]:
+        """Send all requests, then read their answers."""
+        self.send(requests)
+        return self.receive(len(requests))
+
+    def send(self, requests: Sequence[Frame]) -> None:
+        """Send requests; ``receive`` as many answers afterwards."""
+        try:
+            self._socket.sendall(b"".join(request.to_bytes() for request in requests))
+        except OSError as error:
+            raise NodeUnavailableError(f"KV node {self.name}: cannot send: {error}") from error
+
+    def receive(self, count: int) -> list[Frame]:
+        """Return the next ``count`` answers; the waits are bounded by the socket's timeout."""
+        while len(self._received) < count:
+            try:
+                data = self._socket.recv(_READ_BYTES)
+            except OSError as error:
+                raise NodeUnavailableError(
+                    f"KV node {self.name}: waited for {count - len(self._received)} answers: "
+                    f"{error}"
+                ) from error
+            if not data:
+                raise NodeUnavailableError(f"KV node {self.name}: closed the connection")
+            block = self._splitter.feed(data)
+            self._received += [block.frame(index) for index in range(len(block))]
+        answers, self._received = self._received[:count], self._received[count:]
+        if not all(answer.magic.is_response for answer in answers):
+            raise RemoteProtocolError(f"KV node {self.name}: found a request among the answers")
+        return answers
+
+    def cluster_config(self) -> bytes:
+        """Return the cluster map's JSON."""
+        answer = self.call(encode(m.GetClusterConfig(), Opcode.GET_CLUSTER_CONFIG))
+        body = decode(answer)
+        if not isinstance(body, m.Text):
+            raise BucketError(f"KV node {self.name}: no cluster map: status {answer.status:#04x}")
+        return body.value

@@ -1,0 +1,50 @@
+"""A producer cluster as a process: says when it is ready, ends on SIGTERM or SIGINT."""
+
+import json
+import os
+import signal
+import sys
+from dataclasses import replace
+from threading import Event
+from typing import Final, TextIO
+
+from dcp.producer.cluster import ProducerCluster
+from dcp.producer.preload import PreloadSettings
+from dcp.producer.settings import ClusterSettings
+
+_EXPIRY_PAGER_SECONDS: Final = 1.0
+
+
+def serve(
+    settings: ClusterSettings,
+    *,
+    preload: PreloadSettings | None = None,
+    ready_to: TextIO | None = None,
+) -> None:
+    """Run a cluster until a signal; call it from the main thread.
+
+    Writes one JSON line (``seeds``, ``bucket``, ``pid``) to ``ready_to`` (default: standard output)
+    when clients can connect and ``preload`` is done.
+
+    Raises:
+        SourceError: a port cannot be opened.
+    """
+    pager = settings.expiry_pager_seconds or _EXPIRY_PAGER_SECONDS
+    settings = replace(settings, expiry_pager_seconds=pager, record_seqnos=False)
+    stop = Event()
+    previous = {
+        number: signal.signal(number, lambda *_: stop.set())
+        for number in (signal.SIGTERM, signal.SIGINT)
+    }
+    try:
+        with ProducerCluster(settings) as cluster:
+            if preload is not None:
+                cluster.preload(preload.count, preload.value_bytes, preload.prefix, preload.seed)
+            ready = {"seeds": cluster.seeds, "bucket": settings.bucket, "pid": os.getpid()}
+            stream = ready_to or sys.stdout
+            stream.write(json.dumps(ready) + "\n")
+            stream.flush()
+            stop.wait()
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
