@@ -30,9 +30,7 @@ Answerer = Callable[[Frame, m.Body], Frame | list[Frame] | None]
 def answer_to(request: Frame, body: m.Body | None = None, status: int = Status.SUCCESS) -> Frame:
     if body is None:
         body = m.Empty() if status == Status.SUCCESS else m.Refusal()
-    return encode(
-        body, request.opcode, magic=Magic.RESPONSE, opaque=request.opaque, status=status
-    )
+    return encode(body, request.opcode, magic=Magic.RESPONSE, opaque=request.opaque, status=status)
 
 
 class ScriptedServer:
@@ -138,9 +136,7 @@ def new_connection(
     )
 
 
-def converse(
-    connection: ClientConnection, server: ScriptedServer, now: float = 0.0
-) -> list[Event]:
+def converse(connection: ClientConnection, server: ScriptedServer, now: float = 0.0) -> list[Event]:
     """Carry bytes both ways until neither has more to say; return the client's events."""
     events: list[Event] = []
     while data := connection.bytes_to_send():
