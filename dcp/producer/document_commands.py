@@ -11,10 +11,11 @@ from dcp.producer.bucket import Vbucket
 from dcp.producer.documents import DocumentError, DocumentStore
 from dcp.producer.session import Command, Gate, Session
 from dcp.producer.setup_commands import refuse_unknown_id
-from dcp.producer.values import without_snappy, without_xattrs
+from dcp.producer.values import without_xattrs
 from dcp.producer.versions import Version
 from dcp.wire import messages as m
 from dcp.wire.frame import Frame
+from dcp.wire.snappy import inflate
 from dcp.wire.vocabulary import Datatype, HelloFeature, Opcode, Status
 
 _BIT_OF_FEATURE: Final = {
@@ -30,7 +31,7 @@ def get(session: Session, frame: Frame, _: m.Body, now: float) -> None:
     def answer(vbucket: Vbucket, key: bytes) -> None:
         version = session.bucket.write_to(vbucket, lambda documents: documents.get(key, now))
         value, datatype = version.value, version.datatype
-        plain = without_snappy(value) if datatype & Datatype.SNAPPY else value
+        plain = inflate(value) if datatype & Datatype.SNAPPY else value
         body = without_xattrs(plain) if datatype & Datatype.XATTR else plain
         shown = datatype & Datatype.JSON & _negotiated(session)
         session.reply(frame, m.GetAnswer(version.flags, body), cas=version.cas, datatype=shown)

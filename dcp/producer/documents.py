@@ -9,22 +9,17 @@ import heapq
 from dataclasses import dataclass
 from typing import Final
 
-from dcp.errors import DcplakeError
+from dcp.errors import DcplakeError, FrameError
 from dcp.producer.history import VbucketHistory
 from dcp.producer.hybrid_clock import HybridClock
-from dcp.producer.values import (
-    is_json,
-    system_xattrs_only,
-    without_snappy,
-    without_xattrs,
-    xattr_section_bytes,
-)
+from dcp.producer.values import is_json, system_xattrs_only, without_xattrs
 from dcp.producer.versions import Content, Version
 from dcp.types import U32_MAX
+from dcp.wire.snappy import inflate
 from dcp.wire.vocabulary import ALL_DATATYPE_BITS, MAX_KEY_BYTES, Datatype, Opcode, Status
+from dcp.wire.xattr import MAX_SYSTEM_BYTES
 
 MAX_VALUE_BYTES: Final = 20 * 1024 * 1024
-MAX_XATTR_BYTES: Final = 1024 * 1024
 RELATIVE_EXPIRY_SECONDS: Final = 30 * 24 * 3600
 _JSON: Final = int(Datatype.JSON)
 _SNAPPY: Final = int(Datatype.SNAPPY)
@@ -67,7 +62,7 @@ class Document:
     @property
     def body(self) -> bytes:
         """The document without snappy and without xattrs."""
-        value = without_snappy(self.value) if self.datatype & _SNAPPY else self.value
+        value = inflate(self.value) if self.datatype & _SNAPPY else self.value
         return without_xattrs(value) if self.datatype & _XATTR else value
 
 
@@ -182,9 +177,7 @@ class DocumentStore:
         value = b""
         if live.datatype & _XATTR:
             stored = live.value
-            value = system_xattrs_only(
-                without_snappy(stored) if live.datatype & _SNAPPY else stored
-            )
+            value = system_xattrs_only(inflate(stored) if live.datatype & _SNAPPY else stored)
         content = Content(value, _XATTR if value else 0, opcode=int(opcode), delete_time=int(now))
         return self._append(live.key, now, content)
 
@@ -215,18 +208,17 @@ def checked_datatype(key: bytes, value: bytes, datatype: int) -> int:
     if datatype & ~ALL_DATATYPE_BITS:
         raise DocumentError(Status.EINVAL, f"datatype: found {datatype:#04x}, expected 0 to 7")
     try:
-        plain = without_snappy(value) if datatype & _SNAPPY else value
-        section = xattr_section_bytes(plain) if datatype & _XATTR else 0
-    except ValueError as error:
+        plain = inflate(value) if datatype & _SNAPPY else value
+        body = without_xattrs(plain) if datatype & _XATTR else plain
+    except FrameError as error:
         status = Status.XATTR_EINVAL if datatype & _XATTR else Status.EINVAL
         raise DocumentError(status, str(error)) from error
-    if len(plain) - section > MAX_VALUE_BYTES or section > MAX_XATTR_BYTES:
+    most = MAX_VALUE_BYTES + (MAX_SYSTEM_BYTES if datatype & _XATTR else 0)
+    if len(plain) > most:
         raise DocumentError(
-            Status.E2BIG,
-            f"value: found {len(plain) - section} bytes and {section} of xattrs, expected at most "
-            f"{MAX_VALUE_BYTES} and {MAX_XATTR_BYTES}",
+            Status.E2BIG, f"value: found {len(plain)} bytes, expected at most {most}"
         )
-    return datatype & ~_JSON | (_JSON if is_json(plain[section:]) else 0)
+    return datatype & ~_JSON | (_JSON if is_json(body) else 0)
 
 
 def _check_cas(key: bytes, live: Version | None, cas: int) -> None:

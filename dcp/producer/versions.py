@@ -9,8 +9,9 @@ from enum import IntFlag
 from struct import Struct
 from typing import Final, NamedTuple
 
-from dcp.producer.values import system_xattrs_only, without_snappy, without_xattrs, xattrs_only
+from dcp.producer.values import system_xattrs_only, without_xattrs, xattrs_only
 from dcp.types import U64_MAX
+from dcp.wire.snappy import inflate
 from dcp.wire.vocabulary import Datatype, Magic, Opcode
 
 NEVER: Final = U64_MAX
@@ -144,7 +145,7 @@ class Version:
             not flavour & Flavour.XATTRS or flavour & Flavour.NO_VALUE or self.is_deleted
         )
         if datatype & _SNAPPY and (reshaped or not flavour & Flavour.SNAPPY):
-            value, datatype = without_snappy(value), datatype & ~_SNAPPY
+            value, datatype = inflate(value), datatype & ~_SNAPPY
         if datatype & _XATTR and not flavour & Flavour.XATTRS:
             value, datatype = without_xattrs(value), datatype & ~_XATTR
         elif datatype & _XATTR and self.is_deleted and not flavour & Flavour.DELETED_USER_XATTRS:
