@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dcp.lake.apply import AppliedVersion
+    from dcp.lake.applied import AppliedVersion
     from dcp.lake.plan import Idle, RoundPlan
     from dcp.lake.round import RoundReport
 

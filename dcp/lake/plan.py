@@ -17,6 +17,7 @@ from dcp.lake.vbucket_state import VbucketState
 
 if TYPE_CHECKING:
     from dcp.client.probe import ClusterView
+    from dcp.lake.applied import AppliedVersion
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +49,16 @@ class StreamPlan:
 
 @dataclass(frozen=True, slots=True)
 class TaskPlan:
-    """One Spark task: the vbuckets it streams, and the states it carries forward unchanged."""
+    """One Spark task: what it streams, and its share of what the round only writes down.
+
+    ``carried`` are states of vbuckets that no task streams; ``applied`` are replica versions that
+    the log does not list yet.
+    """
 
     index: int
     streams: tuple[StreamPlan, ...]
     carried: tuple[VbucketState, ...]
+    applied: "tuple[AppliedVersion, ...]" = ()
 
     @property
     def nodes(self) -> tuple[NodeAddress, ...]:
@@ -141,6 +147,7 @@ def plan_round(
     *,
     targets: Mapping[int, int] | None = None,
     skip: Mapping[int, LeftOut] | None = None,
+    applied: "Sequence[AppliedVersion]" = (),
 ) -> RoundPlan | Idle:
     """Plan the next round.
 
@@ -151,6 +158,7 @@ def plan_round(
         slots: how many tasks Spark runs at the same time.
         targets: seqnos to reach instead of the high seqnos (a run that ends there).
         skip: vbuckets not to stream now, with the reason to report.
+        applied: replica versions that the log does not list yet.
 
     """
     if slots < 1:
@@ -176,7 +184,7 @@ def plan_round(
     return RoundPlan(
         lake_id=position.lake_id,
         round=position.latest_round + 1,
-        tasks=_spread(streams, carried, min(slots, settings.tasks or slots)),
+        tasks=_spread(streams, carried, applied, min(slots, settings.tasks or slots)),
         left_out=tuple(left_out),
         target_bytes=settings.target_bytes,
         target_seconds=settings.target_seconds,
@@ -205,7 +213,10 @@ def _stream_or_reason(
 
 
 def _spread(
-    streams: Sequence[StreamPlan], carried: Sequence[VbucketState], slots: int
+    streams: Sequence[StreamPlan],
+    carried: Sequence[VbucketState],
+    applied: "Sequence[AppliedVersion]",
+    slots: int,
 ) -> tuple[TaskPlan, ...]:
     """Give the largest backlogs first, node by node in turn, always to the least loaded task."""
     count = min(slots, len(streams))
@@ -217,7 +228,12 @@ def _spread(
         shares[index].append(stream)
         heappush(loads, (backlog + stream.backlog, streams_there + 1, index))
     return tuple(
-        TaskPlan(index, tuple(sorted(share, key=_longest_waiting)), tuple(carried[index::count]))
+        TaskPlan(
+            index,
+            tuple(sorted(share, key=_longest_waiting)),
+            tuple(carried[index::count]),
+            tuple(applied[index::count]),
+        )
         for index, share in enumerate(shares)
     )
 

@@ -1,0 +1,90 @@
+"""What a task received of one vbucket: counted, ended for a reason, turned into its state."""
+
+import json
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from dcp.client.addresses import NodeAddress
+from dcp.lake.plan import StreamPlan
+from dcp.lake.vbucket_state import VbucketState
+from dcp.protocol.position import Position
+from dcp.types import FailoverLog
+
+
+class Outcome(StrEnum):
+    """Why a vbucket's part of a round ended; a ``status`` row tells it."""
+
+    REACHED = "reached"
+    """The target seqno was reached, and the end of its snapshot."""
+    CAUGHT_UP = "caught_up"
+    """At a snapshot's end below the target, and the node had nothing more for us."""
+    BUDGET = "budget"
+    """The task's bytes or seconds were used up; the next round goes on from here."""
+    ROLLBACK = "rollback"
+    """The producer ordered a rollback."""
+    STOPPED = "stopped"
+    """The source failed; ``reason`` and ``detail`` say how."""
+
+
+@dataclass(slots=True)
+class Receipt:
+    """One vbucket in one task of a round."""
+
+    plan: StreamPlan
+    position: Position
+    failover_log: FailoverLog | None = None
+    purge_seqno: int | None = None
+    node: NodeAddress | None = None
+    opened_at: float | None = None
+    rows: int = 0
+    frame_bytes: int = 0
+    outcome: Outcome | None = None
+    reason: str = ""
+    detail: str = ""
+
+    @classmethod
+    def of(cls, plan: StreamPlan) -> "Receipt":
+        """Return the receipt of a stream that has brought nothing yet."""
+        return cls(plan, plan.state.position)
+
+    @property
+    def target_reached(self) -> bool:
+        """Whether the end of a snapshot at or beyond the target was reached."""
+        return self.position.complete_seqno >= self.plan.target_seqno
+
+    def end(self, outcome: Outcome, reason: str = "", detail: str = "") -> None:
+        """Note why this vbucket gets no more in this round."""
+        self.outcome, self.reason, self.detail = outcome, reason, detail
+
+    def state(self, round_number: int) -> VbucketState:
+        """Return the vbucket's state after the round."""
+        caught_up = None
+        if self.outcome in (Outcome.REACHED, Outcome.CAUGHT_UP):
+            caught_up = max(
+                self.plan.target_seqno,
+                self.position.complete_seqno,
+                self.plan.state.caught_up_seqno,
+            )
+        return self.plan.state.advanced(
+            round_number,
+            self.position,
+            brought_rows=self.rows > 0,
+            failover_log=self.failover_log,
+            caught_up_seqno=caught_up,
+            purge_seqno=self.purge_seqno,
+        )
+
+    def status(self) -> str:
+        """Return the ``detail`` of the status row, JSON."""
+        told: dict[str, Any] = {
+            "outcome": str(self.outcome),
+            "rows": self.rows,
+            "bytes": self.frame_bytes,
+            "seqno": self.position.seqno,
+            "complete_seqno": self.position.complete_seqno,
+            "target_seqno": self.plan.target_seqno,
+        }
+        if self.reason:
+            told |= {"reason": self.reason, "detail": self.detail}
+        return json.dumps(told)

@@ -1,0 +1,359 @@
+"""The executor's side of a round: streams to Arrow batches, the positions last.
+
+Runs inside ``mapInArrow``, one call for each task of the plan. A batch's bytes are released to flow
+control when Spark asks for the next batch, that is, when it has taken this one; until then the
+node may send only the rest of the window. Whatever goes wrong at the source ends a vbucket with a
+``status`` row and never the task, so that one dead node does not discard what another sent. Only a
+refused password or bucket fails the task: no other node would answer differently.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from dcp.client.addresses import NodeAddress
+from dcp.client.consumer import Consumer
+from dcp.client.consumer_events import VbucketStopped
+from dcp.client.delivery import Delivery
+from dcp.client.settings import ConsumerSettings
+from dcp.client.vbucket_track import StreamStart
+from dcp.errors import AuthenticationError, BucketError
+from dcp.lake.applied import applied_to_batch
+from dcp.lake.batches import BatchBuilder
+from dcp.lake.histories import Histories
+from dcp.lake.plan import RoundPlan, TaskPlan
+from dcp.lake.receipt import Outcome, Receipt
+from dcp.lake.settings import FlowControlSettings
+from dcp.lake.stop_points import reached
+from dcp.lake.system_events import system_event_text
+from dcp.lake.task_errors import TaskError
+from dcp.lake.vbucket_state import failover_rows, states_to_batch
+from dcp.protocol.credentials import Credentials
+from dcp.protocol.events import (
+    Event,
+    FailoverLogReceived,
+    Items,
+    RollbackOrdered,
+    SeqnoAdvanced,
+    SnapshotCompleted,
+    SnapshotStarted,
+    StreamOpened,
+    SystemEventReceived,
+)
+from dcp.types import U16_MAX
+
+_LONGEST_WAIT_SECONDS: Final = 0.25
+"""How late a deadline of ours may be noticed."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceAccess:
+    """What a task needs beside the plan; it holds the password and is therefore no part of it."""
+
+    seeds: tuple[str, ...]
+    consumer: ConsumerSettings
+    credentials: Credentials
+    flow_control: FlowControlSettings
+    quiet_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What one task may receive before it ends its part."""
+
+    target_bytes: int
+    target_seconds: float
+
+
+def receive_function(
+    plan: RoundPlan, access: SourceAccess
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return the function for ``spark.range(0, tasks, 1, tasks).mapInArrow``."""
+    budget = Budget(plan.target_bytes, plan.target_seconds)
+
+    def receive(indices: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in indices:
+            for index in batch.column(0).to_pylist():
+                name = f"dcplake-{plan.lake_id[:8]}-r{plan.round}-t{index}.{_attempt()}"
+                task = TaskReceiver(plan.tasks[index], plan.round, budget, access, name)
+                yield from task.batches()
+
+    return receive
+
+
+def _attempt() -> int:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return 0 if context is None else context.attemptNumber()
+
+
+class TaskReceiver:
+    """Streams the vbuckets of one task until each has its outcome."""
+
+    def __init__(
+        self,
+        plan: TaskPlan,
+        round_number: int,
+        budget: Budget,
+        access: SourceAccess,
+        name: str,
+    ) -> None:
+        self._plan = plan
+        self._round = round_number
+        self._budget = budget
+        self._access = access
+        self._name = name
+        self._histories = Histories()
+        self._receipts = {stream.vbucket: Receipt.of(stream) for stream in plan.streams}
+        self._open = set(self._receipts)
+        self._is_open = np.zeros(U16_MAX + 1, np.bool_)
+        self._rows_of = np.zeros(U16_MAX + 1, np.int64)
+        self._bytes_of = np.zeros(U16_MAX + 1, np.int64)
+        self._server_logs: dict[int, list[dict[str, int]]] = {}
+        self._last_heard: dict[NodeAddress | None, float] = {}
+        self._received_bytes = 0
+        self._held: list[Delivery] = []
+        self._held_since = 0.0
+        self._batches = BatchBuilder(round_number, self._histories, access.flow_control.batch_rows)
+        flow = access.flow_control
+        self._flush_bytes = min(flow.batch_bytes, flow.window_bytes // 2)
+        for stream in plan.streams:
+            self._is_open[stream.vbucket] = True
+            self._histories.set_epoch(stream.vbucket, stream.state.epoch)
+            if stream.state.failover_log is not None:
+                self._histories.set_log(stream.vbucket, stream.state.failover_log)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of all streams, then status and position rows.
+
+        Raises:
+            TaskError: user, password or bucket were refused.
+
+        """
+        try:
+            if self._receipts:
+                yield from self._stream()
+        except (AuthenticationError, BucketError) as error:
+            raise TaskError(error) from None
+        yield from self._closing_rows()
+
+    def _stream(self) -> Iterator[pa.RecordBatch]:
+        consumer = Consumer(
+            [
+                StreamStart(
+                    stream.vbucket, stream.node, stream.state.position, stream.state.failover_log
+                )
+                for stream in self._plan.streams
+            ],
+            self._access.seeds,
+            self._access.consumer,
+            self._access.credentials,
+            self._name,
+        )
+        try:
+            end = monotonic() + self._budget.target_seconds
+            while self._open and monotonic() < end:
+                if self._received_bytes >= self._budget.target_bytes:
+                    break
+                delivery = consumer.next(self._wait_seconds(end))
+                if delivery is not None:
+                    self._take(delivery, consumer)
+                self._end_quiet_vbuckets(consumer)
+                if self._batch_is_due():
+                    yield from self._hand_over(consumer)
+            for vbucket in sorted(self._open):
+                self._end(self._receipts[vbucket], Outcome.BUDGET)
+            yield from self._hand_over(consumer)
+        finally:
+            consumer.close()
+
+    # What arrives
+
+    def _take(self, delivery: Delivery, consumer: Consumer) -> None:
+        now = monotonic()
+        self._last_heard[delivery.node] = now
+        self._received_bytes += delivery.frame_bytes
+        if not self._held:
+            self._held_since = now
+        self._held.append(delivery)
+        self._batches.held_bytes += delivery.frame_bytes
+        # Failover logs first: the rows and the rollback of the same delivery need them.
+        for event in delivery.events:
+            if isinstance(event, StreamOpened) and event.vbucket in self._open:
+                self._opened(event, delivery.node, now)
+            elif isinstance(event, FailoverLogReceived) and event.failover_log is not None:
+                self._server_logs[event.vbucket] = failover_rows(event.failover_log)
+        for event in delivery.events:
+            self._handle(event)
+        for vbucket, position in delivery.positions.items():
+            if vbucket in self._open:
+                receipt = self._receipts[vbucket]
+                receipt.position = position
+                if receipt.target_reached:
+                    self._end(receipt, Outcome.REACHED, consumer=consumer)
+
+    def _opened(self, event: StreamOpened, node: NodeAddress | None, now: float) -> None:
+        receipt = self._receipts[event.vbucket]
+        receipt.failover_log = event.failover_log
+        receipt.node, receipt.opened_at = node, now
+        self._histories.set_log(event.vbucket, event.failover_log)
+
+    def _handle(self, event: Event) -> None:
+        if isinstance(event, Items):
+            self._items(event)
+            return
+        vbucket = getattr(event, "vbucket", None)
+        if vbucket in self._open and (handler := _HANDLERS.get(type(event))) is not None:
+            handler(self, event)
+
+    def _items(self, event: Items) -> None:
+        columns = event.columns
+        wanted = self._is_open[columns.vbucket]
+        if not wanted.all():
+            columns = columns.take(np.flatnonzero(wanted))
+        if len(columns) == 0:
+            return
+        np.add.at(self._rows_of, columns.vbucket, 1)
+        np.add.at(self._bytes_of, columns.vbucket, columns.frame_bytes)
+        self._batches.add_items(columns)
+
+    def _snapshot_started(self, event: SnapshotStarted) -> None:
+        if event.purge_seqno is not None:
+            self._receipts[event.vbucket].purge_seqno = event.purge_seqno
+        self._batches.add_event(
+            "snapshot_marker",
+            event.vbucket,
+            snap_start=event.snapshot.start,
+            snap_end=event.snapshot.end,
+            snap_flags=event.flags,
+        )
+
+    def _at_seqno(self, kind: str, vbucket: int, seqno: int, detail: str | None = None) -> None:
+        uuid = self._histories.uuid(vbucket, seqno)
+        self._batches.add_event(kind, vbucket, seqno=seqno, vb_uuid=uuid, detail=detail)
+
+    def _snapshot_completed(self, event: SnapshotCompleted) -> None:
+        self._at_seqno("complete", event.vbucket, event.seqno)
+
+    def _seqno_advanced(self, event: SeqnoAdvanced) -> None:
+        self._at_seqno("seqno_advanced", event.vbucket, event.seqno)
+
+    def _system_event(self, event: SystemEventReceived) -> None:
+        self._at_seqno("system_event", event.vbucket, event.seqno, system_event_text(event))
+
+    def _rollback(self, event: RollbackOrdered) -> None:
+        self._batches.add_event(
+            "rollback",
+            event.vbucket,
+            rollback={
+                "from_seqno": event.requested.seqno,
+                "to_seqno": event.seqno,
+                "from_vb_uuid": event.requested.vb_uuid,
+                "failover_log": self._server_logs.get(event.vbucket),
+            },
+        )
+        self._end(
+            self._receipts[event.vbucket],
+            Outcome.ROLLBACK,
+            "rollback",
+            f"the producer ordered a rollback from seqno {event.requested.seqno} "
+            f"(branch {event.requested.vb_uuid:016x}) to {event.seqno}",
+        )
+
+    def _stopped(self, event: VbucketStopped) -> None:
+        self._end(self._receipts[event.vbucket], Outcome.STOPPED, str(event.reason), event.detail)
+
+    # When a vbucket ends
+
+    def _end(
+        self,
+        receipt: Receipt,
+        outcome: Outcome,
+        reason: str = "",
+        detail: str = "",
+        consumer: Consumer | None = None,
+    ) -> None:
+        vbucket = receipt.plan.vbucket
+        receipt.end(outcome, reason, detail)
+        self._open.discard(vbucket)
+        self._is_open[vbucket] = False
+        if consumer is not None:
+            consumer.stop_stream(vbucket)
+
+    def _end_quiet_vbuckets(self, consumer: Consumer) -> None:
+        """End what is at a snapshot's end and hears nothing; tell of what waits for an end."""
+        if self._held:  # a node may be waiting for these bytes to be released
+            return
+        now = monotonic()
+        for vbucket in list(self._open):
+            receipt = self._receipts[vbucket]
+            if receipt.opened_at is None:
+                continue
+            heard = max(receipt.opened_at, self._last_heard.get(receipt.node, 0.0))
+            silent_seconds = now - heard
+            if receipt.position.is_complete:
+                if silent_seconds >= self._access.quiet_seconds:
+                    self._end(receipt, Outcome.CAUGHT_UP, consumer=consumer)
+            elif silent_seconds >= self._access.consumer.node_deadline_seconds:
+                self._end(
+                    receipt,
+                    Outcome.STOPPED,
+                    "waiting for snapshot end",
+                    f"{receipt.node} sent nothing for {silent_seconds:.1f} s at seqno "
+                    f"{receipt.position.seqno} of a snapshot that ends at "
+                    f"{receipt.position.snap_end}",
+                    consumer,
+                )
+
+    # What goes to Spark
+
+    def _wait_seconds(self, end: float) -> float:
+        deadline = min(end, monotonic() + _LONGEST_WAIT_SECONDS)
+        if self._held:
+            due = self._held_since + self._access.flow_control.batch_seconds
+            deadline = min(deadline, due)
+        return max(0.0, deadline - monotonic())
+
+    def _batch_is_due(self) -> bool:
+        if not self._held:
+            return False
+        return (
+            self._batches.rows == 0
+            or self._batches.rows >= self._access.flow_control.batch_rows
+            or self._batches.held_bytes >= self._flush_bytes
+            or monotonic() >= self._held_since + self._access.flow_control.batch_seconds
+        )
+
+    def _hand_over(self, consumer: Consumer) -> Iterator[pa.RecordBatch]:
+        held, self._held = self._held, []
+        for batch in self._batches.flush():
+            yield batch
+            reached("round.received")
+        for delivery in held:
+            consumer.release(delivery)
+
+    def _closing_rows(self) -> Iterator[pa.RecordBatch]:
+        for vbucket, receipt in self._receipts.items():
+            receipt.rows = int(self._rows_of[vbucket])
+            receipt.frame_bytes = int(self._bytes_of[vbucket])
+            self._batches.add_event("status", vbucket, detail=receipt.status())
+        yield from self._batches.flush()
+        states = [receipt.state(self._round) for receipt in self._receipts.values()]
+        yield states_to_batch([*states, *self._plan.carried], self._round)
+        if self._plan.applied:
+            yield applied_to_batch(self._plan.applied, self._round)
+
+
+_HANDLERS: Final[dict[type[Event], Callable[[TaskReceiver, Any], None]]] = {
+    SnapshotStarted: TaskReceiver._snapshot_started,
+    SnapshotCompleted: TaskReceiver._snapshot_completed,
+    SeqnoAdvanced: TaskReceiver._seqno_advanced,
+    SystemEventReceived: TaskReceiver._system_event,
+    RollbackOrdered: TaskReceiver._rollback,
+    VbucketStopped: TaskReceiver._stopped,
+}

@@ -1,0 +1,161 @@
+"""One round: receive what the plan says, commit it in one append, read back what happened."""
+
+import json
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any
+
+from dcp.lake.changes import append_round
+from dcp.lake.plan import LeftOut, RoundPlan
+from dcp.lake.plan_text import left_out_json, left_out_lines, number_ranges
+from dcp.lake.receipt import Outcome
+from dcp.lake.receive import SourceAccess, receive_function
+from dcp.lake.schema import CHANGES, spark_ddl
+from dcp.lake.stop_points import reached
+from dcp.lake.tables import LakeTables
+from dcp.lake.task_errors import original_error
+
+
+@dataclass(frozen=True, slots=True)
+class VbucketReport:
+    """What a round did for one vbucket, as its ``status`` row tells."""
+
+    vbucket: int
+    outcome: Outcome
+    rows: int
+    frame_bytes: int
+    seqno: int
+    complete_seqno: int
+    target_seqno: int
+    reason: str = ""
+    detail: str = ""
+
+    @property
+    def failed(self) -> bool:
+        """Whether the source kept it from going on."""
+        return self.outcome in (Outcome.ROLLBACK, Outcome.STOPPED)
+
+    @classmethod
+    def parse(cls, vbucket: int, status: str) -> "VbucketReport":
+        """Read the ``detail`` of a status row."""
+        told = json.loads(status)
+        return cls(
+            vbucket=vbucket,
+            outcome=Outcome(told["outcome"]),
+            rows=told["rows"],
+            frame_bytes=told["bytes"],
+            seqno=told["seqno"],
+            complete_seqno=told["complete_seqno"],
+            target_seqno=told["target_seqno"],
+            reason=told.get("reason", ""),
+            detail=told.get("detail", ""),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return this as a JSON object."""
+        return {
+            "vbucket": self.vbucket,
+            "outcome": str(self.outcome),
+            "rows": self.rows,
+            "bytes": self.frame_bytes,
+            "seqno": self.seqno,
+            "complete_seqno": self.complete_seqno,
+            "target_seqno": self.target_seqno,
+            "reason": self.reason,
+            "detail": self.detail,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class RoundReport:
+    """What a committed round brought."""
+
+    round: int
+    version: int
+    seconds: float
+    vbuckets: tuple[VbucketReport, ...]
+    left_out: tuple[LeftOut, ...]
+
+    @property
+    def rows(self) -> int:
+        """Document rows of all vbuckets."""
+        return sum(report.rows for report in self.vbuckets)
+
+    @property
+    def frame_bytes(self) -> int:
+        """Their bytes on the wire."""
+        return sum(report.frame_bytes for report in self.vbuckets)
+
+    @property
+    def incomplete(self) -> tuple[LeftOut, ...]:
+        """Every vbucket that did not go on, with the reason: planned or not."""
+        failed = (
+            LeftOut(report.vbucket, report.reason, report.detail)
+            for report in self.vbuckets
+            if report.failed
+        )
+        return (*self.left_out, *failed)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return this as a JSON object."""
+        return {
+            "round": self.round,
+            "version": self.version,
+            "seconds": round(self.seconds, 3),
+            "rows": self.rows,
+            "bytes": self.frame_bytes,
+            "vbuckets": [report.to_json() for report in self.vbuckets],
+            "left_out": left_out_json(self.left_out),
+        }
+
+    def __str__(self) -> str:
+        counts = [
+            f"{outcome.replace('_', ' ')} {number_ranges(vbuckets)}"
+            for outcome in Outcome
+            if (vbuckets := [item.vbucket for item in self.vbuckets if item.outcome is outcome])
+        ]
+        head = (
+            f"round {self.round} (version {self.version}): {self.rows:,} rows, "
+            f"{self.frame_bytes:,} bytes in {self.seconds:.1f} s; vbuckets: {'; '.join(counts)}"
+        )
+        return "\n".join([head, *left_out_lines(self.incomplete)])
+
+
+def run_round(
+    lake: LakeTables, plan: RoundPlan, access: SourceAccess, writer_id: str
+) -> RoundReport:
+    """Stream what the plan says into one append of ``changes``, and report it.
+
+    Raises:
+        FencedError: another driver writes to this lake.
+        AuthenticationError, BucketError: the source refused user, password or bucket.
+
+    """
+    begin = monotonic()
+    reached("round.planned")
+    tasks = len(plan.tasks)
+    rows = lake.spark.range(0, tasks, 1, tasks).mapInArrow(
+        receive_function(plan, access), spark_ddl(CHANGES)
+    )
+    try:
+        commit = append_round(lake, rows, plan.round, writer_id)
+    except Exception as failure:
+        if (error := original_error(failure)) is not None:
+            raise error from None
+        raise
+    reached("round.read_back")
+    return RoundReport(
+        plan.round,
+        commit.version,
+        monotonic() - begin,
+        vbucket_reports(lake, plan.round),
+        plan.left_out,
+    )
+
+
+def vbucket_reports(lake: LakeTables, round_number: int) -> tuple[VbucketReport, ...]:
+    rows = lake.spark.sql(
+        f"SELECT vbucket, detail FROM {lake.changes_sql} "
+        f"WHERE round = {round_number} AND kind = 'status' ORDER BY vbucket"
+    ).collect()
+    return tuple(VbucketReport.parse(row["vbucket"], row["detail"]) for row in rows)

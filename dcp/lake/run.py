@@ -1,0 +1,305 @@
+"""A whole run: rounds and applies, until what the cluster held at the start is applied, or forever.
+
+``run`` is what ``dcplake run`` and ``jobs/replicate.py`` call. It can be killed at any instant and
+started again: each step begins by reading what is durable.
+"""
+
+import secrets
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import TYPE_CHECKING, Final
+from uuid import uuid4
+
+from dcp.client.probe import ClusterView
+from dcp.errors import IncompleteRunError, LakeError, NodeUnavailableError
+from dcp.lake.applied import AppliedVersion, unindexed_applied
+from dcp.lake.apply import plan_apply, run_apply
+from dcp.lake.cadence import is_due, pending_of
+from dcp.lake.changes import latest_round, positions_at
+from dcp.lake.collections import replicas_of
+from dcp.lake.connect import look_at_cluster, source_access
+from dcp.lake.lock import local_root, locked
+from dcp.lake.observer import Observer
+from dcp.lake.plan import Idle, LakePosition, LeftOut, RoundPlan, plan_round
+from dcp.lake.plan_text import left_out_lines
+from dcp.lake.receipt import Outcome
+from dcp.lake.receive import SourceAccess
+from dcp.lake.round import RoundReport, run_round
+from dcp.lake.session import build_session, slots_of
+from dcp.lake.settings import Settings
+from dcp.lake.stop_points import reached
+from dcp.lake.stop_signals import stop_on_signals
+from dcp.lake.tables import (
+    LakeIdentity,
+    LakeLocation,
+    LakeTables,
+    ReplicaTable,
+    create_lake,
+    ensure_replica,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_FRUITLESS_ROUNDS: Final = 3
+"""After so many rounds in a row without any progress a bounded run gives up what is behind."""
+
+
+@dataclass(slots=True)
+class RunReport:
+    """What a run did."""
+
+    rounds: list[RoundReport] = field(default_factory=list)
+    applied: list[AppliedVersion] = field(default_factory=list)
+    left_out: tuple[LeftOut, ...] = ()
+
+
+def run(
+    settings: Settings,
+    *,
+    once: bool,
+    observer: Observer | None = None,
+    stop: threading.Event | None = None,
+    spark: "SparkSession | None" = None,
+) -> RunReport:
+    """Replicate: ``once`` until what the cluster held at the start is applied, else until ``stop``.
+
+    Without ``stop``, SIGTERM and SIGINT end a run after the round under way; a second signal ends
+    it at once, which loses nothing that is durable.
+
+    Args:
+        settings: all of them.
+        once: whether the run ends by itself.
+        observer: hears of each step.
+        stop: ends the run after the round under way, when set by another thread.
+        spark: the session to use; None builds or takes over one.
+
+    Raises:
+        IncompleteRunError: the run did what it could, but some vbuckets could not be read.
+        FencedError: another driver works on the lake.
+        AuthenticationError, BucketError, NodeUnavailableError: the cluster cannot be read at all.
+        LakeError: the lake is not this bucket's, or somebody changed its tables.
+
+    """
+    location = lake_location(settings)
+    root = local_root(settings.lake.root) if location.root is not None else None
+    with locked(root if settings.lake.lock else None, "dcplake run"), _stopping(stop) as stopped:
+        access = source_access(settings)
+        cluster = look_at_cluster(access)
+        spark = spark or session(settings)
+        lake = open_or_create(spark, settings, location, cluster)
+        driver = Driver(lake, settings, access, observer or Observer())
+        return driver.once(cluster, stopped) if once else driver.continuously(stopped)
+
+
+def lake_location(settings: Settings) -> LakeLocation:
+    """Return where the lake of these settings is."""
+    if settings.lake.schema:
+        return LakeLocation(schema=settings.lake.schema)
+    return LakeLocation(root=settings.lake.root)
+
+
+def session(settings: Settings) -> "SparkSession":
+    """Return the Spark session of these settings, or the one that is there already."""
+    return build_session(
+        master=settings.spark.master,
+        driver_memory=settings.spark.driver_memory,
+        extra=settings.spark.conf,
+    )
+
+
+def open_or_create(
+    spark: "SparkSession", settings: Settings, location: LakeLocation, cluster: ClusterView
+) -> LakeTables:
+    """Return the lake of this bucket, made if it is not there."""
+    identity = LakeIdentity(
+        lake_id=uuid4().hex,
+        bucket=settings.source.bucket,
+        bucket_uuid=cluster.map.bucket_uuid,
+        vbucket_count=cluster.map.vbucket_count,
+    )
+    return create_lake(spark, location, identity, horizon_hours=settings.lake.horizon_hours)
+
+
+@contextmanager
+def _stopping(stop: threading.Event | None) -> Iterator[threading.Event]:
+    if stop is not None:
+        yield stop
+        return
+    with stop_on_signals() as event:
+        yield event
+
+
+class Driver:
+    """One driver of one lake. Its writer id is in every commit it makes."""
+
+    def __init__(
+        self, lake: LakeTables, settings: Settings, access: SourceAccess, observer: Observer
+    ) -> None:
+        self.lake = lake
+        self.writer_id = secrets.token_hex(8)
+        self._settings = settings
+        self._access = access
+        self._observer = observer
+        self._slots = slots_of(lake.spark.conf.get("spark.master", "") or "") or 2
+        self._replicas: tuple[ReplicaTable, ...] = ()
+        self._report = RunReport()
+
+    def once(self, cluster: ClusterView, stop: threading.Event) -> RunReport:
+        """Run rounds until the seqnos of ``cluster`` are complete, then apply.
+
+        Raises:
+            IncompleteRunError: some vbuckets could not be read; all else is committed and applied.
+
+        """
+        goals = dict(cluster.high_seqnos)
+        given_up: dict[int, LeftOut] = {}
+        fruitless = 0
+        while not stop.is_set():
+            plan = self.plan(cluster, targets=goals, skip=given_up)
+            if isinstance(plan, Idle):
+                self._report.left_out = plan.left_out
+                self._observer.idle(plan)
+                break
+            report = self.round(plan)
+            progress = _progress(plan, report)
+            fruitless = 0 if any(progress.values()) else fruitless + 1
+            given_up |= _given_up(report, progress, everything=fruitless >= _FRUITLESS_ROUNDS)
+            self.apply(force=False)
+            cluster = look_at_cluster(self._access)
+            goals = {**cluster.high_seqnos, **goals}
+        self.apply(force=True)
+        _refuse_incomplete(self._report.left_out)
+        return self._report
+
+    def continuously(self, stop: threading.Event) -> RunReport:
+        """Run a round whenever there is something to do, at most one each minimum interval."""
+        interval = self._settings.round.minimum_interval_seconds
+        while not stop.is_set():
+            begin = monotonic()
+            reason = "the next round"
+            try:
+                cluster = look_at_cluster(self._access)
+            except NodeUnavailableError as error:
+                reason = f"the cluster: {error}"
+            else:
+                plan = self.plan(cluster)
+                if isinstance(plan, Idle):
+                    self._observer.idle(plan)
+                else:
+                    self._report.rounds = [self.round(plan)]  # the newest: a run has no end
+                self.apply(force=False)
+            wait_seconds = max(0.0, interval - (monotonic() - begin))
+            if wait_seconds and not stop.is_set():
+                self._observer.waiting(wait_seconds, reason)
+                stop.wait(wait_seconds)
+        return self._report
+
+    def plan(
+        self,
+        cluster: ClusterView,
+        targets: Mapping[int, int] | None = None,
+        skip: Mapping[int, LeftOut] | None = None,
+    ) -> RoundPlan | Idle:
+        """Return what the next round does, from what is durable and what the cluster holds.
+
+        Raises:
+            LakeError: the cluster's bucket is not the one that the lake holds.
+
+        """
+        self._require_same_bucket(cluster)
+        self._ensure_replicas(cluster)
+        newest = latest_round(self.lake)
+        position = LakePosition(self.lake.identity.lake_id, newest, positions_at(self.lake, newest))
+        return plan_round(
+            position,
+            cluster,
+            self._settings.round,
+            self._slots,
+            targets=targets,
+            skip=skip,
+            applied=unindexed_applied(self.lake, self._replicas),
+        )
+
+    def round(self, plan: RoundPlan) -> RoundReport:
+        """Run one round and tell of it."""
+        self._observer.planned(plan)
+        report = run_round(self.lake, plan, self._access, self.writer_id)
+        self._report.rounds.append(report)
+        self._observer.committed(report)
+        return report
+
+    def apply(self, *, force: bool) -> list[AppliedVersion]:
+        """Apply what is pending, if it is due; ``force`` makes it due unless `when` is never."""
+        rule = self._settings.apply
+        if rule.when == "never":
+            return []
+        made = []
+        to_round = latest_round(self.lake)
+        for replica in self._replicas:
+            due = force or rule.when == "every_round"
+            if not due and not is_due(rule, pending_of(self.lake, replica)):
+                continue
+            plan = plan_apply(self.lake, replica, to_round, key_literals=rule.key_literals)
+            if plan is None:
+                continue
+            reached("apply.planned")
+            version = run_apply(self.lake, plan, self.writer_id)
+            reached("apply.committed")
+            made.append(version)
+            self._observer.applied(version)
+        self._report.applied += made
+        return made
+
+    def _require_same_bucket(self, cluster: ClusterView) -> None:
+        identity = self.lake.identity
+        found = (cluster.map.bucket_uuid, cluster.map.vbucket_count)
+        if found != (identity.bucket_uuid, identity.vbucket_count):
+            raise LakeError(
+                f"{self.lake.location}: found bucket {self._settings.source.bucket!r} with uuid "
+                f"{found[0]!r} and {found[1]} vbuckets, expected uuid {identity.bucket_uuid!r} "
+                f"and {identity.vbucket_count}; it was made anew, use another lake for it"
+            )
+
+    def _ensure_replicas(self, cluster: ClusterView) -> None:
+        wanted = replicas_of(cluster.manifest)
+        for replica in wanted:
+            if replica not in self._replicas:
+                ensure_replica(self.lake, replica, horizon_hours=self._settings.lake.horizon_hours)
+        self._replicas = tuple(dict.fromkeys((*self._replicas, *wanted)))
+
+
+def _progress(plan: RoundPlan, report: RoundReport) -> dict[int, bool]:
+    """Return for each streamed vbucket whether the round brought it further."""
+    before = {stream.vbucket: stream.state.position.seqno for stream in plan.streams}
+    return {
+        each.vbucket: each.seqno > before[each.vbucket]
+        or each.outcome in (Outcome.REACHED, Outcome.CAUGHT_UP)
+        for each in report.vbuckets
+    }
+
+
+def _given_up(
+    report: RoundReport, progress: Mapping[int, bool], *, everything: bool
+) -> dict[int, LeftOut]:
+    """Return the vbuckets that a bounded run does not try again, with what to report of them."""
+    given_up = {}
+    for each in report.vbuckets:
+        stuck = each.failed and not progress[each.vbucket]
+        if stuck or each.outcome is Outcome.ROLLBACK:
+            given_up[each.vbucket] = LeftOut(each.vbucket, each.reason, each.detail)
+        elif everything and each.outcome is Outcome.BUDGET:
+            detail = f"{_FRUITLESS_ROUNDS} rounds brought nothing of it"
+            given_up[each.vbucket] = LeftOut(each.vbucket, "no progress", detail)
+    return given_up
+
+
+def _refuse_incomplete(left_out: tuple[LeftOut, ...]) -> None:
+    if left_out:
+        raise IncompleteRunError(
+            f"{len(left_out)} vbuckets could not be read to where they were at the start; "
+            "all others are committed and applied\n" + "\n".join(left_out_lines(left_out))
+        )

@@ -1,0 +1,33 @@
+"""SIGTERM and SIGINT as a wish to stop after the round under way; the second one stops at once."""
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Final
+
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+@contextmanager
+def stop_on_signals() -> Iterator[threading.Event]:
+    """Give an event that the first signal sets; outside the main thread nothing sets it."""
+    event = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield event
+        return
+    before = {each: signal.getsignal(each) for each in _SIGNALS}
+
+    def ask_to_stop(number: int, frame: FrameType | None) -> None:
+        del frame
+        event.set()
+        signal.signal(number, before[signal.Signals(number)])
+
+    for each in _SIGNALS:
+        signal.signal(each, ask_to_stop)
+    try:
+        yield event
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)

@@ -1,0 +1,117 @@
+"""Helpers of tests that receive from the real producer, with or without Spark."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from dcp.lake.connect import look_at_cluster, source_access
+from dcp.lake.plan import LakePosition, RoundPlan, TaskPlan, plan_round
+from dcp.lake.receive import Budget, SourceAccess, TaskReceiver
+from dcp.lake.schema import CHANGES
+from dcp.lake.settings import (
+    ApplySettings,
+    FlowControlSettings,
+    LakeSettings,
+    RoundSettings,
+    Settings,
+    SourceSettings,
+)
+from dcp.lake.vbucket_state import VbucketState, states_from_rows
+from dcp.producer.cluster import ProducerCluster
+
+PASSWORD_FILE = "password"
+USER, PASSWORD = "Administrator", "password"
+
+
+def settings_for(cluster: ProducerCluster, folder: Path, **sections: Mapping[str, Any]) -> Settings:
+    """Return settings that read ``cluster`` into ``folder``/lake, quick to notice trouble."""
+    secret = folder / PASSWORD_FILE
+    secret.write_text(PASSWORD + "\n")
+    source: dict[str, Any] = {
+        "seeds": tuple(cluster.seeds),
+        "bucket": cluster.settings.bucket,
+        "username": USER,
+        "password_file": str(secret),
+        "connect_timeout_seconds": 2.0,
+        "bootstrap_timeout_seconds": 3.0,
+        "noop_interval_seconds": 1.0,
+    }
+    rounds: dict[str, Any] = {"quiet_seconds": 1.0, "node_deadline_seconds": 3.0, "target_seconds": 20.0}
+    return Settings(
+        source=SourceSettings(**(source | dict(sections.get("source", {})))),
+        flow_control=FlowControlSettings(**sections.get("flow_control", {})),
+        round=RoundSettings(**(rounds | dict(sections.get("round", {})))),
+        lake=LakeSettings(**({"root": str(folder / "lake")} | dict(sections.get("lake", {})))),
+        apply=ApplySettings(**sections.get("apply", {})),
+    )
+
+
+class RoundsInProcess:
+    """Rounds without Spark: tasks run one after the other, rows stay in memory."""
+
+    def __init__(self, settings: Settings, slots: int = 1) -> None:
+        self.settings = settings
+        self.slots = slots
+        self.access: SourceAccess = source_access(settings)
+        self.states: dict[int, VbucketState] = {}
+        self.round = 0
+        self.rows: list[dict[str, Any]] = []
+
+    def plan(self) -> RoundPlan | None:
+        cluster = look_at_cluster(self.access)
+        position = LakePosition("0123456789abcdef", self.round, self.states)
+        plan = plan_round(position, cluster, self.settings.round, self.slots)
+        return plan if isinstance(plan, RoundPlan) else None
+
+    def run(self, plan: RoundPlan | None = None) -> list[dict[str, Any]]:
+        """Run one round; return its rows. Its positions are checked for being whole."""
+        plan = plan or self.plan()
+        assert plan is not None, "found nothing to do, expected a round"
+        batches = [batch for task in plan.tasks for batch in self.receiver(plan, task).batches()]
+        assert all(batch.schema == CHANGES for batch in batches)
+        rows: list[dict[str, Any]] = pa.Table.from_batches(batches).to_pylist()
+        self.round = plan.round
+        self.states = states_from_rows(row for row in rows if row["kind"] == "position")
+        self.rows += rows
+        return rows
+
+    def receiver(self, plan: RoundPlan, task: TaskPlan) -> TaskReceiver:
+        budget = Budget(plan.target_bytes, plan.target_seconds)
+        return TaskReceiver(task, plan.round, budget, self.access, f"test-r{plan.round}")
+
+    def with_budget(self, target_bytes: int) -> None:
+        rounds = replace(self.settings.round, target_bytes=target_bytes)
+        self.settings = replace(self.settings, round=rounds)
+
+
+def item_rows(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the document rows."""
+    return [row for row in rows if row["kind"] in ("mutation", "deletion", "expiration")]
+
+
+def documents_at(
+    rows: Iterable[Mapping[str, Any]], vbucket: int, seqno: int
+) -> dict[bytes, tuple[int, bytes]]:
+    """Return key -> (seqno, value) of a vbucket by the rows up to ``seqno``, the slow way."""
+    newest: dict[bytes, Mapping[str, Any]] = {}
+    for row in item_rows(rows):
+        if row["vbucket"] == vbucket and row["seqno"] <= seqno:
+            key = row["key_bytes"] or row["key"].encode()
+            if key not in newest or newest[key]["seqno"] < row["seqno"]:
+                newest[key] = row
+    return {
+        key: (int(row["seqno"]), row["value"])
+        for key, row in newest.items()
+        if row["kind"] == "mutation"
+    }
+
+
+def source_at(cluster: ProducerCluster, vbucket: int, seqno: int) -> dict[bytes, tuple[int, bytes]]:
+    """Return the same from the producer."""
+    return {
+        key: (document.seqno, document.value)
+        for key, document in cluster.state_at(vbucket, seqno).items()
+    }

@@ -1,0 +1,276 @@
+"""One task's receiving against the real producer over sockets, without Spark."""
+
+import json
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from dcp.errors import AuthenticationError, BucketError
+from dcp.lake.connect import look_at_cluster
+from dcp.lake.plan import LakePosition, RoundPlan, plan_round
+from dcp.lake.task_errors import TaskError, original_error
+from dcp.producer.cluster import ProducerCluster
+from dcp.producer.settings import ClusterSettings
+from dcp.wire.vocabulary import Status
+from tests.lake.receiving import (
+    RoundsInProcess,
+    documents_at,
+    item_rows,
+    settings_for,
+    source_at,
+)
+
+USERS = {"Administrator": "password"}
+
+
+@pytest.fixture
+def cluster() -> Iterator[ProducerCluster]:
+    settings = ClusterSettings(nodes=2, vbuckets=8, users=USERS, seed=7, checkpoint_items=50)
+    with ProducerCluster(settings) as cluster:
+        yield cluster
+
+
+def fill(cluster: ProducerCluster, count: int, start: int = 0) -> None:
+    for number in range(start, start + count):
+        cluster.set(b"key-%d" % number, b'{"n": %d}' % number)
+
+
+def statuses(rows: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
+    return {row["vbucket"]: json.loads(row["detail"]) for row in rows if row["kind"] == "status"}
+
+
+def require_exact(rounds: RoundsInProcess, cluster: ProducerCluster) -> None:
+    for vbucket, state in rounds.states.items():
+        seqno = state.complete_seqno
+        assert documents_at(rounds.rows, vbucket, seqno) == source_at(cluster, vbucket, seqno)
+
+
+def require_complete(rounds: RoundsInProcess, cluster: ProducerCluster) -> None:
+    for vbucket, state in rounds.states.items():
+        assert state.complete_seqno == cluster.high_seqno(vbucket)
+    require_exact(rounds, cluster)
+
+
+def require_sent_once(rounds: RoundsInProcess, cluster: ProducerCluster) -> None:
+    """No row twice in the log, and none sent twice by the producer."""
+    counts = Counter((row["vbucket"], row["seqno"]) for row in item_rows(rounds.rows))
+    assert {key: count for key, count in counts.items() if count > 1} == {}
+    for vbucket, seqnos in cluster.counters().seqnos_sent.items():
+        assert len(seqnos) == len(set(seqnos)), f"vbucket {vbucket} resent"
+
+
+def test_a_round_brings_everything_and_the_next_is_idle(
+    cluster: ProducerCluster, tmp_path: Path
+) -> None:
+    fill(cluster, 400)
+    rounds = RoundsInProcess(settings_for(cluster, tmp_path), slots=2)
+    rows = rounds.run()
+    assert len(item_rows(rows)) == 400
+    assert {status["outcome"] for status in statuses(rows).values()} == {"reached"}
+    require_complete(rounds, cluster)
+    assert {row["kind"] for row in rows} >= {"snapshot_marker", "complete", "position", "status"}
+    assert rounds.plan() is None
+
+
+def test_only_changed_vbuckets_are_streamed_again(cluster: ProducerCluster, tmp_path: Path) -> None:
+    fill(cluster, 100)
+    rounds = RoundsInProcess(settings_for(cluster, tmp_path), slots=2)
+    rounds.run()
+    opened = cluster.counters().streams_opened
+    document = cluster.delete(b"key-5")
+    vbucket = cluster.vbucket_of(b"key-5")
+    rows = rounds.run()
+    assert [(row["kind"], row["seqno"]) for row in item_rows(rows)] == [
+        ("deletion", document.seqno)
+    ]
+    again = Counter(cluster.counters().streams_opened)
+    again.subtract(opened)
+    assert +again == Counter({vbucket: 1})
+    assert sorted(rounds.states) == list(range(8))
+    require_complete(rounds, cluster)
+
+
+def test_a_small_budget_stops_inside_a_snapshot_and_nothing_is_resent(
+    cluster: ProducerCluster, tmp_path: Path
+) -> None:
+    fill(cluster, 600)
+    settings = settings_for(
+        cluster,
+        tmp_path,
+        flow_control={"window_bytes": 4096, "batch_bytes": 2048},
+        round={"target_bytes": 6000},
+    )
+    rounds = RoundsInProcess(settings)
+    inside = False
+    while rounds.plan() is not None:
+        rounds.run()
+        inside = inside or any(not state.position.is_complete for state in rounds.states.values())
+        require_exact(rounds, cluster)
+        assert rounds.round < 100
+    assert inside, "found no round that stopped inside a snapshot"
+    assert rounds.round > 5
+    require_complete(rounds, cluster)
+    counts = Counter((row["vbucket"], row["seqno"]) for row in item_rows(rounds.rows))
+    assert max(counts.values()) == 1
+
+
+def test_a_pending_row_waits_for_the_end_of_a_longer_snapshot(
+    cluster: ProducerCluster, tmp_path: Path
+) -> None:
+    rng = Random(3)
+    fill(cluster, 200)
+    settings = settings_for(
+        cluster,
+        tmp_path,
+        flow_control={"window_bytes": 4096, "batch_bytes": 1024},
+        round={"target_bytes": 3000},
+    )
+    rounds = RoundsInProcess(settings)
+    while (plan := rounds.plan()) is not None:
+        rounds.run(plan)
+        require_exact(rounds, cluster)
+        if rounds.round < 25:  # overwrite what was sent, and what was not
+            for _ in range(4):
+                cluster.set(b"key-%d" % rng.randrange(200), b'{"again": %d}' % rounds.round)
+        assert rounds.round < 200
+    require_complete(rounds, cluster)
+
+
+def test_a_cut_connection_resumes_within_the_round(
+    cluster: ProducerCluster, tmp_path: Path
+) -> None:
+    with cluster.batch():
+        fill(cluster, 300)
+    rounds = RoundsInProcess(settings_for(cluster, tmp_path))
+    cluster.snapshot_cut_after(60)
+    rounds.run()
+    assert cluster.faults.cuts_done == 1
+    require_complete(rounds, cluster)
+    counts = Counter((row["vbucket"], row["seqno"]) for row in item_rows(rounds.rows))
+    assert max(counts.values()) == 1
+
+
+@pytest.mark.parametrize("fault", ["kill", "hang"])
+def test_a_lost_node_ends_its_vbuckets_only(
+    cluster: ProducerCluster, tmp_path: Path, fault: str
+) -> None:
+    fill(cluster, 200)
+    rounds = RoundsInProcess(settings_for(cluster, tmp_path))
+    plan = rounds.plan()
+    assert plan is not None
+    getattr(cluster, f"{fault}_node")(1)
+    rows = rounds.run(plan)
+    lost = {vb for vb in range(8) if cluster.vbucket_owner(vb) == 1}
+    found = statuses(rows)
+    assert {vb for vb, told in found.items() if told["outcome"] == "stopped"} == lost
+    assert {vb for vb, told in found.items() if told["outcome"] == "reached"} == (
+        set(range(8)) - lost
+    )
+    assert all(found[vb]["detail"] and found[vb]["reason"] for vb in lost)
+    require_exact(rounds, cluster)
+    cluster.restore_node(1)
+    rounds.run()
+    require_complete(rounds, cluster)
+
+
+def test_a_refused_stream_is_reported_with_its_status(
+    cluster: ProducerCluster, tmp_path: Path
+) -> None:
+    fill(cluster, 100)
+    cluster.refuse_stream(3, Status.EINVAL, times=1000)
+    rounds = RoundsInProcess(settings_for(cluster, tmp_path))
+    told = statuses(rounds.run())[3]
+    assert (told["outcome"], told["reason"]) == ("stopped", "refused")
+    assert "EINVAL" in told["detail"]
+    cluster.faults.clear()
+    rounds.run()
+    require_complete(rounds, cluster)
+
+
+def test_a_target_that_no_stream_shows_counts_as_caught_up(
+    cluster: ProducerCluster, tmp_path: Path
+) -> None:
+    fill(cluster, 50)
+    rounds = RoundsInProcess(settings_for(cluster, tmp_path, round={"quiet_seconds": 0.5}))
+    beyond = cluster.high_seqno(2) + 1
+    view = look_at_cluster(rounds.access)
+    position = LakePosition("x" * 16, 0)
+    plan = plan_round(position, view, rounds.settings.round, 1, targets={2: beyond})
+    assert isinstance(plan, RoundPlan)
+    begin = time.monotonic()
+    rows = rounds.run(plan)
+    assert time.monotonic() - begin < 5
+    assert statuses(rows)[2]["outcome"] == "caught_up"
+    assert rounds.states[2].caught_up_seqno == beyond
+    assert rounds.states[2].complete_seqno == beyond - 1
+
+
+def test_values_beyond_63_bits_and_odd_keys(cluster: ProducerCluster, tmp_path: Path) -> None:
+    for vbucket in range(8):
+        cluster.start_vbucket_at(vbucket, seqno=2**63 + vbucket, cas=2**63 + 5)
+    keys = [b"\x00", b"\xff\xfe", b"\\x41", b"k" * 250, "ключ".encode()]
+    for key in keys:
+        cluster.set(key, b"not json \xff")
+    rounds = RoundsInProcess(settings_for(cluster, tmp_path))
+    rows = item_rows(rounds.run())
+    assert sorted(row["key_bytes"] or row["key"].encode() for row in rows) == sorted(keys)
+    assert all(row["seqno"] > 2**63 and row["cas"] > 2**63 for row in rows)
+    assert all(row["value"] == b"not json \xff" for row in rows)
+    require_exact(rounds, cluster)
+    assert rounds.plan() is None
+
+
+def test_a_document_larger_than_the_window(cluster: ProducerCluster, tmp_path: Path) -> None:
+    cluster.set(b"large", b"x" * (2 * 1024 * 1024))
+    cluster.set(b"small", b"y")
+    flow = {"window_bytes": 65536, "batch_bytes": 32768}
+    rounds = RoundsInProcess(settings_for(cluster, tmp_path, flow_control=flow))
+    rounds.run()
+    require_complete(rounds, cluster)
+
+
+def test_batches_hold_back_the_producer_until_they_are_taken(
+    cluster: ProducerCluster, tmp_path: Path
+) -> None:
+    fill(cluster, 2000)
+    window, message = 8192, 200
+    flow = {"window_bytes": window, "batch_bytes": 2048, "ack_fraction": 0.2}
+    rounds = RoundsInProcess(settings_for(cluster, tmp_path, flow_control=flow))
+    plan = rounds.plan()
+    assert plan is not None
+    batches = rounds.receiver(plan, plan.tasks[0]).batches()
+    first = next(batches)
+    assert 0 < first.num_rows < 200
+    time.sleep(1.0)  # a stalled sink: the producer must come to rest at its windows
+    sent = cluster.counters().bytes_sent
+    time.sleep(0.5)
+    assert cluster.counters().bytes_sent - sent < 200, "NOOPs aside, nothing may be sent"
+    assert cluster.counters().peak_unacked_bytes <= window + message
+    rest = list(batches)
+    assert sum(batch.num_rows for batch in [first, *rest]) > 2000
+    assert cluster.counters().peak_unacked_bytes <= window + message
+
+
+@pytest.mark.parametrize("change", [{"password_file": "wrong"}, {"bucket": "nowhere"}])
+def test_refused_password_or_bucket_fails_the_task_with_the_same_words(
+    cluster: ProducerCluster, tmp_path: Path, change: dict[str, str]
+) -> None:
+    fill(cluster, 10)
+    good = RoundsInProcess(settings_for(cluster, tmp_path))
+    plan = good.plan()
+    assert plan is not None
+    settings = settings_for(cluster, tmp_path, source=change)
+    if "password_file" in change:
+        file = tmp_path / "wrong"
+        file.write_text("wrong")
+        settings = settings_for(cluster, tmp_path, source={"password_file": str(file)})
+    with pytest.raises(TaskError) as caught:
+        list(RoundsInProcess(settings).receiver(plan, plan.tasks[0]).batches())
+    error = original_error(caught.value)
+    assert isinstance(error, BucketError if "bucket" in change else AuthenticationError)
+    assert "127.0.0.1" in str(error) or "nowhere" in str(error)
