@@ -25,8 +25,9 @@ _BIT_OF_FEATURE: Final = {
 }
 
 
-def get(session: Session, frame: Frame, _: m.Body, now: float) -> None:
+def get(session: Session, frame: Frame, _: m.Body, __: float) -> None:
     """Answer the body of a document, without its xattrs."""
+    now = session.bucket.now()
 
     def answer(vbucket: Vbucket, key: bytes) -> None:
         version = session.bucket.write_to(vbucket, lambda documents: documents.get(key, now))
@@ -39,8 +40,9 @@ def get(session: Session, frame: Frame, _: m.Body, now: float) -> None:
     _on_document(session, frame, answer)
 
 
-def store(session: Session, frame: Frame, body: m.Body, now: float) -> None:
+def store(session: Session, frame: Frame, body: m.Body, _: float) -> None:
     """SET, ADD and REPLACE."""
+    now = session.bucket.now()
     request = cast("m.Store", body)
 
     def command(documents: DocumentStore, key: bytes) -> Version:
@@ -70,8 +72,9 @@ def store(session: Session, frame: Frame, body: m.Body, now: float) -> None:
         _on_document(session, frame, _changing(session, frame, command))
 
 
-def delete(session: Session, frame: Frame, _: m.Body, now: float) -> None:
+def delete(session: Session, frame: Frame, _: m.Body, __: float) -> None:
     """Delete a document."""
+    now = session.bucket.now()
     _on_document(
         session,
         frame,
@@ -79,8 +82,9 @@ def delete(session: Session, frame: Frame, _: m.Body, now: float) -> None:
     )
 
 
-def touch(session: Session, frame: Frame, body: m.Body, now: float) -> None:
+def touch(session: Session, frame: Frame, body: m.Body, _: float) -> None:
     """Give a document a new expiry."""
+    now = session.bucket.now()
     expiry = cast("m.Touch", body).expiry
 
     def answer(vbucket: Vbucket, key: bytes) -> None:
