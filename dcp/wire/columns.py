@@ -306,7 +306,7 @@ class _Decoding:
         raise FrameError(
             f"data message in frame {int(self._rows[row])} of the block "
             f"(magic {int(header['magic']):#04x}, opcode {int(header['opcode']):#04x}, "
-            f"vbucket {int(header['vbucket'])}): found {found}"
+            f"vbucket {int(header['vbucket_or_status'])}): found {found}"
         )
 
 

@@ -257,7 +257,7 @@ def _sasl(frame: Frame, _: m.Body) -> Iterator[tuple[str, Any]]:
     names = {"n": "user", "r": "nonce", "s": "salt", "i": "iterations", "p": "proof"}
     names |= {"v": "server_signature", "c": "channel_binding"}
     for part in frame.value.decode(errors="replace").split(","):
-        letter, __, text = part.partition("=")
+        letter, text = part[:1], part[2:]
         if letter in names and text:
             yield names[letter], text.encode()
 
@@ -283,7 +283,7 @@ def _json(frame: Frame, _: m.Body) -> Iterator[tuple[str, Any]]:
     pending: list[dict[str, Any]] = [parsed]
     while pending:
         for name, member in pending.pop(0).items():
-            yield ("epoch" if name == "revEpoch" else name), member
+            yield {"revEpoch": "epoch", "sid": "stream_id"}.get(name, name), member
             if isinstance(member, dict):
                 pending.append(member)
 

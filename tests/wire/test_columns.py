@@ -1,0 +1,136 @@
+import struct
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dcp.errors import FrameError
+from dcp.wire import messages as m
+from dcp.wire.codec import decode, encode
+from dcp.wire.columns import NO_STREAM_ID, DataColumns, decode_columns
+from dcp.wire.frame import Frame
+from dcp.wire.frame_info import stream_id_of
+from dcp.wire.framing import FrameBlock, FrameSplitter
+from dcp.wire.leb128 import split_collection_key
+from dcp.wire.vocabulary import Magic, Opcode
+from tests.wire.frames import data_frames, golden_cases
+
+DATA = (Opcode.DCP_MUTATION, Opcode.DCP_DELETION, Opcode.DCP_EXPIRATION)
+
+
+def row_by_objects(frame: Frame, *, collections: bool) -> dict[str, Any]:
+    """What a row of the columns must be, by the object decoder."""
+    body: Any = decode(frame)
+    collection_id, key = split_collection_key(body.key) if collections else (0, body.key)
+    stream_id = stream_id_of(frame.framing_extras)
+    return {
+        "opcode": frame.opcode,
+        "vbucket": frame.vbucket,
+        "opaque": frame.opaque,
+        "cas": frame.cas,
+        "seqno": body.by_seqno,
+        "rev": body.rev_seqno,
+        "flags": getattr(body, "flags", 0),
+        "expiry": getattr(body, "expiry", 0),
+        "lock_time": getattr(body, "lock_time", 0),
+        "delete_time": getattr(body, "delete_time", 0) or 0,
+        "datatype": frame.datatype,
+        "collection_id": collection_id,
+        "stream_id": NO_STREAM_ID if stream_id is None else stream_id,
+        "frame_bytes": len(frame.to_bytes()),
+        "key": key,
+        "value": body.value,
+    }
+
+
+def rows_of(columns: DataColumns) -> list[dict[str, Any]]:
+    names = DataColumns.__dataclass_fields__
+    lists = {name: getattr(columns, name).tolist() for name in names}
+    return [{name: lists[name][row] for name in names} for row in range(len(columns))]
+
+
+@pytest.mark.parametrize("collections", [False, True])
+@settings(max_examples=100, deadline=None)
+@given(data=st.data())
+def test_columns_are_what_the_object_decoder_finds(collections: bool, data: st.DataObject) -> None:
+    noise = st.just(Frame(Magic.REQUEST, Opcode.DCP_NOOP))
+    frames = data.draw(st.lists(data_frames(collections=collections) | noise, max_size=12))
+    block = FrameSplitter().feed(b"".join(frame.to_bytes() for frame in frames))
+    rows = np.flatnonzero(np.isin(block.opcodes, DATA))
+    columns = decode_columns(block, rows, collections=collections)
+    wanted = [
+        row_by_objects(frame, collections=collections) for frame in frames if frame.opcode in DATA
+    ]
+    assert rows_of(columns) == wanted
+    if wanted:
+        middle = len(wanted) // 2
+        assert rows_of(columns.slice(middle, 1)) == wanted[middle : middle + 1]
+        backwards = np.arange(len(wanted))[::-1]
+        assert rows_of(columns.take(backwards)) == wanted[::-1]
+        assert rows_of(DataColumns.concat([columns, columns.slice(1, len(wanted) - 1)])) == (
+            wanted + wanted[1:]
+        )
+
+
+def test_golden_data_frames_by_columns() -> None:
+    frames = [bytes.fromhex(case["hex"]) for case in golden_cases()]
+    block = FrameBlock.of(frame for frame in frames if frame[0] in (0x80, 8) and frame[1] in DATA)
+    assert len(block) >= 8
+    columns = decode_columns(block, np.arange(len(block)), collections=False)
+    wanted = [row_by_objects(block.frame(i), collections=False) for i in range(len(block))]
+    assert rows_of(columns) == wanted
+
+
+def mutation(key: bytes) -> bytes:
+    return encode(m.Mutation(key, b"v", 1, 1), Opcode.DCP_MUTATION, vbucket=7).to_bytes()
+
+
+@pytest.mark.parametrize("key", [b"", b"\x80", b"\x80\x00k", b"\xff\xff\xff\xff\xff\x01k",
+                                 b"\xff\xff\xff\xff\x1fk", b"\x80\x80\x80\x80\x00k"])  # fmt: skip
+def test_broken_collection_ids_are_refused_by_both_decoders(key: bytes) -> None:
+    block = FrameBlock.of([mutation(b"\0good"), mutation(key)])
+    with pytest.raises(FrameError, match=r"frame 1 of the block .*vbucket 7"):
+        decode_columns(block, np.arange(2), collections=True)
+    with pytest.raises(FrameError):
+        split_collection_key(key)
+
+
+@pytest.mark.parametrize(
+    ("frame", "message"),
+    [
+        (
+            Frame(Magic.REQUEST, Opcode.DCP_MUTATION, extras=bytes(30)),
+            "30 bytes of extras, expected 31",
+        ),
+        (Frame(Magic.REQUEST, Opcode.DCP_DELETION, extras=bytes(20)), "expected 18 or 21"),
+        (Frame(Magic.REQUEST, Opcode.DCP_EXPIRATION, extras=bytes(18)), "expected 20"),
+        (Frame(Magic.REQUEST, Opcode.DCP_NOOP), "no mutation, deletion or expiration"),
+        (Frame(Magic.RESPONSE, Opcode.DCP_MUTATION), "a magic that is no request's"),
+        (
+            Frame(
+                Magic.ALT_REQUEST, Opcode.DCP_EXPIRATION, extras=bytes(20), framing_extras=b"\x22"
+            ),
+            "cut off",
+        ),
+    ],
+)
+def test_malformed_messages_are_refused_and_said_where(frame: Frame, message: str) -> None:
+    block = FrameBlock.of([mutation(b"k"), frame.to_bytes()])
+    with pytest.raises(FrameError, match=message) as caught:
+        decode_columns(block, np.arange(2), collections=False)
+    assert "frame 1 of the block" in str(caught.value)
+
+
+def test_parts_beyond_the_frame_are_refused() -> None:
+    broken = bytearray(mutation(b"key"))
+    struct.pack_into(">H", broken, 2, 900)
+    with pytest.raises(FrameError, match="longer than the frame"):
+        decode_columns(FrameBlock.of([bytes(broken)]), np.arange(1), collections=False)
+
+
+def test_rows_must_ascend() -> None:
+    block = FrameBlock.of([mutation(b"a"), mutation(b"b")])
+    with pytest.raises(ValueError, match="ascending"):
+        decode_columns(block, np.array([1, 0]), collections=False)
