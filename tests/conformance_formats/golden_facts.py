@@ -340,7 +340,8 @@ def _records(_: Frame, body: m.Body) -> Iterator[tuple[str, Any]]:
     if len(records) == 1:
         for names, value in _cache_record(records[0]).columns:
             for name in names:
-                yield name, value
+                if name not in ("cas", "datatype", "key_len"):  # the frame has its own
+                    yield name, value
                 yield f"record_{name}", value
                 yield f"item_{name}", value
         yield from _collection(records[0].key)

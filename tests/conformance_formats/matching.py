@@ -125,7 +125,7 @@ def _matches_float(found: float, expected: Any) -> bool:
         expected = float(leading[1]) if leading else None
     if isinstance(expected, bool) or not isinstance(expected, int | float):
         return False
-    return abs(found - expected) <= max(1.0, found * 1e-3)
+    return abs(found - expected) < max(1.0, found * 1e-4)  # rounded up or down
 
 
 def _matches_bytes(found: bytes, expected: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Frames for the tests of the wire layer: golden ones, and random ones for every row of the codec."""
+"""Frames for the tests of the wire layer: golden ones, and random ones for every codec row."""
 
 import json
 from pathlib import Path

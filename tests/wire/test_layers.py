@@ -212,7 +212,7 @@ def test_system_events_round_trip(event: ManifestEvent) -> None:
     message = encode_system_event(event, by_seqno=7)
     assert decode_system_event(message) == event
     cut = m.SystemEvent(7, message.event, message.version, message.key, message.value[:-1])
-    with pytest.raises(FrameError, match="system event .* at seqno 7"):
+    with pytest.raises(FrameError, match=r"system event .* at seqno 7"):
         decode_system_event(cut)
 
 
