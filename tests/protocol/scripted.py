@@ -6,7 +6,7 @@ from scramp import ScramMechanism
 
 from dcp.protocol.bootstrap import BootstrapSettings
 from dcp.protocol.connection import ClientConnection
-from dcp.protocol.credentials import Credentials, Secret
+from dcp.protocol.credentials import ALL_MECHANISMS, Credentials, Secret
 from dcp.protocol.events import Event
 from dcp.protocol.flow_control import FlowSettings
 from dcp.protocol.liveness import LivenessSettings
@@ -148,7 +148,10 @@ def converse(connection: ClientConnection, server: ScriptedServer, now: float = 
 def ready_connection(
     server: ScriptedServer | None = None, **options: object
 ) -> tuple[ClientConnection, ScriptedServer]:
+    """Bootstrap by PLAIN, which costs no key derivation."""
     server = server or ScriptedServer()
+    options = {"mechanisms": ALL_MECHANISMS} | options
+    server.mechanisms = b"PLAIN"
     connection = new_connection(**options)  # type: ignore[arg-type]
     connection.start(0.0)
     converse(connection, server)
