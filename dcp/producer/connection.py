@@ -42,7 +42,7 @@ class ClientConnection:
         self._something_to_write.set()
 
     async def run(self) -> None:
-        """Serve the client; returns when the connection is over."""
+        """Serve the client; returns when the connection is over. ``close`` must follow."""
         reader = asyncio.ensure_future(self._read())
         writer = asyncio.ensure_future(self._write())
         try:
@@ -53,12 +53,15 @@ class ClientConnection:
             for task in (reader, writer):
                 task.cancel()
             results = await asyncio.gather(reader, writer, return_exceptions=True)
-            with self._bucket.lock:
-                self.session.forget()
-            self._socket.close()
             for result in results:
                 if isinstance(result, Exception) and not isinstance(result, OSError):
                     raise result
+
+    def close(self) -> None:
+        """Let go of socket and session; for the done callback of ``run``, however it ended."""
+        with self._bucket.lock:
+            self.session.forget()
+        self._socket.close()
 
     async def _read(self) -> None:
         splitter = FrameSplitter(self.session.max_frame_bytes)

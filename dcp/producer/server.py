@@ -73,7 +73,7 @@ class Node:
             task.add_done_callback(self._client_done)
 
     def _client_done(self, task: asyncio.Task[None]) -> None:
-        self._clients.pop(task, None)
+        self._clients.pop(task).close()
         if not task.cancelled() and task.exception() is not None:
             _LOG.error("connection to node %d failed", self.node, exc_info=task.exception())
 

@@ -1,0 +1,316 @@
+"""Bootstrap, access, and clients that break the protocol: only their own connection suffers."""
+
+import json
+import socket
+from collections.abc import Callable
+
+import pytest
+
+from dcp.producer.cluster import ProducerCluster
+from dcp.wire import messages as m
+from dcp.wire.codec import decode, encode
+from dcp.wire.frame import Frame
+from dcp.wire.vocabulary import HelloFeature, Magic, Opcode, Status
+from tests.producer.raw_client import FEATURES, PLAIN_FEATURES, RawClient
+
+Connect = Callable[..., RawClient]
+MECHANISMS = [
+    (b"SCRAM-SHA512", "SCRAM-SHA-512"),
+    (b"SCRAM-SHA256", "SCRAM-SHA-256"),
+    (b"SCRAM-SHA1", "SCRAM-SHA-1"),
+]
+
+
+def test_hello_grants_a_part_of_what_is_asked(cluster: ProducerCluster, connect: Connect) -> None:
+    client = connect(cluster)
+    asked = (0x01, 0x02, 0x06, 0x07, 0x06, 0x0E, 0x0F, 0x10, 0x12, 0x7777)
+    assert client.ok(m.Hello(b"x", asked), Opcode.HELLO) == m.HelloAnswer((0x06, 0x07, 0x12))
+    assert client.ok(m.Hello(b"", ()), Opcode.HELLO) == m.HelloAnswer(())
+    client.send(Frame(Magic.REQUEST, Opcode.HELLO, value=b"\0"))
+    odd = client.answer()
+    assert odd.status == Status.EINVAL
+    assert "error" in json.loads(odd.value)
+    needs_duplex = client.call(m.Hello(b"x", (0x0D,)), Opcode.HELLO)
+    assert needs_duplex.status == Status.EINVAL
+
+
+@pytest.mark.parametrize(("mechanism", "scramp_name"), MECHANISMS)
+def test_scram(
+    cluster: ProducerCluster, connect: Connect, mechanism: bytes, scramp_name: str
+) -> None:
+    client = connect(cluster)
+    for user, password, status in (
+        ("Administrator", "wrong", Status.AUTH_ERROR),
+        ("nobody", "password", Status.AUTH_ERROR),
+        ("Administrator", "password", Status.SUCCESS),
+    ):
+        assert client.scram(mechanism, scramp_name, user, password).status == status
+    assert client.call(m.SelectBucket(b"default"), Opcode.SELECT_BUCKET).status == Status.SUCCESS
+
+
+def test_plain_and_its_refusals(cluster: ProducerCluster, connect: Connect) -> None:
+    client = connect(cluster)
+    client.ok(m.Hello(b"x", (0x07,)), Opcode.HELLO)
+    assert client.ok(m.Empty(), Opcode.SASL_LIST_MECHS) == m.Text(
+        b"SCRAM-SHA512 SCRAM-SHA256 SCRAM-SHA1 PLAIN"
+    )
+    for mechanism, payload in (
+        (b"PLAIN", b"\0Administrator\0wrong"),
+        (b"PLAIN", b"\0nobody\0"),
+        (b"PLAIN", b"Administrator"),
+        (b"NOSUCH", b""),
+        (b"SCRAM-SHA1", b"\xff"),
+        (b"SCRAM-SHA1", b"n,,garbage"),
+    ):
+        answer = client.call(m.Sasl(mechanism, payload), Opcode.SASL_AUTH)
+        assert answer.status == Status.AUTH_ERROR, payload
+    step = client.call(m.Sasl(b"SCRAM-SHA1", b"c=biws"), Opcode.SASL_STEP)
+    assert step.status == Status.AUTH_ERROR
+    client.log_in()
+    again = client.call(m.Sasl(b"PLAIN", b"\0Administrator\0wrong"), Opcode.SASL_AUTH)
+    assert again.status == Status.AUTH_ERROR
+    assert client.call(m.KeyOnly(b"k"), Opcode.GET).status in (Status.EACCESS, Status.NO_BUCKET)
+
+
+@pytest.mark.parametrize(
+    ("body", "opcode"),
+    [
+        (m.SelectBucket(b"default"), Opcode.SELECT_BUCKET),
+        (m.GetClusterConfig(), Opcode.GET_CLUSTER_CONFIG),
+        (m.DcpOpen(b"x", 1), Opcode.DCP_OPEN),
+        (m.KeyOnly(b"k"), Opcode.GET),
+        (m.Empty(), Opcode.VERSION),
+    ],
+)
+def test_nothing_without_authentication(
+    cluster: ProducerCluster, connect: Connect, body: m.Body, opcode: Opcode
+) -> None:
+    client = connect(cluster)
+    client.ok(m.Hello(b"x", (0x07,)), Opcode.HELLO)
+    assert client.call(body, opcode).status == Status.EACCESS
+    silent = connect(cluster)  # without XERROR
+    silent.send(encode(body, opcode))
+    assert silent.is_closed()
+
+
+def test_the_handshake_in_one_segment(cluster: ProducerCluster, connect: Connect) -> None:
+    client = connect(cluster)
+    client.send(
+        encode(m.Hello(b"x", (0x07,)), Opcode.HELLO),
+        encode(m.Sasl(b"PLAIN", b"\0Administrator\0password"), Opcode.SASL_AUTH),
+        encode(m.SelectBucket(b"default"), Opcode.SELECT_BUCKET),
+        encode(m.DcpOpen(b"x", 1), Opcode.DCP_OPEN),
+    )
+    assert [client.answer().status for _ in range(4)] == [Status.SUCCESS] * 4
+
+
+def test_buckets(cluster: ProducerCluster, connect: Connect) -> None:
+    client = connect(cluster).log_in(bucket=b"default")
+    unknown = client.call(m.SelectBucket(b"other"), Opcode.SELECT_BUCKET)
+    assert unknown.status == Status.EACCESS
+    assert client.call(m.DcpOpen(b"x", 1), Opcode.DCP_OPEN).status == Status.NO_BUCKET
+    client.ok(m.SelectBucket(b"default"), Opcode.SELECT_BUCKET)
+    assert client.ok(m.Empty(), Opcode.LIST_BUCKETS) == m.Text(b"default")
+
+
+def test_small_commands(cluster: ProducerCluster, connect: Connect) -> None:
+    client = connect(cluster).log_in()
+    version = client.ok(m.Empty(), Opcode.VERSION)
+    assert isinstance(version, m.Text)
+    assert version.value[:1].isdigit()
+    manifest = client.ok(m.Empty(), Opcode.GET_COLLECTIONS_MANIFEST)
+    assert isinstance(manifest, m.Text)
+    assert json.loads(manifest.value)["scopes"][0]["collections"][0]["uid"] == "0"
+    error_map = client.ok(m.GetErrorMap(2), Opcode.GET_ERROR_MAP)
+    assert isinstance(error_map, m.Text)
+    assert json.loads(error_map.value)["errors"]["7"]["attrs"] == ["fetch-config", "invalid-input"]
+    path = m.GetId(b"_default._default")
+    assert client.ok(path, Opcode.GET_COLLECTION_ID) == m.IdAnswer(0, 0)
+    unknown = client.call(m.GetId(b"_default.other"), Opcode.GET_COLLECTION_ID)
+    assert unknown.status == Status.UNKNOWN_COLLECTION
+    assert client.call(m.Stat(b"nosuch"), Opcode.STAT).status == Status.KEY_ENOENT
+    assert client.call(m.Unknown(), 0xEE).status == Status.UNKNOWN_COMMAND
+    assert client.call(m.Empty(), Opcode.QUIT).status == Status.SUCCESS
+    assert client.is_closed()
+
+
+def test_the_cluster_map_and_its_known_version(cluster: ProducerCluster, connect: Connect) -> None:
+    client = connect(cluster).log_in()
+    answer = client.call(m.GetClusterConfig(), Opcode.GET_CLUSTER_CONFIG)
+    tree = json.loads(answer.value)
+    assert (tree["rev"], tree["revEpoch"], tree["name"]) == (1, 1, "default")
+    assert tree["vBucketServerMap"]["vBucketMap"] == [[0]]
+    port = int(cluster.seeds[0].rsplit(":", 1)[1])
+    assert tree["nodesExt"][0]["services"] == {"mgmt": 8091, "kv": port}
+    current = client.call(m.GetClusterConfig(1, 1), Opcode.GET_CLUSTER_CONFIG)
+    assert (current.status, current.value, current.datatype) == (Status.SUCCESS, b"", 0)
+    older = client.call(m.GetClusterConfig(1, 0), Opcode.GET_CLUSTER_CONFIG)
+    assert json.loads(older.value) == tree
+
+
+def test_seqno_commands(cluster: ProducerCluster, connect: Connect) -> None:
+    cluster.set(b"k", b"1")
+    uuid = cluster.failover_log(0).current_uuid
+    client = connect(cluster).log_in()
+    pairs = m.AllVbSeqnos(((0, 1),))
+    for state, expected in ((None, pairs), (0, pairs), (1, pairs), (2, m.AllVbSeqnos(()))):
+        assert client.ok(m.GetAllVbSeqnos(state), Opcode.GET_ALL_VB_SEQNOS) == expected
+    assert client.call(m.GetAllVbSeqnos(9), Opcode.GET_ALL_VB_SEQNOS).status == Status.EINVAL
+    assert client.ok(m.GetAllVbSeqnos(1, 0), Opcode.GET_ALL_VB_SEQNOS) == pairs
+    unknown = client.call(m.GetAllVbSeqnos(1, 8), Opcode.GET_ALL_VB_SEQNOS)
+    assert unknown.status == Status.UNKNOWN_COLLECTION
+    observed = client.ok(m.ObserveSeqno(uuid), Opcode.OBSERVE_SEQNO)
+    assert observed == m.ObserveSeqnoAnswer(0, 0, uuid, 1, 1)
+    assert client.call(m.ObserveSeqno(5), Opcode.OBSERVE_SEQNO).status == Status.KEY_ENOENT
+    log = client.ok(m.Empty(), Opcode.GET_FAILOVER_LOG)
+    assert log == m.FailoverLogAnswer(cluster.failover_log(0).entries)
+    assert client.call(m.SeqnoPersistence(1), Opcode.SEQNO_PERSISTENCE).status == Status.SUCCESS
+    assert client.call(m.SeqnoPersistence(2), Opcode.SEQNO_PERSISTENCE).status == Status.ETMPFAIL
+
+
+@pytest.mark.parametrize("flags", [0x02, 0x03, 0x10, 0x80, 0x49, 0x101, 0xFFFF])
+def test_dcp_open_refuses_flags(cluster: ProducerCluster, connect: Connect, flags: int) -> None:
+    client = connect(cluster).log_in()
+    assert client.call(m.DcpOpen(b"x", flags), Opcode.DCP_OPEN).status == Status.EINVAL
+
+
+def test_dcp_opens_once_per_connection_and_name(cluster: ProducerCluster, connect: Connect) -> None:
+    first, second = connect(cluster).log_in(), connect(cluster).log_in()
+    early = first.call(m.StreamRequest(0, 0, 1, 0, 0, 0), Opcode.DCP_STREAM_REQ)
+    assert early.status == Status.EINVAL
+    first.open_dcp(name=b"same")
+    assert first.call(m.DcpOpen(b"more", 1), Opcode.DCP_OPEN).status == Status.EINVAL
+    assert first.call(m.SelectBucket(b"default"), Opcode.SELECT_BUCKET).status == 0x83
+    second.open_dcp(name=b"same")
+    assert first.is_closed()
+    assert second.request_stream(0).status == Status.SUCCESS
+    assert list(cluster.counters().connections) == ["same"]
+    too_long = connect(cluster).log_in().call(m.DcpOpen(b"x" * 201, 1), Opcode.DCP_OPEN)
+    assert too_long.status == Status.EINVAL
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "status"),
+    [
+        ("enable_noop", "maybe", Status.SUCCESS),
+        ("set_noop_interval", "0.100000", Status.SUCCESS),
+        ("set_noop_interval", "abc", Status.EINVAL),
+        ("set_noop_interval", "nan", Status.EINVAL),
+        ("connection_buffer_size", "-1", Status.EINVAL),
+        ("connection_buffer_size", "4294967296", Status.EINVAL),
+        ("stream_buffer_size", "1", Status.NOT_SUPPORTED),
+        ("set_priority", "high", Status.SUCCESS),
+        ("set_priority", "urgent", Status.EINVAL),
+        ("backfill_order", "x", Status.EINVAL),
+        ("supports_cursor_dropping_vulcan", "true", Status.SUCCESS),
+        ("force_value_compression", "true", Status.EINVAL),
+        ("include_deleted_user_xattrs", "true", Status.EINVAL),
+        ("max_marker_version", "2.2", Status.NOT_SUPPORTED),
+        ("max_marker_version", "2.1", Status.EINVAL),
+        ("enable_stream_id", "true", Status.NOT_SUPPORTED),
+        ("no_such_key", "true", Status.EINVAL),
+        ("enable_noop", "", Status.EINVAL),
+    ],
+)
+def test_controls(
+    cluster: ProducerCluster, connect: Connect, name: str, value: str, status: Status
+) -> None:
+    dcp = connect(cluster).log_in(PLAIN_FEATURES).open_dcp()
+    answer = dcp.call(m.DcpControl(name.encode(), value.encode()), Opcode.DCP_CONTROL)
+    assert answer.status == status
+
+
+def test_malformed_bodies_are_answered(cluster: ProducerCluster, connect: Connect) -> None:
+    dcp = connect(cluster).log_in().open_dcp()
+    for frame in (
+        Frame(Magic.REQUEST, Opcode.DCP_STREAM_REQ, extras=b"x" * 40),
+        Frame(Magic.REQUEST, Opcode.DCP_STREAM_REQ, extras=b"x" * 48, key=b"k"),
+        Frame(Magic.REQUEST, Opcode.DCP_BUFFER_ACK, extras=b"xx"),
+        Frame(Magic.REQUEST, Opcode.GET, value=b"x", key=b"\0k"),
+    ):
+        dcp.send(frame)
+        answer = dcp.answer()
+        assert (answer.opcode, answer.status) == (frame.opcode, Status.EINVAL)
+    dcp.ack(0)
+    assert dcp.is_quiet()
+
+
+GARBAGE = bytes(range(1, 256)) * 100
+OVERSIZED = Frame(Magic.REQUEST, Opcode.HELLO, value=b"\0" * (16 * 1024)).to_bytes()
+
+
+@pytest.mark.parametrize(
+    "data", [GARBAGE, OVERSIZED, b"\x80" + b"\xff" * 23, b"GET / HTTP/1.1\r\n"]
+)
+def test_garbage_closes_that_connection_only(
+    cluster: ProducerCluster, connect: Connect, data: bytes
+) -> None:
+    good, bad = connect(cluster).log_in(), connect(cluster)
+    bad.socket.sendall(data)
+    assert bad.is_closed()
+    assert good.call(m.Empty(), Opcode.NOOP).status == Status.SUCCESS
+    assert cluster.counters().connections_closed_for_errors == 1
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        encode(m.Empty(), Opcode.DCP_NOOP),
+        encode(m.Empty(), Opcode.DCP_NOOP, magic=Magic.RESPONSE, opaque=7),
+        Frame(Magic.ALT_REQUEST, Opcode.NOOP, framing_extras=b"\x00"),
+        Frame(Magic.SERVER_REQUEST, 1),
+    ],
+)
+def test_breaking_the_protocol_closes(
+    cluster: ProducerCluster, connect: Connect, frame: Frame
+) -> None:
+    dcp = connect(cluster).log_in().open_dcp()
+    dcp.send(frame)
+    assert dcp.is_closed()
+
+
+def test_half_open_and_silent_clients_do_no_harm(
+    cluster: ProducerCluster, connect: Connect
+) -> None:
+    for _ in range(20):
+        connect(cluster).socket.sendall(b"\x80\x1f\x00")
+    closing = connect(cluster)
+    closing.socket.shutdown(socket.SHUT_WR)
+    assert connect(cluster).log_in().call(m.Empty(), Opcode.NOOP).status == Status.SUCCESS
+
+
+def test_ten_thousand_requests_before_the_first_answer_is_read(
+    cluster: ProducerCluster, connect: Connect
+) -> None:
+    client = connect(cluster).log_in(FEATURES)
+    client.send(*(encode(m.Empty(), Opcode.NOOP, opaque=n) for n in range(10_000)))
+    assert [client.answer().opaque for _ in range(10_000)] == list(range(10_000))
+
+
+def test_answers_nobody_reads_stop_the_reading_of_requests(
+    cluster: ProducerCluster, connect: Connect
+) -> None:
+    cluster.set(b"k", b"x" * 1_000_000)
+    greedy = connect(cluster).log_in(())
+    request = encode(m.KeyOnly(b"k"), Opcode.GET)
+    greedy.send(*[request] * 100)
+    other = connect(cluster).log_in()
+    assert other.call(m.Empty(), Opcode.NOOP).status == Status.SUCCESS
+    bodies = [decode(greedy.answer()) for _ in range(100)]
+    assert bodies == [m.GetAnswer(0, b"x" * 1_000_000)] * 100
+
+
+def test_map_changes_are_pushed_to_who_asked(
+    make_cluster: Callable[..., ProducerCluster], connect: Connect
+) -> None:
+    cluster = make_cluster(nodes=2, vbuckets=4)
+    features = (HelloFeature.DUPLEX, HelloFeature.CLUSTERMAP_CHANGE_NOTIFICATION)
+    told, other = connect(cluster).log_in(features), connect(cluster).log_in()
+    cluster.move_vbucket(0, 1)
+    push = told.next_frame()
+    assert push.magic is Magic.SERVER_REQUEST
+    body = decode(push)
+    assert isinstance(body, m.ClustermapNotification)
+    assert (body.bucket, body.epoch, body.rev) == (b"default", 1, 2)
+    assert json.loads(body.config)["vBucketServerMap"]["vBucketMap"] == [[1], [0], [1], [1]]
+    assert other.is_quiet()

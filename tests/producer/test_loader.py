@@ -1,0 +1,149 @@
+"""The JSON-lines loader and its KV client, against real sockets; and ``serve`` as a process."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dcp.errors import AuthenticationError, BucketError, NodeUnavailableError
+from dcp.producer.cluster import ProducerCluster
+from dcp.producer.kv_client import KvClient
+from dcp.producer.loader import KeyRule, LoadError, load_jsonl
+from tests.producer.conftest import Clock
+
+MakeCluster = Callable[..., ProducerCluster]
+LOGIN = {"user": "Administrator", "password": "password", "bucket": "default"}
+
+
+@pytest.fixture
+def pair(make_cluster: MakeCluster) -> ProducerCluster:
+    return make_cluster(nodes=2, vbuckets=16)
+
+
+def _held(cluster: ProducerCluster) -> dict[bytes, bytes]:
+    held: dict[bytes, bytes] = {}
+    for vbucket in range(cluster.settings.vbuckets):
+        state = cluster.state_at(vbucket, cluster.high_seqno(vbucket))
+        held |= {key: document.value for key, document in state.items()}
+    return held
+
+
+def test_documents_reach_all_nodes(pair: ProducerCluster, clock: Clock) -> None:
+    documents = {b"key%d" % n: b'{"n":%d}' % n for n in range(2000)}
+    with KvClient(pair.seeds[1:], **LOGIN) as client:
+        assert client.set(documents.items()) == 2000
+        assert _held(pair) == documents
+        assert client.get([b"key7", b"nosuch"]) == {b"key7": b'{"n":7}'}
+        assert client.delete([b"key7", b"nosuch"]) == 1
+        assert client.touch([b"key8", b"nosuch"], 10) == 1
+    clock.now += 10
+    assert pair.expire_due() == 1
+    assert _held(pair).keys() == documents.keys() - {b"key7", b"key8"}
+
+
+def test_a_moved_vbucket_is_found_again(pair: ProducerCluster) -> None:
+    with KvClient(pair.seeds, **LOGIN) as client:
+        for vbucket in range(16):
+            pair.move_vbucket(vbucket, 1 - pair.vbucket_owner(vbucket))
+        assert client.set((b"key%d" % n, b"{}") for n in range(100)) == 100
+    assert len(_held(pair)) == 100
+
+
+def test_refused_logins(pair: ProducerCluster) -> None:
+    with pytest.raises(AuthenticationError, match="'nobody' refused"):
+        KvClient(pair.seeds, "nobody", "password", "default")
+    with pytest.raises(BucketError, match="'other' refused"):
+        KvClient(pair.seeds, "Administrator", "password", "other")
+    seeds = pair.seeds
+    pair.kill_node(0)
+    KvClient(seeds, **LOGIN).close()  # the second seed answers
+    pair.kill_node(1)
+    with pytest.raises(NodeUnavailableError, match="cannot connect"):
+        KvClient(seeds, **LOGIN)
+
+
+def test_lines_are_loaded_by_each_key_rule(pair: ProducerCluster, tmp_path: Path) -> None:
+    path = tmp_path / "documents.jsonl"
+    path.write_text('{"key":"a","value":{"x":1.50}}\n\n{"key":"b","value":"é"}\n')
+    seen: list[tuple[int, int, int]] = []
+    loaded = load_jsonl(pair.seeds, path, **LOGIN, progress=lambda *step: seen.append(step))
+    assert loaded == 2
+    assert seen == [(2, path.stat().st_size, path.stat().st_size)]
+    line = '{"icao": "EDDF", "iata":"FRA", "n": 12}'
+    path.write_text(line + "\n")
+    for rule in (KeyRule(key_field="icao"), KeyRule(key_template="airport_{icao}_{n}")):
+        assert load_jsonl(pair.seeds, path, **LOGIN, rule=rule) == 1
+    assert _held(pair) == {
+        b"a": b'{"x":1.5}',
+        b"b": '"é"'.encode(),
+        b"EDDF": line.encode(),
+        b"airport_EDDF_12": line.encode(),
+    }
+
+
+@pytest.mark.parametrize(
+    ("line", "rule", "message"),
+    [
+        ("{", KeyRule(), "line 2: Expecting property name"),
+        ("[1]", KeyRule(), "line 2: found a list, expected an object"),
+        ('{"key":"a"}', KeyRule(), "line 2: found the fields ['key'], expected key and value"),
+        ("{}", KeyRule(key_field="id"), "line 2: key from field 'id': found None"),
+        ('{"id":true}', KeyRule(key_field="id"), "line 2: key from field 'id': found True"),
+        ('{"a":1}', KeyRule(key_template="x_{b}"), "line 2: key from field 'b': found None"),
+        ('{"id":"%s"}' % ("x" * 251), KeyRule(key_field="id"), "line 2: key: found 251 bytes"),
+    ],
+)
+def test_bad_lines_are_named(
+    pair: ProducerCluster, tmp_path: Path, line: str, rule: KeyRule, message: str
+) -> None:
+    path = tmp_path / "documents.jsonl"
+    good = '{"key":"a","value":1}' if rule == KeyRule() else '{"id":"1","b":2}'
+    path.write_text(f"{good}\n{line}\n")
+    with pytest.raises(LoadError) as raised:
+        load_jsonl(pair.seeds, path, **LOGIN, rule=rule)
+    assert message in str(raised.value)
+    assert str(path) in str(raised.value)
+
+
+def test_bad_rules_and_files(pair: ProducerCluster, tmp_path: Path) -> None:
+    with pytest.raises(LoadError, match="expected one of them"):
+        KeyRule("a", "{a}")
+    with pytest.raises(LoadError, match="expected a field"):
+        KeyRule(key_template="constant")
+    with pytest.raises(LoadError, match="key template"):
+        KeyRule(key_template="{")
+    with pytest.raises(LoadError, match="cannot be read: No such file"):
+        load_jsonl(pair.seeds, tmp_path / "none", **LOGIN)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_serve_says_when_it_is_ready_and_ends_on_a_signal(number: signal.Signals) -> None:
+    code = (
+        "from dcp.producer.serve import serve; from dcp.producer.settings import ClusterSettings; "
+        "from dcp.producer.preload import PreloadSettings; "
+        "serve(ClusterSettings(nodes=2, vbuckets=8), preload=PreloadSettings(100, 64))"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, env={**os.environ}
+    )
+    with process:
+        try:
+            assert process.stdout is not None
+            ready = json.loads(process.stdout.readline())
+            assert (ready["bucket"], ready["pid"], len(ready["seeds"])) == (
+                "default",
+                process.pid,
+                2,
+            )
+            with KvClient(ready["seeds"], **LOGIN) as client:
+                held = client.get([b"doc:0000000042"])
+            assert json.loads(held[b"doc:0000000042"])["id"] == "0000000042"
+            process.send_signal(number)
+            assert process.wait(20) == 0
+        finally:
+            process.kill()

@@ -1,0 +1,241 @@
+"""Several nodes, their faults, and faults ordered inside streams; asserted by the counters."""
+
+import json
+import socket
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from dcp.errors import ConfigError, LocalProtocolError, SourceError
+from dcp.producer.cluster import ProducerCluster
+from dcp.producer.faults import Corruption
+from dcp.producer.settings import ClusterSettings
+from dcp.wire import messages as m
+from dcp.wire.codec import decode
+from dcp.wire.vocabulary import EndReason, Opcode, Status
+from tests.producer.raw_client import RawClient
+
+Connect = Callable[..., RawClient]
+MakeCluster = Callable[..., ProducerCluster]
+
+
+@pytest.fixture
+def pair(make_cluster: MakeCluster) -> ProducerCluster:
+    """Two nodes: vbuckets 0 and 1 on the first, 2 and 3 on the second."""
+    return make_cluster(nodes=2, vbuckets=4)
+
+
+def _keys_of(cluster: ProducerCluster, vbucket: int, count: int) -> list[bytes]:
+    keys = (b"k%d" % number for number in range(10_000))
+    return [key for key in keys if cluster.vbucket_of(key) == vbucket][:count]
+
+
+def test_each_node_serves_its_own_vbuckets(pair: ProducerCluster, connect: Connect) -> None:
+    second = connect(pair, 1).log_in()
+    assert [pair.vbucket_owner(v) for v in range(4)] == [0, 0, 1, 1]
+    seqnos = second.ok(m.GetAllVbSeqnos(), Opcode.GET_ALL_VB_SEQNOS)
+    assert seqnos == m.AllVbSeqnos(((2, 0), (3, 0)))
+    key = _keys_of(pair, 0, 1)[0]
+    refused = second.call(m.Store(b"\0" + key, b"1"), Opcode.SET, vbucket=0)
+    assert refused.status == Status.NOT_MY_VBUCKET
+    tree = json.loads(refused.value)
+    assert tree["vBucketServerMap"]["serverList"] == pair.seeds
+    assert [node.get("thisNode") for node in tree["nodesExt"]] == [None, True]
+
+
+def test_a_moved_vbucket_goes_on_at_the_other_node(
+    pair: ProducerCluster, connect: Connect
+) -> None:
+    keys = _keys_of(pair, 0, 3)
+    for key in keys[:2]:
+        pair.set(key, b"{}")
+    old = connect(pair, 0).log_in().open_dcp()
+    old.request_stream(0)
+    old.messages_to(2)
+    pair.move_vbucket(0, 1)
+    assert old.message() == m.StreamEnd(EndReason.STATE_CHANGED)
+    assert old.request_stream(0).status == Status.NOT_MY_VBUCKET
+    uuid = pair.failover_log(0).current_uuid
+    new = connect(pair, 1).log_in().open_dcp(name=b"new")
+    assert new.request_stream(0, 2, vb_uuid=uuid).status == Status.SUCCESS
+    pair.set(keys[2], b"{}")
+    assert isinstance(new.messages_to(3)[-1], m.Mutation)
+    assert pair.counters().seqnos_sent == {0: [1, 2, 3]}
+
+
+def test_a_dead_node_refuses_until_it_is_restored(pair: ProducerCluster, connect: Connect) -> None:
+    client = connect(pair, 1).log_in()
+    pair.kill_node(1)
+    assert client.is_closed()
+    with pytest.raises(ConnectionRefusedError):
+        RawClient(pair.seeds[1])
+    assert connect(pair, 0).log_in().call(m.Empty(), Opcode.NOOP).status == Status.SUCCESS
+    seeds = pair.seeds
+    pair.restore_node(1)
+    assert pair.seeds == seeds
+    assert connect(pair, 1).log_in().call(m.Empty(), Opcode.NOOP).status == Status.SUCCESS
+
+
+def test_a_refusing_node_keeps_its_connections(pair: ProducerCluster, connect: Connect) -> None:
+    client = connect(pair, 1).log_in()
+    pair.refuse_node(1)
+    with pytest.raises(ConnectionRefusedError):
+        RawClient(pair.seeds[1])
+    assert client.call(m.Empty(), Opcode.NOOP).status == Status.SUCCESS
+
+
+def test_a_hanging_node_answers_after_it_is_restored(
+    pair: ProducerCluster, connect: Connect
+) -> None:
+    client = connect(pair, 1).log_in()
+    pair.hang_node(1)
+    client.socket.settimeout(0.2)
+    with pytest.raises(TimeoutError):
+        client.call(m.Empty(), Opcode.NOOP)
+    client.socket.settimeout(10.0)
+    pair.restore_node(1)
+    assert client.answer().status == Status.SUCCESS
+
+
+def test_dropped_connections(pair: ProducerCluster, connect: Connect) -> None:
+    first, second = connect(pair, 0).log_in(), connect(pair, 1).log_in()
+    pair.drop_connections(0)
+    assert first.is_closed()
+    assert second.call(m.Empty(), Opcode.NOOP).status == Status.SUCCESS
+    pair.drop_connections()
+    assert second.is_closed()
+    assert pair.counters().connections == {}
+
+
+@pytest.mark.parametrize("items", [1, 3, 9])
+def test_a_connection_is_cut_inside_a_snapshot(
+    cluster: ProducerCluster, connect: Connect, items: int
+) -> None:
+    with cluster.batch():
+        for number in range(10):
+            cluster.set(b"k%d" % number, b"1")
+    cluster.snapshot_cut_after(items)
+    dcp = connect(cluster).log_in().open_dcp()
+    dcp.request_stream(0)
+    assert len(dcp.messages_to(items)) == items + 1
+    assert dcp.is_closed()
+    assert cluster.counters().seqnos_sent == {0: list(range(1, items + 1))}
+
+
+def test_a_cut_waits_for_a_place_inside_a_snapshot(
+    cluster: ProducerCluster, connect: Connect
+) -> None:
+    cluster.set(b"a", b"1")
+    cluster.snapshot_cut_after(1)
+    dcp = connect(cluster).log_in().open_dcp()
+    dcp.request_stream(0)
+    dcp.messages_to(1)
+    assert dcp.is_quiet()
+    with cluster.batch():
+        cluster.set(b"b", b"1")
+        cluster.set(b"c", b"1")
+    dcp.messages_to(2)
+    assert dcp.is_closed()
+
+
+def test_streams_are_refused_as_ordered(cluster: ProducerCluster, connect: Connect) -> None:
+    dcp = connect(cluster).log_in().open_dcp()
+    cluster.refuse_stream(0, Status.ETMPFAIL, times=2)
+    statuses = [dcp.request_stream(0).status for _ in range(3)]
+    assert statuses == [Status.ETMPFAIL, Status.ETMPFAIL, Status.SUCCESS]
+    counters = cluster.counters()
+    assert (counters.streams_opened, counters.streams_refused) == ({0: 1}, {0: 2})
+
+
+@pytest.mark.parametrize("corruption", list(Corruption))
+def test_one_item_is_corrupted(
+    cluster: ProducerCluster, connect: Connect, corruption: Corruption
+) -> None:
+    def received() -> bytes:
+        dcp = connect(cluster).log_in().open_dcp()
+        uuid = cluster.failover_log(0).current_uuid
+        dcp.request_stream(0, 1, vb_uuid=uuid, snapshot=(1, 1))
+        dcp.stream_frame()
+        data = b""
+        dcp.socket.settimeout(0.3)
+        try:
+            while chunk := dcp.socket.recv(1 << 20):
+                data += chunk
+        except TimeoutError:
+            return data
+        return data
+
+    for key in (b"a", b"b", b"c"):
+        cluster.set(key, b"{}")
+    cluster.set(b"d", b"x" * 70_000)  # so that the items do not come with the marker
+    good = received()
+    cluster.corrupt(corruption)
+    assert received() != good
+    assert received() == good
+
+
+def test_writes_from_many_threads_lose_nothing(
+    cluster: ProducerCluster, connect: Connect
+) -> None:
+    dcp = connect(cluster).log_in().open_dcp()
+    dcp.request_stream(0)
+
+    def write(thread: int) -> None:
+        for number in range(100):
+            cluster.set(b"%d-%d" % (thread, number), b"{}")
+
+    threads = [threading.Thread(target=write, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    messages = dcp.messages_to(400)
+    for thread in threads:
+        thread.join()
+    keys = {body.key for body in messages if isinstance(body, m.Mutation)}
+    assert len(keys) == 400
+    assert set(cluster.state_at(0, 400)) == {key[1:] for key in keys}
+
+
+def test_noops_keep_coming_and_a_silent_client_is_closed(
+    make_cluster: MakeCluster, connect: Connect
+) -> None:
+    cluster = make_cluster(vbuckets=1, idle_timeout_seconds=1.0)
+    dcp = connect(cluster).log_in().open_dcp(set_noop_interval="0.1", window=1)
+    cluster.set(b"k", b"1")
+    dcp.request_stream(0)
+    assert isinstance(decode(dcp.next_frame()), m.SnapshotMarker)  # the window is full now
+    first = dcp.next_frame()
+    assert (first.opcode, first.opaque) == (Opcode.DCP_NOOP, 10_000_001)
+    assert dcp.is_closed()
+    assert cluster.counters().noops_sent == 1
+
+
+def test_start_and_stop(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster()
+    with pytest.raises(LocalProtocolError):
+        cluster.start()
+    port = int(cluster.seeds[0].rsplit(":", 1)[1])
+    with pytest.raises(SourceError, match="cannot listen"):
+        ProducerCluster(ClusterSettings(ports=(port,))).start()
+    cluster.set(b"k", b"1")
+    cluster.stop()
+    cluster.stop()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port), 1.0)
+    cluster.start()
+    assert cluster.seeds == [f"127.0.0.1:{port}"]
+    assert cluster.get(b"k").value == b"1"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"nodes": 0}, {"vbuckets": 0}, {"vbuckets": 1025}, {"nodes": 2, "ports": (1,)}, {"bucket": ""}],
+)
+def test_impossible_clusters_are_refused(settings: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match="producer"):
+        ClusterSettings(**settings)  # type: ignore[arg-type]
+
+
+def test_passwords_stay_out_of_reprs(cluster: ProducerCluster) -> None:
+    assert "password" not in repr(cluster.settings)
+    assert "password" not in repr(cluster.bucket.users)

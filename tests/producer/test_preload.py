@@ -1,0 +1,70 @@
+"""Bulk documents: the same to clients as documents written one by one."""
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from dcp.producer.cluster import ProducerCluster
+from dcp.producer.preload import PreloadSettings
+from dcp.wire import messages as m
+from dcp.wire.vocabulary import Datatype, StreamFlag
+from tests.producer.raw_client import FEATURES, PLAIN_FEATURES, RawClient
+
+Connect = Callable[..., RawClient]
+
+
+@pytest.mark.parametrize("features", [FEATURES, PLAIN_FEATURES])
+def test_preloaded_documents_stream_as_any_other(
+    make_cluster: Callable[..., ProducerCluster], connect: Connect, features: tuple[int, ...]
+) -> None:
+    cluster = make_cluster(vbuckets=2, checkpoint_items=10)
+    cluster.start_vbucket_at(1, seqno=2**63)
+    cluster.preload(100, 128)
+    prefix = b"\0" if features is FEATURES else b""
+    cluster.set(b"doc:0000000003", b'"new"')
+    cluster.delete(b"doc:0000000004")
+    dcp = connect(cluster).log_in(features).open_dcp()
+    seen: dict[bytes, bytes] = {}
+    for vbucket in range(2):
+        dcp.request_stream(vbucket, flags=int(StreamFlag.TO_LATEST))
+        while not isinstance(body := dcp.message(), m.StreamEnd):
+            if isinstance(body, m.Mutation):
+                assert body.key.startswith(prefix)
+                seen[body.key.removeprefix(prefix)] = body.value
+    held = {
+        key: document.value
+        for vbucket in range(2)
+        for key, document in cluster.state_at(vbucket, cluster.high_seqno(vbucket)).items()
+    }
+    assert seen == held
+    assert len(held) == 99
+    assert held.pop(b"doc:0000000003") == b'"new"'
+    for key, value in held.items():
+        assert len(value) == 128
+        assert json.loads(value)["id"].encode() == key.removeprefix(b"doc:")
+    assert cluster.get(b"doc:0000000003").rev == 2
+    assert cluster.get(b"doc:0000000005").datatype == Datatype.JSON
+
+
+def test_preloaded_cas_and_seqnos_grow(make_cluster: Callable[..., ProducerCluster]) -> None:
+    cluster = make_cluster(vbuckets=1)
+    cluster.preload(50, 64)
+    documents = list(cluster.state_at(0, 50).values())
+    assert [d.seqno for d in documents] == list(range(1, 51))
+    cas = [d.cas for d in documents]
+    assert cas == sorted(set(cas))
+    assert cluster.set(b"later", b"{}").cas > cas[-1]
+
+
+@pytest.mark.parametrize(("count", "size"), [(0, 100), (1, 10), (10**10, 100)])
+def test_impossible_preloads(count: int, size: int) -> None:
+    with pytest.raises(ValueError, match="preload"):
+        PreloadSettings(count, size)
+
+
+def test_a_preload_must_come_first(make_cluster: Callable[..., ProducerCluster]) -> None:
+    cluster = make_cluster(vbuckets=1)
+    cluster.set(b"k", b"1")
+    with pytest.raises(ValueError, match="before the first write"):
+        cluster.preload(10, 64)
