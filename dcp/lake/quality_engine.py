@@ -1,9 +1,9 @@
 """Runs a suite on a DataFrame with Great Expectations, quietly and in few Spark jobs.
 
 Two passes. The first asks only whether each expectation holds: Great Expectations computes all of
-them that look at one row at a time in a single aggregation, so a sound table is read about twice
-(once more for uniqueness) however many expectations there are. Only those that do not hold are run
-again for their counts and a few of the rows.
+them that look at one row at a time in a single aggregation, so a sound table's documents are read
+once, however many expectations there are, and its keys once more for uniqueness. Only those that
+do not hold are run again for their counts and a few of the rows.
 
 Nothing leaves the process: the context lives in memory, and analytics are off.
 """
@@ -114,12 +114,14 @@ def _plain(value: object) -> object:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep the library's own log lines off the screen, and its analytics off."""
+    """Keep the library's own log lines away from the application's handlers, its analytics off."""
     os.environ["GX_ANALYTICS_ENABLED"] = "false"
     logger = logging.getLogger("great_expectations")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
+    silent, propagate = logging.NullHandler(), logger.propagate
+    logger.addHandler(silent)
+    logger.propagate = False
     try:
         yield
     finally:
-        logger.setLevel(level)
+        logger.propagate = propagate
+        logger.removeHandler(silent)

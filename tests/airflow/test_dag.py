@@ -1,0 +1,164 @@
+"""The DAG: it imports, it is built as documented, and it is executed on real documents."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dcp.errors import FencedError, IncompleteRunError, QualityError, SourceError
+from dcp.producer.cluster import ProducerCluster
+from tests.airflow.conftest import DAGS, PASSWORD, ROOT, Airflow
+
+# Making Airflow's environment takes minutes on the first run.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+
+DAG_RUN_SECONDS = 400
+
+DESCRIBE = """
+import json, sys, airflow
+from airflow.dag_processing.dagbag import DagBag
+bag = DagBag(sys.argv[1])
+dag = bag.dags["dcplake"]
+policy = dag.get_task("replicate").retry_policy
+decide = lambda text: policy.evaluate(Exception(text), 1, 3).action.value
+print("RESULT" + json.dumps({
+    "airflow": airflow.__file__,
+    "errors": bag.import_errors,
+    "dags": sorted(bag.dags),
+    "catchup": dag.catchup,
+    "max_active_runs": dag.max_active_runs,
+    "downstream": {task.task_id: sorted(task.downstream_task_ids) for task in dag.tasks},
+    "arguments": {task.task_id: task.application_args for task in dag.tasks},
+    "applications": {task.task_id: task.application for task in dag.tasks},
+    "retries": {task.task_id: task.retries for task in dag.tasks},
+    "seconds": {task.task_id: task.execution_timeout.total_seconds() for task in dag.tasks},
+    "decisions": {code: decide(f"Cannot execute: x. Error code is: {code}.") for code in range(12)},
+    "other": decide("worker lost"),
+}))
+"""
+
+
+@pytest.fixture(scope="module")
+def described(airflow: Airflow) -> dict[str, Any]:
+    told = airflow.run(
+        "python",
+        "-c",
+        DESCRIBE,
+        str(DAGS),
+        DCPLAKE_DAG_CONFIG="/etc/dcplake.toml",
+        DCPLAKE_DAG_TABLES="docs, docs__shop__orders",
+        DCPLAKE_DAG_RETRIES="4",
+        DCPLAKE_DAG_TIMEOUT_MINUTES="5",
+    ).stdout
+    found = re.search(r"^RESULT(.*)$", told, re.MULTILINE)
+    assert found, told
+    content: dict[str, Any] = json.loads(found[1])
+    return content
+
+
+def test_dag_imports_without_error(described: dict[str, Any]) -> None:
+    assert described["errors"] == {}
+    assert described["dags"] == ["dcplake"]
+    assert "site-packages" in described["airflow"], "the folder airflow/ shadows Airflow"
+
+
+def test_dag_is_two_command_lines(described: dict[str, Any]) -> None:
+    assert described["downstream"] == {"replicate": ["quality"], "quality": []}
+    assert described["applications"] == {
+        "replicate": str(ROOT / "jobs" / "replicate.py"),
+        "quality": str(ROOT / "jobs" / "quality.py"),
+    }
+    assert described["arguments"] == {
+        "replicate": ["--config", "/etc/dcplake.toml", "--once"],
+        "quality": [
+            "--config",
+            "/etc/dcplake.toml",
+            "--table=docs",
+            "--table=docs__shop__orders",
+        ],
+    }
+    assert (described["catchup"], described["max_active_runs"]) == (False, 1)
+    assert set(described["retries"].values()) == {4}
+    assert set(described["seconds"].values()) == {300}
+
+
+def test_only_failures_that_a_retry_can_help_are_retried(described: dict[str, Any]) -> None:
+    decided = {int(code): action for code, action in described["decisions"].items()}
+    assert decided[FencedError.exit_code] == decided[QualityError.exit_code] == "fail"
+    assert decided[SourceError.exit_code] == decided[IncompleteRunError.exit_code] == "default"
+    assert {code for code, action in decided.items() if action == "fail"} == {2, 3, 6, 7, 8, 9}
+    assert described["other"] == "default"
+
+
+def test_every_variable_of_the_dag_is_documented() -> None:
+    used = set(re.findall(r"DCPLAKE_DAG_\w+", (DAGS / "dcplake.py").read_text("utf-8")))
+    told = set(re.findall(r"DCPLAKE_DAG_\w+", (ROOT / "conf" / "airflow.env").read_text("utf-8")))
+    assert used
+    assert used == told
+
+
+def documents_of(cluster: ProducerCluster) -> dict[str, tuple[int, int, bytes]]:
+    """What the producer holds now: key to vbucket, seqno and value."""
+    return {
+        key.decode(): (vbucket, document.seqno, document.value)
+        for vbucket in range(cluster.settings.vbuckets)
+        for key, document in cluster.state_at(vbucket, cluster.high_seqno(vbucket)).items()
+    }
+
+
+def rows_of(lake: Path) -> dict[str, tuple[int, int, bytes]]:
+    """What the replica holds, read by an engine other than Spark."""
+    from deltalake import DeltaTable, QueryBuilder
+
+    table = DeltaTable(str(lake / "docs"))
+    found = QueryBuilder().register("docs", table).execute("SELECT * FROM docs").read_all()
+    columns = (found.column(name).to_pylist() for name in ("key", "vbucket", "seqno", "value"))
+    rows = list(zip(*columns, strict=True))
+    assert len({row[0] for row in rows}) == len(rows), "a key twice"
+    return {key: (vbucket, int(seqno), value) for key, vbucket, seqno, value in rows}
+
+
+def execute(airflow: Airflow, config: Path) -> tuple[int, str]:
+    ended = airflow.run(
+        "airflow",
+        "dags",
+        "test",
+        "dcplake",
+        timeout_seconds=DAG_RUN_SECONDS,
+        DCPLAKE_DAG_CONFIG=str(config),
+        DCPLAKE_DAG_RETRIES="0",
+    )
+    return ended.returncode, ended.stdout
+
+
+def test_dag_replicates_and_checks(
+    airflow: Airflow, cluster: ProducerCluster, config: Path, tmp_path: Path
+) -> None:
+    for number in range(500):
+        cluster.set(b"airport_%d" % number, b'{"runways": %d}' % number)
+    code, output = execute(airflow, config)
+    assert code == 0, output
+    assert "expectations of suite 'replica' hold" in output
+    assert rows_of(tmp_path / "lake") == documents_of(cluster)
+
+    cluster.set(b"airport_7", b'{"runways": "closed"}')
+    cluster.delete(b"airport_8")
+    code, output = execute(airflow, config)
+    assert code == 0, output
+    assert rows_of(tmp_path / "lake") == documents_of(cluster)
+    assert PASSWORD not in output
+
+
+def test_violation_fails_the_dag_with_its_exit_code(
+    airflow: Airflow, cluster: ProducerCluster, config: Path
+) -> None:
+    cluster.set(b"sound", b"{}")
+    cluster.set(b"broken", b'{"runways": ', datatype=1)
+    code, output = execute(airflow, config)
+    assert code != 0
+    assert f"Error code is: {QualityError.exit_code}." in output
+    assert "document_parses: 1 row against" in output
+    assert 'key="broken"' in output
+    assert "exit code 8: the tables break the data-quality suite" in output
