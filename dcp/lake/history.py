@@ -19,7 +19,8 @@ METADATA_KEY: Final = "dcplake"
 WINDOW: Final = 50
 """Commits that a look at the history reads at first; a Spark job over that many small files."""
 
-WHOLE: Final = 2**31 - 1
+WHOLE: Final = 1_000_000
+"""More commits than a log keeps."""
 
 DATA_PRESERVING: Final = frozenset(
     {

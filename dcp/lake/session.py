@@ -29,6 +29,8 @@ TASK_ATTEMPTS: Final = 4
 DELTA_EXTENSION: Final = "io.delta.sql.DeltaSparkSessionExtension"
 DELTA_CATALOG: Final = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 
+JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+
 PARQUET_IN_LIST: Final = 1_000
 """Longest IN list that Parquet's reader may get; a longer one overflows its recursive filter."""
 
@@ -48,7 +50,7 @@ def build_session(
         master: for example ``local[2]``; None means what spark-submit says, else all local cores.
         driver_memory: the JVM's heap, as Spark writes it (``2g``). In local mode that is all of it.
         log_file: where Spark's own output goes; None chooses a new file in the temporary folder.
-        extra: further Spark settings; they win over ours.
+        extra: further Spark settings; they win over ours (the JVM's options are added to ours).
 
     Raises:
         SetupError: Java or the Delta jars are missing, or Spark did not start (names its log).
@@ -98,7 +100,7 @@ def static_settings(driver_memory: str, log4j: Path | None) -> dict[str, str]:
         "spark.python.unix.domain.socket.enabled": "true",
     }
     if log4j is not None:
-        settings["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={log4j.as_uri()}"
+        settings[JAVA_OPTIONS] = f"-Dlog4j2.configurationFile={log4j.as_uri()}"
     return settings
 
 
@@ -144,7 +146,10 @@ def _start(
     settings = static_settings(driver_memory, write_log4j_properties(log_file))
     settings["spark.master"] = local_master(master or "local[*]")
     settings["spark.app.name"] = app_name
+    logging = settings[JAVA_OPTIONS]
     settings |= extra
+    if JAVA_OPTIONS in extra:
+        settings[JAVA_OPTIONS] = f"{logging} {extra[JAVA_OPTIONS]}"
     return _start_jvm(settings, log_file)
 
 

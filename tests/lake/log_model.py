@@ -1,0 +1,195 @@
+"""A small model of a bucket and of the rounds that read it: the oracle of the lake's tests.
+
+It writes snapshots of mutations, deletions and expirations into vbuckets, hands them out round by
+round (a round may end inside a snapshot), and knows what each vbucket held at any seqno.
+"""
+
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from dcp.lake.applied import AppliedVersion, applied_to_batch
+from dcp.lake.changes import append_round
+from dcp.lake.history import Commit
+from dcp.lake.keys import key_string
+from dcp.lake.schema import CHANGES
+from dcp.lake.tables import LakeTables
+from dcp.lake.vbucket_state import VbucketState, states_to_batch
+from dcp.protocol.position import Position
+from dcp.types import FailoverEntry, FailoverLog
+
+Documents = dict[tuple[int, str], tuple[int, int, bytes | None]]
+"""(vbucket, key) -> (seqno, cas, value) of the living documents."""
+
+
+@dataclass(frozen=True)
+class Item:
+    seqno: int
+    key: bytes
+    kind: str
+    value: bytes | None
+    cas: int
+    collection_id: int = 0
+
+
+@dataclass
+class ModelVbucket:
+    vbucket: int
+    first_seqno: int
+    state: VbucketState = field(init=False)
+    items: list[Item] = field(default_factory=list)
+    snapshot: tuple[int, int] | None = None  # the one being read
+    unread: list[Item] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.state = VbucketState.beginning(self.vbucket)
+
+    @property
+    def uuid(self) -> int:
+        return 2**64 - 1 - self.vbucket
+
+    @property
+    def next_seqno(self) -> int:
+        return self.items[-1].seqno + 1 if self.items else self.first_seqno
+
+
+class LogModel:
+    def __init__(
+        self,
+        lake: LakeTables,
+        seed: int,
+        *,
+        keys: int = 30,
+        first_seqnos: dict[int, int] | None = None,
+    ) -> None:
+        self.lake = lake
+        self.random = random.Random(seed)
+        self.keys = [self._key(number) for number in range(keys)]
+        first = first_seqnos or {}
+        count = lake.identity.vbucket_count
+        self.vbuckets = [ModelVbucket(vb, first.get(vb, 1)) for vb in range(count)]
+        self.round = 0
+        self.complete: dict[int, dict[int, int]] = {0: dict.fromkeys(range(count), 0)}
+
+    def _key(self, number: int) -> bytes:
+        odd = [
+            b"",
+            b"\0",
+            b"\xff\x00key",
+            b"\\x00",
+            b"it's ${x} \\ \n",
+            "Ä\U0001f600".encode(),
+            b"k" * 250,
+        ]
+        return odd[number] if number < len(odd) else b"key_%d" % number
+
+    def write_snapshot(self, vb: ModelVbucket, items: int, collection_id: int = 0) -> None:
+        """Write a snapshot with ``items`` different keys; the rounds will read it."""
+        for key in self.random.sample(self.keys, items):
+            kind = self.random.choice(
+                ("mutation", "mutation", "mutation", "deletion", "expiration")
+            )
+            seqno = vb.next_seqno + self.random.randrange(3)
+            value = b'{"n": %d}' % seqno if kind == "mutation" else None
+            cas = 2**63 + self.random.randrange(2**62)
+            item = Item(seqno, key, kind, value, cas, collection_id)
+            vb.items.append(item)
+            vb.unread.append(item)
+        vb.snapshot = (vb.unread[0].seqno, vb.unread[-1].seqno)
+
+    def read(self, vb: ModelVbucket, most: int, round_number: int) -> list[dict[str, Any]]:
+        """Read up to ``most`` items of the vbucket's snapshot; completes it where it ends."""
+        taken, vb.unread = vb.unread[:most], vb.unread[most:]
+        if not taken:
+            return []
+        assert vb.snapshot is not None
+        seqno = taken[-1].seqno
+        if vb.unread:
+            position = Position(vb.uuid, seqno, *vb.snapshot, vb.state.complete_seqno)
+        else:
+            position = Position.complete_at(vb.uuid, seqno)
+        vb.state = vb.state.advanced(
+            round_number,
+            position,
+            brought_rows=True,
+            failover_log=FailoverLog((FailoverEntry(vb.uuid, 0),)),
+        )
+        return [self._row(vb, item, round_number) for item in taken]
+
+    def _row(self, vb: ModelVbucket, item: Item, round_number: int) -> dict[str, Any]:
+        text = key_string(item.key)
+        return {
+            "round": round_number,
+            "epoch": vb.state.epoch,
+            "vbucket": vb.vbucket,
+            "kind": item.kind,
+            "seqno": item.seqno,
+            "vb_uuid": vb.uuid,
+            "collection_id": item.collection_id,
+            "key": text,
+            "key_bytes": item.key if text.startswith("\\x") else None,
+            "cas": item.cas,
+            "rev": 1,
+            "flags": 2**32 - 1,
+            "expiry": 0,
+            "datatype": 1,
+            "value": item.value,
+        }
+
+    def random_rows(self, round_number: int) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = []
+        for vb in self.vbuckets:
+            if self.random.random() < 0.4:
+                continue  # nothing of this vbucket in this round
+            if not vb.unread:
+                self.write_snapshot(vb, self.random.randint(1, 8))
+            rows += self.read(vb, self.random.choice((1, 3, 100)), round_number)
+        self.random.shuffle(rows)
+        return rows
+
+    def next_round(
+        self, rows: list[dict[str, Any]] | None = None, applied: tuple[AppliedVersion, ...] = ()
+    ) -> pa.Table:
+        """Return the next round's rows: given ones, or random ones; with the position vector."""
+        number = self.round + 1
+        items = self.random_rows(number) if rows is None else rows
+        self.round = number
+        self.complete[number] = {vb.vbucket: vb.state.complete_seqno for vb in self.vbuckets}
+        return pa.Table.from_batches(
+            [
+                pa.RecordBatch.from_pylist(items, schema=CHANGES),
+                states_to_batch([vb.state for vb in self.vbuckets], number),
+                applied_to_batch(applied, number),
+            ]
+        )
+
+    def commit(self, table: pa.Table, writer_id: str = "writer-1") -> Commit:
+        frame = self.lake.spark.createDataFrame(table)
+        return append_round(self.lake, frame, self.round, writer_id)
+
+    def documents_at(self, complete: dict[int, int], collection_id: int = 0) -> Documents:
+        """Return what each vbucket held at the given seqno."""
+        documents: Documents = {}
+        for vb in self.vbuckets:
+            for item in vb.items:
+                if item.seqno > complete[vb.vbucket] or item.collection_id != collection_id:
+                    continue
+                if item.kind == "mutation":
+                    place = (vb.vbucket, key_string(item.key))
+                    documents[place] = (item.seqno, item.cas, item.value)
+                else:
+                    documents.pop((vb.vbucket, key_string(item.key)), None)
+        return documents
+
+
+def read_documents(lake: LakeTables, query: str) -> Documents:
+    """Return the rows of a query over a replica; fails where a key is there twice."""
+    rows = lake.spark.sql(f"SELECT vbucket, key, seqno, cas, value FROM ({query})").toArrow()
+    documents: Documents = {}
+    for row in rows.to_pylist():
+        place = (row["vbucket"], row["key"])
+        assert place not in documents, f"{place} is there twice"
+        documents[place] = (int(row["seqno"]), int(row["cas"]), row["value"])
+    return documents
