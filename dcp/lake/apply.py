@@ -23,6 +23,7 @@ from dcp.lake.apply_sql import merge_sql, winners_sql
 from dcp.lake.changes import positions_at
 from dcp.lake.history import history, refuse_foreign_changes
 from dcp.lake.sql import integer_list
+from dcp.lake.stop_points import reached
 from dcp.lake.tables import LakeTables, ReplicaTable
 from dcp.lake.transaction import transaction
 from dcp.lake.vbucket_state import FIRST_EPOCH, VbucketState
@@ -90,6 +91,7 @@ def run_apply(lake: LakeTables, plan: ApplyPlan, writer_id: str) -> AppliedVersi
     with transaction(lake.spark, app_id, plan.from_round + 1, metadata):
         try:
             lake.spark.sql(merge_sql(table_sql, lake.changes_sql, plan)).collect()
+            reached("apply.committed")
         except PySparkException as error:
             failure = error  # it may have committed all the same: the history decides
     return _committed(lake, plan, writer_id, failure)

@@ -19,6 +19,7 @@ from dcp.lake.history import (
     reaches_creation,
     refuse_other_writer,
 )
+from dcp.lake.stop_points import reached
 from dcp.lake.tables import LakeTables
 from dcp.lake.vbucket_state import VbucketState, states_from_rows
 
@@ -112,6 +113,7 @@ def append_round(
             writer.save(lake.location.path("changes"))
     except PySparkException as error:
         return _after_failure(lake, round_number, writer_id, error)
+    reached("round.committed")
     return _committed(lake, round_number, writer_id)
 
 

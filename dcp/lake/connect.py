@@ -8,8 +8,8 @@ from dcp.lake.settings import FlowControlSettings, Settings, SourceSettings
 from dcp.protocol.credentials import ALL_MECHANISMS, SCRAM_MECHANISMS, Credentials, Secret
 
 
-def source_access(settings: Settings) -> SourceAccess:
-    """Return what tasks need to connect; reads the password.
+def source_access(settings: Settings, password: Secret | None = None) -> SourceAccess:
+    """Return what tasks need to connect; reads the password unless it is given.
 
     Raises:
         ConfigError: a seed is no address, or the password cannot be found.
@@ -22,7 +22,7 @@ def source_access(settings: Settings) -> SourceAccess:
             connection=connection_settings(source, settings.flow_control),
             node_deadline_seconds=settings.round.node_deadline_seconds,
         ),
-        credentials=credentials(source),
+        credentials=credentials(source, password),
         flow_control=settings.flow_control,
         quiet_seconds=settings.round.quiet_seconds,
     )
@@ -47,10 +47,10 @@ def connection_settings(source: SourceSettings, flow: FlowControlSettings) -> Co
     )
 
 
-def credentials(source: SourceSettings) -> Credentials:
+def credentials(source: SourceSettings, password: Secret | None = None) -> Credentials:
     """Return user and password; PLAIN is allowed where nobody can listen, or by the settings."""
     mechanisms = ALL_MECHANISMS if source.tls or source.allow_plain else SCRAM_MECHANISMS
-    return Credentials(source.username, Secret(source.password()), mechanisms)
+    return Credentials(source.username, password or Secret(source.password()), mechanisms)
 
 
 def look_at_cluster(access: SourceAccess) -> ClusterView:

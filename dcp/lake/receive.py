@@ -7,7 +7,7 @@ node may send only the rest of the window. Whatever goes wrong at the source end
 refused password or bucket fails the task: no other node would answer differently.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Final
@@ -135,12 +135,25 @@ class TaskReceiver:
             TaskError: user, password or bucket were refused.
 
         """
+        yield from self.stream()
+        yield from self._closing_rows()
+
+    @property
+    def receipts(self) -> Mapping[int, Receipt]:
+        """What was received, by vbucket; each has its outcome when ``stream`` has ended."""
+        return self._receipts
+
+    def stream(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows that the streams bring, without status and position rows.
+
+        Raises:
+            TaskError: user, password or bucket were refused.
+
+        """
         try:
-            if self._receipts:
-                yield from self._stream()
+            yield from self._stream()
         except (AuthenticationError, BucketError) as error:
             raise TaskError(error) from None
-        yield from self._closing_rows()
 
     def _stream(self) -> Iterator[pa.RecordBatch]:
         consumer = Consumer(

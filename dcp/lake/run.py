@@ -248,7 +248,6 @@ class Driver:
                 continue
             reached("apply.planned")
             version = run_apply(self.lake, plan, self.writer_id)
-            reached("apply.committed")
             made.append(version)
             self._observer.applied(version)
         self._report.applied += made

@@ -1,14 +1,15 @@
 """Named steps of a run at which a test can kill or pause it, to prove that nothing is lost.
 
 ``DCPLAKE_STOP_AT=<step>[:<count>]=<kill|pause>`` acts when the step is reached for the ``count``-th
-time (1 if left out). ``kill`` sends this process SIGKILL. ``pause`` writes the file that
-``DCPLAKE_STOP_FILE`` names and waits until it is gone. Without the variable, nothing happens.
+time (1 if left out). ``kill`` sends this process SIGKILL. ``pause`` waits until the file that
+``DCPLAKE_STOP_FILE`` names is gone. That file is made first, and where it exists already nothing
+happens: so a step in a task that Spark tries again stops one process only. Without
+``DCPLAKE_STOP_AT`` nothing happens at all.
 """
 
 import os
 import signal
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +21,7 @@ STEPS: Final = (
     "round.committed",  # the append is durable; this process has not read it back
     "round.read_back",  # this process knows that its round is durable
     "apply.planned",  # the MERGE is decided
-    "apply.committed",  # the MERGE is durable and read back
+    "apply.committed",  # the MERGE is durable; this process has not read it back
 )
 VARIABLE: Final = "DCPLAKE_STOP_AT"
 FILE_VARIABLE: Final = "DCPLAKE_STOP_FILE"
@@ -29,23 +30,26 @@ _PAUSE_LIMIT_SECONDS: Final = 300.0
 _reached: dict[str, int] = {}
 
 
-def reached(step: str, environment: Mapping[str, str] | None = None) -> None:
+def reached(step: str) -> None:
     """Say that ``step`` is reached; stop here if the environment asks for it.
 
     Raises:
-        ConfigError: the variable names an unknown step or action.
+        ConfigError: a variable names an unknown step or action, or no file to wait for.
 
     """
-    wanted = (os.environ if environment is None else environment).get(VARIABLE)
+    wanted = os.environ.get(VARIABLE)
     if not wanted:
         return
     name, count, action = _parse(wanted)
     _reached[step] = _reached.get(step, 0) + 1
     if step != name or _reached[step] != count:
         return
+    file = _claimed_file(action)
     if action == "kill":
-        os.kill(os.getpid(), signal.SIGKILL)
-    _pause(environment)
+        if file is not None or FILE_VARIABLE not in os.environ:
+            os.kill(os.getpid(), signal.SIGKILL)
+    elif file is not None:
+        _wait_until_gone(file)
 
 
 def _parse(wanted: str) -> tuple[str, int, str]:
@@ -59,9 +63,21 @@ def _parse(wanted: str) -> tuple[str, int, str]:
     return name, int(count or 1), action
 
 
-def _pause(environment: Mapping[str, str] | None) -> None:
-    file = Path((os.environ if environment is None else environment)[FILE_VARIABLE])
-    file.write_text(str(os.getpid()))
+def _claimed_file(action: str) -> Path | None:
+    """Make the file; None where there is none to make, or where another process made it."""
+    named = os.environ.get(FILE_VARIABLE)
+    if named is None:
+        if action == "pause":
+            raise ConfigError(f"{FILE_VARIABLE}: found nothing, expected the file to wait for")
+        return None
+    try:
+        os.close(os.open(named, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+    except FileExistsError:
+        return None
+    return Path(named)
+
+
+def _wait_until_gone(file: Path) -> None:
     end = time.monotonic() + _PAUSE_LIMIT_SECONDS
     while file.exists() and time.monotonic() < end:
         time.sleep(0.05)

@@ -1,0 +1,93 @@
+"""What a lake's tables hold, read through Spark, next to what the producer held."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from dcp.lake.applied import applied_of
+from dcp.lake.changes import positions_at
+from dcp.lake.history import history
+from dcp.lake.tables import DOCS, LakeTables
+from dcp.lake.views import register_views
+from dcp.producer.cluster import ProducerCluster
+
+Rows = dict[int, dict[bytes, tuple[int, int, bytes]]]
+"""By vbucket and key: seqno, cas, value."""
+
+
+def rows_of(lake: LakeTables, source_sql: str) -> Rows:
+    """Return the documents that a table, a version of it or a view holds."""
+    table = lake.spark.sql(
+        f"SELECT vbucket, key, key_bytes, seqno, cas, value FROM {source_sql}"
+    ).toArrow()
+    found: Rows = {}
+    for row in table.to_pylist():
+        key = row["key_bytes"] or row["key"].encode()
+        documents = found.setdefault(row["vbucket"], {})
+        assert key not in documents, f"key {key!r} twice in {source_sql}"
+        documents[key] = (int(row["seqno"]), int(row["cas"]), row["value"])
+    return found
+
+
+def source_rows(cluster: ProducerCluster, seqnos: dict[int, int]) -> Rows:
+    """Return what the producer held at these seqnos."""
+    return {
+        vbucket: {
+            key: (document.seqno, document.cas, document.value)
+            for key, document in cluster.state_at(vbucket, seqno).items()
+        }
+        for vbucket, seqno in seqnos.items()
+        if cluster.state_at(vbucket, seqno)
+    }
+
+
+def complete_seqnos(lake: LakeTables, round_number: int) -> dict[int, int]:
+    """Return each vbucket's complete seqno at a round."""
+    states = positions_at(lake, round_number)
+    return {vbucket: state.complete_seqno for vbucket, state in states.items()}
+
+
+def require_every_version_exact(lake: LakeTables, cluster: ProducerCluster) -> int:
+    """Compare each version of ``docs`` with the producer at that round; return how many."""
+    docs_sql = lake.table_sql(DOCS.name)
+    versions = 0
+    for commit in history(lake.spark, docs_sql, 1000):
+        if not commit.is_apply:
+            continue
+        applied = applied_of(DOCS.name, commit)
+        found = rows_of(lake, f"{docs_sql} VERSION AS OF {applied.version}")
+        expected = source_rows(cluster, complete_seqnos(lake, applied.to_round))
+        assert found == expected, f"{applied} differs from the producer"
+        versions += 1
+    return versions
+
+
+def require_live_exact(lake: LakeTables, cluster: ProducerCluster, round_number: int) -> None:
+    """Compare ``docs_live`` with the producer at the complete seqnos of the newest round."""
+    register_views(lake.spark, lake)
+    found = rows_of(lake, "docs_live")
+    assert found == source_rows(cluster, complete_seqnos(lake, round_number))
+
+
+def require_no_row_twice(lake: LakeTables) -> None:
+    """Every document row is in ``changes`` once, and each round has one position per vbucket."""
+    for what, keys in (
+        ("kind IN ('mutation', 'deletion', 'expiration')", "epoch, vbucket, seqno"),
+        ("kind = 'position'", "round, vbucket"),
+    ):
+        twice = lake.spark.sql(
+            f"SELECT {keys}, count(*) AS times FROM {lake.changes_sql} WHERE {what} "
+            f"GROUP BY {keys} HAVING count(*) > 1"
+        ).collect()
+        assert twice == []
+
+
+def durable_seqnos(lake: LakeTables) -> dict[int, list[int]]:
+    """Return the seqnos of the document rows in ``changes``, by vbucket."""
+    rows: Iterable[Any] = lake.spark.sql(
+        f"SELECT vbucket, seqno FROM {lake.changes_sql} "
+        "WHERE kind IN ('mutation', 'deletion', 'expiration') ORDER BY vbucket, seqno"
+    ).collect()
+    found: dict[int, list[int]] = {}
+    for row in rows:
+        found.setdefault(row["vbucket"], []).append(int(row["seqno"]))
+    return found
