@@ -5,63 +5,27 @@ queue. So a position is always that of what ``next`` has returned, and a stream 
 again resumes exactly there, inside a snapshot too: no row is delivered twice, none is skipped.
 A node that is slow to connect, dead or hung delays no other, since nobody waits for it.
 
-What happened to a vbucket is looked up in ``reactions.py``. A vbucket without progress for
+How streams are kept going is said in ``stream_keeper.py``. A vbucket without progress for
 ``node_deadline_seconds`` ends with ``VbucketStopped``; refused credentials and an unknown bucket
 end the consumer at once, by their exception from ``next``.
 
 Memory: per node what ``connection.py`` says; nothing is buffered here.
 """
 
-import logging
-from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from math import inf
+from collections.abc import Sequence
 from random import Random
 from time import monotonic
-from typing import Final
 
-import numpy as np
-
-from dcp.client.addresses import NodeAddress, parse_seeds
+from dcp.client.addresses import parse_seeds
 from dcp.client.backoff import Backoff
-from dcp.client.connection import StreamRequest
-from dcp.client.consumer_events import StopReason, VbucketStopped
-from dcp.client.delivery import ConnectionEnded, Delivery, Handover
-from dcp.client.node_links import NodeLink, NodeLinks
-from dcp.client.reactions import (
-    ENDINGS,
-    REFUSALS,
-    Reaction,
-    end_reason_name,
-    status_name,
-)
+from dcp.client.delivery import Delivery, Handover
+from dcp.client.node_links import NodeLinks
 from dcp.client.settings import ConsumerSettings
-from dcp.client.vbucket_track import Phase, StreamStart, VbucketTrack
-from dcp.errors import (
-    AuthenticationError,
-    BucketError,
-    DcplakeError,
-    LocalProtocolError,
-    RemoteProtocolError,
-)
+from dcp.client.stream_keeper import StreamKeeper
+from dcp.client.vbucket_track import StreamStart
 from dcp.protocol.credentials import Credentials
-from dcp.protocol.events import (
-    ClusterConfigReceived,
-    Event,
-    FailoverLogReceived,
-    Items,
-    Ready,
-    RollbackOrdered,
-    StreamClosed,
-    StreamEnded,
-    StreamOpened,
-    StreamRefused,
-)
 from dcp.protocol.position import Position
 from dcp.types import FailoverLog
-
-_log = logging.getLogger(__name__)
 
 
 class Consumer:
@@ -82,15 +46,8 @@ class Consumer:
             ConfigError: no seeds, or a name prefix that servers refuse.
             ValueError: a vbucket that is named twice.
         """
-        now = monotonic()
-        self._settings = settings
-        self._tracks = {start.vbucket: VbucketTrack.begin(start, now) for start in streams}
-        if len(self._tracks) != len(streams):
-            raise ValueError("consumer: found a vbucket twice in its streams")
-        self._backoff = Backoff(
-            settings.retry_first_seconds,
-            settings.retry_cap_seconds,
-            (random or Random()).random,
+        backoff = Backoff(
+            settings.retry_first_seconds, settings.retry_cap_seconds, (random or Random()).random
         )
         self._handover = Handover()
         self._links = NodeLinks(
@@ -99,26 +56,24 @@ class Consumer:
             credentials,
             name_prefix,
             self._handover,
-            self._backoff,
+            backoff,
         )
-        self._reports: deque[Event] = deque()
-        self._stopped: set[int] = set()
-        self._act_at = now
+        self._keeper = StreamKeeper(streams, self._links, settings, backoff, monotonic())
 
     # --- what the application sees ---------------------------------------------------------
 
     @property
     def active_vbuckets(self) -> frozenset[int]:
         """The vbuckets that may still deliver something; ``next`` only waits when there is none."""
-        return frozenset(self._tracks.keys() - self._stopped)
+        return self._keeper.active_vbuckets
 
     def position(self, vbucket: int) -> Position:
         """Return where a vbucket stands behind everything that ``next`` has returned."""
-        return self._tracks[vbucket].position
+        return self._keeper.tracks[vbucket].position
 
     def failover_log(self, vbucket: int) -> FailoverLog | None:
         """Return the failover log accepted with a vbucket's data; None before the first stream."""
-        return self._tracks[vbucket].failover_log
+        return self._keeper.tracks[vbucket].failover_log
 
     def next(self, timeout_seconds: float) -> Delivery | None:
         """Return the next delivery, or None when there was none within the time.
@@ -132,20 +87,22 @@ class Consumer:
             BucketError: no such bucket, or no access to it.
             LocalProtocolError: the consumer was closed, perhaps by another thread meanwhile.
         """
+        keeper = self._keeper
         deadline = monotonic() + timeout_seconds
         while True:
             now = monotonic()
-            if now >= self._act_at:
-                self._act(now)
-            if self._reports:
-                events, self._reports = list(self._reports), deque()
+            if now >= keeper.act_at:
+                keeper.act(now)
+            if keeper.reports:
+                events = list(keeper.reports)
+                keeper.reports.clear()
                 return Delivery(None, events)
-            entry = self._handover.get(max(0.0, min(deadline, self._act_at) - now))
+            entry = self._handover.get(max(0.0, min(deadline, keeper.act_at) - now))
             if entry is None:
                 if monotonic() >= deadline:
                     return None
                 continue
-            delivery = self._take(entry, monotonic())
+            delivery = keeper.take(entry, monotonic())
             if delivery is not None:
                 return delivery
 
@@ -157,16 +114,7 @@ class Consumer:
 
     def stop_stream(self, vbucket: int) -> None:
         """End one vbucket; ``VbucketStopped`` follows, perhaps after rows that are on their way."""
-        track = self._tracks[vbucket]
-        if track.phase in (Phase.STREAMING, Phase.REQUESTED) and track.address is not None:
-            connection = self._links.link(track.address).connection
-            if connection is not None and self._try(lambda: connection.close_stream(vbucket)):
-                track.phase = Phase.CLOSING
-                track.trouble_since = monotonic()
-                self._act_at = 0.0
-                return
-        if track.phase not in (Phase.STOPPED, Phase.CLOSING):
-            self._stop(track, StopReason.CLOSED, "closed by the application")
+        self._keeper.stop_stream(vbucket)
 
     def close(self) -> None:
         """Close all connections; from any thread: a waiting ``next`` raises LocalProtocolError."""
@@ -180,259 +128,3 @@ class Consumer:
     def __exit__(self, *exception: object) -> None:
         """Close."""
         self.close()
-
-    # --- what falls due --------------------------------------------------------------------
-
-    def _act(self, now: float) -> None:
-        """Give up, connect, ask for streams and for the map, as far as each is due."""
-        due: dict[NodeAddress, list[VbucketTrack]] = {}
-        for track in self._tracks.values():
-            if now >= track.deadline(self._settings.node_deadline_seconds):
-                self._give_up(track, now)
-            elif track.phase is Phase.WAITING and now >= track.retry_at:
-                if track.address is None:
-                    self._links.want_map(now)
-                else:
-                    due.setdefault(track.address, []).append(track)
-        for address, tracks in due.items():
-            link = self._links.connect(address, now)
-            if link.is_ready:
-                self._request(link, tracks)
-        self._links.refresh_map(now)
-        self._act_at = self._next_act_at()
-
-    def _next_act_at(self) -> float:
-        at = self._links.due_at
-        for track in self._tracks.values():
-            at = min(at, track.deadline(self._settings.node_deadline_seconds))
-            if track.phase is Phase.WAITING:
-                at = min(at, self._attempt_at(track))
-        return at
-
-    def _attempt_at(self, track: VbucketTrack) -> float:
-        if track.address is None:
-            return inf  # the map's arrival will wake it
-        link = self._links.link(track.address)
-        if link.is_ready:
-            return track.retry_at
-        return max(track.retry_at, link.retry_at) if link.connection is None else inf
-
-    def _request(self, link: NodeLink, tracks: list[VbucketTrack]) -> None:
-        connection = link.connection
-        assert connection is not None
-        requests = [
-            StreamRequest(each.vbucket, each.position, each.failover_log, each.end_seqno)
-            for each in tracks
-        ]
-        if self._try(lambda: connection.open_streams(requests)):
-            for track in tracks:
-                track.phase = Phase.REQUESTED
-
-    def _try(self, command: Callable[[], None]) -> bool:
-        """Run a command on a connection; False where it has just ended, as its last entry will say.
-
-        A misuse of the machine is our bug and must not pass as a lost connection.
-        """
-        try:
-            command()
-        except LocalProtocolError:
-            raise
-        except DcplakeError:
-            return False
-        return True
-
-    def _give_up(self, track: VbucketTrack, now: float) -> None:
-        seconds = now - track.trouble_since
-        link = self._links.link(track.address) if track.address else None
-        connection = link.connection if link else None
-        if track.phase is Phase.REQUESTED and connection is not None:
-            self._try(lambda: connection.close_stream(track.vbucket))
-        awaited = _AWAITED.get(track.phase)
-        if awaited is None and connection is not None and link is not None and not link.is_ready:
-            awaited = "the connection to be set up"
-        if awaited is not None:
-            track.reason = StopReason.NODE_UNAVAILABLE
-            track.detail = f"still waiting for {awaited}"
-        where = f"{track.address}: " if track.address else ""
-        self._stop(
-            track,
-            track.reason,
-            f"{where}no progress for {seconds:.1f} s, {track.failures} failures; "
-            f"last: {track.detail}",
-        )
-
-    def _stop(self, track: VbucketTrack, reason: StopReason, detail: str) -> None:
-        self._mute(track)
-        self._reports.append(VbucketStopped(track.vbucket, reason, detail))
-
-    def _mute(self, track: VbucketTrack) -> None:
-        track.phase = Phase.STOPPED
-        self._stopped.add(track.vbucket)
-
-    # --- what arrives ----------------------------------------------------------------------
-
-    def _take(self, entry: Delivery | ConnectionEnded, now: float) -> Delivery | None:
-        link = self._links.by_name(entry.connection_name)
-        if link is None:
-            return None  # a connection that was given up
-        if isinstance(entry, ConnectionEnded):
-            self._connection_ended(link, entry.error, now)
-            return None
-        for vbucket, position in entry.positions.items():
-            if vbucket not in self._stopped:
-                self._tracks[vbucket].advance(position)
-        muted = frozenset(self._stopped)
-        events: list[Event] = []
-        for event in entry.events:
-            events += self._on(event, link, now, muted)
-        if not events:
-            self.release(entry)
-            return None
-        return replace(entry, events=events)
-
-    def _connection_ended(self, link: NodeLink, error: DcplakeError | None, now: float) -> None:
-        if isinstance(error, AuthenticationError | BucketError | LocalProtocolError):
-            raise error
-        self._links.ended(link, error, now)
-        self._links.want_map(now)
-        reason = StopReason.NODE_UNAVAILABLE
-        if isinstance(error, RemoteProtocolError):
-            reason = StopReason.PROTOCOL_ERROR
-        for track in self._tracks.values():
-            if track.address != link.address:
-                continue
-            if track.phase is Phase.CLOSING:
-                self._stop(track, StopReason.CLOSED, "closed by the application")
-            elif track.phase is not Phase.STOPPED:
-                self._trouble(track, reason, str(error), now, link.retry_at)
-        self._act_at = now
-
-    def _trouble(
-        self, track: VbucketTrack, reason: StopReason, detail: str, now: float, retry_at: float
-    ) -> None:
-        track.trouble(now, reason, detail, settled_seconds=self._settings.retry_cap_seconds)
-        track.retry_at = retry_at
-        self._act_at = now
-
-    def _on(
-        self, event: Event, link: NodeLink, now: float, muted: frozenset[int]
-    ) -> Sequence[Event]:
-        """Take one event of a connection; return what the application shall see of it."""
-        match event:
-            case Items():
-                return _audible(event, muted) if muted else (event,)
-            case Ready():
-                link.ready_at = now
-                self._adopt(event.cluster_config, link, now)
-                self._act_at = now
-                return ()
-            case ClusterConfigReceived():
-                self._adopt(event.config, link, now)
-                return ()
-        track = self._tracks.get(getattr(event, "vbucket", -1))
-        if track is None or track.vbucket in muted:
-            return ()
-        match event:
-            case StreamOpened():
-                track.opened(event.failover_log, now)
-            case StreamRefused():
-                self._react(
-                    REFUSALS.get(event.status, Reaction.RETRY),
-                    track,
-                    StopReason.REFUSED,
-                    f"stream refused with {status_name(event.status)}",
-                    now,
-                )
-                return ()
-            case StreamEnded():
-                self._react(
-                    ENDINGS.get(event.reason, Reaction.RETRY),
-                    track,
-                    StopReason.STREAM_ENDED,
-                    f"stream ended with {end_reason_name(event.reason)}",
-                    now,
-                )
-                return ()
-            case StreamClosed():
-                self._stop(track, StopReason.CLOSED, "closed by the application")
-                return ()
-            case RollbackOrdered():
-                return self._begin_rollback(event, track, link)
-            case FailoverLogReceived():
-                return self._finish_rollback(event, track)
-        return (event,)
-
-    def _react(
-        self, reaction: Reaction, track: VbucketTrack, reason: StopReason, detail: str, now: float
-    ) -> None:
-        """Do what the tables say."""
-        delay_seconds = self._backoff.delay_seconds(track.failures)
-        match reaction:
-            case Reaction.FINISH:
-                self._stop(track, StopReason.FINISHED, detail)
-            case Reaction.STOP:
-                self._stop(track, reason, f"{track.address}: {detail}")
-            case Reaction.FAIL_BUCKET:
-                raise BucketError(f"{track.address}: vbucket {track.vbucket}: {detail}")
-            case Reaction.RETRY:
-                self._trouble(track, reason, detail, now, now + delay_seconds)
-            case Reaction.REOPEN:
-                # At once, but not in a tight loop: only the first time since things went well.
-                wait_seconds = delay_seconds if track.failures else 0.0
-                self._trouble(track, reason, detail, now, now + wait_seconds)
-            case Reaction.REROUTE:
-                self._trouble(track, StopReason.NOT_MY_VBUCKET, detail, now, now + delay_seconds)
-                self._links.want_map(now)
-
-    def _adopt(self, config: bytes, link: NodeLink, now: float) -> None:
-        """Take over a map; vbuckets without a stream go to their new owners at once."""
-        if not config:
-            return  # "you have the newest already", or a server without maps
-        try:
-            self._links.adopt(config, link.address)
-        except RemoteProtocolError as error:
-            _log.warning("ignored a cluster map: %s", error)
-        cluster_map = self._links.map
-        if cluster_map is None:
-            return
-        for track in self._tracks.values():
-            if track.phase is not Phase.WAITING or track.vbucket >= cluster_map.vbucket_count:
-                continue
-            owner = cluster_map.owner(track.vbucket)
-            if owner is not None and owner != track.address:
-                track.address = owner
-                track.retry_at = now
-        self._act_at = now
-
-    def _begin_rollback(
-        self, event: RollbackOrdered, track: VbucketTrack, link: NodeLink
-    ) -> Sequence[Event]:
-        """Hold the order back until the server's failover log, which belongs to it, is here."""
-        connection = link.connection
-        track.phase = Phase.ROLLING_BACK
-        track.rollback = event
-        self._act_at = 0.0
-        if connection is not None:
-            self._try(lambda: connection.request_failover_log(track.vbucket))
-        return ()
-
-    def _finish_rollback(self, event: FailoverLogReceived, track: VbucketTrack) -> Sequence[Event]:
-        if track.phase is not Phase.ROLLING_BACK or track.rollback is None:
-            return ()
-        self._mute(track)
-        return (track.rollback, event)
-
-
-_AWAITED: Final = {
-    Phase.REQUESTED: "the answer to the stream request",
-    Phase.ROLLING_BACK: "the failover log after a rollback",
-    Phase.CLOSING: "the answer to closing the stream",
-}
-
-
-def _audible(items: Items, muted: frozenset[int]) -> Sequence[Event]:
-    """Return the rows without those of vbuckets that were reported as stopped."""
-    rows = np.flatnonzero(~np.isin(items.columns.vbucket, list(muted)))
-    if len(rows) == len(items.columns):
-        return (items,)
-    return (Items(items.columns.take(rows)),) if len(rows) else ()

@@ -83,6 +83,7 @@ class NodeLinks:
         self._next_seed = 0
         self._map_due_at = inf
         self._map_asked_at = -inf
+        self._closed = False
         self.map: ClusterMap | None = None
 
     # --- connections -----------------------------------------------------------------------
@@ -104,6 +105,8 @@ class NodeLinks:
             )
             link.ready_at = inf
             link.connection.start()
+            if self._closed:  # by another thread, which may not have seen this connection
+                link.connection.stop()
         return link
 
     def by_name(self, connection_name: str) -> NodeLink | None:
@@ -129,8 +132,9 @@ class NodeLinks:
         )
 
     def close(self) -> None:
-        """Close all connections: tell all of them first, then wait for each."""
-        connections = [link.connection for link in self._links.values() if link.connection]
+        """Close all connections, from any thread: tell all of them first, then wait for each."""
+        self._closed = True
+        connections = [each.connection for each in list(self._links.values()) if each.connection]
         for connection in connections:
             connection.stop()
         for connection in connections:

@@ -1,4 +1,4 @@
-"""A small application for the tests: it applies what it is delivered, and checks the order itself."""
+"""A small application for the tests: applies what it is delivered, and checks the order."""
 
 from collections.abc import Callable
 from time import monotonic

@@ -294,21 +294,27 @@ def test_a_corrupt_frame_costs_the_connection_and_no_row(
     assert cluster.counters().dcp_connections_opened >= 2
 
 
-def test_a_node_that_keeps_sending_garbage_is_reported(make_cluster: MakeCluster) -> None:
+def test_a_node_that_keeps_sending_garbage_is_reported(
+    make_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cluster = make_cluster(vbuckets=1)
     fill(cluster, 10)
+    faults = cluster.faults
+    corrupt_once = faults.corrupted
+
+    def corrupt_always(frame: bytes | bytearray) -> tuple[bytes | bytearray, bool]:
+        answer = corrupt_once(frame)
+        faults.corrupt_next_item(Corruption.BAD_EXTRAS)
+        return answer
+
+    monkeypatch.setattr(faults, "corrupted", corrupt_always)
+    cluster.corrupt(Corruption.BAD_EXTRAS)
     with consuming(cluster, chosen=settings(node_deadline_seconds=0.5)) as consumer:
-        drained = Drained()
-        cluster.corrupt(Corruption.BAD_EXTRAS)
-        while 0 not in drained.stopped:
-            delivery = consumer.next(0.05)
-            if delivery is not None:
-                drained.take(delivery)
-            if cluster.faults.corruptions_done:
-                cluster.corrupt(Corruption.BAD_EXTRAS)
+        drained = Drained().run(consumer, lambda each: 0 in each.stopped)
         assert drained.stopped[0].reason is StopReason.PROTOCOL_ERROR
         assert "extras" in drained.stopped[0].detail
         assert drained.rows == 0
+    assert faults.corruptions_done > 2
 
 
 def test_a_rollback_ends_its_vbucket_with_the_servers_log(make_cluster: MakeCluster) -> None:

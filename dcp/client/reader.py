@@ -1,0 +1,257 @@
+"""The reader thread of a connection: the only one that touches its socket and protocol machine.
+
+It answers NOOPs at once however long the application is busy, and runs ahead of it only by the
+flow-control window. Other threads post commands, which it runs between two reads; a lock guards
+only what is posted, so receiving, decoding and handing over never wait for the application.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any, Final, TypeVar
+
+from dcp.client.addresses import NodeAddress
+from dcp.client.answers import AnswerBoard
+from dcp.client.delivery import ConnectionEnded, Delivery, Handover
+from dcp.client.machine import positions_behind
+from dcp.client.settings import ConnectionSettings
+from dcp.client.transport import ClosedByPeerError, Transport
+from dcp.errors import (
+    AuthenticationError,
+    BucketError,
+    DcplakeError,
+    LocalProtocolError,
+    NodeUnavailableError,
+)
+from dcp.protocol.connection import ClientConnection
+from dcp.protocol.events import Event
+from dcp.wire.framing import FrameSplitter
+
+_log = logging.getLogger(__name__)
+
+_IDLE_WAIT_SECONDS: Final = 1.0
+"""The longest wait of an idle reader; released bytes are looked at no later than this."""
+_COMMAND_SECONDS: Final = 10.0
+"""How long a posted command may wait for the reader, which never blocks once it is connected."""
+_JOIN_SECONDS: Final = 2.0
+
+T = TypeVar("T")
+Command = Callable[[ClientConnection, float], T]
+
+
+@dataclass(frozen=True, slots=True)
+class _Posted:
+    """A command for the reader thread, and where its result goes."""
+
+    command: Command[Any]
+    future: Future[Any]
+
+    def run(self, machine: ClientConnection, now: float) -> None:
+        try:
+            result = self.command(machine, now)
+        except Exception as error:
+            self.future.set_exception(error)
+        else:
+            self.future.set_result(result)
+
+
+class Reader:
+    """Connects, then reads until it is stopped or the connection ends; one use only.
+
+    Everything ends with a ``ConnectionEnded`` in the hand-over, and with the same error for all
+    who wait in ``answers`` or for a command.
+    """
+
+    def __init__(
+        self,
+        address: NodeAddress,
+        settings: ConnectionSettings,
+        machine: ClientConnection,
+        name: str,
+        handover: Handover,
+    ) -> None:
+        """Prepare the thread; ``start`` starts it."""
+        self.address = address
+        self.answers = AnswerBoard()
+        self._settings = settings
+        self._machine = machine
+        self._name = name
+        self._handover = handover
+        self._splitter = FrameSplitter(settings.max_frame_bytes)
+        self._transport: Transport | None = None
+        self._thread = threading.Thread(
+            target=self._main, name=f"dcp-reader-{address}", daemon=True
+        )
+        self._lock = threading.Lock()  # guards the five below
+        self._commands: list[_Posted] = []
+        self._unreleased: dict[int, int] = {}
+        self._released_bytes = 0
+        self._closing = False
+        self._ended: DcplakeError | None = None
+        self._wake_bytes = int(settings.window_bytes * settings.ack_fraction / 2)
+        self._serial = 0  # from here on: the thread's own
+        self._held_bytes = 0
+        self._charged_bytes = 0
+
+    # --- for other threads -----------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to connect."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ask the thread to close the connection, without waiting for it."""
+        with self._lock:
+            self._closing = True
+        self._wake()
+
+    def join(self) -> None:
+        """Wait for the thread's end; only a connection attempt under way outlasts that, unheard."""
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join(_JOIN_SECONDS)
+
+    def call(self, command: Command[T], what: str) -> T:
+        """Run ``command`` on the reader thread and return what it returns, or raise its error."""
+        future: Future[T] = Future()
+        with self._lock:
+            if self._ended is not None:
+                raise self._ended
+            if self._closing:
+                raise LocalProtocolError(f"{what}: the connection to {self.address} is closed")
+            self._commands.append(_Posted(command, future))
+        self._wake()
+        try:
+            return future.result(_COMMAND_SECONDS)
+        except FutureTimeoutError:
+            raise NodeUnavailableError(
+                f"waited {_COMMAND_SECONDS:.1f} s to send {what} to {self.address}"
+            ) from None
+
+    def release(self, serial: int) -> None:
+        """Note that the application holds a delivery no longer; once, whatever is asked."""
+        with self._lock:
+            frame_bytes = self._unreleased.pop(serial, 0)
+            self._released_bytes += frame_bytes
+            wake = frame_bytes > 0 and self._released_bytes > self._wake_bytes
+        if wake:
+            self._wake()
+
+    def _wake(self) -> None:
+        transport = self._transport
+        if transport is not None:
+            transport.wake()
+
+    # --- the thread ------------------------------------------------------------------------
+
+    def _main(self) -> None:
+        error: DcplakeError | None = None
+        try:
+            self._read_until_closed()
+        except DcplakeError as caught:
+            error = self._in_context(caught)
+        except Exception as caught:  # a bug of ours must reach the application, not only stderr
+            _log.exception("reader of %s", self.address)
+            error = LocalProtocolError(f"reader of {self.address}: {caught!r}")
+            error.__cause__ = caught
+        self._end(error)
+
+    def _read_until_closed(self) -> None:
+        settings = self._settings
+        transport = Transport.connect(
+            self.address,
+            timeout_seconds=settings.connect_timeout_seconds,
+            read_buffer_bytes=settings.read_buffer_bytes,
+            tls=settings.tls,
+        )
+        self._transport = transport
+        try:
+            self._machine.start(monotonic())
+            while not self._closing:
+                self._turn(transport)
+        finally:
+            self._transport = None
+            transport.close()
+
+    def _turn(self, transport: Transport) -> None:
+        """Run commands, send, wait, read: one round of the reader."""
+        now = monotonic()
+        self._run_commands(now)
+        transport.write(self._machine.bytes_to_send())
+        reading = self._held_bytes < self._settings.held_limit_bytes
+        if transport.wait(self._wait_seconds(now), reading=reading):
+            block = self._splitter.feed(self._read(transport))
+            self._receive(self._machine.receive(block, monotonic()))
+        if reading:  # a node that we do not listen to cannot be called silent
+            self._receive(self._machine.tick(monotonic()))
+
+    def _read(self, transport: Transport) -> memoryview:
+        try:
+            return transport.read()
+        except ClosedByPeerError:
+            raise self._machine.closed_by_peer() from None
+
+    def _run_commands(self, now: float) -> None:
+        with self._lock:
+            commands, self._commands = self._commands, []
+            released_bytes, self._released_bytes = self._released_bytes, 0
+        if released_bytes:
+            self._held_bytes -= released_bytes
+            self._machine.release(released_bytes, now)
+        for posted in commands:
+            posted.run(self._machine, now)
+
+    def _wait_seconds(self, now: float) -> float:
+        deadline = self._machine.next_deadline()
+        if deadline is None:
+            return _IDLE_WAIT_SECONDS
+        return min(max(0.0, deadline - now), _IDLE_WAIT_SECONDS)
+
+    def _receive(self, events: list[Event]) -> None:
+        """Hand events over, with the bytes that were charged since the last time."""
+        charged_bytes = self._machine.charged_bytes - self._charged_bytes
+        events = self.answers.sift(events)
+        if not events and not charged_bytes:
+            return
+        self._charged_bytes += charged_bytes
+        self._held_bytes += charged_bytes
+        with self._lock:
+            self._serial += 1
+            serial = self._serial
+            if events:
+                self._unreleased[serial] = charged_bytes
+            else:  # dropped by the machine: nobody else will release them
+                self._released_bytes += charged_bytes
+        if events:
+            positions = positions_behind(self._machine, events)
+            self._handover.put(
+                Delivery(self.address, events, charged_bytes, positions, self._name, serial)
+            )
+
+    def _end(self, error: DcplakeError | None) -> None:
+        reason = error or LocalProtocolError(f"the connection to {self.address} is closed")
+        with self._lock:
+            self._ended = reason
+            commands, self._commands = self._commands, []
+        _log.debug("= %s ended: %s", self._name, reason)
+        for posted in commands:
+            posted.future.set_exception(reason)
+        self.answers.fail(reason)
+        self._handover.put(
+            ConnectionEnded(self._name, self.address, None if self._closing else error)
+        )
+
+    def _in_context(self, error: DcplakeError) -> DcplakeError:
+        """Return ``error`` with what the machine does not know, or does not say: which node."""
+        parts = [str(self.address)]
+        if isinstance(error, BucketError | AuthenticationError):
+            parts.append(f"bucket {self._settings.bucket!r}")
+        missing = [part for part in parts if part not in str(error)]
+        if not missing:
+            return error
+        named = type(error)(f"{', '.join(missing)}: {error}")
+        named.__cause__ = error
+        return named
