@@ -13,11 +13,28 @@ import pytest
 from dcp.errors import AuthenticationError, BucketError, NodeUnavailableError
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.kv_client import KvClient
-from dcp.producer.loader import KeyRule, LoadError, load_jsonl
+from dcp.producer.loader import KeyRule, LoadError, Progress, load_jsonl
 from tests.producer.conftest import Clock
 
 MakeCluster = Callable[..., ProducerCluster]
-LOGIN = {"user": "Administrator", "password": "password", "bucket": "default"}
+
+
+def _client(seeds: list[str]) -> KvClient:
+    return KvClient(seeds, "Administrator", "password", "default")
+
+
+def _load(
+    seeds: list[str], path: Path, rule: KeyRule | None = None, progress: Progress | None = None
+) -> int:
+    return load_jsonl(
+        seeds,
+        path,
+        user="Administrator",
+        password="password",
+        bucket="default",
+        rule=rule,
+        progress=progress,
+    )
 
 
 @pytest.fixture
@@ -35,7 +52,7 @@ def _held(cluster: ProducerCluster) -> dict[bytes, bytes]:
 
 def test_documents_reach_all_nodes(pair: ProducerCluster, clock: Clock) -> None:
     documents = {b"key%d" % n: b'{"n":%d}' % n for n in range(2000)}
-    with KvClient(pair.seeds[1:], **LOGIN) as client:
+    with _client(pair.seeds[1:]) as client:
         assert client.set(documents.items()) == 2000
         assert _held(pair) == documents
         assert client.get([b"key7", b"nosuch"]) == {b"key7": b'{"n":7}'}
@@ -47,7 +64,7 @@ def test_documents_reach_all_nodes(pair: ProducerCluster, clock: Clock) -> None:
 
 
 def test_a_moved_vbucket_is_found_again(pair: ProducerCluster) -> None:
-    with KvClient(pair.seeds, **LOGIN) as client:
+    with _client(pair.seeds) as client:
         for vbucket in range(16):
             pair.move_vbucket(vbucket, 1 - pair.vbucket_owner(vbucket))
         assert client.set((b"key%d" % n, b"{}") for n in range(100)) == 100
@@ -61,23 +78,23 @@ def test_refused_logins(pair: ProducerCluster) -> None:
         KvClient(pair.seeds, "Administrator", "password", "other")
     seeds = pair.seeds
     pair.kill_node(0)
-    KvClient(seeds, **LOGIN).close()  # the second seed answers
+    _client(seeds).close()  # the second seed answers
     pair.kill_node(1)
     with pytest.raises(NodeUnavailableError, match="cannot connect"):
-        KvClient(seeds, **LOGIN)
+        _client(seeds)
 
 
 def test_lines_are_loaded_by_each_key_rule(pair: ProducerCluster, tmp_path: Path) -> None:
     path = tmp_path / "documents.jsonl"
     path.write_text('{"key":"a","value":{"x":1.50}}\n\n{"key":"b","value":"é"}\n')
     seen: list[tuple[int, int, int]] = []
-    loaded = load_jsonl(pair.seeds, path, **LOGIN, progress=lambda *step: seen.append(step))
+    loaded = _load(pair.seeds, path, progress=lambda *step: seen.append(step))
     assert loaded == 2
     assert seen == [(2, path.stat().st_size, path.stat().st_size)]
     line = '{"icao": "EDDF", "iata":"FRA", "n": 12}'
     path.write_text(line + "\n")
     for rule in (KeyRule(key_field="icao"), KeyRule(key_template="airport_{icao}_{n}")):
-        assert load_jsonl(pair.seeds, path, **LOGIN, rule=rule) == 1
+        assert _load(pair.seeds, path, rule) == 1
     assert _held(pair) == {
         b"a": b'{"x":1.5}',
         b"b": '"é"'.encode(),
@@ -105,7 +122,7 @@ def test_bad_lines_are_named(
     good = '{"key":"a","value":1}' if rule == KeyRule() else '{"id":"1","b":2}'
     path.write_text(f"{good}\n{line}\n")
     with pytest.raises(LoadError) as raised:
-        load_jsonl(pair.seeds, path, **LOGIN, rule=rule)
+        _load(pair.seeds, path, rule)
     assert message in str(raised.value)
     assert str(path) in str(raised.value)
 
@@ -118,7 +135,7 @@ def test_bad_rules_and_files(pair: ProducerCluster, tmp_path: Path) -> None:
     with pytest.raises(LoadError, match="key template"):
         KeyRule(key_template="{")
     with pytest.raises(LoadError, match="cannot be read: No such file"):
-        load_jsonl(pair.seeds, tmp_path / "none", **LOGIN)
+        _load(pair.seeds, tmp_path / "none")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -140,7 +157,7 @@ def test_serve_says_when_it_is_ready_and_ends_on_a_signal(number: signal.Signals
                 process.pid,
                 2,
             )
-            with KvClient(ready["seeds"], **LOGIN) as client:
+            with _client(ready["seeds"]) as client:
                 held = client.get([b"doc:0000000042"])
             assert json.loads(held[b"doc:0000000042"])["id"] == "0000000042"
             process.send_signal(number)

@@ -4,6 +4,7 @@ import json
 import socket
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 
@@ -11,8 +12,9 @@ from dcp.errors import ConfigError, LocalProtocolError, SourceError
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.faults import Corruption
 from dcp.producer.settings import ClusterSettings
+from dcp.producer.versions import Content, Flavour, Version
 from dcp.wire import messages as m
-from dcp.wire.codec import decode
+from dcp.wire.codec import decode, encode
 from dcp.wire.vocabulary import EndReason, Opcode, Status
 from tests.producer.raw_client import RawClient
 
@@ -44,9 +46,7 @@ def test_each_node_serves_its_own_vbuckets(pair: ProducerCluster, connect: Conne
     assert [node.get("thisNode") for node in tree["nodesExt"]] == [None, True]
 
 
-def test_a_moved_vbucket_goes_on_at_the_other_node(
-    pair: ProducerCluster, connect: Connect
-) -> None:
+def test_a_moved_vbucket_goes_on_at_the_other_node(pair: ProducerCluster, connect: Connect) -> None:
     keys = _keys_of(pair, 0, 3)
     for key in keys[:2]:
         pair.set(key, b"{}")
@@ -154,30 +154,35 @@ def test_one_item_is_corrupted(
 ) -> None:
     def received() -> bytes:
         dcp = connect(cluster).log_in().open_dcp()
-        uuid = cluster.failover_log(0).current_uuid
-        dcp.request_stream(0, 1, vb_uuid=uuid, snapshot=(1, 1))
-        dcp.stream_frame()
-        data = b""
+        body = m.StreamRequest(0, 0, 2, 0, 0, 0)
+        dcp.send(encode(body, Opcode.DCP_STREAM_REQ, opaque=5))
         dcp.socket.settimeout(0.3)
-        try:
+        data = b""
+        with suppress(TimeoutError):
             while chunk := dcp.socket.recv(1 << 20):
                 data += chunk
-        except TimeoutError:
-            return data
         return data
 
-    for key in (b"a", b"b", b"c"):
-        cluster.set(key, b"{}")
-    cluster.set(b"d", b"x" * 70_000)  # so that the items do not come with the marker
+    cluster.set(b"a", b"{}")
+    cluster.set(b"b", b"{}")
     good = received()
+    item = Version(0, b"a", Content(b"{}"), seqno=1, rev=1, cas=0)
+    item_bytes = sum(map(len, item.wire(int(Flavour.COLLECTIONS))))
+    item_at = len(good) - 28 - 2 * item_bytes  # behind it the other item and the STREAM_END
     cluster.corrupt(corruption)
-    assert received() != good
+    bad = received()
+    assert bad[:item_at] == good[:item_at]
+    if corruption is Corruption.TRUNCATED:
+        assert bad == good[: item_at + item_bytes - 1]
+    elif corruption is Corruption.DUPLICATE:
+        assert bad[item_at + item_bytes :] == good[item_at:]
+    else:
+        assert bad[item_at : item_at + item_bytes] != good[item_at : item_at + item_bytes]
+        assert bad[item_at + item_bytes :] == good[item_at + item_bytes :]
     assert received() == good
 
 
-def test_writes_from_many_threads_lose_nothing(
-    cluster: ProducerCluster, connect: Connect
-) -> None:
+def test_writes_from_many_threads_lose_nothing(cluster: ProducerCluster, connect: Connect) -> None:
     dcp = connect(cluster).log_in().open_dcp()
     dcp.request_stream(0)
 
@@ -229,7 +234,13 @@ def test_start_and_stop(make_cluster: MakeCluster) -> None:
 
 @pytest.mark.parametrize(
     "settings",
-    [{"nodes": 0}, {"vbuckets": 0}, {"vbuckets": 1025}, {"nodes": 2, "ports": (1,)}, {"bucket": ""}],
+    [
+        {"nodes": 0},
+        {"vbuckets": 0},
+        {"vbuckets": 1025},
+        {"nodes": 2, "ports": (1,)},
+        {"bucket": ""},
+    ],
 )
 def test_impossible_clusters_are_refused(settings: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match="producer"):

@@ -8,7 +8,7 @@ import pytest
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.preload import PreloadSettings
 from dcp.wire import messages as m
-from dcp.wire.vocabulary import Datatype, StreamFlag
+from dcp.wire.vocabulary import Datatype, HelloFeature, StreamFlag
 from tests.producer.raw_client import FEATURES, PLAIN_FEATURES, RawClient
 
 Connect = Callable[..., RawClient]
@@ -16,7 +16,9 @@ Connect = Callable[..., RawClient]
 
 @pytest.mark.parametrize("features", [FEATURES, PLAIN_FEATURES])
 def test_preloaded_documents_stream_as_any_other(
-    make_cluster: Callable[..., ProducerCluster], connect: Connect, features: tuple[int, ...]
+    make_cluster: Callable[..., ProducerCluster],
+    connect: Connect,
+    features: tuple[HelloFeature, ...],
 ) -> None:
     cluster = make_cluster(vbuckets=2, checkpoint_items=10)
     cluster.start_vbucket_at(1, seqno=2**63)
