@@ -9,6 +9,9 @@ import pytest
 
 from dcp.errors import FencedError, IncompleteRunError, QualityError, SourceError
 from dcp.producer.cluster import ProducerCluster
+from dcp.producer.documents import DocumentStore
+from dcp.producer.versions import Content, Version
+from dcp.wire.vocabulary import Datatype
 from tests.airflow.conftest import DAGS, PASSWORD, ROOT, Airflow
 
 # Making Airflow's environment takes minutes on the first run.
@@ -151,11 +154,31 @@ def test_dag_replicates_and_checks(
     assert PASSWORD not in output
 
 
+def claim_json(cluster: ProducerCluster, key: bytes, value: bytes) -> None:
+    """Let the server claim that ``value`` is JSON; its own front door would look at it."""
+
+    def store(documents: DocumentStore) -> Version:
+        history = documents.history
+        version = Version(
+            history.vbucket,
+            key,
+            Content(value, int(Datatype.JSON)),
+            seqno=history.high_seqno + 1,
+            rev=1,
+            cas=documents.clock.next(cluster.bucket.now()),
+        )
+        history.append(version)
+        return version
+
+    with cluster.bucket.lock:
+        cluster.bucket.write(key, store)
+
+
 def test_violation_fails_the_dag_with_its_exit_code(
     airflow: Airflow, cluster: ProducerCluster, config: Path
 ) -> None:
     cluster.set(b"sound", b"{}")
-    cluster.set(b"broken", b'{"runways": ', datatype=1)
+    claim_json(cluster, b"broken", b'{"runways": ')
     code, output = execute(airflow, config)
     assert code != 0
     assert f"Error code is: {QualityError.exit_code}." in output
