@@ -13,50 +13,48 @@ from numpy.typing import NDArray
 from dcp.errors import RemoteProtocolError
 from dcp.wire.columns import DataColumns
 
-
-@dataclass(slots=True)
-class _Group:
-    """The rows of one stream, as indices into the columns, in wire order; ``taken`` are done."""
-
-    rows: NDArray[np.int64]
-    frames: NDArray[np.int64]
-    taken: int = 0
+Column = NDArray[Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Run:
-    """Rows of one stream between two of its control frames."""
+    """Rows of one stream between two of its control frames, in wire order."""
 
-    columns: DataColumns
-    rows: NDArray[np.int64]
+    rows: Column
+    seqnos: Column
+    vbuckets: Column
 
     @property
     def bounds(self) -> tuple[int, int]:
         """The lowest and the highest seqno."""
-        seqnos = self._seqnos
-        return int(seqnos.min()), int(seqnos.max())
+        return int(self.seqnos.min()), int(self.seqnos.max())
 
     def check_vbucket(self, vbucket: int) -> None:
         """Raise RemoteProtocolError unless all rows are of this vbucket."""
-        vbuckets = self.columns.vbucket[self.rows]
-        if (vbuckets != vbucket).any():
-            wrong = int(vbuckets[int(np.argmax(vbuckets != vbucket))])
-            raise RemoteProtocolError(f"item of another vbucket: found {wrong}, expected {vbucket}")
+        wrong = self.vbuckets != vbucket
+        if wrong.any():
+            raise RemoteProtocolError(
+                f"item of another vbucket: found {int(self.vbuckets[int(np.argmax(wrong))])}, "
+                f"expected {vbucket}"
+            )
 
     def check_ascending(self) -> None:
         """Raise RemoteProtocolError unless each seqno is above the one before it."""
-        seqnos = self._seqnos
-        bad = seqnos[1:] <= seqnos[:-1]
+        bad = self.seqnos[1:] <= self.seqnos[:-1]
         if bad.any():
             at = int(np.argmax(bad))
             raise RemoteProtocolError(
-                f"seqno repeated or going backwards: found {int(seqnos[at + 1])} "
-                f"after {int(seqnos[at])}"
+                f"seqno repeated or going backwards: found {int(self.seqnos[at + 1])} "
+                f"after {int(self.seqnos[at])}"
             )
 
-    @property
-    def _seqnos(self) -> NDArray[Any]:
-        return self.columns.seqno[self.rows]
+
+@dataclass(slots=True)
+class _Group:
+    """The part of the grouped rows that is one stream's; what is below ``start`` is taken."""
+
+    start: int
+    end: int
 
 
 class BlockRows:
@@ -65,24 +63,26 @@ class BlockRows:
     def __init__(self, columns: DataColumns, frames: NDArray[np.int64]) -> None:
         """``frames`` are the rows' frame numbers in the block, ascending."""
         self._columns = columns
-        self._dropped: list[NDArray[np.int64]] = []
-        self._groups = {
-            opaque: _Group(rows, frames[rows]) for opaque, rows in _by_opaque(columns.opaque)
-        }
+        self._dropped: list[Column] = []
+        order, self._groups = _by_opaque(columns.opaque)
+        self._rows = order
+        self._frames = frames[order]
+        self._seqnos = columns.seqno[order]
+        self._vbuckets = columns.vbucket[order]
 
     def take_before(self, opaque: int, frame: int | None) -> Run | None:
         """Return the stream's next run, up to frame number ``frame`` (None: up to the end)."""
         group = self._groups.get(opaque)
         if group is None:
             return None
-        end = len(group.rows)
+        start, end = group.start, group.end
         if frame is not None:
-            end = int(np.searchsorted(group.frames, frame))
-        if end == group.taken:
+            end = start + int(np.searchsorted(self._frames[start:end], frame))
+        if end == start:
             return None
-        run = Run(self._columns, group.rows[group.taken : end])
-        group.taken = end
-        return run
+        group.start = end
+        part = slice(start, end)
+        return Run(self._rows[part], self._seqnos[part], self._vbuckets[part])
 
     @property
     def opaques(self) -> list[int]:
@@ -104,18 +104,20 @@ class BlockRows:
         return self._columns if len(self._columns) else None
 
 
-def _by_opaque(opaques: NDArray[np.uint32]) -> list[tuple[int, NDArray[np.int64]]]:
-    """Return (opaque, its rows in wire order), by one stable sort; most blocks hold long runs."""
-    if len(opaques) == 0:
-        return []
-    if (opaques == opaques[0]).all():
-        return [(int(opaques[0]), np.arange(len(opaques), dtype=np.int64))]
+def _by_opaque(opaques: NDArray[np.uint32]) -> tuple[Column, dict[int, _Group]]:
+    """Return the rows ordered by stream, in wire order within each, and where each stream's are.
+
+    One stable sort; most blocks hold long runs, which it likes.
+    """
+    size = len(opaques)
+    if size == 0 or (opaques == opaques[0]).all():
+        groups = {int(opaques[0]): _Group(0, size)} if size else {}
+        return np.arange(size, dtype=np.int64), groups
     order = np.argsort(opaques, kind="stable")
     grouped = opaques[order]
     starts = np.flatnonzero(np.concatenate(([True], grouped[1:] != grouped[:-1])))
-    return [(int(grouped[part[0]]), order[part]) for part in _spans(starts, len(order))]
-
-
-def _spans(starts: NDArray[np.int64], size: int) -> list[NDArray[np.int64]]:
     ends = np.append(starts[1:], size)
-    return [np.arange(start, end) for start, end in zip(starts, ends, strict=True)]
+    return order, {
+        int(grouped[start]): _Group(int(start), int(end))
+        for start, end in zip(starts, ends, strict=True)
+    }
