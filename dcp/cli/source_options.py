@@ -1,0 +1,32 @@
+"""Options of the commands that only need a bucket, not a lake: where it is and who signs in."""
+
+import argparse
+import os
+from typing import Final
+
+DEFAULT_PASSWORD: Final = "password"  # noqa: S105  (the embedded producer's, for this machine only)
+
+
+def add_source_options(parser: argparse.ArgumentParser) -> None:
+    """Add the address, bucket and user."""
+    parser.add_argument(
+        "--seeds", default="127.0.0.1:11210", help="nodes as host:port,… (127.0.0.1:11210)"
+    )
+    add_account_options(parser)
+
+
+def add_account_options(parser: argparse.ArgumentParser) -> None:
+    """Add the bucket, user and the name of the variable with the password."""
+    parser.add_argument("--bucket", default="default", help="the bucket (default)")
+    parser.add_argument("--user", default="Administrator", help="the user (Administrator)")
+    parser.add_argument(
+        "--password-env",
+        default="DCPLAKE_PASSWORD",
+        metavar="NAME",
+        help="environment variable with the password (DCPLAKE_PASSWORD; 'password' if not set)",
+    )
+
+
+def password_from(arguments: argparse.Namespace) -> str:
+    """Return the password that the environment holds, or the embedded producer's default."""
+    return os.environ.get(arguments.password_env, DEFAULT_PASSWORD)
