@@ -120,9 +120,11 @@ def session_settings(slots: int) -> dict[str, str]:
         "spark.sql.parquet.compression.codec": "zstd",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
         # Without these every OPTIMIZE rewrites the whole table up to 100 GiB.
-        "spark.databricks.delta.optimize.clustering.mergeStrategy.minCubeSize.threshold": "64MB",
+        "spark.databricks.delta.optimize.clustering.mergeStrategy.minCubeSize.threshold": str(
+            64 * 1024 * 1024
+        ),
         "spark.databricks.delta.optimize.clustering.mergeStrategy.minCubeSize.targetCubeSize": (
-            "256MB"
+            str(256 * 1024 * 1024)
         ),
         # A version is needed until the rollback horizon has passed since it was superseded.
         "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration": (

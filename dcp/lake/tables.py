@@ -163,7 +163,7 @@ def open_lake(spark: SparkSession, location: LakeLocation) -> LakeTables:
 
     """
     where = f"{location}: table changes"
-    properties = _properties(spark, location.table_sql("changes"), where)
+    properties = table_properties(spark, location.table_sql("changes"), where)
     if "dcplake.lake" not in properties:
         raise LakeError(
             f"{where}: found a Delta table without the property dcplake.lake, expected a lake; "
@@ -206,7 +206,7 @@ def ensure_replica(
     }
     _create(lake.spark, table_sql, REPLICA, "vbucket, key", properties)
     where = f"{lake.location}: table {replica.name}"
-    found = _properties(lake.spark, table_sql, where)
+    found = table_properties(lake.spark, table_sql, where)
     for name, expected in ours.items():
         if found.get(name) != expected:
             raise LakeError(
@@ -257,7 +257,13 @@ def _create(
             raise LakeError(f"table {table_sql} cannot be made: {error}") from error
 
 
-def _properties(spark: SparkSession, table_sql: str, where: str) -> dict[str, str]:
+def table_properties(spark: SparkSession, table_sql: str, where: str) -> dict[str, str]:
+    """Return a Delta table's properties; ``where`` names it in errors.
+
+    Raises:
+        LakeError: there is no Delta table, or it cannot be read.
+
+    """
     try:
         rows = spark.sql(f"DESCRIBE DETAIL {table_sql}").select("properties").collect()
     except PySparkException as error:
