@@ -63,7 +63,7 @@ def require_every_version_exact(lake: LakeTables, cluster: ProducerCluster) -> i
 
 def require_live_exact(lake: LakeTables, cluster: ProducerCluster, round_number: int) -> None:
     """Compare ``docs_live`` with the producer at the complete seqnos of the newest round."""
-    register_views(lake.spark, lake)
+    register_views(lake, [DOCS])
     found = rows_of(lake, "docs_live")
     assert found == source_rows(cluster, complete_seqnos(lake, round_number))
 

@@ -17,6 +17,7 @@ from dcp.lake.plan import Idle
 from dcp.lake.round import RoundReport
 from dcp.lake.run import lake_location, run
 from dcp.lake.settings import Settings
+from dcp.lake.source import register_source
 from dcp.lake.tables import LakeTables, open_lake
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.settings import ClusterSettings
@@ -34,7 +35,7 @@ from tests.lake.replicas import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 VBUCKETS = 4
 
 
@@ -255,9 +256,11 @@ def test_another_bucket_in_the_same_lake_is_refused(
     fill(cluster, 10)
     settings = settings_for(cluster, tmp_path)
     run(settings, once=True, spark=spark)
-    with ProducerCluster(ClusterSettings(vbuckets=VBUCKETS, seed=12)) as other:
-        with pytest.raises(LakeError, match="bucket_uuid"):
-            run(settings_for(other, tmp_path), once=True, spark=spark)
+    with (
+        ProducerCluster(ClusterSettings(vbuckets=VBUCKETS, seed=12)) as other,
+        pytest.raises(LakeError, match="bucket_uuid"),
+    ):
+        run(settings_for(other, tmp_path), once=True, spark=spark)
 
 
 def test_a_second_driver_is_refused_at_once_by_the_lock(
@@ -295,6 +298,46 @@ def test_a_second_driver_without_the_lock_is_fenced(
     lake = opened(spark, settings)
     assert latest_round(lake) == 1
     require_exact(lake, cluster)
+
+
+def test_an_apply_planned_before_another_drivers_is_never_published(
+    spark: "SparkSession",
+    cluster: ProducerCluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """P7: paused between planning and MERGE while another driver applies a later round."""
+    fill(cluster, 30)
+    settings = settings_for(cluster, tmp_path, lake={"root": str(tmp_path / "lake"), "lock": False})
+    steps: list[str] = []
+
+    def other_driver(step: str) -> None:
+        steps.append(step)
+        if steps.count("apply.planned") == 1 and step == "apply.planned":
+            fill(cluster, 20, start=20)
+            run(settings, once=True, spark=spark)
+
+    monkeypatch.setattr("dcp.lake.run.reached", other_driver)
+    with pytest.raises(FencedError, match="another driver applied to docs"):
+        run(settings, once=True, spark=spark)
+    assert steps == ["apply.planned", "apply.planned"]
+    lake = opened(spark, settings)
+    assert latest_round(lake) == 2
+    require_exact(lake, cluster)
+
+
+def test_format_dcp_reads_a_bucket(
+    spark: "SparkSession", cluster: ProducerCluster, tmp_path: Path
+) -> None:
+    fill(cluster, 50)
+    register_source(spark)
+    reader = spark.read.format("dcp").options(
+        seeds=",".join(cluster.seeds), bucket="default", username="Administrator"
+    )
+    rows = reader.option("password", "password").load().where("kind = 'mutation'").collect()
+    assert sorted(row["key"] for row in rows) == sorted(f"key-{n}" for n in range(50))
+    with pytest.raises(Exception, match="unknown option 'sedes'"):
+        reader.option("sedes", "x").load()
 
 
 def test_two_drivers_that_alternate_are_told_apart(

@@ -1,0 +1,234 @@
+"""P3, P5, P7 with real processes: drivers and Python workers killed or paused at named steps.
+
+The producer lives in the test's process, so that its counters tell what was sent and when. A driver
+is ``jobs/replicate.py`` in a process of its own; what is left is gone on with in this process.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dcp.errors import FencedError, LakeError
+from dcp.lake.changes import latest_round
+from dcp.lake.run import lake_location, run
+from dcp.lake.settings import Settings
+from dcp.lake.stop_points import FILE_VARIABLE, STEPS, VARIABLE
+from dcp.lake.tables import LakeTables, open_lake
+from dcp.producer.cluster import ProducerCluster
+from dcp.producer.settings import ClusterSettings
+from tests.lake.receiving import settings_for
+from tests.lake.replicas import (
+    complete_seqnos,
+    durable_seqnos,
+    require_every_version_exact,
+    require_live_exact,
+    require_no_row_twice,
+    rows_of,
+    source_rows,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+VBUCKETS = 4
+JOB = Path(__file__).parents[2] / "jobs" / "replicate.py"
+PROCESS_SECONDS = 300.0
+DRIVER_STEPS = [step for step in STEPS if step != "round.received"]
+
+
+@pytest.fixture
+def cluster() -> Iterator[ProducerCluster]:
+    with ProducerCluster(ClusterSettings(nodes=2, vbuckets=VBUCKETS, seed=5)) as cluster:
+        yield cluster
+
+
+def fill(cluster: ProducerCluster, count: int, start: int = 0) -> None:
+    with cluster.batch():
+        for number in range(start, start + count):
+            cluster.set(b"key-%d" % number, b'{"n": %d}' % number)
+
+
+def change(cluster: ProducerCluster) -> None:
+    fill(cluster, 60, start=20)
+    for number in range(10):
+        cluster.delete(b"key-%d" % number)
+
+
+class Job:
+    """``jobs/replicate.py --once`` in its own process group."""
+
+    def __init__(self, settings: Settings, folder: Path, **environment: str) -> None:
+        self._output = (folder / "job.log").open("ab+")
+        words = [sys.executable, str(JOB), "--once"]
+        for name, value in {
+            "source.seeds": ",".join(settings.source.seeds),
+            "source.username": settings.source.username,
+            "source.password_file": settings.source.password_file,
+            "source.noop_interval_seconds": settings.source.noop_interval_seconds,
+            "round.quiet_seconds": settings.round.quiet_seconds,
+            "lake.root": settings.lake.root,
+            "lake.lock": str(settings.lake.lock).lower(),
+            "spark.master": "local[2]",
+            "spark.driver_memory": "1g",
+        }.items():
+            words += ["--set", f"{name}={value}"]
+        self.process = subprocess.Popen(
+            words,
+            stdout=self._output,
+            stderr=subprocess.STDOUT,
+            env=os.environ | environment,
+            start_new_session=True,
+        )
+
+    def wait(self) -> int:
+        """Return the exit code; whatever the driver left running ends too."""
+        try:
+            return self.process.wait(PROCESS_SECONDS)
+        finally:
+            self.end()
+
+    def end(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def output(self) -> str:
+        self._output.seek(0)
+        return self._output.read().decode()
+
+    def wait_for(self, file: Path) -> None:
+        """Wait until the process has made ``file``."""
+        end = time.monotonic() + PROCESS_SECONDS
+        while not file.exists():
+            assert self.process.poll() is None, f"the job ended early:\n{self.output()}"
+            assert time.monotonic() < end, f"waited {PROCESS_SECONDS} s for {file}"
+            time.sleep(0.05)
+
+
+def require_exact_and_whole(lake: LakeTables, cluster: ProducerCluster) -> None:
+    """Every version exact, no row twice, and the newest one what the bucket holds now."""
+    require_every_version_exact(lake, cluster)
+    require_live_exact(lake, cluster, latest_round(lake))
+    require_no_row_twice(lake)
+    high = {vbucket: cluster.high_seqno(vbucket) for vbucket in range(VBUCKETS)}
+    assert complete_seqnos(lake, latest_round(lake)) == high
+    assert rows_of(lake, lake.table_sql("docs")) == source_rows(cluster, high)
+
+
+def sent_since(cluster: ProducerCluster, before: dict[int, list[int]]) -> set[tuple[int, int]]:
+    return {
+        (vbucket, seqno)
+        for vbucket, seqnos in cluster.counters().seqnos_sent.items()
+        for seqno in seqnos[len(before.get(vbucket, [])) :]
+    }
+
+
+def durable(lake: LakeTables) -> set[tuple[int, int]]:
+    return {
+        (vbucket, seqno) for vbucket, seqnos in durable_seqnos(lake).items() for seqno in seqnos
+    }
+
+
+@pytest.mark.parametrize("step", DRIVER_STEPS)
+def test_a_driver_killed_at_any_step_loses_and_repeats_nothing(
+    spark: "SparkSession", cluster: ProducerCluster, tmp_path: Path, step: str
+) -> None:
+    fill(cluster, 80)
+    settings = settings_for(cluster, tmp_path)
+    run(settings, once=True, spark=spark)
+    change(cluster)
+    job = Job(settings, tmp_path, **{VARIABLE: f"{step}=kill"})
+    assert job.wait() == -signal.SIGKILL, job.output()
+    lake = open_lake(spark, lake_location(settings))
+    committed = step not in ("round.planned",)
+    assert latest_round(lake) == (2 if committed else 1)
+    require_every_version_exact(lake, cluster)
+    require_live_exact(lake, cluster, latest_round(lake))
+    kept, sent = durable(lake), cluster.counters().seqnos_sent
+    run(settings, once=True, spark=spark)
+    assert latest_round(lake) == 2
+    assert not sent_since(cluster, sent) & kept, "the producer sent again what was durable"
+    require_exact_and_whole(lake, cluster)
+
+
+def test_a_driver_killed_while_its_append_receives(
+    spark: "SparkSession", cluster: ProducerCluster, tmp_path: Path
+) -> None:
+    fill(cluster, 80)
+    settings = settings_for(cluster, tmp_path)
+    run(settings, once=True, spark=spark)
+    change(cluster)
+    paused = tmp_path / "paused"
+    job = Job(settings, tmp_path, **{VARIABLE: "round.received=pause", FILE_VARIABLE: str(paused)})
+    try:
+        job.wait_for(paused)  # Spark has rows of the round and writes them
+        job.process.send_signal(signal.SIGKILL)
+        assert job.wait() == -signal.SIGKILL
+    finally:
+        job.end()
+    lake = open_lake(spark, lake_location(settings))
+    assert latest_round(lake) == 1
+    run(settings, once=True, spark=spark)
+    require_exact_and_whole(lake, cluster)
+
+
+def test_a_python_worker_killed_in_mid_stream(
+    spark: "SparkSession", cluster: ProducerCluster, tmp_path: Path
+) -> None:
+    """Spark tries the task again; its first attempt's rows are not in the commit."""
+    fill(cluster, 200)
+    settings = settings_for(cluster, tmp_path)
+    killed = tmp_path / "killed"
+    job = Job(settings, tmp_path, **{VARIABLE: "round.received=kill", FILE_VARIABLE: str(killed)})
+    assert job.wait() == 0, job.output()
+    assert killed.exists(), "no worker was killed"
+    require_exact_and_whole(open_lake(spark, lake_location(settings)), cluster)
+
+
+def test_a_driver_paused_before_its_merge_while_another_applies(
+    spark: "SparkSession", cluster: ProducerCluster, tmp_path: Path
+) -> None:
+    """P7: the stale plan is never published; its driver stops with the documented exit code."""
+    fill(cluster, 80)
+    settings = settings_for(cluster, tmp_path, lake={"root": str(tmp_path / "lake"), "lock": False})
+    paused = tmp_path / "paused"
+    job = Job(settings, tmp_path, **{VARIABLE: "apply.planned=pause", FILE_VARIABLE: str(paused)})
+    try:
+        job.wait_for(paused)
+        change(cluster)
+        run(settings, once=True, spark=spark)
+        paused.unlink()
+        assert job.wait() == FencedError.exit_code, job.output()
+    finally:
+        job.end()
+    assert "another driver" in job.output()
+    assert "Traceback" not in job.output()
+    require_exact_and_whole(open_lake(spark, lake_location(settings)), cluster)
+
+
+def test_two_drivers_started_at_once(
+    spark: "SparkSession", cluster: ProducerCluster, tmp_path: Path
+) -> None:
+    """P7: at least one goes on; the other does too (it came later) or stops, saying why."""
+    fill(cluster, 80)
+    settings = settings_for(cluster, tmp_path, lake={"root": str(tmp_path / "lake"), "lock": False})
+    folders = [tmp_path / "first", tmp_path / "second"]
+    for folder in folders:
+        folder.mkdir()
+    jobs = [Job(settings, folder) for folder in folders]
+    codes = [job.wait() for job in jobs]
+    assert 0 in codes, [job.output() for job in jobs]
+    assert set(codes) <= {0, FencedError.exit_code, LakeError.exit_code}
+    for job, code in zip(jobs, codes, strict=True):
+        assert (code == 0) == ("dcplake replicate:" not in job.output()), job.output()
+    run(settings, once=True, spark=spark)
+    require_exact_and_whole(open_lake(spark, lake_location(settings)), cluster)
