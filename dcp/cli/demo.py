@@ -74,9 +74,7 @@ def _fresh(folder: Path) -> Path:
     return folder
 
 
-def _batches(
-    every: list[tuple[bytes, bytes]], size: int = 1000
-) -> list[list[tuple[bytes, bytes]]]:
+def _batches(every: list[tuple[bytes, bytes]], size: int = 1000) -> list[list[tuple[bytes, bytes]]]:
     return [every[start : start + size] for start in range(0, len(every), size)]
 
 
@@ -149,7 +147,7 @@ def _close(folder: Path, seconds: float) -> None:
     lake = folder / "lake"
     say()
     say(f"Done in {seconds:.0f} s. The tables are in {lake}; go on with:")
-    say(f"  .venv/bin/dcplake sql --lake {lake} \"SELECT key, document FROM documents LIMIT 5\"")
-    say(f"  .venv/bin/dcplake sql --lake {lake} \"SELECT count(*) FROM docs VERSION AS OF 1\"")
+    say(f'  .venv/bin/dcplake sql --lake {lake} "SELECT key, document FROM documents LIMIT 5"')
+    say(f'  .venv/bin/dcplake sql --lake {lake} "SELECT count(*) FROM docs VERSION AS OF 1"')
     say(f"  .venv/bin/dcplake tail --lake {lake}")
     say(f"  .venv/bin/dcplake status --lake {lake}")

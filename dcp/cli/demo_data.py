@@ -33,7 +33,7 @@ def airports() -> dict[str, dict[str, object]]:
         raise SetupError(
             "the demo's documents are missing: install the package airportsdata (make setup does)"
         ) from None
-    return dict(airportsdata.load("ICAO"))
+    return {icao: dict(airport) for icao, airport in airportsdata.load("ICAO").items()}
 
 
 def documents(source: Mapping[str, Mapping[str, object]]) -> list[Document]:
@@ -42,7 +42,12 @@ def documents(source: Mapping[str, Mapping[str, object]]) -> list[Document]:
 
 
 def changes(
-    source: Mapping[str, Mapping[str, object]], *, updates: int, deletes: int, expiries: int, seed: int
+    source: Mapping[str, Mapping[str, object]],
+    *,
+    updates: int,
+    deletes: int,
+    expiries: int,
+    seed: int,
 ) -> Changes:
     """Pick airports at random (seeded): some get a new elevation, some close, some expire."""
     chosen = Random(seed).sample(sorted(source), updates + deletes + expiries)

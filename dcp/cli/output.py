@@ -2,9 +2,8 @@
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
 
 from tqdm import tqdm
 
@@ -19,11 +18,8 @@ def say_json(value: object) -> None:
     print(json.dumps(value, separators=(",", ":"), default=str), flush=True)
 
 
-class Advance(Protocol):
-    """Tells a progress display that so many more units are done."""
-
-    def __call__(self, count: int) -> object:
-        """Advance by ``count``."""
+Advance = Callable[[int], object]
+"""Tells a progress display that so many more units are done."""
 
 
 @contextmanager
@@ -31,7 +27,11 @@ def progress(title: str, total: int, unit: str) -> Iterator[Advance]:
     """Show progress as a bar on a terminal, and as one closing line anywhere else."""
     if sys.stderr.isatty():
         with tqdm(total=total, desc=title, unit=unit, file=sys.stderr, leave=True) as bar:
-            yield bar.update
+
+            def advance(count: int) -> None:
+                bar.update(count)
+
+            yield advance
         return
     done = 0
 
@@ -47,7 +47,8 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Return rows under their heads, numbers to the right, as plain text."""
     cells = [[_cell(value) for value in row] for row in rows]
     numeric = [
-        all(_is_number(row[column]) for row in cells) and bool(cells) for column in range(len(heads))
+        all(_is_number(row[column]) for row in cells) and bool(cells)
+        for column in range(len(heads))
     ]
     widths = [
         max([len(head), *(len(row[column]) for row in cells)]) for column, head in enumerate(heads)

@@ -14,9 +14,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Plan and print."""
-    from dcp.lake.run import plan_only
+    from dcp.lake.preview import preview
 
-    plan = plan_only(settings_from(arguments))
+    plan = preview(settings_from(arguments))
     if arguments.json:
         say_json(plan.to_json())
     else:

@@ -39,7 +39,7 @@ def open_for_queries(settings: Settings, spark: SparkSession | None = None) -> L
 
 
 def replicas_in(lake: LakeTables) -> tuple[ReplicaTable, ...]:
-    """Return the replica tables of the lake that were ever applied to; ``docs`` once it is there."""
+    """Return the lake's replica tables: ``docs``, and the others once they were applied to."""
     rows = lake.spark.sql(
         f"SELECT DISTINCT applied.table FROM {lake.changes_sql} WHERE kind = 'applied'"
     ).collect()

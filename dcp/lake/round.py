@@ -154,6 +154,7 @@ def run_round(
 
 
 def vbucket_reports(lake: LakeTables, round_number: int) -> tuple[VbucketReport, ...]:
+    """Return what a round tells of each vbucket that it streamed."""
     rows = lake.spark.sql(
         f"SELECT vbucket, detail FROM {lake.changes_sql} "
         f"WHERE round = {round_number} AND kind = 'status' ORDER BY vbucket"

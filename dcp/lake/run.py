@@ -30,6 +30,7 @@ from dcp.lake.receive import SourceAccess
 from dcp.lake.round import RoundReport, run_round
 from dcp.lake.session import build_session, slots_of
 from dcp.lake.settings import Settings
+from dcp.lake.source import register_source
 from dcp.lake.stop_points import reached
 from dcp.lake.stop_signals import stop_on_signals
 from dcp.lake.tables import (
@@ -103,12 +104,17 @@ def lake_location(settings: Settings) -> LakeLocation:
 
 
 def session(settings: Settings) -> "SparkSession":
-    """Return the Spark session of these settings, or the one that is there already."""
-    return build_session(
+    """Return the Spark session of these settings, or the one that is there already.
+
+    It knows the format ``dcp``.
+    """
+    spark = build_session(
         master=settings.spark.master,
         driver_memory=settings.spark.driver_memory,
         extra=settings.spark.conf,
     )
+    register_source(spark)
+    return spark
 
 
 def open_or_create(
@@ -152,7 +158,8 @@ class Driver:
         """Run rounds until the seqnos of ``cluster`` are complete, then apply.
 
         Raises:
-            IncompleteRunError: some vbuckets could not be read; all else is committed and applied.
+            IncompleteRunError: some vbuckets could not be read, or ``stop`` came first; all else
+                is committed and applied.
 
         """
         goals = dict(cluster.high_seqnos)
@@ -163,7 +170,9 @@ class Driver:
             if isinstance(plan, Idle):
                 self._report.left_out = plan.left_out
                 self._observer.idle(plan)
-                break
+                self.apply(force=True)
+                _refuse_incomplete(self._report.left_out)
+                return self._report
             report = self.round(plan)
             progress = _progress(plan, report)
             fruitless = 0 if any(progress.values()) else fruitless + 1
@@ -171,9 +180,10 @@ class Driver:
             self.apply(force=False)
             cluster = look_at_cluster(self._access)
             goals = {**cluster.high_seqnos, **goals}
-        self.apply(force=True)
-        _refuse_incomplete(self._report.left_out)
-        return self._report
+        raise IncompleteRunError(
+            "the run was asked to stop before it had read all that the cluster held at its start; "
+            "what it has read is committed, the next run goes on from there"
+        )
 
     def continuously(self, stop: threading.Event) -> RunReport:
         """Run a round whenever there is something to do, at most one each minimum interval."""
@@ -210,7 +220,7 @@ class Driver:
             LakeError: the cluster's bucket is not the one that the lake holds.
 
         """
-        self._require_same_bucket(cluster)
+        require_same_bucket(self.lake, cluster, self._settings.source.bucket)
         self._ensure_replicas(cluster)
         newest = latest_round(self.lake)
         position = LakePosition(self.lake.identity.lake_id, newest, positions_at(self.lake, newest))
@@ -253,22 +263,29 @@ class Driver:
         self._report.applied += made
         return made
 
-    def _require_same_bucket(self, cluster: ClusterView) -> None:
-        identity = self.lake.identity
-        found = (cluster.map.bucket_uuid, cluster.map.vbucket_count)
-        if found != (identity.bucket_uuid, identity.vbucket_count):
-            raise LakeError(
-                f"{self.lake.location}: found bucket {self._settings.source.bucket!r} with uuid "
-                f"{found[0]!r} and {found[1]} vbuckets, expected uuid {identity.bucket_uuid!r} "
-                f"and {identity.vbucket_count}; it was made anew, use another lake for it"
-            )
-
     def _ensure_replicas(self, cluster: ClusterView) -> None:
         wanted = replicas_of(cluster.manifest)
         for replica in wanted:
             if replica not in self._replicas:
                 ensure_replica(self.lake, replica, horizon_hours=self._settings.lake.horizon_hours)
         self._replicas = tuple(dict.fromkeys((*self._replicas, *wanted)))
+
+
+def require_same_bucket(lake: LakeTables, cluster: ClusterView, bucket: str) -> None:
+    """Refuse a cluster whose bucket is not the one that the lake holds.
+
+    Raises:
+        LakeError: uuid or number of vbuckets differ: the bucket was made anew.
+
+    """
+    identity = lake.identity
+    found = (cluster.map.bucket_uuid, cluster.map.vbucket_count)
+    if found != (identity.bucket_uuid, identity.vbucket_count):
+        raise LakeError(
+            f"{lake.location}: found bucket {bucket!r} with uuid {found[0]!r} and {found[1]} "
+            f"vbuckets, expected uuid {identity.bucket_uuid!r} and {identity.vbucket_count}; "
+            "it was made anew, use another lake for it"
+        )
 
 
 def _progress(plan: RoundPlan, report: RoundReport) -> dict[int, bool]:

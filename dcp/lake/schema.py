@@ -1,7 +1,7 @@
 """The columns of the lake's two kinds of tables, as Spark DDL and as Arrow schemas.
 
-Unsigned 64-bit values (seqno, cas, vb_uuid, rev) are DECIMAL(20,0): exact over all 64 bits, ordered,
-and readable by every engine. Unsigned 32-bit values are BIGINT. ``key`` is STRING because Delta can
+Unsigned 64-bit values (seqno, cas, vb_uuid, rev) are DECIMAL(20,0): exact over all 64 bits,
+ordered, and readable by every engine. Unsigned 32-bit values are BIGINT. ``key`` is STRING because Delta can
 neither cluster nor keep statistics on BINARY; ``key_bytes`` is set only where the key is not UTF-8,
 and ``key`` is then an injective escape of it (``dcp/lake/keys.py``).
 
@@ -14,7 +14,7 @@ and ``key`` is then an injective escape of it (``dcp/lake/keys.py``).
     system_event                     seqno, detail (JSON)
     rollback                         rollback: what the producer ordered
     status                           detail: why a vbucket ended its part of the round early
-    position                         position: one row per vbucket and round, the state to go on from
+    position                         position: the state to go on from, per vbucket and round
     applied                          applied: which replica version holds which rounds
 """
 
@@ -111,7 +111,7 @@ REPLICA: Final = pa.schema(
         ("modified_at", pa.timestamp("us", tz="UTC")),
     ]
 )
-"""One row per living document; ``modified_at`` is the time part of the CAS (its upper 48 bits, ns)."""
+"""One row per living document; ``modified_at`` is the time in the CAS (its upper 48 bits, ns)."""
 
 ITEM_KINDS: Final = ("mutation", "deletion", "expiration")
 

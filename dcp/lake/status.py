@@ -66,9 +66,10 @@ class LakeStatus:
         ]
         for replica in self.replicas:
             behind = self.round - replica.round
+            place = f"last applied at round {replica.round}" if behind > 0 else "up to date"
             lines.append(
                 f"  {replica.table}: version {replica.version}, {replica.documents:,} documents, "
-                + ("holds the newest round" if behind <= 0 else f"last applied at round {replica.round}")
+                + place
             )
         if self.waiting:
             lines.append(f"  waiting for their snapshot's end: {len(self.waiting)} vbuckets")
@@ -98,5 +99,5 @@ def lake_status(lake: LakeTables) -> LakeStatus:
 
 def _summary(lake: LakeTables, replica: ReplicaTable) -> ReplicaSummary:
     status = replica_status(lake, replica)
-    documents = lake.spark.sql(f"SELECT count(*) FROM {lake.table_sql(replica.name)}").collect()[0][0]
-    return ReplicaSummary(replica.name, status.version, status.round, int(documents))
+    count = lake.spark.sql(f"SELECT count(*) FROM {lake.table_sql(replica.name)}").collect()
+    return ReplicaSummary(replica.name, status.version, status.round, int(count[0][0]))

@@ -185,6 +185,16 @@ def open_lake(spark: SparkSession, location: LakeLocation) -> LakeTables:
     return LakeTables(spark, location, identity)
 
 
+def find_lake(spark: SparkSession, location: LakeLocation) -> LakeTables | None:
+    """Open the lake at ``location``; None where there is no table at all.
+
+    Raises:
+        LakeError: there is a table, and it is no lake of ours.
+
+    """
+    return open_lake(spark, location) if _exists(spark, location.table_sql("changes")) else None
+
+
 def ensure_replica(
     lake: LakeTables, replica: ReplicaTable, *, horizon_hours: float = DEFAULT_HORIZON_HOURS
 ) -> None:
@@ -218,8 +228,12 @@ def ensure_replica(
 
 def replica_exists(lake: LakeTables, replica: ReplicaTable) -> bool:
     """Whether the replica table was made already."""
+    return _exists(lake.spark, lake.table_sql(replica.name))
+
+
+def _exists(spark: SparkSession, table_sql: str) -> bool:
     try:
-        lake.spark.sql(f"DESCRIBE DETAIL {lake.table_sql(replica.name)}").collect()
+        spark.sql(f"DESCRIBE DETAIL {table_sql}").collect()
     except PySparkException as error:
         if error.getCondition() in _MISSING:
             return False

@@ -26,7 +26,7 @@ class Change:
 
 
 def newest_changes(lake: LakeTables, count: int) -> tuple[int, list[Change]]:
-    """Return the latest round, and its and its forerunners' last ``count`` changes, oldest first."""
+    """Return the latest round, and the last ``count`` changes up to it, oldest first."""
     newest = latest_round(lake)
     first = newest
     changes: list[Change] = []
