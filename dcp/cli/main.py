@@ -1,7 +1,7 @@
 """Entry point of ``dcplake``: finds the command, runs it, turns errors into a line and an exit code.
 
-Each command is a module of this package with ``HELP``, ``add_arguments`` and ``run``; it is imported
-only when it is asked for, so that ``dcplake --help`` does not wait for Spark.
+Each command is a module of this package with ``add_arguments`` and ``run``; it is imported only
+when it is asked for, so that ``dcplake --help`` does not wait for Spark.
 """
 
 import argparse

@@ -1,9 +1,9 @@
 """The columns of the lake's two kinds of tables, as Spark DDL and as Arrow schemas.
 
 Unsigned 64-bit values (seqno, cas, vb_uuid, rev) are DECIMAL(20,0): exact over all 64 bits,
-ordered, and readable by every engine. Unsigned 32-bit values are BIGINT. ``key`` is STRING because Delta can
-neither cluster nor keep statistics on BINARY; ``key_bytes`` is set only where the key is not UTF-8,
-and ``key`` is then an injective escape of it (``dcp/lake/keys.py``).
+ordered, and readable by every engine. Unsigned 32-bit values are BIGINT. ``key`` is STRING because
+Delta can neither cluster nor keep statistics on BINARY; ``key_bytes`` is set only where the key is
+not UTF-8, and ``key`` is then an injective escape of it (``dcp/lake/keys.py``).
 
 ``changes`` has one row per event worth keeping. ``kind`` says which columns are set:
 
