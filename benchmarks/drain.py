@@ -22,6 +22,7 @@ import pyarrow as pa
 from dcp.client.addresses import NodeAddress
 from dcp.client.consumer import Consumer
 from dcp.client.machine import new_machine
+from dcp.client.reader import Reader
 from dcp.client.settings import MIB, ConnectionSettings, ConsumerSettings
 from dcp.client.vbucket_track import StreamStart
 from dcp.producer.cluster import ProducerCluster
@@ -163,14 +164,22 @@ def main() -> None:
         read_buffer_bytes=arguments.read_buffer_kib * 1024,
     )
     print(f"{os.cpu_count()} cores, window {arguments.window_mib} MiB")
-    profile = cProfile.Profile()
-    if arguments.profile:
-        profile.enable()
+    profile = profiled_readers() if arguments.profile else None
     for value_bytes in arguments.sizes:
         measure(value_bytes, arguments.megabytes, settings)
-    if arguments.profile:
-        profile.disable()
+    if profile is not None:
         pstats.Stats(profile).sort_stats("tottime").print_stats(25)
+
+
+def profiled_readers() -> cProfile.Profile:
+    """Let reader threads run under a profiler, which is returned."""
+    profile, main_of_reader = cProfile.Profile(), Reader._main
+
+    def run_profiled(reader: Reader) -> None:
+        profile.runcall(main_of_reader, reader)
+
+    Reader._main = run_profiled  # type: ignore[method-assign]
+    return profile
 
 
 if __name__ == "__main__":

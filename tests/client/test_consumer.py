@@ -276,14 +276,16 @@ def test_a_node_that_comes_back_goes_on(make_cluster: MakeCluster, fault: str) -
         assert not drained.stopped
 
 
-@pytest.mark.parametrize("corruption", list(Corruption))
+@pytest.mark.parametrize(
+    "corruption",
+    # A row of a stream that we do not know is dropped on purpose; nobody could miss it.
+    [each for each in Corruption if each is not Corruption.UNKNOWN_OPAQUE],
+)
 def test_a_corrupt_frame_costs_the_connection_and_no_row(
     make_cluster: MakeCluster, corruption: Corruption
 ) -> None:
     cluster = make_cluster(vbuckets=1)
     fill(cluster, 300)
-    if corruption is Corruption.UNKNOWN_OPAQUE:
-        pytest.skip("a row of a stream that we do not know is dropped: this loses it by design")
     with consuming(cluster) as consumer:
         drained = Drained().run(consumer, lambda each: each.rows > 0)
         cluster.corrupt(corruption)
