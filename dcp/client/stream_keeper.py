@@ -17,7 +17,7 @@ import numpy as np
 
 from dcp.client.addresses import NodeAddress
 from dcp.client.backoff import Backoff
-from dcp.client.connection import StreamRequest
+from dcp.client.connection import NodeConnection, StreamRequest
 from dcp.client.consumer_events import StopReason, VbucketStopped
 from dcp.client.delivery import ConnectionEnded, Delivery
 from dcp.client.node_links import NodeLink, NodeLinks
@@ -89,7 +89,7 @@ class StreamKeeper:
         track = self.tracks[vbucket]
         if track.phase in (Phase.STREAMING, Phase.REQUESTED) and track.address is not None:
             connection = self.links.link(track.address).connection
-            if connection is not None and self._try(lambda: connection.close_stream(vbucket)):
+            if connection is not None and self._close_stream(connection, vbucket):
                 track.phase = Phase.CLOSING
                 track.trouble_since = monotonic()
                 self.act_at = 0.0
@@ -157,12 +157,22 @@ class StreamKeeper:
             return False
         return True
 
+    def _close_stream(self, connection: NodeConnection, vbucket: int) -> bool:
+        """Ask to close a stream; False where the connection has ended."""
+        try:
+            connection.close_stream(vbucket)
+        except LocalProtocolError:
+            return True  # the stream has just ended by itself: what tells us is in the queue
+        except DcplakeError:
+            return False
+        return True
+
     def _give_up(self, track: VbucketTrack, now: float) -> None:
         seconds = now - track.trouble_since
         link = self.links.link(track.address) if track.address else None
         connection = link.connection if link else None
         if track.phase is Phase.REQUESTED and connection is not None:
-            self._try(lambda: connection.close_stream(track.vbucket))
+            self._close_stream(connection, track.vbucket)
         awaited = _AWAITED.get(track.phase)
         if awaited is None and connection is not None and link is not None and not link.is_ready:
             awaited = "the connection to be set up"
@@ -256,7 +266,12 @@ class StreamKeeper:
         track = self.tracks.get(getattr(event, "vbucket", -1))
         if track is None or track.vbucket in muted:
             return ()
+        if track.phase is Phase.CLOSING and isinstance(event, _ENDED_BY_ITSELF):
+            self._stop(track, StopReason.CLOSED, "closed by the application")
+            return ()
         match event:
+            case StreamOpened() if track.phase is Phase.CLOSING:
+                track.failover_log = event.failover_log
             case StreamOpened():
                 track.opened(event.failover_log, now)
             case StreamRefused():
@@ -346,6 +361,8 @@ class StreamKeeper:
         self._mute(track)
         return (track.rollback, event)
 
+
+_ENDED_BY_ITSELF: Final = (StreamEnded, StreamRefused, RollbackOrdered)
 
 _AWAITED: Final = {
     Phase.REQUESTED: "the answer to the stream request",

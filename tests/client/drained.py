@@ -1,6 +1,7 @@
 """A small application for the tests: applies what it is delivered, and checks the order."""
 
 from collections.abc import Callable
+from threading import Event as ThreadEvent
 from time import monotonic
 from typing import Protocol
 
@@ -124,3 +125,12 @@ def fill(cluster: ProducerCluster, count: int, value_bytes: int = 20, prefix: st
         for number in range(count):
             value = f'{{"n":{number}}}'.encode().ljust(value_bytes)
             cluster.set(f"{prefix}-{number}".encode(), value)
+
+
+def wait_for(what: str, condition: Callable[[], bool], timeout_seconds: float = 10.0) -> None:
+    """Poll until ``condition`` holds; fail with ``what`` when it does not in time."""
+    deadline = monotonic() + timeout_seconds
+    tick = ThreadEvent()
+    while not condition():
+        assert monotonic() < deadline, f"{what}: not within {timeout_seconds} s"
+        tick.wait(0.005)

@@ -23,7 +23,14 @@ from dcp.protocol.credentials import Credentials, Secret
 from dcp.protocol.events import Items
 from dcp.protocol.position import Position
 from tests.client.conftest import MakeCluster
-from tests.client.drained import CREDENTIALS, Drained, assert_same_state, caught_up, fill
+from tests.client.drained import (
+    CREDENTIALS,
+    Drained,
+    assert_same_state,
+    caught_up,
+    fill,
+    wait_for,
+)
 
 START = Position.beginning()
 
@@ -43,16 +50,6 @@ def connected(
         yield connection
     finally:
         connection.close()
-
-
-def wait_for(what: str, condition: object, timeout_seconds: float = 10.0) -> None:
-    """Poll until ``condition()`` holds; fail with ``what`` when it does not in time."""
-    assert callable(condition)
-    deadline = monotonic() + timeout_seconds
-    tick = threading.Event()
-    while not condition():
-        assert monotonic() < deadline, f"{what}: not within {timeout_seconds} s"
-        tick.wait(0.005)
 
 
 def test_delivers_all_documents_and_answers_questions(make_cluster: MakeCluster) -> None:

@@ -10,13 +10,14 @@ import pytest
 from dcp.client.addresses import NodeAddress
 from dcp.client.consumer import Consumer
 from dcp.client.consumer_events import StopReason
+from dcp.client.delivery import Delivery
 from dcp.client.settings import ConnectionSettings, ConsumerSettings
 from dcp.client.vbucket_track import StreamStart
 from dcp.errors import AuthenticationError, BucketError, ConfigError, LocalProtocolError
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.faults import Corruption
 from dcp.protocol.credentials import Credentials, Secret
-from dcp.protocol.events import FailoverLogReceived, RollbackOrdered, StreamOpened
+from dcp.protocol.events import FailoverLogReceived, RollbackOrdered, StreamEnded, StreamOpened
 from dcp.protocol.position import Position
 from dcp.wire.vocabulary import Status
 from tests.client.conftest import MakeCluster
@@ -27,6 +28,7 @@ from tests.client.drained import (
     assert_same_state,
     caught_up,
     fill,
+    wait_for,
 )
 
 START = Position.beginning()
@@ -360,6 +362,32 @@ def test_a_stream_can_be_stopped(make_cluster: MakeCluster) -> None:
         fill(cluster, 100, prefix="later")
         drained.run(consumer, caught_up(cluster, 0))
         assert len(drained.seqnos[1]) == rows
+
+
+def test_stopping_a_stream_that_has_just_ended_by_itself(make_cluster: MakeCluster) -> None:
+    """The reader knows of the end already, the application does not yet."""
+    cluster = make_cluster(vbuckets=1)
+    fill(cluster, 500, value_bytes=100)
+    address = NodeAddress.parse(cluster.seeds[0])
+    streams = [StreamStart(0, address, START, end_seqno=500)]
+    with consuming(cluster, streams, settings(read_buffer_bytes=4096)) as consumer:
+        drained = Drained().run(consumer, lambda each: each.rows > 0)
+        queue = consumer._handover._entries
+
+        def end_is_queued() -> bool:
+            return any(
+                isinstance(event, StreamEnded)
+                for entry in list(queue)
+                if isinstance(entry, Delivery)
+                for event in entry.events
+            )
+
+        wait_for("the end of the stream", end_is_queued)
+        consumer.stop_stream(0)
+        drained.run(consumer, lambda each: 0 in each.stopped, timeout_seconds=5)
+        assert drained.stopped[0].reason is StopReason.CLOSED
+        assert drained.seqnos[0] == list(range(1, 501))
+        assert consumer.position(0).seqno == 500
 
 
 def test_close_from_another_thread_ends_the_wait(make_cluster: MakeCluster) -> None:
