@@ -17,7 +17,7 @@ from tests.airflow.conftest import DAGS, PASSWORD, ROOT, Airflow
 # Making Airflow's environment takes minutes on the first run.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
-DAG_RUN_SECONDS = 400
+DAG_RUN_SECONDS = 600
 
 DESCRIBE = """
 import json, sys, airflow
