@@ -18,7 +18,7 @@ from dcp.cli.run_output import observer_for_people
 from dcp.errors import ConfigError
 
 if TYPE_CHECKING:
-    from dcp.lake.run import RunReport
+    from dcp.lake.driver import RunReport
     from dcp.lake.settings import Settings
     from dcp.producer.kv_client import KvClient
 

@@ -3,9 +3,11 @@
 from dcp.lake.applied import unindexed_applied
 from dcp.lake.changes import latest_round, positions_at
 from dcp.lake.connect import look_at_cluster, source_access
+from dcp.lake.driver import require_same_bucket
+from dcp.lake.driver import require_same_bucket
 from dcp.lake.plan import Idle, LakePosition, RoundPlan, plan_round
 from dcp.lake.query import replicas_in
-from dcp.lake.run import lake_location, require_same_bucket, session
+from dcp.lake.run import lake_location, session
 from dcp.lake.session import slots_of
 from dcp.lake.settings import Settings
 from dcp.lake.tables import find_lake

@@ -39,7 +39,11 @@ def settings_for(cluster: ProducerCluster, folder: Path, **sections: Mapping[str
         "bootstrap_timeout_seconds": 3.0,
         "noop_interval_seconds": 1.0,
     }
-    rounds: dict[str, Any] = {"quiet_seconds": 1.0, "node_deadline_seconds": 3.0, "target_seconds": 20.0}
+    rounds: dict[str, Any] = {
+        "quiet_seconds": 1.0,
+        "node_deadline_seconds": 3.0,
+        "target_seconds": 20.0,
+    }
     return Settings(
         source=SourceSettings(**(source | dict(sections.get("source", {})))),
         flow_control=FlowControlSettings(**sections.get("flow_control", {})),

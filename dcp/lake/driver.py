@@ -1,0 +1,224 @@
+"""One driver of one lake: plans, rounds and applies in the order that makes a run.
+
+It can be killed at any instant: each step begins by reading what is durable.
+"""
+
+import secrets
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Final
+
+from dcp.client.probe import ClusterView
+from dcp.errors import IncompleteRunError, LakeError, NodeUnavailableError
+from dcp.lake.applied import AppliedVersion, unindexed_applied
+from dcp.lake.apply import plan_apply, run_apply
+from dcp.lake.cadence import is_due, pending_of
+from dcp.lake.changes import latest_round, positions_at
+from dcp.lake.collections import replicas_of
+from dcp.lake.connect import look_at_cluster
+from dcp.lake.observer import Observer
+from dcp.lake.plan import Idle, LakePosition, LeftOut, RoundPlan, plan_round
+from dcp.lake.plan_text import left_out_lines
+from dcp.lake.receipt import Outcome
+from dcp.lake.receive import SourceAccess
+from dcp.lake.round import RoundReport, run_round
+from dcp.lake.session import slots_of
+from dcp.lake.settings import Settings
+from dcp.lake.stop_points import reached
+from dcp.lake.tables import LakeTables, ReplicaTable, ensure_replica
+
+_FRUITLESS_ROUNDS: Final = 3
+"""After so many rounds in a row without any progress a bounded run gives up what is behind."""
+
+
+@dataclass(slots=True)
+class RunReport:
+    """What a run did."""
+
+    rounds: list[RoundReport] = field(default_factory=list)
+    applied: list[AppliedVersion] = field(default_factory=list)
+    left_out: tuple[LeftOut, ...] = ()
+
+
+class Driver:
+    """One driver of one lake. Its writer id is in every commit it makes."""
+
+    def __init__(
+        self, lake: LakeTables, settings: Settings, access: SourceAccess, observer: Observer
+    ) -> None:
+        self.lake = lake
+        self.writer_id = secrets.token_hex(8)
+        self._settings = settings
+        self._access = access
+        self._observer = observer
+        self._slots = slots_of(lake.spark.conf.get("spark.master", "") or "") or 2
+        self._replicas: tuple[ReplicaTable, ...] = ()
+        self._report = RunReport()
+
+    def once(self, cluster: ClusterView, stop: threading.Event) -> RunReport:
+        """Run rounds until the seqnos of ``cluster`` are complete, then apply.
+
+        Raises:
+            IncompleteRunError: some vbuckets could not be read, or ``stop`` came first; all else
+                is committed and applied.
+
+        """
+        goals = dict(cluster.high_seqnos)
+        given_up: dict[int, LeftOut] = {}
+        fruitless = 0
+        while not stop.is_set():
+            plan = self.plan(cluster, targets=goals, skip=given_up)
+            if isinstance(plan, Idle):
+                self._report.left_out = plan.left_out
+                self._observer.idle(plan)
+                self.apply(force=True)
+                _refuse_incomplete(self._report.left_out)
+                return self._report
+            report = self.round(plan)
+            progress = _progress(plan, report)
+            fruitless = 0 if any(progress.values()) else fruitless + 1
+            given_up |= _given_up(report, progress, everything=fruitless >= _FRUITLESS_ROUNDS)
+            self.apply(force=False)
+            cluster = look_at_cluster(self._access)
+            goals = {**cluster.high_seqnos, **goals}
+        raise IncompleteRunError(
+            "the run was asked to stop before it had read all that the cluster held at its start; "
+            "what it has read is committed, the next run goes on from there"
+        )
+
+    def continuously(self, stop: threading.Event) -> RunReport:
+        """Run a round whenever there is something to do, at most one each minimum interval."""
+        interval = self._settings.round.minimum_interval_seconds
+        while not stop.is_set():
+            begin = monotonic()
+            reason = "the next round"
+            try:
+                cluster = look_at_cluster(self._access)
+            except NodeUnavailableError as error:
+                reason = f"the cluster: {error}"
+            else:
+                plan = self.plan(cluster)
+                if isinstance(plan, Idle):
+                    self._observer.idle(plan)
+                else:
+                    self._report.rounds = [self.round(plan)]  # the newest: a run has no end
+                self.apply(force=False)
+            wait_seconds = max(0.0, interval - (monotonic() - begin))
+            if wait_seconds and not stop.is_set():
+                self._observer.waiting(wait_seconds, reason)
+                stop.wait(wait_seconds)
+        return self._report
+
+    def plan(
+        self,
+        cluster: ClusterView,
+        targets: Mapping[int, int] | None = None,
+        skip: Mapping[int, LeftOut] | None = None,
+    ) -> RoundPlan | Idle:
+        """Return what the next round does, from what is durable and what the cluster holds.
+
+        Raises:
+            LakeError: the cluster's bucket is not the one that the lake holds.
+
+        """
+        require_same_bucket(self.lake, cluster, self._settings.source.bucket)
+        self._ensure_replicas(cluster)
+        newest = latest_round(self.lake)
+        position = LakePosition(self.lake.identity.lake_id, newest, positions_at(self.lake, newest))
+        return plan_round(
+            position,
+            cluster,
+            self._settings.round,
+            self._slots,
+            targets=targets,
+            skip=skip,
+            applied=unindexed_applied(self.lake, self._replicas),
+        )
+
+    def round(self, plan: RoundPlan) -> RoundReport:
+        """Run one round and tell of it."""
+        self._observer.planned(plan)
+        report = run_round(self.lake, plan, self._access, self.writer_id)
+        self._report.rounds.append(report)
+        self._observer.committed(report)
+        return report
+
+    def apply(self, *, force: bool) -> list[AppliedVersion]:
+        """Apply what is pending, if it is due; ``force`` makes it due unless `when` is never."""
+        rule = self._settings.apply
+        if rule.when == "never":
+            return []
+        made = []
+        to_round = latest_round(self.lake)
+        for replica in self._replicas:
+            due = force or rule.when == "every_round"
+            if not due and not is_due(rule, pending_of(self.lake, replica)):
+                continue
+            plan = plan_apply(self.lake, replica, to_round, key_literals=rule.key_literals)
+            if plan is None:
+                continue
+            reached("apply.planned")
+            version = run_apply(self.lake, plan, self.writer_id)
+            made.append(version)
+            self._observer.applied(version)
+        self._report.applied += made
+        return made
+
+    def _ensure_replicas(self, cluster: ClusterView) -> None:
+        wanted = replicas_of(cluster.manifest)
+        for replica in wanted:
+            if replica not in self._replicas:
+                ensure_replica(self.lake, replica, horizon_hours=self._settings.lake.horizon_hours)
+        self._replicas = tuple(dict.fromkeys((*self._replicas, *wanted)))
+
+
+def require_same_bucket(lake: LakeTables, cluster: ClusterView, bucket: str) -> None:
+    """Refuse a cluster whose bucket is not the one that the lake holds.
+
+    Raises:
+        LakeError: uuid or number of vbuckets differ: the bucket was made anew.
+
+    """
+    identity = lake.identity
+    found = (cluster.map.bucket_uuid, cluster.map.vbucket_count)
+    if found != (identity.bucket_uuid, identity.vbucket_count):
+        raise LakeError(
+            f"{lake.location}: found bucket {bucket!r} with uuid {found[0]!r} and {found[1]} "
+            f"vbuckets, expected uuid {identity.bucket_uuid!r} and {identity.vbucket_count}; "
+            "it was made anew, use another lake for it"
+        )
+
+
+def _progress(plan: RoundPlan, report: RoundReport) -> dict[int, bool]:
+    """Return for each streamed vbucket whether the round brought it further."""
+    before = {stream.vbucket: stream.state.position.seqno for stream in plan.streams}
+    return {
+        each.vbucket: each.seqno > before[each.vbucket]
+        or each.outcome in (Outcome.REACHED, Outcome.CAUGHT_UP)
+        for each in report.vbuckets
+    }
+
+
+def _given_up(
+    report: RoundReport, progress: Mapping[int, bool], *, everything: bool
+) -> dict[int, LeftOut]:
+    """Return the vbuckets that a bounded run does not try again, with what to report of them."""
+    given_up = {}
+    for each in report.vbuckets:
+        stuck = each.failed and not progress[each.vbucket]
+        if stuck or each.outcome is Outcome.ROLLBACK:
+            given_up[each.vbucket] = LeftOut(each.vbucket, each.reason, each.detail)
+        elif everything and each.outcome is Outcome.BUDGET:
+            detail = f"{_FRUITLESS_ROUNDS} rounds brought nothing of it"
+            given_up[each.vbucket] = LeftOut(each.vbucket, "no progress", detail)
+    return given_up
+
+
+def _refuse_incomplete(left_out: tuple[LeftOut, ...]) -> None:
+    if left_out:
+        raise IncompleteRunError(
+            f"{len(left_out)} vbuckets could not be read to where they were at the start; "
+            "all others are committed and applied\n" + "\n".join(left_out_lines(left_out))
+        )
