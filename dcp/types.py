@@ -66,13 +66,17 @@ class FailoverLog:
         return self.entries[0].vb_uuid
 
     def uuid_at(self, seqno: int) -> int:
-        """Return the uuid of the branch that holds ``seqno``; 0 where there is none (seqno 0)."""
+        """Return the uuid of the branch that holds ``seqno``; 0 at seqno 0, which is on none.
+
+        Logs are cut at their old end (kv_engine keeps 25 entries): what lies below the oldest
+        entry that is left counts as that entry's.
+        """
         if seqno == 0:
             return 0
         for entry in self.entries:
             if entry.seqno <= seqno:
                 return entry.vb_uuid
-        return 0
+        return self.entries[-1].vb_uuid
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The demo's documents: the airports of the package ``airportsdata``, and a day's changes to them."""
+"""The demo's documents: airports of the package ``airportsdata``, and a day of changes to them."""
 
 import json
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Entry point of ``dcplake``: finds the command, runs it, turns errors into a line and an exit code.
+"""Entry point of ``dcplake``: finds the command and runs it; an error is a line and an exit code.
 
 Each command is a module of this package with ``add_arguments`` and ``run``; it is imported only
 when it is asked for, so that ``dcplake --help`` does not wait for Spark.
@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     asked = next((word for word in words if not word.startswith("-")), None)
     arguments = _parser(asked).parse_args(words)
-    signal.signal(signal.SIGTERM, _interrupt)
+    before = signal.signal(signal.SIGTERM, _interrupt)
     try:
         return _command(arguments.command).run(arguments)
     except DcplakeError as error:
@@ -73,6 +73,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # our reader (head, less) has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _interrupt(_signal: int, _frame: object) -> None:

@@ -4,7 +4,6 @@ from dcp.lake.applied import unindexed_applied
 from dcp.lake.changes import latest_round, positions_at
 from dcp.lake.connect import look_at_cluster, source_access
 from dcp.lake.driver import require_same_bucket
-from dcp.lake.driver import require_same_bucket
 from dcp.lake.plan import Idle, LakePosition, RoundPlan, plan_round
 from dcp.lake.query import replicas_in
 from dcp.lake.run import lake_location, session

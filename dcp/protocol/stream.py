@@ -227,10 +227,9 @@ class Stream:
         return replace(moved, oso_highest=max(self.oso_highest, highest))
 
     def _uuid_at(self, seqno: int) -> int:
-        """The branch of a seqno; below the oldest entry (logs are cut) it is the oldest's."""
         if self.failover_log is None:
             raise LocalProtocolError("stream: found no failover log, expected an accepted stream")
-        return self.failover_log.uuid_at(seqno) or self.failover_log.entries[-1].vb_uuid
+        return self.failover_log.uuid_at(seqno)
 
 
 def _expected(phase: StreamPhase) -> str:

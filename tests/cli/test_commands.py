@@ -1,0 +1,153 @@
+"""The commands as a user types them, against a real producer, real Spark and real tables."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dcp.cli.main import COMMANDS, main
+from tests.cli.conftest import World
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DOCUMENTS = 120
+
+
+def _load(world: World, folder: Path) -> None:
+    lines = [json.dumps({"code": f"A{n}", "n": n}) for n in range(DOCUMENTS)]
+    file = folder / "documents.jsonl"
+    file.write_text("\n".join(lines))
+    words = ["load", "--seeds", world.seeds, "--user", "tester", "--key-template", "doc_{code}"]
+    assert main([*words, str(file)]) == 0
+
+
+def _json_lines(text: str) -> list[dict[str, object]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_load_plan_run_status_sql_and_tail_tell_one_story(
+    world: World, tmp_path: Path, spark: "SparkSession", capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = ["--config", str(world.config)]
+    _load(world, tmp_path)
+    assert f"{DOCUMENTS:,} documents stored" in capsys.readouterr().out
+
+    assert main(["plan", *config, "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["round"] == 1
+    planned = [stream["vbucket"] for task in plan["tasks"] for stream in task["streams"]]
+    assert sorted(planned) == [v for v in range(8) if world.cluster.high_seqno(v)]
+    assert not world.lake.exists(), "a plan makes no lake"
+
+    assert main(["run", *config, "--once", "--json"]) == 0
+    events = _json_lines(capsys.readouterr().out)
+    assert [event["event"] for event in events] == ["planned", "committed", "applied", "idle"]
+    assert events[1]["rows"] == DOCUMENTS
+    assert events[2]["inserted"] == DOCUMENTS
+
+    assert main(["status", *config, "--json"]) == 0
+    status = json.loads(capsys.readouterr().out)
+    assert status["round"] == 1
+    assert status["stuck"] == [] and status["waiting_for_snapshot_end"] == []
+    assert [(each["table"], each["documents"]) for each in status["replicas"]] == [
+        ("docs", DOCUMENTS)
+    ]
+
+    question = "SELECT key, seqno, get_json_object(document, '$.n') AS n FROM documents"
+    assert main(["sql", *config, "--json", "--limit", "1000", question]) == 0
+    rows = {row["key"]: row for row in _json_lines(capsys.readouterr().out)}
+    assert rows.keys() == {f"doc_A{n}" for n in range(DOCUMENTS)}
+    for key, row in rows.items():
+        vbucket = world.cluster.vbucket_of(str(key).encode())
+        held = world.cluster.state_at(vbucket, world.cluster.high_seqno(vbucket))
+        assert row["seqno"] == held[str(key).encode()].seqno
+        assert f"doc_A{row['n']}" == key
+
+    world.cluster.delete(b"doc_A0")
+    assert main(["run", *config, "--once"]) == 0
+    assert "1 deleted" in capsys.readouterr().out
+    counts = (
+        "SELECT (SELECT count(*) FROM docs) AS now, count(*) AS before FROM docs VERSION AS OF 1"
+    )
+    assert main(["sql", *config, counts]) == 0
+    assert capsys.readouterr().out.split()[-2:] == [str(DOCUMENTS - 1), str(DOCUMENTS)]
+
+    assert main(["tail", *config, "-n", "1", "--json"]) == 0
+    change = json.loads(capsys.readouterr().out)
+    assert (change["kind"], change["key"], change["round"]) == ("deletion", "doc_A0", 2)
+
+    assert main(["plan", *config]) == 0
+    assert "no vbucket is behind" in capsys.readouterr().out
+
+
+def test_a_wrong_password_is_one_sentence_without_the_password(
+    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DCPLAKE_PASSWORD", "not-the-password")
+    assert main(["run", "--config", str(world.config), "--once"]) == 4
+    captured = capsys.readouterr()
+    assert captured.err.count("\n") == 1
+    assert "dcplake run:" in captured.err
+    assert "not-the-password" not in captured.err + captured.out
+    assert not world.lake.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["--set", "lake.rot=x"], "lake.rot"),
+        (["--set", "round.tasks=many"], "round.tasks"),
+        (["--set", "nonsense"], "SECTION.KEY=VALUE"),
+        (["--config", "/does/not/exist.toml"], "/does/not/exist.toml"),
+    ],
+)
+def test_a_setting_that_is_wrong_is_named(
+    words: list[str], named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", "--once", *words]) == 2
+    assert named in capsys.readouterr().err
+
+
+def test_an_unknown_bucket_is_named(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["run", "--once", "--config", str(world.config), "--set", "source.bucket=nowhere"]
+    assert main(words) == 4
+    assert "nowhere" in capsys.readouterr().err
+
+
+def test_sql_that_spark_does_not_understand_is_said_without_a_stack(
+    world: World, tmp_path: Path, spark: "SparkSession", capsys: pytest.CaptureFixture[str]
+) -> None:
+    _load(world, tmp_path)
+    assert main(["run", "--once", "--config", str(world.config)]) == 0
+    capsys.readouterr()
+    assert main(["sql", "--config", str(world.config), "SELEC 1"]) == 2
+    error = capsys.readouterr().err
+    assert "SELEC" in error and "JVM stacktrace" not in error and "at org.apache" not in error
+
+
+def test_questions_to_a_lake_that_is_not_there_say_so(
+    tmp_path: Path, spark: "SparkSession", capsys: pytest.CaptureFixture[str]
+) -> None:
+    for command in (["sql", "SELECT 1"], ["status"], ["tail"]):
+        assert main([*command, "--lake", str(tmp_path / "nothing")]) == 7
+        assert "found no Delta table" in capsys.readouterr().err
+
+
+def test_a_bad_line_is_named_and_nothing_of_it_is_stored(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "bad.jsonl"
+    file.write_text('{"key": "a", "value": 1}\n{"key": "b"\n')
+    words = ["load", "--seeds", world.seeds, "--user", "tester", str(file)]
+    assert main(words) == 2
+    assert "bad.jsonl line 2" in capsys.readouterr().err
+
+
+def test_every_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in COMMANDS:
+        with pytest.raises(SystemExit) as exit_info:
+            main([command, "--help"])
+        assert exit_info.value.code == 0
+        assert "usage: dcplake" in capsys.readouterr().out
