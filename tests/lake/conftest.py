@@ -32,7 +32,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
         log_file=folder / "spark.log",
         extra={
             "spark.sql.warehouse.dir": str(folder / "warehouse"),
-            # The tests are many short statements: compile once, quickly.
+            # The tests are many short statements on few rows: compile little, and quickly.
+            "spark.sql.codegen.wholeStage": "false",
             "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         },
     )

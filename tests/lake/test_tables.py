@@ -1,0 +1,152 @@
+"""Making and opening lakes: ours, somebody else's, two drivers at once, folders and schemas."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dcp.errors import FencedError, LakeError
+from dcp.lake.apply import apply_pending
+from dcp.lake.changes import append_round, latest_round, newest_round, positions_at
+from dcp.lake.history import WHOLE, history
+from dcp.lake.sql import string
+from dcp.lake.tables import (
+    DOCS,
+    LakeIdentity,
+    LakeLocation,
+    create_lake,
+    ensure_replica,
+    open_lake,
+    replica_of,
+)
+from dcp.lake.views import register_views
+from tests.lake.conftest import NewLake
+from tests.lake.log_model import LogModel, read_documents
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.slow
+
+IDENTITY = LakeIdentity("lake-1", "default", "bucket-uuid", 2)
+
+
+def test_a_lake_is_opened_as_it_was_made(spark: "SparkSession", tmp_path: Path) -> None:
+    location = LakeLocation(root=str(tmp_path / "it's a `lake`"))
+    create_lake(spark, location, IDENTITY)
+    lake = open_lake(spark, location)
+    assert lake.identity == IDENTITY
+    assert (latest_round(lake), positions_at(lake, 0)) == (0, {})
+    again = create_lake(spark, location, LakeIdentity("lake-2", "default", "bucket-uuid", 2))
+    assert again.identity == IDENTITY
+    with pytest.raises(LakeError, match=r"found a lake with bucket 'default', expected 'beer'"):
+        create_lake(spark, location, LakeIdentity("lake-2", "beer", "bucket-uuid", 2))
+
+
+def test_what_is_no_lake_is_named_and_left_alone(spark: "SparkSession", tmp_path: Path) -> None:
+    location = LakeLocation(root=str(tmp_path))
+    with pytest.raises(LakeError, match=r"table changes: found no Delta table there"):
+        open_lake(spark, location)
+    changes = location.table_sql("changes")
+    spark.sql(f"CREATE TABLE {changes} (a INT) USING delta")
+    for attempt in (open_lake, lambda session, place: create_lake(session, place, IDENTITY)):
+        with pytest.raises(LakeError, match=r"without the property dcplake.lake"):
+            attempt(spark, location)
+    spark.sql(f"ALTER TABLE {changes} SET TBLPROPERTIES ('dcplake.lake' = 'x')")
+    with pytest.raises(LakeError, match=r"found lake format '', expected 1"):
+        open_lake(spark, location)
+    spark.sql(f"ALTER TABLE {changes} SET TBLPROPERTIES ('dcplake.formatVersion' = '1')")
+    with pytest.raises(LakeError, match=r"found the columns a int, expected applied struct"):
+        open_lake(spark, location)
+
+
+def test_a_replica_of_another_lake_is_refused(new_lake: NewLake) -> None:
+    lake = new_lake(1)
+    with pytest.raises(LakeError, match=r"collectionId '0', expected '9'"):
+        ensure_replica(lake, type(DOCS)(DOCS.name, 9))
+    assert replica_of("_default", "_default", 0) == DOCS
+    assert replica_of("a", "b", 8).name == "docs__a__b"
+
+
+def test_two_drivers_make_one_lake(spark: "SparkSession", tmp_path: Path) -> None:
+    location = LakeLocation(root=str(tmp_path / "lake"))
+
+    def make(number: int) -> LakeIdentity:
+        identity = LakeIdentity(f"lake-{number}", "default", "bucket-uuid", 2)
+        return create_lake(spark.newSession(), location, identity).identity
+
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(make, (1, 2))
+    assert first == second == open_lake(spark, location).identity
+
+
+def test_one_round_has_one_winner_and_the_loser_stops(new_lake: NewLake) -> None:
+    lake = new_lake(2)
+    model = LogModel(lake, 1)
+    first = model.next_round()
+    commit = model.commit(first, "writer-1")
+    assert (commit.round, commit.writer) == (1, "writer-1")
+    frame = lake.spark.createDataFrame(first)
+    with pytest.raises(FencedError, match=r"round 1 .* by writer writer-1"):
+        append_round(lake, frame, 1, "writer-2")
+    with pytest.raises(FencedError, match=r"another driver committed round 1: .* writer-1"):
+        append_round(lake, frame, 1, "writer-2", verify=False)  # as if both had looked at once
+    with pytest.raises(LakeError, match=r"round 3: found newest round 1"):
+        append_round(lake, frame, 3, "writer-1")
+    assert lake.spark.sql(f"SELECT count(*) FROM {lake.changes_sql}").collect()[0][0] == len(first)
+
+
+def test_alternating_drivers_one_goes_on(new_lake: NewLake) -> None:
+    lake = new_lake(2)
+    model = LogModel(lake, 2)
+    model.commit(model.next_round(), "writer-1")
+    model.commit(model.next_round(), "writer-2")
+    table = model.next_round()
+    with pytest.raises(FencedError, match=r"by writer writer-2 after our own commits"):
+        model.commit(table, "writer-1")
+    model.commit(table, "writer-2")
+    assert latest_round(lake) == 3
+    expected = {vb.vbucket: vb.state for vb in model.vbuckets}
+    assert positions_at(lake, 3) == expected
+    commits = history(lake.spark, lake.changes_sql, WHOLE)
+    assert newest_round(lake, [c for c in commits if c.round is None]) == 0  # reaches creation
+    with pytest.raises(LakeError, match=r"found 0 positions in round 9"):
+        positions_at(lake, 9)
+
+
+def test_a_catalog_schema_holds_a_lake_and_its_views(spark: "SparkSession") -> None:
+    lake = create_lake(spark, LakeLocation(schema="lake_db"), IDENTITY)
+    ensure_replica(lake, DOCS)
+    model = LogModel(lake, 3)
+    model.commit(model.next_round())
+    names = register_views(lake)
+    apply_pending(lake, [DOCS], 1, "w")
+    model.commit(model.next_round())
+    live = model.documents_at(model.complete[2])
+    assert read_documents(lake, "SELECT * FROM lake_db.docs_live") == live
+    assert {"documents", "docs_live", "positions"} <= set(names)
+    spark.sql("DROP SCHEMA lake_db CASCADE")
+
+
+def test_strings_and_vbuckets_in_sql_are_exact(new_lake: NewLake) -> None:
+    from dcp.lake.keys import key_string
+    from dcp.types import vbucket_of
+
+    lake = new_lake(64)
+    register_views(lake)
+    keys = [
+        b"",
+        b"\0",
+        b"\xff",
+        b"\\x00",
+        b"it's ${x} \\n \n\"`",
+        "\U0001f600Ä".encode(),
+        b"k" * 250,
+    ]
+    texts = [key_string(key) for key in keys]
+    columns = ", ".join(f"{string(text)}, vbucket_of({string(text)})" for text in texts)
+    row = lake.spark.sql(f"SELECT {columns}").toArrow()
+    found = [column[0].as_py() for column in row.columns]
+    assert found[::2] == texts
+    assert found[1::2] == [vbucket_of(key, 64) for key in keys]
