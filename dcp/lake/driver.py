@@ -103,8 +103,11 @@ class Driver:
                 if isinstance(plan, Idle):
                     self._observer.idle(plan)
                 else:
-                    self._report.rounds = [self.round(plan)]  # the newest: a run has no end
+                    self.round(plan)
                 self.apply(force=False)
+                # This run has no end: of what it did, only the newest is kept.
+                self._report.rounds = self._report.rounds[-1:]
+                self._report.applied = self._report.applied[-1:]
             wait_seconds = max(0.0, interval - (monotonic() - begin))
             if wait_seconds and not stop.is_set():
                 self._observer.waiting(wait_seconds, reason)

@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
+from pyspark.errors import PySparkException
+
+from dcp.errors import DcplakeError
 from dcp.lake.changes import append_round
 from dcp.lake.plan import LeftOut, RoundPlan
 from dcp.lake.plan_text import left_out_json, left_out_lines, number_ranges
@@ -129,6 +132,7 @@ def run_round(
     Raises:
         FencedError: another driver writes to this lake.
         AuthenticationError, BucketError: the source refused user, password or bucket.
+        DcplakeError: Spark failed for another reason; the same round can be run again.
 
     """
     begin = monotonic()
@@ -139,10 +143,14 @@ def run_round(
     )
     try:
         commit = append_round(lake, rows, plan.round, writer_id)
-    except Exception as failure:
+    except PySparkException as failure:
         if (error := original_error(failure)) is not None:
             raise error from None
-        raise
+        first_line = str(failure).strip().partition("\n")[0]
+        raise DcplakeError(
+            f"round {plan.round} failed in Spark, nothing of it is committed: {first_line} "
+            "(the whole of it is in Spark's log)"
+        ) from failure
     reached("round.read_back")
     return RoundReport(
         plan.round,
