@@ -22,6 +22,7 @@ from dcp.lake.apply_plan import (
 from dcp.lake.apply_sql import merge_sql, winners_sql
 from dcp.lake.changes import positions_at
 from dcp.lake.history import history, refuse_foreign_changes
+from dcp.lake.memory import DOCUMENT_BYTES, reader_settings
 from dcp.lake.sql import integer_list
 from dcp.lake.stop_points import reached
 from dcp.lake.tables import LakeTables, ReplicaTable
@@ -64,6 +65,7 @@ def plan_apply(
         ranges=ranges,
         keys=tuple(keys) if len(keys) <= key_literals else None,
         base_version=status.version,
+        largest_bytes=_largest_document_bytes(lake, first_round, to_round),
     )
 
 
@@ -88,7 +90,8 @@ def run_apply(lake: LakeTables, plan: ApplyPlan, writer_id: str) -> AppliedVersi
     }
     app_id = f"{lake.identity.lake_id}:{plan.table}"
     failure: PySparkException | None = None
-    with transaction(lake.spark, app_id, plan.from_round + 1, metadata):
+    reader = reader_settings(plan.largest_bytes)
+    with transaction(lake.spark, app_id, plan.from_round + 1, metadata, reader):
         try:
             lake.spark.sql(merge_sql(table_sql, lake.changes_sql, plan)).collect()
             reached("apply.committed")
@@ -142,6 +145,16 @@ def _changed_keys(
     table = lake.spark.sql(f"SELECT key FROM ({winners}) LIMIT {most}").toArrow()
     keys: list[str] = table.column("key").to_pylist()
     return sorted(keys)
+
+
+def _largest_document_bytes(lake: LakeTables, first_round: int, to_round: int) -> int:
+    """Return what the rounds' status rows tell; the largest there can be where one does not."""
+    row = lake.spark.sql(
+        "SELECT max(coalesce(CAST(get_json_object(detail, '$.largest_bytes') AS BIGINT), "
+        f"{DOCUMENT_BYTES})) FROM {lake.changes_sql} "
+        f"WHERE kind = 'status' AND round BETWEEN {int(first_round)} AND {int(to_round)}"
+    ).collect()[0]
+    return DOCUMENT_BYTES if row[0] is None else int(row[0])
 
 
 def _committed(

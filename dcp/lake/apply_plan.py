@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from dcp.errors import LakeError
+from dcp.lake.memory import DOCUMENT_BYTES
 from dcp.lake.vbucket_state import FIRST_EPOCH, VbucketState
 
 KEY_LITERALS: Final = 10_000
@@ -46,7 +47,8 @@ class ApplyPlan:
     """One MERGE: which rounds of the log it reads, and what it publishes into which table.
 
     ``keys`` are the changed keys, or None when they are too many to be named; ``base_version`` is
-    the version of the table that the plan was made on.
+    the version of the table that the plan was made on; ``largest_bytes`` is the size of the largest
+    document that the rounds it reads can hold.
     """
 
     table: str
@@ -57,6 +59,7 @@ class ApplyPlan:
     ranges: tuple[PublishedRange, ...]
     keys: tuple[str, ...] | None = field(repr=False)
     base_version: int
+    largest_bytes: int = DOCUMENT_BYTES
 
     @property
     def vbuckets(self) -> tuple[int, ...]:

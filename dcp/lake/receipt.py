@@ -39,6 +39,7 @@ class Receipt:
     opened_at: float | None = None
     rows: int = 0
     frame_bytes: int = 0
+    largest_bytes: int = 0
     outcome: Outcome | None = None
     reason: str = ""
     detail: str = ""
@@ -81,6 +82,7 @@ class Receipt:
             "outcome": str(self.outcome),
             "rows": self.rows,
             "bytes": self.frame_bytes,
+            "largest_bytes": self.largest_bytes,
             "seqno": self.position.seqno,
             "complete_seqno": self.position.complete_seqno,
             "target_seqno": self.plan.target_seqno,

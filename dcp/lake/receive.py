@@ -114,6 +114,7 @@ class TaskReceiver:
         self._is_open = np.zeros(U16_MAX + 1, np.bool_)
         self._rows_of = np.zeros(U16_MAX + 1, np.int64)
         self._bytes_of = np.zeros(U16_MAX + 1, np.int64)
+        self._largest_of = np.zeros(U16_MAX + 1, np.uint32)
         self._server_logs: dict[int, list[dict[str, int]]] = {}
         self._last_heard: dict[NodeAddress | None, float] = {}
         self._received_bytes = 0
@@ -233,6 +234,7 @@ class TaskReceiver:
             return
         np.add.at(self._rows_of, columns.vbucket, 1)
         np.add.at(self._bytes_of, columns.vbucket, columns.frame_bytes)
+        np.maximum.at(self._largest_of, columns.vbucket, columns.frame_bytes)
         self._batches.add_items(columns)
 
     def _snapshot_started(self, event: SnapshotStarted) -> None:
@@ -354,6 +356,7 @@ class TaskReceiver:
         for vbucket, receipt in self._receipts.items():
             receipt.rows = int(self._rows_of[vbucket])
             receipt.frame_bytes = int(self._bytes_of[vbucket])
+            receipt.largest_bytes = int(self._largest_of[vbucket])
             self._batches.add_event("status", vbucket, detail=receipt.status())
         yield from self._batches.flush()
         states = [receipt.state(self._round) for receipt in self._receipts.values()]

@@ -14,9 +14,10 @@ from dcp.client.probe import ClusterView
 from dcp.lake.connect import look_at_cluster, source_access
 from dcp.lake.driver import Driver, RunReport
 from dcp.lake.lock import local_root, locked
+from dcp.lake.memory import direct_memory_options, heap_bytes
 from dcp.lake.observer import Observer
-from dcp.lake.session import build_session
-from dcp.lake.settings import Settings
+from dcp.lake.session import JAVA_OPTIONS, build_session, slots_of
+from dcp.lake.settings import MEBIBYTE, Settings
 from dcp.lake.source import register_source
 from dcp.lake.stop_signals import stop_on_signals
 from dcp.lake.tables import LakeIdentity, LakeLocation, LakeTables, create_lake
@@ -73,12 +74,19 @@ def lake_location(settings: Settings) -> LakeLocation:
 def session(settings: Settings) -> "SparkSession":
     """Return the Spark session of these settings, or the one that is there already.
 
-    It knows the format ``dcp``.
+    It knows the format ``dcp``, and its JVM keeps to the memory of docs/memory.md.
+
+    Raises:
+        ConfigError: the heap is too small for the tasks of a local master.
+
     """
+    tasks = slots_of(settings.spark.master) or 1
+    options = direct_memory_options(tasks, settings.flow_control.batch_bytes)
+    theirs = settings.spark.conf.get(JAVA_OPTIONS, "")
     spark = build_session(
         master=settings.spark.master,
-        driver_memory=settings.spark.driver_memory,
-        extra=settings.spark.conf,
+        driver_memory=f"{heap_bytes(settings.spark.driver_memory, tasks) // MEBIBYTE}m",
+        extra={**settings.spark.conf, JAVA_OPTIONS: f"{options} {theirs}".strip()},
     )
     register_source(spark)
     return spark

@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 
 from dcp.errors import ConfigError, SetupError
 from dcp.lake.log4j import write_log4j_properties
+from dcp.lake.memory import writer_settings
 from dcp.lake.runtime import delta_jars, find_java_home
 
 TASK_ATTEMPTS: Final = 4
@@ -30,6 +31,8 @@ DELTA_EXTENSION: Final = "io.delta.sql.DeltaSparkSessionExtension"
 DELTA_CATALOG: Final = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 
 JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+
+MALLOC_ARENAS: Final = "2"
 
 PARQUET_IN_LIST: Final = 1_000
 """Longest IN list that Parquet's reader may get; a longer one overflows its recursive filter."""
@@ -118,6 +121,8 @@ def session_settings(slots: int) -> dict[str, str]:
         "spark.sql.join.preferSortMergeJoin": "false",
         "spark.sql.parquet.pushdown.inFilterThreshold": str(PARQUET_IN_LIST),
         "spark.sql.parquet.compression.codec": "zstd",
+        # Memory of a writing and of a reading task, however large the documents: memory.py.
+        **writer_settings(),
         "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
         # Without these every OPTIMIZE rewrites the whole table up to 100 GiB.
         "spark.databricks.delta.optimize.clustering.mergeStrategy.minCubeSize.threshold": str(
@@ -144,6 +149,8 @@ def _start(
     if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit made the JVM; its settings come first
         return _start_in_submitted_jvm(app_name, master, extra)
     os.environ["JAVA_HOME"] = str(find_java_home())
+    # glibc gives every thread an arena of its own, which keeps what was freed; JVM and workers too.
+    os.environ.setdefault("MALLOC_ARENA_MAX", MALLOC_ARENAS)
     log_file = log_file or Path(tempfile.mkdtemp(prefix="dcplake-")) / "spark.log"
     settings = static_settings(driver_memory, write_log4j_properties(log_file))
     settings["spark.master"] = local_master(master or "local[*]")

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from dcp.errors import ConfigError
+from dcp.lake.memory import AUTO_MEMORY, parse_memory
 
 MEBIBYTE: Final = 1024 * 1024
 LARGEST_DOCUMENT_BYTES: Final = 20 * MEBIBYTE
@@ -299,8 +300,18 @@ class SparkSettings(_Section):
     """The Spark session, where dcplake builds it (not under spark-submit)."""
 
     master: str = _key("local[*]", "Spark master; sc://host:port for Spark Connect.")
-    driver_memory: str = _key("2g", "Heap of the JVM, as Spark writes it.")
+    driver_memory: str = _key(
+        "auto",
+        "Heap of the JVM in local mode, as Spark writes it (2g, 1500m). auto: what all tasks at "
+        "once can need, 2g or more; less than that need is refused (docs/memory.md).",
+    )
     conf: Mapping[str, str] = _key({}, "Further Spark configuration.")
+
+    def __post_init__(self) -> None:
+        """Check that the heap is a size."""
+        _Section.__post_init__(self)
+        if self.driver_memory != AUTO_MEMORY:
+            parse_memory(self.driver_memory)
 
 
 @dataclass(frozen=True, slots=True)

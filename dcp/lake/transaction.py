@@ -17,20 +17,26 @@ _DELTA: Final = "spark.databricks.delta."
 
 @contextmanager
 def transaction(
-    spark: SparkSession, app_id: str, version: int, metadata: Mapping[str, Any]
+    spark: SparkSession,
+    app_id: str,
+    version: int,
+    metadata: Mapping[str, Any],
+    also: Mapping[str, str] | None = None,
 ) -> Iterator[None]:
     """Fence the statements within by (``app_id``, ``version``), which must be above the last one.
 
     A statement whose version is stale does nothing and raises nothing: read the commit back.
     The source of a MERGE within is read where it is needed, not copied to disk first: it must give
-    the same rows every time.
+    the same rows every time. ``also`` are further settings for the same statements.
     """
     settings = {
         _DELTA + "write.txnAppId": app_id,
         _DELTA + "write.txnVersion": str(version),
         _DELTA + "commitInfo.userMetadata": metadata_json(metadata),
         _DELTA + "merge.materializeSource": "none",
+        **(also or {}),
     }
+    before = {key: spark.conf.get(key, None) for key in also or {}}
     try:
         for key, value in settings.items():
             spark.conf.set(key, value)
@@ -38,3 +44,6 @@ def transaction(
     finally:
         for key in settings:
             spark.conf.unset(key)
+        for key, value in before.items():
+            if value is not None:
+                spark.conf.set(key, value)

@@ -78,7 +78,7 @@ class Job:
             "lake.root": settings.lake.root,
             "lake.lock": str(settings.lake.lock).lower(),
             "spark.master": "local[2]",
-            "spark.driver_memory": "1g",
+            "spark.driver_memory": "auto",
         }.items():
             words += ["--set", f"{name}={value}"]
         self.process = subprocess.Popen(

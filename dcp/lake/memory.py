@@ -1,0 +1,184 @@
+"""How much memory a run may take, as a formula; ``docs/memory.md`` explains it. No Spark.
+
+Two parts are limits that somebody enforces: the JVM keeps to its heap and its direct memory, a node
+keeps to the window of its connection. The others follow from the largest document and from the
+limits that ``session.py`` sets for Parquet. What a task needs of the heap is therefore known before
+the first byte arrives, and a heap that cannot hold it is refused.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from dcp.errors import ConfigError
+
+KIBIBYTE: Final = 1024
+MEBIBYTE: Final = 1024 * KIBIBYTE
+DOCUMENT_BYTES: Final = 20 * MEBIBYTE
+"""The largest document of Couchbase (kv_engine ``max_item_size``)."""
+
+ROW_GROUP_BYTES: Final = 64 * MEBIBYTE
+"""What a Parquet writer gathers before it writes it out, as encoded."""
+PAGE_BYTES: Final = MEBIBYTE
+CHECK_ROWS: Final = 4
+"""After so many rows a Parquet writer looks whether page and row group are full.
+
+Its own rule (every 100 to 10,000 rows, guessed from the rows so far) lets gigabytes pass unseen
+when large documents follow small ones.
+"""
+COLUMN_BATCH_BYTES: Final = 64 * MEBIBYTE
+"""What the vectorised Parquet reader may decode at once."""
+COLUMN_BATCH_ROWS: Final = 4096
+"""Spark's own number of rows in a column batch."""
+_LEAST_BATCH_ROWS: Final = 64
+"""Below it reading row by row is as fast, and holds one document."""
+
+READ_BUFFER_BYTES: Final = 2 * MEBIBYTE
+_ROW_COPIES: Final = 5
+"""A row on its way through Spark's operators: each may keep a buffer of the largest row so far."""
+_JVM_FIXED_HEAP_BYTES: Final = 320 * MEBIBYTE
+"""Spark itself and Delta's log."""
+_JVM_NATIVE_BYTES: Final = 400 * MEBIBYTE
+"""Classes, compiled code, threads, the collector's tables, compression contexts."""
+_WORKER_FIXED_BYTES: Final = 140 * MEBIBYTE
+"""An interpreter with numpy, pyarrow and the client."""
+_DAEMON_BYTES: Final = 80 * MEBIBYTE
+"""The process that forks the workers."""
+_DRIVER_BYTES: Final = 150 * MEBIBYTE
+"""The Python driver: plans, positions, up to 10,000 keys."""
+_LEAST_HEAP_BYTES: Final = 1024 * MEBIBYTE
+
+_AUTO_HEAP_BYTES: Final = 2048 * MEBIBYTE
+AUTO_MEMORY: Final = "auto"
+
+_UNITS: Final = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryBound:
+    """The most that each part of a run takes, in bytes, with ``tasks`` running at once.
+
+    ``direct_bytes`` is a limit that holds twice: Netty, which Arrow uses, keeps its own account.
+    """
+
+    tasks: int
+    heap_bytes: int
+    direct_bytes: int
+    native_bytes: int
+    worker_bytes: int
+    driver_bytes: int
+
+    @property
+    def jvm_bytes(self) -> int:
+        """The whole JVM."""
+        return self.heap_bytes + 2 * self.direct_bytes + self.native_bytes
+
+    @property
+    def total_bytes(self) -> int:
+        """The whole process tree."""
+        return self.jvm_bytes + self.tasks * self.worker_bytes + _DAEMON_BYTES + self.driver_bytes
+
+
+def memory_bound(
+    *, tasks: int, connections: int, window_bytes: int, batch_bytes: int, heap_bytes: int
+) -> MemoryBound:
+    """Return the bound for ``tasks`` tasks with ``connections`` nodes each."""
+    return MemoryBound(
+        tasks=tasks,
+        heap_bytes=heap_bytes,
+        direct_bytes=direct_memory_bytes(tasks, batch_bytes),
+        native_bytes=_JVM_NATIVE_BYTES,
+        worker_bytes=worker_bytes(connections, window_bytes, batch_bytes),
+        driver_bytes=_DRIVER_BYTES,
+    )
+
+
+def worker_bytes(connections: int, window_bytes: int, batch_bytes: int) -> int:
+    """Return the most that the Python worker of one receiving task takes.
+
+    For each connection: what the window lets pass and one message more, the message that is being
+    received and its copy while it grows, and the read buffer. Once: the batch that Spark is taking,
+    joined from its parts, and the same as an Arrow message.
+    """
+    connection = window_bytes + 3 * DOCUMENT_BYTES + READ_BUFFER_BYTES
+    return _WORKER_FIXED_BYTES + connections * connection + 2 * (batch_bytes + DOCUMENT_BYTES)
+
+
+def direct_memory_bytes(tasks: int, batch_bytes: int) -> int:
+    """Return the limit of the JVM's direct memory: two Arrow batches a task, and a little more."""
+    return 64 * MEBIBYTE + tasks * 2 * (batch_bytes + DOCUMENT_BYTES)
+
+
+def least_heap_bytes(tasks: int) -> int:
+    """Return the heap that ``tasks`` tasks need if each of them meets the largest documents.
+
+    A task writes a row group, or reads one: encoded, with one page decoded and one column batch.
+    """
+    page = PAGE_BYTES + CHECK_ROWS * DOCUMENT_BYTES
+    row_group = ROW_GROUP_BYTES + CHECK_ROWS * DOCUMENT_BYTES
+    task = row_group + page + 2 * COLUMN_BATCH_BYTES + _ROW_COPIES * DOCUMENT_BYTES
+    return max(_LEAST_HEAP_BYTES, _JVM_FIXED_HEAP_BYTES + tasks * task)
+
+
+def heap_bytes(driver_memory: str, tasks: int) -> int:
+    """Return the heap for ``tasks`` tasks at once, from the setting ``spark.driver_memory``.
+
+    Raises:
+        ConfigError: it is less than the tasks can need.
+
+    """
+    least = least_heap_bytes(tasks)
+    if driver_memory == AUTO_MEMORY:
+        return max(least, _AUTO_HEAP_BYTES)
+    heap = parse_memory(driver_memory)
+    if heap < least:
+        raise ConfigError(
+            f"spark.driver_memory: found {driver_memory!r}, expected {AUTO_MEMORY!r} or at least "
+            f"{-(-least // MEBIBYTE)}m: each of the {tasks} tasks of the master may meet documents "
+            f"of {DOCUMENT_BYTES // MEBIBYTE} MiB"
+        )
+    return heap
+
+
+def direct_memory_options(tasks: int, batch_bytes: int) -> str:
+    """Return the JVM's options that bound its memory outside the heap."""
+    limit = direct_memory_bytes(tasks, batch_bytes) // MEBIBYTE
+    # The second: what a thread keeps for its next write, else the largest write it ever made.
+    return f"-XX:MaxDirectMemorySize={limit}m -Djdk.nio.maxCachedBufferSize={MEBIBYTE}"
+
+
+def parse_memory(text: str) -> int:
+    """Return a size as Spark writes it (``1500m``, ``2g``) in bytes.
+
+    Raises:
+        ConfigError: it is none.
+
+    """
+    match = re.fullmatch(r"(\d+)([kmgt]?)b?", text.strip().lower())
+    if match is None or int(match[1]) == 0:
+        raise ConfigError(f"driver_memory: found {text!r}, expected a size such as 1500m or 2g")
+    return int(match[1]) * _UNITS[match[2]]
+
+
+def reader_settings(largest_bytes: int) -> dict[str, str]:
+    """Return how to read Parquet files with documents of up to ``largest_bytes``.
+
+    The vectorised reader decodes a fixed number of rows at once, however large they are.
+    """
+    rows = min(COLUMN_BATCH_ROWS, COLUMN_BATCH_BYTES // max(1, largest_bytes))
+    return {
+        "spark.sql.parquet.enableVectorizedReader": str(rows >= _LEAST_BATCH_ROWS).lower(),
+        "spark.sql.parquet.columnarReaderBatchSize": str(max(rows, _LEAST_BATCH_ROWS)),
+    }
+
+
+def writer_settings() -> dict[str, str]:
+    """Return what bounds a Parquet writer's memory; Hadoop settings that a session may set."""
+    rows = str(CHECK_ROWS)
+    return {
+        "parquet.block.size": str(ROW_GROUP_BYTES),
+        "parquet.page.size": str(PAGE_BYTES),
+        "parquet.page.size.check.estimate": "false",
+        "parquet.page.size.row.check.min": rows,
+        "parquet.page.size.row.check.max": rows,  # the row group's check goes by these two as well
+    }
