@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
-from pyspark.errors import PySparkException
-
 from dcp.errors import DcplakeError
 from dcp.lake.changes import append_round
 from dcp.lake.plan import LeftOut, RoundPlan
@@ -143,7 +141,9 @@ def run_round(
     )
     try:
         commit = append_round(lake, rows, plan.round, writer_id)
-    except PySparkException as failure:
+    except DcplakeError:
+        raise
+    except Exception as failure:  # Spark's own class, or the bridge's, by where it failed
         if (error := original_error(failure)) is not None:
             raise error from None
         first_line = str(failure).strip().partition("\n")[0]

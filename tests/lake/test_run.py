@@ -133,7 +133,7 @@ def test_every_version_equals_the_source_at_its_complete_seqnos(
             require_live_exact(lake, cluster, report.round)
             seqnos = {each.vbucket: each for each in report.vbuckets}
             inside.append(any(each.seqno > each.complete_seqno for each in seqnos.values()))
-            if report.round < 10:
+            if report.round < 6:
                 disturb(cluster, rng)
 
     for _ in range(3):  # restarts: each run begins from what is durable
