@@ -36,7 +36,7 @@ def transaction(
         _DELTA + "merge.materializeSource": "none",
         **(also or {}),
     }
-    before = {key: spark.conf.get(key, None) for key in also or {}}
+    before = {key: spark.conf.get(key, None) for key in (also or {})}
     try:
         for key, value in settings.items():
             spark.conf.set(key, value)
@@ -44,6 +44,6 @@ def transaction(
     finally:
         for key in settings:
             spark.conf.unset(key)
-        for key, value in before.items():
-            if value is not None:
-                spark.conf.set(key, value)
+        for key, old in before.items():
+            if old is not None:
+                spark.conf.set(key, old)
