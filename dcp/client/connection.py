@@ -21,6 +21,7 @@ from dcp.protocol.credentials import Credentials
 from dcp.protocol.events import (
     ClusterConfigReceived,
     FailoverLogReceived,
+    ManifestReceived,
     Ready,
     SeqnosReceived,
 )
@@ -207,6 +208,15 @@ class NodeConnection:
             "the cluster map",
             timeout_seconds,
         ).config
+
+    def collections_manifest(self, timeout_seconds: float | None = None) -> bytes | None:
+        """Return the manifest's JSON; None where there is none. Raises as ``all_vb_seqnos``."""
+        return self._ask(
+            Awaited(ManifestReceived),
+            lambda machine, _: machine.request_manifest(),
+            "the collections manifest",
+            timeout_seconds,
+        ).manifest
 
     def request_failover_log(self, vbucket: int) -> None:
         """Ask without waiting: ``FailoverLogReceived`` will be delivered."""

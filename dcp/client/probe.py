@@ -22,6 +22,7 @@ from dcp.errors import (
     SourceError,
 )
 from dcp.protocol.credentials import Credentials
+from dcp.wire.vocabulary import HelloFeature
 
 _PARALLEL: Final = 32
 
@@ -32,7 +33,7 @@ class ClusterView:
 
     ``high_seqnos`` has every vbucket that a reachable node holds active; ``unreachable`` says, by
     node of the map, why its vbuckets are missing. ``manifest`` is the collections manifest's JSON
-    where it was asked for.
+    where the bucket has one.
     """
 
     map: ClusterMap
@@ -55,7 +56,7 @@ def probe_cluster(
         BucketError: no such bucket, or no access to it.
         RemoteProtocolError: a seed's map makes no sense.
     """
-    found = _first_map(parse_seeds(list(seeds)), settings, credentials, name_prefix)
+    found, manifest = _first_answer(parse_seeds(list(seeds)), settings, credentials, name_prefix)
 
     def ask(address: NodeAddress) -> dict[int, int] | str:
         connection = NodeConnection(
@@ -80,23 +81,26 @@ def probe_cluster(
                 unreachable[address] = answer
             else:
                 high_seqnos.update(answer)
-    return ClusterView(found, high_seqnos, unreachable)
+    return ClusterView(found, high_seqnos, unreachable, manifest)
 
 
-def _first_map(
+def _first_answer(
     seeds: Sequence[NodeAddress],
     settings: ConnectionSettings,
     credentials: Credentials,
     name_prefix: str,
-) -> ClusterMap:
+) -> tuple[ClusterMap, bytes | None]:
     failures: list[str] = []
     for seed in seeds:
         connection = NodeConnection(
             seed, settings, credentials, unique_name(name_prefix), open_dcp=False
         )
         try:
-            config = connection.open().cluster_config or connection.cluster_config()
-            return ClusterMap.parse(config, seed, tls=settings.tls is not None)
+            ready = connection.open()
+            config = ready.cluster_config or connection.cluster_config()
+            has_collections = HelloFeature.COLLECTIONS in ready.features
+            manifest = connection.collections_manifest() if has_collections else None
+            return ClusterMap.parse(config, seed, tls=settings.tls is not None), manifest
         except NodeUnavailableError as error:
             failures.append(str(error))
         finally:

@@ -21,6 +21,11 @@ from dcp.wire.vocabulary import Opcode, Status
 _MAP_MARK: Final = b"vBucketServerMap"
 """A cluster map has this member; an error context does not."""
 
+_NO_COLLECTIONS: Final = frozenset(
+    {Status.UNKNOWN_COMMAND, Status.NOT_SUPPORTED, Status.KEY_ENOENT},
+)
+"""How servers, older ones too, say that a bucket has no collections manifest."""
+
 
 def take_answer(state: ConnectionState, frame: Frame) -> list[e.Event]:
     """Return what the answer ``frame`` tells; change ``state`` accordingly.
@@ -112,6 +117,15 @@ def _config_answer(_: ConnectionState, __: PendingRequest, frame: Frame) -> list
     return [e.ClusterConfigReceived(body.value)]
 
 
+def _manifest_answer(_: ConnectionState, __: PendingRequest, frame: Frame) -> list[e.Event]:
+    body = decode(frame)
+    if isinstance(body, m.Text):
+        return [e.ManifestReceived(body.value)]
+    if frame.status in _NO_COLLECTIONS:
+        return [e.ManifestReceived(None)]
+    raise _refused(frame)
+
+
 _Handler = Callable[[ConnectionState, PendingRequest, Frame], list[e.Event]]
 
 _HANDLERS: Final[dict[int, _Handler]] = {
@@ -121,6 +135,7 @@ _HANDLERS: Final[dict[int, _Handler]] = {
     Opcode.GET_FAILOVER_LOG: _log_answer,
     Opcode.GET_ALL_VB_SEQNOS: _seqnos_answer,
     Opcode.GET_CLUSTER_CONFIG: _config_answer,
+    Opcode.GET_COLLECTIONS_MANIFEST: _manifest_answer,
 }
 
 

@@ -189,6 +189,11 @@ class ClientConnection:
         self._require_ready("request_cluster_config")
         self._state.ask(m.GetClusterConfig(), Opcode.GET_CLUSTER_CONFIG)
 
+    def request_manifest(self) -> None:
+        """Ask for the collections manifest of the bucket."""
+        self._require_ready("request_manifest")
+        self._state.ask(m.Empty(), Opcode.GET_COLLECTIONS_MANIFEST)
+
     def release(self, frame_bytes: int, now: float) -> None:
         """Tell that the application holds ``frame_bytes`` less; acknowledge when it is time.
 

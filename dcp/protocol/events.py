@@ -122,6 +122,13 @@ class SeqnosReceived(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class ManifestReceived(Event):
+    """Answer to GET_COLLECTIONS_MANIFEST: JSON; None where the bucket has no collections."""
+
+    manifest: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
 class FailoverLogReceived(Event):
     """Answer to GET_FAILOVER_LOG; None where the vbucket is not on this node."""
 

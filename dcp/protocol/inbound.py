@@ -48,9 +48,9 @@ def read_block(state: ConnectionState, block: FrameBlock, now: float) -> list[e.
         RemoteProtocolError: a violation, which names the vbucket; ``state`` is unusable then.
         SourceError: the server refused something that the connection cannot do without.
     """
+    state.liveness = state.liveness.heard(now)  # part of a large frame is a sign of life too
     if not len(block):
         return []
-    state.liveness = state.liveness.heard(now)
     opcodes = block.opcodes
     is_request = np.isin(block.magics, _REQUESTS)
     is_data = is_request & np.isin(opcodes, _DATA)

@@ -1,5 +1,7 @@
 """The probe: the map and all high seqnos, with unreachable nodes named."""
 
+import json
+
 import pytest
 
 from dcp.client.addresses import NodeAddress
@@ -25,6 +27,8 @@ def test_sees_all_vbuckets_of_all_nodes_without_a_dcp_connection(
         cluster.seeds[cluster.vbucket_owner(v)] for v in all_of(cluster)
     ]
     assert cluster.counters().dcp_connections_opened == 0
+    assert view.manifest is not None
+    assert [scope["name"] for scope in json.loads(view.manifest)["scopes"]] == ["_default"]
 
 
 @pytest.mark.parametrize("fault", ["kill_node", "hang_node"])

@@ -464,6 +464,33 @@ def test_a_refused_question_is_a_source_error() -> None:
         converse(connection, server)
 
 
+@pytest.mark.parametrize(
+    ("answer", "status", "manifest"),
+    [
+        (m.Text(b'{"uid":"0"}'), Status.SUCCESS, b'{"uid":"0"}'),
+        (m.Refusal(), Status.NOT_SUPPORTED, None),
+        (m.Refusal(), Status.UNKNOWN_COMMAND, None),
+    ],
+)
+def test_a_manifest_is_asked_for_and_may_be_missing(
+    answer: m.Body, status: Status, manifest: bytes | None
+) -> None:
+    connection, server, _ = opened()
+    server.overrides[Opcode.GET_COLLECTIONS_MANIFEST] = lambda frame, _: answer_to(
+        frame, answer, status
+    )
+    connection.request_manifest()
+    assert converse(connection, server) == [e.ManifestReceived(manifest)]
+
+
+def test_a_part_of_a_large_frame_is_a_sign_of_life() -> None:
+    connection, _, _ = opened()
+    before = connection.next_deadline()
+    assert connection.receive(block_of(), 1.0) == []
+    after = connection.next_deadline()
+    assert before is not None and after is not None and after > before
+
+
 def test_an_error_answer_to_an_ack_breaks_the_protocol() -> None:
     connection, _, _ = opened()
     answer = encode(m.Refusal(), Opcode.DCP_BUFFER_ACK, magic=Magic.RESPONSE, status=Status.EINVAL)
