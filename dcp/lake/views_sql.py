@@ -127,22 +127,23 @@ def _unapplied_rows(changes_sql: str, replica: ReplicaTable) -> str:
         f"(SELECT coalesce(max(applied.to_round), 0) FROM {changes_sql} "
         f"WHERE kind = 'applied' AND applied.table = {string(replica.name)})"
     )
-    applied = (
-        "SELECT vbucket, position.complete_seqno AS low, "
-        "coalesce(position.first_pending_round, round + 1) AS first_round "
-        f"FROM {changes_sql} WHERE kind = 'position' AND round = {applied_round}"
-    )
-    newest = (
-        "SELECT vbucket, position.complete_seqno AS high "
-        f"FROM {changes_sql} WHERE kind = 'position' AND round = {_newest_round(changes_sql)}"
+    newest_round = _newest_round(changes_sql)
+    first_round = (
+        "(SELECT min(coalesce(position.first_pending_round, round + 1)) "
+        f"FROM {changes_sql} WHERE kind = 'position' AND round = {applied_round})"
     )
     return f"""
 FROM {changes_sql} c
-JOIN (SELECT vbucket, coalesce(low, 0) AS low, high
-      FROM ({newest}) LEFT JOIN ({applied}) USING (vbucket)) b
+JOIN (SELECT vbucket, coalesce(max(CASE WHEN is_applied THEN complete_seqno END), 0) AS low,
+        max(CASE WHEN is_newest THEN complete_seqno END) AS high
+      FROM (SELECT vbucket, position.complete_seqno,
+              round = {applied_round} AS is_applied, round = {newest_round} AS is_newest
+            FROM {changes_sql}
+            WHERE kind = 'position' AND round IN ({applied_round}, {newest_round}))
+      GROUP BY vbucket) b
   ON c.vbucket = b.vbucket AND c.seqno > b.low
 LEFT ANTI JOIN (SELECT vbucket, epoch, seqno FROM {changes_sql}
                 WHERE kind = 'rollback' AND seqno IS NOT NULL) f
   ON f.vbucket = c.vbucket AND f.epoch > c.epoch AND c.seqno > f.seqno
 WHERE c.kind IN ({ITEM_KINDS_SQL}) AND c.collection_id = {replica.collection_id}
-  AND c.round >= coalesce((SELECT min(first_round) FROM ({applied})), 1)"""
+  AND c.round >= coalesce({first_round}, 1)"""
