@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Final, Protocol, cast
 
 from dcp import __version__
+from dcp.cli.logs import set_up_logs
 from dcp.errors import DcplakeError
 
 COMMANDS: Final = {
@@ -61,6 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     asked = next((word for word in words if not word.startswith("-")), None)
     arguments = _parser(asked).parse_args(words)
+    set_up_logs()
     before = signal.signal(signal.SIGTERM, _interrupt)
     try:
         return _command(arguments.command).run(arguments)
