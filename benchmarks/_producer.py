@@ -1,0 +1,101 @@
+"""A producer in a process of its own, full of pre-encoded documents: it must not be the bottleneck.
+
+The benchmark talks to it over a pipe. ``update`` overwrites documents that it holds, in chosen
+vbuckets only or anywhere.
+"""
+
+import multiprocessing
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from random import Random
+from typing import Any, Final
+
+from dcp.producer.cluster import ProducerCluster
+from dcp.producer.settings import ClusterSettings
+from dcp.types import vbucket_of
+
+USER: Final = "Administrator"
+PASSWORD: Final = "benchmark"  # noqa: S105  (of the producer that this process starts)
+PREFIX: Final = b"doc:"
+_START_SECONDS: Final = 600
+_ANSWER_SECONDS: Final = 120
+
+
+@dataclass(frozen=True, slots=True)
+class BenchProducer:
+    """A running producer: where it listens, and the pipe to it."""
+
+    seeds: tuple[str, ...]
+    documents: int
+    value_bytes: int
+    vbuckets: int
+    _pipe: "Connection[Any, Any]"
+
+    def update(self, count: int, seed: int, vbuckets: Sequence[int] | None = None) -> None:
+        """Overwrite ``count`` different documents, of these vbuckets only where they are given."""
+        self._pipe.send((count, seed, None if vbuckets is None else tuple(vbuckets)))
+        if not self._pipe.poll(_ANSWER_SECONDS):
+            raise TimeoutError(f"the producer did not update in {_ANSWER_SECONDS} s")
+        self._pipe.recv()
+
+
+@contextmanager
+def producer(documents: int, value_bytes: int, vbuckets: int = 64) -> Iterator[BenchProducer]:
+    """Start a producer with ``documents`` JSON documents of ``value_bytes`` in one node."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(
+        target=_serve, args=(theirs, documents, value_bytes, vbuckets), daemon=True
+    )
+    process.start()
+    theirs.close()
+    try:
+        if not ours.poll(_START_SECONDS):
+            raise TimeoutError(f"the producer was not ready in {_START_SECONDS} s")
+        seeds: list[str] = ours.recv()
+        yield BenchProducer(tuple(seeds), documents, value_bytes, vbuckets, ours)
+    finally:
+        ours.close()
+        process.join(10)
+        if process.is_alive():
+            process.terminate()
+
+
+def _serve(pipe: "Connection[Any, Any]", documents: int, value_bytes: int, vbuckets: int) -> None:
+    settings = ClusterSettings(
+        vbuckets=vbuckets, users={USER: PASSWORD}, seed=1, record_seqnos=False
+    )
+    with ProducerCluster(settings) as cluster:
+        cluster.preload(documents, value_bytes, PREFIX)
+        pipe.send(cluster.seeds)
+        while True:
+            try:
+                count, seed, chosen = pipe.recv()
+            except EOFError:
+                return
+            _update(cluster, documents, value_bytes, Random(seed), count, chosen)
+            pipe.send(None)
+
+
+def _update(
+    cluster: ProducerCluster,
+    documents: int,
+    value_bytes: int,
+    random: Random,
+    count: int,
+    chosen: tuple[int, ...] | None,
+) -> None:
+    vbuckets = cluster.settings.vbuckets
+    updated: set[int] = set()
+    with cluster.batch():
+        while len(updated) < min(count, documents):
+            number = random.randrange(documents)
+            key = PREFIX + b"%010d" % number
+            if number in updated or (chosen and vbucket_of(key, vbuckets) not in chosen):
+                continue
+            updated.add(number)
+            pad = random.randbytes(value_bytes // 2).hex().encode()
+            value = b'{"id":"%010d","pad":"%s' % (number, pad)
+            cluster.set(key, value[: value_bytes - 2] + b'"}')

@@ -1,0 +1,85 @@
+"""What the Spark benchmarks share: settings for a producer, a session, times of a run's steps."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from statistics import median
+from time import monotonic
+from typing import TYPE_CHECKING, Final
+
+from benchmarks._producer import PASSWORD, USER, BenchProducer
+from dcp.lake.applied import AppliedVersion
+from dcp.lake.observer import Observer
+from dcp.lake.plan import RoundPlan
+from dcp.lake.round import RoundReport
+from dcp.lake.session import build_session
+from dcp.lake.settings import LakeSettings, RoundSettings, Settings, SourceSettings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_NO_LIMIT_BYTES: Final = 2**45
+_NO_LIMIT_SECONDS: Final = 3600.0
+
+
+def settings_for(source: BenchProducer, folder: Path, lake: str) -> Settings:
+    """Return the default settings with a lake in ``folder`` and rounds that no budget ends."""
+    secret = folder / "password"
+    secret.write_text(PASSWORD + "\n")
+    return Settings(
+        source=SourceSettings(seeds=source.seeds, username=USER, password_file=str(secret)),
+        round=RoundSettings(target_bytes=_NO_LIMIT_BYTES, target_seconds=_NO_LIMIT_SECONDS),
+        lake=LakeSettings(root=str(folder / lake)),
+    )
+
+
+def session(folder: Path, cores: int, driver_memory: str) -> "SparkSession":
+    """Return the product's own session."""
+    return build_session(
+        app_name="dcplake benchmark",
+        master=f"local[{cores}]",
+        driver_memory=driver_memory,
+        log_file=folder / "spark.log",
+        extra={"spark.sql.warehouse.dir": str(folder / "warehouse")},
+    )
+
+
+class StepTimes(Observer):
+    """Notes how long the steps of a run took."""
+
+    def __init__(self) -> None:
+        self.begin = self._last = monotonic()
+        self.round_seconds: list[float] = []
+        self.apply_seconds: list[float] = []
+        self.plan_seconds: list[float] = []
+        self.rows = 0
+        self.frame_bytes = 0
+        self.applied_version: AppliedVersion | None = None
+
+    def planned(self, plan: RoundPlan) -> None:
+        """Note the time since the last step."""
+        self.plan_seconds.append(self._lap())
+
+    def committed(self, report: RoundReport) -> None:
+        """Note a round: receive, append, and reading back what it brought."""
+        self.round_seconds.append(self._lap())
+        self.rows += report.rows
+        self.frame_bytes += report.frame_bytes
+
+    def applied(self, version: AppliedVersion) -> None:
+        """Note an apply: its plan, its MERGE, and reading it back."""
+        self.apply_seconds.append(self._lap())
+        self.applied_version = version
+
+    def _lap(self) -> float:
+        now = monotonic()
+        seconds, self._last = now - self._last, now
+        return seconds
+
+
+def line(name: str, seconds: Iterable[float], rows: int, row_bytes: int, base: float) -> str:
+    """Return one row of a table: median, rows and bytes a second, and the ratio to ``base``."""
+    middle = median(seconds)
+    return (
+        f"{name:42} {middle:8.2f} s {rows / middle:12,.0f} rows/s "
+        f"{rows * row_bytes / middle / 1e6:8.1f} MB/s   {base / middle:5.2f}"
+    )
