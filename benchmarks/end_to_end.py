@@ -93,6 +93,8 @@ def _measure(
         for name, taken in steps.items():
             seconds.setdefault(name, []).append(taken)
         shutil.rmtree(out)
+        told = ", ".join(f"{name} {taken[-1]:.1f}" for name, taken in seconds.items())
+        print(f"repetition {repetition} (0 warms up), seconds: {told}", flush=True)
     base = median(seconds[PLAIN_DELTA])
     print(
         f"{source.documents:,} documents of {source.value_bytes:,} bytes, {source.vbuckets} "

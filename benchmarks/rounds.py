@@ -123,6 +123,11 @@ def _measure(
     for repetition in range(arguments.repetitions + 1):
         for case in cases:
             case.measure(spark, arguments.changes, repetition)
+            print(
+                f"repetition {repetition} (0 warms up), {case.name}: run {case.whole[-1]:.1f} s, "
+                f"round {case.rounds[-1]:.1f} s, apply {case.applies[-1]:.1f} s",
+                flush=True,
+            )
     _report(arguments, cases)
 
 

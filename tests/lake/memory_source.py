@@ -1,0 +1,78 @@
+"""A producer process for the memory tests: one vbucket, one snapshot, most of it shared values.
+
+    python -m tests.lake.memory_source TOTAL_BYTES LARGE_BYTES SEED
+
+Prints one JSON line when clients can connect, and one for each line that it reads: its counters.
+Ends when its standard input does. Documents share their value objects, so that gigabytes on the
+wire are a few megabytes here; each value is valid JSON.
+"""
+
+import json
+import random
+import sys
+from collections.abc import Iterator
+from typing import Final
+
+from dcp.producer.cluster import ProducerCluster
+from dcp.producer.settings import ClusterSettings
+
+USER, PASSWORD = "Administrator", "password"
+LARGE_DOCUMENTS: Final = 20
+"""A burst of half of them, one right after the other, then the others spread over the snapshot."""
+SMALL_BYTES: Final = 16 * 1024
+_SMALL_VALUES: Final = 64
+
+
+def main(arguments: list[str]) -> int:
+    total_bytes, large_bytes, seed = (int(argument) for argument in arguments)
+    settings = ClusterSettings(
+        vbuckets=1, users={USER: PASSWORD}, seed=seed, checkpoint_items=10, record_seqnos=False
+    )
+    with ProducerCluster(settings) as cluster:
+        documents = 0
+        with cluster.batch():
+            for key, value in _documents(total_bytes, large_bytes, seed):
+                cluster.set(key, value)
+                documents += 1
+        print(json.dumps({"seeds": cluster.seeds, "documents": documents}), flush=True)
+        for _ in sys.stdin:
+            counters = cluster.counters()
+            unacked = [each.unacked_bytes for each in counters.connections.values()]
+            told = {
+                "bytes_sent": counters.bytes_sent,
+                "unacked_bytes": max(unacked, default=0),
+                "peak_unacked_bytes": counters.peak_unacked_bytes,
+                "items_sent": sum(counters.items_sent.values()),
+                "streams_opened": sum(counters.streams_opened.values()),
+            }
+            print(json.dumps(told), flush=True)
+    return 0
+
+
+def _documents(total_bytes: int, large_bytes: int, seed: int) -> Iterator[tuple[bytes, bytes]]:
+    rng = random.Random(seed)
+    large = _json_of(rng, large_bytes)
+    small = [_json_of(rng, SMALL_BYTES) for _ in range(_SMALL_VALUES)]
+    large_count = min(LARGE_DOCUMENTS, total_bytes // (2 * large_bytes))
+    small_count = max(0, total_bytes - large_count * large_bytes) // SMALL_BYTES
+    burst = large_count // 2
+    every = max(1, small_count // (large_count - burst + 1))
+    made = burst
+    for number in range(burst):
+        yield b"large-%03d" % number, large
+    for number in range(small_count):
+        yield b"small-%08d" % number, small[number % _SMALL_VALUES]
+        if number % every == every - 1 and made < large_count:
+            yield b"large-%03d" % made, large
+            made += 1
+
+
+def _json_of(rng: random.Random, size: int) -> bytes:
+    """Return a JSON object of exactly ``size`` bytes that does not compress well."""
+    head, tail = b'{"pad":"', b'"}'
+    wanted = size - len(head) - len(tail)
+    return head + rng.randbytes(wanted // 2 + 1).hex().encode()[:wanted] + tail
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
