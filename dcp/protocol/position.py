@@ -4,7 +4,12 @@ A position is what a stream request needs (branch, seqno, snapshot bounds) plus 
 the newest snapshot end that was reached. Rows up to ``complete_seqno`` may be published; rows
 between it and ``seqno`` belong to an unfinished snapshot and must wait.
 
-Bounds are never invented: they are those of the marker in force, except (s, s) at a complete end s.
+Bounds are those of the marker in force, with two exceptions: (s, s) at a complete end s, and a
+start that lies no higher than ``complete_seqno``. The second one matters. A marker may start at the
+seqno of its first item; a request that names a snapshot start equal to its own seqno says "I hold
+nothing of this snapshot", and the producer then does not roll it back when the snapshot's end is
+gone. What lies between ``complete_seqno`` and the first item may have been de-duplicated away by an
+item that is gone too, and would be lost. So the start goes down to where all is known to be held.
 Source: kv_engine ``docs/dcp/documentation/commands/stream-request.md`` and ``rollback.md``.
 """
 
@@ -39,6 +44,11 @@ class Position:
             raise ValueError(
                 f"position: found complete seqno {self.complete_seqno} beyond seqno {self.seqno}"
             )
+        if self.snap_start > self.complete_seqno:
+            raise ValueError(
+                f"position: found snapshot start {self.snap_start} beyond complete seqno "
+                f"{self.complete_seqno}: the request would claim what is not held"
+            )
         if self.is_complete and not self.snap_start == self.snap_end == self.seqno:
             raise ValueError(
                 f"position: found bounds [{self.snap_start}, {self.snap_end}] at the complete "
@@ -71,4 +81,7 @@ class Position:
 
     def inside(self, vb_uuid: int, seqno: int, snapshot: SnapshotRange) -> "Position":
         """Return the position after an item at ``seqno`` that did not end ``snapshot``."""
-        return Position(vb_uuid, seqno, snapshot.start, snapshot.end, self.complete_seqno)
+        start = min(snapshot.start, self.complete_seqno)
+        if not self.is_complete:
+            start = min(start, self.snap_start)
+        return Position(vb_uuid, seqno, start, snapshot.end, self.complete_seqno)

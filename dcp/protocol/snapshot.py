@@ -99,5 +99,4 @@ class SnapshotAssembly:
             return Position.complete_at(vb_uuid, seqno)
         if seqno == self.position.complete_seqno:
             return self.position  # nothing of this snapshot has arrived yet
-        start = min(bounds.start, seqno)
-        return self.position.inside(vb_uuid, seqno, SnapshotRange(start, end))
+        return self.position.inside(vb_uuid, seqno, SnapshotRange(bounds.start, end))

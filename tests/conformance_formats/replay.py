@@ -397,7 +397,8 @@ def _position(body: m.StreamRequest) -> Position:
     if body.snap_start == body.snap_end == body.start:
         return Position.complete_at(body.vb_uuid or 1, body.start)
     try:
-        return Position(body.vb_uuid, body.start, body.snap_start, body.snap_end, 0)
+        held = body.snap_start  # a request claims that all up to its snapshot's start is held
+        return Position(body.vb_uuid, body.start, body.snap_start, body.snap_end, held)
     except ValueError:
         return Position.complete_at(body.vb_uuid or 1, body.start)
 

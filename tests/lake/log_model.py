@@ -107,7 +107,9 @@ class LogModel:
         assert vb.snapshot is not None
         seqno = taken[-1].seqno
         if vb.unread:
-            position = Position(vb.uuid, seqno, *vb.snapshot, vb.state.complete_seqno)
+            start, end = vb.snapshot
+            held = vb.state.complete_seqno
+            position = Position(vb.uuid, seqno, min(start, held), end, held)
         else:
             position = Position.complete_at(vb.uuid, seqno)
         vb.state = vb.state.advanced(

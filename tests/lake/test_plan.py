@@ -83,9 +83,9 @@ def test_only_what_is_behind_is_streamed_and_all_positions_are_written() -> None
         (complete(0, 10, caught_up=12), 12, False),  # proven to hold nothing for us
         (complete(0, 10, caught_up=12), 13, True),
         (complete(0, 10), 9, False),
-        (VbucketState(0, 0, Position(UUID, 10, 8, 20, 7)), 20, True),  # inside a snapshot
-        (VbucketState(0, 0, Position(UUID, 10, 8, 20, 7)), 10, True),  # its end is not here yet
-        (VbucketState(0, 0, Position(UUID, 2**64 - 2, 8, 2**64 - 1, 7)), 2**64 - 1, True),
+        (VbucketState(0, 0, Position(UUID, 10, 7, 20, 7)), 20, True),  # inside a snapshot
+        (VbucketState(0, 0, Position(UUID, 10, 7, 20, 7)), 10, True),  # its end is not here yet
+        (VbucketState(0, 0, Position(UUID, 2**64 - 2, 7, 2**64 - 1, 7)), 2**64 - 1, True),
         (VbucketState.beginning(0), 0, False),
         (VbucketState.beginning(0), 1, True),
     ],

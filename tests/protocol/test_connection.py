@@ -66,7 +66,7 @@ def test_one_block_gives_its_rows_first_and_then_what_happened() -> None:
         e.SnapshotCompleted(7, 5),
         e.SnapshotStarted(7, SnapshotRange(6, 9), 1),
     ]
-    assert connection.position(7) == Position(UUID, 7, 6, 9, 5)
+    assert connection.position(7) == Position(UUID, 7, 5, 9, 5)
     assert connection.charged_bytes == sum(len(frame.to_bytes()) for frame in frames)
 
 
@@ -274,7 +274,7 @@ def ask_and_answer(status: int, body: m.Body, position: Position) -> list[e.Even
     return converse(connection, server)
 
 
-AT_9 = Position(UUID, 9, 5, 12, 4)
+AT_9 = Position(UUID, 9, 4, 12, 4)
 
 
 def test_a_stream_request_names_the_position() -> None:
@@ -285,15 +285,15 @@ def test_a_stream_request_names_the_position() -> None:
     assert frame.vbucket == 7
     assert frame.datatype == 0
     flags = StreamFlag.ACTIVE_VB_ONLY
-    assert body == m.StreamRequest(flags, 9, 99, UUID, 5, 12, b'{"collections":["8"]}')
+    assert body == m.StreamRequest(flags, 9, 99, UUID, 4, 12, b'{"collections":["8"]}')
     assert connection.position(7) == AT_9
 
 
 def test_a_resumed_stream_whose_marker_extends_the_snapshot() -> None:
     connection, server = ready_connection()
     opaque = open_stream(connection, server, position=AT_9)
-    connection.receive(block_of(marker(opaque, 5, 20), mutation(opaque, 12)), 1.0)
-    assert connection.position(7) == Position(UUID, 12, 5, 20, 4)
+    connection.receive(block_of(marker(opaque, 4, 20), mutation(opaque, 12)), 1.0)
+    assert connection.position(7) == Position(UUID, 12, 4, 20, 4)
 
 
 def test_a_rollback_is_an_event() -> None:
