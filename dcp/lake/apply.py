@@ -56,6 +56,7 @@ def plan_apply(
     keys = _changed_keys(lake, replica, ranges, (first_round, to_round), key_literals + 1)
     if not keys:
         return None
+    is_many = len(keys) > key_literals
     return ApplyPlan(
         table=replica.name,
         collection_id=replica.collection_id,
@@ -63,9 +64,10 @@ def plan_apply(
         to_round=to_round,
         first_round=first_round,
         ranges=ranges,
-        keys=tuple(keys) if len(keys) <= key_literals else None,
+        keys=None if is_many else tuple(keys),
         base_version=status.version,
         largest_bytes=_largest_document_bytes(lake, first_round, to_round),
+        each_key_once=is_many and _is_each_key_once(lake, replica, ranges, (first_round, to_round)),
     )
 
 
@@ -145,6 +147,17 @@ def _changed_keys(
     table = lake.spark.sql(f"SELECT key FROM ({winners}) LIMIT {most}").toArrow()
     keys: list[str] = table.column("key").to_pylist()
     return sorted(keys)
+
+
+def _is_each_key_once(
+    lake: LakeTables,
+    replica: ReplicaTable,
+    ranges: tuple[PublishedRange, ...],
+    rounds: tuple[int, int],
+) -> bool:
+    """Whether no key has two rows to publish; reads narrow columns only."""
+    winners = winners_sql(lake.changes_sql, replica.collection_id, ranges, *rounds)
+    return not lake.spark.sql(f"SELECT 1 FROM ({winners}) WHERE rows > 1 LIMIT 1").collect()
 
 
 def _largest_document_bytes(lake: LakeTables, first_round: int, to_round: int) -> int:

@@ -48,7 +48,8 @@ class ApplyPlan:
 
     ``keys`` are the changed keys, or None when they are too many to be named; ``base_version`` is
     the version of the table that the plan was made on; ``largest_bytes`` is the size of the largest
-    document that the rounds it reads can hold.
+    document that the rounds it reads can hold. ``each_key_once`` says that no key has a second row
+    to publish, as after a first backfill: then nothing has to be picked.
     """
 
     table: str
@@ -60,6 +61,7 @@ class ApplyPlan:
     keys: tuple[str, ...] | None = field(repr=False)
     base_version: int
     largest_bytes: int = DOCUMENT_BYTES
+    each_key_once: bool = False
 
     @property
     def vbuckets(self) -> tuple[int, ...]:

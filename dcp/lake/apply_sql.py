@@ -26,33 +26,50 @@ def winners_sql(
     to_round: int,
 ) -> str:
     """Return the query for the newest row to publish of each key; narrow columns only."""
+    published = _published_sql(changes_sql, collection_id, ranges, first_round, to_round)
+    return f"""
+SELECT c.vbucket, c.key, max(struct(c.seqno, c.epoch, c.round)) AS newest, count(*) AS rows
+{published}
+GROUP BY c.vbucket, c.key"""
+
+
+def _published_sql(
+    changes_sql: str,
+    collection_id: int,
+    ranges: Sequence[PublishedRange],
+    first_round: int,
+    to_round: int,
+) -> str:
+    """Return the clauses that choose every row to publish, older ones of a key too."""
     values = ", ".join(
         f"({each.vbucket}, {each.epoch}, {u64(each.low)}, {u64(each.high)})" for each in ranges
     )
     vbuckets = integer_list(sorted({each.vbucket for each in ranges}))
-    return f"""
-SELECT c.vbucket, c.key, max(struct(c.seqno, c.epoch, c.round)) AS newest
-FROM {changes_sql} c
+    return f"""FROM {changes_sql} c
 JOIN (VALUES {values}) AS b(vbucket, epoch, low, high)
   ON c.vbucket = b.vbucket AND c.epoch = b.epoch AND c.seqno > b.low AND c.seqno <= b.high
 WHERE c.round BETWEEN {first_round} AND {to_round} AND c.kind IN ({ITEM_KINDS_SQL})
-  AND c.collection_id = {collection_id} AND c.vbucket IN ({vbuckets})
-GROUP BY c.vbucket, c.key"""
+  AND c.collection_id = {collection_id} AND c.vbucket IN ({vbuckets})"""
 
 
 def source_sql(changes_sql: str, plan: ApplyPlan) -> str:
-    """Return the query for the rows to publish: the winners, with their documents joined on."""
-    winners = winners_sql(
-        changes_sql, plan.collection_id, plan.ranges, plan.first_round, plan.to_round
-    )
+    """Return the query for the rows to publish: the winners, with their documents joined on.
+
+    Where no key has two rows, all rows are winners, and no document is shuffled to be picked.
+    """
+    rows = (changes_sql, plan.collection_id, plan.ranges, plan.first_round, plan.to_round)
     hint = "/*+ BROADCAST(w) */ " if plan.keys is not None else ""
     columns = ", ".join(
         f"{MODIFIED_AT_SQL} AS modified_at" if name == "modified_at" else f"c.{quoted(name)}"
         for name in REPLICA.names
     )
+    if plan.each_key_once:
+        return f"""
+SELECT {columns}, c.kind <> 'mutation' AS deleted
+{_published_sql(*rows)}"""
     return f"""
 SELECT {hint}{columns}, c.kind <> 'mutation' AS deleted
-FROM {changes_sql} c JOIN ({winners}) w
+FROM {changes_sql} c JOIN ({winners_sql(*rows)}) w
   ON c.round = w.newest.round AND c.vbucket = w.vbucket AND c.epoch = w.newest.epoch
  AND c.seqno = w.newest.seqno AND c.key = w.key
 WHERE c.round BETWEEN {plan.first_round} AND {plan.to_round} AND c.kind IN ({ITEM_KINDS_SQL})
