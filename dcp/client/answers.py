@@ -58,8 +58,12 @@ class AnswerBoard:
         except FutureTimeoutError:
             raise NodeUnavailableError(f"waited {timeout_seconds:.1f} s for {what}") from None
         finally:
-            with self._lock:
-                self._waiting = [each for each in self._waiting if each is not awaited]
+            self.forget(awaited)
+
+    def forget(self, awaited: Awaited[E]) -> None:
+        """Wait no longer: the event will be given to the next who waits, or to the queue."""
+        with self._lock:
+            self._waiting = [each for each in self._waiting if each is not awaited]
 
     def sift(self, events: list[Event]) -> list[Event]:
         """Give events to those who wait for them; return the others."""

@@ -169,6 +169,14 @@ class NodeConnection:
         if delivery.connection_name == self.name:
             self._reader.release(delivery.serial)
 
+    @property
+    def data_heard_at(self) -> float:
+        """When the node sent data last, even part of a message (``time.monotonic``); -inf: never.
+
+        NOOPs and answers are no data.
+        """
+        return self._reader.data_heard_at
+
     # --- questions -------------------------------------------------------------------------
 
     def all_vb_seqnos(self, timeout_seconds: float | None = None) -> dict[int, int]:
@@ -218,6 +226,10 @@ class NodeConnection:
             timeout_seconds,
         ).manifest
 
+    def request_seqnos(self) -> None:
+        """Ask without waiting: ``SeqnosReceived`` will be delivered."""
+        self._reader.call(lambda machine, _: machine.request_seqnos(), "the high seqnos")
+
     def request_failover_log(self, vbucket: int) -> None:
         """Ask without waiting: ``FailoverLogReceived`` will be delivered."""
         self._reader.call(lambda machine, _: machine.request_failover_log(vbucket), "failover log")
@@ -235,5 +247,9 @@ class NodeConnection:
     ) -> E:
         timeout = timeout_seconds or self._settings.request_timeout_seconds
         self._reader.answers.add(awaited)
-        self._reader.call(command, what)
+        try:
+            self._reader.call(command, what)
+        except BaseException:  # never asked: it must not take the answer to a later question
+            self._reader.answers.forget(awaited)
+            raise
         return self._reader.answers.wait(awaited, timeout, f"{what} from {self.address}")

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
+from math import inf
 from time import monotonic
 from typing import Any, Final, TypeVar
 
@@ -45,12 +46,18 @@ Command = Callable[[ClientConnection, float], T]
 
 @dataclass(frozen=True, slots=True)
 class _Posted:
-    """A command for the reader thread, and where its result goes."""
+    """A command for the reader thread, and where its result goes. It runs once, or never."""
 
     command: Command[Any]
     future: Future[Any]
 
+    def fail(self, error: DcplakeError) -> None:
+        if self.future.set_running_or_notify_cancel():
+            self.future.set_exception(error)
+
     def run(self, machine: ClientConnection, now: float) -> None:
+        if not self.future.set_running_or_notify_cancel():
+            return  # its caller waits no longer, and may have asked again
         try:
             result = self.command(machine, now)
         except Exception as error:
@@ -96,6 +103,9 @@ class Reader:
         self._serial = 0  # from here on: the thread's own
         self._held_bytes = 0
         self._charged_bytes = 0
+        self._paused = False
+        self.data_heard_at = -inf
+        """When the node sent data last, even part of a message; NOOPs and answers are none."""
 
     # --- for other threads -----------------------------------------------------------------
 
@@ -115,7 +125,11 @@ class Reader:
             self._thread.join(_JOIN_SECONDS)
 
     def call(self, command: Command[T], what: str) -> T:
-        """Run ``command`` on the reader thread and return what it returns, or raise its error."""
+        """Run ``command`` on the reader thread and return what it returns, or raise its error.
+
+        Raises:
+            NodeUnavailableError: the reader did not come to it in time; it will not run.
+        """
         future: Future[T] = Future()
         with self._lock:
             if self._ended is not None:
@@ -127,6 +141,8 @@ class Reader:
         try:
             return future.result(_COMMAND_SECONDS)
         except FutureTimeoutError:
+            if not future.cancel():  # it has begun: what it does takes no time
+                return future.result()
             raise NodeUnavailableError(
                 f"waited {_COMMAND_SECONDS:.1f} s to send {what} to {self.address}"
             ) from None
@@ -181,12 +197,20 @@ class Reader:
         now = monotonic()
         self._run_commands(now)
         transport.write(self._machine.bytes_to_send())
-        reading = self._held_bytes < self._settings.held_limit_bytes
-        if transport.wait(self._wait_seconds(now), reading=reading):
+        if self._held_bytes >= self._settings.held_limit_bytes:
+            self._paused = True  # the time to tick stands still: only ``release`` ends this wait
+            transport.wait(_IDLE_WAIT_SECONDS, reading=False)
+            return
+        if self._paused:  # a node that we did not listen to cannot be called silent
+            self._paused = False
+            self._machine.receive(self._splitter.feed(b""), now)
+        if transport.wait(self._wait_seconds(now), reading=True):
             block = self._splitter.feed(self._read(transport))
-            self._receive(self._machine.receive(block, monotonic()))
-        if reading:  # a node that we do not listen to cannot be called silent
-            self._receive(self._machine.tick(monotonic()))
+            events = self._machine.receive(block, monotonic())
+            if self._splitter.pending_bytes or self._machine.charged_bytes > self._charged_bytes:
+                self.data_heard_at = monotonic()
+            self._receive(events)
+        self._receive(self._machine.tick(monotonic()))
 
     def _read(self, transport: Transport) -> memoryview:
         try:
@@ -238,7 +262,7 @@ class Reader:
             commands, self._commands = self._commands, []
         _log.debug("= %s ended: %s", self._name, reason)
         for posted in commands:
-            posted.future.set_exception(reason)
+            posted.fail(reason)
         self.answers.fail(reason)
         self._handover.put(
             ConnectionEnded(self._name, self.address, None if self._closing else error)

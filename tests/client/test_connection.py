@@ -10,7 +10,9 @@ import pytest
 
 from dcp.client.addresses import NodeAddress
 from dcp.client.connection import NodeConnection
+from dcp.client.reader import Reader
 from dcp.client.settings import MIB, ConnectionSettings
+from dcp.client.transport import Transport
 from dcp.errors import (
     AuthenticationError,
     BucketError,
@@ -317,3 +319,85 @@ def test_seqno_and_cas_beyond_63_bits(make_cluster: MakeCluster, base: int) -> N
         assert drained.seqnos[0] == list(range(base + 1, base + 101))
         assert all(cas > 2**63 for _, cas, _ in drained.documents[0].values())
         assert drained.positions[0].seqno == base + 100
+
+
+def test_a_reader_that_may_not_read_neither_spins_nor_calls_the_node_dead(
+    make_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = make_cluster(vbuckets=1)
+    fill(cluster, 30, value_bytes=MIB)
+    turns: list[float] = []
+    turn = Reader._turn
+
+    def counted(reader: Reader, transport: Transport) -> None:
+        turns.append(monotonic())
+        turn(reader, transport)
+
+    monkeypatch.setattr(Reader, "_turn", counted)
+    with connected(
+        cluster,
+        window_bytes=0,
+        allow_no_flow_control=True,
+        unread_limit_bytes=4 * MIB,
+        noop_interval_seconds=0.2,
+        silence_grace_seconds=0.1,
+    ) as connection:
+        connection.open_stream(0, START)
+        drained = Drained()
+        drained.run(connection, lambda each: each.held_bytes >= 4 * MIB, release=False)
+        while connection.next(0.2) is not None:
+            pass
+        begin = monotonic()
+        assert connection.next(1.5) is None, "the dead-peer deadline passes meanwhile"
+        assert sum(at >= begin for at in turns) <= 5
+        connection.close_stream(0)  # commands still run
+        assert connection.next(0.2) is None
+
+
+@contextmanager
+def busy_reader(connection: NodeConnection) -> Iterator[None]:
+    """Keep the reader thread in a command, so that it comes to no other."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    def block(_: object, __: float) -> None:
+        begun.set()
+        go_on.wait(10)
+
+    thread = threading.Thread(target=lambda: connection._reader.call(block, "a test"))
+    thread.start()
+    begun.wait(10)
+    try:
+        yield
+    finally:
+        go_on.set()
+        thread.join()
+
+
+def test_a_command_that_came_too_late_never_runs(
+    make_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its caller tries again: run twice, a stream request would count as a misuse."""
+    cluster = make_cluster(vbuckets=1)
+    fill(cluster, 5)
+    with connected(cluster) as connection:
+        with busy_reader(connection):
+            monkeypatch.setattr("dcp.client.reader._COMMAND_SECONDS", 0.1)
+            with pytest.raises(NodeUnavailableError, match=r"waited 0\.1 s to send open_stream"):
+                connection.open_stream(0, START)
+            monkeypatch.setattr("dcp.client.reader._COMMAND_SECONDS", 10.0)
+        connection.open_stream(0, START)
+        assert_same_state(cluster, Drained().run(connection, caught_up(cluster)))
+
+
+def test_a_question_that_was_never_asked_takes_no_answer(
+    make_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = make_cluster(vbuckets=1)
+    fill(cluster, 5)
+    with connected(cluster) as connection:
+        with busy_reader(connection):
+            monkeypatch.setattr("dcp.client.reader._COMMAND_SECONDS", 0.1)
+            with pytest.raises(NodeUnavailableError, match="to send the high seqnos"):
+                connection.all_vb_seqnos()
+            monkeypatch.setattr("dcp.client.reader._COMMAND_SECONDS", 10.0)
+        assert connection.all_vb_seqnos(2.0) == {0: 5}
