@@ -54,7 +54,7 @@ def probe_cluster(
         NodeUnavailableError: no seed answers; the message says why, seed by seed.
         AuthenticationError: user or password refused.
         BucketError: no such bucket, or no access to it.
-        RemoteProtocolError: a seed's map makes no sense.
+        RemoteProtocolError: no seed keeps to the protocol; this is what the first one did.
     """
     found, manifest = _first_answer(parse_seeds(list(seeds)), settings, credentials, name_prefix)
 
@@ -90,7 +90,7 @@ def _first_answer(
     credentials: Credentials,
     name_prefix: str,
 ) -> tuple[ClusterMap, bytes | None]:
-    failures: list[str] = []
+    failures: list[SourceError | RemoteProtocolError] = []
     for seed in seeds:
         connection = NodeConnection(
             seed, settings, credentials, unique_name(name_prefix), open_dcp=False
@@ -101,8 +101,13 @@ def _first_answer(
             has_collections = HelloFeature.COLLECTIONS in ready.features
             manifest = connection.collections_manifest() if has_collections else None
             return ClusterMap.parse(config, seed, tls=settings.tls is not None), manifest
-        except NodeUnavailableError as error:
-            failures.append(str(error))
+        except (AuthenticationError, BucketError):
+            raise  # no other node would answer differently
+        except (SourceError, RemoteProtocolError) as error:
+            failures.append(error)
         finally:
             connection.close()
-    raise NodeUnavailableError(f"none of {len(seeds)} seeds answers: {'; '.join(failures)}")
+    if all(isinstance(error, RemoteProtocolError) for error in failures):
+        raise failures[0]
+    told = "; ".join(map(str, failures))
+    raise NodeUnavailableError(f"none of {len(seeds)} seeds answers: {told}")

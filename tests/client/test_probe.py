@@ -5,10 +5,19 @@ import json
 import pytest
 
 from dcp.client.addresses import NodeAddress
+from dcp.client.connection import NodeConnection
 from dcp.client.probe import probe_cluster
 from dcp.client.settings import ConnectionSettings
-from dcp.errors import AuthenticationError, BucketError, NodeUnavailableError
+from dcp.errors import (
+    AuthenticationError,
+    BucketError,
+    DcplakeError,
+    NodeUnavailableError,
+    RemoteProtocolError,
+    SourceError,
+)
 from dcp.protocol.credentials import Credentials, Secret
+from dcp.protocol.events import Ready
 from tests.client.conftest import MakeCluster
 from tests.client.drained import CREDENTIALS, all_of, fill
 
@@ -59,3 +68,53 @@ def test_refusals_are_fatal(make_cluster: MakeCluster) -> None:
         probe_cluster(cluster.seeds, SETTINGS, Credentials("reader", Secret("no")))
     with pytest.raises(BucketError, match="absent"):
         probe_cluster(cluster.seeds, ConnectionSettings("absent"), CREDENTIALS)
+
+
+BUSY = SourceError("GET_CLUSTER_CONFIG: found ETMPFAIL (0x86), expected success")
+GARBAGE = RemoteProtocolError("cluster map: found 3 bytes that are no JSON")
+
+
+@pytest.mark.parametrize("failure", [BUSY, GARBAGE])
+def test_a_seed_in_trouble_leaves_the_others(
+    make_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch, failure: DcplakeError
+) -> None:
+    cluster = make_cluster(nodes=2)
+    fill(cluster, 100)
+    asked = break_seeds(monkeypatch, cluster.seeds[:1], failure)
+    view = probe_cluster(cluster.seeds, SETTINGS, CREDENTIALS)
+    assert asked == cluster.seeds[:1]
+    assert view.high_seqnos == {v: cluster.high_seqno(v) for v in all_of(cluster)}
+
+
+@pytest.mark.parametrize(
+    ("failure", "expected"), [(BUSY, NodeUnavailableError), (GARBAGE, RemoteProtocolError)]
+)
+def test_all_seeds_in_trouble(
+    make_cluster: MakeCluster,
+    monkeypatch: pytest.MonkeyPatch,
+    failure: DcplakeError,
+    expected: type[DcplakeError],
+) -> None:
+    cluster = make_cluster(nodes=2)
+    asked = break_seeds(monkeypatch, cluster.seeds, failure)
+    with pytest.raises(expected, match=r"ETMPFAIL|no JSON"):
+        probe_cluster(cluster.seeds, SETTINGS, CREDENTIALS)
+    assert asked == cluster.seeds
+
+
+def break_seeds(
+    monkeypatch: pytest.MonkeyPatch, broken: list[str], failure: DcplakeError
+) -> list[str]:
+    """Let connections to these seeds fail once each; return which were asked."""
+    asked: list[str] = []
+    really_open = NodeConnection.open
+
+    def fail_once(connection: NodeConnection) -> Ready:
+        seed = str(connection.address)
+        if seed in broken and seed not in asked:
+            asked.append(seed)
+            raise failure
+        return really_open(connection)
+
+    monkeypatch.setattr(NodeConnection, "open", fail_once)
+    return asked
