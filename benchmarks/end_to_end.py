@@ -29,8 +29,9 @@ import pyarrow as pa
 from benchmarks._producer import BenchProducer, producer
 from benchmarks._runs import StepTimes, line, session, settings_for
 from dcp.lake.connect import look_at_cluster, source_access
+from dcp.lake.ending import Budget
 from dcp.lake.plan import LakePosition, RoundPlan, plan_round
-from dcp.lake.receive import Budget, TaskReceiver, receive_function
+from dcp.lake.receive import TaskReceiver, receive_function
 from dcp.lake.run import run
 from dcp.lake.schema import CHANGES, spark_ddl
 from dcp.lake.settings import Settings

@@ -6,23 +6,25 @@ again resumes exactly there, inside a snapshot too: no row is delivered twice, n
 A node that is slow to connect, dead or hung delays no other, since nobody waits for it.
 
 How streams are kept going is said in ``stream_keeper.py``. A vbucket without progress for
-``node_deadline_seconds`` ends with ``VbucketStopped``; refused credentials and an unknown bucket
+``node_deadline_seconds`` inside ``next`` ends with ``VbucketStopped`` (an application that is busy
+is not its node's fault); refused credentials and an unknown bucket
 end the consumer at once, by their exception from ``next``.
 
 Memory: per node what ``connection.py`` says; nothing is buffered here.
 """
 
 from collections.abc import Sequence
+from math import inf
 from random import Random
 from time import monotonic
 
-from dcp.client.addresses import parse_seeds
+from dcp.client.addresses import NodeAddress, parse_seeds
 from dcp.client.backoff import Backoff
 from dcp.client.delivery import Delivery, Handover
 from dcp.client.node_links import NodeLinks
 from dcp.client.settings import ConsumerSettings
 from dcp.client.stream_keeper import StreamKeeper
-from dcp.client.vbucket_track import StreamStart
+from dcp.client.vbucket_track import Phase, StreamStart
 from dcp.protocol.credentials import Credentials
 from dcp.protocol.position import Position
 from dcp.types import FailoverLog
@@ -58,7 +60,10 @@ class Consumer:
             self._handover,
             backoff,
         )
-        self._keeper = StreamKeeper(streams, self._links, settings, backoff, monotonic())
+        self._left_at = monotonic()
+        self._keeper = StreamKeeper(
+            streams, self._links, settings, backoff, self._handover, self._left_at
+        )
 
     # --- what the application sees ---------------------------------------------------------
 
@@ -75,6 +80,27 @@ class Consumer:
         """Return the failover log accepted with a vbucket's data; None before the first stream."""
         return self._keeper.tracks[vbucket].failover_log
 
+    def is_streaming(self, vbucket: int) -> bool:
+        """Whether a vbucket has an open stream, as far as ``next`` has told."""
+        return self._keeper.tracks[vbucket].phase is Phase.STREAMING
+
+    def trouble(self, vbucket: int) -> str:
+        """Return what last kept a vbucket from having a stream; empty if it has one."""
+        track = self._keeper.tracks[vbucket]
+        return "" if track.phase is Phase.STREAMING else f"{track.address}: {track.detail}"
+
+    def data_heard_at(self, node: NodeAddress) -> float:
+        """When a node sent data last, even part of a message (``time.monotonic``); -inf: never."""
+        connection = self._links.link(node).connection
+        return -inf if connection is None else connection.data_heard_at
+
+    def request_high_seqnos(self, node: NodeAddress) -> bool:
+        """Ask a node over the connection of its streams; ``next`` will bring ``SeqnosReceived``.
+
+        False where there is no connection to ask over.
+        """
+        return self._keeper.request_high_seqnos(node)
+
     def next(self, timeout_seconds: float) -> Delivery | None:
         """Return the next delivery, or None when there was none within the time.
 
@@ -87,8 +113,14 @@ class Consumer:
             BucketError: no such bucket, or no access to it.
             LocalProtocolError: the consumer was closed, perhaps by another thread meanwhile.
         """
+        self._keeper.resume(monotonic() - self._left_at)
+        try:
+            return self._next(monotonic() + timeout_seconds)
+        finally:
+            self._left_at = monotonic()
+
+    def _next(self, deadline: float) -> Delivery | None:
         keeper = self._keeper
-        deadline = monotonic() + timeout_seconds
         while True:
             now = monotonic()
             if now >= keeper.act_at:

@@ -76,6 +76,11 @@ class Handover:
                 raise LocalProtocolError("next() on a consumer or connection that was closed")
             return self._entries.popleft()
 
+    def holds(self, connection_name: str | None) -> bool:
+        """Whether something of a connection is queued; None: of any."""
+        with self._changed:
+            return any(connection_name in (None, entry.connection_name) for entry in self._entries)
+
     def close(self) -> None:
         """Drop what is queued and wake up whoever waits; may be called from any thread."""
         with self._changed:

@@ -19,7 +19,8 @@ from dcp.client.addresses import NodeAddress
 from dcp.client.backoff import Backoff
 from dcp.client.connection import NodeConnection, StreamRequest
 from dcp.client.consumer_events import StopReason, VbucketStopped
-from dcp.client.delivery import ConnectionEnded, Delivery
+from dcp.client.delivery import ConnectionEnded, Delivery, Handover
+from dcp.client.giving_up import last_words
 from dcp.client.node_links import NodeLink, NodeLinks
 from dcp.client.reactions import (
     ENDINGS,
@@ -44,6 +45,7 @@ from dcp.protocol.events import (
     Items,
     Ready,
     RollbackOrdered,
+    SeqnosReceived,
     StreamClosed,
     StreamEnded,
     StreamOpened,
@@ -66,6 +68,7 @@ class StreamKeeper:
         links: NodeLinks,
         settings: ConsumerSettings,
         backoff: Backoff,
+        handover: Handover,
         now: float,
     ) -> None:
         """Begin with all vbuckets waiting for their first stream."""
@@ -77,6 +80,7 @@ class StreamKeeper:
         self.act_at = now
         self._settings = settings
         self._backoff = backoff
+        self._handover = handover
         self._stopped: set[int] = set()
 
     @property
@@ -97,14 +101,28 @@ class StreamKeeper:
         if track.phase not in (Phase.STOPPED, Phase.CLOSING):
             self._stop(track, StopReason.CLOSED, "closed by the application")
 
+    def request_high_seqnos(self, address: NodeAddress) -> bool:
+        """Ask a node for its high seqnos, over the connection of its streams, if there is one."""
+        link = self.links.link(address)
+        connection = link.connection
+        if connection is None or not link.is_ready:
+            return False
+        return self._try(connection.request_seqnos)
+
     # --- what falls due --------------------------------------------------------------------
+
+    def resume(self, away_seconds: float) -> None:
+        """Leave out of all deadlines the time in which the application did not ask us."""
+        for track in self.tracks.values():
+            track.excuse(away_seconds)
 
     def act(self, now: float) -> None:
         """Give up, connect, ask for streams and for the map, as far as each is due."""
         due: dict[NodeAddress, list[VbucketTrack]] = {}
         for track in self.tracks.values():
             if now >= track.deadline(self._settings.node_deadline_seconds):
-                self._give_up(track, now)
+                if not self._may_have_answered(track):
+                    self._give_up(track, now)
             elif track.phase is Phase.WAITING and now >= track.retry_at:
                 if track.address is None:
                     self.links.want_map(now)
@@ -167,27 +185,16 @@ class StreamKeeper:
             return False
         return True
 
+    def _may_have_answered(self, track: VbucketTrack) -> bool:
+        """Whether news of the vbucket's node may be queued: it is judged when they are digested."""
+        connection = self.links.link(track.address).connection if track.address else None
+        return self._handover.holds(connection.name if connection else None)
+
     def _give_up(self, track: VbucketTrack, now: float) -> None:
-        seconds = now - track.trouble_since
         link = self.links.link(track.address) if track.address else None
-        connection = link.connection if link else None
-        if track.phase is Phase.REQUESTED and connection is not None:
-            self._close_stream(connection, track.vbucket)
-        awaited = _AWAITED.get(track.phase)
-        if awaited is None and connection is not None and link is not None and not link.is_ready:
-            awaited = "the connection to be set up"
-        if awaited is not None and track.failures == 0:
-            track.reason = StopReason.NODE_UNAVAILABLE
-            track.detail = f"waiting for {awaited}"
-        elif awaited is not None:  # what went wrong before tells more than what is tried now
-            track.detail += f"; now waiting for {awaited}"
-        where = f"{track.address}: " if track.address else ""
-        self._stop(
-            track,
-            track.reason,
-            f"{where}no progress for {seconds:.1f} s, {track.failures} failures; "
-            f"last: {track.detail}",
-        )
+        if track.phase is Phase.REQUESTED and link is not None and link.connection is not None:
+            self._close_stream(link.connection, track.vbucket)
+        self._stop(track, *last_words(track, link, now))
 
     def _stop(self, track: VbucketTrack, reason: StopReason, detail: str) -> None:
         self._mute(track)
@@ -255,10 +262,11 @@ class StreamKeeper:
         match event:
             case Items():
                 return _audible(event, muted) if muted else (event,)
+            case SeqnosReceived():
+                return (event,)
             case Ready():
-                link.ready_at = now
+                link.ready_at = self.act_at = now
                 self._adopt(event.cluster_config, link, now)
-                self.act_at = now
                 return ()
             case ClusterConfigReceived():
                 self._adopt(event.config, link, now)
@@ -266,6 +274,12 @@ class StreamKeeper:
         track = self.tracks.get(getattr(event, "vbucket", -1))
         if track is None or track.vbucket in muted:
             return ()
+        return self._on_stream(event, track, link, now)
+
+    def _on_stream(
+        self, event: Event, track: VbucketTrack, link: NodeLink, now: float
+    ) -> Sequence[Event]:
+        """Take one event of one vbucket; return what the application shall see of it."""
         if track.phase is Phase.CLOSING and isinstance(event, _ENDED_BY_ITSELF):
             self._stop(track, StopReason.CLOSED, "closed by the application")
             return ()
@@ -363,12 +377,6 @@ class StreamKeeper:
 
 
 _ENDED_BY_ITSELF: Final = (StreamEnded, StreamRefused, RollbackOrdered)
-
-_AWAITED: Final = {
-    Phase.REQUESTED: "the answer to the stream request",
-    Phase.ROLLING_BACK: "the failover log after a rollback",
-    Phase.CLOSING: "the answer to closing the stream",
-}
 
 
 def _release(link: NodeLink, delivery: Delivery) -> None:

@@ -52,7 +52,7 @@ _ON_TRIAL = frozenset({Phase.WAITING, Phase.REQUESTED, Phase.ROLLING_BACK, Phase
 
 @dataclass(slots=True)
 class VbucketTrack:
-    """The mutable state of one vbucket; only ``Consumer`` changes it."""
+    """The mutable state of one vbucket; only ``StreamKeeper`` changes it."""
 
     vbucket: int
     address: NodeAddress | None
@@ -106,6 +106,10 @@ class VbucketTrack:
         self.reason, self.detail = reason, detail
         self.progressed = False
         self.rollback = None
+
+    def excuse(self, seconds: float) -> None:
+        """Take time out of the trouble: nobody listened meanwhile."""
+        self.trouble_since += seconds
 
     def deadline(self, node_deadline_seconds: float) -> float:
         """When to give up; never while the stream is open or was reported."""

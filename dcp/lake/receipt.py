@@ -18,9 +18,10 @@ class Outcome(StrEnum):
     REACHED = "reached"
     """The target seqno was reached, and the end of its snapshot."""
     CAUGHT_UP = "caught_up"
-    """At a snapshot's end below the target, and the node had nothing more for us."""
+    """At a snapshot's end below the target, and the node said that it holds nothing beyond it."""
     BUDGET = "budget"
-    """The task's bytes or seconds were used up; the next round goes on from here."""
+    """The task's bytes or seconds were used up; the next round goes on from here. ``reason`` and
+    ``detail`` say what kept a stream from being open, if anything did."""
     ROLLBACK = "rollback"
     """The producer ordered a rollback."""
     STOPPED = "stopped"
@@ -36,7 +37,7 @@ class Receipt:
     failover_log: FailoverLog | None = None
     purge_seqno: int | None = None
     node: NodeAddress | None = None
-    opened_at: float | None = None
+    opened_at: float = 0.0
     rows: int = 0
     frame_bytes: int = 0
     largest_bytes: int = 0
@@ -62,11 +63,8 @@ class Receipt:
         """Return the vbucket's state after the round."""
         caught_up = None
         if self.outcome in (Outcome.REACHED, Outcome.CAUGHT_UP):
-            caught_up = max(
-                self.plan.target_seqno,
-                self.position.complete_seqno,
-                self.plan.state.caught_up_seqno,
-            )
+            # Never the target itself: a node may have lost it, and write other data at its seqnos.
+            caught_up = max(self.position.complete_seqno, self.plan.state.caught_up_seqno)
         return self.plan.state.advanced(
             round_number,
             self.position,

@@ -24,6 +24,7 @@ from dcp.client.vbucket_track import StreamStart
 from dcp.errors import AuthenticationError, BucketError
 from dcp.lake.applied import applied_to_batch
 from dcp.lake.batches import BatchBuilder
+from dcp.lake.ending import Budget, Ending, EndPolicy
 from dcp.lake.histories import Histories
 from dcp.lake.plan import RoundPlan, TaskPlan
 from dcp.lake.receipt import Outcome, Receipt
@@ -39,6 +40,7 @@ from dcp.protocol.events import (
     Items,
     RollbackOrdered,
     SeqnoAdvanced,
+    SeqnosReceived,
     SnapshotCompleted,
     SnapshotStarted,
     StreamOpened,
@@ -59,14 +61,6 @@ class SourceAccess:
     credentials: Credentials
     flow_control: FlowControlSettings
     quiet_seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """What one task may receive before it ends its part."""
-
-    target_bytes: int
-    target_seconds: float
 
 
 def receive_function(
@@ -105,8 +99,10 @@ class TaskReceiver:
     ) -> None:
         self._plan = plan
         self._round = round_number
-        self._budget = budget
         self._access = access
+        self._policy = EndPolicy(
+            budget, access.quiet_seconds, access.consumer.node_deadline_seconds
+        )
         self._name = name
         self._histories = Histories()
         self._receipts = {stream.vbucket: Receipt.of(stream) for stream in plan.streams}
@@ -116,8 +112,6 @@ class TaskReceiver:
         self._bytes_of = np.zeros(U16_MAX + 1, np.int64)
         self._largest_of = np.zeros(U16_MAX + 1, np.uint32)
         self._server_logs: dict[int, list[dict[str, int]]] = {}
-        self._last_heard: dict[NodeAddress | None, float] = {}
-        self._received_bytes = 0
         self._held: list[Delivery] = []
         self._held_since = 0.0
         self._batches = BatchBuilder(round_number, self._histories, access.flow_control.batch_rows)
@@ -170,18 +164,16 @@ class TaskReceiver:
             self._name,
         )
         try:
-            end = monotonic() + self._budget.target_seconds
-            while self._open and monotonic() < end:
-                if self._received_bytes >= self._budget.target_bytes:
-                    break
-                delivery = consumer.next(self._wait_seconds(end))
+            self._policy.begin(monotonic())
+            while self._open and not self._policy.is_used_up(monotonic()):
+                delivery = consumer.next(self._wait_seconds())
                 if delivery is not None:
                     self._take(delivery, consumer)
-                self._end_quiet_vbuckets(consumer)
+                self._end_what_is_over(consumer)
                 if self._batch_is_due():
                     yield from self._hand_over(consumer)
-            for vbucket in sorted(self._open):
-                self._end(self._receipts[vbucket], Outcome.BUDGET)
+            for ending in list(self._policy.out_of_budget(sorted(self._open), consumer)):
+                self._end_by(ending)
             yield from self._hand_over(consumer)
         finally:
             consumer.close()
@@ -190,8 +182,7 @@ class TaskReceiver:
 
     def _take(self, delivery: Delivery, consumer: Consumer) -> None:
         now = monotonic()
-        self._last_heard[delivery.node] = now
-        self._received_bytes += delivery.frame_bytes
+        self._policy.received(delivery.node, delivery.frame_bytes, now)
         if not self._held:
             self._held_since = now
         self._held.append(delivery)
@@ -202,6 +193,8 @@ class TaskReceiver:
                 self._opened(event, delivery.node, now)
             elif isinstance(event, FailoverLogReceived) and event.failover_log is not None:
                 self._server_logs[event.vbucket] = failover_rows(event.failover_log)
+            elif isinstance(event, SeqnosReceived) and delivery.node is not None:
+                self._policy.answered(delivery.node, dict(event.seqnos), now)
         for event in delivery.events:
             self._handle(event)
         for vbucket, position in delivery.positions.items():
@@ -300,35 +293,21 @@ class TaskReceiver:
         if consumer is not None:
             consumer.stop_stream(vbucket)
 
-    def _end_quiet_vbuckets(self, consumer: Consumer) -> None:
-        """End what is at a snapshot's end and hears nothing; tell of what waits for an end."""
+    def _end_what_is_over(self, consumer: Consumer) -> None:
         if self._held:  # a node may be waiting for these bytes to be released
             return
-        now = monotonic()
-        for vbucket in list(self._open):
-            receipt = self._receipts[vbucket]
-            if receipt.opened_at is None:
-                continue
-            heard = max(receipt.opened_at, self._last_heard.get(receipt.node, 0.0))
-            silent_seconds = now - heard
-            if receipt.position.is_complete:
-                if silent_seconds >= self._access.quiet_seconds:
-                    self._end(receipt, Outcome.CAUGHT_UP, consumer=consumer)
-            elif silent_seconds >= self._access.consumer.node_deadline_seconds:
-                self._end(
-                    receipt,
-                    Outcome.STOPPED,
-                    "waiting for snapshot end",
-                    f"{receipt.node} sent nothing for {silent_seconds:.1f} s at seqno "
-                    f"{receipt.position.seqno} of a snapshot that ends at "
-                    f"{receipt.position.snap_end}",
-                    consumer,
-                )
+        waiting = [self._receipts[vbucket] for vbucket in self._open]
+        for ending in list(self._policy.endings(waiting, consumer, monotonic())):
+            self._end_by(ending, consumer)
+
+    def _end_by(self, ending: Ending, consumer: Consumer | None = None) -> None:
+        receipt = self._receipts[ending.vbucket]
+        self._end(receipt, ending.outcome, ending.reason, ending.detail, consumer)
 
     # What goes to Spark
 
-    def _wait_seconds(self, end: float) -> float:
-        deadline = min(end, monotonic() + _LONGEST_WAIT_SECONDS)
+    def _wait_seconds(self) -> float:
+        deadline = min(self._policy.ends_at, monotonic() + _LONGEST_WAIT_SECONDS)
         if self._held:
             due = self._held_since + self._access.flow_control.batch_seconds
             deadline = min(deadline, due)
@@ -348,6 +327,7 @@ class TaskReceiver:
         held, self._held = self._held, []
         for batch in self._batches.flush():
             yield batch
+            self._policy.handed_over(monotonic())
             reached("round.received")
         for delivery in held:
             consumer.release(delivery)

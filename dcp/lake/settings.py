@@ -236,8 +236,8 @@ class RoundSettings(_Section):
     )
     quiet_seconds: float = _key(
         10.0,
-        "A vbucket at a snapshot's end below its high seqno counts as caught up after its node "
-        "sent nothing for this long (high seqnos can count items that no stream shows).",
+        "A node that sent nothing for this long, while a vbucket is below its high seqno, is asked "
+        "what it holds; only its answer can end the vbucket as caught up.",
         unit="seconds",
         least=0.05,
         most=3600,

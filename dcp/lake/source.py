@@ -18,10 +18,11 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from dcp.errors import ConfigError, NodeUnavailableError
 from dcp.lake.connect import look_at_cluster, source_access
+from dcp.lake.ending import Budget
 from dcp.lake.plan import Idle, LakePosition, TaskPlan, plan_round
 from dcp.lake.plan_text import left_out_lines
 from dcp.lake.receipt import Outcome
-from dcp.lake.receive import Budget, SourceAccess, TaskReceiver
+from dcp.lake.receive import SourceAccess, TaskReceiver
 from dcp.lake.schema import CHANGES, spark_ddl
 from dcp.lake.settings import Settings, SourceSettings
 from dcp.lake.settings_load import load_settings

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from random import Random
+from time import monotonic
 
 import pytest
 
@@ -17,7 +18,13 @@ from dcp.errors import AuthenticationError, BucketError, ConfigError, LocalProto
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.faults import Corruption
 from dcp.protocol.credentials import Credentials, Secret
-from dcp.protocol.events import FailoverLogReceived, RollbackOrdered, StreamEnded, StreamOpened
+from dcp.protocol.events import (
+    FailoverLogReceived,
+    RollbackOrdered,
+    SeqnosReceived,
+    StreamEnded,
+    StreamOpened,
+)
 from dcp.protocol.position import Position
 from dcp.wire.vocabulary import Status
 from tests.client.conftest import MakeCluster
@@ -467,3 +474,73 @@ def test_chaos(make_cluster: MakeCluster, seed: int) -> None:
 def _live(cluster: ProducerCluster, key: bytes) -> dict[bytes, object]:
     vbucket = cluster.vbucket_of(key)
     return dict(cluster.state_at(vbucket, cluster.high_seqno(vbucket)))
+
+
+def test_a_busy_application_makes_no_node_unavailable(make_cluster: MakeCluster) -> None:
+    """The time between two calls of ``next`` is the application's; what came meanwhile counts."""
+    cluster = make_cluster(nodes=2)
+    fill(cluster, 400)
+    chosen = settings(node_deadline_seconds=0.4)
+    drained = Drained()
+    with consuming(cluster, chosen=chosen) as consumer:
+        while not drained.rows:  # one node delivers; the other is still being set up, or is queued
+            delivery = consumer.next(1.0)
+            if delivery is not None:
+                drained.take(delivery)
+        threading.Event().wait(1.0)  # the application works, for longer than the deadline
+        drained.run(consumer, caught_up(cluster))
+    assert drained.stopped == {}
+    assert_same_state(cluster, drained)
+
+
+def test_what_is_queued_is_digested_before_a_deadline_is_judged(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster(nodes=2)
+    fill(cluster, 400)
+    drained = Drained()
+    with consuming(cluster) as consumer:
+        keeper = consumer._keeper
+        consumer.next(0.0)  # begins to connect
+        links = [keeper.links.link(address) for address in node_addresses(cluster)]
+        names = [link.connection.name for link in links if link.connection is not None]
+        assert len(names) == 2
+        wait_for(
+            "both nodes are ready",
+            lambda: all(consumer._handover.holds(name) for name in names),
+        )
+        keeper.act(monotonic() + 1000.0)  # long past the deadline
+        assert not keeper.reports
+        assert drained.run(consumer, lambda each: each.rows > 0).stopped == {}
+
+
+def test_the_high_seqnos_can_be_asked_over_the_streams_connection(
+    make_cluster: MakeCluster,
+) -> None:
+    cluster = make_cluster(nodes=2)
+    fill(cluster, 100)
+    node = node_addresses(cluster)[1]
+    with consuming(cluster) as consumer:
+        assert not consumer.request_high_seqnos(node), "not connected yet"
+        drained = Drained().run(consumer, caught_up(cluster))
+        assert all(consumer.is_streaming(vbucket) for vbucket in all_of(cluster))
+        heard_at = consumer.data_heard_at(node)
+        assert heard_at <= monotonic()
+        assert consumer.request_high_seqnos(node)
+        drained.run(consumer, lambda each: isinstance(each.events[-1], SeqnosReceived))
+        assert drained.events[-1] == SeqnosReceived(
+            tuple((v, cluster.high_seqno(v)) for v in all_of(cluster) if v in owned(cluster, 1))
+        )
+        assert consumer.data_heard_at(node) == heard_at, "an answer is no data"
+        cluster.kill_node(1)
+        drained.run(
+            consumer, lambda _: not any(consumer.is_streaming(v) for v in owned(cluster, 1))
+        )
+        assert all(consumer.is_streaming(v) for v in owned(cluster, 0))
+        assert str(node) in consumer.trouble(owned(cluster, 1)[0])
+
+
+def owned(cluster: ProducerCluster, node: int) -> list[int]:
+    return [vbucket for vbucket in all_of(cluster) if cluster.vbucket_owner(vbucket) == node]
+
+
+def node_addresses(cluster: ProducerCluster) -> list[NodeAddress]:
+    return [NodeAddress.parse(seed) for seed in cluster.seeds]

@@ -8,8 +8,9 @@ from typing import Any
 import pyarrow as pa
 
 from dcp.lake.connect import look_at_cluster, source_access
+from dcp.lake.ending import Budget
 from dcp.lake.plan import LakePosition, RoundPlan, TaskPlan, plan_round
-from dcp.lake.receive import Budget, SourceAccess, TaskReceiver
+from dcp.lake.receive import SourceAccess, TaskReceiver
 from dcp.lake.schema import CHANGES
 from dcp.lake.settings import (
     ApplySettings,
@@ -75,6 +76,10 @@ class RoundsInProcess:
         plan = plan or self.plan()
         assert plan is not None, "found nothing to do, expected a round"
         batches = [batch for task in plan.tasks for batch in self.receiver(plan, task).batches()]
+        return self.keep(plan, batches)
+
+    def keep(self, plan: RoundPlan, batches: list[pa.RecordBatch]) -> list[dict[str, Any]]:
+        """Make what a round brought durable; return its rows."""
         assert all(batch.schema == CHANGES for batch in batches)
         rows: list[dict[str, Any]] = pa.Table.from_batches(batches).to_pylist()
         self.round = plan.round

@@ -19,6 +19,7 @@ import psutil
 import pytest
 
 from dcp.lake.connect import look_at_cluster, source_access
+from dcp.lake.ending import Budget
 from dcp.lake.memory import (
     DOCUMENT_BYTES,
     MEBIBYTE,
@@ -28,7 +29,7 @@ from dcp.lake.memory import (
     reader_settings,
 )
 from dcp.lake.plan import LakePosition, RoundPlan, plan_round
-from dcp.lake.receive import Budget, TaskReceiver
+from dcp.lake.receive import TaskReceiver
 from dcp.lake.settings import (
     FlowControlSettings,
     LakeSettings,

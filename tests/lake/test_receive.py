@@ -192,7 +192,7 @@ def test_a_refused_stream_is_reported_with_its_status(
     require_complete(rounds, cluster)
 
 
-def test_a_target_that_no_stream_shows_counts_as_caught_up(
+def test_a_target_that_its_node_does_not_hold_counts_as_caught_up(
     cluster: ProducerCluster, tmp_path: Path
 ) -> None:
     fill(cluster, 50)
@@ -206,14 +206,15 @@ def test_a_target_that_no_stream_shows_counts_as_caught_up(
     rows = rounds.run(plan)
     assert time.monotonic() - begin < 5
     assert statuses(rows)[2]["outcome"] == "caught_up"
-    assert rounds.states[2].caught_up_seqno == beyond
     assert rounds.states[2].complete_seqno == beyond - 1
+    assert rounds.states[2].caught_up_seqno == beyond - 1, "what comes at the target is news"
 
 
 def test_values_beyond_63_bits_and_odd_keys(cluster: ProducerCluster, tmp_path: Path) -> None:
     for vbucket in range(8):
         cluster.start_vbucket_at(vbucket, seqno=2**63 + vbucket, cas=2**63 + 5)
     keys = [b"\x00", b"\xff\xfe", b"\\x41", b"k" * 250, "ключ".encode()]
+    keys += [b"key-%d" % number for number in range(40)]  # something in each vbucket
     for key in keys:
         cluster.set(key, b"not json \xff")
     rounds = RoundsInProcess(settings_for(cluster, tmp_path))
@@ -274,3 +275,43 @@ def test_refused_password_or_bucket_fails_the_task_with_the_same_words(
     error = original_error(caught.value)
     assert isinstance(error, BucketError if "bucket" in change else AuthenticationError)
     assert "127.0.0.1" in str(error) or "nowhere" in str(error)
+
+
+@pytest.mark.parametrize("fault", ["kill", "hang", "refuse"])
+def test_a_node_lost_after_its_streams_opened_is_never_called_caught_up(
+    cluster: ProducerCluster, tmp_path: Path, fault: str
+) -> None:
+    """P6 in mid-round: vbuckets still at position 0 look complete, and their node is silent."""
+    fill(cluster, 800)
+    flow = {"window_bytes": 4096, "batch_bytes": 1024}
+    rounds = RoundsInProcess(settings_for(cluster, tmp_path, flow_control=flow))
+    plan = rounds.plan()
+    assert plan is not None
+    lost = {vb for vb in range(8) if cluster.vbucket_owner(vb) == 1}
+    batches = rounds.receiver(plan, plan.tasks[0]).batches()
+    received = []
+    while not lost <= cluster.counters().streams_opened.keys():
+        received.append(next(batches))
+    lose_node(cluster, 1, fault)
+    received += batches
+    rows = rounds.keep(plan, received)
+    found = statuses(rows)
+    outcomes = {vb: told["outcome"] for vb, told in found.items()}
+    assert outcomes == {vb: "stopped" if vb in lost else "reached" for vb in range(8)}
+    assert {found[vb]["reason"] for vb in lost} == {"node unavailable"}
+    assert all(str(cluster.seeds[1]) in found[vb]["detail"] for vb in lost)
+    assert min(len(documents_at(rows, vb, 2**63)) for vb in set(range(8)) - lost) > 50
+    require_exact(rounds, cluster)
+    cluster.restore_node(1)
+    again = rounds.plan()
+    assert again is not None
+    assert {stream.vbucket for stream in again.streams} == lost
+    rounds.run(again)
+    require_complete(rounds, cluster)
+
+
+def lose_node(cluster: ProducerCluster, node: int, fault: str) -> None:
+    """Kill a node, let it hang, or let it refuse all connections from now on."""
+    getattr(cluster, f"{fault}_node")(node)
+    if fault == "refuse":
+        cluster.drop_connections(node)
