@@ -6,7 +6,6 @@ consecutive. Delta skips an append with a stale number *silently*, so every appe
 
 from collections.abc import Sequence
 
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from dcp.errors import FencedError, LakeError
@@ -111,9 +110,9 @@ def append_round(
             writer.saveAsTable(lake.changes_sql.replace("`", ""))
         else:
             writer.save(lake.location.path("changes"))
-    except PySparkException as error:
+        reached("round.committed")
+    except Exception as error:  # Spark's own class, or the bridge's: the history decides
         return _after_failure(lake, round_number, writer_id, error)
-    reached("round.committed")
     return _committed(lake, round_number, writer_id)
 
 
@@ -147,13 +146,15 @@ def _committed(lake: LakeTables, round_number: int, writer_id: str) -> Commit:
     )
 
 
-def _after_failure(
-    lake: LakeTables, round_number: int, writer_id: str, error: PySparkException
-) -> Commit:
+def _after_failure(lake: LakeTables, round_number: int, writer_id: str, error: Exception) -> Commit:
     """Decide by what is there: an append that reported a failure may have committed."""
     from delta.exceptions import DeltaConcurrentModificationException
 
-    for commit in history(lake.spark, lake.changes_sql):
+    try:
+        commits = history(lake.spark, lake.changes_sql)
+    except Exception:  # Spark is gone: nobody knows, and the next run looks
+        raise error from None
+    for commit in commits:
         if commit.round == round_number and commit.writer == writer_id:
             return commit
     if isinstance(error, DeltaConcurrentModificationException):
