@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from dcp.lake.history import WHOLE, WINDOW, Commit, history, reaches_creation
+from dcp.lake.history import WHOLE, WINDOW, Commit, history
+from dcp.lake.lineage import Lineage
 from dcp.lake.schema import CHANGES
-from dcp.lake.sql import string, string_list
+from dcp.lake.sql import string_list
 from dcp.lake.tables import LakeTables, ReplicaTable
 
 
@@ -37,38 +38,53 @@ class AppliedVersion:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaStatus:
-    """Where a replica table stands: its last apply (None before the first), its newest commits."""
+    """Where a replica table stands.
+
+    ``applied`` is the apply whose rows it has (None before the first); after a RESTORE that is not
+    the newest one. ``since_version`` is the version that put the table there (-1 before the first
+    apply): the apply's own, or the RESTORE's.
+    """
 
     applied: AppliedVersion | None
-    commits: tuple[Commit, ...]
+    since_version: int
+    lineage: Lineage
 
     @property
     def round(self) -> int:
-        """The round that the last apply went to; 0 before the first."""
+        """The round that the table holds; 0 before the first apply."""
         return self.applied.to_round if self.applied else 0
-
-    @property
-    def applied_version(self) -> int:
-        """The version of the last apply; -1 before the first."""
-        return self.applied.version if self.applied else -1
 
     @property
     def version(self) -> int:
         """The table's newest version."""
-        return self.commits[0].version
+        return self.lineage.newest
 
 
 def replica_status(lake: LakeTables, replica: ReplicaTable) -> ReplicaStatus:
     """Return where a replica table stands, by its history; by the index where that is cleaned."""
-    commits: list[Commit] = []
-    for limit in (WINDOW, WHOLE):
-        commits = history(lake.spark, lake.table_sql(replica.name), limit)
-        applied = next((applied_of(replica.name, c) for c in commits if c.is_apply), None)
-        if applied or reaches_creation(commits):
-            return ReplicaStatus(applied, tuple(commits))
-    indexed = indexed_applied(lake, [replica.name], 0)
-    newest = max(indexed, key=lambda each: each.version, default=None)
-    return ReplicaStatus(newest, tuple(commits))
+    lineage = settled_lineage(lake, replica.name)
+    since = lineage.since()
+    if (commit := lineage.applied()) is not None:
+        return ReplicaStatus(
+            applied_of(replica.name, commit), commit.version if since is None else since, lineage
+        )
+    origin = lineage.origin(lineage.newest)
+    if origin < 0 or lineage.is_whole:
+        return ReplicaStatus(None, -1 if since is None else since, lineage)
+    # A table that was dropped and made again may have older rows with higher versions there.
+    indexed = [each for each in indexed_applied(lake, [replica.name], 0) if each.version <= origin]
+    applied = indexed[-1] if indexed else None
+    if since is None:
+        since = applied.version if applied else -1
+    return ReplicaStatus(applied, since, lineage)
+
+
+def settled_lineage(lake: LakeTables, table: str) -> Lineage:
+    """Return a table's lineage, from as much of its history as its newest version needs."""
+    lineage = Lineage(tuple(history(lake.spark, lake.table_sql(table))))
+    if lineage.is_settled:
+        return lineage
+    return Lineage(tuple(history(lake.spark, lake.table_sql(table), WHOLE)))
 
 
 def applied_of(table: str, commit: Commit) -> AppliedVersion:
@@ -87,15 +103,11 @@ def unindexed_applied(
 ) -> tuple[AppliedVersion, ...]:
     """Return the applies that ``changes`` does not list yet, oldest first: for the next round.
 
-    Looks back over the newest commits of each table: every round lists what is not listed, so no
-    more than the applies since the last round can be missing.
+    A RESTORE is listed as well, with the round that it took the table back to: the newest row of a
+    table says where it stands. Looks back over the newest commits of each table: every round lists
+    what is not listed, so no more than the applies since the last round can be missing.
     """
-    found = [
-        applied_of(replica.name, commit)
-        for replica in replicas
-        for commit in history(lake.spark, lake.table_sql(replica.name))
-        if commit.is_apply
-    ]
+    found = [each for replica in replicas for each in _recent(lake, replica.name)]
     if not found:
         return ()
     tables = sorted({each.table for each in found})
@@ -106,13 +118,29 @@ def unindexed_applied(
     )
 
 
+def _recent(lake: LakeTables, table: str) -> list[AppliedVersion]:
+    lineage = settled_lineage(lake, table)
+    found = []
+    for commit in lineage.commits[:WINDOW]:
+        if commit.is_apply:
+            found.append(applied_of(table, commit))
+        elif commit.restored is not None and lineage.defect(commit.version) is None:
+            origin = lineage.commit(lineage.origin(commit.version))
+            to_round = int(origin.ours["to"]) if origin else 0
+            if origin or lineage.is_whole:
+                found.append(AppliedVersion(table, commit.version, to_round, to_round))
+    return found
+
+
 def indexed_applied(
     lake: LakeTables, tables: Sequence[str], first_round: int
 ) -> list[AppliedVersion]:
-    """Return the ``applied`` rows of some tables, of rounds from ``first_round`` on."""
+    """Return the ``applied`` rows of some tables, of rounds from ``first_round`` on, in order."""
     rows = lake.spark.sql(
-        f"SELECT DISTINCT applied.* FROM {lake.changes_sql} WHERE kind = {string('applied')} "
-        f"AND round >= {int(first_round)} AND applied.table IN ({string_list(tables)})"
+        f"SELECT DISTINCT round, applied.* FROM {lake.changes_sql} "
+        f"WHERE kind = 'applied' AND round >= {int(first_round)} "
+        f"AND applied.table IN ({string_list(tables)}) "
+        "ORDER BY round, version"
     ).collect()
     return [
         AppliedVersion(row["table"], row["version"], row["from_round"], row["to_round"])

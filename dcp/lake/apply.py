@@ -1,16 +1,19 @@
 """Bring a replica table from the round it stands at to a later one, in one MERGE commit.
 
-The fence is a Delta transaction id, (lake and table, the round it starts *from* + 1): a driver with
-a stale plan can never publish it. Delta skips a stale MERGE silently, so the commit is read back.
+The fence is a Delta transaction id, (lake and table, the version that put the table where it stands
++ 1): a driver with a stale plan can never publish it, and a table that was restored to an older
+apply goes on from there. Delta skips a stale MERGE silently, so the commit is read back. The commit
+names the version it was made on, so that a foreign write right before it is found by every later
+apply, not by this one alone.
+
 An apply is a deterministic function of ``changes``: repeating it after a crash is harmless.
 """
 
 from collections.abc import Iterable, Mapping
-
-from pyspark.errors import PySparkException
+from typing import Final
 
 from dcp.errors import FencedError, LakeError
-from dcp.lake.applied import AppliedVersion, applied_of, replica_status
+from dcp.lake.applied import AppliedVersion, applied_of, replica_status, settled_lineage
 from dcp.lake.apply_plan import (
     KEY_LITERALS,
     ApplyPlan,
@@ -21,13 +24,15 @@ from dcp.lake.apply_plan import (
 )
 from dcp.lake.apply_sql import merge_sql, winners_sql
 from dcp.lake.changes import positions_at
-from dcp.lake.history import history, refuse_foreign_changes
 from dcp.lake.memory import DOCUMENT_BYTES, reader_settings
 from dcp.lake.sql import integer_list
 from dcp.lake.stop_points import reached
 from dcp.lake.tables import LakeTables, ReplicaTable
 from dcp.lake.transaction import transaction
 from dcp.lake.vbucket_state import FIRST_EPOCH, VbucketState
+
+_ATTEMPTS: Final = 5
+"""How often a MERGE is tried while maintenance rewrites the table under it."""
 
 
 def plan_apply(
@@ -39,12 +44,13 @@ def plan_apply(
     made for that.
 
     Raises:
-        ForeignWriteError: somebody else changed the table's rows since our last apply.
+        ForeignWriteError: somebody else changed the table's rows, since our last apply or right
+            before it.
         LakeError: the log asks for what is not possible (see `published_ranges`).
 
     """
     status = replica_status(lake, replica)
-    refuse_foreign_changes(replica.name, status.commits, status.applied_version)
+    status.lineage.refuse_defect(replica.name, lake.table_sql(replica.name))
     if status.round >= to_round:
         return None
     before = positions_at(lake, status.round)
@@ -66,6 +72,7 @@ def plan_apply(
         ranges=ranges,
         keys=None if is_many else tuple(keys),
         base_version=status.version,
+        since_version=status.since_version,
         largest_bytes=_largest_document_bytes(lake, first_round, to_round),
         each_key_once=is_many and _is_each_key_once(lake, replica, ranges, (first_round, to_round)),
     )
@@ -74,32 +81,68 @@ def plan_apply(
 def run_apply(lake: LakeTables, plan: ApplyPlan, writer_id: str) -> AppliedVersion:
     """Commit a plan and return the version it became.
 
+    Where maintenance (OPTIMIZE, say) rewrites the table in the moment of the MERGE, nothing is
+    written and the plan still holds: it is tried again, a few times.
+
     Raises:
         FencedError: another driver applied to the table since the plan was made.
         ForeignWriteError: somebody else changed the table since; found before anything is written,
             or, if that came in the very moment of the MERGE, right after it.
-        LakeError: the table was maintained in the moment of the MERGE; nothing was written.
+        LakeError: the table was restored to another version since the plan was made, or it was
+            rewritten in the moment of every attempt; nothing was written.
 
     """
-    table_sql = lake.table_sql(plan.table)
-    refuse_foreign_changes(plan.table, history(lake.spark, table_sql), plan.base_version)
+    failure: Exception | None = None
+    for _ in range(_ATTEMPTS):
+        base_version = _checked_version(lake, plan)
+        failure = _merge(lake, plan, base_version, writer_id)
+        made = _read_back(lake, plan, writer_id, failure)
+        if made is not None:
+            return made
+    raise LakeError(
+        f"{plan}: the table was rewritten in the moment of each of {_ATTEMPTS} attempts "
+        "(maintenance?), nothing was applied; run it again when that has ended"
+    ) from failure
+
+
+def _checked_version(lake: LakeTables, plan: ApplyPlan) -> int:
+    """Return the table's newest version, which has the rows that the plan was made on.
+
+    A later apply passes: the fence keeps this one from being published on top of it.
+    """
+    lineage = settled_lineage(lake, plan.table)
+    lineage.refuse_defect(plan.table, lake.table_sql(plan.table))
+    is_applied_to = lineage.origin(lineage.newest) > plan.base_version
+    if not is_applied_to and not lineage.have_same_rows(lineage.newest, plan.base_version):
+        raise LakeError(
+            f"{plan}: found the table restored since, at version {lineage.newest}, expected the "
+            f"rows of version {plan.base_version}; nothing was applied, run it again"
+        )
+    return lineage.newest
+
+
+def _merge(
+    lake: LakeTables, plan: ApplyPlan, base_version: int, writer_id: str
+) -> Exception | None:
+    """Run the MERGE; return how it failed, which does not say that it did not commit."""
     metadata = {
         "lake": lake.identity.lake_id,
         "table": plan.table,
         "from": plan.from_round,
         "to": plan.to_round,
+        "base": base_version,
         "writer": writer_id,
     }
     app_id = f"{lake.identity.lake_id}:{plan.table}"
-    failure: PySparkException | None = None
     reader = reader_settings(plan.largest_bytes)
-    with transaction(lake.spark, app_id, plan.from_round + 1, metadata, reader):
-        try:
-            lake.spark.sql(merge_sql(table_sql, lake.changes_sql, plan)).collect()
+    try:
+        with transaction(lake.spark, app_id, plan.since_version + 1, metadata, reader):
+            statement = merge_sql(lake.table_sql(plan.table), lake.changes_sql, plan)
+            lake.spark.sql(statement).collect()
             reached("apply.committed")
-        except PySparkException as error:
-            failure = error  # it may have committed all the same: the history decides
-    return _committed(lake, plan, writer_id, failure)
+    except Exception as error:  # Spark's own class, or the bridge's: the history decides
+        return error
+    return None
 
 
 def apply_pending(
@@ -170,20 +213,22 @@ def _largest_document_bytes(lake: LakeTables, first_round: int, to_round: int) -
     return DOCUMENT_BYTES if row[0] is None else int(row[0])
 
 
-def _committed(
-    lake: LakeTables, plan: ApplyPlan, writer_id: str, failure: PySparkException | None
-) -> AppliedVersion:
-    commits = history(lake.spark, lake.table_sql(plan.table))
-    last = next((commit for commit in commits if commit.is_apply), None)
-    if (
-        last is not None
-        and last.writer == writer_id
-        and (last.ours["from"], last.ours["to"]) == (plan.from_round, plan.to_round)
-    ):
-        between = [commit for commit in commits if commit.version < last.version]
-        refuse_foreign_changes(plan.table, between, plan.base_version)
-        return applied_of(plan.table, last)
-    if last is not None and last.ours["to"] > plan.from_round:
+def _read_back(
+    lake: LakeTables, plan: ApplyPlan, writer_id: str, failure: Exception | None
+) -> AppliedVersion | None:
+    """Return what the history says the MERGE became; None where it may be tried again."""
+    table_sql = lake.table_sql(plan.table)
+    try:
+        lineage = settled_lineage(lake, plan.table)
+    except Exception as error:
+        raise failure or error from None
+    later = (commit for commit in lineage.commits if commit.version > plan.base_version)
+    last = next((commit for commit in later if commit.is_apply), None)
+    lineage.refuse_defect(plan.table, table_sql)
+    if last is not None:
+        made = (last.writer, last.ours["from"], last.ours["to"])
+        if made == (writer_id, plan.from_round, plan.to_round):
+            return applied_of(plan.table, last)
         raise FencedError(
             f"another driver applied to {plan.table}: found {last}, round {last.ours['from']} -> "
             f"{last.ours['to']} by writer {last.writer}; expected it at round {plan.from_round} "
@@ -191,19 +236,18 @@ def _committed(
         ) from failure
     if failure is None:
         raise LakeError(
-            f"{plan}: Delta skipped the MERGE, but the history shows no later apply than "
-            f"{last or 'none'}; a transaction id of this table was used by somebody else"
+            f"{plan}: Delta skipped the MERGE, but the history shows no later apply than version "
+            f"{plan.since_version}; a transaction id of this table was used by somebody else"
         )
-    refuse_foreign_changes(plan.table, commits, plan.base_version)
-    raise _translated(plan, failure)
+    if not _is_conflict(failure):
+        raise failure
+    return None
 
 
-def _translated(plan: ApplyPlan, failure: PySparkException) -> Exception:
+def _is_conflict(failure: Exception) -> bool:
+    """Whether another commit came between; under Spark Connect only the text may say so."""
     from delta.exceptions import DeltaConcurrentModificationException
 
-    if isinstance(failure, DeltaConcurrentModificationException):
-        return LakeError(
-            f"{plan}: the table was rewritten in the same moment (maintenance?), nothing was "
-            "applied; run it again"
-        )
-    return failure
+    return isinstance(failure, DeltaConcurrentModificationException) or (
+        "DELTA_CONCURRENT_" in str(failure)
+    )

@@ -47,9 +47,10 @@ class ApplyPlan:
     """One MERGE: which rounds of the log it reads, and what it publishes into which table.
 
     ``keys`` are the changed keys, or None when they are too many to be named; ``base_version`` is
-    the version of the table that the plan was made on; ``largest_bytes`` is the size of the largest
-    document that the rounds it reads can hold. ``each_key_once`` says that no key has a second row
-    to publish, as after a first backfill: then nothing has to be picked.
+    the version of the table that the plan was made on, and ``since_version`` the one that put it
+    where it stands (an apply, or a RESTORE: the fence counts it); ``largest_bytes`` is the size of
+    the largest document that the rounds it reads can hold. ``each_key_once`` says that no key has a
+    second row to publish, as after a first backfill: then nothing has to be picked.
     """
 
     table: str
@@ -60,6 +61,7 @@ class ApplyPlan:
     ranges: tuple[PublishedRange, ...]
     keys: tuple[str, ...] | None = field(repr=False)
     base_version: int
+    since_version: int
     largest_bytes: int = DOCUMENT_BYTES
     each_key_once: bool = False
 

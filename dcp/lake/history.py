@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
-from dcp.errors import FencedError, ForeignWriteError
+from dcp.errors import FencedError
 
 METADATA_KEY: Final = "dcplake"
 
@@ -40,18 +40,22 @@ DATA_PRESERVING: Final = frozenset(
         "CHANGE COLUMN",
     }
 )
-"""Operations of others that leave every row of a table as it is."""
+"""Operations that leave every row of a table as it is, whoever does them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """One version of a table. ``ours`` is what dcplake wrote into it; empty if others made it."""
+    """One version of a table. ``ours`` is what dcplake wrote into it; empty if others made it.
+
+    ``restored`` is the version that a RESTORE took the table back to, where it names one.
+    """
 
     version: int
     time: datetime
     operation: str
     ours: Mapping[str, Any] = field(default_factory=dict)
     metrics: Mapping[str, str] = field(default_factory=dict)
+    restored: int | None = None
 
     def __str__(self) -> str:
         """Say which commit it is, for messages."""
@@ -73,9 +77,14 @@ class Commit:
         return self.operation == "MERGE" and "to" in self.ours
 
     @property
-    def is_foreign_change(self) -> bool:
-        """Whether somebody else may have changed rows with it."""
-        return not self.ours and self.operation not in DATA_PRESERVING
+    def base(self) -> int:
+        """The version on which an apply was made, as far as its driver had looked."""
+        return int(self.ours.get("base", self.version - 1))
+
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether it leaves every row of the table as it is."""
+        return self.operation in DATA_PRESERVING
 
 
 def metadata_json(content: Mapping[str, Any]) -> str:
@@ -105,6 +114,7 @@ def history(spark: SparkSession, table_sql: str, limit: int = WINDOW) -> list[Co
             "operation",
             "userMetadata",
             "operationMetrics",
+            "IF(operation = 'RESTORE', operationParameters['version'], NULL) AS restored",
         )
         .collect()
     )
@@ -115,6 +125,7 @@ def history(spark: SparkSession, table_sql: str, limit: int = WINDOW) -> list[Co
             row["operation"],
             parse_metadata(row["userMetadata"]),
             dict(row["operationMetrics"] or {}),
+            None if row["restored"] is None else int(row["restored"]),
         )
         for row in rows
     ]
@@ -124,17 +135,6 @@ def history(spark: SparkSession, table_sql: str, limit: int = WINDOW) -> list[Co
 def reaches_creation(commits: Sequence[Commit]) -> bool:
     """Whether these commits go back to the table's first one, so that nothing older can exist."""
     return bool(commits) and commits[-1].version == 0
-
-
-def refuse_foreign_changes(table: str, commits: Sequence[Commit], since_version: int) -> None:
-    """Raise ForeignWriteError where others changed rows after ``since_version``."""
-    for commit in reversed(commits):
-        if commit.version > since_version and commit.is_foreign_change:
-            raise ForeignWriteError(
-                f"table {table}: found {commit} by somebody else, expected no change of its rows "
-                "other than dcplake's; restore the table to "
-                f"version {commit.version - 1} or replicate into a new lake"
-            )
 
 
 def refuse_other_writer(commits: Sequence[Commit], writer_id: str) -> None:

@@ -81,9 +81,10 @@ SELECT {string(replica.name)} AS table, c.round, c.kind,
 def docs_live_sql(table_sql: str, changes_sql: str, replica: ReplicaTable) -> str:
     """Return the replica overlaid with the complete changes that are not applied yet.
 
-    The base round is the newest that the log's index of applies names. Where the index is behind
-    the table, the overlay holds changes that the table has already; they are the newest of their
-    keys, so the result is the same.
+    The base round is that of the newest row in the log's index of applies. Where that is behind the
+    table, the overlay holds changes that the table has already; they are the newest of their
+    keys, so the result is the same. After a RESTORE of the table the index is ahead of it until the
+    next apply, or the next round, lists where it stands.
     """
     columns = ", ".join(quoted(name) for name in REPLICA.names)
     row = ", ".join(
@@ -124,7 +125,8 @@ def _newest_round(changes_sql: str) -> str:
 def _unapplied_rows(changes_sql: str, replica: ReplicaTable) -> str:
     """Return FROM … WHERE … for live document rows above what the replica holds (c, bounds b)."""
     applied_round = (
-        f"(SELECT coalesce(max(applied.to_round), 0) FROM {changes_sql} "
+        "(SELECT coalesce(max_by(applied.to_round, struct(round, applied.version)), 0) "
+        f"FROM {changes_sql} "
         f"WHERE kind = 'applied' AND applied.table = {string(replica.name)})"
     )
     newest_round = _newest_round(changes_sql)

@@ -1,13 +1,18 @@
 """Applies against the model: every version exact, fenced, and repeatable after a crash."""
 
+import itertools
 import random
+import re
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dcp.errors import FencedError, ForeignWriteError, LakeError
-from dcp.lake.applied import applied_of, replica_status, unindexed_applied
+from dcp.lake.applied import AppliedVersion, applied_of, replica_status, unindexed_applied
 from dcp.lake.apply import apply_pending, plan_apply, run_apply
+from dcp.lake.apply_sql import merge_sql
 from dcp.lake.history import WHOLE, history
 from dcp.lake.tables import DOCS, LakeTables, ReplicaTable, ensure_replica
 from dcp.lake.views import register_views
@@ -220,6 +225,126 @@ def test_a_foreign_write_stops_the_apply_before_anything_is_written(new_lake: Ne
     with pytest.raises(ForeignWriteError, match=r"expected no change of its rows"):
         plan_apply(lake, DOCS, model.round)
     assert replica_status(lake, DOCS).version == version
+
+
+def applies(lake: LakeTables, model: LogModel, count: int) -> list[AppliedVersion]:
+    """Commit rounds until so many applies were made."""
+    made: list[AppliedVersion] = []
+    while len(made) < count:
+        model.commit(model.next_round(applied=unindexed_applied(lake, [DOCS])))
+        if model.round:
+            made += apply_pending(lake, [DOCS], model.round, "w")
+    return made
+
+
+def require_exact(lake: LakeTables, model: LogModel) -> None:
+    """Compare ``docs`` and ``docs_live`` with the model at the newest round."""
+    live = model.documents_at(model.complete[model.round])
+    assert read_documents(lake, f"SELECT * FROM {lake.table_sql('docs')}") == live
+    assert read_documents(lake, "SELECT * FROM docs_live") == live
+
+
+def test_a_foreign_write_right_before_the_merge_is_found_by_every_apply_until_restored(
+    new_lake: NewLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = new_lake(2)
+    model = LogModel(lake, 52)
+    register_views(lake)
+    docs = lake.table_sql("docs")
+    first, second, third = applies(lake, model, 3)
+    while (plan := plan_apply(lake, DOCS, model.round)) is None:
+        model.commit(model.next_round())
+
+    def write_first(*arguments: Any) -> str:
+        lake.spark.newSession().sql(f"UPDATE {docs} SET rev = rev + 1")
+        return merge_sql(*arguments)
+
+    monkeypatch.setattr("dcp.lake.apply.merge_sql", write_first)
+    culprit = rf"docs: found version {third.version + 1} \(UPDATE"
+    with pytest.raises(ForeignWriteError, match=culprit):
+        run_apply(lake, plan, "w")
+    monkeypatch.undo()
+    assert replica_status(lake, DOCS).version == third.version + 2  # it came to be all the same
+    for _ in range(2):
+        model.commit(model.next_round())
+        with pytest.raises(ForeignWriteError, match=culprit) as refusal:
+            plan_apply(lake, DOCS, model.round)
+    [remedy] = re.findall(r"RESTORE TABLE .* TO VERSION AS OF \d+", str(refusal.value))
+    assert remedy == f"RESTORE TABLE {docs} TO VERSION AS OF {third.version}"
+    lake.spark.sql(remedy)
+    applies(lake, model, 1)
+    require_exact(lake, model)
+    model.commit(model.next_round(applied=unindexed_applied(lake, [DOCS])))
+    # An older version of ours does as well: the applies after it are made again.
+    lake.spark.sql(f"RESTORE TABLE {docs} TO VERSION AS OF {first.version}")
+    status = replica_status(lake, DOCS)
+    assert (status.round, status.since_version) == (first.to_round, status.version)
+    model.commit(model.next_round(applied=unindexed_applied(lake, [DOCS])))
+    live = model.documents_at(model.complete[model.round])
+    assert read_documents(lake, "SELECT * FROM docs_live") == live
+    [again] = apply_pending(lake, [DOCS], second.to_round, "w")
+    assert (again.from_round, again.to_round) == (first.to_round, second.to_round)
+    apply_pending(lake, [DOCS], model.round, "w")
+    require_exact(lake, model)
+
+
+def test_a_dropped_replica_is_made_again_from_the_log(new_lake: NewLake) -> None:
+    lake = new_lake(2)
+    model = LogModel(lake, 53)
+    register_views(lake)
+    applies(lake, model, 2)
+    shutil.rmtree(lake.location.path("docs"))
+    ensure_replica(lake, DOCS)
+    plan = plan_apply(lake, DOCS, model.round)
+    assert plan is not None and plan.from_round == 0
+    run_apply(lake, plan, "w")
+    model.commit(model.next_round(applied=unindexed_applied(lake, [DOCS])))
+    apply_pending(lake, [DOCS], model.round, "w")
+    require_exact(lake, model)
+
+
+def test_maintenance_in_the_moment_of_the_merge_costs_an_attempt(
+    new_lake: NewLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = new_lake(2)
+    model = LogModel(lake, 54)
+    docs = lake.table_sql("docs")
+    applies(lake, model, 2)
+    while (plan := plan_apply(lake, DOCS, model.round)) is None:
+        model.commit(model.next_round())
+    conflicts = itertools.count(1)
+
+    def conflict(*_: Any) -> str:
+        lake.spark.newSession().sql(f"OPTIMIZE {docs} FULL")
+        next(conflicts)
+        return "SELECT raise_error('[DELTA_CONCURRENT_DELETE_READ] as Delta says it')"
+
+    with monkeypatch.context() as patch:
+        patch.setattr("dcp.lake.apply.merge_sql", conflict)
+        with pytest.raises(LakeError, match=r"each of 5 attempts"):
+            run_apply(lake, plan, "w")
+    assert next(conflicts) == 6
+    made = run_apply(lake, plan, "w")
+    assert made.to_round == plan.to_round
+    assert plan_apply(lake, DOCS, plan.to_round) is None
+    assert_every_version_exact(lake, model)
+
+
+def test_a_commit_that_reported_failure_through_the_bridge_is_read_back(
+    new_lake: NewLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = new_lake(2)
+    model = LogModel(lake, 55)
+
+    def fail_after(name: str) -> None:
+        if name.endswith(".committed"):
+            raise RuntimeError(f"no PySparkException at {name}")
+
+    monkeypatch.setattr("dcp.lake.apply.reached", fail_after)
+    monkeypatch.setattr("dcp.lake.changes.reached", fail_after)
+    assert model.commit(model.next_round()).round == 1
+    [made] = applies(lake, model, 1)
+    assert replica_status(lake, DOCS).applied == made
 
 
 def test_the_index_stands_in_for_a_cleaned_history(new_lake: NewLake, tmp_path: Path) -> None:

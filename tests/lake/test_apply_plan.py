@@ -86,7 +86,7 @@ def test_what_cannot_be_applied_is_refused(
 
 
 def test_a_plan_prints_what_it_does_and_not_its_keys() -> None:
-    plan = ApplyPlan("docs", 0, 3, 9, 2, (PublishedRange(4, 0, 1, 2),), ("secret",), 7)
+    plan = ApplyPlan("docs", 0, 3, 9, 2, (PublishedRange(4, 0, 1, 2),), ("secret",), 7, 5)
     assert str(plan) == (
         "apply docs: round 3 -> 9, 1 changed keys in 1 vbuckets, by key literals, "
         "reading changes from round 2"
