@@ -5,11 +5,10 @@ from dcp.lake.changes import latest_round, positions_at
 from dcp.lake.connect import look_at_cluster, source_access
 from dcp.lake.driver import require_same_bucket
 from dcp.lake.plan import Idle, LakePosition, RoundPlan, plan_round
-from dcp.lake.query import replicas_in
 from dcp.lake.run import lake_location, session
 from dcp.lake.session import slots_of
 from dcp.lake.settings import Settings
-from dcp.lake.tables import find_lake
+from dcp.lake.tables import find_lake, replicas_in
 
 NEW_LAKE = "(a new lake)"
 

@@ -16,7 +16,7 @@ from dcp.lake.quality_report import QualityReport
 from dcp.lake.quality_suite import QualitySuite, load_suite
 from dcp.lake.schema import REPLICA
 from dcp.lake.sql import quoted
-from dcp.lake.tables import DOCS, LakeTables, ReplicaTable, replica_exists
+from dcp.lake.tables import DOCS, LakeTables, replicas_in
 
 COLUMNS_BESIDE: dict[str, str] = {
     "vbucket_count": "how many vbuckets the bucket has",
@@ -61,8 +61,8 @@ def newest_version(lake: LakeTables, table: str) -> ReplicaVersion:
         LakeError: there is no such table in the lake.
 
     """
-    replica = ReplicaTable(table, DOCS.collection_id)
-    if not replica_exists(lake, replica):
+    replica = next((each for each in replicas_in(lake) if each.name == table), None)
+    if replica is None:
         raise LakeError(
             f"{lake.location}: found no table {table}, expected a replica; replicate first"
         )

@@ -21,14 +21,7 @@ from dcp.lake.run import lake_location, session
 from dcp.lake.session import DELTA_CATALOG
 from dcp.lake.settings import Settings
 from dcp.lake.sql import dotted, quoted, string
-from dcp.lake.tables import (
-    DOCS,
-    LakeTables,
-    ReplicaTable,
-    open_lake,
-    replica_exists,
-    table_properties,
-)
+from dcp.lake.tables import LakeTables, ReplicaTable, open_lake, replicas_in
 from dcp.lake.views import register_views
 
 _SESSION_CATALOG: Final = "spark_catalog"
@@ -47,21 +40,6 @@ def open_for_queries(settings: Settings, spark: SparkSession | None = None) -> L
     name_tables(lake, replicas)
     register_views(lake, replicas)
     return lake
-
-
-def replicas_in(lake: LakeTables) -> tuple[ReplicaTable, ...]:
-    """Return the lake's replica tables: ``docs``, and the others once they were applied to."""
-    rows = lake.spark.sql(
-        f"SELECT DISTINCT applied.table FROM {lake.changes_sql} WHERE kind = 'applied'"
-    ).collect()
-    names = {row[0] for row in rows}
-    if replica_exists(lake, DOCS):
-        names.add(DOCS.name)
-    found = []
-    for name in sorted(names):
-        properties = table_properties(lake.spark, lake.table_sql(name), f"{lake.location}: {name}")
-        found.append(ReplicaTable(name, int(properties["dcplake.collectionId"])))
-    return tuple(found)
 
 
 def name_tables(lake: LakeTables, replicas: Sequence[ReplicaTable]) -> None:

@@ -5,9 +5,8 @@ from typing import Any
 
 from dcp.lake.applied import replica_status
 from dcp.lake.changes import latest_round, positions_at
-from dcp.lake.query import replicas_in
 from dcp.lake.round import VbucketReport, vbucket_reports
-from dcp.lake.tables import LakeTables, ReplicaTable
+from dcp.lake.tables import LakeTables, ReplicaTable, replicas_in
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,9 @@ A lake is a folder (a path or URI that Spark can write) or a catalog schema. Its
 table properties of ``changes`` (``dcplake.*``); each replica names the lake it belongs to.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from dcp.errors import LakeError
+from dcp.lake.lock import local_root
 from dcp.lake.schema import CHANGES, REPLICA, spark_ddl
 from dcp.lake.sql import dotted, quoted, string
 
@@ -22,6 +23,11 @@ FORMAT_VERSION: Final = 1
 
 HOUR_SECONDS: Final = 3600
 DEFAULT_HORIZON_HOURS: Final = 7 * 24.0
+
+_NAME_MAX: Final = 80
+"""Characters of a scope's or a collection's name (251 at most) in the name of its table."""
+
+_REPLICA_PROPERTY: Final = "dcplake.replica."
 
 _MISSING: Final = frozenset(
     {
@@ -47,10 +53,17 @@ DOCS: Final = ReplicaTable("docs", 0)
 
 
 def replica_of(scope: str, collection: str, collection_id: int) -> ReplicaTable:
-    """Return the replica table of a collection; the default one has its own short name."""
+    """Return the replica table of a collection: ``docs__<scope>__<collection>__<id in hex>``.
+
+    The default one has its own short name. The id keeps any two collections apart: those whose
+    names run together (``a__b``/``c``, ``a``/``b__c``), those that differ in case only, and one
+    that was dropped and made anew, which has a new id. So the names are there to be read, may be
+    shortened, or lose what no catalog takes (``%``, ``-``).
+    """
     if collection_id == DOCS.collection_id:
         return DOCS
-    return ReplicaTable(f"docs__{scope}__{collection}", collection_id)
+    names = (re.sub(r"[^A-Za-z0-9_]", "_", name)[:_NAME_MAX] for name in (scope, collection))
+    return ReplicaTable("__".join(("docs", *names, f"{collection_id:x}")), collection_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,30 +78,33 @@ class LakeIdentity:
 
 @dataclass(frozen=True, slots=True)
 class LakeLocation:
-    """Where a lake's tables are: exactly one of a folder and a catalog schema."""
+    """Where a lake's tables are: exactly one of a folder and a catalog schema.
+
+    A folder on this machine is made absolute, with ``~`` resolved, as its lock file's is.
+    """
 
     root: str | None = None
     schema: str | None = None
 
     def __post_init__(self) -> None:
-        """Reject both and neither."""
+        """Reject both and neither, and resolve the folder."""
         if (self.root is None) == (self.schema is None):
             raise ValueError(
                 f"lake location: found root {self.root!r} and schema {self.schema!r}, "
                 "expected exactly one of them"
             )
+        folder = None if self.root is None else local_root(self.root)
+        if folder is not None and not str(self.root).startswith("file:"):
+            object.__setattr__(self, "root", str(folder.absolute()))
 
     def __str__(self) -> str:
         """Name the place, for messages."""
         return self.root if self.root is not None else f"schema {self.schema}"
 
     def path(self, table: str) -> str:
-        """Return the path of a table of a folder lake, absolute where it is a local one."""
+        """Return the path of a table of a folder lake."""
         assert self.root is not None
-        root = self.root.rstrip("/") or "/"
-        if "://" not in root and not root.startswith("file:"):
-            root = str(Path(root).absolute())
-        return f"{root}/{table}"
+        return f"{self.root.rstrip('/')}/{table}"
 
     def table_sql(self, table: str) -> str:
         """Return how SQL names a table."""
@@ -224,6 +240,40 @@ def ensure_replica(
                 "it is not this lake's replica and is left alone"
             )
     _require_columns(lake.spark, table_sql, REPLICA, where)
+    if replica != DOCS:
+        _list_replica(lake, replica)
+
+
+def replicas_in(lake: LakeTables) -> tuple[ReplicaTable, ...]:
+    """Return the lake's replica tables: ``docs`` first, then the others, by their ids.
+
+    ``changes`` lists them in its properties from the moment they are made; of a dropped collection,
+    too. One whose table somebody dropped is left out until it is made again.
+    """
+    listed = sorted(_listed_replicas(lake), key=lambda replica: replica.collection_id)
+    return tuple(replica for replica in (DOCS, *listed) if replica_exists(lake, replica))
+
+
+def _listed_replicas(lake: LakeTables) -> list[ReplicaTable]:
+    properties = table_properties(lake.spark, lake.changes_sql, f"{lake.location}: table changes")
+    return [
+        ReplicaTable(key.removeprefix(_REPLICA_PROPERTY), int(value))
+        for key, value in properties.items()
+        if key.startswith(_REPLICA_PROPERTY)
+    ]
+
+
+def _list_replica(lake: LakeTables, replica: ReplicaTable) -> None:
+    """Name a replica in the properties of ``changes``, in a key of its own: nothing is overwritten.
+
+    That comes after the table was made, and is made up for by the next run if that one was killed
+    between the two.
+    """
+    if replica not in _listed_replicas(lake):
+        key, value = _REPLICA_PROPERTY + replica.name, str(replica.collection_id)
+        lake.spark.sql(
+            f"ALTER TABLE {lake.changes_sql} SET TBLPROPERTIES ({string(key)} = {string(value)})"
+        )
 
 
 def replica_exists(lake: LakeTables, replica: ReplicaTable) -> bool:

@@ -51,7 +51,7 @@ def described(airflow: Airflow) -> dict[str, Any]:
         DESCRIBE,
         str(DAGS),
         DCPLAKE_DAG_CONFIG="/etc/dcplake.toml",
-        DCPLAKE_DAG_TABLES="docs, docs__shop__orders",
+        DCPLAKE_DAG_TABLES="docs, docs__shop__orders__8",
         DCPLAKE_DAG_RETRIES="4",
         DCPLAKE_DAG_TIMEOUT_MINUTES="5",
     ).stdout
@@ -79,7 +79,7 @@ def test_dag_is_two_command_lines(described: dict[str, Any]) -> None:
             "--config",
             "/etc/dcplake.toml",
             "--table=docs",
-            "--table=docs__shop__orders",
+            "--table=docs__shop__orders__8",
         ],
     }
     assert (described["catchup"], described["max_active_runs"]) == (False, 1)

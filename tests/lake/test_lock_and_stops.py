@@ -18,6 +18,7 @@ from dcp.lake.lock import LOCK_NAME, local_root, locked
 from dcp.lake.settings import ApplySettings
 from dcp.lake.stop_points import FILE_VARIABLE, VARIABLE, reached
 from dcp.lake.stop_signals import stop_on_signals
+from dcp.lake.tables import LakeLocation
 from dcp.lake.task_errors import TaskError, original_error
 
 HOLD = """
@@ -43,6 +44,19 @@ with locked(pathlib.Path(sys.argv[1]), "holder"):
 )
 def test_only_local_roots_have_a_lock_file(root: str, folder: Path | None) -> None:
     assert local_root(root) == folder
+
+
+def test_a_lake_is_where_its_lock_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    for root in ("~/lake", "lake", "./a:b", str(tmp_path / "x")):
+        folder = local_root(root)
+        assert folder is not None
+        assert LakeLocation(root=root).path("docs") == str(folder.absolute() / "docs")
+    assert LakeLocation(root="~/lake").path("docs") == str(tmp_path / "home" / "lake" / "docs")
+    for root in ("s3a://bucket/~/x", "file:///a/lake"):
+        assert LakeLocation(root=root + "/").path("docs") == f"{root}/docs"
+    assert LakeLocation(root="/").path("docs") == "/docs"
 
 
 def test_a_held_lock_names_its_holder_and_ends_with_its_process(tmp_path: Path) -> None:
@@ -182,7 +196,7 @@ def test_replicas_of_a_manifest() -> None:
     )
     assert [(each.name, each.collection_id) for each in replicas_of(manifest)] == [
         ("docs", 0),
-        ("docs___default__users", 26),
+        ("docs___default__users__1a", 26),
     ]
     assert [each.name for each in replicas_of(None)] == ["docs"]
     with pytest.raises(DcplakeError, match="collections manifest"):

@@ -1,5 +1,7 @@
 """Making and opening lakes: ours, somebody else's, two drivers at once, folders and schemas."""
 
+import re
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +13,7 @@ from dcp.lake.apply import apply_pending
 from dcp.lake.changes import append_round, latest_round, newest_round, positions_at
 from dcp.lake.history import WHOLE, history
 from dcp.lake.sql import string
+from dcp.lake.status import lake_status
 from dcp.lake.tables import (
     DOCS,
     LakeIdentity,
@@ -19,6 +22,7 @@ from dcp.lake.tables import (
     ensure_replica,
     open_lake,
     replica_of,
+    replicas_in,
 )
 from dcp.lake.views import register_views
 from tests.lake.conftest import NewLake
@@ -66,7 +70,32 @@ def test_a_replica_of_another_lake_is_refused(new_lake: NewLake) -> None:
     with pytest.raises(LakeError, match=r"collectionId '0', expected '9'"):
         ensure_replica(lake, type(DOCS)(DOCS.name, 9))
     assert replica_of("_default", "_default", 0) == DOCS
-    assert replica_of("a", "b", 8).name == "docs__a__b"
+
+
+def test_every_collection_has_a_table_name_of_its_own() -> None:
+    collections = [
+        *(("a__b", "c", 8), ("a", "b__c", 9), ("a", "B__C", 10), ("a", "b__c", 11)),
+        *(("x" * 251, "y" * 251, 12), ("x" * 251, "y" * 250 + "z", 13), ("s%", "c-1", 0xFFFFFFFF)),
+    ]
+    names = [replica_of(*collection).name for collection in collections]
+    assert names[:2] == ["docs__a__b__c__8", "docs__a__b__c__9"]
+    assert names[-1] == "docs__s___c_1__ffffffff"
+    assert len({name.lower() for name in names}) == len(names)
+    assert all(re.fullmatch(r"[A-Za-z0-9_]{1,200}", name) for name in names)
+
+
+def test_replicas_are_known_from_the_moment_they_are_made(new_lake: NewLake) -> None:
+    lake = new_lake(1)
+    first, again = replica_of("shop", "orders", 26), replica_of("shop", "orders", 8)
+    for replica in (first, again, first):
+        ensure_replica(lake, replica)
+    assert replicas_in(open_lake(lake.spark, lake.location)) == (DOCS, again, first)
+    version = history(lake.spark, lake.changes_sql)[0].version
+    ensure_replica(lake, first)
+    assert history(lake.spark, lake.changes_sql)[0].version == version
+    shutil.rmtree(lake.location.path(again.name))
+    assert replicas_in(lake) == (DOCS, first)
+    assert [replica.table for replica in lake_status(lake).replicas] == [DOCS.name, first.name]
 
 
 def test_two_drivers_make_one_lake(spark: "SparkSession", tmp_path: Path) -> None:
