@@ -34,8 +34,9 @@ JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 
 MALLOC_ARENAS: Final = "2"
 
-PARQUET_IN_LIST: Final = 1_000
-"""Longest IN list that Parquet's reader may get; a longer one overflows its recursive filter."""
+PARQUET_IN_LIST: Final = 200
+"""Longest IN list that Parquet's reader may get. It becomes a chain of ORs that is serialised
+recursively: at 1,000 it overflowed the stack of a task, which ends the whole JVM."""
 
 
 def build_session(
