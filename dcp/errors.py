@@ -11,6 +11,7 @@
         BucketError             no such bucket, or no access to it
         NodeUnavailableError    a node cannot be reached, died or hangs
       IncompleteRunError      a run ended, but named vbuckets made no progress
+      StoppedError            a run was asked to stop before it was done
       LakeError               the tables are not what we left there
         FencedError             another driver writes to the same lake
         ForeignWriteError       somebody else changed a replica table
@@ -78,6 +79,12 @@ class IncompleteRunError(DcplakeError):
     """A run committed what it could, but some vbuckets made no progress; the message says why."""
 
     exit_code = 5
+
+
+class StoppedError(DcplakeError):
+    """A run was asked to stop before it was done; what it committed stays."""
+
+    exit_code = 130
 
 
 class LakeError(DcplakeError):

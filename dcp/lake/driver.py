@@ -11,14 +11,22 @@ from time import monotonic
 from typing import Final
 
 from dcp.client.probe import ClusterView
-from dcp.errors import IncompleteRunError, LakeError, NodeUnavailableError
+from dcp.errors import (
+    AuthenticationError,
+    BucketError,
+    IncompleteRunError,
+    LakeError,
+    RemoteProtocolError,
+    SourceError,
+    StoppedError,
+)
 from dcp.lake.applied import AppliedVersion, unindexed_applied
 from dcp.lake.apply import plan_apply, run_apply
 from dcp.lake.cadence import is_due, pending_of
 from dcp.lake.changes import latest_round, positions_at
 from dcp.lake.collections import replicas_of
 from dcp.lake.connect import look_at_cluster
-from dcp.lake.observer import Observer
+from dcp.lake.observer import NEXT_ROUND, Observer
 from dcp.lake.plan import Idle, LakePosition, LeftOut, RoundPlan, plan_round
 from dcp.lake.plan_text import left_out_lines
 from dcp.lake.receipt import Outcome
@@ -61,8 +69,8 @@ class Driver:
         """Run rounds until the seqnos of ``cluster`` are complete, then apply.
 
         Raises:
-            IncompleteRunError: some vbuckets could not be read, or ``stop`` came first; all else
-                is committed and applied.
+            IncompleteRunError: some vbuckets could not be read; all else is committed and applied.
+            StoppedError: ``stop`` came first; what was read is committed.
 
         """
         goals = dict(cluster.high_seqnos)
@@ -81,29 +89,41 @@ class Driver:
             fruitless = 0 if any(progress.values()) else fruitless + 1
             given_up |= _given_up(report, progress, everything=fruitless >= _FRUITLESS_ROUNDS)
             self.apply(force=False)
+            goals |= _lower_goals(report)
             cluster = look_at_cluster(self._access)
             goals = {**cluster.high_seqnos, **goals}
-        raise IncompleteRunError(
+        raise StoppedError(
             "the run was asked to stop before it had read all that the cluster held at its start; "
             "what it has read is committed, the next run goes on from there"
         )
 
     def continuously(self, stop: threading.Event) -> RunReport:
-        """Run a round whenever there is something to do, at most one each minimum interval."""
+        """Run a round whenever there is something to do, at most one each minimum interval.
+
+        A cluster that cannot be looked at is looked at again, until it refuses us for good. A
+        vbucket whose producer ordered a rollback is reported, and not streamed again by this run.
+
+        Raises:
+            AuthenticationError, BucketError: user, password or bucket are refused.
+
+        """
         interval = self._settings.round.minimum_interval_seconds
+        rolled_back: dict[int, LeftOut] = {}
         while not stop.is_set():
             begin = monotonic()
-            reason = "the next round"
+            reason = NEXT_ROUND
             try:
                 cluster = look_at_cluster(self._access)
-            except NodeUnavailableError as error:
+            except (AuthenticationError, BucketError):
+                raise
+            except (SourceError, RemoteProtocolError) as error:
                 reason = f"the cluster: {error}"
             else:
-                plan = self.plan(cluster)
+                plan = self.plan(cluster, skip=rolled_back)
                 if isinstance(plan, Idle):
                     self._observer.idle(plan)
                 else:
-                    self.round(plan)
+                    rolled_back |= _rolled_back(self.round(plan))
                 self.apply(force=False)
                 # This run has no end: of what it did, only the newest is kept.
                 self._report.rounds = self._report.rounds[-1:]
@@ -204,17 +224,34 @@ def _progress(plan: RoundPlan, report: RoundReport) -> dict[int, bool]:
     }
 
 
+def _lower_goals(report: RoundReport) -> dict[int, int]:
+    """Return new goals where a node proved to hold less than it did: a failover lost the rest."""
+    return {
+        each.vbucket: each.complete_seqno
+        for each in report.vbuckets
+        if each.outcome is Outcome.CAUGHT_UP
+    }
+
+
+def _rolled_back(report: RoundReport) -> dict[int, LeftOut]:
+    """Return the vbuckets whose producer ordered a rollback: asked again, it orders it again."""
+    return {
+        each.vbucket: LeftOut(each.vbucket, each.reason, each.detail)
+        for each in report.vbuckets
+        if each.outcome is Outcome.ROLLBACK
+    }
+
+
 def _given_up(
     report: RoundReport, progress: Mapping[int, bool], *, everything: bool
 ) -> dict[int, LeftOut]:
     """Return the vbuckets that a bounded run does not try again, with what to report of them."""
-    given_up = {}
+    given_up = _rolled_back(report)
     for each in report.vbuckets:
-        stuck = each.failed and not progress[each.vbucket]
-        if stuck or each.outcome is Outcome.ROLLBACK:
+        if each.failed and not progress[each.vbucket]:
             given_up[each.vbucket] = LeftOut(each.vbucket, each.reason, each.detail)
         elif everything and each.outcome is Outcome.BUDGET:
-            detail = f"{_FRUITLESS_ROUNDS} rounds brought nothing of it"
+            detail = each.detail or f"{_FRUITLESS_ROUNDS} rounds brought nothing of it"
             given_up[each.vbucket] = LeftOut(each.vbucket, "no progress", detail)
     return given_up
 

@@ -1,11 +1,14 @@
 """What a run tells while it goes on; the command line prints it, tests collect it."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from dcp.lake.applied import AppliedVersion
     from dcp.lake.plan import Idle, RoundPlan
     from dcp.lake.round import RoundReport
+
+NEXT_ROUND: Final = "the next round"
+"""What a run waits for when all is well."""
 
 
 class Observer:
@@ -25,3 +28,6 @@ class Observer:
 
     def waiting(self, seconds: float, reason: str) -> None:
         """Hear that the run waits, and what for."""
+
+    def ended(self) -> None:
+        """Hear that the run is over, however it ended."""

@@ -93,7 +93,7 @@ class RoundReport:
         failed = (
             LeftOut(report.vbucket, report.reason, report.detail)
             for report in self.vbuckets
-            if report.failed
+            if report.reason
         )
         return (*self.left_out, *failed)
 
