@@ -3,19 +3,43 @@
 import sys
 from dataclasses import asdict
 from threading import Event, Thread
+from time import monotonic
 from typing import Final
 
 from tqdm import tqdm
 
 from dcp.cli.output import say, say_json
 from dcp.lake.applied import AppliedVersion
-from dcp.lake.observer import Observer
+from dcp.lake.observer import NEXT_ROUND, Observer
 from dcp.lake.plan import Idle, RoundPlan
 from dcp.lake.round import RoundReport
+
+_TICK_SECONDS: Final = 0.5
+_AGAIN_SECONDS: Final = 60.0
+
+
+class _Repeated:
+    """Something that may be said over and over, and is told when it is news."""
+
+    def __init__(self) -> None:
+        self._told = ""
+        self._told_at = 0.0
+
+    def is_news(self, text: str, *, again: bool) -> bool:
+        """Whether to tell it: it changed, or (``again``) was last told a while ago."""
+        now = monotonic()
+        if text == self._told and not (again and now >= self._told_at + _AGAIN_SECONDS):
+            return False
+        self._told, self._told_at = text, now
+        return True
 
 
 class PlainObserver(Observer):
     """Prints one line per step."""
+
+    def __init__(self) -> None:
+        self._idle = _Repeated()
+        self._trouble = _Repeated()
 
     def committed(self, report: RoundReport) -> None:
         """Print what a round brought."""
@@ -26,43 +50,58 @@ class PlainObserver(Observer):
         say(f"applied: {version}")
 
     def idle(self, idle: Idle) -> None:
-        """Print that there is nothing to do."""
-        say(str(idle))
+        """Print that there is nothing to do: once, and what is left out again now and then."""
+        if self._idle.is_news(str(idle), again=bool(idle.left_out)):
+            say(str(idle))
 
     def waiting(self, seconds: float, reason: str) -> None:
-        """Say nothing: a quiet bucket should not fill a log."""
-
-
-_TICK_SECONDS: Final = 0.5
+        """Tell of a cluster out of reach; of the usual wait nothing, it would only fill a log."""
+        if reason == NEXT_ROUND:
+            self._trouble = _Repeated()
+        elif self._trouble.is_news("out of reach", again=True):
+            say(f"waiting for {reason}")
 
 
 class BarObserver(PlainObserver):
-    """The same lines, and while a round is under way a bar with its backlog and its time."""
+    """The same lines, and while a round is under way one with its backlog and its time.
+
+    What a round brings is known when it is durable, all at once; so there is no bar to fill.
+    """
 
     def __init__(self) -> None:
+        super().__init__()
         self._stop = Event()
         self._ticker: Thread | None = None
 
     def planned(self, plan: RoundPlan) -> None:
-        """Show the round's bar; the rows fill it when they are durable."""
+        """Show the round under way."""
         backlog = sum(task.backlog for task in plan.tasks)
-        bar = tqdm(total=backlog, desc=f"round {plan.round}", unit="rows", leave=False)
+        line = tqdm(
+            desc=f"round {plan.round}: {len(plan.streams)} vbuckets, {backlog:,} seqnos behind",
+            bar_format="{desc}, {elapsed}",
+            leave=False,
+        )
         self._stop = Event()
-        self._ticker = Thread(target=_tick, args=(bar, self._stop), daemon=True)
+        self._ticker = Thread(target=_tick, args=(line, self._stop), daemon=True)
         self._ticker.start()
 
     def committed(self, report: RoundReport) -> None:
-        """Take the bar away and print what the round brought."""
+        """Take the line away and print what the round brought."""
+        self.ended()
+        super().committed(report)
+
+    def ended(self) -> None:
+        """Take the line away, also where the round failed."""
         self._stop.set()
         if self._ticker is not None:
             self._ticker.join()
-        super().committed(report)
+            self._ticker = None
 
 
-def _tick(bar: "tqdm[None]", stop: Event) -> None:
+def _tick(line: "tqdm[None]", stop: Event) -> None:
     while not stop.wait(_TICK_SECONDS):
-        bar.refresh()
-    bar.close()
+        line.refresh()
+    line.close()
 
 
 def observer_for_people() -> PlainObserver:

@@ -48,20 +48,28 @@ def run(
 
     Raises:
         IncompleteRunError: the run did what it could, but some vbuckets could not be read.
+        StoppedError: a run with ``once`` was asked to stop before it was done.
         FencedError: another driver works on the lake.
         AuthenticationError, BucketError, NodeUnavailableError: the cluster cannot be read at all.
         LakeError: the lake is not this bucket's, or somebody changed its tables.
 
     """
+    observer = observer or Observer()
     location = lake_location(settings)
     root = local_root(settings.lake.root) if location.root is not None else None
-    with locked(root if settings.lake.lock else None, "dcplake run"), _stopping(stop) as stopped:
-        access = source_access(settings)
-        cluster = look_at_cluster(access)
-        spark = spark or session(settings)
-        lake = open_or_create(spark, settings, location, cluster)
-        driver = Driver(lake, settings, access, observer or Observer())
-        return driver.once(cluster, stopped) if once else driver.continuously(stopped)
+    try:
+        with (
+            locked(root if settings.lake.lock else None, "dcplake run"),
+            _stopping(stop) as stopped,
+        ):
+            access = source_access(settings)
+            cluster = look_at_cluster(access)
+            spark = spark or session(settings)
+            lake = open_or_create(spark, settings, location, cluster)
+            driver = Driver(lake, settings, access, observer)
+            return driver.once(cluster, stopped) if once else driver.continuously(stopped)
+    finally:
+        observer.ended()
 
 
 def lake_location(settings: Settings) -> LakeLocation:

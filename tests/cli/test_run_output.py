@@ -1,0 +1,74 @@
+"""What a run prints: what is news, once; and a line for the round under way that always ends."""
+
+import threading
+
+import pytest
+
+from dcp.cli import run_output
+from dcp.cli.run_output import BarObserver, PlainObserver
+from dcp.client.addresses import NodeAddress
+from dcp.lake.observer import NEXT_ROUND
+from dcp.lake.plan import Idle, LeftOut, RoundPlan, StreamPlan, TaskPlan
+from dcp.lake.vbucket_state import VbucketState
+from dcp.protocol.position import Position
+
+QUIET = Idle("lake", 3, ())
+ROLLED_BACK = Idle("lake", 3, (LeftOut(5, "rollback", "the producer ordered a rollback"),))
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [1000.0]
+    monkeypatch.setattr(run_output, "monotonic", lambda: now[0])
+    return now
+
+
+def test_a_quiet_bucket_does_not_fill_a_log(
+    clock: list[float], capsys: pytest.CaptureFixture[str]
+) -> None:
+    observer = PlainObserver()
+    for _ in range(1000):
+        observer.idle(QUIET)
+        observer.waiting(10.0, NEXT_ROUND)
+        clock[0] += 10.0
+    assert capsys.readouterr().out.splitlines() == [str(QUIET)]
+    observer.idle(Idle("lake", 4, ()))
+    assert "after round 4" in capsys.readouterr().out
+
+
+def test_what_is_left_out_is_told_again_once_a_minute(
+    clock: list[float], capsys: pytest.CaptureFixture[str]
+) -> None:
+    observer = PlainObserver()
+    for _ in range(18):
+        observer.idle(ROLLED_BACK)
+        clock[0] += 10.0
+    assert capsys.readouterr().out.count("vbuckets 5: rollback") == 3
+
+
+def test_a_cluster_out_of_reach_is_told(
+    clock: list[float], capsys: pytest.CaptureFixture[str]
+) -> None:
+    observer = PlainObserver()
+    for seconds in range(12):
+        observer.waiting(10.0, f"the cluster: waited 0.{seconds} s")
+        clock[0] += 10.0
+    assert capsys.readouterr().out.splitlines() == [
+        "waiting for the cluster: waited 0.0 s",
+        "waiting for the cluster: waited 0.6 s",
+    ]
+
+
+def test_the_line_of_a_round_ends_with_a_failed_round(capsys: pytest.CaptureFixture[str]) -> None:
+    state = VbucketState(0, 0, Position.beginning())
+    stream = StreamPlan(state, NodeAddress("a", 1), 12_345)
+    plan = RoundPlan("lake", 7, (TaskPlan(0, (stream,), ()),), (), 1000, 10.0)
+    before = threading.active_count()
+    observer = BarObserver()
+    observer.planned(plan)
+    assert threading.active_count() > before
+    observer.ended()
+    assert threading.active_count() <= before + 1  # tqdm's own monitor may stay
+    assert observer._ticker is None
+    observer.ended()
+    assert "round 7: 1 vbuckets, 12,345 seqnos behind, 00:00" in capsys.readouterr().err
