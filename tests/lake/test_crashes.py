@@ -79,6 +79,10 @@ class Job:
             "lake.lock": str(settings.lake.lock).lower(),
             "spark.master": "local[2]",
             "spark.driver_memory": "auto",
+            "spark.conf": (
+                "spark.driver.extraJavaOptions="
+                "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m"  # short lives
+            ),
         }.items():
             words += ["--set", f"{name}={value}"]
         self.process = subprocess.Popen(
