@@ -1,6 +1,7 @@
 """What all tests share: one Spark session for a run, and Hypothesis without a clock."""
 
-from collections.abc import Iterator
+import os
+from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +13,20 @@ if TYPE_CHECKING:
 # Machines that run tests are busy: how long one example takes says nothing.
 settings.register_profile("dcplake", deadline=None, print_blob=True)
 settings.load_profile("dcplake")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Say with each failure the one command that repeats it."""
+    report = yield
+    if report.failed:
+        names = ("DCPLAKE_TEST_SEED", "DCPLAKE_TEST_SCALE")
+        given = [f"{name}={os.environ[name]}" for name in names if name in os.environ]
+        command = " ".join([*given, ".venv/bin/python -m pytest", f"'{item.nodeid}'"])
+        report.sections.append(("repeat it with", command))
+    return report
 
 
 @pytest.fixture(scope="session")

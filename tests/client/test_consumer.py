@@ -37,6 +37,7 @@ from tests.client.drained import (
     fill,
     wait_for,
 )
+from tests.seeds import seeds
 
 START = Position.beginning()
 
@@ -432,7 +433,7 @@ def test_names_that_servers_refuse(make_cluster: MakeCluster, prefix: str) -> No
         Consumer([], ["127.0.0.1:1"], settings(), CREDENTIALS, prefix)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_chaos(make_cluster: MakeCluster, seed: int) -> None:
     """Random writes, drops, cuts, corruption, moves and slow releases: the state stays exact."""
     print(f"seed {seed}")

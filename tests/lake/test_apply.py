@@ -18,6 +18,7 @@ from dcp.lake.tables import DOCS, LakeTables, ReplicaTable, ensure_replica
 from dcp.lake.views import register_views
 from tests.lake.conftest import NewLake
 from tests.lake.log_model import LogModel, read_documents
+from tests.seeds import seeds
 
 pytestmark = pytest.mark.slow
 
@@ -42,7 +43,7 @@ def assert_every_version_exact(
     return checked
 
 
-@pytest.mark.parametrize("seed", [11, 12])
+@pytest.mark.parametrize("seed", seeds(2, first=11))
 def test_every_version_and_docs_live_are_exact(new_lake: NewLake, seed: int) -> None:
     print(f"seed {seed}")
     lake = new_lake(4)

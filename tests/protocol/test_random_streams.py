@@ -28,6 +28,7 @@ from tests.protocol.scripted import (
     open_stream,
     ready_connection,
 )
+from tests.seeds import seeds
 
 VBUCKETS = (7, 8, 1023)
 
@@ -94,7 +95,7 @@ def interleave(random: Random, queues: list[list[Frame]]) -> list[Frame]:
     return mixed
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", seeds(25))
 def test_random_conversations_with_resumes_agree_with_the_model(seed: int) -> None:
     random = Random(seed)
     models = {vbucket: Model() for vbucket in VBUCKETS}
