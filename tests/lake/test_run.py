@@ -14,6 +14,7 @@ from dcp.errors import AuthenticationError, BucketError, FencedError, Incomplete
 from dcp.lake.changes import latest_round
 from dcp.lake.observer import Observer
 from dcp.lake.plan import Idle
+from dcp.lake.receipt import Outcome
 from dcp.lake.round import RoundReport
 from dcp.lake.run import lake_location, run
 from dcp.lake.settings import Settings
@@ -21,6 +22,7 @@ from dcp.lake.source import register_source
 from dcp.lake.tables import LakeTables, open_lake
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.settings import ClusterSettings
+from tests.client.drained import wait_for
 from tests.lake.receiving import settings_for
 from tests.lake.replicas import (
     complete_seqnos,
@@ -124,7 +126,7 @@ def test_every_version_equals_the_source_at_its_complete_seqnos(
         round={"target_bytes": 4000, "tasks": 2},
         apply={"when": "every_round"},
     )
-    fill(cluster, 120)
+    fill(cluster, 400)  # several times the budget of a task: rounds stop inside the snapshots
     inside: list[bool] = []
 
     class Disturber(Observer):
@@ -209,6 +211,53 @@ def test_a_node_lost_in_mid_round_leaves_the_others_data(
     assert complete_seqnos(lake, latest_round(lake)) == high
     sent = cluster.counters().seqnos_sent
     assert {vb: sorted(seqnos) for vb, seqnos in sent.items()} == durable_seqnos(lake)
+
+
+@pytest.mark.parametrize("fault", ["kill", "hang", "refuse"])
+def test_a_node_lost_while_its_rows_flow_is_never_called_caught_up(
+    spark: "SparkSession", cluster: ProducerCluster, tmp_path: Path, fault: str
+) -> None:
+    """P6: its streams are open, some of its vbuckets brought rows, others stand at seqno 0."""
+    with cluster.batch():
+        for number in range(4000):
+            cluster.set(b"key-%d" % number, b'{"n": %d, "pad": "%s"}' % (number, b"x" * 1000))
+    flow = {"window_bytes": 16384, "batch_bytes": 4096}
+    settings = settings_for(cluster, tmp_path, flow_control=flow)
+    lost = [vb for vb in range(VBUCKETS) if cluster.vbucket_owner(vb) == 1]
+
+    def lose_node() -> None:
+        wait_for(
+            "rows of the node flow and all its streams are open",
+            lambda: (
+                set(lost) <= cluster.counters().streams_opened.keys()
+                and any(cluster.counters().items_sent.get(vb, 0) for vb in lost)
+            ),
+            timeout_seconds=60,
+        )
+        getattr(cluster, f"{fault}_node")(1)
+        if fault == "refuse":
+            cluster.drop_connections(1)
+
+    heard = Collector()
+    fault_thread = threading.Thread(target=lose_node)
+    fault_thread.start()
+    with pytest.raises(IncompleteRunError) as caught:
+        run(settings, once=True, spark=spark, observer=heard)
+    fault_thread.join()
+    assert caught.value.exit_code == 5
+    assert f"{len(lost)} vbuckets could not be read" in str(caught.value)
+    outcomes = {each.vbucket: each for each in heard.reports[0].vbuckets}
+    assert {vb for vb, each in outcomes.items() if each.outcome is Outcome.STOPPED} == set(lost)
+    assert {each.outcome for each in outcomes.values()} == {Outcome.STOPPED, Outcome.REACHED}
+    assert all(cluster.seeds[1] in outcomes[vb].detail for vb in lost)
+    lake = opened(spark, settings)
+    require_exact(lake, cluster)
+    cluster.restore_node(1)
+    run(settings, once=True, spark=spark)
+    require_exact(lake, cluster)
+    high = {vbucket: cluster.high_seqno(vbucket) for vbucket in range(VBUCKETS)}
+    assert complete_seqnos(lake, latest_round(lake)) == high
+    require_no_row_twice(lake)
 
 
 def test_a_continuous_run_follows_the_bucket_and_stops_when_asked(
