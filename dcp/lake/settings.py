@@ -299,7 +299,7 @@ class ApplySettings(_Section):
 class SparkSettings(_Section):
     """The Spark session, where dcplake builds it (not under spark-submit)."""
 
-    master: str = _key("local[*]", "Spark master; sc://host:port for Spark Connect.")
+    master: str = _key("local[*]", "Spark master.")
     driver_memory: str = _key(
         "auto",
         "Heap of the JVM in local mode, as Spark writes it (2g, 1500m). auto: what all tasks at "
