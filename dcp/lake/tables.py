@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
@@ -26,6 +27,8 @@ DEFAULT_HORIZON_HOURS: Final = 7 * 24.0
 
 _NAME_MAX: Final = 80
 """Characters of a scope's or a collection's name (251 at most) in the name of its table."""
+
+_S3_SCHEMES: Final = ("s3", "s3a", "s3n")
 
 _REPLICA_PROPERTY: Final = "dcplake.replica."
 
@@ -156,10 +159,15 @@ def create_lake(
         "dcplake.bucketUuid": identity.bucket_uuid,
         "dcplake.vbuckets": str(identity.vbucket_count),
     }
+    if location.root is not None:
+        refuse_unsafe_store(spark, location.root)
     if location.schema is not None:
         spark.sql(f"CREATE SCHEMA IF NOT EXISTS {dotted(location.schema)}")
     # Rounds arrive in order, so files hold few rounds each; clustering keeps that after OPTIMIZE.
     _create(spark, location.table_sql("changes"), CHANGES, "round", properties)
+    if location.schema is not None:
+        detail = spark.sql(f"DESCRIBE DETAIL {location.table_sql('changes')}").collect()[0]
+        refuse_unsafe_store(spark, detail["location"])
     lake = open_lake(spark, location)
     found = lake.identity
     for name in ("bucket", "bucket_uuid", "vbucket_count"):
@@ -199,6 +207,30 @@ def open_lake(spark: SparkSession, location: LakeLocation) -> LakeTables:
         int(properties.get("dcplake.vbuckets", "0")),
     )
     return LakeTables(spark, location, identity)
+
+
+def refuse_unsafe_store(spark: SparkSession, place: str) -> None:
+    """Refuse S3 unless it was said how commits to it exclude each other: only then a fence holds.
+
+    Delta's own log store for S3 is safe within one driver process only (Delta docs, "Storage
+    configuration"); the others it knows have an atomic "put if absent".
+
+    Raises:
+        LakeError: ``place`` is on S3 and no log store is configured.
+
+    """
+    scheme = urlsplit(place).scheme
+    if scheme not in _S3_SCHEMES:
+        return
+    keys = (f"spark.delta.logStore.{scheme}.impl", "spark.delta.logStore.class")
+    if any(spark.conf.get(key, None) for key in keys):
+        return
+    raise LakeError(
+        f"{place}: found no setting {keys[0]}, expected one: by default two drivers could commit "
+        "the same version on S3. Set it to io.delta.storage.S3DynamoDBLogStore (with the jar "
+        "delta-storage-s3-dynamodb), or to io.delta.storage.S3SingleDriverLogStore where nothing "
+        "else will ever write to this lake"
+    )
 
 
 def find_lake(spark: SparkSession, location: LakeLocation) -> LakeTables | None:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dcp.errors import FencedError, LakeError
-from dcp.lake.apply import apply_pending
 from dcp.lake.changes import append_round, latest_round, newest_round, positions_at
 from dcp.lake.history import WHOLE, history
 from dcp.lake.sql import string
@@ -21,12 +20,13 @@ from dcp.lake.tables import (
     create_lake,
     ensure_replica,
     open_lake,
+    refuse_unsafe_store,
     replica_of,
     replicas_in,
 )
 from dcp.lake.views import register_views
 from tests.lake.conftest import NewLake
-from tests.lake.log_model import LogModel, read_documents
+from tests.lake.log_model import LogModel, apply_pending, read_documents
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -70,6 +70,19 @@ def test_a_replica_of_another_lake_is_refused(new_lake: NewLake) -> None:
     with pytest.raises(LakeError, match=r"collectionId '0', expected '9'"):
         ensure_replica(lake, type(DOCS)(DOCS.name, 9))
     assert replica_of("_default", "_default", 0) == DOCS
+
+
+def test_a_store_without_a_safe_log_is_refused(spark: "SparkSession") -> None:
+    location = LakeLocation(root="s3a://bucket/lake")
+    with pytest.raises(LakeError, match=r"found no setting spark\.delta\.logStore\.s3a\.impl"):
+        create_lake(spark, location, IDENTITY)
+    refuse_unsafe_store(spark, "/tmp/lake")
+    refuse_unsafe_store(spark, "abfss://container@account.dfs.core.windows.net/lake")
+    spark.conf.set("spark.delta.logStore.s3a.impl", "io.delta.storage.S3SingleDriverLogStore")
+    try:
+        refuse_unsafe_store(spark, str(location))
+    finally:
+        spark.conf.unset("spark.delta.logStore.s3a.impl")
 
 
 def test_every_collection_has_a_table_name_of_its_own() -> None:
