@@ -1,5 +1,6 @@
 """The newest document changes of a lake, as they become durable."""
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -26,14 +27,22 @@ class Change:
 
 
 def newest_changes(lake: LakeTables, count: int) -> tuple[int, list[Change]]:
-    """Return the latest round, and the last ``count`` changes up to it, oldest first."""
+    """Return the latest round, and the last ``count`` changes up to it, oldest first.
+
+    Two queries, however many rounds it takes: how many changes the rounds brought, then the rows.
+    """
     newest = latest_round(lake)
-    first = newest
-    changes: list[Change] = []
-    while first > 0 and len(changes) < count:
-        changes = [*_changes(lake, first, first, count - len(changes)), *changes]
-        first -= 1
-    return newest, changes
+    per_round = lake.spark.sql(
+        f"SELECT round, count(*) AS rows FROM {lake.changes_sql} "
+        f"WHERE round <= {newest} AND kind IN ({string_list(ITEM_KINDS)}) "
+        f"GROUP BY round ORDER BY round DESC LIMIT {int(count)}"
+    ).collect()
+    if not per_round:
+        return newest, []
+    counts = itertools.accumulate(row["rows"] for row in per_round)
+    enough = sum(1 for rows in counts if rows < count)
+    first = per_round[min(enough, len(per_round) - 1)]["round"]
+    return newest, _changes(lake, first, newest, count)
 
 
 def changes_since(lake: LakeTables, round_number: int) -> tuple[int, Iterator[Change]]:
