@@ -22,6 +22,9 @@ from dcp.lake.stop_points import reached
 from dcp.lake.tables import LakeTables
 from dcp.lake.vbucket_state import VbucketState, states_from_rows
 
+_committed_writers: set[str] = set()
+"""Writers of this process that have committed a round; the newest commits may not tell."""
+
 
 def latest_round(lake: LakeTables) -> int:
     """Return the newest committed round; 0 where there is none."""
@@ -95,7 +98,10 @@ def append_round(
     """
     if verify:
         commits = history(lake.spark, lake.changes_sql)
-        refuse_other_writer(commits, writer_id)
+        has_committed = writer_id in _committed_writers
+        if has_committed and not any(commit.writer for commit in commits):
+            commits = history(lake.spark, lake.changes_sql, WHOLE)  # much maintenance since
+        refuse_other_writer(commits, writer_id, has_committed=has_committed)
         refuse_wrong_round(newest_round(lake, commits), round_number, commits)
     metadata = {"lake": lake.identity.lake_id, "round": round_number, "writer": writer_id}
     writer = (
@@ -135,6 +141,7 @@ def _committed(lake: LakeTables, round_number: int, writer_id: str) -> Commit:
     for commit in commits:
         if commit.round == round_number:
             if commit.writer == writer_id:
+                _committed_writers.add(writer_id)
                 return commit
             raise FencedError(
                 f"another driver committed round {round_number}: found {commit} by writer "
@@ -156,6 +163,7 @@ def _after_failure(lake: LakeTables, round_number: int, writer_id: str, error: E
         raise error from None
     for commit in commits:
         if commit.round == round_number and commit.writer == writer_id:
+            _committed_writers.add(writer_id)
             return commit
     if isinstance(error, DeltaConcurrentModificationException):
         raise FencedError(

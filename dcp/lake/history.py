@@ -137,8 +137,13 @@ def reaches_creation(commits: Sequence[Commit]) -> bool:
     return bool(commits) and commits[-1].version == 0
 
 
-def refuse_other_writer(commits: Sequence[Commit], writer_id: str) -> None:
-    """Raise FencedError where another driver committed after a commit of this one."""
+def refuse_other_writer(
+    commits: Sequence[Commit], writer_id: str, *, has_committed: bool = False
+) -> None:
+    """Raise FencedError where another driver committed after a commit of this one.
+
+    ``has_committed`` says that this one did, so that its commit is older if ``commits`` lack it.
+    """
     newer: list[Commit] = []
     for commit in commits:
         if commit.writer == writer_id:
@@ -146,7 +151,8 @@ def refuse_other_writer(commits: Sequence[Commit], writer_id: str) -> None:
         if commit.writer is not None:
             newer.append(commit)
     else:
-        return  # we have not committed yet: whoever wrote before us may have ended
+        if not has_committed:
+            return  # whoever wrote before us may have ended
     if newer:
         raise FencedError(
             f"another driver writes to this lake: found {newer[-1]} by writer {newer[-1].writer} "

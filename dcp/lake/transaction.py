@@ -1,7 +1,7 @@
 """Session settings that fence one statement and say in its commit whose it is.
 
-Delta reads them for *every* write of the session, so they are set for one statement and taken back
-whatever happens.
+Delta reads them for *every* write of the session, so they are set for one statement and put back as
+they were, whatever happens.
 """
 
 from collections.abc import Iterator, Mapping
@@ -36,14 +36,14 @@ def transaction(
         _DELTA + "merge.materializeSource": "none",
         **(also or {}),
     }
-    before = {key: spark.conf.get(key, None) for key in (also or {})}
+    before = {key: spark.conf.get(key, None) for key in settings}
     try:
         for key, value in settings.items():
             spark.conf.set(key, value)
         yield
     finally:
-        for key in settings:
-            spark.conf.unset(key)
         for key, old in before.items():
-            if old is not None:
+            if old is None:
+                spark.conf.unset(key)
+            else:
                 spark.conf.set(key, old)

@@ -83,7 +83,13 @@ def docs_live_sql(table_sql: str, changes_sql: str, replica: ReplicaTable) -> st
 
     The base round is that of the newest row in the log's index of applies. Where that is behind the
     table, the overlay holds changes that the table has already; they are the newest of their
-    keys, so the result is the same. After a RESTORE of the table the index is ahead of it until the
+    keys, so the result is the same.
+
+    The log is named before the table, and a query takes its versions in that order: an apply that
+    lands between the two makes the index seem behind, which does no harm. The other way round, an
+    apply and the round that lists it could land between, and their changes would be in neither.
+
+    After a RESTORE of the table the index is ahead of it until the
     next apply, or the next round, lists where it stands.
     """
     columns = ", ".join(quoted(name) for name in REPLICA.names)
@@ -96,12 +102,12 @@ SELECT c.vbucket, c.key, max_by(c.kind, c.seqno) AS kind,
   max_by(named_struct({row}), c.seqno) AS newest
 {_unapplied_rows(changes_sql, replica)} AND c.seqno <= b.high
 GROUP BY c.vbucket, c.key"""
-    newest = ", ".join(f"newest.{quoted(name)}" for name in REPLICA.names)
+    newest = ", ".join(f"newest.{quoted(name)} AS {quoted(name)}" for name in REPLICA.names)
     return f"""
-SELECT {columns} FROM {table_sql} t
-LEFT ANTI JOIN ({overlay}) o ON t.vbucket = o.vbucket AND t.key = o.key
+SELECT {newest} FROM ({overlay}) WHERE kind = 'mutation'
 UNION ALL
-SELECT {newest} FROM ({overlay}) WHERE kind = 'mutation'"""
+SELECT {columns} FROM {table_sql} t
+LEFT ANTI JOIN ({overlay}) o ON t.vbucket = o.vbucket AND t.key = o.key"""
 
 
 def vbucket_of_sql(vbucket_count: int) -> str:
