@@ -9,11 +9,17 @@ apply, not by this one alone.
 An apply is a deterministic function of ``changes``: repeating it after a crash is harmless.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from dcp.errors import FencedError, LakeError
-from dcp.lake.applied import AppliedVersion, applied_of, replica_status, settled_lineage
+from dcp.lake.applied import (
+    AppliedVersion,
+    ReplicaStatus,
+    applied_of,
+    replica_status,
+    settled_lineage,
+)
 from dcp.lake.apply_plan import (
     KEY_LITERALS,
     ApplyPlan,
@@ -31,6 +37,9 @@ from dcp.lake.tables import LakeTables, ReplicaTable
 from dcp.lake.transaction import transaction
 from dcp.lake.vbucket_state import FIRST_EPOCH, VbucketState
 
+EMPTY_ROUNDS: Final = 100
+"""After so many rounds that brought a table no row, an apply without rows moves it on."""
+
 _ATTEMPTS: Final = 5
 """How often a MERGE is tried while maintenance rewrites the table under it."""
 
@@ -41,7 +50,7 @@ def plan_apply(
     """Return what brings ``replica`` to ``to_round``; None if it is there already.
 
     It is there, too, when no round since its last apply brought it a row to publish: no commit is
-    made for that.
+    made for that, except every `EMPTY_ROUNDS` rounds, so that those are not searched ever again.
 
     Raises:
         ForeignWriteError: somebody else changed the table's rows, since our last apply or right
@@ -51,16 +60,11 @@ def plan_apply(
     """
     status = replica_status(lake, replica)
     status.lineage.refuse_defect(replica.name, lake.table_sql(replica.name))
-    if status.round >= to_round:
-        return None
-    before = positions_at(lake, status.round)
-    after = positions_at(lake, to_round)
-    ranges = published_ranges(before, after, _forks(lake, after, to_round), status.round)
+    ranges, first_round = ranges_to_publish(lake, status, to_round)
     if not ranges:
         return None
-    first_round = first_round_to_read(before, ranges, status.round)
     keys = _changed_keys(lake, replica, ranges, (first_round, to_round), key_literals + 1)
-    if not keys:
+    if not keys and to_round - status.round < EMPTY_ROUNDS:
         return None
     is_many = len(keys) > key_literals
     return ApplyPlan(
@@ -76,6 +80,25 @@ def plan_apply(
         largest_bytes=_largest_document_bytes(lake, first_round, to_round),
         each_key_once=is_many and _is_each_key_once(lake, replica, ranges, (first_round, to_round)),
     )
+
+
+def ranges_to_publish(
+    lake: LakeTables, status: ReplicaStatus, to_round: int
+) -> tuple[tuple[PublishedRange, ...], int]:
+    """Return what brings a replica to ``to_round``, and the oldest round that can hold a row of it.
+
+    Rows that waited when the replica was last applied count: their snapshot may have ended since.
+
+    Raises:
+        LakeError: see `published_ranges`.
+
+    """
+    if status.round >= to_round:
+        return (), to_round
+    before = positions_at(lake, status.round)
+    after = positions_at(lake, to_round)
+    ranges = published_ranges(before, after, _forks(lake, after, to_round), status.round)
+    return ranges, first_round_to_read(before, ranges, status.round)
 
 
 def run_apply(lake: LakeTables, plan: ApplyPlan, writer_id: str) -> AppliedVersion:
@@ -143,23 +166,6 @@ def _merge(
     except Exception as error:  # Spark's own class, or the bridge's: the history decides
         return error
     return None
-
-
-def apply_pending(
-    lake: LakeTables,
-    replicas: Iterable[ReplicaTable],
-    to_round: int,
-    writer_id: str,
-    *,
-    key_literals: int = KEY_LITERALS,
-) -> list[AppliedVersion]:
-    """Bring every replica table to ``to_round``; return the versions that this made."""
-    made = []
-    for replica in replicas:
-        plan = plan_apply(lake, replica, to_round, key_literals=key_literals)
-        if plan is not None:
-            made.append(run_apply(lake, plan, writer_id))
-    return made
 
 
 def _forks(lake: LakeTables, states: Mapping[int, VbucketState], to_round: int) -> list[Fork]:

@@ -46,7 +46,8 @@ class PublishedRange:
 class ApplyPlan:
     """One MERGE: which rounds of the log it reads, and what it publishes into which table.
 
-    ``keys`` are the changed keys, or None when they are too many to be named; ``base_version`` is
+    ``keys`` are the changed keys, none at all if the table is only moved on, or None when they are
+    too many to be named; ``base_version`` is
     the version of the table that the plan was made on, and ``since_version`` the one that put it
     where it stands (an apply, or a RESTORE: the fence counts it); ``largest_bytes`` is the size of
     the largest document that the rounds it reads can hold. ``each_key_once`` says that no key has a

@@ -26,14 +26,14 @@ def winners_sql(
     to_round: int,
 ) -> str:
     """Return the query for the newest row to publish of each key; narrow columns only."""
-    published = _published_sql(changes_sql, collection_id, ranges, first_round, to_round)
+    published = published_sql(changes_sql, collection_id, ranges, first_round, to_round)
     return f"""
 SELECT c.vbucket, c.key, max(struct(c.seqno, c.epoch, c.round)) AS newest, count(*) AS rows
 {published}
 GROUP BY c.vbucket, c.key"""
 
 
-def _published_sql(
+def published_sql(
     changes_sql: str,
     collection_id: int,
     ranges: Sequence[PublishedRange],
@@ -55,7 +55,8 @@ WHERE c.round BETWEEN {first_round} AND {to_round} AND c.kind IN ({ITEM_KINDS_SQ
 def source_sql(changes_sql: str, plan: ApplyPlan) -> str:
     """Return the query for the rows to publish: the winners, with their documents joined on.
 
-    Where no key has two rows, all rows are winners, and no document is shuffled to be picked.
+    Where no key changed there are none; where no key has two rows, all rows are winners, and no
+    document is shuffled to be picked.
     """
     rows = (changes_sql, plan.collection_id, plan.ranges, plan.first_round, plan.to_round)
     hint = "/*+ BROADCAST(w) */ " if plan.keys is not None else ""
@@ -63,10 +64,12 @@ def source_sql(changes_sql: str, plan: ApplyPlan) -> str:
         f"{MODIFIED_AT_SQL} AS modified_at" if name == "modified_at" else f"c.{quoted(name)}"
         for name in REPLICA.names
     )
+    if plan.keys == ():
+        return f"SELECT {columns}, false AS deleted FROM {changes_sql} c WHERE false"
     if plan.each_key_once:
         return f"""
 SELECT {columns}, c.kind <> 'mutation' AS deleted
-{_published_sql(*rows)}"""
+{published_sql(*rows)}"""
     return f"""
 SELECT {hint}{columns}, c.kind <> 'mutation' AS deleted
 FROM {changes_sql} c JOIN ({winners_sql(*rows)}) w
@@ -79,7 +82,9 @@ WHERE c.round BETWEEN {plan.first_round} AND {plan.to_round} AND c.kind IN ({ITE
 def merge_sql(table_sql: str, changes_sql: str, plan: ApplyPlan) -> str:
     """Return the MERGE. Only literals prune the target, so vbuckets, and few keys, are literals."""
     pruning = f"t.vbucket IN ({integer_list(plan.vbuckets)})"
-    if plan.keys is not None:
+    if plan.keys == ():
+        pruning = "false"
+    elif plan.keys is not None:
         pruning += f" AND t.key IN ({string_list(plan.keys)})"
     names = [quoted(name) for name in REPLICA.names]
     assignments = ", ".join(f"t.{name} = s.{name}" for name in names)

@@ -1,14 +1,16 @@
 """When pending changes are merged into a replica: a pure rule, and the facts it needs."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
 from dcp.lake.applied import replica_status
-from dcp.lake.history import history
-from dcp.lake.schema import ITEM_KINDS
+from dcp.lake.apply import ranges_to_publish
+from dcp.lake.apply_sql import published_sql
+from dcp.lake.changes import newest_round
+from dcp.lake.history import WHOLE, WINDOW, Commit, history, reaches_creation
 from dcp.lake.settings import ApplySettings
-from dcp.lake.sql import string_list
 from dcp.lake.tables import LakeTables, ReplicaTable
 
 _NO_AGE: Final = float("inf")
@@ -38,23 +40,40 @@ def is_due(settings: ApplySettings, pending: Pending) -> bool:
 
 
 def pending_of(lake: LakeTables, replica: ReplicaTable, now: datetime | None = None) -> Pending:
-    """Return what the rounds after the table's last apply brought, and how old the first of it is.
+    """Return what an apply would publish, and how old the first of it is.
 
-    Where the history no longer tells the age, it counts as infinite.
+    Rows older than the last apply count if their snapshot has ended since; rows that still wait for
+    that do not: an apply cannot take them. Where the history no longer tells the age, it counts as
+    infinite: a log keeps twice the horizon.
     """
-    applied_round = replica_status(lake, replica).round
-    row = lake.spark.sql(
-        f"SELECT count(*) AS rows, min(round) AS first FROM {lake.changes_sql} "
-        f"WHERE round > {applied_round} AND kind IN ({string_list(ITEM_KINDS)}) "
-        f"AND collection_id = {replica.collection_id}"
-    ).collect()[0]
-    table_rows = lake.spark.sql(f"SELECT count(*) FROM {lake.table_sql(replica.name)}").collect()[
-        0
-    ][0]
-    age_seconds = 0.0
-    if row["rows"]:
-        commits = history(lake.spark, lake.changes_sql)
-        time = next((commit.time for commit in commits if commit.round == row["first"]), None)
-        now = now or datetime.now(UTC)
-        age_seconds = _NO_AGE if time is None else (now - time).total_seconds()
-    return Pending(int(row["rows"]), int(table_rows), age_seconds)
+    newest_commits = history(lake.spark, lake.changes_sql)
+    to_round = newest_round(lake, newest_commits)
+    ranges, first_round = ranges_to_publish(lake, replica_status(lake, replica), to_round)
+    if not ranges:
+        return Pending(0, 0, 0.0)
+    published = published_sql(
+        lake.changes_sql, replica.collection_id, ranges, first_round, to_round
+    )
+    row = lake.spark.sql(f"SELECT count(*) AS rows, min(c.round) AS first {published}").collect()[0]
+    if not row["rows"]:
+        return Pending(0, 0, 0.0)
+    counted = lake.spark.sql(f"SELECT count(*) FROM {lake.table_sql(replica.name)}").collect()
+    time = _time_of(lake, row["first"], newest_commits, to_round)
+    now = now or datetime.now(UTC)
+    age_seconds = _NO_AGE if time is None else (now - time).total_seconds()
+    return Pending(int(row["rows"]), int(counted[0][0]), age_seconds)
+
+
+def _time_of(
+    lake: LakeTables, round_number: int, newest_commits: Sequence[Commit], newest: int
+) -> datetime | None:
+    """Return when a round was committed, looking as far back as it can be, then at everything."""
+    commits = newest_commits
+    for limit in (newest - round_number + WINDOW, WHOLE):
+        for commit in commits:
+            if commit.round == round_number:
+                return commit.time
+        if reaches_creation(commits):
+            return None
+        commits = history(lake.spark, lake.changes_sql, limit)
+    return next((commit.time for commit in commits if commit.round == round_number), None)

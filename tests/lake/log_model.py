@@ -5,17 +5,20 @@ round (a round may end inside a snapshot), and knows what each vbucket held at a
 """
 
 import random
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
 from dcp.lake.applied import AppliedVersion, applied_to_batch
+from dcp.lake.apply import plan_apply, run_apply
+from dcp.lake.apply_plan import KEY_LITERALS
 from dcp.lake.changes import append_round
 from dcp.lake.history import Commit
 from dcp.lake.keys import key_string
 from dcp.lake.schema import CHANGES
-from dcp.lake.tables import LakeTables
+from dcp.lake.tables import LakeTables, ReplicaTable
 from dcp.lake.vbucket_state import VbucketState, states_to_batch
 from dcp.protocol.position import Position
 from dcp.types import FailoverEntry, FailoverLog
@@ -184,6 +187,23 @@ class LogModel:
                 else:
                     documents.pop((vb.vbucket, key_string(item.key)), None)
         return documents
+
+
+def apply_pending(
+    lake: LakeTables,
+    replicas: Iterable[ReplicaTable],
+    to_round: int,
+    writer_id: str,
+    *,
+    key_literals: int = KEY_LITERALS,
+) -> list[AppliedVersion]:
+    """Bring every replica table to ``to_round``; return the versions that this made."""
+    made = []
+    for replica in replicas:
+        plan = plan_apply(lake, replica, to_round, key_literals=key_literals)
+        if plan is not None:
+            made.append(run_apply(lake, plan, writer_id))
+    return made
 
 
 def read_documents(lake: LakeTables, query: str) -> Documents:

@@ -11,13 +11,13 @@ import pytest
 
 from dcp.errors import FencedError, ForeignWriteError, LakeError
 from dcp.lake.applied import AppliedVersion, applied_of, replica_status, unindexed_applied
-from dcp.lake.apply import apply_pending, plan_apply, run_apply
+from dcp.lake.apply import plan_apply, run_apply
 from dcp.lake.apply_sql import merge_sql
 from dcp.lake.history import WHOLE, history
 from dcp.lake.tables import DOCS, LakeTables, ReplicaTable, ensure_replica
 from dcp.lake.views import register_views
 from tests.lake.conftest import NewLake
-from tests.lake.log_model import LogModel, read_documents
+from tests.lake.log_model import LogModel, apply_pending, read_documents
 from tests.seeds import seeds
 
 pytestmark = pytest.mark.slow
@@ -287,6 +287,32 @@ def test_a_foreign_write_right_before_the_merge_is_found_by_every_apply_until_re
     assert (again.from_round, again.to_round) == (first.to_round, second.to_round)
     apply_pending(lake, [DOCS], model.round, "w")
     require_exact(lake, model)
+
+
+def test_a_collection_without_rows_is_not_searched_from_the_beginning_for_ever(
+    new_lake: NewLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dcp.lake.apply.EMPTY_ROUNDS", 3)
+    lake = new_lake(1)
+    model = LogModel(lake, 56)
+    empty = ReplicaTable("docs__s__c__8", 8)
+    ensure_replica(lake, empty)
+    [vb] = model.vbuckets
+    for number in (1, 2, 3):
+        assert plan_apply(lake, empty, model.round) is None
+        model.write_snapshot(vb, 3)
+        model.commit(model.next_round(model.read(vb, 3, number)))
+    plan = plan_apply(lake, empty, 3)
+    assert plan is not None and plan.keys == ()
+    made = run_apply(lake, plan, "w")
+    assert (made.to_round, made.inserted) == (3, 0)
+    assert plan_apply(lake, empty, 3) is None
+    model.write_snapshot(vb, 3, collection_id=8)
+    model.commit(model.next_round(model.read(vb, 3, 4)))
+    plan = plan_apply(lake, empty, 4)
+    assert plan is not None and plan.first_round == 4
+    run_apply(lake, plan, "w")
+    assert assert_every_version_exact(lake, model, empty) == 2
 
 
 def test_a_dropped_replica_is_made_again_from_the_log(new_lake: NewLake) -> None:

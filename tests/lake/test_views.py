@@ -5,11 +5,10 @@ from typing import Any
 
 import pytest
 
-from dcp.lake.apply import apply_pending
 from dcp.lake.tables import DOCS, LakeTables
 from dcp.lake.views import register_views
 from tests.lake.conftest import NewLake
-from tests.lake.log_model import LogModel
+from tests.lake.log_model import LogModel, apply_pending
 
 pytestmark = pytest.mark.slow
 
