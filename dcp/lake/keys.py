@@ -29,25 +29,6 @@ def key_string(key: bytes) -> str:
     return ESCAPE_PREFIX + key.hex()
 
 
-def key_from_string(text: str) -> bytes:
-    """Return the key that `key_string` wrote as ``text``.
-
-    Raises:
-        ValueError: ``text`` begins like an escape and is none.
-
-    """
-    if not text.startswith(ESCAPE_PREFIX):
-        return text.encode()
-    digits = text[len(ESCAPE_PREFIX) :]
-    try:
-        key = bytes.fromhex(digits)
-    except ValueError:
-        key = b""
-    if key.hex() != digits or key_string(key) != text:
-        raise ValueError(f"key {text!r}: found no escaped key, expected \\x and hexadecimal bytes")
-    return key
-
-
 def key_columns(keys: pa.BinaryArray) -> tuple[pa.StringArray, pa.BinaryArray]:
     """Return (``key``, ``key_bytes``) for an array of keys without nulls.
 
@@ -67,18 +48,3 @@ def key_columns(keys: pa.BinaryArray) -> tuple[pa.StringArray, pa.BinaryArray]:
         for key, text in zip(raw, strings, strict=True)
     ]
     return pa.array(strings, pa.string()), pa.array(kept, pa.binary())
-
-
-def key_bytes_sql(key: str = "key", key_bytes: str = "key_bytes") -> str:
-    """Return the SQL expression for a row's key as bytes, from its two columns."""
-    return f"coalesce({key_bytes}, CAST({key} AS BINARY))"
-
-
-def vbucket_of_key(key: str, vbucket_count: int) -> str:
-    """Return the SQL expression for the vbucket of the BINARY or STRING expression ``key``.
-
-    Couchbase's CRC rule, as `dcp.types.vbucket_of`. On a literal it folds to a literal, so that a
-    look-up ``WHERE vbucket = … AND key = …`` reads the files of one vbucket only.
-    """
-    crc = f"crc32(CAST({key} AS BINARY))"
-    return f"CAST((shiftright({crc}, 16) & 32767) % {int(vbucket_count)} AS INT)"

@@ -5,8 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dcp.errors import QualityError
-
 
 @dataclass(frozen=True, slots=True)
 class ExpectationResult:
@@ -58,16 +56,6 @@ class QualityReport:
     def failed(self) -> tuple[ExpectationResult, ...]:
         """The expectations that do not hold, or could not be checked."""
         return tuple(result for result in self.results if not result.passed)
-
-    def raise_for_violations(self) -> None:
-        """Raise where an expectation does not hold.
-
-        Raises:
-            QualityError: names each such expectation, its count and a few rows.
-
-        """
-        if self.failed:
-            raise QualityError("\n".join([self._summary(), *map(str, self.failed)]))
 
     def __str__(self) -> str:
         return "\n".join([self._summary(), *(f"  {result}" for result in self.results)])

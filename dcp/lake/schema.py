@@ -12,8 +12,11 @@ not UTF-8, and ``key`` is then an injective escape of it (``dcp/lake/keys.py``).
     complete                         seqno: a snapshot end that was reached
     seqno_advanced                   seqno
     system_event                     seqno, detail (JSON)
-    rollback                         rollback: what the producer ordered
-    status                           detail: why a vbucket ended its part of the round early
+    rollback                         rollback: what the producer ordered, with no seqno; or
+                                     epoch and seqno: a new epoch begins, and what earlier ones hold
+                                     above this seqno (the fork) is on a dead branch
+    status                           detail (JSON): every streamed vbucket has one in each round:
+                                     how it ended, what it brought, and why it stopped if it did
     position                         position: the state to go on from, per vbucket and round
     applied                          applied: which replica version holds which rounds
 """
@@ -38,9 +41,9 @@ POSITION: Final = pa.struct(
         ("last_data_round", pa.int64()),  # newest round that brought this vbucket a document row
         ("last_complete_round", pa.int64()),  # newest round in which complete_seqno moved
         ("failover_log", pa.list_(FAILOVER_ENTRY)),
-        ("filter_fingerprint", pa.string()),
-        ("manifest_uid", U64),
-        ("purge_seqno", U64),
+        ("filter_fingerprint", pa.string()),  # null so far: streams are not filtered
+        ("manifest_uid", U64),  # null so far: system events tell it, and are kept as they are
+        ("purge_seqno", U64),  # null unless a snapshot marker of version 2.2 tells it
     ]
 )
 

@@ -8,7 +8,6 @@ Source of the layouts: kv_engine ``docs/BinaryProtocol.md``, ``docs/dcp/document
 ``include/memcached/protocol_binary.h``.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from enum import Enum
 from struct import Struct
@@ -369,8 +368,3 @@ def _misfit(frame: Frame, part: str, found: int, expected: str) -> FrameError:
         f"{_SIDES[frame.magic].value} {frame.opcode:#04x} {part}: found {found} bytes, "
         f"expected {expected}"
     )
-
-
-def known_opcodes() -> Iterable[int]:
-    """Opcodes that have a row as a request (for the support matrix and its test)."""
-    return sorted(opcode for side, opcode in TABLE if side is Side.REQUEST)

@@ -60,8 +60,3 @@ def split_collection_key(wire_key: bytes) -> tuple[int, bytes]:
     """
     collection_id, length = decode_leb128(wire_key)
     return collection_id, wire_key[length:]
-
-
-def join_collection_key(collection_id: int, key: bytes) -> bytes:
-    """Return the key as it goes on the wire of a connection with Collections."""
-    return encode_leb128(collection_id) + key
