@@ -268,8 +268,10 @@ def test_a_foreign_write_right_before_the_merge_is_found_by_every_apply_until_re
     assert replica_status(lake, DOCS).version == third.version + 2  # it came to be all the same
     for _ in range(2):
         model.commit(model.next_round())
-        with pytest.raises(ForeignWriteError, match=culprit) as refusal:
+        with pytest.raises(ForeignWriteError, match=culprit):
             plan_apply(lake, DOCS, model.round)
+    with pytest.raises(ForeignWriteError) as refusal:
+        plan_apply(lake, DOCS, model.round)
     [remedy] = re.findall(r"RESTORE TABLE .* TO VERSION AS OF \d+", str(refusal.value))
     assert remedy == f"RESTORE TABLE {docs} TO VERSION AS OF {third.version}"
     lake.spark.sql(remedy)
