@@ -67,7 +67,7 @@ class Job:
     """``jobs/replicate.py --once`` in its own process group."""
 
     def __init__(self, settings: Settings, folder: Path, **environment: str) -> None:
-        self._output = (folder / "job.log").open("ab+")
+        self._log = folder / "job.log"
         words = [sys.executable, str(JOB), "--once"]
         for name, value in {
             "source.seeds": ",".join(settings.source.seeds),
@@ -85,13 +85,14 @@ class Job:
             ),
         }.items():
             words += ["--set", f"{name}={value}"]
-        self.process = subprocess.Popen(
-            words,
-            stdout=self._output,
-            stderr=subprocess.STDOUT,
-            env=os.environ | environment,
-            start_new_session=True,
-        )
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(
+                words,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=os.environ | environment,
+                start_new_session=True,
+            )
 
     def wait(self) -> int:
         """Return the exit code; whatever the driver left running ends too."""
@@ -106,8 +107,7 @@ class Job:
         self.process.wait()
 
     def output(self) -> str:
-        self._output.seek(0)
-        return self._output.read().decode()
+        return self._log.read_text()
 
     def wait_for(self, file: Path) -> None:
         """Wait until the process has made ``file``."""
@@ -233,6 +233,6 @@ def test_two_drivers_started_at_once(
     assert 0 in codes, [job.output() for job in jobs]
     assert set(codes) <= {0, FencedError.exit_code, LakeError.exit_code}
     for job, code in zip(jobs, codes, strict=True):
-        assert (code == 0) == ("dcplake replicate:" not in job.output()), job.output()
+        assert (code == 0) == ("dcplake run:" not in job.output()), job.output()
     run(settings, once=True, spark=spark)
     require_exact_and_whole(open_lake(spark, lake_location(settings)), cluster)
