@@ -91,7 +91,7 @@ def test_a_wrong_password_is_one_sentence_without_the_password(
     assert captured.err.count("\n") == 1
     assert "dcplake run:" in captured.err
     assert "not-the-password" not in captured.err + captured.out
-    assert not world.lake.exists()
+    assert not (world.lake / "changes").exists()
 
 
 @pytest.mark.parametrize(

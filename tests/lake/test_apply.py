@@ -43,7 +43,7 @@ def assert_every_version_exact(
     return checked
 
 
-@pytest.mark.parametrize("seed", seeds(2, first=11))
+@pytest.mark.parametrize("seed", seeds(1, first=11))
 def test_every_version_and_docs_live_are_exact(new_lake: NewLake, seed: int) -> None:
     print(f"seed {seed}")
     lake = new_lake(4)
