@@ -30,9 +30,9 @@ airflow-setup:  ## the separate environment that runs the Airflow DAG
 demo: setup  ## producer, real documents, replication, SQL on the result (ARGS="..." passes options)
 	@$(VENV)/bin/dcplake demo $(ARGS)
 
-# Two processes, a file to each at a time: Spark's tests wait more than they compute.
+# Two processes: the tests with Spark wait more than they compute.
 test: setup  ## run all tests (ARGS="tests/wire -x" narrows)
-	@$(PYTHON) -m pytest -n 2 --dist loadfile $(ARGS)
+	@$(PYTHON) -m pytest -n 2 --dist worksteal $(ARGS)
 
 lint: setup  ## style and formatting
 	@$(VENV)/bin/ruff check .
