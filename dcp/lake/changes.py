@@ -76,6 +76,10 @@ def positions_at(lake: LakeTables, round_number: int) -> dict[int, VbucketState]
     return states
 
 
+_CONFLICT: Final = "[DELTA_CONCURRENT_"
+"""How Delta's conditions for a lost race begin."""
+
+
 def append_round(
     lake: LakeTables, rows: DataFrame, round_number: int, writer_id: str, *, verify: bool = True
 ) -> Commit:
@@ -154,9 +158,10 @@ def _committed(lake: LakeTables, round_number: int, writer_id: str) -> Commit:
 
 
 def _after_failure(lake: LakeTables, round_number: int, writer_id: str, error: Exception) -> Commit:
-    """Decide by what is there: an append that reported a failure may have committed."""
-    from delta.exceptions import DeltaConcurrentModificationException
+    """Decide by what is there: an append that reported a failure may have committed.
 
+    What class a conflict has depends on where Spark's bridge met it; its condition is in the text.
+    """
     try:
         commits = history(lake.spark, lake.changes_sql)
     except Exception:  # Spark is gone: nobody knows, and the next run looks
@@ -165,7 +170,8 @@ def _after_failure(lake: LakeTables, round_number: int, writer_id: str, error: E
         if commit.round == round_number and commit.writer == writer_id:
             _committed_writers.add(writer_id)
             return commit
-    if isinstance(error, DeltaConcurrentModificationException):
+    is_taken = any(commit.round == round_number for commit in commits)
+    if is_taken or _CONFLICT in str(error):
         raise FencedError(
             f"another driver wrote to this lake while round {round_number} was committed; "
             "this driver stops"
