@@ -5,6 +5,7 @@ consecutive. Delta skips an append with a stale number *silently*, so every appe
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 from pyspark.sql import DataFrame
 
@@ -21,6 +22,9 @@ from dcp.lake.history import (
 from dcp.lake.stop_points import reached
 from dcp.lake.tables import LakeTables
 from dcp.lake.vbucket_state import VbucketState, states_from_rows
+
+_CONFLICT: Final = "[DELTA_CONCURRENT_"
+"""How Delta's conditions for a lost race begin."""
 
 _committed_writers: set[str] = set()
 """Writers of this process that have committed a round; the newest commits may not tell."""
@@ -74,10 +78,6 @@ def positions_at(lake: LakeTables, round_number: int) -> dict[int, VbucketState]
             f"expected one for each of the {expected} vbuckets"
         )
     return states
-
-
-_CONFLICT: Final = "[DELTA_CONCURRENT_"
-"""How Delta's conditions for a lost race begin."""
 
 
 def append_round(
