@@ -136,6 +136,7 @@ def execute(airflow: Airflow, config: Path) -> tuple[int, str]:
     return ended.returncode, ended.stdout
 
 
+@pytest.mark.soak
 def test_dag_replicates_and_checks(
     airflow: Airflow, cluster: ProducerCluster, config: Path, tmp_path: Path
 ) -> None:
@@ -174,6 +175,7 @@ def claim_json(cluster: ProducerCluster, key: bytes, value: bytes) -> None:
         cluster.bucket.write(key, store)
 
 
+@pytest.mark.soak
 def test_violation_fails_the_dag_with_its_exit_code(
     airflow: Airflow, cluster: ProducerCluster, config: Path
 ) -> None:

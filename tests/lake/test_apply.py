@@ -376,6 +376,7 @@ def test_a_commit_that_reported_failure_through_the_bridge_is_read_back(
     assert replica_status(lake, DOCS).applied == made
 
 
+@pytest.mark.soak
 def test_the_index_stands_in_for_a_cleaned_history(new_lake: NewLake, tmp_path: Path) -> None:
     lake = new_lake(2)
     model = LogModel(lake, 61)
@@ -395,6 +396,7 @@ def test_the_index_stands_in_for_a_cleaned_history(new_lake: NewLake, tmp_path: 
     assert plan.from_round == made.to_round
 
 
+@pytest.mark.soak
 def test_a_rollback_of_published_rows_is_refused(new_lake: NewLake) -> None:
     lake = new_lake(1)
     model = LogModel(lake, 71)
@@ -408,6 +410,7 @@ def test_a_rollback_of_published_rows_is_refused(new_lake: NewLake) -> None:
     assert assert_every_version_exact(lake, model) == 1
 
 
+@pytest.mark.soak
 def test_a_dead_branch_is_never_published(new_lake: NewLake) -> None:
     lake = new_lake(1)
     model = LogModel(lake, 81)

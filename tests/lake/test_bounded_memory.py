@@ -146,6 +146,7 @@ def _end_tree(pid: int) -> None:
         pass
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.timeout(int(RUN_SECONDS) + 300)
 def test_a_large_backfill_keeps_to_the_formula(tmp_path: Path, spark: "SparkSession") -> None:

@@ -261,6 +261,7 @@ def test_a_node_lost_while_its_rows_flow_is_never_called_caught_up(
     require_no_row_twice(lake)
 
 
+@pytest.mark.soak
 def test_a_continuous_run_follows_the_bucket_and_stops_when_asked(
     spark: "SparkSession", cluster: ProducerCluster, tmp_path: Path
 ) -> None:
@@ -282,6 +283,7 @@ def test_a_continuous_run_follows_the_bucket_and_stops_when_asked(
     require_exact(opened(spark, settings), cluster)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("change", "error"), [({"bucket": "none"}, BucketError), ({}, AuthenticationError)]
 )
@@ -300,6 +302,7 @@ def test_wrong_password_and_unknown_bucket(
     assert not (tmp_path / "lake" / "changes").exists()
 
 
+@pytest.mark.soak
 def test_another_bucket_in_the_same_lake_is_refused(
     spark: "SparkSession", cluster: ProducerCluster, tmp_path: Path
 ) -> None:
@@ -313,6 +316,7 @@ def test_another_bucket_in_the_same_lake_is_refused(
         run(settings_for(other, tmp_path), once=True, spark=spark)
 
 
+@pytest.mark.soak
 def test_a_second_driver_is_refused_at_once_by_the_lock(
     spark: "SparkSession", cluster: ProducerCluster, tmp_path: Path
 ) -> None:
@@ -331,6 +335,7 @@ def test_a_second_driver_is_refused_at_once_by_the_lock(
     assert '"pid"' in errors[0]
 
 
+@pytest.mark.soak
 def test_a_second_driver_without_the_lock_is_fenced(
     spark: "SparkSession", cluster: ProducerCluster, tmp_path: Path
 ) -> None:
@@ -350,6 +355,7 @@ def test_a_second_driver_without_the_lock_is_fenced(
     require_exact(lake, cluster)
 
 
+@pytest.mark.soak
 def test_an_apply_planned_before_another_drivers_is_never_published(
     spark: "SparkSession",
     cluster: ProducerCluster,
@@ -376,6 +382,7 @@ def test_an_apply_planned_before_another_drivers_is_never_published(
     require_exact(lake, cluster)
 
 
+@pytest.mark.soak
 def test_format_dcp_reads_a_bucket(
     spark: "SparkSession", cluster: ProducerCluster, tmp_path: Path
 ) -> None:
@@ -390,6 +397,7 @@ def test_format_dcp_reads_a_bucket(
         reader.option("sedes", "x").load()
 
 
+@pytest.mark.soak
 def test_two_drivers_that_alternate_are_told_apart(
     spark: "SparkSession", cluster: ProducerCluster, tmp_path: Path
 ) -> None:
