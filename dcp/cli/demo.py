@@ -89,7 +89,7 @@ def _settings(folder: Path, producer: DemoProducer) -> "Settings":
         f'\n[lake]\nroot = "{folder / "lake"}"\n'
         '\n[spark]\nmaster = "local[2]"\n'
         "\n[spark.conf]\n"
-        "# The demo ends before the JVM's optimising compiler would pay; it took half of the time.\n"
+        "# The demo ends before the JVM's optimising compiler pays; it took half of the time.\n"
         f'"spark.driver.extraJavaOptions" = "{_QUICK_START}"\n'
     )
     os.environ["DCPLAKE_PASSWORD"] = producer.password

@@ -261,7 +261,6 @@ def test_a_node_lost_while_its_rows_flow_is_never_called_caught_up(
     require_no_row_twice(lake)
 
 
-@pytest.mark.soak
 def test_a_continuous_run_follows_the_bucket_and_stops_when_asked(
     spark: "SparkSession", cluster: ProducerCluster, tmp_path: Path
 ) -> None:
@@ -283,7 +282,6 @@ def test_a_continuous_run_follows_the_bucket_and_stops_when_asked(
     require_exact(opened(spark, settings), cluster)
 
 
-@pytest.mark.soak
 @pytest.mark.parametrize(
     ("change", "error"), [({"bucket": "none"}, BucketError), ({}, AuthenticationError)]
 )
@@ -302,7 +300,6 @@ def test_wrong_password_and_unknown_bucket(
     assert not (tmp_path / "lake" / "changes").exists()
 
 
-@pytest.mark.soak
 def test_another_bucket_in_the_same_lake_is_refused(
     spark: "SparkSession", cluster: ProducerCluster, tmp_path: Path
 ) -> None:
@@ -316,7 +313,6 @@ def test_another_bucket_in_the_same_lake_is_refused(
         run(settings_for(other, tmp_path), once=True, spark=spark)
 
 
-@pytest.mark.soak
 def test_a_second_driver_is_refused_at_once_by_the_lock(
     spark: "SparkSession", cluster: ProducerCluster, tmp_path: Path
 ) -> None:
