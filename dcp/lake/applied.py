@@ -11,19 +11,24 @@ import pyarrow as pa
 
 from dcp.lake.history import WHOLE, WINDOW, Commit, history
 from dcp.lake.lineage import Lineage
-from dcp.lake.schema import CHANGES
+from dcp.lake.schema import APPLIED, CHANGES
 from dcp.lake.sql import string_list
 from dcp.lake.tables import LakeTables, ReplicaTable
 
 
 @dataclass(frozen=True, slots=True)
 class AppliedVersion:
-    """A version of a replica table that holds the state of ``to_round``."""
+    """A version of a replica table that holds the state of ``to_round``.
+
+    What it lacks of a later round is in the log from ``log_from_round`` on: that is ``to_round``,
+    or the oldest round with a row that still waited for its snapshot's end then.
+    """
 
     table: str
     version: int
     from_round: int
     to_round: int
+    log_from_round: int
     inserted: int = field(default=0, compare=False)
     updated: int = field(default=0, compare=False)
     deleted: int = field(default=0, compare=False)
@@ -93,8 +98,9 @@ def applied_of(table: str, commit: Commit) -> AppliedVersion:
         int(commit.metrics.get(name, "0") or 0)
         for name in ("numTargetRowsInserted", "numTargetRowsUpdated", "numTargetRowsDeleted")
     ]
+    ours = commit.ours
     return AppliedVersion(
-        table, commit.version, int(commit.ours["from"]), int(commit.ours["to"]), *counts
+        table, commit.version, int(ours["from"]), int(ours["to"]), int(ours["log_from"]), *counts
     )
 
 
@@ -126,9 +132,11 @@ def _recent(lake: LakeTables, table: str) -> list[AppliedVersion]:
             found.append(applied_of(table, commit))
         elif commit.restored is not None and lineage.defect(commit.version) is None:
             origin = lineage.commit(lineage.origin(commit.version))
-            to_round = int(origin.ours["to"]) if origin else 0
-            if origin or lineage.is_whole:
-                found.append(AppliedVersion(table, commit.version, to_round, to_round))
+            if origin:
+                at, log_from = int(origin.ours["to"]), int(origin.ours["log_from"])
+                found.append(AppliedVersion(table, commit.version, at, at, log_from))
+            elif lineage.is_whole:
+                found.append(AppliedVersion(table, commit.version, 0, 0, 0))
     return found
 
 
@@ -142,10 +150,7 @@ def indexed_applied(
         f"AND applied.table IN ({string_list(tables)}) "
         "ORDER BY round, version"
     ).collect()
-    return [
-        AppliedVersion(row["table"], row["version"], row["from_round"], row["to_round"])
-        for row in rows
-    ]
+    return [AppliedVersion(*(row[name] for name in APPLIED.names)) for row in rows]
 
 
 def applied_to_batch(applied: Iterable[AppliedVersion], round_number: int) -> pa.RecordBatch:
@@ -154,12 +159,7 @@ def applied_to_batch(applied: Iterable[AppliedVersion], round_number: int) -> pa
         {
             "round": round_number,
             "kind": "applied",
-            "applied": {
-                "table": each.table,
-                "version": each.version,
-                "from_round": each.from_round,
-                "to_round": each.to_round,
-            },
+            "applied": {name: getattr(each, name) for name in APPLIED.names},
         }
         for each in applied
     ]

@@ -24,8 +24,10 @@ from dcp.lake.apply_plan import (
     KEY_LITERALS,
     ApplyPlan,
     Fork,
-    PublishedRange,
+    Stretch,
+    Winner,
     first_round_to_read,
+    log_from_round,
     published_ranges,
 )
 from dcp.lake.apply_sql import merge_sql, winners_sql
@@ -60,32 +62,26 @@ def plan_apply(
     """
     status = replica_status(lake, replica)
     status.lineage.refuse_defect(replica.name, lake.table_sql(replica.name))
-    ranges, first_round = ranges_to_publish(lake, status, to_round)
-    if not ranges:
+    stretch = stretch_to_publish(lake, status, to_round)
+    if stretch is None:
         return None
-    keys = _changed_keys(lake, replica, ranges, (first_round, to_round), key_literals + 1)
-    if not keys and to_round - status.round < EMPTY_ROUNDS:
+    winners = _winners(lake, replica, stretch, key_literals + 1)
+    if not winners and to_round - status.round < EMPTY_ROUNDS:
         return None
-    is_many = len(keys) > key_literals
     return ApplyPlan(
         table=replica.name,
         collection_id=replica.collection_id,
         from_round=status.round,
-        to_round=to_round,
-        first_round=first_round,
-        ranges=ranges,
-        keys=None if is_many else tuple(keys),
+        stretch=stretch,
+        winners=None if len(winners) > key_literals else winners,
         base_version=status.version,
         since_version=status.since_version,
-        largest_bytes=_largest_document_bytes(lake, first_round, to_round),
-        each_key_once=is_many and _is_each_key_once(lake, replica, ranges, (first_round, to_round)),
+        largest_bytes=_largest_document_bytes(lake, stretch),
     )
 
 
-def ranges_to_publish(
-    lake: LakeTables, status: ReplicaStatus, to_round: int
-) -> tuple[tuple[PublishedRange, ...], int]:
-    """Return what brings a replica to ``to_round``, and the oldest round that can hold a row of it.
+def stretch_to_publish(lake: LakeTables, status: ReplicaStatus, to_round: int) -> Stretch | None:
+    """Return the stretch of the log that brings a replica to ``to_round``; None if there is none.
 
     Rows that waited when the replica was last applied count: their snapshot may have ended since.
 
@@ -94,11 +90,14 @@ def ranges_to_publish(
 
     """
     if status.round >= to_round:
-        return (), to_round
+        return None
     before = positions_at(lake, status.round)
     after = positions_at(lake, to_round)
     ranges = published_ranges(before, after, _forks(lake, after, to_round), status.round)
-    return ranges, first_round_to_read(before, ranges, status.round)
+    if not ranges:
+        return None
+    first_round = first_round_to_read(before, ranges, status.round)
+    return Stretch(ranges, first_round, to_round, log_from_round(after, to_round))
 
 
 def run_apply(lake: LakeTables, plan: ApplyPlan, writer_id: str) -> AppliedVersion:
@@ -153,6 +152,7 @@ def _merge(
         "table": plan.table,
         "from": plan.from_round,
         "to": plan.to_round,
+        "log_from": plan.stretch.log_from_round,
         "base": base_version,
         "writer": writer_id,
     }
@@ -185,36 +185,32 @@ def _forks(lake: LakeTables, states: Mapping[int, VbucketState], to_round: int) 
     return [Fork(row["vbucket"], row["epoch"], int(row["seqno"])) for row in rows]
 
 
-def _changed_keys(
-    lake: LakeTables,
-    replica: ReplicaTable,
-    ranges: tuple[PublishedRange, ...],
-    rounds: tuple[int, int],
-    most: int,
-) -> list[str]:
-    winners = winners_sql(lake.changes_sql, replica.collection_id, ranges, *rounds)
-    table = lake.spark.sql(f"SELECT key FROM ({winners}) LIMIT {most}").toArrow()
-    keys: list[str] = table.column("key").to_pylist()
-    return sorted(keys)
+def _winners(
+    lake: LakeTables, replica: ReplicaTable, stretch: Stretch, most: int
+) -> tuple[Winner, ...]:
+    """Return up to ``most`` rows to publish, one for each changed key, in the order of their keys.
+
+    Reads narrow columns only.
+    """
+    winners = winners_sql(lake.changes_sql, replica.collection_id, stretch)
+    rows = (
+        lake.spark.sql(f"SELECT vbucket, key, newest.* FROM ({winners}) LIMIT {most}")
+        .toArrow()
+        .to_pylist()
+    )
+    found = (
+        Winner(row["key"], row["round"], row["vbucket"], row["epoch"], int(row["seqno"]))
+        for row in rows
+    )
+    return tuple(sorted(found, key=lambda winner: (winner.vbucket, winner.key)))
 
 
-def _is_each_key_once(
-    lake: LakeTables,
-    replica: ReplicaTable,
-    ranges: tuple[PublishedRange, ...],
-    rounds: tuple[int, int],
-) -> bool:
-    """Whether no key has two rows to publish; reads narrow columns only."""
-    winners = winners_sql(lake.changes_sql, replica.collection_id, ranges, *rounds)
-    return not lake.spark.sql(f"SELECT 1 FROM ({winners}) WHERE rows > 1 LIMIT 1").collect()
-
-
-def _largest_document_bytes(lake: LakeTables, first_round: int, to_round: int) -> int:
+def _largest_document_bytes(lake: LakeTables, stretch: Stretch) -> int:
     """Return what the rounds' status rows tell; the largest there can be where one does not."""
     row = lake.spark.sql(
         "SELECT max(coalesce(CAST(get_json_object(detail, '$.largest_bytes') AS BIGINT), "
         f"{DOCUMENT_BYTES})) FROM {lake.changes_sql} "
-        f"WHERE kind = 'status' AND round BETWEEN {int(first_round)} AND {int(to_round)}"
+        f"WHERE kind = 'status' AND round BETWEEN {stretch.first_round} AND {stretch.to_round}"
     ).collect()[0]
     return DOCUMENT_BYTES if row[0] is None else int(row[0])
 

@@ -43,46 +43,70 @@ class PublishedRange:
 
 
 @dataclass(frozen=True, slots=True)
-class ApplyPlan:
-    """One MERGE: which rounds of the log it reads, and what it publishes into which table.
+class Stretch:
+    """Where in the log the rows of an apply are: from ``first_round`` to ``to_round``.
 
-    ``keys`` are the changed keys, none at all if the table is only moved on, or None when they are
-    too many to be named; ``base_version`` is
-    the version of the table that the plan was made on, and ``since_version`` the one that put it
-    where it stands (an apply, or a RESTORE: the fence counts it); ``largest_bytes`` is the size of
-    the largest document that the rounds it reads can hold. ``each_key_once`` says that no key has a
-    second row to publish, as after a first backfill: then nothing has to be picked.
+    ``log_from_round`` is what `dcp.lake.applied.AppliedVersion` means by it.
+    """
+
+    ranges: tuple[PublishedRange, ...]
+    first_round: int
+    to_round: int
+    log_from_round: int
+
+
+@dataclass(frozen=True, slots=True)
+class Winner:
+    """The newest row to publish of one key: where it is in the log."""
+
+    key: str
+    round: int
+    vbucket: int
+    epoch: int
+    seqno: int
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyPlan:
+    """One MERGE: which stretch of the log it reads, and what it publishes into which table.
+
+    ``winners`` are the rows to publish, none at all if the table is only moved on, or None when
+    they are too many to be named. ``base_version`` is the version of the table that the plan was
+    made on, and ``since_version`` the one that put it where it stands (an apply, or a RESTORE: the
+    fence counts it). ``largest_bytes`` is the size of the largest document in the stretch.
     """
 
     table: str
     collection_id: int
     from_round: int
-    to_round: int
-    first_round: int
-    ranges: tuple[PublishedRange, ...]
-    keys: tuple[str, ...] | None = field(repr=False)
+    stretch: Stretch
+    winners: tuple[Winner, ...] | None = field(repr=False)
     base_version: int
     since_version: int
     largest_bytes: int = DOCUMENT_BYTES
-    each_key_once: bool = False
+
+    @property
+    def to_round(self) -> int:
+        """The round that the table holds afterwards."""
+        return self.stretch.to_round
 
     @property
     def vbuckets(self) -> tuple[int, ...]:
         """The vbuckets that it touches, in order."""
-        return tuple(sorted({each.vbucket for each in self.ranges}))
+        return tuple(sorted({each.vbucket for each in self.winners or self.stretch.ranges}))
 
     @property
     def method(self) -> str:
         """How rows find their target: ``key literals`` or ``hash join``."""
-        return "hash join" if self.keys is None else "key literals"
+        return "hash join" if self.winners is None else "key literals"
 
     def __str__(self) -> str:
         """Say in one line what it does."""
-        count = "many" if self.keys is None else str(len(self.keys))
+        count = "many" if self.winners is None else str(len(self.winners))
         return (
             f"apply {self.table}: round {self.from_round} -> {self.to_round}, {count} changed keys "
             f"in {len(self.vbuckets)} vbuckets, by {self.method}, reading changes from round "
-            f"{self.first_round}"
+            f"{self.stretch.first_round}"
         )
 
     def to_json(self) -> dict[str, object]:
@@ -91,9 +115,9 @@ class ApplyPlan:
             "table": self.table,
             "from_round": self.from_round,
             "to_round": self.to_round,
-            "first_round": self.first_round,
+            "first_round": self.stretch.first_round,
             "vbuckets": list(self.vbuckets),
-            "changed_keys": None if self.keys is None else len(self.keys),
+            "changed_keys": None if self.winners is None else len(self.winners),
             "method": self.method,
             "base_version": self.base_version,
         }
@@ -157,6 +181,12 @@ def first_round_to_read(
         if (state := before.get(each.vbucket)) is not None and state.first_pending_round
     ]
     return min([from_round + 1, *pending])
+
+
+def log_from_round(after: Mapping[int, VbucketState], to_round: int) -> int:
+    """Return the oldest round that a reader of the log needs on top of a table at ``to_round``."""
+    pending = [state.first_pending_round for state in after.values() if state.first_pending_round]
+    return min([to_round, *pending])
 
 
 def _refuse_undo(old: VbucketState, new: VbucketState, forks: Iterable[Fork]) -> None:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from dcp.lake.applied import replica_status
-from dcp.lake.apply import ranges_to_publish
+from dcp.lake.apply import stretch_to_publish
 from dcp.lake.apply_sql import published_sql
 from dcp.lake.changes import newest_round
 from dcp.lake.history import WHOLE, WINDOW, Commit, history, reaches_creation
@@ -48,12 +48,10 @@ def pending_of(lake: LakeTables, replica: ReplicaTable, now: datetime | None = N
     """
     newest_commits = history(lake.spark, lake.changes_sql)
     to_round = newest_round(lake, newest_commits)
-    ranges, first_round = ranges_to_publish(lake, replica_status(lake, replica), to_round)
-    if not ranges:
+    stretch = stretch_to_publish(lake, replica_status(lake, replica), to_round)
+    if stretch is None:
         return Pending(0, 0, 0.0)
-    published = published_sql(
-        lake.changes_sql, replica.collection_id, ranges, first_round, to_round
-    )
+    published = published_sql(lake.changes_sql, replica.collection_id, stretch)
     row = lake.spark.sql(f"SELECT count(*) AS rows, min(c.round) AS first {published}").collect()[0]
     if not row["rows"]:
         return Pending(0, 0, 0.0)

@@ -62,6 +62,7 @@ APPLIED: Final = pa.struct(
         ("version", pa.int64()),
         ("from_round", pa.int64()),
         ("to_round", pa.int64()),
+        ("log_from_round", pa.int64()),  # what this version lacks is in the log from here on
     ]
 )
 

@@ -64,7 +64,7 @@ def pending_changes_sql(changes_sql: str, replicas: Sequence[ReplicaTable]) -> s
     """Return the live rows that are in the log and not yet in their replica table.
 
     ``state`` is ``complete`` where an apply may publish the row, ``incomplete`` where it waits for
-    its snapshot's end.
+    its snapshot's end. A table that is not in the log's index of applies counts as empty.
     """
     branches = [
         f"""
@@ -72,7 +72,10 @@ SELECT {string(replica.name)} AS table, c.round, c.kind,
   CASE WHEN c.seqno <= b.high THEN 'complete' ELSE 'incomplete' END AS state,
   c.vbucket, c.epoch, c.key, c.key_bytes, c.seqno, c.vb_uuid, c.cas, c.rev, c.flags, c.expiry,
   c.datatype, c.xattrs, c.value
-{_unapplied_rows(changes_sql, replica)}"""
+{_live_rows(changes_sql, replica)} AND NOT EXISTS (
+    SELECT 1 FROM {changes_sql} p
+    WHERE p.kind = 'position' AND p.round = {_newest_apply(changes_sql, replica, "to_round")}
+      AND p.vbucket = c.vbucket AND p.epoch >= c.epoch AND p.position.complete_seqno >= c.seqno)"""
         for replica in replicas
     ]
     return "\nUNION ALL".join(branches)
@@ -81,9 +84,9 @@ SELECT {string(replica.name)} AS table, c.round, c.kind,
 def docs_live_sql(table_sql: str, changes_sql: str, replica: ReplicaTable) -> str:
     """Return the replica overlaid with the complete changes that are not applied yet.
 
-    The base round is that of the newest row in the log's index of applies. Where that is behind the
-    table, the overlay holds changes that the table has already; they are the newest of their
-    keys, so the result is the same.
+    The overlay starts at the ``log_from_round`` of the newest row in the log's index of applies.
+    It can hold changes that the table has already, of a version that is not listed yet or of a
+    round with rows that waited; they are the newest of their keys, so the result is the same.
 
     The log is named before the table, and a query takes its versions in that order: an apply that
     lands between the two makes the index seem behind, which does no harm. The other way round, an
@@ -100,7 +103,7 @@ def docs_live_sql(table_sql: str, changes_sql: str, replica: ReplicaTable) -> st
     overlay = f"""
 SELECT c.vbucket, c.key, max_by(c.kind, c.seqno) AS kind,
   max_by(named_struct({row}), c.seqno) AS newest
-{_unapplied_rows(changes_sql, replica)} AND c.seqno <= b.high
+{_live_rows(changes_sql, replica)} AND c.seqno <= b.high
 GROUP BY c.vbucket, c.key"""
     newest = ", ".join(f"newest.{quoted(name)} AS {quoted(name)}" for name in REPLICA.names)
     return f"""
@@ -128,30 +131,32 @@ def _newest_round(changes_sql: str) -> str:
     return f"(SELECT max(round) FROM {changes_sql} WHERE kind = 'position')"
 
 
-def _unapplied_rows(changes_sql: str, replica: ReplicaTable) -> str:
-    """Return FROM … WHERE … for live document rows above what the replica holds (c, bounds b)."""
-    applied_round = (
-        "(SELECT coalesce(max_by(applied.to_round, struct(round, applied.version)), 0) "
+def _newest_apply(changes_sql: str, replica: ReplicaTable, field: str) -> str:
+    """Return a field of the newest row in the log's index of applies; 0 before the first."""
+    return (
+        f"(SELECT coalesce(max_by(applied.{field}, struct(round, applied.version)), 0) "
         f"FROM {changes_sql} "
         f"WHERE kind = 'applied' AND applied.table = {string(replica.name)})"
     )
-    newest_round = _newest_round(changes_sql)
-    first_round = (
-        "(SELECT min(coalesce(position.first_pending_round, round + 1)) "
-        f"FROM {changes_sql} WHERE kind = 'position' AND round = {applied_round})"
-    )
+
+
+def _live_rows(changes_sql: str, replica: ReplicaTable) -> str:
+    """Return FROM … WHERE … for the live document rows (c) that the replica can lack.
+
+    Only scalar subqueries let a reader skip the older files, and each costs a look at the table's
+    file list: so there is one, for the round to begin at, and the bounds of the vbuckets (b) come
+    from the same rounds. A fork of an earlier round kills rows of still earlier ones only.
+    """
+    log_from_round = _newest_apply(changes_sql, replica, "log_from_round")
     return f"""
 FROM {changes_sql} c
-JOIN (SELECT vbucket, coalesce(max(CASE WHEN is_applied THEN complete_seqno END), 0) AS low,
-        max(CASE WHEN is_newest THEN complete_seqno END) AS high
-      FROM (SELECT vbucket, position.complete_seqno,
-              round = {applied_round} AS is_applied, round = {newest_round} AS is_newest
-            FROM {changes_sql}
-            WHERE kind = 'position' AND round IN ({applied_round}, {newest_round}))
+JOIN (SELECT vbucket,
+        max_by(position.complete_seqno, round) FILTER (WHERE kind = 'position') AS high,
+        collect_list(struct(epoch, seqno)) FILTER (WHERE kind = 'rollback') AS forks
+      FROM {changes_sql}
+      WHERE (kind = 'position' OR kind = 'rollback' AND seqno IS NOT NULL)
+        AND round >= {log_from_round}
       GROUP BY vbucket) b
-  ON c.vbucket = b.vbucket AND c.seqno > b.low
-LEFT ANTI JOIN (SELECT vbucket, epoch, seqno FROM {changes_sql}
-                WHERE kind = 'rollback' AND seqno IS NOT NULL) f
-  ON f.vbucket = c.vbucket AND f.epoch > c.epoch AND c.seqno > f.seqno
+  ON c.vbucket = b.vbucket AND NOT exists(b.forks, f -> f.epoch > c.epoch AND c.seqno > f.seqno)
 WHERE c.kind IN ({ITEM_KINDS_SQL}) AND c.collection_id = {replica.collection_id}
-  AND c.round >= coalesce({first_round}, 1)"""
+  AND c.round >= {log_from_round}"""

@@ -11,8 +11,11 @@ from dcp.lake.apply_plan import (
     ApplyPlan,
     Fork,
     PublishedRange,
+    Stretch,
+    Winner,
     first_round_to_read,
     live_up_to,
+    log_from_round,
     published_ranges,
 )
 from dcp.lake.vbucket_state import VbucketState
@@ -44,6 +47,7 @@ def test_only_vbuckets_that_moved_and_can_have_rows_are_touched() -> None:
     assert ranges == (PublishedRange(1, 0, 10, 20), PublishedRange(3, 0, 10, 20))
     assert first_round_to_read(before, ranges, 5) == 2
     assert first_round_to_read(before, ranges[:1], 5) == 6
+    assert (log_from_round(before, 5), log_from_round(after, 9)) == (2, 9)
 
 
 def test_from_nothing() -> None:
@@ -86,10 +90,11 @@ def test_what_cannot_be_applied_is_refused(
 
 
 def test_a_plan_prints_what_it_does_and_not_its_keys() -> None:
-    plan = ApplyPlan("docs", 0, 3, 9, 2, (PublishedRange(4, 0, 1, 2),), ("secret",), 7, 5)
+    stretch = Stretch((PublishedRange(4, 0, 1, 2),), 2, 9, 9)
+    plan = ApplyPlan("docs", 0, 3, stretch, (Winner("secret", 9, 4, 0, 2),), 7, 5)
     assert str(plan) == (
         "apply docs: round 3 -> 9, 1 changed keys in 1 vbuckets, by key literals, "
         "reading changes from round 2"
     )
     assert "secret" not in repr(plan) + str(plan.to_json())
-    assert replace(plan, keys=None).to_json()["method"] == "hash join"
+    assert replace(plan, winners=None).to_json()["method"] == "hash join"
