@@ -20,7 +20,7 @@ from tests.lake.conftest import NewLake
 from tests.lake.log_model import LogModel, apply_pending, read_documents
 from tests.seeds import seeds
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 HIGH = {0: 2**63 - 3, 1: 2**64 - 500}
 """First seqnos that cross the signed range."""
@@ -50,7 +50,7 @@ def test_every_version_and_docs_live_are_exact(new_lake: NewLake, seed: int) -> 
     model = LogModel(lake, seed, first_seqnos=HIGH)
     register_views(lake)
     choice = random.Random(seed)
-    for _ in range(8):
+    for _ in range(6):
         index = unindexed_applied(lake, [DOCS]) if choice.random() < 0.7 else ()
         model.commit(model.next_round(applied=index))
         live = model.documents_at(model.complete[model.round])
@@ -376,7 +376,6 @@ def test_a_commit_that_reported_failure_through_the_bridge_is_read_back(
     assert replica_status(lake, DOCS).applied == made
 
 
-@pytest.mark.soak
 def test_the_index_stands_in_for_a_cleaned_history(new_lake: NewLake, tmp_path: Path) -> None:
     lake = new_lake(2)
     model = LogModel(lake, 61)
@@ -396,7 +395,6 @@ def test_the_index_stands_in_for_a_cleaned_history(new_lake: NewLake, tmp_path: 
     assert plan.from_round == made.to_round
 
 
-@pytest.mark.soak
 def test_a_rollback_of_published_rows_is_refused(new_lake: NewLake) -> None:
     lake = new_lake(1)
     model = LogModel(lake, 71)
@@ -404,13 +402,14 @@ def test_a_rollback_of_published_rows_is_refused(new_lake: NewLake) -> None:
     model.write_snapshot(vb, 5)
     model.commit(model.next_round(model.read(vb, 5, 1)))
     apply_pending(lake, [DOCS], 1, "w")
+    published = model.documents_at(model.complete[1])
     roll_back(model, vb.items[1].seqno, round_number=2)
     with pytest.raises(LakeError, match=r"below the published seqno .* not yet supported"):
         plan_apply(lake, DOCS, 2)
-    assert assert_every_version_exact(lake, model) == 1
+    assert replica_status(lake, DOCS).round == 1
+    assert read_documents(lake, f"SELECT * FROM {lake.table_sql('docs')}") == published
 
 
-@pytest.mark.soak
 def test_a_dead_branch_is_never_published(new_lake: NewLake) -> None:
     lake = new_lake(1)
     model = LogModel(lake, 81)
