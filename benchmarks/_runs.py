@@ -10,6 +10,7 @@ from benchmarks._producer import PASSWORD, USER, BenchProducer
 from dcp.lake.applied import AppliedVersion
 from dcp.lake.observer import Observer
 from dcp.lake.plan import RoundPlan
+from dcp.lake.progress import RoundProgress
 from dcp.lake.round import RoundReport
 from dcp.lake.session import build_session
 from dcp.lake.settings import LakeSettings, RoundSettings, Settings, SourceSettings
@@ -55,7 +56,7 @@ class StepTimes(Observer):
         self.frame_bytes = 0
         self.applied_version: AppliedVersion | None = None
 
-    def planned(self, plan: RoundPlan) -> None:
+    def planned(self, plan: RoundPlan, progress: RoundProgress | None) -> None:
         """Note the time since the last step."""
         self.plan_seconds.append(self._lap())
 

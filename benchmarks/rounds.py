@@ -21,7 +21,6 @@ from benchmarks._producer import BenchProducer, producer
 from benchmarks._runs import StepTimes, session, settings_for
 from dcp.lake.applied import AppliedVersion
 from dcp.lake.history import history
-from dcp.lake.plan import RoundPlan
 from dcp.lake.round import RoundReport
 from dcp.lake.run import run
 from dcp.lake.settings import Settings
@@ -49,9 +48,6 @@ class RoundTimes(StepTimes):
         self._spark = spark
         self._read_before = 0
         self.apply_bytes = 0
-
-    def planned(self, plan: RoundPlan) -> None:
-        super().planned(plan)
 
     def committed(self, report: RoundReport) -> None:
         super().committed(report)

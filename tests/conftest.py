@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
+from tests.quick_spark import QUICK_CONF
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -39,15 +41,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
         master="local[2]",
         driver_memory="1500m",
         log_file=folder / "spark.log",
-        extra={
-            "spark.sql.warehouse.dir": str(folder / "warehouse"),
-            # The tests are many short statements on few rows: compile little, and quickly.
-            "spark.sql.codegen.wholeStage": "false",
-            # C1 alone gets a code cache of 48 MB; Spark fills it, then compiles in circles.
-            "spark.driver.extraJavaOptions": (
-                "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=400m"
-            ),
-        },
+        extra=QUICK_CONF | {"spark.sql.warehouse.dir": str(folder / "warehouse")},
     )
     yield session
     session.stop()

@@ -12,6 +12,7 @@ from dcp.cli.output import say, say_json
 from dcp.lake.applied import AppliedVersion
 from dcp.lake.observer import NEXT_ROUND, Observer
 from dcp.lake.plan import Idle, RoundPlan
+from dcp.lake.progress import RoundProgress
 from dcp.lake.round import RoundReport
 
 _TICK_SECONDS: Final = 0.5
@@ -63,9 +64,10 @@ class PlainObserver(Observer):
 
 
 class BarObserver(PlainObserver):
-    """The same lines, and while a round is under way one with its backlog and its time.
+    """The same lines, and while a round is under way a bar of the seqnos that it has read.
 
-    What a round brings is known when it is durable, all at once; so there is no bar to fill.
+    Where the tasks are on other machines, nothing is known until the round is durable: then the
+    line tells the backlog and the time.
     """
 
     def __init__(self) -> None:
@@ -73,35 +75,40 @@ class BarObserver(PlainObserver):
         self._stop = Event()
         self._ticker: Thread | None = None
 
-    def planned(self, plan: RoundPlan) -> None:
+    def planned(self, plan: RoundPlan, progress: RoundProgress | None) -> None:
         """Show the round under way."""
         backlog = sum(task.backlog for task in plan.tasks)
-        line = tqdm(
-            desc=f"round {plan.round}: {len(plan.streams)} vbuckets, {backlog:,} seqnos behind",
-            bar_format="{desc}, {elapsed}",
+        title = f"round {plan.round}: {len(plan.streams)} vbuckets, {backlog:,} seqnos behind"
+        bar = tqdm(
+            desc=title if progress is None else f"round {plan.round}",
+            total=backlog,
+            unit=" seqnos",
+            bar_format="{desc}, {elapsed}" if progress is None else None,
             leave=False,
         )
         self._stop = Event()
-        self._ticker = Thread(target=_tick, args=(line, self._stop), daemon=True)
+        self._ticker = Thread(target=_tick, args=(bar, progress, self._stop), daemon=True)
         self._ticker.start()
 
     def committed(self, report: RoundReport) -> None:
-        """Take the line away and print what the round brought."""
+        """Take the bar away and print what the round brought."""
         self.ended()
         super().committed(report)
 
     def ended(self) -> None:
-        """Take the line away, also where the round failed."""
+        """Take the bar away, also where the round failed."""
         self._stop.set()
         if self._ticker is not None:
             self._ticker.join()
             self._ticker = None
 
 
-def _tick(line: "tqdm[None]", stop: Event) -> None:
+def _tick(bar: "tqdm[None]", progress: RoundProgress | None, stop: Event) -> None:
     while not stop.wait(_TICK_SECONDS):
-        line.refresh()
-    line.close()
+        if progress is not None:
+            bar.n = min(progress.seqnos(), bar.total or 0)  # writes go on meanwhile
+        bar.refresh()
+    bar.close()
 
 
 def observer_for_people() -> PlainObserver:
@@ -112,7 +119,7 @@ def observer_for_people() -> PlainObserver:
 class JsonObserver(Observer):
     """Prints one JSON object per step."""
 
-    def planned(self, plan: RoundPlan) -> None:
+    def planned(self, plan: RoundPlan, progress: RoundProgress | None) -> None:
         """Print the plan."""
         say_json({"event": "planned", **plan.to_json()})
 

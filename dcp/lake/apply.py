@@ -26,13 +26,12 @@ from dcp.lake.apply_plan import (
     Fork,
     Stretch,
     Winner,
-    first_round_to_read,
-    log_from_round,
+    oldest_pending_round,
     published_ranges,
 )
 from dcp.lake.apply_sql import merge_sql, winners_sql
-from dcp.lake.changes import positions_at
-from dcp.lake.memory import DOCUMENT_BYTES, reader_settings
+from dcp.lake.memory import reader_settings
+from dcp.lake.round_record import largest_document_bytes, round_records
 from dcp.lake.sql import integer_list
 from dcp.lake.stop_points import reached
 from dcp.lake.tables import LakeTables, ReplicaTable
@@ -76,7 +75,7 @@ def plan_apply(
         winners=None if len(winners) > key_literals else winners,
         base_version=status.version,
         since_version=status.since_version,
-        largest_bytes=_largest_document_bytes(lake, stretch),
+        largest_bytes=largest_document_bytes(lake, stretch.first_round, to_round),
     )
 
 
@@ -91,13 +90,18 @@ def stretch_to_publish(lake: LakeTables, status: ReplicaStatus, to_round: int) -
     """
     if status.round >= to_round:
         return None
-    before = positions_at(lake, status.round)
-    after = positions_at(lake, to_round)
+    records = round_records(lake, (status.round, to_round))
+    before, after = records[status.round].states, records[to_round].states
     ranges = published_ranges(before, after, _forks(lake, after, to_round), status.round)
     if not ranges:
         return None
-    first_round = first_round_to_read(before, ranges, status.round)
-    return Stretch(ranges, first_round, to_round, log_from_round(after, to_round))
+    touched = (before[each.vbucket] for each in ranges if each.vbucket in before)
+    return Stretch(
+        ranges,
+        first_round=oldest_pending_round(touched, status.round + 1),
+        to_round=to_round,
+        log_from_round=oldest_pending_round(after.values(), to_round),
+    )
 
 
 def run_apply(lake: LakeTables, plan: ApplyPlan, writer_id: str) -> AppliedVersion:
@@ -188,7 +192,7 @@ def _forks(lake: LakeTables, states: Mapping[int, VbucketState], to_round: int) 
 def _winners(
     lake: LakeTables, replica: ReplicaTable, stretch: Stretch, most: int
 ) -> tuple[Winner, ...]:
-    """Return up to ``most`` rows to publish, one for each changed key, in the order of their keys.
+    """Return up to ``most`` rows to publish, one for each changed key, by vbucket and key.
 
     Reads narrow columns only.
     """
@@ -203,16 +207,6 @@ def _winners(
         for row in rows
     )
     return tuple(sorted(found, key=lambda winner: (winner.vbucket, winner.key)))
-
-
-def _largest_document_bytes(lake: LakeTables, stretch: Stretch) -> int:
-    """Return what the rounds' status rows tell; the largest there can be where one does not."""
-    row = lake.spark.sql(
-        "SELECT max(coalesce(CAST(get_json_object(detail, '$.largest_bytes') AS BIGINT), "
-        f"{DOCUMENT_BYTES})) FROM {lake.changes_sql} "
-        f"WHERE kind = 'status' AND round BETWEEN {stretch.first_round} AND {stretch.to_round}"
-    ).collect()[0]
-    return DOCUMENT_BYTES if row[0] is None else int(row[0])
 
 
 def _read_back(

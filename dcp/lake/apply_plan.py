@@ -6,7 +6,7 @@ never published. An apply from round a to round b publishes, for each vbucket, t
 ``complete(a) < seqno <= complete(b)``; of each key the newest one.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -171,22 +171,13 @@ def live_up_to(epoch: int, newest_epoch: int, forks: Iterable[Fork]) -> int:
     return min(later, default=2**64 - 1)
 
 
-def first_round_to_read(
-    before: Mapping[int, VbucketState], ranges: Sequence[PublishedRange], from_round: int
-) -> int:
-    """Return the oldest round that can hold a row of ``ranges``: pending rows wait in the log."""
-    pending = [
-        state.first_pending_round
-        for each in ranges
-        if (state := before.get(each.vbucket)) is not None and state.first_pending_round
-    ]
-    return min([from_round + 1, *pending])
+def oldest_pending_round(states: Iterable[VbucketState], otherwise: int) -> int:
+    """Return the oldest round with a row that waits in one of these states, or an older one.
 
-
-def log_from_round(after: Mapping[int, VbucketState], to_round: int) -> int:
-    """Return the oldest round that a reader of the log needs on top of a table at ``to_round``."""
-    pending = [state.first_pending_round for state in after.values() if state.first_pending_round]
-    return min([to_round, *pending])
+    ``otherwise`` is the round from which on everything is asked for anyway.
+    """
+    pending = (state.first_pending_round for state in states)
+    return min([otherwise, *(number for number in pending if number)])
 
 
 def _refuse_undo(old: VbucketState, new: VbucketState, forks: Iterable[Fork]) -> None:

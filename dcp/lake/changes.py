@@ -21,7 +21,6 @@ from dcp.lake.history import (
 )
 from dcp.lake.stop_points import reached
 from dcp.lake.tables import LakeTables
-from dcp.lake.vbucket_state import VbucketState, states_from_rows
 
 _CONFLICT: Final = "[DELTA_CONCURRENT_"
 """How Delta's conditions for a lost race begin."""
@@ -51,33 +50,6 @@ def newest_round(lake: LakeTables, commits: Sequence[Commit]) -> int:
             return commit.round
     row = lake.spark.sql(f"SELECT coalesce(max(round), 0) FROM {lake.changes_sql}").collect()[0]
     return int(row[0])
-
-
-def positions_at(lake: LakeTables, round_number: int) -> dict[int, VbucketState]:
-    """Return every vbucket's state after a round; empty for round 0.
-
-    Raises:
-        LakeError: the round is not there, or its position vector is not whole.
-
-    """
-    if round_number == 0:
-        return {}
-    rows = (
-        lake.spark.sql(
-            f"SELECT vbucket, epoch, position FROM {lake.changes_sql} "
-            f"WHERE round = {int(round_number)} AND kind = 'position'"
-        )
-        .toArrow()
-        .to_pylist()
-    )
-    states = states_from_rows(rows)
-    expected = lake.identity.vbucket_count
-    if len(states) != expected:
-        raise LakeError(
-            f"{lake.location}: found {len(states)} positions in round {round_number} of changes, "
-            f"expected one for each of the {expected} vbuckets"
-        )
-    return states
 
 
 def append_round(

@@ -15,20 +15,20 @@ from dcp.errors import (
     AuthenticationError,
     BucketError,
     IncompleteRunError,
-    LakeError,
     RemoteProtocolError,
     SourceError,
     StoppedError,
 )
-from dcp.lake.applied import AppliedVersion, unindexed_applied
+from dcp.lake.applied import AppliedVersion
 from dcp.lake.apply import plan_apply, run_apply
 from dcp.lake.cadence import is_due, pending_of
-from dcp.lake.changes import latest_round, positions_at
 from dcp.lake.collections import replicas_of
 from dcp.lake.connect import look_at_cluster
 from dcp.lake.observer import NEXT_ROUND, Observer
-from dcp.lake.plan import Idle, LakePosition, LeftOut, RoundPlan, plan_round
+from dcp.lake.plan import Idle, LeftOut, RoundPlan
 from dcp.lake.plan_text import left_out_lines
+from dcp.lake.planning import next_round, require_same_bucket
+from dcp.lake.progress import round_progress
 from dcp.lake.receipt import Outcome
 from dcp.lake.receive import SourceAccess
 from dcp.lake.round import RoundReport, run_round
@@ -61,7 +61,6 @@ class Driver:
         self._settings = settings
         self._access = access
         self._observer = observer
-        self._slots = slots_of(lake.spark.conf.get("spark.master", "") or "") or 2
         self._replicas: tuple[ReplicaTable, ...] = ()
         self._report = RunReport()
 
@@ -81,14 +80,14 @@ class Driver:
             if isinstance(plan, Idle):
                 self._report.left_out = plan.left_out
                 self._observer.idle(plan)
-                self.apply(force=True)
+                self.apply(plan.latest_round, force=True)
                 _refuse_incomplete(self._report.left_out)
                 return self._report
             report = self.round(plan)
             progress = _progress(plan, report)
             fruitless = 0 if any(progress.values()) else fruitless + 1
             given_up |= _given_up(report, progress, everything=fruitless >= _FRUITLESS_ROUNDS)
-            self.apply(force=False)
+            self.apply(report.round, force=False)
             goals |= _lower_goals(report)
             cluster = look_at_cluster(self._access)
             goals = {**cluster.high_seqnos, **goals}
@@ -122,9 +121,12 @@ class Driver:
                 plan = self.plan(cluster, skip=rolled_back)
                 if isinstance(plan, Idle):
                     self._observer.idle(plan)
+                    newest = plan.latest_round
                 else:
-                    rolled_back |= _rolled_back(self.round(plan))
-                self.apply(force=False)
+                    report = self.round(plan)
+                    rolled_back |= _rolled_back(report)
+                    newest = report.round
+                self.apply(newest, force=False)
                 # This run has no end: of what it did, only the newest is kept.
                 self._report.rounds = self._report.rounds[-1:]
                 self._report.applied = self._report.applied[-1:]
@@ -148,33 +150,29 @@ class Driver:
         """
         require_same_bucket(self.lake, cluster, self._settings.source.bucket)
         self._ensure_replicas(cluster)
-        newest = latest_round(self.lake)
-        position = LakePosition(self.lake.identity.lake_id, newest, positions_at(self.lake, newest))
-        return plan_round(
-            position,
-            cluster,
-            self._settings.round,
-            self._slots,
-            targets=targets,
-            skip=skip,
-            applied=unindexed_applied(self.lake, self._replicas),
+        return next_round(
+            self.lake, self._replicas, cluster, self._settings, targets=targets, skip=skip
         )
 
     def round(self, plan: RoundPlan) -> RoundReport:
         """Run one round and tell of it."""
-        self._observer.planned(plan)
-        report = run_round(self.lake, plan, self._access, self.writer_id)
+        master = self.lake.spark.conf.get("spark.master", "") or ""
+        with round_progress(is_local=slots_of(master) > 0) as progress:
+            self._observer.planned(plan, progress)
+            report = run_round(self.lake, plan, self._access, self.writer_id, progress)
         self._report.rounds.append(report)
         self._observer.committed(report)
         return report
 
-    def apply(self, *, force: bool) -> list[AppliedVersion]:
-        """Apply what is pending, if it is due; ``force`` makes it due unless `when` is never."""
+    def apply(self, to_round: int, *, force: bool) -> list[AppliedVersion]:
+        """Apply what is pending up to ``to_round``, the newest one, if it is due.
+
+        ``force`` makes it due unless `when` is never.
+        """
         rule = self._settings.apply
         if rule.when == "never":
             return []
         made = []
-        to_round = latest_round(self.lake)
         for replica in self._replicas:
             due = force or rule.when == "every_round"
             if not due and not is_due(rule, pending_of(self.lake, replica)):
@@ -195,23 +193,6 @@ class Driver:
             if replica not in self._replicas:
                 ensure_replica(self.lake, replica, horizon_hours=self._settings.lake.horizon_hours)
         self._replicas = tuple(dict.fromkeys((*self._replicas, *wanted)))
-
-
-def require_same_bucket(lake: LakeTables, cluster: ClusterView, bucket: str) -> None:
-    """Refuse a cluster whose bucket is not the one that the lake holds.
-
-    Raises:
-        LakeError: uuid or number of vbuckets differ: the bucket was made anew.
-
-    """
-    identity = lake.identity
-    found = (cluster.map.bucket_uuid, cluster.map.vbucket_count)
-    if found != (identity.bucket_uuid, identity.vbucket_count):
-        raise LakeError(
-            f"{lake.location}: found bucket {bucket!r} with uuid {found[0]!r} and {found[1]} "
-            f"vbuckets, expected uuid {identity.bucket_uuid!r} and {identity.vbucket_count}; "
-            "it was made anew, use another lake for it"
-        )
 
 
 def _progress(plan: RoundPlan, report: RoundReport) -> dict[int, bool]:

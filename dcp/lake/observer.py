@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from dcp.lake.applied import AppliedVersion
     from dcp.lake.plan import Idle, RoundPlan
+    from dcp.lake.progress import RoundProgress
     from dcp.lake.round import RoundReport
 
 NEXT_ROUND: Final = "the next round"
@@ -14,8 +15,8 @@ NEXT_ROUND: Final = "the next round"
 class Observer:
     """Hears of each step of a run; this one ignores all. Methods must return quickly."""
 
-    def planned(self, plan: "RoundPlan") -> None:
-        """Hear that a round begins."""
+    def planned(self, plan: "RoundPlan", progress: "RoundProgress | None") -> None:
+        """Hear that a round begins; ``progress`` tells how far it is, where that is known."""
 
     def committed(self, report: "RoundReport") -> None:
         """Hear that a round is durable."""

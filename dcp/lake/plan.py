@@ -6,7 +6,7 @@ The plan holds no secret.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Any
 
@@ -97,6 +97,12 @@ class RoundPlan:
         streams = (stream for task in self.tasks for stream in task.streams)
         return tuple(sorted(streams, key=lambda stream: stream.vbucket))
 
+    def listing(self, applied: "Sequence[AppliedVersion]") -> "RoundPlan":
+        """Return the plan of a round that lists these replica versions as well."""
+        count = len(self.tasks)
+        tasks = (replace(task, applied=tuple(applied[task.index :: count])) for task in self.tasks)
+        return replace(self, tasks=tuple(tasks))
+
     def to_json(self) -> dict[str, Any]:
         """Return the plan as a JSON object; seqnos are exact integers."""
         return plan_json(self)
@@ -147,7 +153,6 @@ def plan_round(
     *,
     targets: Mapping[int, int] | None = None,
     skip: Mapping[int, LeftOut] | None = None,
-    applied: "Sequence[AppliedVersion]" = (),
 ) -> RoundPlan | Idle:
     """Plan the next round.
 
@@ -158,7 +163,6 @@ def plan_round(
         slots: how many tasks Spark runs at the same time.
         targets: seqnos to reach instead of the high seqnos (a run that ends there).
         skip: vbuckets not to stream now, with the reason to report.
-        applied: replica versions that the log does not list yet.
 
     """
     if slots < 1:
@@ -184,7 +188,7 @@ def plan_round(
     return RoundPlan(
         lake_id=position.lake_id,
         round=position.latest_round + 1,
-        tasks=_spread(streams, carried, applied, min(slots, settings.tasks or slots)),
+        tasks=_spread(streams, carried, min(slots, settings.tasks or slots)),
         left_out=tuple(left_out),
         target_bytes=settings.target_bytes,
         target_seconds=settings.target_seconds,
@@ -215,7 +219,6 @@ def _stream_or_reason(
 def _spread(
     streams: Sequence[StreamPlan],
     carried: Sequence[VbucketState],
-    applied: "Sequence[AppliedVersion]",
     slots: int,
 ) -> tuple[TaskPlan, ...]:
     """Give the largest backlogs first, node by node in turn, always to the least loaded task."""
@@ -232,7 +235,6 @@ def _spread(
             index,
             tuple(sorted(share, key=_longest_waiting)),
             tuple(carried[index::count]),
-            tuple(applied[index::count]),
         )
         for index, share in enumerate(shares)
     )

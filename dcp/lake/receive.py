@@ -27,6 +27,7 @@ from dcp.lake.batches import BatchBuilder
 from dcp.lake.ending import Budget, Ending, EndPolicy
 from dcp.lake.histories import Histories
 from dcp.lake.plan import RoundPlan, TaskPlan
+from dcp.lake.progress import RoundProgress
 from dcp.lake.receipt import Outcome, Receipt
 from dcp.lake.settings import FlowControlSettings
 from dcp.lake.stop_points import reached
@@ -64,7 +65,7 @@ class SourceAccess:
 
 
 def receive_function(
-    plan: RoundPlan, access: SourceAccess
+    plan: RoundPlan, access: SourceAccess, progress: RoundProgress | None = None
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return the function for ``spark.range(0, tasks, 1, tasks).mapInArrow``."""
     budget = Budget(plan.target_bytes, plan.target_seconds)
@@ -74,7 +75,10 @@ def receive_function(
             for index in batch.column(0).to_pylist():
                 name = f"dcplake-{plan.lake_id[:8]}-r{plan.round}-t{index}.{_attempt()}"
                 task = TaskReceiver(plan.tasks[index], plan.round, budget, access, name)
-                yield from task.batches()
+                for rows in task.batches():
+                    yield rows
+                    if progress is not None:
+                        progress.note(index, task.seqnos_read)
 
     return receive
 
@@ -137,6 +141,14 @@ class TaskReceiver:
     def receipts(self) -> Mapping[int, Receipt]:
         """What was received, by vbucket; each has its outcome when ``stream`` has ended."""
         return self._receipts
+
+    @property
+    def seqnos_read(self) -> int:
+        """How many seqnos its vbuckets have moved on."""
+        return sum(
+            receipt.position.seqno - receipt.plan.state.position.seqno
+            for receipt in self._receipts.values()
+        )
 
     def stream(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows that the streams bring, without status and position rows.

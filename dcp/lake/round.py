@@ -1,6 +1,5 @@
 """One round: receive what the plan says, commit it in one append, read back what happened."""
 
-import json
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any
@@ -9,62 +8,14 @@ from dcp.errors import DcplakeError
 from dcp.lake.changes import append_round
 from dcp.lake.plan import LeftOut, RoundPlan
 from dcp.lake.plan_text import left_out_json, left_out_lines, number_ranges
+from dcp.lake.progress import RoundProgress
 from dcp.lake.receipt import Outcome
 from dcp.lake.receive import SourceAccess, receive_function
+from dcp.lake.round_record import VbucketReport, round_record
 from dcp.lake.schema import CHANGES, spark_ddl
 from dcp.lake.stop_points import reached
 from dcp.lake.tables import LakeTables
 from dcp.lake.task_errors import original_error
-
-
-@dataclass(frozen=True, slots=True)
-class VbucketReport:
-    """What a round did for one vbucket, as its ``status`` row tells."""
-
-    vbucket: int
-    outcome: Outcome
-    rows: int
-    frame_bytes: int
-    seqno: int
-    complete_seqno: int
-    target_seqno: int
-    reason: str = ""
-    detail: str = ""
-
-    @property
-    def failed(self) -> bool:
-        """Whether the source kept it from going on."""
-        return self.outcome in (Outcome.ROLLBACK, Outcome.STOPPED)
-
-    @classmethod
-    def parse(cls, vbucket: int, status: str) -> "VbucketReport":
-        """Read the ``detail`` of a status row."""
-        told = json.loads(status)
-        return cls(
-            vbucket=vbucket,
-            outcome=Outcome(told["outcome"]),
-            rows=told["rows"],
-            frame_bytes=told["bytes"],
-            seqno=told["seqno"],
-            complete_seqno=told["complete_seqno"],
-            target_seqno=told["target_seqno"],
-            reason=told.get("reason", ""),
-            detail=told.get("detail", ""),
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        """Return this as a JSON object."""
-        return {
-            "vbucket": self.vbucket,
-            "outcome": str(self.outcome),
-            "rows": self.rows,
-            "bytes": self.frame_bytes,
-            "seqno": self.seqno,
-            "complete_seqno": self.complete_seqno,
-            "target_seqno": self.target_seqno,
-            "reason": self.reason,
-            "detail": self.detail,
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +74,11 @@ class RoundReport:
 
 
 def run_round(
-    lake: LakeTables, plan: RoundPlan, access: SourceAccess, writer_id: str
+    lake: LakeTables,
+    plan: RoundPlan,
+    access: SourceAccess,
+    writer_id: str,
+    progress: RoundProgress | None = None,
 ) -> RoundReport:
     """Stream what the plan says into one append of ``changes``, and report it.
 
@@ -137,7 +92,7 @@ def run_round(
     reached("round.planned")
     tasks = len(plan.tasks)
     rows = lake.spark.range(0, tasks, 1, tasks).mapInArrow(
-        receive_function(plan, access), spark_ddl(CHANGES)
+        receive_function(plan, access, progress), spark_ddl(CHANGES)
     )
     try:
         commit = append_round(lake, rows, plan.round, writer_id)
@@ -156,15 +111,6 @@ def run_round(
         plan.round,
         commit.version,
         monotonic() - begin,
-        vbucket_reports(lake, plan.round),
+        round_record(lake, plan.round).reports,
         plan.left_out,
     )
-
-
-def vbucket_reports(lake: LakeTables, round_number: int) -> tuple[VbucketReport, ...]:
-    """Return what a round tells of each vbucket that it streamed."""
-    rows = lake.spark.sql(
-        f"SELECT vbucket, detail FROM {lake.changes_sql} "
-        f"WHERE round = {round_number} AND kind = 'status' ORDER BY vbucket"
-    ).collect()
-    return tuple(VbucketReport.parse(row["vbucket"], row["detail"]) for row in rows)

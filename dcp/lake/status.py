@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from dcp.lake.applied import replica_status
-from dcp.lake.changes import latest_round, positions_at
-from dcp.lake.round import VbucketReport, vbucket_reports
+from dcp.lake.changes import latest_round
+from dcp.lake.round_record import VbucketReport, round_record
 from dcp.lake.tables import LakeTables, ReplicaTable, replicas_in
 
 
@@ -82,16 +82,17 @@ class LakeStatus:
 def lake_status(lake: LakeTables) -> LakeStatus:
     """Read where ``lake`` stands."""
     newest = latest_round(lake)
-    states = positions_at(lake, newest) if newest else {}
-    reports = vbucket_reports(lake, newest) if newest else ()
+    record = round_record(lake, newest)
     return LakeStatus(
         place=str(lake.location),
         lake_id=lake.identity.lake_id,
         bucket=lake.identity.bucket,
         vbuckets=lake.identity.vbucket_count,
         round=newest,
-        waiting=tuple(v for v, state in sorted(states.items()) if not state.position.is_complete),
-        stuck=tuple(report for report in reports if report.failed),
+        waiting=tuple(
+            v for v, state in sorted(record.states.items()) if not state.position.is_complete
+        ),
+        stuck=tuple(report for report in record.reports if report.failed),
         replicas=tuple(_summary(lake, replica) for replica in replicas_in(lake)),
     )
 

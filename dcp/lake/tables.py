@@ -6,7 +6,7 @@ table properties of ``changes`` (``dcplake.*``); each replica names the lake it 
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -17,6 +17,7 @@ from pyspark.sql.types import StructType
 
 from dcp.errors import LakeError
 from dcp.lake.lock import local_root
+from dcp.lake.round_record import RoundRecord
 from dcp.lake.schema import CHANGES, REPLICA, spark_ddl
 from dcp.lake.sql import dotted, quoted, string
 
@@ -118,11 +119,17 @@ class LakeLocation:
 
 @dataclass(frozen=True, slots=True)
 class LakeTables:
-    """An open lake: a session, a place, and the identity that was found there."""
+    """An open lake: a session, a place, and the identity that was found there.
+
+    ``remembered_rounds`` is for `dcp.lake.round_record` alone.
+    """
 
     spark: SparkSession
     location: LakeLocation
     identity: LakeIdentity
+    remembered_rounds: dict[int, RoundRecord] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @property
     def changes_sql(self) -> str:

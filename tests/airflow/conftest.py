@@ -12,6 +12,7 @@ import pytest
 
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.settings import ClusterSettings
+from tests.quick_spark import QUICK_JAVA_OPTIONS
 
 ROOT = Path(__file__).resolve().parents[2]
 VENV = ROOT / ".venv-airflow"
@@ -69,6 +70,7 @@ def airflow(tmp_path_factory: pytest.TempPathFactory) -> Airflow:
             "DCPLAKE_DAG_VENV": sys.prefix,
             "DCPLAKE_DAG_DRIVER_MEMORY": "1500m",
             "DCPLAKE_PASSWORD": PASSWORD,
+            "JAVA_TOOL_OPTIONS": QUICK_JAVA_OPTIONS,
         }
     )
     migrated = made.run("airflow", "db", "migrate")

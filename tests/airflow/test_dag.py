@@ -13,6 +13,7 @@ from dcp.producer.documents import DocumentStore
 from dcp.producer.versions import Content, Version
 from dcp.wire.vocabulary import Datatype
 from tests.airflow.conftest import DAGS, PASSWORD, ROOT, Airflow
+from tests.lake.versions import table_at
 
 # Making Airflow's environment takes minutes on the first run.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
@@ -112,11 +113,8 @@ def documents_of(cluster: ProducerCluster) -> dict[str, tuple[int, int, bytes]]:
 
 
 def rows_of(lake: Path) -> dict[str, tuple[int, int, bytes]]:
-    """What the replica holds, read by an engine other than Spark."""
-    from deltalake import DeltaTable, QueryBuilder
-
-    table = DeltaTable(str(lake / "docs"))
-    found = QueryBuilder().register("docs", table).execute("SELECT * FROM docs").read_all()
+    """What the replica holds now."""
+    found = table_at(lake / "docs")
     columns = (found.column(name).to_pylist() for name in ("key", "vbucket", "seqno", "value"))
     rows = list(zip(*columns, strict=True))
     assert len({row[0] for row in rows}) == len(rows), "a key twice"
@@ -134,25 +132,6 @@ def execute(airflow: Airflow, config: Path) -> tuple[int, str]:
         DCPLAKE_DAG_RETRIES="0",
     )
     return ended.returncode, ended.stdout
-
-
-@pytest.mark.soak
-def test_dag_replicates_and_checks(
-    airflow: Airflow, cluster: ProducerCluster, config: Path, tmp_path: Path
-) -> None:
-    for number in range(500):
-        cluster.set(b"airport_%d" % number, b'{"runways": %d}' % number)
-    code, output = execute(airflow, config)
-    assert code == 0, output
-    assert "expectations of suite 'replica' hold" in output
-    assert rows_of(tmp_path / "lake") == documents_of(cluster)
-
-    cluster.set(b"airport_7", b'{"runways": "closed"}')
-    cluster.delete(b"airport_8")
-    code, output = execute(airflow, config)
-    assert code == 0, output
-    assert rows_of(tmp_path / "lake") == documents_of(cluster)
-    assert PASSWORD not in output
 
 
 def claim_json(cluster: ProducerCluster, key: bytes, value: bytes) -> None:
@@ -175,15 +154,25 @@ def claim_json(cluster: ProducerCluster, key: bytes, value: bytes) -> None:
         cluster.bucket.write(key, store)
 
 
-@pytest.mark.soak
-def test_violation_fails_the_dag_with_its_exit_code(
-    airflow: Airflow, cluster: ProducerCluster, config: Path
+def test_dag_replicates_and_checks_and_fails_for_a_violation(
+    airflow: Airflow, cluster: ProducerCluster, config: Path, tmp_path: Path
 ) -> None:
-    cluster.set(b"sound", b"{}")
+    """Executed twice: the second run replicates as well, and its check finds a broken document."""
+    for number in range(500):
+        cluster.set(b"airport_%d" % number, b'{"runways": %d}' % number)
+    code, output = execute(airflow, config)
+    assert code == 0, output
+    assert "expectations of suite 'replica' hold" in output
+    assert rows_of(tmp_path / "lake") == documents_of(cluster)
+
+    cluster.set(b"airport_7", b'{"runways": "closed"}')
+    cluster.delete(b"airport_8")
     claim_json(cluster, b"broken", b'{"runways": ')
     code, output = execute(airflow, config)
+    assert rows_of(tmp_path / "lake") == documents_of(cluster)
     assert code != 0
     assert f"Error code is: {QualityError.exit_code}." in output
     assert "document_parses: 1 row against" in output
     assert 'key="broken"' in output
     assert "exit code 8: the tables break the data-quality suite" in output
+    assert PASSWORD not in output

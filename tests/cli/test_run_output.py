@@ -1,6 +1,7 @@
 """What a run prints: what is news, once; and a line for the round under way that always ends."""
 
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -9,8 +10,10 @@ from dcp.cli.run_output import BarObserver, PlainObserver
 from dcp.client.addresses import NodeAddress
 from dcp.lake.observer import NEXT_ROUND
 from dcp.lake.plan import Idle, LeftOut, RoundPlan, StreamPlan, TaskPlan
+from dcp.lake.progress import round_progress
 from dcp.lake.vbucket_state import VbucketState
 from dcp.protocol.position import Position
+from tests.client.drained import wait_for
 
 QUIET = Idle("lake", 3, ())
 ROLLED_BACK = Idle("lake", 3, (LeftOut(5, "rollback", "the producer ordered a rollback"),))
@@ -59,16 +62,38 @@ def test_a_cluster_out_of_reach_is_told(
     ]
 
 
-def test_the_line_of_a_round_ends_with_a_failed_round(capsys: pytest.CaptureFixture[str]) -> None:
+def plan_of(target_seqno: int) -> RoundPlan:
     state = VbucketState(0, 0, Position.beginning())
-    stream = StreamPlan(state, NodeAddress("a", 1), 12_345)
-    plan = RoundPlan("lake", 7, (TaskPlan(0, (stream,), ()),), (), 1000, 10.0)
+    stream = StreamPlan(state, NodeAddress("a", 1), target_seqno)
+    return RoundPlan("lake", 7, (TaskPlan(0, (stream,), ()),), (), 1000, 10.0)
+
+
+def test_the_line_of_a_round_ends_with_a_failed_round(capsys: pytest.CaptureFixture[str]) -> None:
     before = threading.active_count()
     observer = BarObserver()
-    observer.planned(plan)
+    observer.planned(plan_of(12_345), None)
     assert threading.active_count() > before
     observer.ended()
     assert threading.active_count() <= before + 1  # tqdm's own monitor may stay
     assert observer._ticker is None
     observer.ended()
     assert "round 7: 1 vbuckets, 12,345 seqnos behind, 00:00" in capsys.readouterr().err
+
+
+def test_the_bar_of_a_round_is_filled_by_its_tasks(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_output, "_TICK_SECONDS", 0.01)
+    observer = BarObserver()
+    with round_progress(is_local=True) as progress:
+        assert progress is not None
+        progress.note(0, 100)
+        progress.note(1, 20)
+        progress.note(0, 30)  # the task was tried again
+        observer.planned(plan_of(200), progress)
+        wait_for("a bar", lambda: "50/200" in capsys.readouterr().err)
+        observer.ended()
+        folder = Path(progress.folder)
+    assert not folder.exists()
+    with round_progress(is_local=False) as elsewhere:
+        assert elsewhere is None

@@ -207,10 +207,15 @@ def apply_pending(
 
 
 def read_documents(lake: LakeTables, query: str) -> Documents:
-    """Return the rows of a query over a replica; fails where a key is there twice."""
-    rows = lake.spark.sql(f"SELECT vbucket, key, seqno, cas, value FROM ({query})").toArrow()
+    """Return what Spark finds by a query over a replica."""
+    columns = "vbucket, key, seqno, cas, value"
+    return documents_of(lake.spark.sql(f"SELECT {columns} FROM ({query})").toArrow())
+
+
+def documents_of(table: pa.Table) -> Documents:
+    """Return the rows of a replica; fails where a key is there twice."""
     documents: Documents = {}
-    for row in rows.to_pylist():
+    for row in table.to_pylist():
         place = (row["vbucket"], row["key"])
         assert place not in documents, f"{place} is there twice"
         documents[place] = (int(row["seqno"]), int(row["cas"]), row["value"])

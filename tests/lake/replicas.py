@@ -1,29 +1,34 @@
-"""What a lake's tables hold, read through Spark, next to what the producer held."""
+"""What a lake's tables hold, next to what the producer held."""
 
 from collections.abc import Iterable
 from typing import Any
 
+import pyarrow as pa
+
 from dcp.lake.applied import applied_of
-from dcp.lake.changes import positions_at
 from dcp.lake.history import history
+from dcp.lake.round_record import positions_at, round_records
 from dcp.lake.tables import DOCS, LakeTables
 from dcp.lake.views import register_views
 from dcp.producer.cluster import ProducerCluster
+from tests.lake.versions import table_at
 
 Rows = dict[int, dict[bytes, tuple[int, int, bytes]]]
 """By vbucket and key: seqno, cas, value."""
 
 
 def rows_of(lake: LakeTables, source_sql: str) -> Rows:
-    """Return the documents that a table, a version of it or a view holds."""
-    table = lake.spark.sql(
-        f"SELECT vbucket, key, key_bytes, seqno, cas, value FROM {source_sql}"
-    ).toArrow()
+    """Return the documents that Spark finds in a table or a view."""
+    columns = "vbucket, key, key_bytes, seqno, cas, value"
+    return _rows(lake.spark.sql(f"SELECT {columns} FROM {source_sql}").toArrow(), source_sql)
+
+
+def _rows(table: pa.Table, source: str) -> Rows:
     found: Rows = {}
     for row in table.to_pylist():
         key = row["key_bytes"] or row["key"].encode()
         documents = found.setdefault(row["vbucket"], {})
-        assert key not in documents, f"key {key!r} twice in {source_sql}"
+        assert key not in documents, f"key {key!r} twice in {source}"
         documents[key] = (int(row["seqno"]), int(row["cas"]), row["value"])
     return found
 
@@ -48,17 +53,15 @@ def complete_seqnos(lake: LakeTables, round_number: int) -> dict[int, int]:
 
 def require_every_version_exact(lake: LakeTables, cluster: ProducerCluster) -> int:
     """Compare each version of ``docs`` with the producer at that round; return how many."""
-    docs_sql = lake.table_sql(DOCS.name)
-    versions = 0
-    for commit in history(lake.spark, docs_sql, 1000):
-        if not commit.is_apply:
-            continue
-        applied = applied_of(DOCS.name, commit)
-        found = rows_of(lake, f"{docs_sql} VERSION AS OF {applied.version}")
-        expected = source_rows(cluster, complete_seqnos(lake, applied.to_round))
+    commits = history(lake.spark, lake.table_sql(DOCS.name), 1000)
+    versions = [applied_of(DOCS.name, commit) for commit in commits if commit.is_apply]
+    records = round_records(lake, [applied.to_round for applied in versions])
+    for applied in versions:
+        states = records[applied.to_round].states
+        expected = source_rows(cluster, {vb: state.complete_seqno for vb, state in states.items()})
+        found = _rows(table_at(lake.location.path(DOCS.name), applied.version), str(applied))
         assert found == expected, f"{applied} differs from the producer"
-        versions += 1
-    return versions
+    return len(versions)
 
 
 def require_live_exact(lake: LakeTables, cluster: ProducerCluster, round_number: int) -> None:

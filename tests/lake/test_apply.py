@@ -17,7 +17,8 @@ from dcp.lake.history import WHOLE, history
 from dcp.lake.tables import DOCS, LakeTables, ReplicaTable, ensure_replica
 from dcp.lake.views import register_views
 from tests.lake.conftest import NewLake
-from tests.lake.log_model import LogModel, apply_pending, read_documents
+from tests.lake.log_model import LogModel, apply_pending, documents_of, read_documents
+from tests.lake.versions import table_at
 from tests.seeds import seeds
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -37,7 +38,7 @@ def assert_every_version_exact(
             continue
         applied = applied_of(replica.name, commit)
         expected = model.documents_at(model.complete[applied.to_round], replica.collection_id)
-        found = read_documents(lake, f"SELECT * FROM {table} VERSION AS OF {commit.version}")
+        found = documents_of(table_at(lake.location.path(replica.name), commit.version))
         assert found == expected, f"{applied} differs"
         checked += 1
     return checked

@@ -13,9 +13,8 @@ from dcp.lake.apply_plan import (
     PublishedRange,
     Stretch,
     Winner,
-    first_round_to_read,
     live_up_to,
-    log_from_round,
+    oldest_pending_round,
     published_ranges,
 )
 from dcp.lake.vbucket_state import VbucketState
@@ -45,15 +44,19 @@ def test_only_vbuckets_that_moved_and_can_have_rows_are_touched() -> None:
     before[3] = replace(before[3], first_pending_round=2)
     ranges = published_ranges(before, after, [], from_round=5)
     assert ranges == (PublishedRange(1, 0, 10, 20), PublishedRange(3, 0, 10, 20))
-    assert first_round_to_read(before, ranges, 5) == 2
-    assert first_round_to_read(before, ranges[:1], 5) == 6
-    assert (log_from_round(before, 5), log_from_round(after, 9)) == (2, 9)
 
 
 def test_from_nothing() -> None:
     ranges = published_ranges({}, {0: state_at(2**64 - 1, data=1)}, [], 0)
     assert ranges == (PublishedRange(0, 0, 0, 2**64 - 1),)
-    assert first_round_to_read({}, ranges, 0) == 1
+
+
+def test_rows_that_wait_are_in_the_log_from_the_oldest_round_of_any_of_them() -> None:
+    waiting = [state_at(10, pending=round_number) for round_number in (None, 4, 2, None)]
+    assert oldest_pending_round(waiting, 9) == 2
+    assert oldest_pending_round(waiting[:1], 9) == 9
+    assert oldest_pending_round(waiting, 1) == 1
+    assert oldest_pending_round([], 6) == 6
 
 
 def test_a_fork_above_the_published_seqno_cuts_the_dead_branch() -> None:

@@ -5,6 +5,7 @@ is ``jobs/replicate.py`` in a process of its own; what is left is gone on with i
 """
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -34,6 +35,7 @@ from tests.lake.replicas import (
     rows_of,
     source_rows,
 )
+from tests.quick_spark import QUICK_CONF
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,7 +44,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 VBUCKETS = 4
 JOB = Path(__file__).parents[2] / "jobs" / "replicate.py"
 PROCESS_SECONDS = 300.0
-DRIVER_STEPS = [step for step in STEPS if step != "round.received"]
 
 
 @pytest.fixture
@@ -57,9 +58,9 @@ def fill(cluster: ProducerCluster, count: int, start: int = 0) -> None:
             cluster.set(b"key-%d" % number, b'{"n": %d}' % number)
 
 
-def change(cluster: ProducerCluster) -> None:
-    fill(cluster, 60, start=20)
-    for number in range(10):
+def change(cluster: ProducerCluster, times: int = 1) -> None:
+    fill(cluster, 60, start=20 * times)
+    for number in range(10 * times - 10, 10 * times):
         cluster.delete(b"key-%d" % number)
 
 
@@ -68,7 +69,12 @@ class Job:
 
     def __init__(self, settings: Settings, folder: Path, **environment: str) -> None:
         self._log = folder / "job.log"
-        words = [sys.executable, str(JOB), "--once"]
+        config = folder / "job.toml"
+        quick = "".join(
+            f"{json.dumps(key)} = {json.dumps(QUICK_CONF[key])}\n" for key in QUICK_CONF
+        )
+        config.write_text(f'[spark]\nmaster = "local[2]"\n[spark.conf]\n{quick}')
+        words = [sys.executable, str(JOB), "--config", str(config), "--once"]
         for name, value in {
             "source.seeds": ",".join(settings.source.seeds),
             "source.username": settings.source.username,
@@ -77,12 +83,6 @@ class Job:
             "round.quiet_seconds": settings.round.quiet_seconds,
             "lake.root": settings.lake.root,
             "lake.lock": str(settings.lake.lock).lower(),
-            "spark.master": "local[2]",
-            "spark.driver_memory": "auto",
-            "spark.conf": (
-                "spark.driver.extraJavaOptions="
-                "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m"  # short lives
-            ),
         }.items():
             words += ["--set", f"{name}={value}"]
         with self._log.open("wb") as log:
@@ -142,47 +142,42 @@ def durable(lake: LakeTables) -> set[tuple[int, int]]:
     }
 
 
-@pytest.mark.parametrize("step", DRIVER_STEPS)
-def test_a_driver_killed_at_any_step_loses_and_repeats_nothing(
-    spark: "SparkSession", cluster: ProducerCluster, tmp_path: Path, step: str
-) -> None:
-    fill(cluster, 80)
-    settings = settings_for(cluster, tmp_path)
-    run(settings, once=True, spark=spark)
-    change(cluster)
-    job = Job(settings, tmp_path, **{VARIABLE: f"{step}=kill"})
-    assert job.wait() == -signal.SIGKILL, job.output()
-    lake = open_lake(spark, lake_location(settings))
-    committed = step not in ("round.planned",)
-    assert latest_round(lake) == (2 if committed else 1)
-    require_every_version_exact(lake, cluster)
-    require_live_exact(lake, cluster, latest_round(lake))
-    kept, sent = durable(lake), cluster.counters().seqnos_sent
-    run(settings, once=True, spark=spark)
-    assert latest_round(lake) == 2
-    assert not sent_since(cluster, sent) & kept, "the producer sent again what was durable"
-    require_exact_and_whole(lake, cluster)
-
-
-def test_a_driver_killed_while_its_append_receives(
+def test_a_driver_killed_at_each_step_in_turn_loses_and_repeats_nothing(
     spark: "SparkSession", cluster: ProducerCluster, tmp_path: Path
 ) -> None:
     fill(cluster, 80)
     settings = settings_for(cluster, tmp_path)
     run(settings, once=True, spark=spark)
-    change(cluster)
-    paused = tmp_path / "paused"
-    job = Job(settings, tmp_path, **{VARIABLE: "round.received=pause", FILE_VARIABLE: str(paused)})
+    lake = open_lake(spark, lake_location(settings))
+    for number, step in enumerate(STEPS, 1):
+        print(f"step {step}")
+        change(cluster, number)
+        kill_at(step, settings, tmp_path)
+        committed = step not in ("round.planned", "round.received")
+        assert latest_round(lake) == (number + 1 if committed else number)
+        require_every_version_exact(lake, cluster)
+        require_live_exact(lake, cluster, latest_round(lake))
+        kept, sent = durable(lake), cluster.counters().seqnos_sent
+        run(settings, once=True, spark=spark)
+        assert latest_round(lake) == number + 1
+        assert not sent_since(cluster, sent) & kept, "the producer sent again what was durable"
+        require_exact_and_whole(lake, cluster)
+
+
+def kill_at(step: str, settings: Settings, folder: Path) -> None:
+    """Run a driver and kill it at a step; the one that its worker reaches is waited for."""
+    if step != "round.received":
+        job = Job(settings, folder, **{VARIABLE: f"{step}=kill"})
+        assert job.wait() == -signal.SIGKILL, job.output()
+        return
+    paused = folder / "paused"
+    job = Job(settings, folder, **{VARIABLE: f"{step}=pause", FILE_VARIABLE: str(paused)})
     try:
         job.wait_for(paused)  # Spark has rows of the round and writes them
         job.process.send_signal(signal.SIGKILL)
         assert job.wait() == -signal.SIGKILL
     finally:
         job.end()
-    lake = open_lake(spark, lake_location(settings))
-    assert latest_round(lake) == 1
-    run(settings, once=True, spark=spark)
-    require_exact_and_whole(lake, cluster)
 
 
 def test_a_python_worker_killed_in_mid_stream(

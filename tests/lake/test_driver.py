@@ -25,7 +25,8 @@ from dcp.lake.driver import Driver, RunReport
 from dcp.lake.observer import Observer
 from dcp.lake.plan import Idle, LakePosition, LeftOut, RoundPlan, plan_round
 from dcp.lake.receipt import Outcome
-from dcp.lake.round import RoundReport, VbucketReport
+from dcp.lake.round import RoundReport
+from dcp.lake.round_record import VbucketReport
 from dcp.lake.settings import RoundSettings, Settings
 from dcp.lake.vbucket_state import VbucketState
 from dcp.protocol.position import Position
@@ -76,12 +77,20 @@ class Scripted(Driver):
             self.states[stream.vbucket] = VbucketState(stream.vbucket, 0, position, seqno)
             reports.append(
                 VbucketReport(
-                    stream.vbucket, outcome, 0, 0, seqno, seqno, stream.target_seqno, str(outcome)
+                    stream.vbucket,
+                    outcome,
+                    0,
+                    0,
+                    0,
+                    seqno,
+                    seqno,
+                    stream.target_seqno,
+                    str(outcome),
                 )
             )
         return RoundReport(plan.round, 0, 0.0, tuple(reports), plan.left_out)
 
-    def apply(self, *, force: bool) -> list[AppliedVersion]:
+    def apply(self, to_round: int, *, force: bool) -> list[AppliedVersion]:
         return []
 
 

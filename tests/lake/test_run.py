@@ -181,7 +181,7 @@ def test_a_node_lost_in_mid_round_leaves_the_others_data(
     heard = Collector()
 
     class Fault(Collector):
-        def planned(self, plan: object) -> None:
+        def planned(self, plan: object, progress: object) -> None:
             if fault == "refuse":
                 cluster.refuse_node(1)
                 cluster.drop_connections(1)
@@ -321,7 +321,7 @@ def test_a_second_driver_is_refused_at_once_by_the_lock(
     errors: list[str] = []
 
     class Second(Observer):
-        def planned(self, plan: object) -> None:
+        def planned(self, plan: object, progress: object) -> None:
             with pytest.raises(FencedError) as caught:
                 run(settings, once=True, spark=spark)
             errors.append(str(caught.value))
@@ -331,7 +331,6 @@ def test_a_second_driver_is_refused_at_once_by_the_lock(
     assert '"pid"' in errors[0]
 
 
-@pytest.mark.soak
 def test_a_second_driver_without_the_lock_is_fenced(
     spark: "SparkSession", cluster: ProducerCluster, tmp_path: Path
 ) -> None:
@@ -341,7 +340,7 @@ def test_a_second_driver_without_the_lock_is_fenced(
     settings = replace(settings, lake=replace(settings.lake, lock=False))
 
     class Second(Observer):
-        def planned(self, plan: object) -> None:
+        def planned(self, plan: object, progress: object) -> None:
             run(settings, once=True, spark=spark)
 
     with pytest.raises(FencedError, match="round 1"):
@@ -351,7 +350,6 @@ def test_a_second_driver_without_the_lock_is_fenced(
     require_exact(lake, cluster)
 
 
-@pytest.mark.soak
 def test_an_apply_planned_before_another_drivers_is_never_published(
     spark: "SparkSession",
     cluster: ProducerCluster,
@@ -378,7 +376,6 @@ def test_an_apply_planned_before_another_drivers_is_never_published(
     require_exact(lake, cluster)
 
 
-@pytest.mark.soak
 def test_format_dcp_reads_a_bucket(
     spark: "SparkSession", cluster: ProducerCluster, tmp_path: Path
 ) -> None:
@@ -393,7 +390,6 @@ def test_format_dcp_reads_a_bucket(
         reader.option("sedes", "x").load()
 
 
-@pytest.mark.soak
 def test_two_drivers_that_alternate_are_told_apart(
     spark: "SparkSession", cluster: ProducerCluster, tmp_path: Path
 ) -> None:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dcp.errors import FencedError, LakeError
-from dcp.lake.changes import append_round, latest_round, newest_round, positions_at
+from dcp.lake.changes import append_round, latest_round, newest_round
 from dcp.lake.history import WHOLE, history
+from dcp.lake.round_record import positions_at
 from dcp.lake.sql import string
 from dcp.lake.status import lake_status
 from dcp.lake.tables import (

@@ -1,0 +1,59 @@
+"""The next round of a lake: from what is durable there and what the cluster holds, to a plan."""
+
+from collections.abc import Iterable, Mapping
+
+from dcp.client.probe import ClusterView
+from dcp.errors import LakeError
+from dcp.lake.applied import unindexed_applied
+from dcp.lake.changes import latest_round
+from dcp.lake.plan import Idle, LakePosition, LeftOut, RoundPlan, plan_round
+from dcp.lake.round_record import positions_at
+from dcp.lake.session import slots_of
+from dcp.lake.settings import Settings
+from dcp.lake.tables import LakeTables, ReplicaTable
+
+
+def next_round(
+    lake: LakeTables,
+    replicas: Iterable[ReplicaTable],
+    cluster: ClusterView,
+    settings: Settings,
+    *,
+    targets: Mapping[int, int] | None = None,
+    skip: Mapping[int, LeftOut] | None = None,
+) -> RoundPlan | Idle:
+    """Return what the next round does; nothing is written.
+
+    Args:
+        lake: where it is to go.
+        replicas: whose newest versions the round lists.
+        cluster: what was asked of it just now; it is the lake's (`require_same_bucket`).
+        settings: all of them.
+        targets: seqnos to reach instead of the high seqnos.
+        skip: vbuckets not to stream now, with the reason to report.
+
+    """
+    newest = latest_round(lake)
+    position = LakePosition(lake.identity.lake_id, newest, positions_at(lake, newest))
+    slots = slots_of(lake.spark.conf.get("spark.master", "") or "") or 2
+    plan = plan_round(position, cluster, settings.round, slots, targets=targets, skip=skip)
+    if isinstance(plan, RoundPlan):
+        return plan.listing(unindexed_applied(lake, replicas))
+    return plan
+
+
+def require_same_bucket(lake: LakeTables, cluster: ClusterView, bucket: str) -> None:
+    """Refuse a cluster whose bucket is not the one that the lake holds.
+
+    Raises:
+        LakeError: uuid or number of vbuckets differ: the bucket was made anew.
+
+    """
+    identity = lake.identity
+    found = (cluster.map.bucket_uuid, cluster.map.vbucket_count)
+    if found != (identity.bucket_uuid, identity.vbucket_count):
+        raise LakeError(
+            f"{lake.location}: found bucket {bucket!r} with uuid {found[0]!r} and {found[1]} "
+            f"vbuckets, expected uuid {identity.bucket_uuid!r} and {identity.vbucket_count}; "
+            "it was made anew, use another lake for it"
+        )
