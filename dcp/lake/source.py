@@ -52,7 +52,14 @@ class DcpSource(DataSource):
         return FORMAT
 
     def schema(self) -> str:
-        """Return the columns: those of ``changes``."""
+        """Return the columns: those of ``changes``.
+
+        Raises:
+            ConfigError: an unknown option, or a value of the wrong type: here, since Spark asks for
+                the columns when the format is loaded, and for a reader only when it reads.
+
+        """
+        read_options(self.options)
         return spark_ddl(CHANGES)
 
     def reader(self, schema: "StructType") -> "DcpReader":

@@ -161,7 +161,7 @@ def test_a_driver_killed_at_each_step_in_turn_loses_and_repeats_nothing(
         run(settings, once=True, spark=spark)
         assert latest_round(lake) == number + 1
         assert not sent_since(cluster, sent) & kept, "the producer sent again what was durable"
-        require_exact_and_whole(lake, cluster)
+    require_exact_and_whole(lake, cluster)
 
 
 def kill_at(step: str, settings: Settings, folder: Path) -> None:

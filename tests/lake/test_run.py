@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dcp.errors import AuthenticationError, BucketError, FencedError, IncompleteRunError, LakeError
+from dcp.errors import (
+    AuthenticationError,
+    BucketError,
+    FencedError,
+    IncompleteRunError,
+    LakeError,
+    StoppedError,
+)
 from dcp.lake.changes import latest_round
 from dcp.lake.observer import Observer
 from dcp.lake.plan import Idle
@@ -394,7 +401,7 @@ def test_two_drivers_that_alternate_are_told_apart(
     spark: "SparkSession", cluster: ProducerCluster, tmp_path: Path
 ) -> None:
     """P7: whoever finds another writer's round after its own first one stops."""
-    fill(cluster, 60)
+    fill(cluster, 200)
     settings = settings_for(
         cluster,
         tmp_path,
@@ -402,18 +409,23 @@ def test_two_drivers_that_alternate_are_told_apart(
         round={"target_bytes": 1500, "tasks": 1},
         lake={"root": str(tmp_path / "lake"), "lock": False},
     )
-    rounds: list[int] = []
+    stop = threading.Event()
+    rounds: list[tuple[str, int]] = []
 
-    class Second(Observer):
+    class OneRound(Observer):
         def committed(self, report: RoundReport) -> None:
-            rounds.append(report.round)
-            if report.round == 1:
-                run(settings, once=True, spark=spark)  # the other driver goes on to the end
-                fill(cluster, 10, 100)
+            rounds.append(("second", report.round))
+            stop.set()
+
+    class First(Observer):
+        def committed(self, report: RoundReport) -> None:
+            rounds.append(("first", report.round))
+            with pytest.raises(StoppedError):
+                run(settings, once=True, spark=spark, observer=OneRound(), stop=stop)
 
     with pytest.raises(FencedError, match="another driver"):
-        run(settings, once=True, spark=spark, observer=Second())
-    assert rounds == [1]
+        run(settings, once=True, spark=spark, observer=First())
+    assert rounds == [("first", 1), ("second", 2)]
     lake = opened(spark, settings)
     require_exact(lake, cluster)
     run(settings, once=True, spark=spark)
