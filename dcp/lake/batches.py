@@ -105,10 +105,12 @@ class BatchBuilder:
         self.held_bytes = 0
         """Frame bytes whose release waits for these rows."""
 
-    def add_items(self, columns: DataColumns) -> None:
-        """Add document rows."""
-        self._parts.append(item_batch(columns, self._round, self._histories))
+    def add_items(self, columns: DataColumns) -> pa.RecordBatch:
+        """Add document rows; return them as they will be stored."""
+        rows = item_batch(columns, self._round, self._histories)
+        self._parts.append(rows)
         self.rows += len(columns)
+        return rows
 
     def add_event(self, kind: str, vbucket: int, epoch: int | None = None, **values: Any) -> None:
         """Add a row of another kind; ``values`` are columns of ``changes``."""

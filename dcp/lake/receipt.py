@@ -41,6 +41,7 @@ class Receipt:
     rows: int = 0
     frame_bytes: int = 0
     largest_bytes: int = 0
+    escaped_keys: int = 0
     outcome: Outcome | None = None
     reason: str = ""
     detail: str = ""
@@ -85,6 +86,8 @@ class Receipt:
             "complete_seqno": self.position.complete_seqno,
             "target_seqno": self.plan.target_seqno,
         }
+        if self.escaped_keys:
+            told["escaped_keys"] = self.escaped_keys
         if self.reason:
             told |= {"reason": self.reason, "detail": self.detail}
         return json.dumps(told)

@@ -23,6 +23,7 @@ from dcp.client.settings import ConsumerSettings
 from dcp.client.vbucket_track import StreamStart
 from dcp.errors import AuthenticationError, BucketError
 from dcp.lake.applied import applied_to_batch
+from dcp.lake.arrow_memory import return_freed_memory
 from dcp.lake.batches import BatchBuilder
 from dcp.lake.ending import Budget, Ending, EndPolicy
 from dcp.lake.histories import Histories
@@ -71,6 +72,7 @@ def receive_function(
     budget = Budget(plan.target_bytes, plan.target_seconds)
 
     def receive(indices: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return_freed_memory()
         for batch in indices:
             for index in batch.column(0).to_pylist():
                 name = f"dcplake-{plan.lake_id[:8]}-r{plan.round}-t{index}.{_attempt()}"
@@ -115,6 +117,7 @@ class TaskReceiver:
         self._rows_of = np.zeros(U16_MAX + 1, np.int64)
         self._bytes_of = np.zeros(U16_MAX + 1, np.int64)
         self._largest_of = np.zeros(U16_MAX + 1, np.uint32)
+        self._escaped_of = np.zeros(U16_MAX + 1, np.int64)
         self._server_logs: dict[int, list[dict[str, int]]] = {}
         self._held: list[Delivery] = []
         self._held_since = 0.0
@@ -240,7 +243,10 @@ class TaskReceiver:
         np.add.at(self._rows_of, columns.vbucket, 1)
         np.add.at(self._bytes_of, columns.vbucket, columns.frame_bytes)
         np.maximum.at(self._largest_of, columns.vbucket, columns.frame_bytes)
-        self._batches.add_items(columns)
+        rows = self._batches.add_items(columns)
+        escaped = rows.column("key_bytes").is_valid()
+        if escaped.true_count:
+            np.add.at(self._escaped_of, columns.vbucket[escaped.to_numpy(zero_copy_only=False)], 1)
 
     def _snapshot_started(self, event: SnapshotStarted) -> None:
         if event.purge_seqno is not None:
@@ -349,6 +355,7 @@ class TaskReceiver:
             receipt.rows = int(self._rows_of[vbucket])
             receipt.frame_bytes = int(self._bytes_of[vbucket])
             receipt.largest_bytes = int(self._largest_of[vbucket])
+            receipt.escaped_keys = int(self._escaped_of[vbucket])
             self._batches.add_event("status", vbucket, detail=receipt.status())
         yield from self._batches.flush()
         states = [receipt.state(self._round) for receipt in self._receipts.values()]

@@ -39,6 +39,11 @@ class RoundReport:
         return sum(report.frame_bytes for report in self.vbuckets)
 
     @property
+    def escaped_keys(self) -> int:
+        """Rows whose key cannot be a STRING as it is (`dcp.lake.keys`)."""
+        return sum(report.escaped_keys for report in self.vbuckets)
+
+    @property
     def incomplete(self) -> tuple[LeftOut, ...]:
         """Every vbucket that did not go on, with the reason: planned or not."""
         failed = (
@@ -56,6 +61,7 @@ class RoundReport:
             "seconds": round(self.seconds, 3),
             "rows": self.rows,
             "bytes": self.frame_bytes,
+            "escaped_keys": self.escaped_keys,
             "vbuckets": [report.to_json() for report in self.vbuckets],
             "left_out": left_out_json(self.left_out),
         }
@@ -70,7 +76,13 @@ class RoundReport:
             f"round {self.round} (version {self.version}): {self.rows:,} rows, "
             f"{self.frame_bytes:,} bytes in {self.seconds:.1f} s; vbuckets: {'; '.join(counts)}"
         )
-        return "\n".join([head, *left_out_lines(self.incomplete)])
+        lines = [head, *left_out_lines(self.incomplete)]
+        if self.escaped_keys:
+            lines.append(
+                f"  {self.escaped_keys:,} rows have a key that is not UTF-8 (or begins with \\x): "
+                "the column key has it in hexadecimal, key_bytes as it is"
+            )
+        return "\n".join(lines)
 
 
 def run_round(

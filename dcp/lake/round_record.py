@@ -35,6 +35,7 @@ class VbucketReport:
     target_seqno: int
     reason: str = ""
     detail: str = ""
+    escaped_keys: int = 0
 
     @property
     def failed(self) -> bool:
@@ -56,6 +57,7 @@ class VbucketReport:
             target_seqno=told["target_seqno"],
             reason=told.get("reason", ""),
             detail=told.get("detail", ""),
+            escaped_keys=told.get("escaped_keys", 0),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -70,6 +72,7 @@ class VbucketReport:
             "target_seqno": self.target_seqno,
             "reason": self.reason,
             "detail": self.detail,
+            "escaped_keys": self.escaped_keys,
         }
 
 

@@ -3,14 +3,13 @@
 What the recorded client said is *accepted* where our machines say the same bytes in the same
 place; else it is *observed*: taken as said, so that its answer is expected (recorded clients send
 malformed requests on purpose). All that the server said must be understood: decoded, matched with
-what it answers, within the rules of its stream.
+what it answers, within the rules of its stream. What a recorded request is to our machines is read
+in ``recorded_requests.py``.
 """
 
-import json
-import re
 from collections import defaultdict, deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from dcp.errors import (
     AuthenticationError,
@@ -21,15 +20,11 @@ from dcp.errors import (
 )
 from dcp.protocol import bootstrap as b
 from dcp.protocol import events as e
-from dcp.protocol.credentials import ALL_MECHANISMS, PLAIN, Credentials, Secret
 from dcp.protocol.flow_control import FlowSettings, ReceiveWindow
 from dcp.protocol.inbound import read_block
 from dcp.protocol.liveness import Liveness, LivenessSettings
-from dcp.protocol.position import Position
 from dcp.protocol.responses import PendingRequest, opcode_name
-from dcp.protocol.sasl import SaslExchange
 from dcp.protocol.state import ConnectionState, stream_request
-from dcp.protocol.stream import Stream
 from dcp.wire import messages as m
 from dcp.wire.codec import decode, encode
 from dcp.wire.columns import DATA_OPCODES
@@ -37,6 +32,12 @@ from dcp.wire.frame import Frame, parse_frame
 from dcp.wire.frame_info import stream_id_info, stream_id_of
 from dcp.wire.framing import FrameBlock, FrameSplitter
 from dcp.wire.vocabulary import Magic, Opcode, Status
+from tests.conformance_formats.recorded_requests import (
+    frames_in,
+    step_of,
+    stream_of,
+    unknown_client,
+)
 
 _PREPARE_SURCHARGE_BYTES = 2
 """kv_engine charges a PREPARE 57 bytes and its key and value, and sends 55 (MB-46634)."""
@@ -57,7 +58,9 @@ _OF_STREAMS = frozenset(
 )
 """What a producer sends in streams only."""
 
-_SCRAM_FIRST = re.compile(r"n,,n=(?P<user>[^,]*),r=(?P<nonce>[^,]+)")
+_PLAIN_REQUESTS = frozenset(
+    {Opcode.GET_ALL_VB_SEQNOS, Opcode.DCP_GET_FAILOVER_LOG, Opcode.GET_FAILOVER_LOG, Opcode.NOOP}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +83,9 @@ class ConnectionReplay:
         self.unacked_bytes = 0
         self._surcharge_bytes = 0
         self._passwords = passwords
-        settings = b.BootstrapSettings("unnamed", "unnamed")
-        progress = b.Progress(settings, _credentials("", ""), "nonce")
         # The window stays on whatever the server was told: it only counts here.
         self._state = ConnectionState(
-            b.Bootstrap((), progress),
+            b.Bootstrap((), unknown_client()),
             ReceiveWindow(FlowSettings(), 0.0),
             Liveness(LivenessSettings(), 0.0),
         )
@@ -94,15 +95,6 @@ class ConnectionReplay:
         self._client_splitter = FrameSplitter()
         self._saw_garbage = False
         self._failures: list[str] = []
-
-    @staticmethod
-    def learn_passwords(data: bytes, passwords: dict[str, str]) -> None:
-        """Note the passwords that SASL PLAIN in ``data`` tells."""
-        for frame in _frames(FrameSplitter(), data):
-            if frame.opcode == Opcode.SASL_AUTH and frame.key == PLAIN.encode():
-                parts = frame.value.decode("utf-8", "replace").split("\0")
-                if len(parts) == 3:
-                    passwords.setdefault(parts[1], parts[2])
 
     @property
     def unacked_bytes_at_server(self) -> int:
@@ -122,7 +114,7 @@ class ConnectionReplay:
 
     def take_from_client(self, data: bytes, where: str) -> None:
         """Take a segment that the recorded client sent."""
-        frames = _frames(self._client_splitter, data)
+        frames = frames_in(data, self._client_splitter)
         if not frames and not self._client_splitter.pending_bytes:
             self._saw_garbage = True
             self._client_splitter = FrameSplitter()
@@ -149,11 +141,7 @@ class ConnectionReplay:
                 self._compare(frame, body)
                 self._ask(frame, lambda answer: self._feed_answer(frame, answer))
             case _:
-                step = _SETUP.get(frame.opcode)
-                if step is None:
-                    self._ask(frame, self._ignore)
-                else:
-                    self._take_step(frame, step(self, body))
+                self._take_setup(frame, body)
 
     def _take_client_answer(self, frame: Frame) -> None:
         said = frame.to_bytes()
@@ -163,8 +151,14 @@ class ConnectionReplay:
         else:
             self.observed += 1
 
-    def _take_step(self, frame: Frame, step: b.Step) -> None:
-        progress = self._state.bootstrap.progress
+    def _take_setup(self, frame: Frame, body: m.Body) -> None:
+        step, progress = step_of(
+            frame.opcode, body, self._state.bootstrap.progress, self._passwords
+        )
+        if step is None:
+            self._ask(frame, self._ignore)
+            return
+        self._state.bootstrap = b.Bootstrap((), progress)
         matches = self._compare(frame, step.request(progress))
         if not matches and step.opcode == Opcode.SASL_STEP:
             self._ask(frame, self._ignore)  # another password than ours: no signature to check
@@ -176,13 +170,7 @@ class ConnectionReplay:
         state.bootstrap = b.Bootstrap((), step.answer(state.bootstrap.progress, answer))
 
     def _take_stream_request(self, frame: Frame, body: m.StreamRequest) -> None:
-        stream = Stream.request(
-            frame.vbucket,
-            _position(body),
-            flags=body.flags,
-            end_seqno=body.end,
-            stream_id=_stream_id_in(body.value),
-        )
+        stream = stream_of(frame.vbucket, body)
         self._compare(frame, stream_request(stream, body.value))
 
         def understand(answer: Frame) -> None:
@@ -298,118 +286,11 @@ class ConnectionReplay:
         self._state = working
         return events
 
-    # --- set-up: which of our steps a recorded request is -------------------------------------
-
-    def _know(self, **changes: object) -> None:
-        """Take over a setting of the recorded client."""
-        progress = self._state.bootstrap.progress
-        settings = replace(progress.settings, **changes)  # type: ignore[arg-type]
-        self._state.bootstrap = b.Bootstrap((), replace(progress, settings=settings))
-
-    def _hello(self, body: m.Body) -> b.Step:
-        assert isinstance(body, m.Hello)
-        self._know(agent=body.agent.decode(), features=body.features)
-        return b.HELLO
-
-    def _list_mechanisms(self, _: m.Body) -> b.Step:
-        return b.LIST_MECHANISMS
-
-    def _authenticate(self, body: m.Body) -> b.Step:
-        assert isinstance(body, m.Sasl)
-        mechanism, text = body.mechanism.decode(), body.payload.decode()
-        first = _SCRAM_FIRST.fullmatch(text)
-        if mechanism == PLAIN:
-            _, user, password = text.split("\0")
-            nonce = "nonce"
-        elif first is not None and mechanism in ALL_MECHANISMS:
-            user, nonce = first["user"], first["nonce"]
-            password = self._passwords.get(user, "unknown")
-        else:
-            raise ValueError(f"mechanism {mechanism} is none of ours")
-        credentials = _credentials(user, password)
-        exchange = SaslExchange.start(mechanism, credentials, nonce)
-        progress = replace(
-            self._state.bootstrap.progress, credentials=credentials, nonce=nonce, sasl=exchange
-        )
-        self._state.bootstrap = b.Bootstrap((), progress)
-        return b.AUTHENTICATE
-
-    def _continue(self, _: m.Body) -> b.Step:
-        if self._state.bootstrap.progress.sasl is None:
-            raise ValueError("no exchange is under way")
-        return b.CONTINUE_AUTHENTICATION
-
-    def _select_bucket(self, body: m.Body) -> b.Step:
-        assert isinstance(body, m.SelectBucket)
-        self._know(bucket=body.bucket.decode())
-        return b.SELECT_BUCKET
-
-    def _get_config(self, _: m.Body) -> b.Step:
-        return b.GET_CLUSTER_CONFIG
-
-    def _open(self, body: m.Body) -> b.Step:
-        assert isinstance(body, m.DcpOpen)
-        self._know(connection_name=body.name.decode(), open_flags=body.flags)
-        return b.DCP_OPEN
-
-    def _control(self, body: m.Body) -> b.Step:
-        assert isinstance(body, m.DcpControl)
-        return b.control_step(b.Control(body.name.decode(), body.value.decode()))
-
-
-_SETUP: dict[int, Callable[[ConnectionReplay, m.Body], b.Step]] = {
-    Opcode.HELLO: ConnectionReplay._hello,
-    Opcode.SASL_LIST_MECHS: ConnectionReplay._list_mechanisms,
-    Opcode.SASL_AUTH: ConnectionReplay._authenticate,
-    Opcode.SASL_STEP: ConnectionReplay._continue,
-    Opcode.SELECT_BUCKET: ConnectionReplay._select_bucket,
-    Opcode.GET_CLUSTER_CONFIG: ConnectionReplay._get_config,
-    Opcode.DCP_OPEN: ConnectionReplay._open,
-    Opcode.DCP_CONTROL: ConnectionReplay._control,
-}
-_PLAIN_REQUESTS = frozenset(
-    {Opcode.GET_ALL_VB_SEQNOS, Opcode.DCP_GET_FAILOVER_LOG, Opcode.GET_FAILOVER_LOG, Opcode.NOOP}
-)
-
-
-def _credentials(user: str, password: str) -> Credentials:
-    return Credentials(user, Secret(password), ALL_MECHANISMS)
-
-
-def _frames(splitter: FrameSplitter, data: bytes) -> list[Frame]:
-    try:
-        block = splitter.feed(data)
-        return [block.frame(index) for index in range(len(block))]
-    except FrameError:
-        return []
-
 
 def _more_follow(answer: Frame) -> bool:
     """STAT has many answers, the last of them empty."""
     has_more = answer.status == Status.SUCCESS and bool(answer.key or answer.value)
     return answer.opcode == Opcode.STAT and has_more
-
-
-def _position(body: m.StreamRequest) -> Position:
-    """The position that makes this request; the nearest one where ours could not make it."""
-    if body.start == 0:
-        return Position.beginning()
-    if body.snap_start == body.snap_end == body.start:
-        return Position.complete_at(body.vb_uuid or 1, body.start)
-    try:
-        held = body.snap_start  # a request claims that all up to its snapshot's start is held
-        return Position(body.vb_uuid, body.start, body.snap_start, body.snap_end, held)
-    except ValueError:
-        return Position.complete_at(body.vb_uuid or 1, body.start)
-
-
-def _stream_id_in(filter_json: bytes) -> int | None:
-    try:
-        value = json.loads(filter_json) if filter_json else {}
-    except ValueError:
-        return None
-    found = value.get("sid") if isinstance(value, dict) else None
-    return found if isinstance(found, int) else None
 
 
 def _check_row(events: list[e.Event], frame: Frame, body: m.Body) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.conformance_formats.case_file import CaseFile, CaseResult
+from tests.conformance_formats.recorded_requests import learn_passwords
 from tests.conformance_formats.replay import ConnectionReplay
 
 _CLOSED = re.compile(r"(?P<conn>.+): (client closes|server closed (the )?connection)\b.*")
@@ -100,7 +101,7 @@ class _Replaying:
     def run(self) -> Iterator[CaseResult]:
         for line in self._lines:
             if isinstance(line, FrameLine) and not line.from_server:
-                ConnectionReplay.learn_passwords(line.data, self._passwords)
+                learn_passwords(line.data, self._passwords)
         for line in self._lines:
             if isinstance(line, MarkLine):
                 self._take_mark(line)

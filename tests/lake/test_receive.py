@@ -13,6 +13,8 @@ import pytest
 from dcp.errors import AuthenticationError, BucketError
 from dcp.lake.connect import look_at_cluster
 from dcp.lake.plan import LakePosition, RoundPlan, plan_round
+from dcp.lake.round import RoundReport
+from dcp.lake.round_record import VbucketReport
 from dcp.lake.task_errors import TaskError, original_error
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.settings import ClusterSettings
@@ -218,10 +220,15 @@ def test_values_beyond_63_bits_and_odd_keys(cluster: ProducerCluster, tmp_path: 
     for key in keys:
         cluster.set(key, b"not json \xff")
     rounds = RoundsInProcess(settings_for(cluster, tmp_path))
-    rows = item_rows(rounds.run())
+    found = rounds.run()
+    rows = item_rows(found)
     assert sorted(row["key_bytes"] or row["key"].encode() for row in rows) == sorted(keys)
     assert all(row["seqno"] > 2**63 and row["cas"] > 2**63 for row in rows)
     assert all(row["value"] == b"not json \xff" for row in rows)
+    told = [VbucketReport.parse(vb, json.dumps(told)) for vb, told in statuses(found).items()]
+    report = RoundReport(1, 1, 0.1, tuple(told), ())
+    assert (report.rows, report.escaped_keys) == (len(keys), 2)
+    assert "2 rows have a key that is not UTF-8 (or begins with \\x)" in str(report)
     require_exact(rounds, cluster)
     assert rounds.plan() is None
 

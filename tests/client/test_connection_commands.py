@@ -1,0 +1,80 @@
+"""Commands and questions reach the reader thread in time, or fail at their caller, harmlessly."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from dcp.client.connection import NodeConnection
+from dcp.errors import LocalProtocolError, NodeUnavailableError
+from tests.client.conftest import MakeCluster
+from tests.client.connecting import START, connected
+from tests.client.drained import Drained, assert_same_state, caught_up, fill
+
+
+def test_unanswered_question_is_named_with_its_time(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster()
+    with connected(cluster) as connection:
+        cluster.hang_node(0)
+        with pytest.raises(NodeUnavailableError, match=r"waited 0\.2 s for the high seqnos from"):
+            connection.all_vb_seqnos(0.2)
+        cluster.restore_node(0)
+
+
+def test_misuse_raises_at_the_caller_and_harms_nothing(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster()
+    with connected(cluster) as connection:
+        connection.open_stream(1, START)
+        with pytest.raises(LocalProtocolError, match="vbucket 1"):
+            connection.open_stream(1, START)
+        assert connection.all_vb_seqnos()
+
+
+@contextmanager
+def busy_reader(connection: NodeConnection) -> Iterator[None]:
+    """Keep the reader thread in a command, so that it comes to no other."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    def block(_: object, __: float) -> None:
+        begun.set()
+        go_on.wait(10)
+
+    thread = threading.Thread(target=lambda: connection._reader.call(block, "a test"))
+    thread.start()
+    begun.wait(10)
+    try:
+        yield
+    finally:
+        go_on.set()
+        thread.join()
+
+
+def test_a_command_that_came_too_late_never_runs(
+    make_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its caller tries again: run twice, a stream request would count as a misuse."""
+    cluster = make_cluster(vbuckets=1)
+    fill(cluster, 5)
+    with connected(cluster) as connection:
+        with busy_reader(connection):
+            monkeypatch.setattr("dcp.client.reader._COMMAND_SECONDS", 0.1)
+            with pytest.raises(NodeUnavailableError, match=r"waited 0\.1 s to send open_stream"):
+                connection.open_stream(0, START)
+            monkeypatch.setattr("dcp.client.reader._COMMAND_SECONDS", 10.0)
+        connection.open_stream(0, START)
+        assert_same_state(cluster, Drained().run(connection, caught_up(cluster)))
+
+
+def test_a_question_that_was_never_asked_takes_no_answer(
+    make_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = make_cluster(vbuckets=1)
+    fill(cluster, 5)
+    with connected(cluster) as connection:
+        with busy_reader(connection):
+            monkeypatch.setattr("dcp.client.reader._COMMAND_SECONDS", 0.1)
+            with pytest.raises(NodeUnavailableError, match="to send the high seqnos"):
+                connection.all_vb_seqnos()
+            monkeypatch.setattr("dcp.client.reader._COMMAND_SECONDS", 10.0)
+        assert connection.all_vb_seqnos(2.0) == {0: 5}

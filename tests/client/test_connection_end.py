@@ -1,0 +1,74 @@
+"""How an open connection ends: silence, the node, the application; received rows come first."""
+
+import threading
+from time import monotonic
+
+import pytest
+
+from dcp.errors import LocalProtocolError, NodeUnavailableError
+from tests.client.conftest import MakeCluster
+from tests.client.connecting import START, connected
+from tests.client.drained import Drained, caught_up, fill, wait_for
+
+
+def test_hanging_node_is_found_by_its_silence(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster()
+    fill(cluster, 50)
+    with connected(cluster, noop_interval_seconds=0.2, silence_grace_seconds=0.1) as connection:
+        for vbucket in range(8):
+            connection.open_stream(vbucket, START)
+        drained = Drained().run(connection, caught_up(cluster))
+        cluster.hang_node(0)
+        began = monotonic()
+        with pytest.raises(NodeUnavailableError, match="silent for"):
+            drained.run(connection, lambda _: False, timeout_seconds=10)
+        assert monotonic() - began < 5
+        cluster.restore_node(0)
+
+
+def test_connection_of_the_same_name_ends_the_older(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster()
+    with connected(cluster, "twin") as older, connected(cluster, "twin") as newer:
+        with pytest.raises(NodeUnavailableError, match="closed"):
+            Drained().run(older, lambda _: False, timeout_seconds=5)
+        assert newer.all_vb_seqnos()
+
+
+def test_what_was_received_is_delivered_before_the_failure(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster(vbuckets=1)
+    fill(cluster, 1000)
+    with connected(cluster) as connection:
+        connection.open_stream(0, START)
+        wait_for("all sent", lambda: cluster.counters().items_sent.get(0) == 1000)
+        cluster.drop_connections()
+        drained = Drained()
+        with pytest.raises(NodeUnavailableError):
+            drained.run(connection, lambda _: False)
+        assert drained.seqnos[0] == cluster.counters().seqnos_sent[0]
+        with pytest.raises(NodeUnavailableError):
+            connection.next(0.1)
+
+
+def test_close_wakes_a_waiting_application(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster()
+    with connected(cluster) as connection:
+        caught: list[BaseException] = []
+        waiting = threading.Event()
+
+        def wait() -> None:
+            waiting.set()
+            try:
+                connection.next(60.0)
+            except LocalProtocolError as error:
+                caught.append(error)
+
+        thread = threading.Thread(target=wait, daemon=True)
+        thread.start()
+        assert waiting.wait(5)
+        connection.close()
+        thread.join(5)
+        assert not thread.is_alive()
+        assert len(caught) == 1
+        with pytest.raises(LocalProtocolError, match="closed"):
+            connection.open_stream(0, START)
+        connection.close()

@@ -1,0 +1,68 @@
+"""What a consumer makes of a refusal: try again, end the vbucket, or end altogether."""
+
+import pytest
+
+from dcp.client.consumer import Consumer
+from dcp.client.consumer_events import StopReason
+from dcp.errors import AuthenticationError, BucketError
+from dcp.protocol.credentials import Credentials, Secret
+from dcp.wire.vocabulary import Status
+from tests.client.conftest import MakeCluster
+from tests.client.consuming import consuming, settings, starts
+from tests.client.drained import Drained, assert_same_state, caught_up, fill
+
+
+@pytest.mark.parametrize("status", [Status.ETMPFAIL, Status.EBUSY, Status.ENOMEM, 0x4F])
+def test_temporary_refusals_are_retried(make_cluster: MakeCluster, status: Status) -> None:
+    cluster = make_cluster(vbuckets=2)
+    fill(cluster, 50)
+    cluster.refuse_stream(1, status, times=3)
+    with consuming(cluster) as consumer:
+        assert_same_state(cluster, Drained().run(consumer, caught_up(cluster)))
+    assert cluster.counters().streams_refused[1] == 3
+
+
+def test_a_lasting_refusal_ends_its_vbucket_at_the_deadline(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster(vbuckets=2)
+    fill(cluster, 50)
+    cluster.refuse_stream(1, Status.ETMPFAIL, times=10**6)
+    with consuming(cluster, chosen=settings(node_deadline_seconds=0.5)) as consumer:
+        drained = Drained().run(consumer, lambda each: 1 in each.stopped)
+        assert drained.stopped[1].reason is StopReason.REFUSED
+        assert "ETMPFAIL (0x86)" in drained.stopped[1].detail
+        assert consumer.active_vbuckets == {0}
+        assert_same_state(cluster, drained.run(consumer, caught_up(cluster, 0)), 0)
+
+
+@pytest.mark.parametrize("status", [Status.EINVAL, Status.ERANGE, Status.UNKNOWN_COLLECTION])
+def test_a_final_refusal_ends_its_vbucket_at_once(
+    make_cluster: MakeCluster, status: Status
+) -> None:
+    cluster = make_cluster(vbuckets=2)
+    cluster.refuse_stream(0, status)
+    with consuming(cluster) as consumer:
+        drained = Drained().run(consumer, lambda each: 0 in each.stopped, timeout_seconds=5)
+        assert drained.stopped[0].reason is StopReason.REFUSED
+        assert status.name in drained.stopped[0].detail
+
+
+def test_no_access_to_the_bucket_is_fatal(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster(vbuckets=2)
+    cluster.refuse_stream(0, Status.EACCESS)
+    with consuming(cluster) as consumer, pytest.raises(BucketError, match="EACCESS"):
+        Drained().run(consumer, lambda _: False, timeout_seconds=5)
+
+
+def test_wrong_password_and_unknown_bucket_are_fatal_at_once(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster()
+    wrong = Credentials("reader", Secret("wrong"))
+    with (
+        Consumer(starts(cluster), cluster.seeds, settings(), wrong) as consumer,
+        pytest.raises(AuthenticationError),
+    ):
+        Drained().run(consumer, lambda _: False, timeout_seconds=5)
+    with (
+        consuming(cluster, chosen=settings(bucket="absent")) as consumer,
+        pytest.raises(BucketError),
+    ):
+        Drained().run(consumer, lambda _: False, timeout_seconds=5)

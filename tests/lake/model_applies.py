@@ -1,0 +1,41 @@
+"""Applies the rounds of the model to its lake, and compares the replicas with the model."""
+
+from dcp.lake.applied import AppliedVersion, applied_of, unindexed_applied
+from dcp.lake.history import WHOLE, history
+from dcp.lake.tables import DOCS, LakeTables, ReplicaTable
+from tests.lake.log_model import LogModel, apply_pending, documents_of, read_documents
+from tests.lake.versions import table_at
+
+
+def applies(lake: LakeTables, model: LogModel, count: int) -> list[AppliedVersion]:
+    """Commit rounds until so many applies were made."""
+    made: list[AppliedVersion] = []
+    while len(made) < count:
+        model.commit(model.next_round(applied=unindexed_applied(lake, [DOCS])))
+        if model.round:
+            made += apply_pending(lake, [DOCS], model.round, "w")
+    return made
+
+
+def assert_every_version_exact(
+    lake: LakeTables, model: LogModel, replica: ReplicaTable = DOCS
+) -> int:
+    """Compare every version of the replica with the model; return how many there are."""
+    table = lake.table_sql(replica.name)
+    checked = 0
+    for commit in history(lake.spark, table, WHOLE):
+        if not commit.is_apply:
+            continue
+        applied = applied_of(replica.name, commit)
+        expected = model.documents_at(model.complete[applied.to_round], replica.collection_id)
+        found = documents_of(table_at(lake.location.path(replica.name), commit.version))
+        assert found == expected, f"{applied} differs"
+        checked += 1
+    return checked
+
+
+def require_exact(lake: LakeTables, model: LogModel) -> None:
+    """Compare ``docs`` and ``docs_live`` with the model at the newest round."""
+    live = model.documents_at(model.complete[model.round])
+    assert read_documents(lake, f"SELECT * FROM {lake.table_sql('docs')}") == live
+    assert read_documents(lake, "SELECT * FROM docs_live") == live

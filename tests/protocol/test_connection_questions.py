@@ -1,0 +1,74 @@
+"""Questions and answers: seqnos, failover logs, manifests, cluster maps (asked for or pushed)."""
+
+import pytest
+
+from dcp.errors import SourceError
+from dcp.protocol import events as e
+from dcp.wire import messages as m
+from dcp.wire.codec import encode
+from dcp.wire.vocabulary import Magic, Opcode, ServerOpcode, Status
+from tests.protocol.scripted import LOG, answer_to, block_of, converse
+from tests.protocol.streaming import CLUSTER_MAP, opened
+
+
+def test_questions_and_their_answers() -> None:
+    connection, server, _ = opened()
+    server.overrides[Opcode.GET_ALL_VB_SEQNOS] = lambda frame, _: answer_to(
+        frame, m.AllVbSeqnos(((0, 5), (1, 2**64 - 1)))
+    )
+    server.overrides[Opcode.DCP_GET_FAILOVER_LOG] = lambda frame, _: (
+        answer_to(frame, m.FailoverLogAnswer(LOG.entries))
+        if frame.vbucket == 1
+        else answer_to(frame, m.Refusal(CLUSTER_MAP), Status.NOT_MY_VBUCKET)
+    )
+    connection.request_seqnos()
+    connection.request_cluster_config()
+    connection.request_failover_log(1)
+    connection.request_failover_log(2)
+    assert converse(connection, server) == [
+        e.SeqnosReceived(((0, 5), (1, 2**64 - 1))),
+        e.ClusterConfigReceived(b'{"rev":1}'),
+        e.FailoverLogReceived(1, LOG),
+        e.FailoverLogReceived(2, None),
+        e.ClusterConfigReceived(CLUSTER_MAP),
+    ]
+
+
+def test_a_refused_question_is_a_source_error() -> None:
+    connection, server, _ = opened()
+    server.overrides[Opcode.GET_ALL_VB_SEQNOS] = lambda frame, _: answer_to(
+        frame, status=Status.EACCESS
+    )
+    connection.request_seqnos()
+    with pytest.raises(SourceError, match=r"GET_ALL_VB_SEQNOS: found status 0x24 EACCESS"):
+        converse(connection, server)
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "manifest"),
+    [
+        (m.Text(b'{"uid":"0"}'), Status.SUCCESS, b'{"uid":"0"}'),
+        (m.Refusal(), Status.NOT_SUPPORTED, None),
+        (m.Refusal(), Status.UNKNOWN_COMMAND, None),
+    ],
+)
+def test_a_manifest_is_asked_for_and_may_be_missing(
+    answer: m.Body, status: Status, manifest: bytes | None
+) -> None:
+    connection, server, _ = opened()
+    server.overrides[Opcode.GET_COLLECTIONS_MANIFEST] = lambda frame, _: answer_to(
+        frame, answer, status
+    )
+    connection.request_manifest()
+    assert converse(connection, server) == [e.ManifestReceived(manifest)]
+
+
+def test_a_pushed_cluster_map_is_told_and_not_charged() -> None:
+    connection, _, _ = opened()
+    push = encode(
+        m.ClustermapNotification(b"travel", CLUSTER_MAP, 1, 8),
+        ServerOpcode.CLUSTERMAP_CHANGE_NOTIFICATION,
+        magic=Magic.SERVER_REQUEST,
+    )
+    assert connection.receive(block_of(push), 1.0) == [e.ClusterConfigReceived(CLUSTER_MAP)]
+    assert connection.charged_bytes == 0

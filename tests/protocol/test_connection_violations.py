@@ -1,0 +1,124 @@
+"""A violation is named with its vbucket and leaves the connection as it was."""
+
+from collections.abc import Callable
+
+import pytest
+
+from dcp.errors import RemoteProtocolError
+from dcp.protocol import events as e
+from dcp.protocol.bootstrap import CONTROLS, BootstrapSettings, Control
+from dcp.protocol.position import Position
+from dcp.wire import messages as m
+from dcp.wire.codec import encode
+from dcp.wire.frame import Frame
+from dcp.wire.vocabulary import Magic, Opcode, ServerOpcode
+from tests.protocol.scripted import (
+    LOG,
+    UUID,
+    advanced,
+    answer_to,
+    block_of,
+    marker,
+    mutation,
+    open_stream,
+    ready_connection,
+)
+from tests.protocol.streaming import opened, rows_of
+
+
+def oso(opaque: int, flags: int) -> Frame:
+    return encode(m.OsoSnapshot(flags), Opcode.DCP_OSO_SNAPSHOT, opaque=opaque, vbucket=7)
+
+
+def prepare(opaque: int, seqno: int) -> Frame:
+    body = m.Prepare(b"\0k", b"v", seqno, 1, 0, 0, 0, 0, 0, 1)
+    return encode(body, Opcode.DCP_PREPARE, opaque=opaque, vbucket=7, cas=1)
+
+
+def abort(opaque: int, seqno: int) -> Frame:
+    return encode(m.Abort(b"\0k", 1, seqno), Opcode.DCP_ABORT, opaque=opaque, vbucket=7)
+
+
+VIOLATIONS: dict[str, Callable[[int], list[Frame]]] = {
+    "item before marker": lambda o: [mutation(o, 1)],
+    "item beyond marker": lambda o: [marker(o, 0, 5), mutation(o, 6)],
+    "item below marker": lambda o: [marker(o, 3, 5), mutation(o, 2)],
+    "seqno repeated": lambda o: [marker(o, 0, 5), mutation(o, 3), mutation(o, 3)],
+    "seqno repeated or going backwards: found 2 after 3": lambda o: [
+        marker(o, 0, 5),
+        mutation(o, 3),
+        mutation(o, 2),
+    ],
+    "marker going backwards": lambda o: [
+        marker(o, 0, 5),
+        mutation(o, 4),
+        marker(o, 0, 3),
+    ],
+    "beyond its end": lambda o: [marker(o, 6, 5)],
+    "SEQNO_ADVANCED going backwards": lambda o: [
+        marker(o, 0, 5),
+        mutation(o, 4),
+        advanced(o, 3),
+    ],
+    "SEQNO_ADVANCED beyond marker": lambda o: [marker(o, 0, 5), advanced(o, 6)],
+    "item of another vbucket: found 8, expected 7": lambda o: [
+        marker(o, 0, 5),
+        mutation(o, 4, vbucket=8),
+    ],
+    "DCP_SNAPSHOT_MARKER of vbucket 8": lambda o: [marker(o, 0, 5, vbucket=8)],
+    "enable_out_of_order_snapshots was not asked for": lambda o: [oso(o, 1)],
+    "found DCP_PREPARE, expected none: enable_sync_writes": lambda o: [
+        marker(o, 0, 5),
+        prepare(o, 1),
+    ],
+    "found DCP_ABORT, expected none: enable_sync_writes": lambda o: [
+        marker(o, 0, 5),
+        abort(o, 2),
+    ],
+    "DCP_SET_VBUCKET_STATE, expected none: stream flag": lambda o: [
+        encode(m.SetVbucketState(1), Opcode.DCP_SET_VBUCKET_STATE, opaque=o, vbucket=7)
+    ],
+    "found acceptance on a stream that is open": lambda o: [],
+    "magic 0x83 from a server": lambda o: [
+        Frame(Magic.SERVER_RESPONSE, ServerOpcode.CLUSTERMAP_CHANGE_NOTIFICATION, opaque=o)
+    ],
+}
+
+
+@pytest.mark.parametrize("named", VIOLATIONS)
+def test_a_violation_is_named_and_leaves_the_connection_as_it_was(named: str) -> None:
+    connection, server, opaque = opened()
+    good = [marker(opaque, 0, 2), mutation(opaque, 1)]
+    frames = VIOLATIONS[named](opaque)
+    if not frames:
+        frames = [answer_to(server.seen[-1][0], m.FailoverLogAnswer(LOG.entries))]
+        named = "expected no answer with this opaque"
+    before = (connection.position(7), connection.charged_bytes, connection.discarded_frames)
+    with pytest.raises(RemoteProtocolError, match=named):
+        connection.receive(block_of(*frames), 1.0)
+    after = (connection.position(7), connection.charged_bytes, connection.discarded_frames)
+    assert after == before
+    assert connection.bytes_to_send() == b""
+    assert rows_of(connection.receive(block_of(*good), 1.0)) == [(7, 1)], "still usable"
+
+
+def test_a_violation_names_its_vbucket() -> None:
+    connection, _, opaque = opened()
+    with pytest.raises(RemoteProtocolError, match=r"^vbucket 7: item before marker"):
+        connection.receive(block_of(mutation(opaque, 1)), 1.0)
+
+
+def test_what_was_asked_for_is_let_through() -> None:
+    controls = (
+        *CONTROLS,
+        Control("enable_out_of_order_snapshots", "true"),
+        Control("enable_sync_writes", "true"),
+    )
+    settings = BootstrapSettings("travel", "all", controls=controls)
+    connection, server = ready_connection(settings=settings)
+    opaque = open_stream(connection, server)
+    block = block_of(oso(opaque, 1), mutation(opaque, 9), mutation(opaque, 4), oso(opaque, 2))
+    assert rows_of(connection.receive(block, 1.0)) == [(7, 9), (7, 4)]
+    assert connection.position(7) == Position.complete_at(UUID, 9)
+    frames = [marker(opaque, 0, 12), prepare(opaque, 10), mutation(opaque, 11), abort(opaque, 12)]
+    assert connection.receive(block_of(*frames), 1.0)[-1] == e.SnapshotCompleted(7, 12)
