@@ -75,7 +75,7 @@ class Driver:
         goals = dict(cluster.high_seqnos)
         given_up: dict[int, LeftOut] = {}
         fruitless = 0
-        while not stop.is_set():
+        while True:
             plan = self.plan(cluster, targets=goals, skip=given_up)
             if isinstance(plan, Idle):
                 self._report.left_out = plan.left_out
@@ -83,6 +83,11 @@ class Driver:
                 self.apply(plan.latest_round, force=True)
                 _refuse_incomplete(self._report.left_out)
                 return self._report
+            if stop.is_set():
+                raise StoppedError(
+                    "the run was asked to stop before it had read all that the cluster held at its "
+                    "start; what it has read is committed, the next run goes on from there"
+                )
             report = self.round(plan)
             progress = _progress(plan, report)
             fruitless = 0 if any(progress.values()) else fruitless + 1
@@ -91,10 +96,6 @@ class Driver:
             goals |= _lower_goals(report)
             cluster = look_at_cluster(self._access)
             goals = {**cluster.high_seqnos, **goals}
-        raise StoppedError(
-            "the run was asked to stop before it had read all that the cluster held at its start; "
-            "what it has read is committed, the next run goes on from there"
-        )
 
     def continuously(self, stop: threading.Event) -> RunReport:
         """Run a round whenever there is something to do, at most one each minimum interval.

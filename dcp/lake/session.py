@@ -10,9 +10,12 @@ Why each setting: the tables below. ``docs/operations.md`` says what an operator
 """
 
 import os
+import signal
 import sys
 import tempfile
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -174,7 +177,8 @@ def _start_jvm(settings: Mapping[str, str], log_file: Path) -> SparkSession:
             gateway = launch_gateway(  # type: ignore[no-untyped-call]
                 conf, {"stdout": output, "stderr": output}
             )
-        SparkContext(conf=conf, gateway=gateway)
+        with _sigint_kept():
+            SparkContext(conf=conf, gateway=gateway)
         return SparkSession.builder.getOrCreate()
     except (PySparkException, OSError) as error:
         raise SetupError(f"Spark did not start: {error}; its log is {log_file}.") from error
@@ -197,9 +201,21 @@ def _start_in_submitted_jvm(
     for key, value in extra.items():
         conf.set(key, value)
     conf.set("spark.master", local_master(conf.get("spark.master", "local[*]") or "local[*]"))
-    session = SparkSession.builder.config(conf=conf).getOrCreate()
+    with _sigint_kept():
+        session = SparkSession.builder.config(conf=conf).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     return session
+
+
+@contextmanager
+def _sigint_kept() -> Iterator[None]:
+    """Put the handler of SIGINT back: PySpark's own would cancel the round under way at once."""
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, handler)
 
 
 def _add_to_class_path(jvm: Any, conf: Any) -> list[str]:

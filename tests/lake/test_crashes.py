@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dcp.errors import FencedError, LakeError
+from dcp.errors import FencedError, LakeError, StoppedError
 from dcp.lake.changes import latest_round
 from dcp.lake.run import lake_location, run
 from dcp.lake.settings import Settings
@@ -81,6 +81,9 @@ class Job:
             "source.password_file": settings.source.password_file,
             "source.noop_interval_seconds": settings.source.noop_interval_seconds,
             "round.quiet_seconds": settings.round.quiet_seconds,
+            "round.target_bytes": settings.round.target_bytes,
+            "flow_control.window_bytes": settings.flow_control.window_bytes,
+            "flow_control.batch_bytes": settings.flow_control.batch_bytes,
             "lake.root": settings.lake.root,
             "lake.lock": str(settings.lake.lock).lower(),
         }.items():
@@ -191,6 +194,35 @@ def test_a_python_worker_killed_in_mid_stream(
     assert job.wait() == 0, job.output()
     assert killed.exists(), "no worker was killed"
     require_exact_and_whole(open_lake(spark, lake_location(settings)), cluster)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_driver_after_the_round_under_way(
+    spark: "SparkSession", cluster: ProducerCluster, tmp_path: Path, number: signal.Signals
+) -> None:
+    fill(cluster, 200)
+    settings = settings_for(
+        cluster,
+        tmp_path,
+        flow_control={"window_bytes": 4096, "batch_bytes": 1024},
+        round={"target_bytes": 1500},
+    )
+    paused = tmp_path / "paused"
+    job = Job(settings, tmp_path, **{VARIABLE: "round.committed=pause", FILE_VARIABLE: str(paused)})
+    try:
+        job.wait_for(paused)
+        job.process.send_signal(number)
+        paused.unlink()
+        assert job.wait() == StoppedError.exit_code, job.output()
+    finally:
+        job.end()
+    assert "asked to stop" in job.output()
+    assert "Traceback" not in job.output()
+    lake = open_lake(spark, lake_location(settings))
+    assert latest_round(lake) == 1
+    require_every_version_exact(lake, cluster)
+    run(settings_for(cluster, tmp_path), once=True, spark=spark)
+    require_exact_and_whole(lake, cluster)
 
 
 def test_a_driver_paused_before_its_merge_while_another_applies(

@@ -171,8 +171,17 @@ def test_a_bounded_run_that_was_asked_to_stop_says_so(
     looks.append(view(10))
     driver = Scripted(lambda _, __: (Outcome.BUDGET, 5))
     with pytest.raises(StoppedError) as caught:
-        driver.once(view(10), after_plans(driver, 1))
+        driver.once(view(10), after_plans(driver, 2))
     assert caught.value.exit_code == 130
+    assert driver.rounds == [{0}]
+
+
+def test_a_bounded_run_that_is_done_when_it_is_asked_to_stop_is_done(
+    looks: list[ClusterView | DcplakeError],
+) -> None:
+    looks.append(view(10))
+    driver = Scripted(lambda _, target: (Outcome.REACHED, target))
+    driver.once(view(10), after_plans(driver, 2))
     assert driver.rounds == [{0}]
 
 
