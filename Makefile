@@ -54,7 +54,7 @@ soak: setup  ## the slow tests with fresh seeds and more data (ROUNDS=10 SEED=1 
 	    seed=$$(($(SEED) + round - 1)); \
 	    echo "== soak $$round of $(ROUNDS): SEED=$$seed SCALE=$(SCALE)"; \
 	    DCPLAKE_TEST_SEED=$$seed DCPLAKE_TEST_SCALE=$(SCALE) \
-	        $(PYTHON) -m pytest -m "slow or soak" --hypothesis-seed=$$seed $(ARGS); \
+	        $(PYTHON) -m pytest -m slow --hypothesis-seed=$$seed $(ARGS); \
 	done
 
 lock:  ## resolve the lock files anew (UPGRADE=1 lifts the versions; needs the network)
