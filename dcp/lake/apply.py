@@ -75,6 +75,7 @@ def plan_apply(
         winners=None if len(winners) > key_literals else winners,
         base_version=status.version,
         since_version=status.since_version,
+        is_first=status.lineage.since() == -1,
         largest_bytes=largest_document_bytes(lake, stretch.first_round, to_round),
     )
 

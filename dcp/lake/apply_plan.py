@@ -73,7 +73,8 @@ class ApplyPlan:
     ``winners`` are the rows to publish, none at all if the table is only moved on, or None when
     they are too many to be named. ``base_version`` is the version of the table that the plan was
     made on, and ``since_version`` the one that put it where it stands (an apply, or a RESTORE: the
-    fence counts it). ``largest_bytes`` is the size of the largest document in the stretch.
+    fence counts it). ``is_first`` says that no commit has changed a row of it so far: it is empty.
+    ``largest_bytes`` is the size of the largest document in the stretch.
     """
 
     table: str
@@ -83,6 +84,7 @@ class ApplyPlan:
     winners: tuple[Winner, ...] | None = field(repr=False)
     base_version: int
     since_version: int
+    is_first: bool = False
     largest_bytes: int = DOCUMENT_BYTES
 
     @property

@@ -69,7 +69,11 @@ WHERE c.round BETWEEN {first} AND {last} AND c.kind IN ({ITEM_KINDS_SQL})
 
 
 def merge_sql(table_sql: str, changes_sql: str, plan: ApplyPlan) -> str:
-    """Return the MERGE. Only literals prune the target, so vbuckets, and few keys, are literals."""
+    """Return the MERGE. Only literals prune the target, so vbuckets, and few keys, are literals.
+
+    The first one only inserts: Delta then reads its source once, and shuffles it not at all for a
+    join with a table that has no rows.
+    """
     pruning = f"t.vbucket IN ({integer_list(plan.vbuckets)})"
     if plan.winners == ():
         pruning = "false"
@@ -77,10 +81,11 @@ def merge_sql(table_sql: str, changes_sql: str, plan: ApplyPlan) -> str:
         pruning += f" AND t.key IN ({string_list(each.key for each in plan.winners)})"
     names = [quoted(name) for name in REPLICA.names]
     assignments = ", ".join(f"t.{name} = s.{name}" for name in names)
+    matched = f"""
+WHEN MATCHED AND s.deleted THEN DELETE
+WHEN MATCHED THEN UPDATE SET {assignments}"""
     return f"""
 MERGE INTO {table_sql} t USING ({source_sql(changes_sql, plan)}) s
-ON t.vbucket = s.vbucket AND t.key = s.key AND {pruning}
-WHEN MATCHED AND s.deleted THEN DELETE
-WHEN MATCHED THEN UPDATE SET {assignments}
+ON t.vbucket = s.vbucket AND t.key = s.key AND {pruning}{"" if plan.is_first else matched}
 WHEN NOT MATCHED AND NOT s.deleted THEN INSERT ({", ".join(names)})
   VALUES ({", ".join(f"s.{name}" for name in names)})"""

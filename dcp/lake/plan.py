@@ -51,13 +51,14 @@ class StreamPlan:
 class TaskPlan:
     """One Spark task: what it streams, and its share of what the round only writes down.
 
-    ``carried`` are states of vbuckets that no task streams; ``applied`` are replica versions that
-    the log does not list yet.
+    ``carried`` are states of vbuckets that no task streams, ``left_out`` those of them that should
+    have been; ``applied`` are replica versions that the log does not list yet.
     """
 
     index: int
     streams: tuple[StreamPlan, ...]
     carried: tuple[VbucketState, ...]
+    left_out: "tuple[LeftOut, ...]" = ()
     applied: "tuple[AppliedVersion, ...]" = ()
 
     @property
@@ -188,7 +189,7 @@ def plan_round(
     return RoundPlan(
         lake_id=position.lake_id,
         round=position.latest_round + 1,
-        tasks=_spread(streams, carried, min(slots, settings.tasks or slots)),
+        tasks=_spread(streams, carried, left_out, min(slots, settings.tasks or slots)),
         left_out=tuple(left_out),
         target_bytes=settings.target_bytes,
         target_seconds=settings.target_seconds,
@@ -219,6 +220,7 @@ def _stream_or_reason(
 def _spread(
     streams: Sequence[StreamPlan],
     carried: Sequence[VbucketState],
+    left_out: Sequence[LeftOut],
     slots: int,
 ) -> tuple[TaskPlan, ...]:
     """Give the largest backlogs first, node by node in turn, always to the least loaded task."""
@@ -230,14 +232,13 @@ def _spread(
         backlog, streams_there, index = heappop(loads)
         shares[index].append(stream)
         heappush(loads, (backlog + stream.backlog, streams_there + 1, index))
-    return tuple(
-        TaskPlan(
-            index,
-            tuple(sorted(share, key=_longest_waiting)),
-            tuple(carried[index::count]),
-        )
-        for index, share in enumerate(shares)
-    )
+    tasks = []
+    for index, share in enumerate(shares):
+        carries = tuple(carried[index::count])
+        vbuckets = {state.vbucket for state in carries}
+        misses = tuple(left for left in left_out if left.vbucket in vbuckets)
+        tasks.append(TaskPlan(index, tuple(sorted(share, key=_longest_waiting)), carries, misses))
+    return tuple(tasks)
 
 
 def _largest_first(streams: Collection[StreamPlan]) -> list[StreamPlan]:

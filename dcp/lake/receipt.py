@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Any
 
 from dcp.client.addresses import NodeAddress
-from dcp.lake.plan import StreamPlan
+from dcp.lake.plan import LeftOut, StreamPlan
 from dcp.lake.vbucket_state import VbucketState
 from dcp.protocol.position import Position
 from dcp.types import FailoverLog
@@ -26,6 +26,14 @@ class Outcome(StrEnum):
     """The producer ordered a rollback."""
     STOPPED = "stopped"
     """The source failed; ``reason`` and ``detail`` say how."""
+    LEFT_OUT = "left_out"
+    """It was behind and could not be streamed at all; ``reason`` and ``detail`` say why."""
+
+
+def left_out_status(left: LeftOut) -> str:
+    """Return the ``detail`` of the status row of a vbucket that was not streamed, JSON."""
+    told = {"outcome": str(Outcome.LEFT_OUT), "reason": left.reason, "detail": left.detail}
+    return json.dumps(told | {"largest_bytes": 0})
 
 
 @dataclass(slots=True)

@@ -29,7 +29,7 @@ from dcp.lake.ending import Budget, Ending, EndPolicy
 from dcp.lake.histories import Histories
 from dcp.lake.plan import RoundPlan, TaskPlan
 from dcp.lake.progress import RoundProgress
-from dcp.lake.receipt import Outcome, Receipt
+from dcp.lake.receipt import Outcome, Receipt, left_out_status
 from dcp.lake.settings import FlowControlSettings
 from dcp.lake.stop_points import reached
 from dcp.lake.system_events import system_event_text
@@ -357,6 +357,10 @@ class TaskReceiver:
             receipt.largest_bytes = int(self._largest_of[vbucket])
             receipt.escaped_keys = int(self._escaped_of[vbucket])
             self._batches.add_event("status", vbucket, detail=receipt.status())
+        epochs = {state.vbucket: state.epoch for state in self._plan.carried}
+        for left in self._plan.left_out:
+            detail = left_out_status(left)
+            self._batches.add_event("status", left.vbucket, epochs[left.vbucket], detail=detail)
         yield from self._batches.flush()
         states = [receipt.state(self._round) for receipt in self._receipts.values()]
         yield states_to_batch([*states, *self._plan.carried], self._round)

@@ -123,6 +123,12 @@ def run_round(
         plan.round,
         commit.version,
         monotonic() - begin,
-        round_record(lake, plan.round).reports,
+        streamed_reports(lake, plan.round),
         plan.left_out,
     )
+
+
+def streamed_reports(lake: LakeTables, round_number: int) -> tuple[VbucketReport, ...]:
+    """Return what a round tells of the vbuckets that it streamed."""
+    reports = round_record(lake, round_number).reports
+    return tuple(report for report in reports if report.outcome is not Outcome.LEFT_OUT)

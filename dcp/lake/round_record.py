@@ -23,7 +23,10 @@ REMEMBERED_ROUNDS: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class VbucketReport:
-    """What a round did for one vbucket, as its ``status`` row tells."""
+    """What a round did for one vbucket, as its ``status`` row tells.
+
+    Of a vbucket that was left out only the reason is told; its numbers are 0 here.
+    """
 
     vbucket: int
     outcome: Outcome
@@ -40,7 +43,7 @@ class VbucketReport:
     @property
     def failed(self) -> bool:
         """Whether the source kept it from going on."""
-        return self.outcome in (Outcome.ROLLBACK, Outcome.STOPPED)
+        return self.outcome in (Outcome.ROLLBACK, Outcome.STOPPED, Outcome.LEFT_OUT)
 
     @classmethod
     def parse(cls, vbucket: int, status: str) -> "VbucketReport":
@@ -49,12 +52,12 @@ class VbucketReport:
         return cls(
             vbucket=vbucket,
             outcome=Outcome(told["outcome"]),
-            rows=told["rows"],
-            frame_bytes=told["bytes"],
+            rows=told.get("rows", 0),
+            frame_bytes=told.get("bytes", 0),
             largest_bytes=told.get("largest_bytes", DOCUMENT_BYTES),
-            seqno=told["seqno"],
-            complete_seqno=told["complete_seqno"],
-            target_seqno=told["target_seqno"],
+            seqno=told.get("seqno", 0),
+            complete_seqno=told.get("complete_seqno", 0),
+            target_seqno=told.get("target_seqno", 0),
             reason=told.get("reason", ""),
             detail=told.get("detail", ""),
             escaped_keys=told.get("escaped_keys", 0),
@@ -78,7 +81,10 @@ class VbucketReport:
 
 @dataclass(frozen=True, slots=True)
 class RoundRecord:
-    """A committed round: the state of every vbucket after it, and a report of each streamed one."""
+    """A committed round: the state of every vbucket after it, and what it tells of some.
+
+    These are the vbuckets that it streamed, and those that it should have streamed and could not.
+    """
 
     states: Mapping[int, VbucketState]
     reports: tuple[VbucketReport, ...]

@@ -11,12 +11,16 @@ from dcp.lake.tables import LakeTables, ReplicaTable, replicas_in
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSummary:
-    """One replica table: its version, the round it holds, its documents."""
+    """One replica table: its version, the round it holds, its documents.
+
+    ``defect`` says which commit of others stops every apply; empty if all is well.
+    """
 
     table: str
     version: int
     round: int
     documents: int
+    defect: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +28,8 @@ class LakeStatus:
     """A lake at one moment.
 
     ``waiting`` are the vbuckets whose newest rows wait for a snapshot's end; ``stuck`` those that
-    the newest round could not bring further, with its reason.
+    the newest round could not bring further, or could not stream at all, with its reason. What the
+    cluster holds by now is not asked.
     """
 
     place: str
@@ -52,6 +57,7 @@ class LakeStatus:
                     "version": replica.version,
                     "round": replica.round,
                     "documents": replica.documents,
+                    "defect": replica.defect,
                 }
                 for replica in self.replicas
             ],
@@ -65,11 +71,13 @@ class LakeStatus:
         ]
         for replica in self.replicas:
             behind = self.round - replica.round
-            place = f"last applied at round {replica.round}" if behind > 0 else "up to date"
+            place = f"last applied at round {replica.round}" if behind > 0 else "holds that round"
             lines.append(
                 f"  {replica.table}: version {replica.version}, {replica.documents:,} documents, "
                 + place
             )
+            if replica.defect:
+                lines.append(f"    no apply is possible: found {replica.defect} by somebody else")
         if self.waiting:
             lines.append(f"  waiting for their snapshot's end: {len(self.waiting)} vbuckets")
         lines += [
@@ -100,4 +108,11 @@ def lake_status(lake: LakeTables) -> LakeStatus:
 def _summary(lake: LakeTables, replica: ReplicaTable) -> ReplicaSummary:
     status = replica_status(lake, replica)
     count = lake.spark.sql(f"SELECT count(*) FROM {lake.table_sql(replica.name)}").collect()
-    return ReplicaSummary(replica.name, status.version, status.round, int(count[0][0]))
+    defect = status.lineage.defect(status.version)
+    return ReplicaSummary(
+        replica.name,
+        status.version,
+        status.round,
+        int(count[0][0]),
+        "" if defect is None else str(defect),
+    )

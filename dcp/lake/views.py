@@ -2,7 +2,8 @@
 
 In a catalog schema they are made there, once; for a folder they are temporary views of the session.
 ``rounds`` reads Delta's history, which no view can, so it is always a view of the session and shows
-the rounds up to its registration.
+the rounds up to its registration. ``pending_changes`` knows the applies up to its registration, and
+later ones as soon as a round lists them: make it anew to see at once what an apply left.
 
     documents, documents_variant, docs_live    for ``docs``; with the suffix ``__scope__collection``
                                                for the replica of another collection
@@ -13,6 +14,7 @@ from collections.abc import Sequence
 
 from pyspark.sql import DataFrame
 
+from dcp.lake.applied import replica_status
 from dcp.lake.history import WHOLE, history
 from dcp.lake.sql import dotted, quoted
 from dcp.lake.tables import DOCS, LakeTables, ReplicaTable
@@ -55,7 +57,8 @@ def lake_views(lake: LakeTables, replicas: Sequence[ReplicaTable]) -> dict[str, 
         views["documents" + suffix] = documents_sql(table_sql)
         views["documents_variant" + suffix] = documents_variant_sql(table_sql)
         views["docs_live" + suffix] = docs_live_sql(table_sql, lake.changes_sql, replica)
-    views["pending_changes"] = pending_changes_sql(lake.changes_sql, replicas)
+    applied_rounds = {each.name: replica_status(lake, each).round for each in replicas}
+    views["pending_changes"] = pending_changes_sql(lake.changes_sql, replicas, applied_rounds)
     views["positions"] = positions_sql(lake.changes_sql)
     return views
 
@@ -63,25 +66,28 @@ def lake_views(lake: LakeTables, replicas: Sequence[ReplicaTable]) -> dict[str, 
 def rounds(lake: LakeTables, limit: int = WHOLE) -> DataFrame:
     """Return the rounds that the history still knows: number, version, time, size, vbuckets.
 
-    ``rows`` and ``bytes`` are what the commit wrote (bytes as stored), ``vbuckets`` how many of
-    them brought a document.
+    ``rows`` are documents, ``bytes`` theirs on the wire, as a run reports them; ``stored_bytes`` is
+    what the commit wrote, and ``vbuckets`` how many of them brought a document.
     """
     commits = [
         (
             commit.round,
             commit.version,
             commit.time,
-            int(commit.metrics.get("numOutputRows", "0")),
             int(commit.metrics.get("numOutputBytes", "0")),
         )
         for commit in history(lake.spark, lake.changes_sql, limit)
         if commit.round is not None
     ]
     frame = lake.spark.createDataFrame(
-        commits, "round BIGINT, version BIGINT, time TIMESTAMP, rows BIGINT, bytes BIGINT"
+        commits, "round BIGINT, version BIGINT, time TIMESTAMP, stored_bytes BIGINT"
     )
-    vbuckets = lake.spark.sql(
-        "SELECT round, count_if(position.last_data_round = round) AS vbuckets "
-        f"FROM {lake.changes_sql} WHERE kind = 'position' GROUP BY round"
+    told = lake.spark.sql(
+        "SELECT round, "
+        "sum(CAST(get_json_object(detail, '$.rows') AS BIGINT)) AS rows, "
+        "sum(CAST(get_json_object(detail, '$.bytes') AS BIGINT)) AS bytes, "
+        "count_if(position.last_data_round = round) AS vbuckets "
+        f"FROM {lake.changes_sql} WHERE kind IN ('position', 'status') GROUP BY round"
     )
-    return frame.join(vbuckets, "round", "left").orderBy("round")
+    columns = ("round", "version", "time", "rows", "bytes", "stored_bytes", "vbuckets")
+    return frame.join(told, "round", "left").select(*columns).orderBy("round")

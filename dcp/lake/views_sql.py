@@ -3,7 +3,7 @@
 All of them find the rounds they need by themselves, so that a view once made stays right.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from dcp.lake.apply_sql import ITEM_KINDS_SQL, MODIFIED_AT_SQL
@@ -60,11 +60,14 @@ FROM {changes_sql}
 WHERE kind = 'position' AND round = {_newest_round(changes_sql)}"""
 
 
-def pending_changes_sql(changes_sql: str, replicas: Sequence[ReplicaTable]) -> str:
+def pending_changes_sql(
+    changes_sql: str, replicas: Sequence[ReplicaTable], applied_rounds: Mapping[str, int]
+) -> str:
     """Return the live rows that are in the log and not yet in their replica table.
 
     ``state`` is ``complete`` where an apply may publish the row, ``incomplete`` where it waits for
-    its snapshot's end. A table that is not in the log's index of applies counts as empty.
+    its snapshot's end. The log's index of applies tells what a table has, and is behind an apply
+    until the next round; so ``applied_rounds`` says for each table which round it stands at now.
     """
     branches = [
         f"""
@@ -74,7 +77,8 @@ SELECT {string(replica.name)} AS table, c.round, c.kind,
   c.datatype, c.xattrs, c.value
 {_live_rows(changes_sql, replica)} AND NOT EXISTS (
     SELECT 1 FROM {changes_sql} p
-    WHERE p.kind = 'position' AND p.round = {_newest_apply(changes_sql, replica, "to_round")}
+    WHERE p.kind = 'position' AND p.round = greatest(
+        {applied_rounds.get(replica.name, 0)}, {_newest_apply(changes_sql, replica, "to_round")})
       AND p.vbucket = c.vbucket AND p.epoch >= c.epoch AND p.position.complete_seqno >= c.seqno)"""
         for replica in replicas
     ]

@@ -91,6 +91,8 @@ def _close_answer(state: ConnectionState, request: PendingRequest, frame: Frame)
         promised = STREAM_END_ON_CLOSE.name in state.bootstrap.progress.accepted_controls
         follows = promised and frame.status == Status.SUCCESS and stream.failover_log is not None
         state.put(request.stream, stream.closed(end_follows=follows))
+        if not follows:
+            state.closed_opaques.add(request.stream)
     return [e.StreamClosed(request.vbucket, frame.status), *_map_in(frame)]
 
 

@@ -104,6 +104,7 @@ class _BlockReading:
             return
         stream = self._state.streams.get(opaque)
         if stream is None:
+            self._require_closed(opaque, "a document")
             self._state.discarded_frames += self._rows.drop(run)
             return
         self._store(opaque, stream, _of_vbucket(stream, lambda: _checked(stream, run)))
@@ -113,8 +114,14 @@ class _BlockReading:
     def _take_stream_message(self, frame: Frame) -> None:
         handler = _HANDLERS.get(frame.opcode)
         stream = self._state.streams.get(frame.opaque)
-        if handler is None or stream is None:
-            decode(frame)
+        body = decode(frame)
+        if handler is None:
+            raise RemoteProtocolError(
+                f"frame: found {opcode_name(frame.opcode)} from a server, expected a request of a "
+                "stream, or a NOOP"
+            )
+        if stream is None:
+            self._require_closed(frame.opaque, opcode_name(frame.opcode))
             self._state.discarded_frames += 1
             return
         self._check_asked_for(frame, stream)
@@ -123,7 +130,7 @@ class _BlockReading:
                 f"vbucket {stream.vbucket}: found {opcode_name(frame.opcode)} of vbucket "
                 f"{frame.vbucket} with the opaque of its stream"
             )
-        after, events = _of_vbucket(stream, lambda: handler(stream, decode(frame)))
+        after, events = _of_vbucket(stream, lambda: handler(stream, body))
         if stream.is_live or frame.opcode == Opcode.DCP_STREAM_END:
             self._events += events
         else:
@@ -131,6 +138,14 @@ class _BlockReading:
         if frame.opcode == Opcode.DCP_SET_VBUCKET_STATE:
             self._answer(frame)
         self._store(frame.opaque, stream, after)
+
+    def _require_closed(self, opaque: int, found: str) -> None:
+        """Refuse what belongs to no stream of ours: if it was sent to us, a row of ours is lost."""
+        if opaque not in self._state.closed_opaques:
+            raise RemoteProtocolError(
+                f"frame: found {found} with opaque {opaque:#x}, expected the opaque of a stream "
+                "that was asked for and has not ended"
+            )
 
     def _store(self, opaque: int, before: Stream, after: Stream) -> None:
         """Keep the stream as it is now; tell, and acknowledge, a snapshot that it completed."""

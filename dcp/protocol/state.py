@@ -25,7 +25,11 @@ StreamKey = tuple[int, int | None]
 
 @dataclass(slots=True)
 class ConnectionState:
-    """One connection: its bootstrap, window, liveness, requests under way, streams by opaque."""
+    """One connection: its bootstrap, window, liveness, requests under way, streams by opaque.
+
+    ``closed_opaques`` are of streams that we closed and whose end the server does not announce:
+    what it had sent before it heard of that may still arrive.
+    """
 
     bootstrap: Bootstrap
     window: ReceiveWindow
@@ -34,6 +38,7 @@ class ConnectionState:
     streams: dict[int, Stream] = field(default_factory=dict)
     opaques: dict[StreamKey, int] = field(default_factory=dict)
     ended: dict[StreamKey, Stream] = field(default_factory=dict)
+    closed_opaques: set[int] = field(default_factory=set)
     outbound: list[bytes] = field(default_factory=list)
     next_opaque: int = 1
     discarded_frames: int = 0
@@ -48,6 +53,7 @@ class ConnectionState:
             dict(self.streams),
             dict(self.opaques),
             dict(self.ended),
+            set(self.closed_opaques),
             list(self.outbound),
             self.next_opaque,
             self.discarded_frames,

@@ -9,11 +9,7 @@ from tests.client.consuming import consuming, settings
 from tests.client.drained import Drained, assert_same_state, caught_up, fill
 
 
-@pytest.mark.parametrize(
-    "corruption",
-    # A row of a stream that we do not know is dropped on purpose; nobody could miss it.
-    [each for each in Corruption if each is not Corruption.UNKNOWN_OPAQUE],
-)
+@pytest.mark.parametrize("corruption", Corruption)
 def test_a_corrupt_frame_costs_the_connection_and_no_row(
     make_cluster: MakeCluster, corruption: Corruption
 ) -> None:

@@ -13,6 +13,7 @@ import pytest
 from dcp.errors import AuthenticationError, BucketError
 from dcp.lake.connect import look_at_cluster
 from dcp.lake.plan import LakePosition, RoundPlan, plan_round
+from dcp.lake.receipt import Outcome
 from dcp.lake.round import RoundReport
 from dcp.lake.round_record import VbucketReport
 from dcp.lake.task_errors import TaskError, original_error
@@ -178,6 +179,24 @@ def test_a_lost_node_ends_its_vbuckets_only(
     cluster.restore_node(1)
     rounds.run()
     require_complete(rounds, cluster)
+
+
+def test_a_vbucket_that_cannot_be_planned_is_told_in_the_round(
+    cluster: ProducerCluster, tmp_path: Path
+) -> None:
+    fill(cluster, 100)
+    rounds = RoundsInProcess(settings_for(cluster, tmp_path), slots=2)
+    rounds.run()
+    fill(cluster, 100)
+    cluster.kill_node(1)
+    lost = {vb for vb in range(8) if cluster.vbucket_owner(vb) == 1}
+    found = rounds.run()
+    told = {vb: VbucketReport.parse(vb, json.dumps(each)) for vb, each in statuses(found).items()}
+    left_out = {vb: each for vb, each in told.items() if each.outcome is Outcome.LEFT_OUT}
+    assert left_out.keys() == lost
+    assert all(each.failed and each.reason == "node unreachable" for each in left_out.values())
+    assert {each.largest_bytes for each in left_out.values()} == {0}
+    assert {row["epoch"] for row in found if row["kind"] == "status"} == {0}
 
 
 def test_a_refused_stream_is_reported_with_its_status(

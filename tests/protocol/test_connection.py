@@ -10,6 +10,7 @@ import pytest
 from dcp.errors import RemoteProtocolError
 from dcp.protocol import events as e
 from dcp.protocol.bootstrap import CONTROLS, BootstrapSettings, Control
+from dcp.protocol.connection import ClientConnection
 from dcp.protocol.position import Position
 from dcp.types import SnapshotRange
 from dcp.wire import messages as m
@@ -19,6 +20,7 @@ from dcp.wire.frame_info import stream_id_info
 from dcp.wire.vocabulary import Magic, Opcode
 from tests.protocol.scripted import (
     UUID,
+    ScriptedServer,
     block_of,
     converse,
     marker,
@@ -112,29 +114,34 @@ def test_seqnos_and_cas_beyond_63_bits_survive() -> None:
     assert connection.position(7).seqno == high
 
 
+def opened_beside_a_closed_stream() -> tuple[ClientConnection, int, int]:
+    """Return a connection, the opaque of its stream, and that of one it closed without an end."""
+    name = b"send_stream_end_on_client_close_stream"
+    connection, server = ready_connection(ScriptedServer(refused_controls=frozenset({name})))
+    closed = open_stream(connection, server)
+    connection.close_stream(7)
+    converse(connection, server)
+    return connection, open_stream(connection, server), closed
+
+
 def test_rows_of_a_mixed_block_keep_their_order_when_some_are_dropped() -> None:
-    connection, _, opaque = opened()
+    connection, opaque, closed = opened_beside_a_closed_stream()
     frames = [marker(opaque, 0, 100)]
     for seqno in range(1, 50):
-        frames += [mutation(opaque, seqno), mutation(0xBAD, seqno)]
+        frames += [mutation(opaque, seqno), mutation(closed, seqno)]
     (items, *_) = connection.receive(block_of(*frames), 1.0)
     assert isinstance(items, e.Items)
     assert np.array_equal(items.columns.seqno, np.arange(1, 50))
     assert items.columns.key.to_pylist() == [b"k%d" % seqno for seqno in range(1, 50)]
 
 
-def test_frames_of_streams_that_we_do_not_have_are_charged_dropped_and_counted() -> None:
-    connection, _, opaque = opened()
-    strangers = [
-        mutation(0xBAD, 1),
-        marker(0xBAD, 0, 9),
-        stream_end(0xBAD),
-        Frame(Magic.REQUEST, 0xEE, opaque=opaque, value=b"from the future"),
-    ]
-    block = block_of(marker(opaque, 0, 5), *strangers, mutation(opaque, 1))
+def test_late_frames_of_a_closed_stream_are_charged_dropped_and_counted() -> None:
+    connection, opaque, closed = opened_beside_a_closed_stream()
+    late = [mutation(closed, 1), marker(closed, 0, 9), stream_end(closed)]
+    block = block_of(marker(opaque, 0, 5), *late, mutation(opaque, 1))
     events = connection.receive(block, 1.0)
     assert rows_of(events) == [(7, 1)]
-    assert connection.discarded_frames == len(strangers)
+    assert connection.discarded_frames == len(late)
     assert connection.charged_bytes == block.frame_bytes
     assert connection.unacked_bytes == block.frame_bytes
 

@@ -22,6 +22,7 @@ from tests.protocol.scripted import (
     mutation,
     open_stream,
     ready_connection,
+    stream_end,
 )
 from tests.protocol.streaming import opened, rows_of
 
@@ -64,6 +65,15 @@ VIOLATIONS: dict[str, Callable[[int], list[Frame]]] = {
     "item of another vbucket: found 8, expected 7": lambda o: [
         marker(o, 0, 5),
         mutation(o, 4, vbucket=8),
+    ],
+    "found a document with opaque 0xbad, expected the opaque of a stream": lambda o: [
+        marker(o, 0, 5),
+        mutation(0xBAD, 1),
+    ],
+    "found DCP_SNAPSHOT_MARKER with opaque 0xbad": lambda o: [marker(0xBAD, 0, 5)],
+    "found DCP_STREAM_END with opaque 0xbad": lambda o: [stream_end(0xBAD)],
+    "found opcode 0xee from a server": lambda o: [
+        Frame(Magic.REQUEST, 0xEE, opaque=o, value=b"from the future")
     ],
     "DCP_SNAPSHOT_MARKER of vbucket 8": lambda o: [marker(o, 0, 5, vbucket=8)],
     "enable_out_of_order_snapshots was not asked for": lambda o: [oso(o, 1)],
