@@ -1,11 +1,14 @@
 """Run case files against the product's code: ``python tests/conformance.py FILE…``.
 
 The format of a file is recognised by its content. Every failing case is printed with what was
-found and what was expected; the last line is ``N passed, M failed``; the exit code is 1 when any
-failed. A file that cannot be read or recognised, or that holds no case, is a failure.
+found and what was expected. A line per transcript counts its frames: the client's as accepted (the
+same as ours) and observed (others), the server's as understood. The last line is
+``N passed, M failed``; the exit code is 1 when any failed. A file that cannot be read or
+recognised, or that holds no case, is a failure.
 """
 
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -51,7 +54,9 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     passed = failed = 0
     for argument in arguments:
+        tally: Counter[str] = Counter()
         for result in run_file(Path(argument)):
+            tally.update(result.tally)
             if not result.failures:
                 passed += 1
                 continue
@@ -59,6 +64,9 @@ def main(arguments: Sequence[str]) -> int:
             print(f"FAILED {argument}: {result.name}")
             for failure in result.failures:
                 print(f"    {failure}")
+        if tally:
+            counts = ", ".join(f"{count} {name}" for name, count in tally.items())
+            print(f"{argument}: {counts}")
     print(f"{passed} passed, {failed} failed")
     return 1 if failed else 0
 

@@ -1,9 +1,12 @@
 """How commands talk: plain lines, progress bars on a terminal, JSON where a machine reads."""
 
 import json
+import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from decimal import Decimal
 
 from tqdm import tqdm
 
@@ -15,7 +18,58 @@ def say(line: str = "") -> None:
 
 def say_json(value: object) -> None:
     """Print one JSON document on one line."""
-    print(json.dumps(value, separators=(",", ":"), default=str), flush=True)
+    print(json_text(value), flush=True)
+
+
+def json_text(value: object) -> str:
+    """Return JSON on one line; the rules are the same at any depth.
+
+    A decimal is a JSON number of its exact value, without exponent: an integer if it is one
+    (``2.00`` is ``2``), else with all its digits (``1.50``). NaN and the infinities, which JSON
+    lacks, are null. Bytes are text, or ``{"base64": …}`` where they are no UTF-8. What JSON has no
+    form for is a text, and so is a map's key.
+    """
+    if isinstance(value, float):
+        return json.dumps(value) if math.isfinite(value) else "null"
+    if isinstance(value, Decimal):
+        return _decimal_text(value)
+    if value is None or isinstance(value, bool | int | str):
+        return json.dumps(value)
+    if isinstance(value, bytes | bytearray):
+        try:
+            return json.dumps(bytes(value).decode())
+        except UnicodeDecodeError:
+            return json_text({"base64": b64encode(bytes(value)).decode()})
+    if isinstance(value, Mapping):
+        fields = (f"{_field_name(name)}:{json_text(inner)}" for name, inner in value.items())
+        return f"{{{','.join(fields)}}}"
+    if isinstance(value, list | tuple):
+        return f"[{','.join(json_text(inner) for inner in value)}]"
+    return json.dumps(str(value))
+
+
+def _decimal_text(value: Decimal) -> str:
+    if not value.is_finite():
+        return "null"
+    return str(int(value)) if value == int(value) else format(value, "f")
+
+
+def _field_name(name: object) -> str:
+    text = json_text(name)
+    return text if text.startswith('"') else json.dumps(text)
+
+
+def unique_names(names: Sequence[str]) -> list[str]:
+    """Return the names with repeated ones numbered: a, a_2, a_3; none that is taken is given."""
+    taken = set(names)
+    unique: list[str] = []
+    for name in names:
+        chosen, number = name, 1
+        while chosen in unique or (number > 1 and chosen in taken):
+            number += 1
+            chosen = f"{name}_{number}"
+        unique.append(chosen)
+    return unique
 
 
 Advance = Callable[[int], object]

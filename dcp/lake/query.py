@@ -7,16 +7,20 @@ names are temporary views. Nothing that somebody else made is ever dropped or re
 temporary views of the same names in the same session.
 """
 
+import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.logger import PySparkLogger
+from pyspark.sql import DataFrame, Row, SparkSession
 
-from dcp.errors import ConfigError
+from dcp.errors import ConfigError, DcplakeError
 from dcp.lake.run import lake_location, session
 from dcp.lake.session import DELTA_CATALOG
 from dcp.lake.settings import Settings
@@ -26,6 +30,17 @@ from dcp.lake.views import register_views
 
 _SESSION_CATALOG: Final = "spark_catalog"
 _NO_TIME_TRAVEL: Final = "UNSUPPORTED_FEATURE.TIME_TRAVEL"
+_NO_PYTHON_VALUE: Final = "NOT_IMPLEMENTED"
+_AS_STRING: Final = "; this type has no value in Python: cast it to STRING"
+
+_CONTEXT_LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+"""PySpark's; they print each error with its stack, as JSON, to standard error."""
+
+_MESSAGE_CHARACTERS: Final = 2000
+_PLACE: Final = re.compile(r"\n== SQL(?: \((line [^\n]*)\))? ==")
+"""Where Spark's message begins to cite the statement; after that comes nothing but the citation."""
+_PLAN: Final = re.compile(r"(?:; line \d+ pos \d+|SQLSTATE: \w{5})(?=;\n)")
+"""What stands before the query plan that Spark adds to the errors of its analysis."""
 
 
 def open_for_queries(settings: Settings, spark: SparkSession | None = None) -> LakeTables:
@@ -57,9 +72,11 @@ def name_tables(lake: LakeTables, replicas: Sequence[ReplicaTable]) -> None:
         return
     # One database per lake and place, so that a name in it can only be ours, and is right.
     database = "dcplake_" + sha256(f"{lake.identity.lake_id} {lake.location}".encode()).hexdigest()
-    folder = string((Path(tempfile.gettempdir()) / database[:24]).as_uri())
+    folder = Path(tempfile.gettempdir()) / database[:24]
     database = f"{_SESSION_CATALOG}.{quoted(database[:24])}"
-    lake.spark.sql(f"CREATE DATABASE IF NOT EXISTS {database} LOCATION {folder}")
+    lake.spark.sql(f"CREATE DATABASE IF NOT EXISTS {database} LOCATION {string(folder.as_uri())}")
+    with suppress(OSError):  # Spark makes the folder, but the tables are in the lake's
+        folder.rmdir()
     for table in tables:
         place = string(lake.location.path(table))
         lake.spark.sql(
@@ -80,21 +97,71 @@ def answer(spark: SparkSession, question: str) -> DataFrame:
     """Return the answer to one SQL statement.
 
     Raises:
-        ConfigError: Spark does not understand it; the message is Spark's own, without its stack.
+        ConfigError: Spark does not understand it; the message is Spark's own, on one line,
+            without its stack. Most errors of a statement's values appear in `first_rows` only.
+        DcplakeError: Spark could not do it, for reasons that are not in the statement.
 
     """
-    try:
+    with _errors_on_one_line():
         return spark.sql(question)
+
+
+def first_rows(found: DataFrame, count: int) -> list[Row]:
+    """Return the first rows of an answer, which is when Spark computes it.
+
+    Raises:
+        ConfigError: the statement divides by zero, casts what cannot be cast and the like.
+        DcplakeError: Spark could not do it, for reasons that are not in the statement.
+
+    """
+    with _errors_on_one_line():
+        return found.limit(count).collect()
+
+
+@contextmanager
+def _errors_on_one_line() -> Iterator[None]:
+    try:
+        with _context_loggers_silent():
+            yield
     except PySparkException as error:
-        hint = ""
-        if (error.getCondition() or "").startswith(_NO_TIME_TRAVEL):
-            hint = (
-                "; the plain names are views in this session, because its catalog outlives it: "
-                "for time travel name the table delta.`<folder of the lake>/docs`"
-            )
-        raise ConfigError(f"SQL: {_first_lines(error)}{hint}") from None
+        raise ConfigError(f"SQL: {_one_line(str(error))}{_hint(error)}") from None
+    except Py4JJavaError as error:  # of a class that PySpark does not know: a task failed
+        message = _one_line(error.java_exception.toString().split("\nDriver stacktrace", 1)[0])
+        raise DcplakeError(f"SQL: {message}") from None
+    except (ValueError, OverflowError) as error:  # a date beyond Python's calendar
+        raise ConfigError(f"SQL: {_one_line(str(error))}{_AS_STRING}") from None
 
 
-def _first_lines(error: PySparkException) -> str:
-    text = str(error).split("\n\nJVM stacktrace", 1)[0].strip()
-    return text.split("; line", 1)[0] if len(text) > 2000 else text
+@contextmanager
+def _context_loggers_silent() -> Iterator[None]:
+    loggers = [PySparkLogger.getLogger(name) for name in _CONTEXT_LOGGERS]
+    before = [logger.disabled for logger in loggers]
+    for logger in loggers:
+        logger.disabled = True
+    try:
+        yield
+    finally:
+        for logger, disabled in zip(loggers, before, strict=True):
+            logger.disabled = disabled
+
+
+def _hint(error: PySparkException) -> str:
+    condition = error.getCondition() or ""
+    if condition.startswith(_NO_TIME_TRAVEL):
+        return (
+            "; the plain names are views in this session, because its catalog outlives it: "
+            "for time travel name the table delta.`<folder of the lake>/docs`"
+        )
+    return _AS_STRING if condition == _NO_PYTHON_VALUE else ""
+
+
+def _one_line(message: str) -> str:
+    """Return Spark's message without stack, plan and citation, but with the place that it names."""
+    text = message.split("\n\nJVM stacktrace", 1)[0].split("\n\tat ", 1)[0]
+    place = ""
+    if cited := _PLACE.search(text):
+        text, place = text[: cited.start()], f" ({cited[1]})" if cited[1] else ""
+    if plan := _PLAN.search(text):
+        text = text[: plan.end()]
+    line = " ".join(part.strip() for part in text.splitlines() if part.strip()) + place
+    return line if len(line) <= _MESSAGE_CHARACTERS else line[: _MESSAGE_CHARACTERS - 1] + "…"

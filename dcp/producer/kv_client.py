@@ -11,7 +11,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
-from dcp.errors import DcplakeError, NodeUnavailableError, RemoteProtocolError, SourceError
+from dcp.errors import (
+    ConfigError,
+    DcplakeError,
+    NodeUnavailableError,
+    RemoteProtocolError,
+    SourceError,
+)
 from dcp.producer.kv_connection import KvConnection
 from dcp.types import vbucket_of
 from dcp.wire import messages as m
@@ -54,6 +60,7 @@ class KvClient:
         """Connect to the first seed that answers, and learn the cluster map from it.
 
         Raises:
+            ConfigError: a seed is no ``host:port``.
             NodeUnavailableError: no seed can be reached.
             AuthenticationError: user or password refused.
             BucketError: no such bucket, or no access to it.
@@ -191,10 +198,18 @@ def _batches(requests: Iterable[Request]) -> Iterator[list[Request]]:
 
 
 def _address(seed: str) -> tuple[str, int]:
-    host, _, port = seed.rpartition(":")
-    if not host or not port.isdecimal():
-        raise ValueError(f"seed: found {seed!r}, expected host:port")
-    return host.strip("[]"), int(port)
+    host, _, port = seed.strip().rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    number = int(port) if port.isascii() and port.isdecimal() and len(port) <= 5 else 0
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        host = ""
+    if not host or not 1 <= number <= 65535:
+        raise ConfigError(
+            f"node address: found {seed!r}, expected host:port, for example 127.0.0.1:11210"
+        )
+    return host, number
 
 
 def _owners(config: bytes, seed_host: str) -> list[tuple[str, int]]:

@@ -2,14 +2,18 @@
 
 A line is ``{"key": …, "value": …}``; or, with a key field or template, the whole line is the
 document and its key is taken from it: ``icao``, or ``airport_{icao}``.
+
+What is stored is the JSON text as it stands in the line, so no digit of a number changes. A line
+that is no JSON is refused; so are ``NaN`` and ``Infinity``, which only look like it.
 """
 
 import json
+import re
 import string
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import ClassVar, Final, NoReturn
 
 from dcp.errors import DcplakeError
 from dcp.producer.kv_client import KvClient
@@ -18,6 +22,10 @@ from dcp.wire.vocabulary import MAX_KEY_BYTES
 Progress = Callable[[int, int, int], None]
 """Called with documents loaded, bytes read, bytes of the file."""
 _PROGRESS_DOCUMENTS: Final = 512
+_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+_SPACE: Final = re.compile(r"[ \t\n\r]*")
+_INTEGER_DIGITS: Final = 1000
+"""Python refuses to convert much longer ones; no key is that long."""
 
 
 class LoadError(DcplakeError):
@@ -51,7 +59,9 @@ class KeyRule:
 
     def document(self, line: bytes) -> tuple[bytes, bytes]:
         """Return key and value of a line; raises ValueError with the reason."""
-        tree = json.loads(line)
+        line = line.removeprefix(_BYTE_ORDER_MARK)
+        text = line.decode()
+        tree = _DECODER.decode(text)
         if not isinstance(tree, dict):
             raise ValueError(f"found a {type(tree).__name__}, expected an object")
         if self.key_template is not None:
@@ -61,8 +71,7 @@ class KeyRule:
             return _key(_scalar(tree, self.key_field)), line
         if tree.keys() != {"key", "value"}:
             raise ValueError(f"found the fields {sorted(tree)}, expected key and value")
-        value = json.dumps(tree["value"], ensure_ascii=False, separators=(",", ":"))
-        return _key(_scalar(tree, "key")), value.encode()
+        return _key(_scalar(tree, "key")), _field_text(text, "value").encode()
 
 
 def load_jsonl(
@@ -108,6 +117,39 @@ def _documents(
                 progress(loaded, read, size)
     if progress is not None:
         progress(loaded, size, size)
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"found {name}, which is no JSON")
+
+
+def _integer(digits: str) -> int | float:
+    return int(digits) if len(digits) <= _INTEGER_DIGITS else float(digits)
+
+
+_DECODER: Final = json.JSONDecoder(parse_constant=_refuse_constant, parse_int=_integer)
+
+
+def _field_text(text: str, name: str) -> str:
+    """Return the JSON text of a field (the last one of that name) of a valid JSON object."""
+    found = ""
+    index = _after_space(text, _after_space(text, 0) + 1)
+    while text[index] != "}":
+        if text[index] == ",":
+            index = _after_space(text, index + 1)
+        field, index = _DECODER.raw_decode(text, index)
+        start = _after_space(text, _after_space(text, index) + 1)
+        _, end = _DECODER.raw_decode(text, start)
+        if field == name:
+            found = text[start:end]
+        index = _after_space(text, end)
+    return found
+
+
+def _after_space(text: str, index: int) -> int:
+    match = _SPACE.match(text, index)
+    assert match is not None
+    return match.end()
 
 
 def _scalar(tree: dict[str, object], name: str) -> str:

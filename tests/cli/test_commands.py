@@ -126,6 +126,44 @@ def test_sql_that_spark_does_not_understand_is_said_without_a_stack(
     error = capsys.readouterr().err
     assert "SELEC" in error and "JVM stacktrace" not in error and "at org.apache" not in error
 
+    for question, named in (
+        ("SELECT 1/0", "DIVIDE_BY_ZERO"),
+        ("SELECT cast('a' AS int)", "CAST_INVALID_INPUT"),
+        ("SELECT interval 1 month", "cast it to STRING"),
+    ):
+        assert main(["sql", "--config", str(world.config), question]) == 2
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1 and named in error and error.startswith("dcplake sql: SQL: ")
+
+    question = (
+        "SELECT 1 a, 2 a, 3 a_2, array(1.5bd, 2bd) d, float('nan') f,"
+        " named_struct('x', 18446744073709551615bd, 'x', float('infinity')) s"
+    )
+    assert main(["sql", "--config", str(world.config), "--json", question]) == 0
+    assert capsys.readouterr().out == (
+        '{"a":1,"a_3":2,"a_2":3,"d":[1.5,2],"f":null,"s":{"x":18446744073709551615,"x_2":null}}\n'
+    )
+
+
+@pytest.mark.parametrize("limit", ["-1", "x", "2147483647", ""])
+def test_a_limit_that_is_no_number_of_rows_is_refused(
+    limit: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as exit_info:
+        main(["sql", "--limit", limit, "SELECT 1"])
+    assert exit_info.value.code == 2
+    assert f"found {limit!r}, expected 0 to" in capsys.readouterr().err
+
+
+def test_a_seed_that_is_no_address_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "documents.jsonl"
+    file.write_text('{"key": "a", "value": 1}\n')
+    assert main(["load", "--seeds", "foo:bar", str(file)]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and "found 'foo:bar', expected host:port" in error
+
 
 def test_questions_to_a_lake_that_is_not_there_say_so(
     tmp_path: Path, spark: "SparkSession", capsys: pytest.CaptureFixture[str]

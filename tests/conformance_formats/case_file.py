@@ -1,8 +1,8 @@
 """What all formats of case files share: the parsed file, a case's result, a format's interface."""
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -35,10 +35,14 @@ class CaseFile:
 
 @dataclass(frozen=True, slots=True)
 class CaseResult:
-    """A case's name and what is wrong with it: one text per finding, none when it passed."""
+    """A case's name and what is wrong with it: one text per finding, none when it passed.
+
+    ``tally`` counts what the case was made of, by name, for a line about the whole file.
+    """
 
     name: str
     failures: tuple[str, ...] = ()
+    tally: Mapping[str, int] = field(default_factory=dict)
 
 
 class Format(Protocol):

@@ -18,7 +18,7 @@ from dcp.protocol.stream import Stream
 from dcp.wire import messages as m
 from dcp.wire.frame import Frame
 from dcp.wire.framing import FrameSplitter
-from dcp.wire.vocabulary import Opcode
+from dcp.wire.vocabulary import Magic, Opcode, Status
 
 _SCRAM_FIRST = re.compile(r"n,,n=(?P<user>[^,]*),r=(?P<nonce>[^,]+)")
 
@@ -39,6 +39,17 @@ def learn_passwords(data: bytes, passwords: dict[str, str]) -> None:
             parts = frame.value.decode("utf-8", "replace").split("\0")
             if len(parts) == 3:
                 passwords.setdefault(parts[1], parts[2])
+
+
+def is_login(data: bytes) -> bool:
+    """Whether the server lets a client in with this frame."""
+    frames = frames_in(data, FrameSplitter())
+    return any(
+        frame.magic is Magic.RESPONSE
+        and frame.opcode == Opcode.SASL_AUTH
+        and frame.status == Status.SUCCESS
+        for frame in frames
+    )
 
 
 # --- set-up: which of our steps a recorded request is, and what it tells of the client ------------
@@ -135,6 +146,20 @@ def _position(body: m.StreamRequest) -> Position:
         return Position(body.vb_uuid, body.start, body.snap_start, body.snap_end, held)
     except ValueError:
         return Position.complete_at(body.vb_uuid or 1, body.start)
+
+
+def is_stream_request_of_a_client(body: m.StreamRequest) -> bool:
+    """Whether some client may ask so: bounds in order, and a filter that is a JSON object.
+
+    Ours names no uuid at seqno 0, and no snapshot of which it holds nothing; servers take both.
+    """
+    in_order = body.snap_start <= body.start <= min(body.snap_end, body.end)
+    from_nothing = body.start == 0 and body.snap_end > 0
+    try:
+        has_filter = isinstance(json.loads(body.value or b"{}"), dict)
+    except ValueError:
+        return False
+    return in_order and not from_nothing and has_filter and not body.reserved
 
 
 def _stream_id_in(filter_json: bytes) -> int | None:

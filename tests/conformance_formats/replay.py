@@ -2,9 +2,12 @@
 
 What the recorded client said is *accepted* where our machines say the same bytes in the same
 place; else it is *observed*: taken as said, so that its answer is expected (recorded clients send
-malformed requests on purpose). All that the server said must be understood: decoded, matched with
-what it answers, within the rules of its stream. What a recorded request is to our machines is read
-in ``recorded_requests.py``.
+malformed requests on purpose), and where no client of ours could make it at all, the server must
+refuse it. A client that breaks the protocol must be cut off. All that the server said must be
+understood: decoded, matched with what it answers, within the rules of its stream, and without
+contradiction (``claims.py``). Every request must be answered before the connection ends, bar those
+that a server left when it closed. What a recorded request is to our machines is read in
+``recorded_requests.py``.
 """
 
 from collections import defaultdict, deque
@@ -12,7 +15,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dcp.errors import (
-    AuthenticationError,
     FrameError,
     LocalProtocolError,
     RemoteProtocolError,
@@ -25,15 +27,25 @@ from dcp.protocol.inbound import read_block
 from dcp.protocol.liveness import Liveness, LivenessSettings
 from dcp.protocol.responses import PendingRequest, opcode_name
 from dcp.protocol.state import ConnectionState, stream_request
+from dcp.protocol.stream import Stream
 from dcp.wire import messages as m
-from dcp.wire.codec import decode, encode
+from dcp.wire.codec import TABLE, Side, decode, encode
 from dcp.wire.columns import DATA_OPCODES
 from dcp.wire.frame import Frame, parse_frame
 from dcp.wire.frame_info import stream_id_info, stream_id_of
 from dcp.wire.framing import FrameBlock, FrameSplitter
 from dcp.wire.vocabulary import Magic, Opcode, Status
+from tests.conformance_formats.claims import (
+    OF_STREAMS,
+    Claims,
+    body_of,
+    names,
+    require,
+    require_known,
+    require_notification_asked,
+)
 from tests.conformance_formats.recorded_requests import (
-    frames_in,
+    is_stream_request_of_a_client,
     step_of,
     stream_of,
     unknown_client,
@@ -42,22 +54,6 @@ from tests.conformance_formats.recorded_requests import (
 _PREPARE_SURCHARGE_BYTES = 2
 """kv_engine charges a PREPARE 57 bytes and its key and value, and sends 55 (MB-46634)."""
 
-_LOGINS = frozenset({Opcode.SASL_AUTH, Opcode.SASL_STEP})
-_OF_STREAMS = frozenset(
-    {
-        *DATA_OPCODES,
-        Opcode.DCP_SNAPSHOT_MARKER,
-        Opcode.DCP_STREAM_END,
-        Opcode.DCP_SEQNO_ADVANCED,
-        Opcode.DCP_SYSTEM_EVENT,
-        Opcode.DCP_OSO_SNAPSHOT,
-        Opcode.DCP_PREPARE,
-        Opcode.DCP_COMMIT,
-        Opcode.DCP_ABORT,
-    }
-)
-"""What a producer sends in streams only."""
-
 _PLAIN_REQUESTS = frozenset(
     {Opcode.GET_ALL_VB_SEQNOS, Opcode.DCP_GET_FAILOVER_LOG, Opcode.GET_FAILOVER_LOG, Opcode.NOOP}
 )
@@ -65,10 +61,16 @@ _PLAIN_REQUESTS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A request on the wire, and what to do with its answer."""
+    """A request on the wire, and what to do with its answer.
 
-    opcode: int
+    ``makeable`` says whether our client could have made it; ``number`` counts requests.
+    """
+
+    number: int
+    request: Frame
     understand: Callable[[Frame], None]
+    makeable: bool
+    where: str
 
 
 class ConnectionReplay:
@@ -90,10 +92,13 @@ class ConnectionReplay:
             Liveness(LivenessSettings(), 0.0),
         )
         self._asked: dict[int, deque[_Asked]] = defaultdict(deque)
-        self._known_opaques: set[int] = set()
         self._charged_lengths: list[int] = []
         self._client_splitter = FrameSplitter()
-        self._saw_garbage = False
+        self._claims = Claims()
+        self._where = ""
+        self._requests = 0
+        self._answered_up_to = 0
+        self._violation: tuple[int, str] | None = None
         self._failures: list[str] = []
 
     @property
@@ -106,33 +111,74 @@ class ConnectionReplay:
         lengths, self._charged_lengths = self._charged_lengths, []
         return lengths
 
-    def finish(self) -> list[str]:
-        """Return the findings."""
+    def finish(self, *, closed_by_server: bool = False) -> list[str]:
+        """Return the findings, with what was left open when the connection ended."""
+        left = [one for waiting in self._asked.values() for one in waiting if _is_answered(one)]
+        broken_at, violation = self._violation or (None, "")
+        cut = closed_by_server
+        for one in sorted(left, key=lambda one: one.number):
+            if broken_at is not None and one.number > broken_at:
+                cut = True  # it shows that the server listened no more
+            elif not closed_by_server or one.number <= self._answered_up_to:
+                self._failures.append(
+                    f"{one.where}: found no answer to {names(one.request)}, expected one before "
+                    "the connection ends"
+                )
+        if violation and not cut:
+            self._failures.append(f"{violation} (nothing shows that the server minded)")
+        if self._client_splitter.pending_bytes:
+            self._failures.append(
+                f"{self._where}: found {self._client_splitter.pending_bytes} bytes of the client's "
+                "last frame, expected all of it"
+            )
         return self._failures
 
     # --- what the client said ----------------------------------------------------------------
 
     def take_from_client(self, data: bytes, where: str) -> None:
         """Take a segment that the recorded client sent."""
-        frames = frames_in(data, self._client_splitter)
-        if not frames and not self._client_splitter.pending_bytes:
-            self._saw_garbage = True
+        self._where = where
+        try:
+            block = self._client_splitter.feed(data)
+        except FrameError as error:
             self._client_splitter = FrameSplitter()
-        for frame in frames:
-            try:
-                self._take_client_frame(frame)
-            except (FrameError, LocalProtocolError, ValueError, TypeError):
-                self._ask(frame, self._ignore)  # a request that our client could not make
+            self.observed += 1
+            self._break(f"{error}, from a client")
+            return
+        for index in range(len(block)):
+            self._take_client_frame(block.frame(index))
+
+    def _break(self, what: str) -> None:
+        """Note that the client broke the protocol: from here on the server must not listen."""
+        if self._violation is None:
+            self._violation = (self._requests, f"{self._where}: {what}")
 
     def _take_client_frame(self, frame: Frame) -> None:
         if frame.magic.is_response:
             self._take_client_answer(frame)
             return
-        body = decode(frame)
+        if frame.opcode == Opcode.DCP_NOOP or frame.magic is Magic.SERVER_REQUEST:
+            self.observed += 1
+            self._break(f"found {names(frame)} from a client, expected none: only servers send it")
+            return
+        before = self.accepted + self.observed
+        try:
+            self._take_request(frame)
+        except (FrameError, LocalProtocolError, ValueError, TypeError):
+            self._ask(frame, self._ignore, makeable=False)  # our client could not make it
+        if self.accepted + self.observed == before:
+            self.observed += 1
+
+    def _take_request(self, frame: Frame) -> None:
+        if frame.cas or frame.datatype or (Side.REQUEST, frame.opcode) not in TABLE:
+            raise ValueError("found a header or an opcode that our client does not send")
+        body = body_of(frame)
         match body:
             case m.BufferAck():
                 self.unacked_bytes = max(0, self.unacked_bytes - body.bytes)
                 self._compare(frame, body)
+                if frame.vbucket:
+                    raise ValueError("found a vbucket in what is about the connection")
             case m.StreamRequest():
                 self._take_stream_request(frame, body)
             case _ if frame.opcode == Opcode.DCP_CLOSE_STREAM:
@@ -150,18 +196,33 @@ class ConnectionReplay:
             self.accepted += 1
         else:
             self.observed += 1
+            self._break(
+                f"found a client's answer {said.hex()}, expected one that the server waits for: "
+                f"{[waiting.hex() for waiting in self._state.outbound] or 'none'}"
+            )
 
     def _take_setup(self, frame: Frame, body: m.Body) -> None:
-        step, progress = step_of(
-            frame.opcode, body, self._state.bootstrap.progress, self._passwords
-        )
+        known = self._state.bootstrap.progress
+        try:
+            step, progress = step_of(frame.opcode, body, known, self._passwords)
+        except UnicodeDecodeError:
+            raise
+        except ValueError:
+            if not isinstance(body, m.DcpOpen):
+                raise
+            step, progress = None, known  # servers take longer names than we send
         if step is None:
             self._ask(frame, self._ignore)
             return
+        if frame.vbucket:
+            raise ValueError("found a vbucket in what is about the connection")
         self._state.bootstrap = b.Bootstrap((), progress)
         matches = self._compare(frame, step.request(progress))
         if not matches and step.opcode == Opcode.SASL_STEP:
-            self._ask(frame, self._ignore)  # another password than ours: no signature to check
+            # Another password than the user's: no signature to check. If no login of the recording
+            # tells the password, we cannot know whether this one was right.
+            is_wrong = progress.credentials.username in self._passwords
+            self._ask(frame, self._ignore, makeable=not is_wrong)
             return
         self._ask(frame, lambda answer: self._take_step_answer(step, answer))
 
@@ -174,33 +235,61 @@ class ConnectionReplay:
         self._compare(frame, stream_request(stream, body.value))
 
         def understand(answer: Frame) -> None:
+            self._require_stream_is_new(answer, stream)
             before = self._state.streams.get(frame.opaque)
             self._state.streams[frame.opaque] = stream
-            self._known_opaques.add(frame.opaque)
+            self._state.closed_opaques.discard(frame.opaque)
             self._feed_answer(frame, answer)
             if frame.opaque not in self._state.streams and before is not None:
                 self._state.streams[frame.opaque] = before
 
-        self._ask(frame, understand)
+        self._ask(frame, understand, makeable=is_stream_request_of_a_client(body))
 
-    def _take_close(self, frame: Frame) -> None:
-        stream_id = stream_id_of(frame.framing_extras)
-        wanted = (frame.vbucket, stream_id)
-        closing = next(
+    def _require_stream_is_new(self, answer: Frame, stream: Stream) -> None:
+        has_one = self._live_stream(stream.vbucket, stream.stream_id) is not None
+        found = f"an answer to {names(answer)} with status {answer.status:#04x}"
+        what = f"vbucket {stream.vbucket} has {'a' if has_one else 'no'} stream"
+        if answer.status == Status.SUCCESS:
+            require(not has_one, found, f"KEY_EEXISTS: {what}")
+        elif answer.status == Status.KEY_EEXISTS:
+            require(has_one, found, f"another status: {what}")
+
+    def _live_stream(self, vbucket: int, stream_id: int | None) -> int | None:
+        """The opaque of the stream that is open, if one is."""
+        return next(
             (
                 opaque
                 for opaque, stream in self._state.streams.items()
-                if (stream.vbucket, stream.stream_id) == wanted and stream.is_live
+                if (stream.vbucket, stream.stream_id) == (vbucket, stream_id) and stream.is_live
             ),
             None,
         )
+
+    def _take_close(self, frame: Frame) -> None:
+        stream_id = stream_id_of(frame.framing_extras)
+        closing = self._live_stream(frame.vbucket, stream_id)
         if closing is not None:
             self._state.streams[closing] = self._state.streams[closing].close()
             self._compare(frame, m.Empty(), b"" if stream_id is None else stream_id_info(stream_id))
-        self._ask(frame, lambda answer: self._feed_answer(frame, answer, closing))
 
-    def _ask(self, frame: Frame, understand: Callable[[Frame], None]) -> None:
-        self._asked[frame.opaque].append(_Asked(frame.opcode, understand))
+        def understand(answer: Frame) -> None:
+            found = f"an answer to {names(answer)} with status {answer.status:#04x}"
+            is_open = closing is not None and closing not in self._claims.ended
+            if answer.status == Status.SUCCESS:
+                there = closing is not None or self._live_stream(frame.vbucket, stream_id)
+                require(there is not None, found, f"a refusal: vbucket {frame.vbucket} is not open")
+            elif answer.status == Status.KEY_ENOENT:
+                require(not is_open, found, f"success: vbucket {frame.vbucket} has a stream")
+            self._feed_answer(frame, answer, closing)
+
+        self._ask(frame, understand)
+
+    def _ask(
+        self, frame: Frame, understand: Callable[[Frame], None], *, makeable: bool = True
+    ) -> None:
+        self._requests += 1
+        asked = _Asked(self._requests, frame, understand, makeable, self._where)
+        self._asked[frame.opaque].append(asked)
 
     def _ignore(self, answer: Frame) -> None:
         decode(answer)
@@ -225,34 +314,38 @@ class ConnectionReplay:
         """Take the one frame of a line that the server sent."""
         try:
             self._take_server_frame(parse_frame(data))
-        except (RemoteProtocolError, LocalProtocolError, AuthenticationError) as error:
+        except (RemoteProtocolError, LocalProtocolError, SourceError) as error:
             self._failures.append(f"{where}: {error}; frame {data[:64].hex()}")
         else:
             self.understood += 1
 
     def _take_server_frame(self, frame: Frame) -> None:
-        body = decode(frame)
+        require_known(frame)
+        body = body_of(frame)
         if not frame.magic.is_response:
             self._take_message(frame, body)
             return
         try:
-            self._take_answer(frame)
+            self._take_answer(frame, body)
         except SourceError:
-            if frame.status == Status.SUCCESS and frame.opcode in _LOGINS:
-                raise  # the server let the client in, and could not prove who it is
+            if frame.status == Status.SUCCESS:
+                raise  # it was granted, and is not what our machines can use
 
-    def _take_answer(self, frame: Frame) -> None:
-        waiting = self._asked.get(frame.opaque)
-        asked = next((one for one in waiting or () if one.opcode == frame.opcode), None)
-        if waiting is None or asked is None:
-            if self._saw_garbage:
-                return
+    def _take_answer(self, frame: Frame, body: m.Body) -> None:
+        waiting = self._asked.get(frame.opaque) or deque()
+        asked = next((one for one in waiting if one.request.opcode == frame.opcode), None)
+        if asked is None:
             raise RemoteProtocolError(
-                f"found an answer to {opcode_name(frame.opcode)} with opaque {frame.opaque:#x}, "
-                "expected none: nothing like it was asked"
+                f"found an answer to {names(frame)}, expected none: nothing like it was asked"
             )
         if not _more_follow(frame):
             waiting.remove(asked)
+        self._answered_up_to = max(self._answered_up_to, asked.number)
+        if self._violation is not None and asked.number > self._violation[0]:
+            raise RemoteProtocolError(
+                f"found an answer to {names(frame)}, expected none after {self._violation[1]}"
+            )
+        self._claims.take_answer(asked.request, frame, body, asked.makeable)
         asked.understand(frame)
 
     def _feed_answer(self, request: Frame, answer: Frame, stream: int | None = None) -> None:
@@ -262,6 +355,12 @@ class ConnectionReplay:
         self._feed(answer)
 
     def _take_message(self, frame: Frame, body: m.Body) -> None:
+        progress = self._state.bootstrap.progress
+        if frame.magic is Magic.SERVER_REQUEST:
+            require_notification_asked(body, progress.features)
+        if frame.opcode == Opcode.DCP_NOOP:
+            self._require_noops_answered(frame)
+        self._claims.take_message(frame, body, progress.accepted_controls)
         charged_before = self._state.window.charged_total
         discarded_before = self._state.discarded_frames
         events = self._feed(frame)
@@ -272,19 +371,29 @@ class ConnectionReplay:
         if isinstance(body, m.Prepare):
             self._surcharge_bytes += _PREPARE_SURCHARGE_BYTES
         discarded = self._state.discarded_frames > discarded_before
-        if discarded and frame.opcode in _OF_STREAMS and frame.opaque not in self._known_opaques:
-            raise RemoteProtocolError(
-                f"found {opcode_name(frame.opcode)} with opaque {frame.opaque:#x}, "
-                "expected a stream with this opaque to have been asked for"
-            )
+        if discarded and frame.opcode in OF_STREAMS:
+            known = {*self._state.streams, *self._state.closed_opaques, *self._claims.ended}
+            require(frame.opaque in known, names(frame), "the opaque of a stream asked for")
         if frame.opcode in DATA_OPCODES and not discarded:
             _check_row(events, frame, body)
+
+    def _require_noops_answered(self, frame: Frame) -> None:
+        """A server sends no NOOP while it waits for the answer to one."""
+        sent = (parse_frame(said) for said in self._state.outbound)
+        waiting = [noop.opaque for noop in sent if noop.opcode == Opcode.DCP_NOOP]
+        told = ", ".join(f"{opaque:#x}" for opaque in waiting)
+        require(not waiting, names(frame), f"none before the answer to the NOOP with opaque {told}")
 
     def _feed(self, frame: Frame) -> list[e.Event]:
         working = self._state.copy()
         events = read_block(working, FrameBlock.of([frame.to_bytes()]), 0.0)
         self._state = working
         return events
+
+
+def _is_answered(one: _Asked) -> bool:
+    """A BUFFER_ACK is answered only where it is refused."""
+    return one.request.opcode != Opcode.DCP_BUFFER_ACK or not one.makeable
 
 
 def _more_follow(answer: Frame) -> bool:

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.conformance_formats.case_file import CaseFile, CaseResult
-from tests.conformance_formats.recorded_requests import learn_passwords
+from tests.conformance_formats.recorded_requests import is_login, learn_passwords
 from tests.conformance_formats.replay import ConnectionReplay
 
-_CLOSED = re.compile(r"(?P<conn>.+): (client closes|server closed (the )?connection)\b.*")
+_CLOSED = re.compile(
+    r"(?P<conn>.+): (client closes|(?P<server>server closed (the )?connection))\b.*"
+)
 _UNACKED = re.compile(r"unacked_bytes[ =](\d+)")
 _HELD = re.compile(r"(?:wire bytes|received-acked)[ =](\d+)")
 _RECEIVED = re.compile(r"received (\d+) messages of \[([\d, ]*)\] bytes")
@@ -99,9 +101,12 @@ class _Replaying:
         self._results: list[CaseResult] = []
 
     def run(self) -> Iterator[CaseResult]:
+        said: dict[str, bytes] = {}
         for line in self._lines:
             if isinstance(line, FrameLine) and not line.from_server:
-                learn_passwords(line.data, self._passwords)
+                said[line.conn] = line.data
+            elif isinstance(line, FrameLine) and is_login(line.data):
+                learn_passwords(said.get(line.conn, b""), self._passwords)
         for line in self._lines:
             if isinstance(line, MarkLine):
                 self._take_mark(line)
@@ -131,7 +136,7 @@ class _Replaying:
     def _take_mark(self, line: MarkLine) -> None:
         closed = _CLOSED.fullmatch(line.text)
         if closed:
-            self._close(closed["conn"])
+            self._close(closed["conn"], closed_by_server=closed["server"] is not None)
             return
         unacked = _UNACKED.search(line.text)
         replay = self._live.get(line.text.partition(":")[0], self._last)
@@ -156,10 +161,17 @@ class _Replaying:
             listed = [int(part) for part in received[2].split(",") if part.strip()]
             yield lengths, listed, "lengths of the messages charged since the last statistic"
 
-    def _close(self, conn: str) -> None:
+    def _close(self, conn: str, *, closed_by_server: bool = False) -> None:
         replay = self._live.pop(conn, None)
-        if replay is not None:
-            self._results.append(CaseResult(replay.name, tuple(replay.finish())))
+        if replay is None:
+            return
+        failures = replay.finish(closed_by_server=closed_by_server)
+        tally = {
+            "accepted": replay.accepted,
+            "observed": replay.observed,
+            "understood": replay.understood,
+        }
+        self._results.append(CaseResult(replay.name, tuple(failures), tally))
 
 
 def _lines(file: CaseFile) -> list[Any]:

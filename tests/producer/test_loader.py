@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dcp.errors import AuthenticationError, BucketError, NodeUnavailableError
+from dcp.errors import AuthenticationError, BucketError, ConfigError, NodeUnavailableError
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.kv_client import KvClient
 from dcp.producer.loader import KeyRule, LoadError, Progress, load_jsonl
@@ -96,7 +96,7 @@ def test_lines_are_loaded_by_each_key_rule(pair: ProducerCluster, tmp_path: Path
     for rule in (KeyRule(key_field="icao"), KeyRule(key_template="airport_{icao}_{n}")):
         assert _load(pair.seeds, path, rule) == 1
     assert _held(pair) == {
-        b"a": b'{"x":1.5}',
+        b"a": b'{"x":1.50}',
         b"b": '"é"'.encode(),
         b"EDDF": line.encode(),
         b"airport_EDDF_12": line.encode(),
@@ -104,8 +104,46 @@ def test_lines_are_loaded_by_each_key_rule(pair: ProducerCluster, tmp_path: Path
 
 
 @pytest.mark.parametrize(
+    "seed", ["foo:bar", "foo", "", ":1", "foo:0", "foo:65536", "foo:-1", "a..b:1", f"{'x' * 70}:1"]
+)
+def test_a_seed_that_is_no_address_is_named(seed: str) -> None:
+    with pytest.raises(ConfigError, match="expected host:port") as raised:
+        _client([seed])
+    assert repr(seed) in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "1.10",
+        "12345678901234567890.123",
+        "1e999",
+        "-0",
+        "9" * 5000,
+        '{ "a" : [1.0, {"value": 2.50}],\t"b":"}\\",\\"value\\":1" }',
+        r'"\u00e9\ud800"',
+        "null",
+    ],
+)
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"key":"a","value":%s}',
+        ' {  "value" :  %s  , "key"\t: "a" } ',
+        '\ufeff{"value":1, "key":"a", "value":%s}',
+    ],
+)
+def test_a_value_is_stored_as_it_stands(line: str, value: str) -> None:
+    assert KeyRule().document((line % value).encode()) == (b"a", value.encode())
+
+
+@pytest.mark.parametrize(
     ("line", "rule", "message"),
     [
+        ('{"key":"a","value":NaN}', KeyRule(), "line 2: found NaN, which is no JSON"),
+        ('{"key":"a","value":[-Infinity]}', KeyRule(), "line 2: found -Infinity, which is no JSON"),
+        ('{"id":"a","n":Infinity}', KeyRule(key_field="id"), "line 2: found Infinity, which is"),
+        ('{"id":"a","n":NaN}', KeyRule(key_template="x_{id}"), "line 2: found NaN, which is no"),
         ("{", KeyRule(), "line 2: Expecting property name"),
         ("[1]", KeyRule(), "line 2: found a list, expected an object"),
         ('{"key":"a"}', KeyRule(), "line 2: found the fields ['key'], expected key and value"),

@@ -1,0 +1,102 @@
+"""What a session leaves behind: nothing, unless there is something to read or to keep."""
+
+import atexit
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from dcp.errors import SetupError
+from dcp.lake import session
+
+USUAL = """\
+WARNING: Using incubator modules: jdk.incubator.vector
+2026-11-21T17:22:09.890 WARN Utils: Your hostname, vm, resolves to a loopback address: 127.0.0.1
+2026-11-21T17:22:09.902 WARN Utils: Set SPARK_LOCAL_IP if you need to bind to another address
+2026-11-21T17:22:11.350 WARN NativeCodeLoader: Unable to load native-hadoop library
+2026-11-21T17:22:39.275 WARN SparkStringUtils: Truncated the string representation of a plan
+Traceback (most recent call last):
+  File "/python/lib/pyspark.zip/pyspark/daemon.py", line 262, in manager
+  File "/python/lib/pyspark.zip/pyspark/daemon.py", line 95, in worker
+BrokenPipeError: [Errno 32] Broken pipe
+"""
+
+PROGRAM = """\
+import sys
+import tempfile
+from dcp.lake.session import build_session
+spark = build_session(master="local[1]", driver_memory="1g")
+spark.sql("SELECT 1").collect()
+if sys.argv[1:]:
+    spark.sql("CREATE TABLE kept USING parquet AS SELECT 1 AS one")
+"""
+
+
+@pytest.mark.parametrize(
+    ("log", "kept"),
+    [
+        (None, False),
+        ("", False),
+        (USUAL, False),
+        (USUAL + "2026-11-21T17:22:40.000 ERROR Executor: Exception in task 0.0\n", True),
+        (USUAL + 'Traceback (most recent call last):\n  File "a.py"\nBrokenPipeError\n', True),
+        (USUAL * 1000, True),
+    ],
+)
+def test_a_log_stays_only_where_it_says_something(
+    tmp_path: Path, log: str | None, kept: bool
+) -> None:
+    folder = tmp_path / "dcplake-x"
+    folder.mkdir()
+    log_file = folder / "spark.log"
+    (folder / "spark.log.log4j2.properties").write_text("status = error")
+    if log is not None:
+        log_file.write_text(log)
+    session._remove_quiet_log(log_file, os.getpid() + 1)
+    assert folder.exists(), "a forked process removes nothing"
+    session._remove_quiet_log(log_file, os.getpid())
+    assert folder.exists() == kept
+    assert log_file.exists() == kept
+
+
+def test_the_log_of_a_failed_start_stays_since_the_message_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    removed: list[object] = []
+
+    def fail(_settings: object, log_file: Path) -> None:
+        raise SetupError(f"its log is {log_file}")
+
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    monkeypatch.setenv("JAVA_HOME", os.environ.get("JAVA_HOME", ""))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(session, "_start_jvm", fail)
+    monkeypatch.setattr(atexit, "register", lambda *_: None)
+    monkeypatch.setattr(atexit, "unregister", removed.append)
+    with pytest.raises(SetupError, match="its log is"):
+        session._start("name", None, "1g", None, {})
+    assert removed == [session._remove_quiet_log]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [[], ["table"]])
+def test_a_session_leaves_only_what_was_asked_for(tmp_path: Path, words: list[str]) -> None:
+    here, temporary = tmp_path / "here", tmp_path / "temporary"
+    here.mkdir()
+    temporary.mkdir()
+    subprocess.run(
+        [sys.executable, "-c", PROGRAM, *words],
+        cwd=here,
+        env={**os.environ, "TMPDIR": str(temporary), "PYTHONPATH": str(Path(__file__).parents[2])},
+        timeout=300,
+        check=True,
+    )
+    assert [log.read_text() for log in temporary.glob("*/spark.log")] == []
+    assert list(temporary.iterdir()) == []
+    assert [str(path.relative_to(here)) for path in here.rglob("kept")] == [
+        "spark-warehouse/kept" for _ in words
+    ]
+    assert (here / "spark-warehouse").exists() == bool(words), "a catalog's tables stay"
