@@ -9,15 +9,12 @@ Three cases, told apart here and nowhere else:
 Why each setting: the tables below. ``docs/operations.md`` says what an operator may change.
 """
 
-import atexit
 import os
-import re
 import signal
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +22,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from dcp.errors import ConfigError, SetupError
+from dcp.lake.leftovers import keep_log, remove_empty_warehouse_at_exit, temporary_log_file
 from dcp.lake.log4j import write_log4j_properties
 from dcp.lake.memory import writer_settings
 from dcp.lake.runtime import delta_jars, find_java_home
@@ -38,18 +36,6 @@ DELTA_CATALOG: Final = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 
 MALLOC_ARENAS: Final = "2"
-
-_USUAL_LOG: Final = re.compile(
-    r"(?:[ \t]*\n|(?:WARNING: Using incubator modules: |Picked up JAVA_TOOL_OPTIONS: |\S+ WARN (?:"
-    r"Utils: (?:Your hostname, |Set SPARK_LOCAL_IP )|NativeCodeLoader: |SparkStringUtils: Trunc|"
-    r"DataSourceManager: The data source dcp |SimpleFunctionRegistry: The function system.session)"
-    r").*\n|"
-    # A Python worker whose JVM ended first.
-    r"Traceback \(most recent call last\):\n(?: +File .*pyspark/daemon\.py.*\n)+"
-    r"BrokenPipeError: \[Errno 32\] Broken pipe\n)*"
-)
-"""What Spark logs in runs that go well: a log of nothing else is as good as empty."""
-_USUAL_LOG_BYTES: Final = 64 * 1024
 
 PARQUET_IN_LIST: Final = 200
 """Longest IN list that Parquet's reader may get. It becomes a chain of ORs that is serialised
@@ -164,13 +150,13 @@ def _start(
     extra: Mapping[str, str],
 ) -> SparkSession:
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    _remove_empty_warehouse_at_exit()
+    remove_empty_warehouse_at_exit()
     if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit made the JVM; its settings come first
         return _start_in_submitted_jvm(app_name, master, extra)
     os.environ["JAVA_HOME"] = str(find_java_home())
     # glibc gives every thread an arena of its own, which keeps what was freed; JVM and workers too.
     os.environ.setdefault("MALLOC_ARENA_MAX", MALLOC_ARENAS)
-    log_file = log_file or _temporary_log_file()
+    log_file = log_file or temporary_log_file()
     settings = static_settings(driver_memory, write_log4j_properties(log_file))
     settings["spark.master"] = local_master(master or "local[*]")
     settings["spark.app.name"] = app_name
@@ -181,45 +167,8 @@ def _start(
     try:
         return _start_jvm(settings, log_file)
     except SetupError:
-        atexit.unregister(_remove_quiet_log)  # the message names the log
+        keep_log()
         raise
-
-
-def _remove_empty_warehouse_at_exit() -> None:
-    """Remove the ``spark-warehouse`` that Spark makes in the current folder, unless it is used.
-
-    The setting stays Spark's or the user's: a lake in a catalog schema may live there.
-    """
-    folder = Path("spark-warehouse").absolute()
-    if not folder.exists():
-        atexit.register(_remove_if_empty, folder, os.getpid())
-
-
-def _remove_if_empty(folder: Path, process_id: int) -> None:
-    if os.getpid() == process_id:  # a forked process is not the one that made it
-        with suppress(OSError):
-            folder.rmdir()
-
-
-def _temporary_log_file() -> Path:
-    """Return a log file in a new folder, which goes at exit unless there is something to read."""
-    folder = Path(tempfile.mkdtemp(prefix="dcplake-"))
-    atexit.register(_remove_quiet_log, folder / "spark.log", os.getpid())
-    return folder / "spark.log"
-
-
-def _remove_quiet_log(log_file: Path, process_id: int) -> None:
-    """Remove the log and its folder where it says only what it says in every run."""
-    if os.getpid() != process_id:
-        return
-    with suppress(OSError):
-        if log_file.exists():
-            long = log_file.stat().st_size > _USUAL_LOG_BYTES
-            if long or not _USUAL_LOG.fullmatch(log_file.read_text("utf-8", "replace")):
-                return
-        for file in log_file.parent.glob(f"{log_file.name}*"):
-            file.unlink()
-        log_file.parent.rmdir()
 
 
 def _start_jvm(settings: Mapping[str, str], log_file: Path) -> SparkSession:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dcp.errors import SetupError
-from dcp.lake import session
+from dcp.lake import leftovers, session
 
 USUAL = """\
 WARNING: Using incubator modules: jdk.incubator.vector
@@ -42,8 +42,6 @@ if sys.argv[1:]:
         ("", False),
         (USUAL, False),
         (USUAL + "2026-11-21T17:22:40.000 ERROR Executor: Exception in task 0.0\n", True),
-        (USUAL + 'Traceback (most recent call last):\n  File "a.py"\nBrokenPipeError\n', True),
-        (USUAL * 1000, True),
     ],
 )
 def test_a_log_stays_only_where_it_says_something(
@@ -55,9 +53,9 @@ def test_a_log_stays_only_where_it_says_something(
     (folder / "spark.log.log4j2.properties").write_text("status = error")
     if log is not None:
         log_file.write_text(log)
-    session._remove_quiet_log(log_file, os.getpid() + 1)
+    leftovers._remove_log(log_file, os.getpid() + 1)
     assert folder.exists(), "a forked process removes nothing"
-    session._remove_quiet_log(log_file, os.getpid())
+    leftovers._remove_log(log_file, os.getpid())
     assert folder.exists() == kept
     assert log_file.exists() == kept
 
@@ -78,7 +76,7 @@ def test_the_log_of_a_failed_start_stays_since_the_message_names_it(
     monkeypatch.setattr(atexit, "unregister", removed.append)
     with pytest.raises(SetupError, match="its log is"):
         session._start("name", None, "1g", None, {})
-    assert removed == [session._remove_quiet_log]
+    assert removed == [leftovers._remove_log]
 
 
 @pytest.mark.slow
