@@ -17,9 +17,10 @@ if __package__ in (None, ""):  # run as a script: the repository's root is not o
 
 from tests.conformance_formats.case_file import CaseFile, CaseResult, Format
 from tests.conformance_formats.golden_frames import GoldenFrames
+from tests.conformance_formats.rollback_cases import RollbackCases
 from tests.conformance_formats.transcripts import Transcripts
 
-FORMATS: tuple[Format, ...] = (GoldenFrames(), Transcripts())
+FORMATS: tuple[Format, ...] = (GoldenFrames(), RollbackCases(), Transcripts())
 """What can be run; the first that recognises a file runs it."""
 
 

@@ -1,43 +1,26 @@
 """The rollback decision against the case list made from kv_engine's tests and documents."""
 
 import json
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dcp.producer.failover import ResumeRequest, VbucketFacts, judge, rollback_seqno
+from dcp.producer.failover import ResumeRequest, VbucketFacts, judge
 from dcp.types import FailoverEntry, FailoverLog
-from dcp.wire.vocabulary import Status, VbucketState
+from tests.conformance import main, run_file
+from tests.conformance_formats.case_file import CaseResult
 
-CASES = json.loads(
-    (Path(__file__).parents[1] / "data" / "cases" / "rollback-cases.json").read_text()
-)["cases"]
-
-
-def _request(case: dict[str, Any]) -> ResumeRequest:
-    asked = case["request"]
-    return ResumeRequest(
-        asked["start"],
-        asked["uuid"],
-        asked["snap_start"],
-        asked["snap_end"],
-        asked["end"],
-        case["flags"],
-        case["remote_purge_seqno"],
-    )
+FILE = Path(__file__).parents[1] / "data" / "cases" / "rollback-cases.json"
+CASES = json.loads(FILE.read_text())["cases"]
 
 
-def _facts(case: dict[str, Any]) -> VbucketFacts:
-    entries = tuple(FailoverEntry(e["uuid"], e["seqno"]) for e in case["failover_log"])
-    return VbucketFacts(
-        FailoverLog(entries),
-        case["high_seqno"],
-        case["purge_seqno"],
-        case["persisted_seqno"],
-        case["max_collection_high_seqno"],
-        VbucketState[case["vb_state"].upper()],
-    )
+def result_of(case: dict[str, Any], folder: Path) -> CaseResult:
+    file = folder / "cases.json"
+    file.write_text(json.dumps({"cases": [case]}))
+    [result] = run_file(file)
+    return result
 
 
 def test_the_case_list_is_whole() -> None:
@@ -45,15 +28,27 @@ def test_the_case_list_is_whole() -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case["id"] for case in CASES])
-def test_case(case: dict[str, Any]) -> None:
-    expected = case["expected"]
-    if case.get("function_level"):
-        assert rollback_seqno(_request(case), _facts(case)) == expected["rollback_seqno"]
-        return
-    verdict = judge(_request(case), _facts(case))
-    wanted = {"OK": "SUCCESS"}.get(expected["status"], expected["status"])
-    assert verdict.status is Status[wanted]
-    assert verdict.rollback_seqno == expected["rollback_seqno"]
+def test_case(case: dict[str, Any], tmp_path: Path) -> None:
+    assert result_of(case, tmp_path) == CaseResult(case["id"])
+
+
+def test_the_file_runs_through_the_conformance_program(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(FILE)]) == 0
+    assert capsys.readouterr().out == "84 passed, 0 failed\n"
+
+
+@pytest.mark.parametrize(
+    ("change", "failure"),
+    [
+        ({"expected": {"status": "ROLLBACK", "rollback_seqno": 7}}, "expected ROLLBACK to 7"),
+        ({"expected": {"status": "MAYBE"}}, "KeyError: 'MAYBE'"),
+        ({"moon_phase": 3}, "found moon_phase in the case"),
+        ({"vb_state": "asleep"}, "KeyError: 'ASLEEP'"),
+    ],
+)
+def test_a_wrong_case_fails(change: dict[str, Any], failure: str, tmp_path: Path) -> None:
+    [failed] = result_of(deepcopy(CASES[1]) | change, tmp_path).failures
+    assert failure in failed
 
 
 def test_a_whole_snapshot_is_not_asked_for_again() -> None:
