@@ -32,7 +32,7 @@ from dcp.lake.progress import round_progress
 from dcp.lake.receipt import Outcome
 from dcp.lake.receive import SourceAccess
 from dcp.lake.round import RoundReport, run_round
-from dcp.lake.session import slots_of
+from dcp.lake.session import session_slots
 from dcp.lake.settings import Settings
 from dcp.lake.stop_points import reached
 from dcp.lake.tables import LakeTables, ReplicaTable, ensure_replica
@@ -157,8 +157,7 @@ class Driver:
 
     def round(self, plan: RoundPlan) -> RoundReport:
         """Run one round and tell of it."""
-        master = self.lake.spark.conf.get("spark.master", "") or ""
-        with round_progress(is_local=slots_of(master) > 0) as progress:
+        with round_progress(is_local=session_slots(self.lake.spark) > 0) as progress:
             self._observer.planned(plan, progress)
             report = run_round(self.lake, plan, self._access, self.writer_id, progress)
         self._report.rounds.append(report)

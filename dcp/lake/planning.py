@@ -1,6 +1,7 @@
 """The next round of a lake: from what is durable there and what the cluster holds, to a plan."""
 
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Final
 
 from dcp.client.probe import ClusterView
 from dcp.errors import LakeError
@@ -8,9 +9,14 @@ from dcp.lake.applied import unindexed_applied
 from dcp.lake.changes import latest_round
 from dcp.lake.plan import Idle, LakePosition, LeftOut, RoundPlan, plan_round
 from dcp.lake.round_record import positions_at
-from dcp.lake.session import slots_of
+from dcp.lake.session import session_slots
 from dcp.lake.settings import Settings
 from dcp.lake.tables import LakeTables, ReplicaTable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_CLUSTER_TASKS: Final = 2
 
 
 def next_round(
@@ -35,11 +41,16 @@ def next_round(
     """
     newest = latest_round(lake)
     position = LakePosition(lake.identity.lake_id, newest, positions_at(lake, newest))
-    slots = slots_of(lake.spark.conf.get("spark.master", "") or "") or 2
+    slots = tasks_at_once(lake.spark)
     plan = plan_round(position, cluster, settings.round, slots, targets=targets, skip=skip)
     if isinstance(plan, RoundPlan):
         return plan.listing(unindexed_applied(lake, replicas))
     return plan
+
+
+def tasks_at_once(spark: "SparkSession") -> int:
+    """Return how many tasks a round may have; a number of ours where the cluster decides."""
+    return session_slots(spark) or _CLUSTER_TASKS
 
 
 def require_same_bucket(lake: LakeTables, cluster: ClusterView, bucket: str) -> None:

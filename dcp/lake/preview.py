@@ -2,9 +2,8 @@
 
 from dcp.lake.connect import look_at_cluster, source_access
 from dcp.lake.plan import Idle, LakePosition, RoundPlan, plan_round
-from dcp.lake.planning import next_round, require_same_bucket
+from dcp.lake.planning import next_round, require_same_bucket, tasks_at_once
 from dcp.lake.run import lake_location, session
-from dcp.lake.session import slots_of
 from dcp.lake.settings import Settings
 from dcp.lake.tables import find_lake, replicas_in
 
@@ -23,7 +22,7 @@ def preview(settings: Settings) -> RoundPlan | Idle:
     spark = session(settings)
     lake = find_lake(spark, lake_location(settings))
     if lake is None:
-        slots = slots_of(spark.conf.get("spark.master", "") or "") or 2
-        return plan_round(LakePosition(NEW_LAKE, 0), cluster, settings.round, slots)
+        position = LakePosition(NEW_LAKE, 0)
+        return plan_round(position, cluster, settings.round, tasks_at_once(spark))
     require_same_bucket(lake, cluster, settings.source.bucket)
     return next_round(lake, replicas_in(lake), cluster, settings)

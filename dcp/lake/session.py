@@ -91,6 +91,11 @@ def slots_of(master: str) -> int:
     return os.cpu_count() or 1 if cores == "*" else int(cores)
 
 
+def session_slots(spark: SparkSession) -> int:
+    """Return how many tasks of a session run at once; 0 where the cluster decides."""
+    return slots_of(spark.conf.get("spark.master", "") or "")
+
+
 def static_settings(driver_memory: str, log4j: Path | None) -> dict[str, str]:
     """Return what must be set before Spark starts."""
     settings = {
@@ -245,7 +250,7 @@ def _set_up(session: SparkSession, extra: Mapping[str, str]) -> None:
             f" spark.sql.extensions = {session.conf.get('spark.sql.extensions', '')!r},"
             f" expected it to contain {DELTA_EXTENSION}."
         )
-    slots = slots_of(session.conf.get("spark.master", "") or "") or os.cpu_count() or 1
+    slots = session_slots(session) or os.cpu_count() or 1
     for key, value in (session_settings(slots) | dict(extra)).items():
         if session.conf.isModifiable(key) or key in session_settings(slots):
             session.conf.set(key, value)

@@ -114,7 +114,6 @@ class _BlockReading:
     def _take_stream_message(self, frame: Frame) -> None:
         handler = _HANDLERS.get(frame.opcode)
         stream = self._state.streams.get(frame.opaque)
-        body = decode(frame)
         if handler is None:
             raise RemoteProtocolError(
                 f"frame: found {opcode_name(frame.opcode)} from a server, expected a request of a "
@@ -122,6 +121,7 @@ class _BlockReading:
             )
         if stream is None:
             self._require_closed(frame.opaque, opcode_name(frame.opcode))
+            decode(frame)
             self._state.discarded_frames += 1
             return
         self._check_asked_for(frame, stream)
@@ -130,7 +130,7 @@ class _BlockReading:
                 f"vbucket {stream.vbucket}: found {opcode_name(frame.opcode)} of vbucket "
                 f"{frame.vbucket} with the opaque of its stream"
             )
-        after, events = _of_vbucket(stream, lambda: handler(stream, body))
+        after, events = _of_vbucket(stream, lambda: handler(stream, decode(frame)))
         if stream.is_live or frame.opcode == Opcode.DCP_STREAM_END:
             self._events += events
         else:

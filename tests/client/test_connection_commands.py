@@ -50,6 +50,18 @@ def busy_reader(connection: NodeConnection) -> Iterator[None]:
         thread.join()
 
 
+@contextmanager
+def never_sent(
+    connection: NodeConnection, monkeypatch: pytest.MonkeyPatch, match: str
+) -> Iterator[None]:
+    """What is asked within waits in vain for a busy reader, and says so."""
+    with busy_reader(connection):
+        monkeypatch.setattr("dcp.client.reader._COMMAND_SECONDS", 0.1)
+        with pytest.raises(NodeUnavailableError, match=match):
+            yield
+        monkeypatch.setattr("dcp.client.reader._COMMAND_SECONDS", 10.0)
+
+
 def test_a_command_that_came_too_late_never_runs(
     make_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -57,11 +69,8 @@ def test_a_command_that_came_too_late_never_runs(
     cluster = make_cluster(vbuckets=1)
     fill(cluster, 5)
     with connected(cluster) as connection:
-        with busy_reader(connection):
-            monkeypatch.setattr("dcp.client.reader._COMMAND_SECONDS", 0.1)
-            with pytest.raises(NodeUnavailableError, match=r"waited 0\.1 s to send open_stream"):
-                connection.open_stream(0, START)
-            monkeypatch.setattr("dcp.client.reader._COMMAND_SECONDS", 10.0)
+        with never_sent(connection, monkeypatch, r"waited 0\.1 s to send open_stream"):
+            connection.open_stream(0, START)
         connection.open_stream(0, START)
         assert_same_state(cluster, Drained().run(connection, caught_up(cluster)))
 
@@ -72,9 +81,6 @@ def test_a_question_that_was_never_asked_takes_no_answer(
     cluster = make_cluster(vbuckets=1)
     fill(cluster, 5)
     with connected(cluster) as connection:
-        with busy_reader(connection):
-            monkeypatch.setattr("dcp.client.reader._COMMAND_SECONDS", 0.1)
-            with pytest.raises(NodeUnavailableError, match="to send the high seqnos"):
-                connection.all_vb_seqnos()
-            monkeypatch.setattr("dcp.client.reader._COMMAND_SECONDS", 10.0)
+        with never_sent(connection, monkeypatch, "to send the high seqnos"):
+            connection.all_vb_seqnos()
         assert connection.all_vb_seqnos(2.0) == {0: 5}

@@ -1,6 +1,8 @@
 """Applies the rounds of the model to its lake, and compares the replicas with the model."""
 
 from dcp.lake.applied import AppliedVersion, applied_of, unindexed_applied
+from dcp.lake.apply import plan_apply
+from dcp.lake.apply_plan import ApplyPlan
 from dcp.lake.history import WHOLE, history
 from dcp.lake.tables import DOCS, LakeTables, ReplicaTable
 from tests.lake.log_model import LogModel, apply_pending, documents_of, read_documents
@@ -15,6 +17,13 @@ def applies(lake: LakeTables, model: LogModel, count: int) -> list[AppliedVersio
         if model.round:
             made += apply_pending(lake, [DOCS], model.round, "w")
     return made
+
+
+def next_plan(lake: LakeTables, model: LogModel) -> ApplyPlan:
+    """Commit rounds until one of them brings ``docs`` something to apply; return that plan."""
+    while (plan := plan_apply(lake, DOCS, model.round)) is None:
+        model.commit(model.next_round())
+    return plan
 
 
 def assert_every_version_exact(

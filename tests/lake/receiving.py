@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -25,6 +25,9 @@ from dcp.producer.cluster import ProducerCluster
 
 PASSWORD_FILE = "password"
 USER, PASSWORD = "Administrator", "password"
+
+SMALL_FLOW: Final = {"window_bytes": 4096, "batch_bytes": 1024}
+"""Settings of flow control with which a few hundred small documents take several batches."""
 
 
 def settings_for(cluster: ProducerCluster, folder: Path, **sections: Mapping[str, Any]) -> Settings:

@@ -12,7 +12,7 @@ from dcp.lake.apply import plan_apply, run_apply
 from dcp.lake.tables import DOCS
 from tests.lake.conftest import NewLake
 from tests.lake.log_model import LogModel
-from tests.lake.model_applies import applies, assert_every_version_exact
+from tests.lake.model_applies import applies, assert_every_version_exact, next_plan
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -20,8 +20,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 def test_a_stale_plan_is_fenced_whatever_its_target(new_lake: NewLake) -> None:
     lake = new_lake(2)
     model = LogModel(lake, 31)
-    while (paused := plan_apply(lake, DOCS, model.round)) is None:
-        model.commit(model.next_round())
+    paused = next_plan(lake, model)
     for _ in range(3):
         model.commit(model.next_round())
     ahead = plan_apply(lake, DOCS, model.round)
@@ -38,8 +37,7 @@ def test_a_stale_plan_is_fenced_whatever_its_target(new_lake: NewLake) -> None:
 def test_a_crash_between_the_merge_and_knowing_it(new_lake: NewLake) -> None:
     lake = new_lake(2)
     model = LogModel(lake, 41)
-    while (plan := plan_apply(lake, DOCS, model.round)) is None:
-        model.commit(model.next_round())
+    plan = next_plan(lake, model)
     made = run_apply(lake, plan, "writer-1")
     assert run_apply(lake, plan, "writer-1") == made  # the same driver asks again
     assert plan_apply(lake, DOCS, model.round) is None  # a new driver
@@ -73,8 +71,7 @@ def test_maintenance_in_the_moment_of_the_merge_costs_an_attempt(
     model = LogModel(lake, 54)
     docs = lake.table_sql("docs")
     applies(lake, model, 2)
-    while (plan := plan_apply(lake, DOCS, model.round)) is None:
-        model.commit(model.next_round())
+    plan = next_plan(lake, model)
     conflicts = itertools.count(1)
 
     def conflict(*_: Any) -> str:
@@ -96,8 +93,7 @@ def test_maintenance_in_the_moment_of_the_merge_costs_an_attempt(
 def test_the_index_stands_in_for_a_cleaned_history(new_lake: NewLake, tmp_path: Path) -> None:
     lake = new_lake(2)
     model = LogModel(lake, 61)
-    while (plan := plan_apply(lake, DOCS, model.round)) is None:
-        model.commit(model.next_round())
+    plan = next_plan(lake, model)
     made = run_apply(lake, plan, "w")
     model.commit(model.next_round(applied=(made,)))
     docs = lake.table_sql("docs")
@@ -107,6 +103,5 @@ def test_the_index_stands_in_for_a_cleaned_history(new_lake: NewLake, tmp_path: 
     for version in range(made.version + 1):
         (log / f"{version:020d}.json").unlink()
     assert replica_status(lake, DOCS).applied == made
-    while (plan := plan_apply(lake, DOCS, model.round)) is None:
-        model.commit(model.next_round())
+    plan = next_plan(lake, model)
     assert plan.from_round == made.to_round

@@ -18,7 +18,7 @@ from dcp.lake.tables import DOCS, ensure_replica
 from dcp.lake.views import register_views
 from tests.lake.conftest import NewLake
 from tests.lake.log_model import LogModel, apply_pending, read_documents
-from tests.lake.model_applies import applies, require_exact
+from tests.lake.model_applies import applies, next_plan, require_exact
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -26,17 +26,14 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 def test_a_foreign_write_stops_the_apply_before_anything_is_written(new_lake: NewLake) -> None:
     lake = new_lake(2)
     model = LogModel(lake, 51)
-    while (plan := plan_apply(lake, DOCS, model.round)) is None:
-        model.commit(model.next_round())
+    plan = next_plan(lake, model)
     run_apply(lake, plan, "w")
-    while (plan := plan_apply(lake, DOCS, model.round)) is None:
-        model.commit(model.next_round())
+    plan = next_plan(lake, model)
     docs = lake.table_sql("docs")
     lake.spark.sql(f"OPTIMIZE {docs}").collect()
     lake.spark.sql(f"ALTER TABLE {docs} SET TBLPROPERTIES ('note' = 'x')")
     run_apply(lake, plan, "w")  # maintenance changes no row
-    while (plan := plan_apply(lake, DOCS, model.round)) is None:
-        model.commit(model.next_round())
+    plan = next_plan(lake, model)
     lake.spark.sql(f"UPDATE {docs} SET rev = rev + 1")
     version = replica_status(lake, DOCS).version
     with pytest.raises(ForeignWriteError, match=rf"docs: found version {version} \(UPDATE, 20"):
@@ -54,8 +51,7 @@ def test_a_foreign_write_right_before_the_merge_is_found_by_every_apply_until_re
     register_views(lake)
     docs = lake.table_sql("docs")
     first, second, third = applies(lake, model, 3)
-    while (plan := plan_apply(lake, DOCS, model.round)) is None:
-        model.commit(model.next_round())
+    plan = next_plan(lake, model)
 
     def write_first(*arguments: Any) -> str:
         lake.spark.newSession().sql(f"UPDATE {docs} SET rev = rev + 1")

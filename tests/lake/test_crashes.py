@@ -25,7 +25,7 @@ from dcp.lake.stop_points import FILE_VARIABLE, STEPS, VARIABLE
 from dcp.lake.tables import LakeTables, open_lake
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.settings import ClusterSettings
-from tests.lake.receiving import settings_for
+from tests.lake.receiving import SMALL_FLOW, settings_for
 from tests.lake.replicas import (
     complete_seqnos,
     durable_seqnos,
@@ -204,7 +204,7 @@ def test_sigint_ends_a_driver_after_the_round_under_way(
     settings = settings_for(
         cluster,
         tmp_path,
-        flow_control={"window_bytes": 4096, "batch_bytes": 1024},
+        flow_control=SMALL_FLOW,
         round={"target_bytes": 1500},
     )
     paused = tmp_path / "paused"

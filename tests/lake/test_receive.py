@@ -21,6 +21,7 @@ from dcp.producer.cluster import ProducerCluster
 from dcp.producer.settings import ClusterSettings
 from dcp.wire.vocabulary import Status
 from tests.lake.receiving import (
+    SMALL_FLOW,
     RoundsInProcess,
     documents_at,
     item_rows,
@@ -130,7 +131,7 @@ def test_a_pending_row_waits_for_the_end_of_a_longer_snapshot(
     settings = settings_for(
         cluster,
         tmp_path,
-        flow_control={"window_bytes": 4096, "batch_bytes": 1024},
+        flow_control=SMALL_FLOW,
         round={"target_bytes": 3000},
     )
     rounds = RoundsInProcess(settings)
@@ -309,8 +310,7 @@ def test_a_node_lost_after_its_streams_opened_is_never_called_caught_up(
 ) -> None:
     """P6 in mid-round: vbuckets still at position 0 look complete, and their node is silent."""
     fill(cluster, 800)
-    flow = {"window_bytes": 4096, "batch_bytes": 1024}
-    rounds = RoundsInProcess(settings_for(cluster, tmp_path, flow_control=flow))
+    rounds = RoundsInProcess(settings_for(cluster, tmp_path, flow_control=SMALL_FLOW))
     plan = rounds.plan()
     assert plan is not None
     lost = {vb for vb in range(8) if cluster.vbucket_owner(vb) == 1}

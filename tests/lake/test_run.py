@@ -31,7 +31,7 @@ from dcp.lake.tables import LakeTables, open_lake
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.settings import ClusterSettings
 from tests.client.drained import wait_for
-from tests.lake.receiving import settings_for
+from tests.lake.receiving import SMALL_FLOW, settings_for
 from tests.lake.replicas import (
     complete_seqnos,
     durable_seqnos,
@@ -135,7 +135,7 @@ def test_every_version_equals_the_source_at_its_complete_seqnos(
     settings = settings_for(
         cluster,
         tmp_path,
-        flow_control={"window_bytes": 4096, "batch_bytes": 1024},
+        flow_control=SMALL_FLOW,
         round={"target_bytes": 4000, "tasks": 2},
         apply={"when": "every_round"},
     )
@@ -410,7 +410,7 @@ def test_two_drivers_that_alternate_are_told_apart(
     settings = settings_for(
         cluster,
         tmp_path,
-        flow_control={"window_bytes": 4096, "batch_bytes": 1024},
+        flow_control=SMALL_FLOW,
         round={"target_bytes": 1500, "tasks": 1},
         lake={"root": str(tmp_path / "lake"), "lock": False},
     )

@@ -118,6 +118,15 @@ def test_a_violation_names_its_vbucket() -> None:
         connection.receive(block_of(mutation(opaque, 1)), 1.0)
 
 
+def test_a_message_that_cannot_be_read_names_its_vbucket() -> None:
+    connection, _, opaque = opened()
+    short = Frame(
+        Magic.REQUEST, Opcode.DCP_SNAPSHOT_MARKER, vbucket_or_status=7, opaque=opaque, extras=b"\0"
+    )
+    with pytest.raises(RemoteProtocolError, match=r"^vbucket 7: opcode 0x56"):
+        connection.receive(block_of(short), 1.0)
+
+
 def test_what_was_asked_for_is_let_through() -> None:
     controls = (
         *CONTROLS,
