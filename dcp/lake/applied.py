@@ -4,15 +4,18 @@ The history is the truth. Its index are the ``applied`` rows of ``changes``, whi
 an apply writes; a reader of the index may find it behind the truth, never ahead of it.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
 
 from dcp.lake.history import WHOLE, WINDOW, Commit, history
 from dcp.lake.lineage import Lineage
-from dcp.lake.schema import APPLIED, CHANGES
+from dcp.lake.plan_text import number_ranges
+from dcp.lake.schema import CHANGES
 from dcp.lake.sql import string_list
+from dcp.lake.stretch import HeldVersion
 from dcp.lake.tables import LakeTables, ReplicaTable
 
 
@@ -21,7 +24,9 @@ class AppliedVersion:
     """A version of a replica table that holds the state of ``to_round``.
 
     What it lacks of a later round is in the log from ``log_from_round`` on: that is ``to_round``,
-    or the oldest round with a row that still waited for its snapshot's end then.
+    or the oldest round with a row that still waited for its snapshot's end then. ``stale`` are
+    (vbucket, round) of those that it holds as they were at an older round, ``restored`` are
+    (vbucket, version) of those that it took back to an older version (0: to the empty table).
     """
 
     table: str
@@ -29,16 +34,28 @@ class AppliedVersion:
     from_round: int
     to_round: int
     log_from_round: int
+    stale: tuple[tuple[int, int], ...] = ()
+    restored: tuple[tuple[int, int], ...] = ()
     inserted: int = field(default=0, compare=False)
     updated: int = field(default=0, compare=False)
     deleted: int = field(default=0, compare=False)
 
     def __str__(self) -> str:
         """Say in one line what happened."""
-        return (
+        told = (
             f"{self.table} version {self.version}: round {self.from_round} -> {self.to_round}, "
             f"{self.inserted} inserted, {self.updated} updated, {self.deleted} deleted"
         )
+        if self.restored:
+            told += f"; rolled back: vbuckets {number_ranges(vb for vb, _ in self.restored)}"
+        if self.stale:
+            told += f"; stale: vbuckets {number_ranges(vb for vb, _ in self.stale)}"
+        return told
+
+    @property
+    def held(self) -> HeldVersion:
+        """What it holds of each vbucket."""
+        return HeldVersion(self.version, self.to_round, dict(self.stale))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +75,12 @@ class ReplicaStatus:
     def round(self) -> int:
         """The round that the table holds; 0 before the first apply."""
         return self.applied.to_round if self.applied else 0
+
+    @property
+    def held(self) -> HeldVersion:
+        """What the table's newest version holds of each vbucket."""
+        stale = dict(self.applied.stale) if self.applied else {}
+        return HeldVersion(self.version, self.round, stale)
 
     @property
     def version(self) -> int:
@@ -100,8 +123,20 @@ def applied_of(table: str, commit: Commit) -> AppliedVersion:
     ]
     ours = commit.ours
     return AppliedVersion(
-        table, commit.version, int(ours["from"]), int(ours["to"]), int(ours["log_from"]), *counts
+        table,
+        commit.version,
+        int(ours["from"]),
+        int(ours["to"]),
+        int(ours["log_from"]),
+        _pairs(ours.get("stale", {})),
+        _pairs(ours.get("restored", {})),
+        *counts,
     )
+
+
+def _pairs(found: Mapping[str, Any]) -> tuple[tuple[int, int], ...]:
+    """Return what a commit says by vbucket (JSON has no integer keys), in order."""
+    return tuple(sorted((int(vbucket), int(value)) for vbucket, value in found.items()))
 
 
 def unindexed_applied(
@@ -133,8 +168,9 @@ def _recent(lake: LakeTables, table: str) -> list[AppliedVersion]:
         elif commit.restored is not None and lineage.defect(commit.version) is None:
             origin = lineage.commit(lineage.origin(commit.version))
             if origin:
-                at, log_from = int(origin.ours["to"]), int(origin.ours["log_from"])
-                found.append(AppliedVersion(table, commit.version, at, at, log_from))
+                made = applied_of(table, origin)
+                at, log_from, stale = made.to_round, made.log_from_round, made.stale
+                found.append(AppliedVersion(table, commit.version, at, at, log_from, stale))
             elif lineage.is_whole:
                 found.append(AppliedVersion(table, commit.version, 0, 0, 0))
     return found
@@ -145,12 +181,23 @@ def indexed_applied(
 ) -> list[AppliedVersion]:
     """Return the ``applied`` rows of some tables, of rounds from ``first_round`` on, in order."""
     rows = lake.spark.sql(
-        f"SELECT DISTINCT round, applied.* FROM {lake.changes_sql} "
+        f"SELECT round, applied.* FROM {lake.changes_sql} "
         f"WHERE kind = 'applied' AND round >= {int(first_round)} "
         f"AND applied.table IN ({string_list(tables)}) "
         "ORDER BY round, version"
     ).collect()
-    return [AppliedVersion(*(row[name] for name in APPLIED.names)) for row in rows]
+    return [
+        AppliedVersion(
+            row["table"],
+            row["version"],
+            row["from_round"],
+            row["to_round"],
+            row["log_from_round"],
+            tuple(sorted((each["vbucket"], each["round"]) for each in row["stale"] or ())),
+            tuple(sorted((each["vbucket"], each["version"]) for each in row["restored"] or ())),
+        )
+        for row in rows
+    ]
 
 
 def applied_to_batch(applied: Iterable[AppliedVersion], round_number: int) -> pa.RecordBatch:
@@ -159,7 +206,15 @@ def applied_to_batch(applied: Iterable[AppliedVersion], round_number: int) -> pa
         {
             "round": round_number,
             "kind": "applied",
-            "applied": {name: getattr(each, name) for name in APPLIED.names},
+            "applied": {
+                "table": each.table,
+                "version": each.version,
+                "from_round": each.from_round,
+                "to_round": each.to_round,
+                "log_from_round": each.log_from_round,
+                "stale": [{"vbucket": vb, "round": number} for vb, number in each.stale],
+                "restored": [{"vbucket": vb, "version": version} for vb, version in each.restored],
+            },
         }
         for each in applied
     ]

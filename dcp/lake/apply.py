@@ -9,8 +9,7 @@ apply, not by this one alone.
 An apply is a deterministic function of ``changes``: repeating it after a crash is harmless.
 """
 
-from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from dcp.errors import FencedError, LakeError
 from dcp.lake.applied import (
@@ -20,23 +19,15 @@ from dcp.lake.applied import (
     replica_status,
     settled_lineage,
 )
-from dcp.lake.apply_plan import (
-    KEY_LITERALS,
-    ApplyPlan,
-    Fork,
-    Stretch,
-    Winner,
-    oldest_pending_round,
-    published_ranges,
-)
-from dcp.lake.apply_sql import merge_sql, winners_sql
-from dcp.lake.memory import reader_settings
-from dcp.lake.round_record import largest_document_bytes, round_records
-from dcp.lake.sql import integer_list
+from dcp.lake.apply_plan import KEY_LITERALS, ApplyPlan, Keys, LostKey, Winner
+from dcp.lake.apply_sql import merge_sql, touched_sql
+from dcp.lake.memory import DOCUMENT_BYTES, reader_settings
+from dcp.lake.replica_facts import LakeFacts
+from dcp.lake.round_record import largest_document_bytes
 from dcp.lake.stop_points import reached
+from dcp.lake.stretch import Stretch, stretch_between
 from dcp.lake.tables import LakeTables, ReplicaTable
 from dcp.lake.transaction import transaction
-from dcp.lake.vbucket_state import FIRST_EPOCH, VbucketState
 
 EMPTY_ROUNDS: Final = 100
 """After so many rounds that brought a table no row, an apply without rows moves it on."""
@@ -51,58 +42,54 @@ def plan_apply(
     """Return what brings ``replica`` to ``to_round``; None if it is there already.
 
     It is there, too, when no round since its last apply brought it a row to publish: no commit is
-    made for that, except every `EMPTY_ROUNDS` rounds, so that those are not searched ever again.
+    made for that, except where a vbucket becomes stale or is no longer, and every `EMPTY_ROUNDS`
+    rounds, so that those are not searched ever again.
 
     Raises:
         ForeignWriteError: somebody else changed the table's rows, since our last apply or right
             before it.
-        LakeError: the log asks for what is not possible (see `published_ranges`).
+        LakeError: the log contradicts itself (see `stretch_between`).
 
     """
     status = replica_status(lake, replica)
     status.lineage.refuse_defect(replica.name, lake.table_sql(replica.name))
-    stretch = stretch_to_publish(lake, status, to_round)
+    stretch = stretch_to_publish(lake, replica, status, to_round)
     if stretch is None:
         return None
-    winners = _winners(lake, replica, stretch, key_literals + 1)
-    if not winners and to_round - status.round < EMPTY_ROUNDS:
+    keys = _keys(lake, replica, stretch, key_literals)
+    is_moved_only = keys is not None and not keys and stretch.stale == status.held.stale
+    if is_moved_only and to_round - status.round < EMPTY_ROUNDS:
         return None
     return ApplyPlan(
         table=replica.name,
         collection_id=replica.collection_id,
         from_round=status.round,
         stretch=stretch,
-        winners=None if len(winners) > key_literals else winners,
+        keys=keys,
         base_version=status.version,
         since_version=status.since_version,
         is_first=status.lineage.since() == -1,
-        largest_bytes=largest_document_bytes(lake, stretch.first_round, to_round),
+        largest_bytes=DOCUMENT_BYTES
+        if stretch.restored
+        else largest_document_bytes(lake, stretch.first_round, to_round),
     )
 
 
-def stretch_to_publish(lake: LakeTables, status: ReplicaStatus, to_round: int) -> Stretch | None:
-    """Return the stretch of the log that brings a replica to ``to_round``; None if there is none.
+def stretch_to_publish(
+    lake: LakeTables, replica: ReplicaTable, status: ReplicaStatus, to_round: int
+) -> Stretch | None:
+    """Return what brings a replica to ``to_round``; None if nothing is to be done for that.
 
     Rows that waited when the replica was last applied count: their snapshot may have ended since.
 
     Raises:
-        LakeError: see `published_ranges`.
+        LakeError: see `stretch_between`.
 
     """
     if status.round >= to_round:
         return None
-    records = round_records(lake, (status.round, to_round))
-    before, after = records[status.round].states, records[to_round].states
-    ranges = published_ranges(before, after, _forks(lake, after, to_round), status.round)
-    if not ranges:
-        return None
-    touched = (before[each.vbucket] for each in ranges if each.vbucket in before)
-    return Stretch(
-        ranges,
-        first_round=oldest_pending_round(touched, status.round + 1),
-        to_round=to_round,
-        log_from_round=oldest_pending_round(after.values(), to_round),
-    )
+    stretch = stretch_between(status.held, to_round, LakeFacts(lake, replica, status))
+    return stretch if stretch.has_work or stretch.stale != status.held.stale else None
 
 
 def run_apply(lake: LakeTables, plan: ApplyPlan, writer_id: str) -> AppliedVersion:
@@ -152,15 +139,7 @@ def _merge(
     lake: LakeTables, plan: ApplyPlan, base_version: int, writer_id: str
 ) -> Exception | None:
     """Run the MERGE; return how it failed, which does not say that it did not commit."""
-    metadata = {
-        "lake": lake.identity.lake_id,
-        "table": plan.table,
-        "from": plan.from_round,
-        "to": plan.to_round,
-        "log_from": plan.stretch.log_from_round,
-        "base": base_version,
-        "writer": writer_id,
-    }
+    metadata = _commit_metadata(lake, plan, base_version) | {"writer": writer_id}
     app_id = f"{lake.identity.lake_id}:{plan.table}"
     reader = reader_settings(plan.largest_bytes)
     try:
@@ -173,41 +152,48 @@ def _merge(
     return None
 
 
-def _forks(lake: LakeTables, states: Mapping[int, VbucketState], to_round: int) -> list[Fork]:
-    """Return the recorded forks of vbuckets that were ever rolled back; usually none are.
+def _commit_metadata(lake: LakeTables, plan: ApplyPlan, base_version: int) -> dict[str, Any]:
+    metadata: dict[str, Any] = {
+        "lake": lake.identity.lake_id,
+        "table": plan.table,
+        "from": plan.from_round,
+        "to": plan.to_round,
+        "log_from": plan.stretch.log_from_round,
+        "base": base_version,
+    }
+    if plan.stretch.stale:
+        metadata["stale"] = plan.stretch.stale
+    if plan.stretch.restored:
+        metadata["restored"] = {vb: v or 0 for vb, v in plan.stretch.restored.items()}
+    return metadata
 
-    A ``rollback`` row that starts an epoch carries that epoch and, as ``seqno``, its fork seqno;
-    one that only records the producer's order carries no seqno.
+
+def _keys(lake: LakeTables, replica: ReplicaTable, stretch: Stretch, most: int) -> Keys | None:
+    """Return the keys that a stretch touches, by vbucket and key; None where they are too many.
+
+    Reads narrow columns only. What a replaced vbucket loses is not in the log: too many, too.
     """
-    rolled_back = sorted(v for v, state in states.items() if state.epoch > FIRST_EPOCH)
-    if not rolled_back:
-        return []
-    rows = lake.spark.sql(
-        f"SELECT DISTINCT vbucket, epoch, seqno FROM {lake.changes_sql} "
-        f"WHERE kind = 'rollback' AND seqno IS NOT NULL AND epoch > {FIRST_EPOCH} "
-        f"AND round <= {int(to_round)} AND vbucket IN ({integer_list(rolled_back)})"
-    ).collect()
-    return [Fork(row["vbucket"], row["epoch"], int(row["seqno"])) for row in rows]
-
-
-def _winners(
-    lake: LakeTables, replica: ReplicaTable, stretch: Stretch, most: int
-) -> tuple[Winner, ...]:
-    """Return up to ``most`` rows to publish, one for each changed key, by vbucket and key.
-
-    Reads narrow columns only.
-    """
-    winners = winners_sql(lake.changes_sql, replica.collection_id, stretch)
+    if stretch.replaced:
+        return None
+    if not stretch.ranges:
+        return Keys()
+    touched = touched_sql(lake.changes_sql, replica.collection_id, stretch)
     rows = (
-        lake.spark.sql(f"SELECT vbucket, key, newest.* FROM ({winners}) LIMIT {most}")
+        lake.spark.sql(f"SELECT vbucket, key, newest.* FROM ({touched}) LIMIT {most + 1}")
         .toArrow()
         .to_pylist()
     )
-    found = (
-        Winner(row["key"], row["round"], row["vbucket"], row["epoch"], int(row["seqno"]))
-        for row in rows
+    if len(rows) > most:
+        return None
+    rows.sort(key=lambda row: (row["vbucket"], row["key"]))
+    return Keys(
+        tuple(
+            Winner(row["key"], row["round"], row["vbucket"], row["epoch"], int(row["seqno"]))
+            for row in rows
+            if row["seqno"] is not None
+        ),
+        tuple(LostKey(row["key"], row["vbucket"]) for row in rows if row["seqno"] is None),
     )
-    return tuple(sorted(found, key=lambda winner: (winner.vbucket, winner.key)))
 
 
 def _read_back(

@@ -7,7 +7,7 @@ from typing import Final
 
 from dcp.lake.applied import replica_status
 from dcp.lake.apply import stretch_to_publish
-from dcp.lake.apply_sql import published_sql
+from dcp.lake.apply_sql import rows_sql
 from dcp.lake.changes import newest_round
 from dcp.lake.history import WHOLE, WINDOW, Commit, history, reaches_creation
 from dcp.lake.settings import ApplySettings
@@ -18,15 +18,22 @@ _NO_AGE: Final = float("inf")
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """What a replica table has not taken over yet."""
+    """What a replica table has not taken over yet.
+
+    ``takes_back`` says that it holds rows which the source has lost, or stands still without need:
+    that never waits.
+    """
 
     rows: int
     table_rows: int
     age_seconds: float
+    takes_back: bool = False
 
 
 def is_due(settings: ApplySettings, pending: Pending) -> bool:
     """Whether it is time to apply, by the settings."""
+    if pending.takes_back:
+        return True
     if pending.rows == 0:
         return False
     match settings.when:
@@ -48,10 +55,13 @@ def pending_of(lake: LakeTables, replica: ReplicaTable, now: datetime | None = N
     """
     newest_commits = history(lake.spark, lake.changes_sql)
     to_round = newest_round(lake, newest_commits)
-    stretch = stretch_to_publish(lake, replica_status(lake, replica), to_round)
+    status = replica_status(lake, replica)
+    stretch = stretch_to_publish(lake, replica, status, to_round)
     if stretch is None:
         return Pending(0, 0, 0.0)
-    published = published_sql(lake.changes_sql, replica.collection_id, stretch)
+    if not stretch.only_publishes or stretch.stale != status.held.stale:
+        return Pending(0, 0, 0.0, takes_back=True)
+    published = rows_sql(lake.changes_sql, replica.collection_id, stretch, stretch.ranges)
     row = lake.spark.sql(f"SELECT count(*) AS rows, min(c.round) AS first {published}").collect()[0]
     if not row["rows"]:
         return Pending(0, 0, 0.0)

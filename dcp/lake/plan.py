@@ -1,8 +1,8 @@
 """What a round will do, decided before it does anything: pure data that prints well.
 
-``plan_round`` compares the positions in ``changes`` with the cluster's high seqnos and spreads the
-vbuckets that are behind over the tasks. No vbucket behind means ``Idle``: no round and no commit.
-The plan holds no secret.
+``plan_round`` compares the positions in ``changes`` with what the cluster holds and spreads the
+vbuckets that are behind, or on another branch, over the tasks. None of them means ``Idle``: no
+round and no commit. The plan holds no secret.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from dcp.client.addresses import NodeAddress
 from dcp.lake.plan_text import idle_text, left_out_json, plan_json, plan_text
+from dcp.lake.restart import Standstill
 from dcp.lake.settings import RoundSettings
 from dcp.lake.vbucket_state import VbucketState
 
@@ -22,19 +23,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StreamPlan:
-    """One vbucket to stream: from which node, from which state, to which seqno at least."""
+    """One vbucket to stream: from which node, from which state, to which seqno at least.
+
+    ``begins_epoch`` says that the state is the beginning of a new epoch, which the round records.
+    A target that was reached before asks no more than whether the producer still agrees.
+    """
 
     state: VbucketState
     node: NodeAddress
     target_seqno: int
-
-    def __post_init__(self) -> None:
-        """Reject a target that was reached already: such a vbucket needs no stream."""
-        if self.target_seqno <= self.state.position.complete_seqno:
-            raise ValueError(
-                f"stream plan of vbucket {self.vbucket}: found target {self.target_seqno}, "
-                f"expected more than the complete seqno {self.state.position.complete_seqno}"
-            )
+    begins_epoch: bool = False
 
     @property
     def vbucket(self) -> int:
@@ -135,11 +133,16 @@ class Idle:
 
 @dataclass(frozen=True, slots=True)
 class LakePosition:
-    """Where a lake stands: its newest round, and each vbucket's state there."""
+    """Where a lake stands: its newest round, and each vbucket's state there.
+
+    ``restarts`` says of vbuckets that must begin a new epoch in which state they do, or why they
+    cannot.
+    """
 
     lake_id: str
     latest_round: int
     states: Mapping[int, VbucketState] = field(default_factory=dict)
+    restarts: Mapping[int, VbucketState | Standstill] = field(default_factory=dict)
 
     def state(self, vbucket: int) -> VbucketState:
         """Return the vbucket's state; the beginning where the lake has not met it yet."""
@@ -174,9 +177,19 @@ def plan_round(
     for vbucket in range(cluster.map.vbucket_count):
         state = position.state(vbucket)
         goal = goals.get(vbucket)
-        if goal is not None and not is_behind(state, goal):
+        restarted = position.restarts.get(vbucket)
+        if restarted is not None or is_elsewhere(state, cluster):
+            goal = cluster.high_seqnos.get(vbucket)  # what was to be reached may be lost
+        elif goal is not None and not is_behind(state, goal):
             continue
-        planned = _stream_or_reason(state, goal, cluster, skip or {})
+        planned = _stream_or_reason(
+            vbucket,
+            state if restarted is None else restarted,
+            goal,
+            cluster,
+            skip or {},
+            begins_epoch=restarted is not None,
+        )
         if isinstance(planned, StreamPlan):
             streams.append(planned)
         else:
@@ -201,12 +214,34 @@ def is_behind(state: VbucketState, target_seqno: int) -> bool:
     return target_seqno > max(state.caught_up_seqno, state.position.complete_seqno)
 
 
+def is_elsewhere(state: VbucketState, cluster: "ClusterView") -> bool:
+    """Whether the producer seems to be on another history than what was read: it must be asked.
+
+    It holds less than we do, or writes on a branch that the log accepted with our data lacks. The
+    seqnos alone do not tell: a new branch may have come to the very seqno of the lost one.
+    """
+    if state.position.seqno == 0 or state.failover_log is None:
+        return False
+    high = cluster.high_seqnos.get(state.vbucket)
+    if high is not None and high < state.position.seqno:
+        return True
+    log = cluster.failover_logs.get(state.vbucket)
+    return log is not None and log.current_uuid != state.failover_log.current_uuid
+
+
 def _stream_or_reason(
-    state: VbucketState, goal: int | None, cluster: "ClusterView", skip: Mapping[int, LeftOut]
+    vbucket: int,
+    state: VbucketState | Standstill,
+    goal: int | None,
+    cluster: "ClusterView",
+    skip: Mapping[int, LeftOut],
+    *,
+    begins_epoch: bool,
 ) -> StreamPlan | LeftOut:
-    vbucket = state.vbucket
     if vbucket in skip:
         return skip[vbucket]
+    if isinstance(state, Standstill):
+        return LeftOut(vbucket, state.reason, state.detail)
     node = cluster.map.owner(vbucket)
     if node is None:
         return LeftOut(vbucket, "no active node", "the cluster map names no active node for it")
@@ -214,7 +249,7 @@ def _stream_or_reason(
         return LeftOut(vbucket, "node unreachable", f"{node}: {cluster.unreachable[node]}")
     if goal is None:
         return LeftOut(vbucket, "no high seqno", f"{node} did not tell its high seqno")
-    return StreamPlan(state, node, goal)
+    return StreamPlan(state, node, goal, begins_epoch)
 
 
 def _spread(

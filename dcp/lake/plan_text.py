@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dcp.lake.plan import Idle, LeftOut, RoundPlan, TaskPlan
+    from dcp.lake.plan import Idle, LeftOut, RoundPlan, StreamPlan, TaskPlan
 
 _LISTED = 10
 
@@ -18,7 +18,18 @@ def plan_text(plan: "RoundPlan") -> str:
         f"{len(plan.tasks)} tasks of at most {plan.target_bytes:,} bytes "
         f"and {plan.target_seconds:g} s each"
     )
-    return "\n".join([head, *map(_task_text, plan.tasks), *left_out_lines(plan.left_out)])
+    lines = [head, *map(_task_text, plan.tasks), *map(_epoch_text, plan.streams)]
+    return "\n".join([*filter(None, lines), *left_out_lines(plan.left_out)])
+
+
+def _epoch_text(stream: "StreamPlan") -> str:
+    if not stream.begins_epoch:
+        return ""
+    position = stream.state.position
+    return (
+        f"  vbucket {stream.vbucket}: epoch {stream.state.epoch} begins at seqno {position.seqno} "
+        f"(branch {position.vb_uuid:016x})"
+    )
 
 
 def idle_text(idle: "Idle") -> str:
@@ -84,6 +95,7 @@ def plan_json(plan: "RoundPlan") -> dict[str, Any]:
                         "snap_end": stream.state.position.snap_end,
                         "complete_seqno": stream.state.position.complete_seqno,
                         "target_seqno": stream.target_seqno,
+                        "begins_epoch": stream.begins_epoch,
                     }
                     for stream in task.streams
                 ],

@@ -7,11 +7,14 @@ from dcp.client.probe import ClusterView
 from dcp.errors import LakeError
 from dcp.lake.applied import unindexed_applied
 from dcp.lake.changes import latest_round
+from dcp.lake.epoch_log import live_complete_seqnos
 from dcp.lake.plan import Idle, LakePosition, LeftOut, RoundPlan, plan_round
+from dcp.lake.restart import RollbackPolicy, Standstill, restart, rollback_target
 from dcp.lake.round_record import positions_at
 from dcp.lake.session import session_slots
 from dcp.lake.settings import Settings
 from dcp.lake.tables import LakeTables, ReplicaTable
+from dcp.lake.vbucket_state import VbucketState
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,12 +43,27 @@ def next_round(
 
     """
     newest = latest_round(lake)
-    position = LakePosition(lake.identity.lake_id, newest, positions_at(lake, newest))
+    states = positions_at(lake, newest)
+    policy = RollbackPolicy(settings.policy.rollback)
+    restarts = _restarts(lake, states, newest, policy)
+    position = LakePosition(lake.identity.lake_id, newest, states, restarts)
     slots = tasks_at_once(lake.spark)
     plan = plan_round(position, cluster, settings.round, slots, targets=targets, skip=skip)
     if isinstance(plan, RoundPlan):
         return plan.listing(unindexed_applied(lake, replicas))
     return plan
+
+
+def _restarts(
+    lake: LakeTables, states: Mapping[int, VbucketState], newest: int, policy: RollbackPolicy
+) -> dict[int, VbucketState | Standstill]:
+    """Return how the vbuckets that a rollback was ordered for begin their next epoch."""
+    ordered = [state for state in states.values() if state.order is not None]
+    bounds = {state.vbucket: rollback_target(state, policy).seqno for state in ordered}
+    complete = live_complete_seqnos(lake, ordered, bounds, newest)
+    return {
+        state.vbucket: restart(state, [complete.get(state.vbucket, 0)], policy) for state in ordered
+    }
 
 
 def tasks_at_once(spark: "SparkSession") -> int:

@@ -7,6 +7,7 @@ from typing import Any
 
 from dcp.client.addresses import NodeAddress
 from dcp.lake.plan import LeftOut, StreamPlan
+from dcp.lake.rollback_order import RollbackOrder
 from dcp.lake.vbucket_state import VbucketState
 from dcp.protocol.position import Position
 from dcp.types import FailoverLog
@@ -23,7 +24,7 @@ class Outcome(StrEnum):
     """The task's bytes or seconds were used up; the next round goes on from here. ``reason`` and
     ``detail`` say what kept a stream from being open, if anything did."""
     ROLLBACK = "rollback"
-    """The producer ordered a rollback."""
+    """The producer ordered a rollback; the next round begins a new epoch."""
     STOPPED = "stopped"
     """The source failed; ``reason`` and ``detail`` say how."""
     LEFT_OUT = "left_out"
@@ -50,6 +51,7 @@ class Receipt:
     frame_bytes: int = 0
     largest_bytes: int = 0
     escaped_keys: int = 0
+    order: RollbackOrder | None = None
     outcome: Outcome | None = None
     reason: str = ""
     detail: str = ""
@@ -74,7 +76,7 @@ class Receipt:
         if self.outcome in (Outcome.REACHED, Outcome.CAUGHT_UP):
             # Never the target itself: a node may have lost it, and write other data at its seqnos.
             caught_up = max(self.position.complete_seqno, self.plan.state.caught_up_seqno)
-        return self.plan.state.advanced(
+        state = self.plan.state.advanced(
             round_number,
             self.position,
             brought_rows=self.rows > 0,
@@ -82,6 +84,7 @@ class Receipt:
             caught_up_seqno=caught_up,
             purge_seqno=self.purge_seqno,
         )
+        return state if self.order is None else state.ordered(self.order)
 
     def status(self) -> str:
         """Return the ``detail`` of the status row, JSON."""

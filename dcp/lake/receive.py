@@ -30,11 +30,12 @@ from dcp.lake.histories import Histories
 from dcp.lake.plan import RoundPlan, TaskPlan
 from dcp.lake.progress import RoundProgress
 from dcp.lake.receipt import Outcome, Receipt, left_out_status
+from dcp.lake.rollback_order import RollbackOrder, order_row
 from dcp.lake.settings import FlowControlSettings
 from dcp.lake.stop_points import reached
 from dcp.lake.system_events import system_event_text
 from dcp.lake.task_errors import TaskError
-from dcp.lake.vbucket_state import failover_rows, states_to_batch
+from dcp.lake.vbucket_state import states_to_batch
 from dcp.protocol.credentials import Credentials
 from dcp.protocol.events import (
     Event,
@@ -48,7 +49,7 @@ from dcp.protocol.events import (
     StreamOpened,
     SystemEventReceived,
 )
-from dcp.types import U16_MAX
+from dcp.types import U16_MAX, FailoverLog
 
 _LONGEST_WAIT_SECONDS: Final = 0.25
 """How late a deadline of ours may be noticed."""
@@ -118,7 +119,7 @@ class TaskReceiver:
         self._bytes_of = np.zeros(U16_MAX + 1, np.int64)
         self._largest_of = np.zeros(U16_MAX + 1, np.uint32)
         self._escaped_of = np.zeros(U16_MAX + 1, np.int64)
-        self._server_logs: dict[int, list[dict[str, int]]] = {}
+        self._server_logs: dict[int, FailoverLog] = {}
         self._held: list[Delivery] = []
         self._held_since = 0.0
         self._batches = BatchBuilder(round_number, self._histories, access.flow_control.batch_rows)
@@ -205,9 +206,9 @@ class TaskReceiver:
         # Failover logs first: the rows and the rollback of the same delivery need them.
         for event in delivery.events:
             if isinstance(event, StreamOpened) and event.vbucket in self._open:
-                self._opened(event, delivery.node, now)
+                self._opened(event, delivery.node, now, consumer)
             elif isinstance(event, FailoverLogReceived) and event.failover_log is not None:
-                self._server_logs[event.vbucket] = failover_rows(event.failover_log)
+                self._server_logs[event.vbucket] = event.failover_log
             elif isinstance(event, SeqnosReceived) and delivery.node is not None:
                 self._policy.answered(delivery.node, dict(event.seqnos), now)
         for event in delivery.events:
@@ -219,11 +220,15 @@ class TaskReceiver:
                 if receipt.target_reached:
                     self._end(receipt, Outcome.REACHED, consumer=consumer)
 
-    def _opened(self, event: StreamOpened, node: NodeAddress | None, now: float) -> None:
+    def _opened(
+        self, event: StreamOpened, node: NodeAddress | None, now: float, consumer: Consumer
+    ) -> None:
         receipt = self._receipts[event.vbucket]
         receipt.failover_log = event.failover_log
         receipt.node, receipt.opened_at = node, now
         self._histories.set_log(event.vbucket, event.failover_log)
+        if receipt.target_reached:  # all that was asked is whether the producer agrees
+            self._end(receipt, Outcome.REACHED, consumer=consumer)
 
     def _handle(self, event: Event) -> None:
         if isinstance(event, Items):
@@ -273,23 +278,14 @@ class TaskReceiver:
         self._at_seqno("system_event", event.vbucket, event.seqno, system_event_text(event))
 
     def _rollback(self, event: RollbackOrdered) -> None:
-        self._batches.add_event(
-            "rollback",
-            event.vbucket,
-            rollback={
-                "from_seqno": event.requested.seqno,
-                "to_seqno": event.seqno,
-                "from_vb_uuid": event.requested.vb_uuid,
-                "failover_log": self._server_logs.get(event.vbucket),
-            },
+        requested = event.requested
+        order = RollbackOrder(
+            requested.vb_uuid, requested.seqno, event.seqno, self._server_logs.get(event.vbucket)
         )
-        self._end(
-            self._receipts[event.vbucket],
-            Outcome.ROLLBACK,
-            "rollback",
-            f"the producer ordered a rollback from seqno {event.requested.seqno} "
-            f"(branch {event.requested.vb_uuid:016x}) to {event.seqno}",
-        )
+        self._batches.add_event("rollback", event.vbucket, rollback=order_row(order))
+        receipt = self._receipts[event.vbucket]
+        receipt.order = order
+        self._end(receipt, Outcome.ROLLBACK, "rollback", str(order))
 
     def _stopped(self, event: VbucketStopped) -> None:
         self._end(self._receipts[event.vbucket], Outcome.STOPPED, str(event.reason), event.detail)
@@ -357,6 +353,9 @@ class TaskReceiver:
             receipt.largest_bytes = int(self._largest_of[vbucket])
             receipt.escaped_keys = int(self._escaped_of[vbucket])
             self._batches.add_event("status", vbucket, detail=receipt.status())
+            if receipt.plan.begins_epoch:
+                fork = receipt.plan.state.position.seqno
+                self._batches.add_event("rollback", vbucket, seqno=fork)
         epochs = {state.vbucket: state.epoch for state in self._plan.carried}
         for left in self._plan.left_out:
             detail = left_out_status(left)

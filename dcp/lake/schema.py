@@ -29,6 +29,15 @@ U64: Final = pa.decimal128(20, 0)
 
 FAILOVER_ENTRY: Final = pa.struct([("vb_uuid", U64), ("seqno", U64)])
 
+ROLLBACK: Final = pa.struct(
+    [
+        ("from_seqno", U64),
+        ("to_seqno", U64),
+        ("from_vb_uuid", U64),
+        ("failover_log", pa.list_(FAILOVER_ENTRY)),
+    ]
+)
+
 POSITION: Final = pa.struct(
     [
         ("vb_uuid", U64),
@@ -44,17 +53,14 @@ POSITION: Final = pa.struct(
         ("filter_fingerprint", pa.string()),  # null so far: streams are not filtered
         ("manifest_uid", U64),  # null so far: system events tell it, and are kept as they are
         ("purge_seqno", U64),  # null unless a snapshot marker of version 2.2 tells it
+        ("order", ROLLBACK),  # a rollback that was ordered and not yet followed, or null
+        ("fruitless_rollbacks", pa.int32()),  # orders in a row that led nowhere
     ]
 )
 
-ROLLBACK: Final = pa.struct(
-    [
-        ("from_seqno", U64),
-        ("to_seqno", U64),
-        ("from_vb_uuid", U64),
-        ("failover_log", pa.list_(FAILOVER_ENTRY)),
-    ]
-)
+STALE: Final = pa.struct([("vbucket", pa.int32()), ("round", pa.int64())])
+
+RESTORED: Final = pa.struct([("vbucket", pa.int32()), ("version", pa.int64())])
 
 APPLIED: Final = pa.struct(
     [
@@ -63,6 +69,8 @@ APPLIED: Final = pa.struct(
         ("from_round", pa.int64()),
         ("to_round", pa.int64()),
         ("log_from_round", pa.int64()),  # what this version lacks is in the log from here on
+        ("stale", pa.list_(STALE)),  # vbuckets that it holds as they were at an older round
+        ("restored", pa.list_(RESTORED)),  # vbuckets that it took back to an older version
     ]
 )
 

@@ -296,6 +296,19 @@ class ApplySettings(_Section):
 
 
 @dataclass(frozen=True, slots=True)
+class PolicySettings(_Section):
+    """What to do where there is a choice."""
+
+    rollback: str = _key(
+        "rewrite",
+        "When the cluster lost writes and orders a rollback. rewrite: undo exactly what was lost; "
+        "resync: stream the vbucket again and replace it as a whole; fail: leave the vbucket as it "
+        "is, end with code 5.",
+        choices=("rewrite", "resync", "fail"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class SparkSettings(_Section):
     """The Spark session, where dcplake builds it (not under spark-submit)."""
 
@@ -323,6 +336,7 @@ class Settings:
     round: RoundSettings = field(default_factory=RoundSettings)
     lake: LakeSettings = field(default_factory=LakeSettings)
     apply: ApplySettings = field(default_factory=ApplySettings)
+    policy: PolicySettings = field(default_factory=PolicySettings)
     spark: SparkSettings = field(default_factory=SparkSettings)
 
 
@@ -332,5 +346,6 @@ SECTIONS: Final[Mapping[str, type[_Section]]] = {
     "round": RoundSettings,
     "lake": LakeSettings,
     "apply": ApplySettings,
+    "policy": PolicySettings,
     "spark": SparkSettings,
 }

@@ -21,7 +21,7 @@ from dcp.lake.round_record import RoundRecord
 from dcp.lake.schema import CHANGES, REPLICA, spark_ddl
 from dcp.lake.sql import dotted, quoted, string
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
 
 HOUR_SECONDS: Final = 3600
 DEFAULT_HORIZON_HOURS: Final = 7 * 24.0

@@ -11,9 +11,16 @@ from typing import Any
 import pyarrow as pa
 
 from dcp.errors import LakeError
+from dcp.lake.rollback_order import (
+    RollbackOrder,
+    failover_log_from,
+    failover_rows,
+    order_from_row,
+    order_row,
+)
 from dcp.lake.schema import CHANGES
 from dcp.protocol.position import Position
-from dcp.types import U16_MAX, FailoverEntry, FailoverLog, require_unsigned
+from dcp.types import U16_MAX, FailoverLog, require_unsigned
 
 FIRST_EPOCH = 0
 
@@ -24,6 +31,10 @@ class VbucketState:
 
     ``failover_log`` is the one that was accepted together with the data up to ``position``.
     ``first_pending_round`` may name an earlier round than needed, never a later one.
+    ``last_complete_round`` is the newest round in which an end was reached, on the branch that the
+    vbucket follows now: None after a rollback to 0 says that no state of it is whole yet.
+    ``order`` is a rollback that was ordered and not yet followed; ``fruitless_rollbacks`` counts
+    those in a row that led to the very request that they refused.
     """
 
     vbucket: int
@@ -37,6 +48,8 @@ class VbucketState:
     filter_fingerprint: str | None = None
     manifest_uid: int | None = None
     purge_seqno: int | None = None
+    order: RollbackOrder | None = None
+    fruitless_rollbacks: int = 0
 
     def __post_init__(self) -> None:
         """Reject values that no round can lead to."""
@@ -60,6 +73,31 @@ class VbucketState:
         """Rows up to here may be published."""
         return self.position.complete_seqno
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether the rows up to ``complete_seqno`` are a state of the source, an empty one too."""
+        return self.complete_seqno > 0 or self.last_complete_round is not None
+
+    def beginning_epoch(
+        self, seqno: int, vb_uuid: int, *, is_fruitless: bool = False
+    ) -> "VbucketState":
+        """Return the state at the start of the next epoch, which forks at a complete ``seqno``.
+
+        ``vb_uuid`` names the branch that holds it. What was caught up with is forgotten: the node
+        that proved it may have lost it.
+        """
+        return replace(
+            self,
+            epoch=self.epoch + 1,
+            position=Position.complete_at(vb_uuid, seqno),
+            caught_up_seqno=seqno,
+            first_pending_round=None,
+            last_complete_round=self.last_complete_round if seqno else None,
+            purge_seqno=None,
+            order=None,
+            fruitless_rollbacks=self.fruitless_rollbacks + 1 if is_fruitless else 0,
+        )
+
     def advanced(
         self,
         round_number: int,
@@ -68,12 +106,12 @@ class VbucketState:
         brought_rows: bool,
         failover_log: FailoverLog | None = None,
         caught_up_seqno: int | None = None,
-        manifest_uid: int | None = None,
         purge_seqno: int | None = None,
     ) -> "VbucketState":
         """Return the state after ``round_number`` streamed up to ``position`` in the same epoch.
 
-        What is None stays as it was. A vbucket that was not streamed keeps its state as it is.
+        What is None stays as it was. A vbucket that was not streamed keeps its state as it is. One
+        that is caught up at seqno 0 is empty at the source: that state is whole.
 
         Raises:
             ValueError: the position goes back; only a rollback may, in a new epoch.
@@ -85,7 +123,8 @@ class VbucketState:
                 f"vbucket {self.vbucket}: found position {position} after {before}, "
                 "expected one that does not go back"
             )
-        completed = position.complete_seqno > before.complete_seqno
+        is_empty = position.seqno == 0 and caught_up_seqno is not None
+        completed = position.complete_seqno > before.complete_seqno or is_empty
         return replace(
             self,
             position=position,
@@ -94,9 +133,13 @@ class VbucketState:
             last_data_round=round_number if brought_rows else self.last_data_round,
             last_complete_round=round_number if completed else self.last_complete_round,
             failover_log=failover_log or self.failover_log,
-            manifest_uid=self.manifest_uid if manifest_uid is None else manifest_uid,
             purge_seqno=self.purge_seqno if purge_seqno is None else purge_seqno,
+            fruitless_rollbacks=self.fruitless_rollbacks if failover_log is None else 0,
         )
+
+    def ordered(self, order: RollbackOrder) -> "VbucketState":
+        """Return the state with a rollback that was ordered, for the next plan to follow."""
+        return replace(self, order=order)
 
     def _first_pending(self, round_number: int, position: Position, completed: bool) -> int | None:
         """Return the oldest round that may hold rows above the complete seqno.
@@ -158,13 +201,10 @@ def _row(state: VbucketState, round_number: int) -> dict[str, Any]:
             "filter_fingerprint": state.filter_fingerprint,
             "manifest_uid": state.manifest_uid,
             "purge_seqno": state.purge_seqno,
+            "order": None if state.order is None else order_row(state.order),
+            "fruitless_rollbacks": state.fruitless_rollbacks,
         },
     }
-
-
-def failover_rows(log: FailoverLog) -> list[dict[str, int]]:
-    """Return a failover log as its column holds it, newest entry first."""
-    return [{"vb_uuid": entry.vb_uuid, "seqno": entry.seqno} for entry in log.entries]
 
 
 def _state(row: Mapping[str, Any]) -> VbucketState:
@@ -175,7 +215,6 @@ def _state(row: Mapping[str, Any]) -> VbucketState:
             for name in ("vb_uuid", "seqno", "snap_start", "snap_end", "complete_seqno")
         )
     )
-    log = inner["failover_log"]
     return VbucketState(
         vbucket=row["vbucket"],
         epoch=row["epoch"],
@@ -184,14 +223,12 @@ def _state(row: Mapping[str, Any]) -> VbucketState:
         first_pending_round=inner["first_pending_round"],
         last_data_round=inner["last_data_round"],
         last_complete_round=inner["last_complete_round"],
-        failover_log=FailoverLog(
-            tuple(FailoverEntry(int(entry["vb_uuid"]), int(entry["seqno"])) for entry in log)
-        )
-        if log
-        else None,
+        failover_log=failover_log_from(inner["failover_log"]),
         filter_fingerprint=inner["filter_fingerprint"],
         manifest_uid=_int_or_none(inner["manifest_uid"]),
         purge_seqno=_int_or_none(inner["purge_seqno"]),
+        order=order_from_row(inner["order"]),
+        fruitless_rollbacks=inner["fruitless_rollbacks"],
     )
 
 

@@ -1,0 +1,41 @@
+"""Live history and dead branches: one definition for all of them. No Spark.
+
+Every rollback of a vbucket starts a new epoch of it, at a fork seqno. A row, or what a version of a
+replica holds, (epoch g, seqno s) is *live* when s <= the fork seqno of every later epoch; what is
+not live is on a dead branch.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dcp.lake.vbucket_state import FIRST_EPOCH
+from dcp.types import U64_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """The start of an epoch, in a round: history of earlier epochs beyond ``seqno`` is dead."""
+
+    vbucket: int
+    epoch: int
+    seqno: int
+    round: int
+
+    def __post_init__(self) -> None:
+        """Reject the first epoch, which forks from nothing."""
+        if self.epoch <= FIRST_EPOCH:
+            raise ValueError(f"fork: found epoch {self.epoch}, expected one after {FIRST_EPOCH}")
+
+
+def live_up_to(epoch: int, newest_epoch: int, forks: Iterable[Fork]) -> int:
+    """Return the newest seqno of ``epoch`` that is live, seen from ``newest_epoch``.
+
+    ``forks`` are those of one vbucket.
+    """
+    later = (fork.seqno for fork in forks if epoch < fork.epoch <= newest_epoch)
+    return min(later, default=U64_MAX)
+
+
+def is_live(epoch: int, seqno: int, newest_epoch: int, forks: Iterable[Fork]) -> bool:
+    """Whether (``epoch``, ``seqno``) is on the history that ``newest_epoch`` continues."""
+    return epoch <= newest_epoch and seqno <= live_up_to(epoch, newest_epoch, forks)
