@@ -14,6 +14,9 @@ U64_MAX: Final = 2**64 - 1
 END_OF_TIME: Final = U64_MAX
 """The end seqno of a stream request that shall never end by itself."""
 
+MAX_FAILOVER_ENTRIES: Final = 25
+"""The most branches that a server keeps of a vbucket (kv_engine ``max_failover_entries``)."""
+
 
 def require_unsigned(name: str, value: object, most: int = U64_MAX) -> None:
     """Raise ValueError unless ``value`` is an int in 0..most (bools and floats are refused too)."""

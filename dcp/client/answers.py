@@ -1,12 +1,14 @@
 """Blocking calls that wait for one event: the reader thread gives it to them, not to the queue."""
 
 import threading
+from collections.abc import Collection
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Generic, TypeVar
 
 from dcp.errors import DcplakeError, NodeUnavailableError
-from dcp.protocol.events import Event
+from dcp.protocol.events import Event, FailoverLogReceived
+from dcp.types import FailoverLog
 
 E = TypeVar("E", bound=Event)
 
@@ -27,6 +29,27 @@ class Awaited(Generic[E]):
         if self._vbucket is not None and getattr(event, "vbucket", None) != self._vbucket:
             return False
         self.future.set_result(event)
+        return True
+
+
+class AwaitedLogs(Awaited[FailoverLogReceived]):
+    """The failover logs of several vbuckets, asked for together; the last to come ends the wait."""
+
+    def __init__(self, vbuckets: Collection[int]) -> None:
+        """Wait for the answers about ``vbuckets``, of which there is at least one."""
+        super().__init__(FailoverLogReceived)
+        self._missing = set(vbuckets)
+        self.logs: dict[int, FailoverLog] = {}
+
+    def take(self, event: Event) -> bool:
+        """Accept ``event`` if it is one of what is waited for."""
+        if not isinstance(event, FailoverLogReceived) or event.vbucket not in self._missing:
+            return False
+        self._missing.discard(event.vbucket)
+        if event.failover_log is not None:
+            self.logs[event.vbucket] = event.failover_log
+        if not self._missing:
+            self.future.set_result(event)
         return True
 
 

@@ -6,16 +6,16 @@ buffer, plus the frames being received (one unfinished message and one read buff
 ignores the window is stopped by TCP: reading stops at ``ConnectionSettings.held_limit_bytes``.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from dcp.client.addresses import NodeAddress
-from dcp.client.answers import Awaited, E
+from dcp.client.answers import Awaited, AwaitedLogs, E
 from dcp.client.delivery import ConnectionEnded, Delivery, Handover
 from dcp.client.machine import new_machine
 from dcp.client.reader import Command, Reader
 from dcp.client.settings import ConnectionSettings
-from dcp.errors import LocalProtocolError
+from dcp.errors import LocalProtocolError, RemoteProtocolError, SourceError
 from dcp.protocol.connection import ClientConnection
 from dcp.protocol.credentials import Credentials
 from dcp.protocol.events import (
@@ -27,17 +27,23 @@ from dcp.protocol.events import (
 )
 from dcp.protocol.position import Position
 from dcp.types import END_OF_TIME, FailoverLog
+from dcp.wire.vocabulary import Status
 
 
 @dataclass(frozen=True, slots=True)
 class StreamRequest:
-    """One stream to open: after ``position``, up to ``end_seqno``."""
+    """One stream to open: after ``position``, up to ``end_seqno``.
+
+    ``purge_seqno`` is the newest that a marker told with the data up to ``position``; a ``filter``
+    takes its place.
+    """
 
     vbucket: int
     position: Position
     failover_log: FailoverLog | None = None
     end_seqno: int = END_OF_TIME
     filter: bytes = b""
+    purge_seqno: int | None = None
 
 
 class NodeConnection:
@@ -118,7 +124,9 @@ class NodeConnection:
         end_seqno: int = END_OF_TIME,
         filter: bytes = b"",
     ) -> None:
-        """Ask for a stream; ``StreamOpened``, ``StreamRefused`` or ``RollbackOrdered`` follows.
+        """Ask for a stream.
+
+        ``StreamOpened``, ``StreamRefused``, ``StreamRejected`` or ``RollbackOrdered`` follows.
 
         Raises:
             LocalProtocolError: the connection is closed, or has this stream already.
@@ -137,7 +145,7 @@ class NodeConnection:
                     each.position,
                     failover_log=each.failover_log,
                     end_seqno=each.end_seqno,
-                    filter=each.filter,
+                    filter=each.filter or machine.purge_filter(each.purge_seqno),
                 )
 
         self._reader.call(command, "open_stream")
@@ -199,14 +207,39 @@ class NodeConnection:
     ) -> FailoverLog | None:
         """Return a vbucket's failover log; None where it is not here.
 
-        Raises as ``all_vb_seqnos``.
+        Raises as ``all_vb_seqnos``; also:
+            SourceError: the node refuses to tell.
+            RemoteProtocolError: it tells a log that cannot be true.
         """
-        return self._ask(
+        answer = self._ask(
             Awaited(FailoverLogReceived, vbucket),
             lambda machine, _: machine.request_failover_log(vbucket),
             f"the failover log of vbucket {vbucket}",
             timeout_seconds,
-        ).failover_log
+        )
+        if answer.fault:
+            kind = RemoteProtocolError if answer.status == Status.SUCCESS else SourceError
+            raise kind(f"{self.address}: vbucket {vbucket}: {answer.fault}")
+        return answer.failover_log
+
+    def failover_logs(
+        self, vbuckets: Collection[int], timeout_seconds: float | None = None
+    ) -> dict[int, FailoverLog]:
+        """Return the failover logs of several vbuckets, asked for all at once.
+
+        Vbuckets that are not here, or whose log is refused or cannot be true, are left out.
+        Raises as ``all_vb_seqnos``.
+        """
+        if not vbuckets:
+            return {}
+
+        def command(machine: ClientConnection, _: float) -> None:
+            for vbucket in vbuckets:
+                machine.request_failover_log(vbucket)
+
+        awaited = AwaitedLogs(vbuckets)
+        self._ask(awaited, command, f"{len(vbuckets)} failover logs", timeout_seconds)
+        return awaited.logs
 
     def cluster_config(self, timeout_seconds: float | None = None) -> bytes:
         """Return the cluster map's JSON as this node knows it. Raises as ``all_vb_seqnos``."""

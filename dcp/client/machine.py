@@ -8,7 +8,12 @@ import numpy as np
 
 from dcp.client.settings import ConnectionSettings
 from dcp.errors import ConfigError
-from dcp.protocol.bootstrap import FEATURES, BootstrapSettings
+from dcp.protocol.bootstrap import (
+    FEATURES,
+    METADATA_OPEN_FLAGS,
+    OPEN_FLAGS,
+    BootstrapSettings,
+)
 from dcp.protocol.connection import ClientConnection
 from dcp.protocol.credentials import Credentials
 from dcp.protocol.events import (
@@ -50,6 +55,7 @@ def new_machine(
                 settings.bucket,
                 name,
                 features=features,
+                open_flags=METADATA_OPEN_FLAGS if settings.metadata_only else OPEN_FLAGS,
                 open_dcp=open_dcp,
                 timeout_seconds=settings.bootstrap_timeout_seconds,
             ),

@@ -1,12 +1,13 @@
-"""A look at the cluster before planning: its map, every node's high seqnos, and who is missing.
+"""A look at the cluster before planning: its map, all high seqnos and branches, who is missing.
 
 The connections are ordinary ones (no DCP_OPEN), one per node, asked at the same time; each is
 bounded by the connection settings, so the probe takes no longer than one slow node's timeouts.
 """
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from dcp.client.addresses import NodeAddress, parse_seeds
@@ -22,7 +23,10 @@ from dcp.errors import (
     SourceError,
 )
 from dcp.protocol.credentials import Credentials
+from dcp.types import FailoverLog
 from dcp.wire.vocabulary import HelloFeature
+
+_log = logging.getLogger(__name__)
 
 _PARALLEL: Final = 32
 
@@ -34,12 +38,17 @@ class ClusterView:
     ``high_seqnos`` has every vbucket that a reachable node holds active; ``unreachable`` says, by
     node of the map, why its vbuckets are missing. ``manifest`` is the collections manifest's JSON
     where the bucket has one.
+
+    ``failover_logs`` tells which branch each vbucket is on: after a failover the new branch may
+    reach just the seqno of the old one, with other data. A vbucket whose node does not tell its
+    log, or tells one that cannot be true, is missing there.
     """
 
     map: ClusterMap
     high_seqnos: Mapping[int, int]
     unreachable: Mapping[NodeAddress, str]
     manifest: bytes | None = None
+    failover_logs: Mapping[int, FailoverLog] = field(default_factory=dict)
 
 
 def probe_cluster(
@@ -48,7 +57,7 @@ def probe_cluster(
     credentials: Credentials,
     name_prefix: str = "dcplake-probe",
 ) -> ClusterView:
-    """Ask the first seed that answers for the map, and all its nodes for their high seqnos.
+    """Ask the first seed that answers for the map, and all its nodes for what they hold.
 
     Raises:
         NodeUnavailableError: no seed answers; the message says why, seed by seed.
@@ -58,13 +67,14 @@ def probe_cluster(
     """
     found, manifest = _first_answer(parse_seeds(list(seeds)), settings, credentials, name_prefix)
 
-    def ask(address: NodeAddress) -> dict[int, int] | str:
+    def ask(address: NodeAddress) -> _Told | str:
         connection = NodeConnection(
             address, settings, credentials, unique_name(name_prefix), open_dcp=False
         )
         try:
             connection.open()
-            return connection.all_vb_seqnos()
+            seqnos = connection.all_vb_seqnos()
+            return seqnos, _logs_of(connection, seqnos)
         except (AuthenticationError, BucketError):
             raise
         except (SourceError, RemoteProtocolError) as error:
@@ -73,6 +83,7 @@ def probe_cluster(
             connection.close()
 
     high_seqnos: dict[int, int] = {}
+    logs: dict[int, FailoverLog] = {}
     unreachable: dict[NodeAddress, str] = {}
     nodes = found.addresses
     with ThreadPoolExecutor(max(1, min(_PARALLEL, len(nodes))), "dcp-probe") as pool:
@@ -80,8 +91,22 @@ def probe_cluster(
             if isinstance(answer, str):
                 unreachable[address] = answer
             else:
-                high_seqnos.update(answer)
-    return ClusterView(found, high_seqnos, unreachable, manifest)
+                high_seqnos.update(answer[0])
+                logs.update(answer[1])
+    return ClusterView(found, high_seqnos, unreachable, manifest, logs)
+
+
+_Told = tuple[dict[int, int], dict[int, FailoverLog]]
+"""High seqnos and failover logs of one node."""
+
+
+def _logs_of(connection: NodeConnection, vbuckets: Collection[int]) -> dict[int, FailoverLog]:
+    """Return what the node tells of its failover logs; a node that does not is no failure."""
+    try:
+        return connection.failover_logs(vbuckets)
+    except (SourceError, RemoteProtocolError) as error:
+        _log.warning("found no failover logs: %s", error)
+        return {}
 
 
 def _first_answer(

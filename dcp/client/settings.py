@@ -49,6 +49,9 @@ class ConnectionSettings:
     A node that is silent for twice ``noop_interval_seconds`` plus ``silence_grace_seconds`` counts
     as dead (DCP's rule for consumers; NOOPs are life). ``snappy`` lets the node send compressed
     values as they are stored.
+
+    ``metadata_only`` opens DCP with NO_VALUE and without xattrs: keys, seqnos and CAS come, values
+    do not.
     """
 
     bucket: str
@@ -65,6 +68,7 @@ class ConnectionSettings:
     allow_no_flow_control: bool = False
     unread_limit_bytes: int = 32 * MIB
     snappy: bool = False
+    metadata_only: bool = False
     tls: TlsSettings | None = None
 
     def __post_init__(self) -> None:

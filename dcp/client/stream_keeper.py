@@ -46,11 +46,14 @@ from dcp.protocol.events import (
     Ready,
     RollbackOrdered,
     SeqnosReceived,
+    SnapshotStarted,
     StreamClosed,
     StreamEnded,
     StreamOpened,
     StreamRefused,
+    StreamRejected,
 )
+from dcp.wire.vocabulary import Status
 
 _log = logging.getLogger(__name__)
 
@@ -155,7 +158,13 @@ class StreamKeeper:
         connection = link.connection
         assert connection is not None
         requests = [
-            StreamRequest(each.vbucket, each.position, each.failover_log, each.end_seqno)
+            StreamRequest(
+                each.vbucket,
+                each.position,
+                each.failover_log,
+                each.end_seqno,
+                purge_seqno=each.purge_seqno,
+            )
             for each in tracks
         ]
         if self._try(lambda: connection.open_streams(requests)):
@@ -288,6 +297,11 @@ class StreamKeeper:
                 track.failover_log = event.failover_log
             case StreamOpened():
                 track.opened(event.failover_log, now)
+            case SnapshotStarted() if event.purge_seqno is not None:
+                track.purge_seqno = event.purge_seqno  # what we resume from knows of its purges
+            case StreamRejected():
+                self._stop(track, StopReason.REFUSED, f"{track.address}: {event.detail}")
+                return ()
             case StreamRefused():
                 self._react(
                     REFUSALS.get(event.status, Reaction.RETRY),
@@ -312,7 +326,7 @@ class StreamKeeper:
             case RollbackOrdered():
                 return self._begin_rollback(event, track, link)
             case FailoverLogReceived():
-                return self._finish_rollback(event, track)
+                return self._finish_rollback(event, track, now)
         return (event,)
 
     def _react(
@@ -369,14 +383,22 @@ class StreamKeeper:
             self._try(lambda: connection.request_failover_log(track.vbucket))
         return ()
 
-    def _finish_rollback(self, event: FailoverLogReceived, track: VbucketTrack) -> Sequence[Event]:
+    def _finish_rollback(
+        self, event: FailoverLogReceived, track: VbucketTrack, now: float
+    ) -> Sequence[Event]:
         if track.phase is not Phase.ROLLING_BACK or track.rollback is None:
+            return ()
+        if event.fault:
+            reaction = REFUSALS.get(event.status, Reaction.RETRY)
+            if event.status == Status.SUCCESS:
+                reaction = Reaction.STOP
+            self._react(reaction, track, StopReason.REFUSED, event.fault, now)
             return ()
         self._mute(track)
         return (track.rollback, event)
 
 
-_ENDED_BY_ITSELF: Final = (StreamEnded, StreamRefused, RollbackOrdered)
+_ENDED_BY_ITSELF: Final = (StreamEnded, StreamRefused, StreamRejected, RollbackOrdered)
 
 
 def _release(link: NodeLink, delivery: Delivery) -> None:

@@ -26,7 +26,8 @@ from dcp.types import END_OF_TIME, FailoverLog
 class StreamStart:
     """A vbucket to stream: from where (None: where the cluster map says), after which position.
 
-    ``failover_log`` is the one accepted with the data up to ``position``, where it is known.
+    ``failover_log`` is the one accepted with the data up to ``position``, where it is known;
+    ``purge_seqno`` the newest that a marker told with that data.
     """
 
     vbucket: int
@@ -34,6 +35,7 @@ class StreamStart:
     position: Position
     failover_log: FailoverLog | None = None
     end_seqno: int = END_OF_TIME
+    purge_seqno: int | None = None
 
 
 class Phase(Enum):
@@ -68,6 +70,7 @@ class VbucketTrack:
     opened_at: float = inf
     progressed: bool = False
     rollback: RollbackOrdered | None = None
+    purge_seqno: int | None = None
 
     @classmethod
     def begin(cls, start: StreamStart, now: float) -> "VbucketTrack":
@@ -79,6 +82,7 @@ class VbucketTrack:
             start.failover_log,
             start.end_seqno,
             trouble_since=now,
+            purge_seqno=start.purge_seqno,
         )
 
     def opened(self, failover_log: FailoverLog, now: float) -> None:

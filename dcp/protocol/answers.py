@@ -7,12 +7,13 @@ While the bootstrap is under way every answer belongs to it. Source of the statu
 from collections.abc import Callable
 from typing import Final
 
-from dcp.errors import RemoteProtocolError, SourceError
+from dcp.errors import SourceError
 from dcp.protocol import events as e
 from dcp.protocol.bootstrap import STREAM_END_ON_CLOSE, describe_refusal
 from dcp.protocol.responses import PendingRequest, opcode_name
 from dcp.protocol.state import ConnectionState
-from dcp.types import FailoverLog
+from dcp.protocol.stream import Stream
+from dcp.types import MAX_FAILOVER_ENTRIES, FailoverLog
 from dcp.wire import messages as m
 from dcp.wire.codec import decode
 from dcp.wire.frame import Frame
@@ -66,7 +67,10 @@ def _stream_answer(state: ConnectionState, _: PendingRequest, frame: Frame) -> l
         return []
     body = decode(frame)
     if isinstance(body, m.FailoverLogAnswer):
-        log = _log(stream.vbucket, body)
+        try:
+            log = _log(body)
+        except ValueError as error:
+            return _reject(state, frame.opaque, stream, str(error))
         state.put(frame.opaque, stream.accept(log))
         opened: list[e.Event] = [e.StreamOpened(stream.vbucket, log)]
         return opened if state.streams[frame.opaque].is_live else []
@@ -76,12 +80,24 @@ def _stream_answer(state: ConnectionState, _: PendingRequest, frame: Frame) -> l
         return []
     if isinstance(body, m.RollbackAnswer):
         if body.rollback_seqno > stream.requested.seqno:
-            raise RemoteProtocolError(
-                f"vbucket {stream.vbucket}: found ROLLBACK to {body.rollback_seqno}, expected at "
-                f"most the requested seqno {stream.requested.seqno}"
+            detail = (
+                f"found ROLLBACK to {body.rollback_seqno}, above the requested seqno "
+                f"{stream.requested.seqno}, expected at most that"
             )
+            return [e.StreamRejected(stream.vbucket, detail)]
         return [e.RollbackOrdered(stream.vbucket, stream.requested, body.rollback_seqno)]
     return [e.StreamRefused(stream.vbucket, frame.status, frame.value), *_map_in(frame)]
+
+
+def _reject(state: ConnectionState, opaque: int, stream: Stream, detail: str) -> list[e.Event]:
+    """Close a stream that was accepted with a failover log that cannot be true.
+
+    Its vbucket alone suffers: nothing in such an answer casts doubt on other streams.
+    """
+    if stream.is_closing:
+        return []
+    state.close_stream(opaque)
+    return [e.StreamRejected(stream.vbucket, detail)]
 
 
 def _close_answer(state: ConnectionState, request: PendingRequest, frame: Frame) -> list[e.Event]:
@@ -98,11 +114,15 @@ def _close_answer(state: ConnectionState, request: PendingRequest, frame: Frame)
 
 def _log_answer(_: ConnectionState, request: PendingRequest, frame: Frame) -> list[e.Event]:
     body = decode(frame)
+    vbucket = request.vbucket
     if isinstance(body, m.FailoverLogAnswer):
-        return [e.FailoverLogReceived(request.vbucket, _log(request.vbucket, body))]
-    if frame.status != Status.NOT_MY_VBUCKET:
-        raise _refused(frame)
-    return [e.FailoverLogReceived(request.vbucket, None), *_map_in(frame)]
+        try:
+            return [e.FailoverLogReceived(vbucket, _log(body))]
+        except ValueError as error:
+            return [e.FailoverLogReceived(vbucket, None, fault=str(error))]
+    if frame.status == Status.NOT_MY_VBUCKET:
+        return [e.FailoverLogReceived(vbucket, None), *_map_in(frame)]
+    return [e.FailoverLogReceived(vbucket, None, frame.status, str(_refused(frame)))]
 
 
 def _seqnos_answer(_: ConnectionState, __: PendingRequest, frame: Frame) -> list[e.Event]:
@@ -141,13 +161,16 @@ _HANDLERS: Final[dict[int, _Handler]] = {
 }
 
 
-def _log(vbucket: int, body: m.FailoverLogAnswer) -> FailoverLog:
-    try:
-        log = FailoverLog(body.entries)
-    except ValueError as error:
-        raise RemoteProtocolError(f"vbucket {vbucket}: {error}") from None
+def _log(body: m.FailoverLogAnswer) -> FailoverLog:
+    """Return the log of an answer; ValueError where no server could have made it."""
+    count = len(body.entries)
+    if count > MAX_FAILOVER_ENTRIES:
+        raise ValueError(
+            f"failover log: found {count} entries, expected at most {MAX_FAILOVER_ENTRIES}"
+        )
+    log = FailoverLog(body.entries)
     if any(entry.vb_uuid == 0 for entry in log.entries):
-        raise RemoteProtocolError(f"vbucket {vbucket}: failover log: found vb_uuid 0")
+        raise ValueError("failover log: found vb_uuid 0, expected every branch to have another")
     return log
 
 

@@ -39,6 +39,8 @@ FEATURES: Final = (
 """What we ask for by default; with ``SNAPPY`` added, values may arrive compressed."""
 
 OPEN_FLAGS: Final = OpenFlag.PRODUCER | OpenFlag.INCLUDE_XATTRS | OpenFlag.INCLUDE_DELETE_TIMES
+METADATA_OPEN_FLAGS: Final = OpenFlag.PRODUCER | OpenFlag.NO_VALUE | OpenFlag.INCLUDE_DELETE_TIMES
+"""For streams of keys, seqnos and CAS: neither values nor xattrs are sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,7 @@ CONTROLS: Final = (
     Control("enable_expiry_opcode", "true"),
     Control("supports_cursor_dropping_vulcan", "true"),
     STREAM_END_ON_CLOSE,
+    Control("max_marker_version", "2.2"),  # such markers tell the purge seqno
 )
 """Sent after NOOP and flow control, which ``required_controls`` derives from the settings."""
 

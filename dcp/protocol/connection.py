@@ -24,7 +24,7 @@ from dcp.types import END_OF_TIME, FailoverLog
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
 from dcp.wire.framing import FrameBlock
-from dcp.wire.vocabulary import Opcode, StreamFlag, VbucketState
+from dcp.wire.vocabulary import HelloFeature, Opcode, StreamFlag, VbucketState
 
 
 class ClientConnection:
@@ -155,6 +155,19 @@ class ClientConnection:
         )
         self._state.open_stream(stream, filter)
 
+    def purge_filter(self, purge_seqno: int | None) -> bytes:
+        """Return the ``filter`` that names the newest purge seqno that a marker told.
+
+        A server whose own it is does not roll back for the purges up to there, which the data that
+        came with the marker knows of. Empty for None and 0, and without Collections, where servers
+        refuse any. Source: kv_engine ``engines/ep/src/collections/vbucket_filter.cc`` and
+        ``docs/dcp/documentation/commands/stream-request.md``.
+        """
+        features = self._state.bootstrap.progress.features
+        if not purge_seqno or HelloFeature.COLLECTIONS not in features:
+            return b""
+        return b'{"purge_seqno":"%d"}' % purge_seqno
+
     def close_stream(self, vbucket: int, *, stream_id: int | None = None) -> None:
         """Ask for the end of a stream; what is still on its way will be charged and dropped."""
         self._require_ready("close_stream")
@@ -162,14 +175,7 @@ class ClientConnection:
         opaque = state.opaques.get((vbucket, stream_id))
         if opaque is None:
             raise LocalProtocolError(f"vbucket {vbucket}: found no stream to close")
-        state.put(opaque, state.streams[opaque].close())
-        state.ask(
-            m.Empty(),
-            Opcode.DCP_CLOSE_STREAM,
-            vbucket=vbucket,
-            stream=opaque,
-            stream_id=stream_id,
-        )
+        state.close_stream(opaque)
 
     def request_seqnos(self, state: VbucketState = VbucketState.ACTIVE) -> None:
         """Ask for the high seqnos of the vbuckets on this node that are in ``state``."""

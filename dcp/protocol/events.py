@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from dcp.protocol.position import Position
 from dcp.types import FailoverLog, SnapshotRange
+from dcp.wire.vocabulary import Status
 
 if TYPE_CHECKING:  # numpy and pyarrow load only where columns are really used
     from dcp.wire.columns import DataColumns
@@ -43,6 +44,17 @@ class StreamRefused(Event):
     vbucket: int
     status: int
     body: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRejected(Event):
+    """The answer to a stream request cannot be true, so the vbucket has no stream.
+
+    Where it was an acceptance, the stream is being closed. ``detail`` says found and expected.
+    """
+
+    vbucket: int
+    detail: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,10 +142,16 @@ class ManifestReceived(Event):
 
 @dataclass(frozen=True, slots=True)
 class FailoverLogReceived(Event):
-    """Answer to GET_FAILOVER_LOG; None where the vbucket is not on this node."""
+    """Answer to GET_FAILOVER_LOG; None where the vbucket is not on this node, or with a ``fault``.
+
+    ``fault`` says found and expected: of a refusal (then ``status`` is its), or of a log that
+    cannot be true.
+    """
 
     vbucket: int
     failover_log: FailoverLog | None
+    status: int = Status.SUCCESS
+    fault: str = ""
 
 
 @dataclass(frozen=True, slots=True)

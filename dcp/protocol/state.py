@@ -113,6 +113,18 @@ class ConnectionState:
         self.ended.pop(key, None)
         return opaque
 
+    def close_stream(self, opaque: int) -> None:
+        """Send the request to end a stream; what is still on its way will be dropped."""
+        stream = self.streams[opaque].close()
+        self.put(opaque, stream)
+        self.ask(
+            m.Empty(),
+            Opcode.DCP_CLOSE_STREAM,
+            vbucket=stream.vbucket,
+            stream=opaque,
+            stream_id=stream.stream_id,
+        )
+
     def put(self, opaque: int, stream: Stream) -> None:
         """Store the successor of a stream; of an ended one only its last position matters."""
         if stream.phase is not StreamPhase.ENDED:

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 import pytest
 
 from dcp.client.connection import NodeConnection
-from dcp.errors import LocalProtocolError, NodeUnavailableError
+from dcp.errors import LocalProtocolError, NodeUnavailableError, RemoteProtocolError
+from dcp.types import FailoverEntry, FailoverLog
 from tests.client.conftest import MakeCluster
 from tests.client.connecting import START, connected
 from tests.client.drained import Drained, assert_same_state, caught_up, fill
@@ -20,6 +21,27 @@ def test_unanswered_question_is_named_with_its_time(make_cluster: MakeCluster) -
         with pytest.raises(NodeUnavailableError, match=r"waited 0\.2 s for the high seqnos from"):
             connection.all_vb_seqnos(0.2)
         cluster.restore_node(0)
+
+
+def test_failover_logs_are_asked_for_all_at_once(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster(vbuckets=8, nodes=2)
+    here = [vbucket for vbucket in range(8) if cluster.vbucket_owner(vbucket) == 0]
+    with connected(cluster) as connection:
+        assert connection.failover_logs(range(8)) == {v: cluster.failover_log(v) for v in here}
+        assert connection.failover_logs([]) == {}
+        cluster.hang_node(0)
+        with pytest.raises(NodeUnavailableError, match=r"waited 0\.2 s for 4 failover logs from"):
+            connection.failover_logs(here, 0.2)
+        cluster.restore_node(0)
+
+
+def test_a_single_failover_log_that_cannot_be_true_is_an_error(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster(vbuckets=1)
+    cluster.bucket.vbuckets[0].failover_log = FailoverLog((FailoverEntry(0, 0),))
+    with connected(cluster) as connection:
+        with pytest.raises(RemoteProtocolError, match="vbucket 0: failover log: found vb_uuid 0"):
+            connection.failover_log(0)
+        assert connection.all_vb_seqnos()
 
 
 def test_misuse_raises_at_the_caller_and_harms_nothing(make_cluster: MakeCluster) -> None:

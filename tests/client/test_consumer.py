@@ -9,8 +9,11 @@ from time import monotonic
 import pytest
 
 from dcp.client.consumer import Consumer
+from dcp.client.vbucket_track import StreamStart
 from dcp.errors import ConfigError, LocalProtocolError
 from dcp.protocol.events import SeqnosReceived, StreamOpened
+from dcp.protocol.position import Position
+from dcp.types import vbucket_of
 from tests.client.conftest import MakeCluster
 from tests.client.consuming import (
     assert_nothing_sent_twice,
@@ -18,6 +21,7 @@ from tests.client.consuming import (
     node_addresses,
     owned,
     settings,
+    starts,
 )
 from tests.client.drained import CREDENTIALS, Drained, all_of, assert_same_state, caught_up, fill
 
@@ -37,6 +41,38 @@ def test_drains_all_nodes_and_follows_writes(make_cluster: MakeCluster) -> None:
             assert consumer.failover_log(vbucket) == cluster.failover_log(vbucket)
     assert_nothing_sent_twice(cluster, drained)
     assert cluster.counters().dcp_connections_opened == 3
+
+
+def test_a_stream_with_nothing_to_send_is_open(make_cluster: MakeCluster) -> None:
+    """From the beginning of an empty vbucket, and from the end of one that is not."""
+    cluster = make_cluster(vbuckets=2)
+    key = next(b"k%d" % n for n in range(100) if vbucket_of(b"k%d" % n, 2) == 1)
+    cluster.set(key, b"{}")
+    log = cluster.failover_log(1)
+    streams = starts(cluster)
+    end = Position.complete_at(log.current_uuid, cluster.high_seqno(1))
+    streams[1] = StreamStart(1, streams[1].address, end, log)
+    with consuming(cluster, streams) as consumer:
+        drained = Drained().run(
+            consumer, lambda each: sum(isinstance(e, StreamOpened) for e in each.events) == 2
+        )
+        assert [consumer.is_streaming(vbucket) for vbucket in (0, 1)] == [True, True]
+        assert consumer.failover_log(1) == log
+        assert drained.positions == {0: Position.beginning(), 1: end}
+
+
+def test_metadata_only_brings_keys_seqnos_and_cas_but_no_values(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster()
+    fill(cluster, 100, value_bytes=50_000)
+    sent_before = cluster.counters().bytes_sent
+    with consuming(cluster, chosen=settings(metadata_only=True)) as consumer:
+        drained = Drained().run(consumer, caught_up(cluster))
+    for vbucket in all_of(cluster):
+        assert drained.documents.get(vbucket, {}) == {
+            key: (each.seqno, each.cas, b"")
+            for key, each in cluster.state_at(vbucket, cluster.high_seqno(vbucket)).items()
+        }
+    assert cluster.counters().bytes_sent - sent_before < 50_000
 
 
 @pytest.mark.parametrize("prefix", ["x" * 190, 'a"b', "a{b}", "späß", "a\nb"])

@@ -4,8 +4,13 @@ import pytest
 
 from dcp.client.consumer import Consumer
 from dcp.client.consumer_events import StopReason
+from dcp.client.vbucket_track import StreamStart
 from dcp.errors import AuthenticationError, BucketError
+from dcp.producer.cluster import ProducerCluster
+from dcp.producer.failover import ResumeRequest, VbucketFacts, Verdict, judge
 from dcp.protocol.credentials import Credentials, Secret
+from dcp.protocol.position import Position
+from dcp.types import MAX_FAILOVER_ENTRIES, FailoverEntry, FailoverLog
 from dcp.wire.vocabulary import Status
 from tests.client.conftest import MakeCluster
 from tests.client.consuming import consuming, settings, starts
@@ -44,6 +49,67 @@ def test_a_final_refusal_ends_its_vbucket_at_once(
         drained = Drained().run(consumer, lambda each: 0 in each.stopped, timeout_seconds=5)
         assert drained.stopped[0].reason is StopReason.REFUSED
         assert status.name in drained.stopped[0].detail
+
+
+def break_log(cluster: ProducerCluster, vbucket: int) -> None:
+    """Let a vbucket have one entry more than any server keeps."""
+    entries = (FailoverEntry(seqno + 1, 0) for seqno in range(MAX_FAILOVER_ENTRIES + 1))
+    cluster.bucket.vbuckets[vbucket].failover_log = FailoverLog(tuple(entries))
+
+
+def test_an_impossible_failover_log_ends_its_vbucket_alone(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster(vbuckets=2)
+    fill(cluster, 50)
+    break_log(cluster, 1)
+    with consuming(cluster) as consumer:
+        drained = Drained().run(consumer, lambda each: 1 in each.stopped, timeout_seconds=5)
+        assert drained.stopped[1].reason is StopReason.REFUSED
+        assert "failover log: found 26 entries, expected at most 25" in drained.stopped[1].detail
+        assert_same_state(cluster, drained.run(consumer, caught_up(cluster, 0)), 0)
+        fill(cluster, 50, prefix="later")
+        assert_same_state(cluster, drained.run(consumer, caught_up(cluster, 0)), 0)
+    assert 1 not in drained.seqnos
+    assert cluster.counters().dcp_connections_opened == 1
+
+
+def test_an_impossible_failover_log_after_a_rollback_ends_its_vbucket_alone(
+    make_cluster: MakeCluster,
+) -> None:
+    cluster = make_cluster(vbuckets=2)
+    fill(cluster, 50)
+    break_log(cluster, 1)
+    streams = starts(cluster)
+    streams[1] = StreamStart(1, streams[1].address, Position.complete_at(0xDEAD, 10))
+    with consuming(cluster, streams) as consumer:
+        drained = Drained().run(consumer, lambda each: 1 in each.stopped, timeout_seconds=5)
+        assert drained.stopped[1].reason is StopReason.REFUSED
+        assert "found 26 entries" in drained.stopped[1].detail
+        assert_same_state(cluster, drained.run(consumer, caught_up(cluster, 0)), 0)
+    assert cluster.counters().dcp_connections_opened == 1
+
+
+def test_a_rollback_above_the_request_ends_its_vbucket_alone(
+    make_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = make_cluster(vbuckets=2)
+    fill(cluster, 50)
+    log = cluster.failover_log(1)
+
+    def misjudge(request: ResumeRequest, facts: VbucketFacts) -> Verdict:
+        if facts.failover_log == log:
+            return Verdict(Status.ROLLBACK, request.start + 20)
+        return judge(request, facts)
+
+    monkeypatch.setattr("dcp.producer.dcp_commands.judge", misjudge)
+    streams = starts(cluster)
+    streams[1] = StreamStart(1, streams[1].address, Position.complete_at(log.current_uuid, 10))
+    with consuming(cluster, streams) as consumer:
+        drained = Drained().run(consumer, lambda each: 1 in each.stopped, timeout_seconds=5)
+        assert drained.stopped[1].reason is StopReason.REFUSED
+        found = "found ROLLBACK to 30, above the requested seqno 10"
+        assert found in drained.stopped[1].detail
+        assert_same_state(cluster, drained.run(consumer, caught_up(cluster, 0)), 0)
+    assert cluster.counters().dcp_connections_opened == 1
 
 
 def test_no_access_to_the_bucket_is_fatal(make_cluster: MakeCluster) -> None:

@@ -16,8 +16,14 @@ from dcp.errors import (
     RemoteProtocolError,
     SourceError,
 )
+from dcp.producer.commands import COMMANDS
+from dcp.producer.session import Command, Gate, Session
 from dcp.protocol.credentials import Credentials, Secret
 from dcp.protocol.events import Ready
+from dcp.types import MAX_FAILOVER_ENTRIES, FailoverEntry, FailoverLog
+from dcp.wire.frame import Frame
+from dcp.wire.messages import Body
+from dcp.wire.vocabulary import Opcode, Status
 from tests.client.conftest import MakeCluster
 from tests.client.drained import CREDENTIALS, all_of, fill
 
@@ -31,6 +37,7 @@ def test_sees_all_vbuckets_of_all_nodes_without_a_dcp_connection(
     fill(cluster, 300)
     view = probe_cluster(cluster.seeds, SETTINGS, CREDENTIALS)
     assert view.high_seqnos == {v: cluster.high_seqno(v) for v in all_of(cluster)}
+    assert view.failover_logs == {v: cluster.failover_log(v) for v in all_of(cluster)}
     assert not view.unreachable
     assert [str(view.map.owner(v)) for v in all_of(cluster)] == [
         cluster.seeds[cluster.vbucket_owner(v)] for v in all_of(cluster)
@@ -51,6 +58,36 @@ def test_names_a_node_that_is_missing(make_cluster: MakeCluster, fault: str) -> 
     assert str(missing) in view.unreachable[missing]
     assert set(view.high_seqnos) == {v for v in all_of(cluster) if cluster.vbucket_owner(v) == 1}
     cluster.restore_node(0)
+
+
+def test_a_failover_log_that_cannot_be_true_is_left_out(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster(nodes=2)
+    fill(cluster, 100)
+    repeated = tuple(FailoverEntry(1, 0) for _ in range(MAX_FAILOVER_ENTRIES + 1))
+    cluster.bucket.vbuckets[3].failover_log = FailoverLog(repeated)
+    view = probe_cluster(cluster.seeds, SETTINGS, CREDENTIALS)
+    assert set(view.high_seqnos) == set(all_of(cluster))
+    assert not view.unreachable
+    assert set(view.failover_logs) == set(all_of(cluster)) - {3}
+
+
+@pytest.mark.parametrize("status", [Status.UNKNOWN_COMMAND, Status.EACCESS, None])
+def test_a_node_that_does_not_tell_failover_logs_is_no_failure(
+    make_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch, status: Status | None
+) -> None:
+    """None: it does not even answer."""
+    cluster = make_cluster(nodes=2)
+    fill(cluster, 100)
+
+    def refuse(session: Session, frame: Frame, _: Body, __: float) -> None:
+        if status is not None:
+            session.refuse(frame, status)
+
+    monkeypatch.setitem(COMMANDS, Opcode.GET_FAILOVER_LOG, Command(Gate.BUCKET, refuse))
+    view = probe_cluster(cluster.seeds, SETTINGS, CREDENTIALS)
+    assert set(view.high_seqnos) == set(all_of(cluster))
+    assert not view.unreachable
+    assert view.failover_logs == {}
 
 
 def test_no_seed_answers(make_cluster: MakeCluster) -> None:

@@ -387,8 +387,18 @@ class ConnectionReplay:
     def _feed(self, frame: Frame) -> list[e.Event]:
         working = self._state.copy()
         events = read_block(working, FrameBlock.of([frame.to_bytes()]), 0.0)
+        _require_possible(events)
         self._state = working
         return events
+
+
+def _require_possible(events: list[e.Event]) -> None:
+    """Raise RemoteProtocolError for an answer that cost the client one vbucket: it is damage."""
+    for event in events:
+        if isinstance(event, e.StreamRejected):
+            raise RemoteProtocolError(f"vbucket {event.vbucket}: {event.detail}")
+        if isinstance(event, e.FailoverLogReceived) and event.fault and not event.status:
+            raise RemoteProtocolError(f"vbucket {event.vbucket}: {event.fault}")
 
 
 def _is_answered(one: _Asked) -> bool:

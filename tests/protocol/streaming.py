@@ -1,10 +1,35 @@
 """A connection with an open stream, the rows that its events tell, and a cluster map, for tests."""
 
+import pytest
+
 from dcp.protocol import events as e
 from dcp.protocol.connection import ClientConnection
+from dcp.types import FailoverEntry
 from tests.protocol.scripted import ScriptedServer, open_stream, ready_connection
 
 CLUSTER_MAP = b'{"rev":8,"vBucketServerMap":{"vBucketMap":[[0]]}}'
+
+
+IMPOSSIBLE_LOGS = [
+    pytest.param((), "failover log: found no entry, expected at least one", id="empty"),
+    pytest.param(
+        (FailoverEntry(1, 5), FailoverEntry(2, 9)),
+        "failover log: found seqno 9 below the newer 5, expected seqnos that do not grow towards "
+        "the past",
+        id="unordered",
+    ),
+    pytest.param(
+        (FailoverEntry(0, 0),),
+        "failover log: found vb_uuid 0, expected every branch to have another",
+        id="uuid-0",
+    ),
+    pytest.param(
+        tuple(FailoverEntry(99 - seqno, seqno) for seqno in range(26, 0, -1)),
+        "failover log: found 26 entries, expected at most 25",
+        id="too-long",
+    ),
+]
+"""Failover logs that no server could have made, and what is said of each."""
 
 
 def opened() -> tuple[ClientConnection, ScriptedServer, int]:

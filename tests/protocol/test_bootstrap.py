@@ -39,7 +39,7 @@ WHOLE_BOOTSTRAP = [
     Opcode.SELECT_BUCKET,
     Opcode.GET_CLUSTER_CONFIG,
     Opcode.DCP_OPEN,
-    *[Opcode.DCP_CONTROL] * 6,
+    *[Opcode.DCP_CONTROL] * 7,
 ]
 
 
@@ -74,6 +74,7 @@ def test_the_whole_bootstrap() -> None:
         (b"enable_expiry_opcode", b"true"),
         (b"supports_cursor_dropping_vulcan", b"true"),
         (b"send_stream_end_on_client_close_stream", b"true"),
+        (b"max_marker_version", b"2.2"),
     ]
 
 

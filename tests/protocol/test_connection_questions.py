@@ -4,11 +4,12 @@ import pytest
 
 from dcp.errors import SourceError
 from dcp.protocol import events as e
+from dcp.types import FailoverEntry
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
 from dcp.wire.vocabulary import Magic, Opcode, ServerOpcode, Status
 from tests.protocol.scripted import LOG, answer_to, block_of, converse
-from tests.protocol.streaming import CLUSTER_MAP, opened
+from tests.protocol.streaming import CLUSTER_MAP, IMPOSSIBLE_LOGS, opened
 
 
 def test_questions_and_their_answers() -> None:
@@ -42,6 +43,32 @@ def test_a_refused_question_is_a_source_error() -> None:
     connection.request_seqnos()
     with pytest.raises(SourceError, match=r"GET_ALL_VB_SEQNOS: found status 0x24 EACCESS"):
         converse(connection, server)
+
+
+@pytest.mark.parametrize(("log", "fault"), IMPOSSIBLE_LOGS)
+def test_an_impossible_failover_log_costs_its_answer_alone(
+    log: tuple[FailoverEntry, ...], fault: str
+) -> None:
+    connection, server, _ = opened()
+    server.overrides[Opcode.DCP_GET_FAILOVER_LOG] = lambda frame, _: answer_to(
+        frame, m.FailoverLogAnswer(log if frame.vbucket == 1 else LOG.entries)
+    )
+    connection.request_failover_log(1)
+    connection.request_failover_log(2)
+    assert converse(connection, server) == [
+        e.FailoverLogReceived(1, None, fault=fault),
+        e.FailoverLogReceived(2, LOG),
+    ]
+
+
+def test_a_refused_failover_log_costs_its_answer_alone() -> None:
+    connection, server, _ = opened()
+    server.overrides[Opcode.DCP_GET_FAILOVER_LOG] = lambda frame, _: answer_to(
+        frame, status=Status.ETMPFAIL
+    )
+    connection.request_failover_log(1)
+    fault = "DCP_GET_FAILOVER_LOG: found status 0x86 ETMPFAIL, expected success"
+    assert converse(connection, server) == [e.FailoverLogReceived(1, None, Status.ETMPFAIL, fault)]
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,14 @@ import pytest
 from dcp.errors import LocalProtocolError, RemoteProtocolError
 from dcp.protocol import events as e
 from dcp.protocol.position import Position
-from dcp.types import FailoverEntry, FailoverLog
+from dcp.types import U64_MAX, FailoverEntry, FailoverLog
 from dcp.wire import messages as m
-from dcp.wire.vocabulary import Opcode, Status, StreamFlag
+from dcp.wire.vocabulary import HelloFeature, Opcode, Status, StreamFlag
 from tests.protocol.scripted import (
+    ALL_FEATURES,
     LOG,
     UUID,
+    ScriptedServer,
     answer_to,
     block_of,
     converse,
@@ -18,8 +20,9 @@ from tests.protocol.scripted import (
     mutation,
     open_stream,
     ready_connection,
+    stream_end,
 )
-from tests.protocol.streaming import CLUSTER_MAP, opened
+from tests.protocol.streaming import CLUSTER_MAP, IMPOSSIBLE_LOGS, opened, rows_of
 
 
 def ask_and_answer(status: int, body: m.Body, position: Position) -> list[e.Event]:
@@ -56,9 +59,18 @@ def test_a_rollback_is_an_event() -> None:
     assert events == [e.RollbackOrdered(7, AT_9, 4)]
 
 
-def test_a_rollback_beyond_the_request_breaks_the_protocol() -> None:
-    with pytest.raises(RemoteProtocolError, match=r"found ROLLBACK to 10, expected at most .* 9"):
-        ask_and_answer(Status.ROLLBACK, m.RollbackAnswer(10), AT_9)
+def test_a_rollback_beyond_the_request_costs_its_vbucket_alone() -> None:
+    connection, server = ready_connection()
+    open_stream(connection, server, 8)
+    server.overrides[Opcode.DCP_STREAM_REQ] = lambda frame, _: answer_to(
+        frame, m.RollbackAnswer(10), Status.ROLLBACK
+    )
+    connection.open_stream(7, AT_9, failover_log=None)
+    detail = "found ROLLBACK to 10, above the requested seqno 9, expected at most that"
+    assert converse(connection, server) == [e.StreamRejected(7, detail)]
+    opaque = server_opaque_of(server, 8)
+    connection.receive(block_of(marker(opaque, 0, 1, vbucket=8), mutation(opaque, 1, 8)), 1.0)
+    assert connection.position(8).seqno == 1
 
 
 def test_not_my_vbucket_may_bring_a_map() -> None:
@@ -76,19 +88,67 @@ def test_other_refusals_are_events_too(status: int) -> None:
     assert events == [e.StreamRefused(7, status, body)]
 
 
+def server_opaque_of(server: ScriptedServer, vbucket: int) -> int:
+    return next(f.opaque for f, b in server.seen if f.vbucket == vbucket and f.extras)
+
+
+@pytest.mark.parametrize(("log", "detail"), IMPOSSIBLE_LOGS)
+def test_an_impossible_failover_log_costs_its_vbucket_alone(
+    log: tuple[FailoverEntry, ...], detail: str
+) -> None:
+    """The accepted stream is closed again; what it had sent is dropped, and charged."""
+    connection, server = ready_connection()
+    open_stream(connection, server, 8)
+    other = server_opaque_of(server, 8)
+    server.overrides[Opcode.DCP_STREAM_REQ] = lambda frame, _: answer_to(
+        frame, m.FailoverLogAnswer(log)
+    )
+    connection.open_stream(7, AT_9, failover_log=None)
+    assert converse(connection, server) == [
+        e.StreamRejected(7, detail),
+        e.StreamClosed(7, Status.SUCCESS),
+    ]
+    closing, _ = server.seen[-1]
+    assert (closing.opcode, closing.vbucket) == (Opcode.DCP_CLOSE_STREAM, 7)
+    rejected = server_opaque_of(server, 7)
+    sent = [
+        marker(rejected, 4, 20),
+        mutation(rejected, 12),
+        stream_end(rejected, reason=1),
+        marker(other, 0, 1, vbucket=8),
+        mutation(other, 1, vbucket=8),
+    ]
+    assert rows_of(connection.receive(block_of(*sent), 1.0)) == [(8, 1)]
+    assert connection.charged_bytes == sum(len(frame.to_bytes()) for frame in sent)
+    del server.overrides[Opcode.DCP_STREAM_REQ]
+    connection.open_stream(7, AT_9, failover_log=None)
+    assert converse(connection, server) == [e.StreamOpened(7, LOG)]
+
+
+def test_the_longest_possible_failover_log_is_accepted() -> None:
+    entries = tuple(FailoverEntry(99 - seqno, seqno) for seqno in range(25, 0, -1))
+    events = ask_and_answer(Status.SUCCESS, m.FailoverLogAnswer(entries), AT_9)
+    assert events == [e.StreamOpened(7, FailoverLog(entries))]
+
+
 @pytest.mark.parametrize(
-    ("log", "named"),
+    ("purge_seqno", "value"),
     [
-        ((), "found no entry"),
-        ((FailoverEntry(1, 5), FailoverEntry(2, 9)), "grow towards the past"),
-        ((FailoverEntry(0, 0),), "vb_uuid 0"),
+        (None, b""),
+        (0, b""),
+        (9, b'{"purge_seqno":"9"}'),
+        (U64_MAX, b'{"purge_seqno":"18446744073709551615"}'),
     ],
 )
-def test_impossible_failover_logs_break_the_protocol(
-    log: tuple[FailoverEntry, ...], named: str
-) -> None:
-    with pytest.raises(RemoteProtocolError, match=named):
-        ask_and_answer(Status.SUCCESS, m.FailoverLogAnswer(log), AT_9)
+def test_a_purge_seqno_is_named_in_decimal(purge_seqno: int | None, value: bytes) -> None:
+    connection, _ = ready_connection()
+    assert connection.purge_filter(purge_seqno) == value
+
+
+def test_a_purge_seqno_is_not_named_without_collections() -> None:
+    granted = ALL_FEATURES - {int(HelloFeature.COLLECTIONS)}
+    connection, _ = ready_connection(ScriptedServer(granted=granted))
+    assert connection.purge_filter(9) == b""
 
 
 def test_data_before_the_answer_breaks_the_protocol() -> None:
