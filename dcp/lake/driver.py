@@ -95,20 +95,18 @@ class Driver:
             self.apply(report.round, force=False)
             goals |= _lower_goals(report)
             cluster = look_at_cluster(self._access)
-            goals = {**cluster.high_seqnos, **goals}
+            goals = _reachable(goals, cluster)
 
     def continuously(self, stop: threading.Event) -> RunReport:
         """Run a round whenever there is something to do, at most one each minimum interval.
 
-        A cluster that cannot be looked at is looked at again, until it refuses us for good. A
-        vbucket whose producer ordered a rollback is reported, and not streamed again by this run.
+        A cluster that cannot be looked at is looked at again, until it refuses us for good.
 
         Raises:
             AuthenticationError, BucketError: user, password or bucket are refused.
 
         """
         interval = self._settings.round.minimum_interval_seconds
-        rolled_back: dict[int, LeftOut] = {}
         while not stop.is_set():
             begin = monotonic()
             reason = NEXT_ROUND
@@ -119,14 +117,12 @@ class Driver:
             except (SourceError, RemoteProtocolError) as error:
                 reason = f"the cluster: {error}"
             else:
-                plan = self.plan(cluster, skip=rolled_back)
+                plan = self.plan(cluster)
                 if isinstance(plan, Idle):
                     self._observer.idle(plan)
                     newest = plan.latest_round
                 else:
-                    report = self.round(plan)
-                    rolled_back |= _rolled_back(report)
-                    newest = report.round
+                    newest = self.round(plan).round
                 self.apply(newest, force=False)
                 # This run has no end: of what it did, only the newest is kept.
                 self._report.rounds = self._report.rounds[-1:]
@@ -196,11 +192,14 @@ class Driver:
 
 
 def _progress(plan: RoundPlan, report: RoundReport) -> dict[int, bool]:
-    """Return for each streamed vbucket whether the round brought it further."""
+    """Return for each streamed vbucket whether the round brought it further.
+
+    A rollback does: each leads further back, or is reported by the plan (`dcp.lake.restart`).
+    """
     before = {stream.vbucket: stream.state.position.seqno for stream in plan.streams}
     return {
         each.vbucket: each.seqno > before[each.vbucket]
-        or each.outcome in (Outcome.REACHED, Outcome.CAUGHT_UP)
+        or each.outcome in (Outcome.REACHED, Outcome.CAUGHT_UP, Outcome.ROLLBACK)
         for each in report.vbuckets
     }
 
@@ -214,20 +213,18 @@ def _lower_goals(report: RoundReport) -> dict[int, int]:
     }
 
 
-def _rolled_back(report: RoundReport) -> dict[int, LeftOut]:
-    """Return the vbuckets whose producer ordered a rollback: asked again, it orders it again."""
-    return {
-        each.vbucket: LeftOut(each.vbucket, each.reason, each.detail)
-        for each in report.vbuckets
-        if each.outcome is Outcome.ROLLBACK
-    }
+def _reachable(goals: Mapping[int, int], cluster: ClusterView) -> dict[int, int]:
+    """Return the goals, lowered where the cluster holds less by now, and those not known before."""
+    known = cluster.high_seqnos
+    lowered = {vbucket: min(goal, known.get(vbucket, goal)) for vbucket, goal in goals.items()}
+    return {**known, **lowered}
 
 
 def _given_up(
     report: RoundReport, progress: Mapping[int, bool], *, everything: bool
 ) -> dict[int, LeftOut]:
     """Return the vbuckets that a bounded run does not try again, with what to report of them."""
-    given_up = _rolled_back(report)
+    given_up: dict[int, LeftOut] = {}
     for each in report.vbuckets:
         if each.failed and not progress[each.vbucket]:
             given_up[each.vbucket] = LeftOut(each.vbucket, each.reason, each.detail)

@@ -170,7 +170,11 @@ class TaskReceiver:
         consumer = Consumer(
             [
                 StreamStart(
-                    stream.vbucket, stream.node, stream.state.position, stream.state.failover_log
+                    stream.vbucket,
+                    stream.node,
+                    stream.state.position,
+                    stream.state.failover_log,
+                    purge_seqno=stream.state.purge_seqno,
                 )
                 for stream in self._plan.streams
             ],

@@ -137,8 +137,8 @@ class _Standing:
         return self.state.first_pending_round or self.round + 1
 
     def is_live(self, to: VbucketState, forks: Iterable[Fork]) -> bool:
-        later = [fork for fork in forks if fork.round > self.round]
-        return is_live(self.state.epoch, self.state.complete_seqno, to.epoch, later)
+        """Whether it is on the history that leads to ``to``; ``forks`` are those since then."""
+        return is_live(self.state.epoch, self.state.complete_seqno, to.epoch, forks)
 
 
 def stretch_between(held: HeldVersion, to_round: int, facts: ReplicaFacts) -> Stretch:

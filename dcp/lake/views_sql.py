@@ -92,6 +92,9 @@ def docs_live_sql(table_sql: str, changes_sql: str, replica: ReplicaTable) -> st
     It can hold changes that the table has already, of a version that is not listed yet or of a
     round with rows that waited; they are the newest of their keys, so the result is the same.
 
+    A vbucket that must be taken back first, or is stale, has no overlay: until the next apply it is
+    shown as the table holds it.
+
     The log is named before the table, and a query takes its versions in that order: an apply that
     lands between the two makes the index seem behind, which does no harm. The other way round, an
     apply and the round that lists it could land between, and their changes would be in neither.
@@ -107,7 +110,7 @@ def docs_live_sql(table_sql: str, changes_sql: str, replica: ReplicaTable) -> st
     overlay = f"""
 SELECT c.vbucket, c.key, max_by(c.kind, c.seqno) AS kind,
   max_by(named_struct({row}), c.seqno) AS newest
-{_live_rows(changes_sql, replica)} AND c.seqno <= b.high
+{_live_rows(changes_sql, replica)} AND c.seqno <= b.high AND NOT b.must_go_back
 GROUP BY c.vbucket, c.key"""
     newest = ", ".join(f"newest.{quoted(name)} AS {quoted(name)}" for name in REPLICA.names)
     return f"""
@@ -135,10 +138,10 @@ def _newest_round(changes_sql: str) -> str:
     return f"(SELECT max(round) FROM {changes_sql} WHERE kind = 'position')"
 
 
-def _newest_apply(changes_sql: str, replica: ReplicaTable, field: str) -> str:
-    """Return a field of the newest row in the log's index of applies; 0 before the first."""
+def _newest_apply(changes_sql: str, replica: ReplicaTable, field: str, missing: str = "0") -> str:
+    """Return a field of the newest row in the log's index of applies; ``missing`` before that."""
     return (
-        f"(SELECT coalesce(max_by(applied.{field}, struct(round, applied.version)), 0) "
+        f"(SELECT coalesce(max_by(applied.{field}, struct(round, applied.version)), {missing}) "
         f"FROM {changes_sql} "
         f"WHERE kind = 'applied' AND applied.table = {string(replica.name)})"
     )
@@ -148,19 +151,28 @@ def _live_rows(changes_sql: str, replica: ReplicaTable) -> str:
     """Return FROM … WHERE … for the live document rows (c) that the replica can lack.
 
     Only scalar subqueries let a reader skip the older files, and each costs a look at the table's
-    file list: so there is one, for the round to begin at, and the bounds of the vbuckets (b) come
-    from the same rounds. A fork of an earlier round kills rows of still earlier ones only.
+    file list: so the bounds of the vbuckets (b) come from the rows of the same rounds. A fork of an
+    earlier round kills rows of still earlier ones only. ``must_go_back`` says that the replica's
+    rows are not live: a later fork lies below what it holds, or it is stale.
     """
     log_from_round = _newest_apply(changes_sql, replica, "log_from_round")
+    at_round = _newest_apply(changes_sql, replica, "to_round")
+    no_stale = "array(named_struct('vbucket', -1, 'round', 0L))"
+    stale = _newest_apply(changes_sql, replica, "stale", no_stale)
     return f"""
 FROM {changes_sql} c
-JOIN (SELECT vbucket,
-        max_by(position.complete_seqno, round) FILTER (WHERE kind = 'position') AS high,
-        collect_list(struct(epoch, seqno)) FILTER (WHERE kind = 'rollback') AS forks
-      FROM {changes_sql}
-      WHERE (kind = 'position' OR kind = 'rollback' AND seqno IS NOT NULL)
-        AND round >= {log_from_round}
-      GROUP BY vbucket) b
+JOIN (SELECT vbucket, high, forks,
+        exists(forks, f -> f.round > at_round AND f.seqno < held)
+          OR exists(stale, s -> s.vbucket = vbucket) AS must_go_back
+      FROM (SELECT vbucket, {at_round} AS at_round, {stale} AS stale,
+              max_by(position.complete_seqno, round) FILTER (WHERE kind = 'position') AS high,
+              coalesce(max_by(position.complete_seqno, round)
+                FILTER (WHERE kind = 'position' AND round <= {at_round}), 0) AS held,
+              collect_list(struct(epoch, seqno, round)) FILTER (WHERE kind = 'rollback') AS forks
+            FROM {changes_sql}
+            WHERE (kind = 'position' OR kind = 'rollback' AND seqno IS NOT NULL)
+              AND round >= {log_from_round}
+            GROUP BY vbucket)) b
   ON c.vbucket = b.vbucket AND NOT exists(b.forks, f -> f.epoch > c.epoch AND c.seqno > f.seqno)
 WHERE c.kind IN ({ITEM_KINDS_SQL}) AND c.collection_id = {replica.collection_id}
   AND c.round >= {log_from_round}"""

@@ -1,72 +1,88 @@
-"""Rollback: a dead branch is never published; undoing published rows is refused."""
+"""Rollback on real tables: undone exactly, in one commit, from the version that fits."""
 
-from dataclasses import replace
+import random
 
+import pyarrow as pa
 import pytest
 
-from dcp.errors import LakeError
-from dcp.lake.applied import replica_status
-from dcp.lake.apply import plan_apply
-from dcp.lake.tables import DOCS
+from dcp.lake.applied import applied_of, unindexed_applied
+from dcp.lake.apply import plan_apply, run_apply
+from dcp.lake.changes import append_round
+from dcp.lake.history import WHOLE, history
+from dcp.lake.schema import CHANGES
+from dcp.lake.tables import DOCS, LakeTables
 from dcp.lake.views import register_views
-from dcp.protocol.position import Position
 from tests.lake.conftest import NewLake
-from tests.lake.log_model import LogModel, apply_pending, read_documents
+from tests.lake.forking_log import ForkingLog
+from tests.lake.memory_lake import Place
+from tests.lake.versions import table_at
+from tests.seeds import seeds
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-
-def test_a_rollback_of_published_rows_is_refused(new_lake: NewLake) -> None:
-    lake = new_lake(1)
-    model = LogModel(lake, 71)
-    [vb] = model.vbuckets
-    model.write_snapshot(vb, 5)
-    model.commit(model.next_round(model.read(vb, 5, 1)))
-    apply_pending(lake, [DOCS], 1, "w")
-    published = model.documents_at(model.complete[1])
-    roll_back(model, vb.items[1].seqno, round_number=2)
-    with pytest.raises(LakeError, match=r"below the published seqno .* not yet supported"):
-        plan_apply(lake, DOCS, 2)
-    assert replica_status(lake, DOCS).round == 1
-    assert read_documents(lake, f"SELECT * FROM {lake.table_sql('docs')}") == published
+Found = dict[Place, int]
+"""(vbucket, key) -> cas."""
 
 
-def test_a_dead_branch_is_never_published(new_lake: NewLake) -> None:
-    lake = new_lake(1)
-    model = LogModel(lake, 81)
-    [vb] = model.vbuckets
-    register_views(lake)
-    model.write_snapshot(vb, 5)
-    model.commit(model.next_round(model.read(vb, 5, 1)))
-    apply_pending(lake, [DOCS], 1, "w")
-    fork = vb.items[-1].seqno
-    model.write_snapshot(vb, 7)
-    model.commit(model.next_round(model.read(vb, 7, 2)))  # complete, not applied, then lost
-    roll_back(model, fork, round_number=3)
-    live = model.documents_at(model.complete[3])
-    assert read_documents(lake, "SELECT * FROM docs_live") == live
-    apply_pending(lake, [DOCS], 3, "w")
-    assert replica_status(lake, DOCS).round == 3
-    assert read_documents(lake, f"SELECT * FROM {lake.table_sql('docs')}") == live
+def commit_round(lake: LakeTables, log: ForkingLog, *, fork_chance: float, index: bool) -> None:
+    """Commit the log's next round to the real log, too; with the index of applies or without."""
+    log.commit_round(fork_chance=fork_chance)
+    number = log.lake.round
+    rows = [row for row in log.lake.rows if row["round"] == number]
+    listed = unindexed_applied(lake, [DOCS]) if index else ()
+    from dcp.lake.applied import applied_to_batch
 
-
-def roll_back(model: LogModel, fork: int, round_number: int) -> None:
-    """Commit a round in which the only vbucket starts a new epoch at ``fork`` and goes on."""
-    [vb] = model.vbuckets
-    vb.items = [item for item in vb.items if item.seqno <= fork]
-    vb.state = replace(
-        vb.state,
-        epoch=vb.state.epoch + 1,
-        position=Position.complete_at(vb.uuid, fork),
-        first_pending_round=None,
+    table = pa.Table.from_batches(
+        [pa.RecordBatch.from_pylist(rows, schema=CHANGES), applied_to_batch(listed, number)]
     )
-    model.write_snapshot(vb, 3)
-    rows = model.read(vb, 3, round_number)
-    order = {
-        "round": round_number,
-        "epoch": vb.state.epoch,
-        "vbucket": vb.vbucket,
-        "kind": "rollback",
-        "seqno": fork,
-    }
-    model.commit(model.next_round([order, *rows]))
+    append_round(lake, lake.spark.createDataFrame(table), number, "w", verify=False)
+
+
+def found_in(table: pa.Table) -> Found:
+    rows = table.select(["vbucket", "key", "cas"]).to_pylist()
+    found = {(row["vbucket"], row["key"]): int(row["cas"]) for row in rows}
+    assert len(found) == len(rows), "a key is there twice"
+    return found
+
+
+def live(log: ForkingLog) -> Found:
+    """What ``docs_live`` must show: the newest complete state, or the table where it goes back."""
+    held = log.lake.versions[-1].held
+    stretch = log.lake.stretch(log.lake.round)
+    going_back = {*stretch.restored, *stretch.replaced, *held.stale}
+    shown = {p: r["cas"] for p, r in log.lake.versions[-1].rows.items() if p[0] in going_back}
+    for vb in log.vbuckets:
+        documents = log.truth[log.lake.round, vb.vbucket]
+        if vb.vbucket not in going_back and documents is not None:
+            shown |= {(vb.vbucket, key): cas for key, cas in documents.items()}
+    return shown
+
+
+@pytest.mark.parametrize("seed", seeds(3, first=50))
+def test_every_version_and_docs_live_are_exact_over_forks(new_lake: NewLake, seed: int) -> None:
+    lake = new_lake(6)
+    log = ForkingLog(seed, vbuckets=6)
+    choice = random.Random(seed)
+    register_views(lake)
+    for number in range(1, 7):
+        commit_round(lake, log, fork_chance=0.3, index=choice.random() < 0.8)
+        if number == 6 or choice.random() < 0.7:
+            in_memory = log.lake.apply(number)
+            plan = plan_apply(lake, DOCS, number, key_literals=choice.choice((10_000, 1)))
+            assert (plan is None) == (in_memory is None)
+            if plan is not None:
+                run_apply(lake, plan, "w")
+        assert found_in(lake.spark.sql("SELECT * FROM docs_live").toArrow()) == live(log)
+    log.require_exact()
+    applied = [
+        applied_of(DOCS.name, commit)
+        for commit in reversed(history(lake.spark, lake.table_sql(DOCS.name), WHOLE))
+        if commit.is_apply
+    ]
+    assert [each.to_round for each in applied] == [
+        version.held.round for version in log.lake.versions[1:]
+    ]
+    for each, version in zip(applied, log.lake.versions[1:], strict=True):
+        table = table_at(lake.location.path(DOCS.name), each.version)
+        assert found_in(table) == {p: r["cas"] for p, r in version.rows.items()}, str(each)
+    assert any(each.restored for each in applied), "this seed undid nothing"

@@ -1,0 +1,157 @@
+"""A log whose vbuckets fork at random: what a consumer could have written, without a producer.
+
+Each vbucket knows the items of its live history; a rollback cuts it and goes on differently. The
+rounds are committed to a `MemoryLake`, with what the vbucket held at each round remembered.
+"""
+
+import random
+from dataclasses import dataclass, field
+
+from dcp.lake.vbucket_state import VbucketState, states_to_batch
+from dcp.protocol.position import Position
+from dcp.types import FailoverEntry, FailoverLog
+from tests.lake.memory_lake import MemoryLake, Row
+
+Documents = dict[str, int]
+"""Key -> the unique number (cas) of its newest mutation."""
+
+
+@dataclass
+class ForkingVbucket:
+    vbucket: int
+    state: VbucketState
+    log: FailoverLog
+    items: list[Row] = field(default_factory=list)
+    ends: list[int] = field(default_factory=list)  # live complete seqnos
+    snapshot_end: int = 0
+
+    def documents(self, seqno: int) -> Documents:
+        found: Documents = {}
+        for item in self.items:
+            if item["seqno"] > seqno:
+                break
+            if item["kind"] == "mutation":
+                found[item["key"]] = item["cas"]
+            else:
+                found.pop(item["key"], None)
+        return found
+
+
+class ForkingLog:
+    """Several vbuckets, their log, and the truth about each round."""
+
+    def __init__(self, seed: int, vbuckets: int = 3, keys: int = 8) -> None:
+        self.random = random.Random(seed)
+        self.keys = [f"k{number}" for number in range(keys)]
+        self.lake = MemoryLake()
+        self.vbuckets = [
+            ForkingVbucket(
+                number,
+                VbucketState.beginning(number),
+                FailoverLog((FailoverEntry(self._uuid(), 0),)),
+            )
+            for number in range(vbuckets)
+        ]
+        self.truth: dict[tuple[int, int], Documents | None] = {}
+        """(round, vbucket) -> what the vbucket held at its complete seqno; None: not whole then."""
+
+    def _uuid(self) -> int:
+        return self.random.randrange(1, 2**64)
+
+    def commit_round(self, *, fork_chance: float = 0.35) -> None:
+        """Commit a round in which some vbuckets fork, some go on, and some rest."""
+        number = self.lake.round + 1
+        rows: list[Row] = []
+        for vb in self.vbuckets:
+            if self.random.random() < fork_chance and vb.state.position.seqno:
+                rows += self._fork(vb, number)
+            if self.random.random() < 0.7:
+                rows += self._stream(vb, number)
+            is_known = vb.state.is_whole or vb.state.epoch == 0
+            documents = vb.documents(vb.state.complete_seqno)
+            self.truth[number, vb.vbucket] = documents if is_known else None
+        rows += states_to_batch([vb.state for vb in self.vbuckets], number).to_pylist()
+        self.lake.append(rows)
+
+    def _fork(self, vb: ForkingVbucket, number: int) -> list[Row]:
+        """Begin one or two epochs, each at a live end; at 0 now and then."""
+        seqno = self.random.choice([0, *vb.ends, *vb.ends, *vb.ends])
+        vb.items = [item for item in vb.items if item["seqno"] <= seqno]
+        vb.ends = [end for end in vb.ends if end <= seqno]
+        kept = [entry for entry in vb.log.entries if entry.seqno <= seqno]
+        vb.log = FailoverLog((FailoverEntry(self._uuid(), seqno), *kept))
+        vb.state = vb.state.beginning_epoch(seqno, vb.log.uuid_at(seqno))
+        vb.snapshot_end = 0
+        fork = {"epoch": vb.state.epoch, "seqno": seqno}
+        return [self._row(vb, number, "rollback") | fork]
+
+    def _stream(self, vb: ForkingVbucket, number: int) -> list[Row]:
+        rows: list[Row] = []
+        begin = vb.state.position.seqno
+        for _ in range(self.random.randint(1, 3)):  # snapshots
+            seqno = vb.state.position.seqno
+            if vb.snapshot_end <= seqno:
+                vb.snapshot_end = seqno + self.random.randint(1, 6)
+            for at in range(seqno + 1, vb.snapshot_end + 1):
+                if self.random.random() < 0.25 and at < vb.snapshot_end:
+                    continue  # replaced by a newer one in the same snapshot
+                kind = self.random.choice(("mutation", "mutation", "deletion", "expiration"))
+                item = self._row(vb, number, kind) | {
+                    "seqno": at,
+                    "vb_uuid": vb.log.uuid_at(at),
+                    "key": self.random.choice(self.keys),
+                    "cas": self._uuid(),
+                    "collection_id": 0,
+                    "value": b"{}" if kind == "mutation" else None,
+                }
+                rows.append(item)
+                vb.items.append(item)
+                vb.state = self._at(vb, number, at)
+                if self.random.random() < 0.1 and at < vb.snapshot_end:
+                    break  # the budget was used up
+            if vb.state.position.seqno == vb.snapshot_end:
+                vb.ends.append(vb.snapshot_end)
+                rows.append(self._row(vb, number, "complete") | {"seqno": vb.snapshot_end})
+            else:
+                break
+        assert vb.state.position.seqno > begin
+        return rows
+
+    def _at(self, vb: ForkingVbucket, number: int, seqno: int) -> VbucketState:
+        position, uuid = vb.state.position, vb.log.uuid_at(seqno)
+        complete = position.complete_seqno
+        if seqno == vb.snapshot_end:
+            reached = Position.complete_at(uuid, seqno)
+        else:
+            reached = Position(uuid, seqno, complete, vb.snapshot_end, complete)
+        return vb.state.advanced(number, reached, brought_rows=True, failover_log=vb.log)
+
+    def _row(self, vb: ForkingVbucket, number: int, kind: str) -> Row:
+        return {
+            "round": number,
+            "epoch": vb.state.epoch,
+            "vbucket": vb.vbucket,
+            "kind": kind,
+            "seqno": None,
+            "key": None,
+        }
+
+    def require_exact(self) -> None:
+        """Compare every version of the replica, vbucket by vbucket, with the truth.
+
+        What is not whole at a round may not be published: the version before keeps its rows.
+        """
+        before: dict[int, Documents] = {}
+        for version in self.lake.versions[1:]:
+            for vb in self.vbuckets:
+                number = version.held.round_of(vb.vbucket)
+                found = {
+                    key: row["cas"]
+                    for (vbucket, key), row in version.rows.items()
+                    if vbucket == vb.vbucket
+                }
+                expected = self.truth.get((number, vb.vbucket), {})
+                if expected is None:
+                    expected = before.get(vb.vbucket, {})
+                assert found == expected, f"{version.held}: vbucket {vb.vbucket} differs"
+                before[vb.vbucket] = found

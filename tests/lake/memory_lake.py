@@ -1,0 +1,234 @@
+"""A lake in memory: the rows of ``changes`` as dicts, replicas as dicts by version. No JVM.
+
+What is planned is planned by the product's own code; this here carries it out, and is written to be
+read: an apply is a few loops over rows.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+
+from dcp.lake.connect import look_at_cluster, source_access
+from dcp.lake.ending import Budget
+from dcp.lake.epochs import Fork, is_live
+from dcp.lake.plan import LakePosition, RoundPlan, plan_round
+from dcp.lake.receive import SourceAccess, TaskReceiver
+from dcp.lake.restart import RollbackPolicy, Standstill, restart
+from dcp.lake.schema import CHANGES
+from dcp.lake.settings import Settings
+from dcp.lake.stretch import HeldVersion, Role, Stretch, stretch_between
+from dcp.lake.vbucket_state import VbucketState, states_from_rows
+
+Row = dict[str, Any]
+Place = tuple[int, str]
+"""A vbucket and a key."""
+
+ITEM_KINDS = ("mutation", "deletion", "expiration")
+
+
+@dataclass(frozen=True)
+class Version:
+    """A version of the replica: what it holds, and the rows."""
+
+    held: HeldVersion
+    rows: Mapping[Place, Row]
+    restored: Mapping[int, int | None] = field(default_factory=dict)
+
+
+class MemoryLake:
+    """One replica and its log."""
+
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+        self.states_at: dict[int, dict[int, VbucketState]] = {0: {}}
+        self.versions = [Version(HeldVersion(0, 0), {})]
+        self.unreadable: set[int] = set()
+        self.cleaned_round = 0
+
+    # --- rounds
+
+    @property
+    def round(self) -> int:
+        return max(self.states_at)
+
+    @property
+    def states(self) -> dict[int, VbucketState]:
+        return self.states_at[self.round]
+
+    def append(self, rows: Iterable[Row]) -> None:
+        """Commit the next round."""
+        added = list(rows)
+        states = states_from_rows(row for row in added if row["kind"] == "position")
+        self.states_at[self.round + 1] = states
+        self.rows += added
+
+    def position(self, policy: RollbackPolicy) -> LakePosition:
+        """Where the lake stands, with the epochs that must begin."""
+        restarts: dict[int, VbucketState | Standstill] = {}
+        stale = self.versions[-1].held.stale
+        for vbucket, state in self.states.items():
+            if state.order is not None:
+                restarts[vbucket] = restart(state, self.live_ends(state), policy)
+            elif vbucket in stale and not self._begins_anew_since(vbucket, stale[vbucket]):
+                restarts[vbucket] = state.beginning_epoch(0, 0)
+        return LakePosition("0123456789abcdef", self.round, self.states, restarts)
+
+    def live_ends(self, state: VbucketState) -> list[int]:
+        forks = self.forks(0, self.round, [state.vbucket])
+        return [
+            int(row["seqno"])
+            for row in self.rows
+            if row["kind"] == "complete"
+            and row["vbucket"] == state.vbucket
+            and is_live(row["epoch"], int(row["seqno"]), state.epoch, forks)
+        ]
+
+    def _begins_anew_since(self, vbucket: int, round_number: int) -> bool:
+        return any(fork.seqno == 0 for fork in self.forks(round_number, self.round, [vbucket]))
+
+    # --- what a decision asks (ReplicaFacts)
+
+    def states_of(self, rounds: Collection[int]) -> Mapping[int, Mapping[int, VbucketState]]:
+        return {number: self.states_at[number] for number in rounds}
+
+    def forks(self, after_round: int, to_round: int, vbuckets: Collection[int]) -> list[Fork]:
+        found = [
+            Fork(row["vbucket"], row["epoch"], int(row["seqno"]), row["round"])
+            for row in self.rows
+            if row["kind"] == "rollback"
+            and row["seqno"] is not None
+            and after_round < row["round"] <= to_round
+            and row["vbucket"] in vbuckets
+        ]
+        return sorted(found, key=lambda fork: (fork.vbucket, fork.epoch))
+
+    # --- applies
+
+    def stretch(self, to_round: int) -> Stretch:
+        return stretch_between(self.versions[-1].held, to_round, _Facts(self))
+
+    def apply(self, to_round: int, *, is_moved_on: bool = False) -> Version | None:
+        """Bring the replica to a round; None where nothing is to be done for it.
+
+        ``is_moved_on`` commits also where no row changes.
+        """
+        newest = self.versions[-1]
+        if newest.held.round >= to_round:
+            return None
+        stretch = self.stretch(to_round)
+        rows = self._merged(stretch)
+        if rows == newest.rows and stretch.stale == newest.held.stale and not is_moved_on:
+            return None
+        held = HeldVersion(newest.held.version + 1, to_round, dict(stretch.stale))
+        self.versions.append(Version(held, rows, dict(stretch.restored)))
+        return self.versions[-1]
+
+    def _merged(self, stretch: Stretch) -> dict[Place, Row]:
+        merged = dict(self.versions[-1].rows)
+        newest: dict[Place, Row] = {}
+        touched: set[Place] = set()
+        for row in self.rows:
+            if row["kind"] not in ITEM_KINDS:
+                continue
+            if not stretch.first_round <= row["round"] <= stretch.to_round:
+                continue
+            place = (row["vbucket"], row["key"])
+            for each in stretch.ranges:
+                if (each.vbucket, each.epoch) != (row["vbucket"], row["epoch"]):
+                    continue
+                if not each.low < row["seqno"] <= each.high:
+                    continue
+                if each.role is not Role.KEPT:
+                    touched.add(place)
+                if each.role is not Role.UNDONE and (
+                    place not in newest or newest[place]["seqno"] < row["seqno"]
+                ):
+                    newest[place] = row
+        touched |= {place for place in merged if place[0] in stretch.replaced}
+        for place in touched:
+            row = newest.get(place) or self._old_row(stretch, place)
+            if row is not None and row["kind"] == "mutation":
+                merged[place] = row
+            else:
+                merged.pop(place, None)
+        return merged
+
+    def _old_row(self, stretch: Stretch, place: Place) -> Row | None:
+        version = stretch.restored.get(place[0])
+        if version is None:
+            return None
+        assert version not in self.unreadable
+        return self.versions[version].rows.get(place)
+
+
+class _Facts:
+    """What `stretch_between` asks, of a `MemoryLake`."""
+
+    def __init__(self, lake: MemoryLake) -> None:
+        self._lake = lake
+        self.cleaned_round = lake.cleaned_round
+
+    def states(self, rounds: Collection[int]) -> Mapping[int, Mapping[int, VbucketState]]:
+        return self._lake.states_of(rounds)
+
+    def forks(self, after_round: int, to_round: int, vbuckets: Collection[int]) -> Sequence[Fork]:
+        return self._lake.forks(after_round, to_round, vbuckets)
+
+    def older_versions(self) -> Sequence[HeldVersion]:
+        return [version.held for version in reversed(self._lake.versions[1:-1])]
+
+    def is_readable(self, version: int, vbuckets: Collection[int]) -> bool:
+        return version not in self._lake.unreadable
+
+
+class RoundsInMemory:
+    """Rounds from a real producer into a `MemoryLake`: tasks run one after the other."""
+
+    def __init__(
+        self, settings: Settings, *, policy: RollbackPolicy = RollbackPolicy.REWRITE
+    ) -> None:
+        self.settings = settings
+        self.access: SourceAccess = source_access(settings)
+        self.lake = MemoryLake()
+        self.policy = policy
+
+    def plan(self) -> RoundPlan | None:
+        cluster = look_at_cluster(self.access)
+        position = self.lake.position(self.policy)
+        plan = plan_round(position, cluster, self.settings.round, 1)
+        return plan if isinstance(plan, RoundPlan) else None
+
+    def received(self, plan: RoundPlan, on_batch: Callable[[], None] | None = None) -> list[Row]:
+        """Run a round without committing it: killed before its commit, it leaves nothing."""
+        batches: list[pa.RecordBatch] = []
+        for task in plan.tasks:
+            budget = Budget(plan.target_bytes, plan.target_seconds)
+            receiver = TaskReceiver(task, plan.round, budget, self.access, f"test-r{plan.round}")
+            for batch in receiver.batches():
+                assert batch.schema == CHANGES
+                batches.append(batch)
+                if on_batch is not None:
+                    on_batch()
+        rows: list[Row] = pa.Table.from_batches(batches).to_pylist()
+        return rows
+
+    def run(self, plan: RoundPlan | None = None) -> bool:
+        """Plan and commit a round; False where there is nothing to do."""
+        plan = plan or self.plan()
+        if plan is None:
+            return False
+        self.lake.append(self.received(plan))
+        return True
+
+    def until_idle(self, most: int = 12) -> None:
+        """Run rounds until nothing is left to do."""
+        for _ in range(most):
+            if not self.run():
+                return
+        raise AssertionError(f"found work after {most} rounds, expected none")
+
+    def with_budget(self, target_bytes: int) -> None:
+        rounds = replace(self.settings.round, target_bytes=target_bytes)
+        self.settings = replace(self.settings, round=rounds)
