@@ -10,43 +10,28 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 from threading import RLock
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from dcp.producer.auth import UserStore
 from dcp.producer.cluster_map import ClusterMap
 from dcp.producer.counters import Counters
-from dcp.producer.documents import DocumentStore
+from dcp.producer.documents import DocumentError, DocumentStore
 from dcp.producer.faults import Faults
-from dcp.producer.history import VbucketHistory
 from dcp.producer.settings import ClusterSettings
-from dcp.types import FailoverEntry, FailoverLog, vbucket_of
+from dcp.producer.vbucket import Vbucket
+from dcp.types import U64_MAX, vbucket_of
+from dcp.wire.vocabulary import Status, VbucketState
 
 if TYPE_CHECKING:
     from dcp.producer.dcp_connection import DcpConnection
     from dcp.producer.versions import Version
-
-_UUID_BITS: Final = 48
-
-
-class Vbucket:
-    """One vbucket: its documents, history and branches.
-
-    Replicas, other states than active, and forks of the failover log have their room here.
-    """
-
-    def __init__(self, vbucket: int, vb_uuid: int) -> None:
-        self.id = vbucket
-        self.history = VbucketHistory(vbucket)
-        self.documents = DocumentStore(self.history)
-        self.failover_log = FailoverLog((FailoverEntry(vb_uuid, 0),))
-        self.purge_seqno = 0
 
 
 class Bucket:
     """All state that the nodes of a cluster share."""
 
     def __init__(self, settings: ClusterSettings) -> None:
-        random = Random(settings.seed)
+        self._random = random = Random(settings.seed)
         self.settings = settings
         self.name = settings.bucket
         self.lock = RLock()
@@ -54,14 +39,17 @@ class Bucket:
         self.map = ClusterMap(
             settings.bucket, f"{random.getrandbits(128):032x}", settings.nodes, settings.vbuckets
         )
-        self.vbuckets = [
-            Vbucket(v, random.randrange(1, 2**_UUID_BITS)) for v in range(settings.vbuckets)
-        ]
+        self.vbuckets = [Vbucket(v, self._fresh_uuid, settings) for v in range(settings.vbuckets)]
+        self.dead_nodes: set[int] = set()
         self.counters = Counters(record_seqnos=settings.record_seqnos)
         self.faults = Faults()
         self.on_change: Callable[[], None] = lambda: None
         self.dcp_connections: dict[bytes, DcpConnection] = {}
         self._changed: set[int] = set()
+
+    def _fresh_uuid(self) -> int:
+        """Return the uuid of a new branch: random, 64 bits, never 0."""
+        return self._random.randint(1, U64_MAX)
 
     def now(self) -> float:
         """Seconds since 1970 by the settings' clock."""
@@ -74,6 +62,11 @@ class Bucket:
     def owned(self, vbucket: int, node: int) -> Vbucket | None:
         """Return a vbucket if ``node`` holds it."""
         return self.vbuckets[vbucket] if self.map.owner(vbucket) == node else None
+
+    def active(self, vbucket: int, node: int) -> Vbucket | None:
+        """Return a vbucket if ``node`` holds it and it takes KV commands."""
+        found = self.owned(vbucket, node)
+        return found if found is not None and found.state is VbucketState.ACTIVE else None
 
     def changed(self, vbucket: int) -> None:
         """Note that ``vbucket`` has something new for its streams."""
@@ -89,8 +82,16 @@ class Bucket:
         return changed
 
     def write(self, key: bytes, command: Callable[[DocumentStore], Version]) -> Version:
-        """Run a KV command on the store that holds ``key``; its streams hear of it."""
+        """Run a KV command on the store that holds ``key``; its streams hear of it.
+
+        Raises:
+            DocumentError: what the command refuses; NOT_MY_VBUCKET where the vbucket is not active.
+        """
         vbucket = self.vbucket_of(key)
+        if vbucket.state is not VbucketState.ACTIVE:
+            raise DocumentError(
+                Status.NOT_MY_VBUCKET, f"{key!r}: vbucket {vbucket.id} is {vbucket.state.name}"
+            )
         return self.write_to(vbucket, command)
 
     def write_to(self, vbucket: Vbucket, command: Callable[[DocumentStore], Version]) -> Version:
@@ -106,6 +107,8 @@ class Bucket:
         """Run the expiry pager over all vbuckets; return how many documents expired."""
         total = 0
         for vbucket in self.vbuckets:
+            if vbucket.state is not VbucketState.ACTIVE:
+                continue
             expired = vbucket.documents.expire_due(now)
             if expired:
                 self.changed(vbucket.id)

@@ -12,15 +12,17 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from dcp.errors import LocalProtocolError, SourceError
+from dcp.producer import forks
 from dcp.producer.bucket import Bucket
 from dcp.producer.counters import CountersSnapshot
 from dcp.producer.documents import Document
+from dcp.producer.failover import VbucketFacts
 from dcp.producer.faults import Corruption, Faults
 from dcp.producer.preload import PreloadedSegment, PreloadSettings, ids_by_vbucket
 from dcp.producer.server import Node
 from dcp.producer.settings import ClusterSettings
 from dcp.types import FailoverLog
-from dcp.wire.vocabulary import EndReason, Status
+from dcp.wire.vocabulary import EndReason, Status, VbucketState
 
 _WAIT_SECONDS: Final = 30.0
 
@@ -150,7 +152,7 @@ class ProducerCluster:
                     continue
                 state = self.bucket.vbuckets[vbucket]
                 first_cas = state.documents.clock.next(self.bucket.now())
-                state.history.preload(
+                state.preload(
                     PreloadedSegment(
                         vbucket,
                         ids,
@@ -171,11 +173,56 @@ class ProducerCluster:
 
     # --- what it holds
 
-    def state_at(self, vbucket: int, seqno: int) -> dict[bytes, Document]:
-        """Return what the vbucket held at ``seqno``, deleted documents left out."""
+    def state_at(
+        self, vbucket: int, seqno: int, vb_uuid: int | None = None
+    ) -> dict[bytes, Document]:
+        """Return what the vbucket held at ``seqno``, deleted documents left out.
+
+        ``vb_uuid`` names the branch, None is the current one. Any branch that there ever was is
+        known, also after its entry left the failover log; up to where a branch was cut off its
+        parent it holds what the parent held. Beyond the end of a branch: what it held there.
+
+        Raises:
+            ValueError: there never was such a branch.
+            LocalProtocolError: another branch than the current one, and none are recorded
+                (``ClusterSettings.record_branches``).
+        """
         with self.bucket.lock:
-            history = self.bucket.vbuckets[vbucket].history
-            return {v.key: Document.of(v) for v in history.live_at(seqno)}
+            found = self.bucket.vbuckets[vbucket]
+            if found.record is not None:
+                return found.record.state_at(seqno, vb_uuid)
+            if vb_uuid not in (None, found.failover_log.current_uuid):
+                raise LocalProtocolError(
+                    f"vbucket {vbucket}: branch {vb_uuid:#x} is not the current one, and this "
+                    "cluster records no others"
+                )
+            return {v.key: Document.of(v) for v in found.history.live_at(seqno)}
+
+    def branches(self, vbucket: int) -> tuple[int, ...]:
+        """Return the uuids of all branches that a vbucket ever had, oldest first.
+
+        Without ``ClusterSettings.record_branches``: of those in its failover log.
+        """
+        with self.bucket.lock:
+            found = self.bucket.vbuckets[vbucket]
+            if found.record is not None:
+                return found.record.vb_uuids
+            return tuple(entry.vb_uuid for entry in reversed(found.failover_log.entries))
+
+    def persisted_seqno(self, vbucket: int) -> int:
+        """Return the newest seqno of a vbucket that is on disk."""
+        with self.bucket.lock:
+            return self.bucket.vbuckets[vbucket].history.persisted_seqno
+
+    def purge_seqno(self, vbucket: int) -> int:
+        """Return the highest seqno of a purged tombstone, 0 where none was purged."""
+        with self.bucket.lock:
+            return self.bucket.vbuckets[vbucket].history.purge_seqno
+
+    def replica_seqno(self, vbucket: int) -> int:
+        """Return the newest seqno that a vbucket's replica holds: where a failover would cut."""
+        with self.bucket.lock:
+            return self.bucket.vbuckets[vbucket].replica_seqno
 
     def high_seqno(self, vbucket: int) -> int:
         """Return the newest seqno of a vbucket."""
@@ -214,6 +261,75 @@ class ProducerCluster:
                 connection.end_stream(vbucket, EndReason.STATE_CHANGED, announce=True)
         self._call_soon(self._push_map)
 
+    def failover(self, node: int) -> None:
+        """Let ``node`` be gone and promote its vbuckets' replicas on the next living node.
+
+        What the replicas had not is lost, each vbucket begins a new branch, connections to the
+        node close, its streams with them, and the others are pushed the new map.
+
+        Raises:
+            ValueError: no such node, or no other that lives.
+        """
+
+        def act(gone: Node | None) -> None:
+            forks.fail_over(self.bucket, node)
+            self.bucket.dead_nodes.add(node)
+            if gone is not None:
+                gone.fall_silent()
+
+        self._on_node(node, act)
+
+    def crash_restart(self, node: int, lost_seqnos: int | None = None) -> None:
+        """Let ``node`` crash and come back: its vbuckets lose what was not on disk.
+
+        ``lost_seqnos`` loses so many of each vbucket's newest seqnos instead, whatever was called
+        persisted. Each of its vbuckets begins a new branch, even where nothing was lost.
+
+        Raises:
+            ValueError: no such node, or one that was failed over.
+        """
+
+        def act(gone: Node | None) -> None:
+            forks.crash(self.bucket, node, lost_seqnos)
+            if gone is not None:
+                gone.fall_silent()
+
+        self._on_node(node, act)
+        self.restore_node(node)
+
+    def pause_replication(self) -> None:
+        """Let all replicas stand still at what they hold now."""
+        with self.bucket.lock:
+            for vbucket in self.bucket.vbuckets:
+                vbucket.pause_replication()
+
+    def resume_replication(self) -> None:
+        """Let all replicas follow again, as far behind as the settings say."""
+        with self.bucket.lock:
+            for vbucket in self.bucket.vbuckets:
+                vbucket.resume_replication()
+
+    def set_vbucket_state(self, vbucket: int, state: VbucketState) -> None:
+        """Change a vbucket's state: its streams end, and becoming active begins a branch."""
+        with self.bucket.lock:
+            forks.set_state(self.bucket, vbucket, state)
+
+    def purge_tombstones(self, vbucket: int, up_to_seqno: int | None = None) -> int:
+        """Purge the tombstones on disk up to a seqno (None: all), never the newest item.
+
+        Streams are no longer shown them; one that stands below ends (rollback). Returns how many.
+        """
+        with self.bucket.lock:
+            return forks.purge_tombstones(self.bucket, vbucket, up_to_seqno)
+
+    def set_up_vbucket(self, vbucket: int, facts: VbucketFacts) -> None:
+        """Replace a vbucket by an empty one of which ``facts`` are true (for tests of decisions).
+
+        It holds no document, and its history begins after ``facts.high_seqno``.
+        """
+        with self.bucket.lock:
+            forks.set_up(self.bucket, vbucket, facts)
+
     def drop_connections(self, node: int | None = None) -> None:
         """Close all connections to ``node``, or to all nodes."""
         for one in self._nodes if node is None else [self._nodes[node]]:
@@ -222,6 +338,8 @@ class ProducerCluster:
     def kill_node(self, node: int) -> None:
         """Close a node's port and connections."""
         self._call(self._nodes[node].kill())
+        with self.bucket.lock:
+            self.bucket.dead_nodes.add(node)
 
     def refuse_node(self, node: int) -> None:
         """Close a node's port only."""
@@ -232,8 +350,19 @@ class ProducerCluster:
         self._call(_now(self._nodes[node].hang))
 
     def restore_node(self, node: int) -> None:
-        """Undo ``kill_node``, ``refuse_node`` or ``hang_node``, on the same port."""
-        self._call(_now(self._nodes[node].restore))
+        """Undo ``kill_node``, ``refuse_node`` or ``hang_node``, on the same port.
+
+        A node that was failed over joins the cluster again and owns nothing until ``move_vbucket``.
+        """
+        with self.bucket.lock:
+            self.bucket.dead_nodes.discard(node)
+            joins = not self.bucket.map.is_member(node)
+            if joins:
+                self.bucket.map.join(node)
+        if self._loop is not None:
+            self._call(_now(self._nodes[node].restore))
+        if joins:
+            self._call_soon(self._push_map)
 
     def snapshot_cut_after(self, items: int) -> None:
         """End a connection inside a snapshot, once ``items`` more items went out."""
@@ -256,6 +385,20 @@ class ProducerCluster:
         return self.bucket.faults
 
     # --- the loop
+
+    def _on_node(self, node: int, act: Callable[[Node | None], None]) -> None:
+        """Do ``act`` at an instant at which no connection sends anything; the node is then gone."""
+        if self._loop is None:
+            with self.bucket.lock:
+                act(None)
+            return
+        self._call(self._end_node(node, act))
+
+    async def _end_node(self, node: int, act: Callable[[Node | None], None]) -> None:
+        with self.bucket.lock:
+            act(self._nodes[node] if 0 <= node < len(self._nodes) else None)
+        await self._nodes[node].kill()
+        self._push_map()
 
     def _run_loop(self, started: Event, failed: list[BaseException]) -> None:
         loop = asyncio.new_event_loop()

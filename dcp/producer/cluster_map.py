@@ -14,7 +14,10 @@ _FIRST_MANAGER_PORT: Final = 8091
 
 
 class ClusterMap:
-    """Owners of vbuckets over nodes ``(host, port)``; node ids are places in that list."""
+    """Owners of vbuckets over nodes ``(host, port)``; node ids are places in that list.
+
+    A node that was failed over keeps its id and leaves the map's JSON until it joins again.
+    """
 
     def __init__(self, bucket: str, bucket_uuid: str, nodes: int, vbuckets: int) -> None:
         self.bucket = bucket
@@ -22,6 +25,7 @@ class ClusterMap:
         self.rev = 1
         self._owners = [vbucket * nodes // vbuckets for vbucket in range(vbuckets)]
         self._addresses: list[tuple[str, int]] = [("127.0.0.1", 0)] * nodes
+        self._members = [True] * nodes
         self._json: dict[int, bytes] = {}
 
     @property
@@ -42,6 +46,10 @@ class ClusterMap:
         """Return the vbuckets that ``node`` holds, ascending."""
         return [vbucket for vbucket, owner in enumerate(self._owners) if owner == node]
 
+    def is_member(self, node: int) -> bool:
+        """Whether ``node`` belongs to the cluster now."""
+        return self._members[node]
+
     def set_addresses(self, addresses: Sequence[tuple[str, int]]) -> None:
         """Take the ports that the nodes listen on; not a change of the map's version."""
         self._addresses = list(addresses)
@@ -51,7 +59,23 @@ class ClusterMap:
         """Give ``vbucket`` to ``node`` in a new revision."""
         if not 0 <= node < self.node_count:
             raise ValueError(f"move vbucket {vbucket}: found node {node} of {self.node_count}")
+        if not self._members[node]:
+            raise ValueError(f"move vbucket {vbucket}: node {node} is no member of the cluster")
         self._owners[vbucket] = node
+        self._changed()
+
+    def fail_over(self, node: int, to: int) -> None:
+        """Take ``node`` out and give all it held to ``to``, in a new revision."""
+        self._owners = [to if owner == node else owner for owner in self._owners]
+        self._members[node] = False
+        self._changed()
+
+    def join(self, node: int) -> None:
+        """Take ``node`` in again, in a new revision; it holds nothing."""
+        self._members[node] = True
+        self._changed()
+
+    def _changed(self) -> None:
         self.rev += 1
         self._json.clear()
 
@@ -66,15 +90,18 @@ class ClusterMap:
         return self._json[node]
 
     def _tree(self, this_node: int) -> dict[str, object]:
+        members = [node for node, is_member in enumerate(self._members) if is_member]
+        place = {node: index for index, node in enumerate(members)}
         nodes = [
-            {"hostname": f"{host}:{_FIRST_MANAGER_PORT + index}"}
-            for index, (host, _) in enumerate(self._addresses)
+            {"hostname": f"{self._addresses[node][0]}:{_FIRST_MANAGER_PORT + node}"}
+            for node in members
         ]
         extended: list[dict[str, object]] = []
-        for index, (host, port) in enumerate(self._addresses):
-            services = {"mgmt": _FIRST_MANAGER_PORT + index, "kv": port}
+        for node in members:
+            host, port = self._addresses[node]
+            services = {"mgmt": _FIRST_MANAGER_PORT + node, "kv": port}
             entry: dict[str, object] = {"services": services, "hostname": host}
-            extended.append(entry | ({"thisNode": True} if index == this_node else {}))
+            extended.append(entry | ({"thisNode": True} if node == this_node else {}))
         return {
             "rev": self.rev,
             "revEpoch": EPOCH,
@@ -87,7 +114,9 @@ class ClusterMap:
             "vBucketServerMap": {
                 "hashAlgorithm": "CRC",
                 "numReplicas": 0,
-                "serverList": [f"{host}:{port}" for host, port in self._addresses],
-                "vBucketMap": [[owner] for owner in self._owners],
+                "serverList": [
+                    f"{host}:{port}" for host, port in map(self._addresses.__getitem__, members)
+                ],
+                "vBucketMap": [[place[owner]] for owner in self._owners],
             },
         }

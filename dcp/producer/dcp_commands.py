@@ -3,14 +3,19 @@
 from itertools import pairwise
 from typing import Final, cast
 
-from dcp.producer.bucket import Vbucket
 from dcp.producer.controls import apply_control
 from dcp.producer.dcp_connection import DcpConnection
-from dcp.producer.failover import ResumeRequest, VbucketFacts, judge, range_is_valid
+from dcp.producer.failover import (
+    ResumeRequest,
+    judge,
+    range_is_valid,
+    state_allows,
+)
 from dcp.producer.session import Command, Gate, Session
 from dcp.producer.setup_commands import refuse_unknown_id
 from dcp.producer.stream import ActiveStream
 from dcp.producer.stream_filter import StreamFilter, parse_filter
+from dcp.producer.vbucket import Vbucket
 from dcp.wire import messages as m
 from dcp.wire.frame import Frame
 from dcp.wire.vocabulary import (
@@ -97,22 +102,18 @@ def stream_request(session: Session, frame: Frame, body: m.Body, _: float) -> No
 def _open_stream(
     session: Session, dcp: DcpConnection, vbucket: Vbucket, frame: Frame, request: m.StreamRequest
 ) -> bool:
-    if dcp.needs_noop and not dcp.noop.is_enabled:
+    has_collections = HelloFeature.COLLECTIONS in session.features
+    wanted = parse_filter(request.value, collections=has_collections)
+    resume = _resume_request(request, wanted)
+    # Without Collections a client sees the default collection only: that is a filter, too.
+    names_some = isinstance(wanted, StreamFilter) and wanted.names_collections
+    facts = vbucket.facts(filtered=names_some or not has_collections)
+    verdict = judge(resume, facts, session.bucket.settings.rules)
+    if not state_allows(resume, facts):
+        session.refuse_vbucket(frame)
+    elif dcp.needs_noop and not dcp.noop.is_enabled:
         session.refuse(frame, Status.NOT_SUPPORTED, "NOOPs must be enabled for this connection")
-        return False
-    wanted = parse_filter(request.value, collections=HelloFeature.COLLECTIONS in session.features)
-    resume = ResumeRequest(
-        request.start,
-        request.vb_uuid,
-        request.snap_start,
-        request.snap_end,
-        request.end,
-        request.flags,
-        wanted.purge_seqno if isinstance(wanted, StreamFilter) else 0,
-    )
-    facts = VbucketFacts(vbucket.failover_log, vbucket.history.high_seqno, vbucket.purge_seqno)
-    verdict = judge(resume, facts)
-    if not range_is_valid(resume, facts):
+    elif not range_is_valid(resume, facts):
         session.refuse(frame, Status.ERANGE)
     elif not isinstance(wanted, StreamFilter):
         _refuse_filter(session, frame, wanted)
@@ -131,6 +132,18 @@ def _open_stream(
         )
         return True
     return False
+
+
+def _resume_request(request: m.StreamRequest, wanted: StreamFilter | Status) -> ResumeRequest:
+    return ResumeRequest(
+        request.start,
+        request.vb_uuid,
+        request.snap_start,
+        request.snap_end,
+        request.end,
+        request.flags,
+        wanted.purge_seqno if isinstance(wanted, StreamFilter) else 0,
+    )
 
 
 def _refuse_filter(session: Session, frame: Frame, status: Status) -> None:
@@ -185,11 +198,11 @@ def all_seqnos(session: Session, frame: Frame, body: m.Body, _: float) -> None:
     elif request.collection:
         refuse_unknown_id(session, frame, Status.UNKNOWN_COLLECTION)
     else:
-        owned = session.bucket.map.vbuckets_of(session.node)
-        shown = owned if state in (VbucketState.ALIVE, VbucketState.ACTIVE) else []
-        vbuckets = session.bucket.vbuckets
+        wanted = {VbucketState(state)} if state else set(VbucketState) - {VbucketState.DEAD}
+        held = [session.bucket.vbuckets[v] for v in session.bucket.map.vbuckets_of(session.node)]
         session.reply(
-            frame, m.AllVbSeqnos(tuple((v, vbuckets[v].history.high_seqno) for v in shown))
+            frame,
+            m.AllVbSeqnos(tuple((v.id, v.history.high_seqno) for v in held if v.state in wanted)),
         )
 
 
@@ -200,26 +213,26 @@ def observe_seqno(session: Session, frame: Frame, body: m.Body, _: float) -> Non
     if vbucket is None:
         session.refuse_vbucket(frame)
         return
-    high = vbucket.history.high_seqno
+    high, on_disk = vbucket.history.high_seqno, vbucket.history.persisted_seqno
     current = vbucket.failover_log.current_uuid
     if asked == current:
-        session.reply(frame, m.ObserveSeqnoAnswer(0, vbucket.id, current, high, high))
+        session.reply(frame, m.ObserveSeqnoAnswer(0, vbucket.id, current, on_disk, high))
         return
     entries = vbucket.failover_log.entries
     for newer, older in pairwise(entries):
         if older.vb_uuid == asked:
-            answer = m.ObserveSeqnoAnswer(1, vbucket.id, current, high, high, asked, newer.seqno)
+            answer = m.ObserveSeqnoAnswer(1, vbucket.id, current, on_disk, high, asked, newer.seqno)
             session.reply(frame, answer)
             return
     session.refuse(frame, Status.KEY_ENOENT)
 
 
 def seqno_persistence(session: Session, frame: Frame, body: m.Body, _: float) -> None:
-    """Answer whether ``seqno`` is on disk; everything written is, in this version."""
+    """Answer whether ``seqno`` is on disk; a client that is told "not yet" asks again."""
     vbucket = session.bucket.owned(frame.vbucket, session.node)
     if vbucket is None:
         session.refuse_vbucket(frame)
-    elif cast("m.SeqnoPersistence", body).seqno <= vbucket.history.high_seqno:
+    elif cast("m.SeqnoPersistence", body).seqno <= vbucket.history.persisted_seqno:
         session.reply(frame, m.Empty())
     else:
         session.refuse(frame, Status.ETMPFAIL)

@@ -103,6 +103,12 @@ class DcpConnection:
             del self.streams[vbucket]
         return True
 
+    def tombstones_purged(self, vbucket: int, purge_seqno: int) -> None:
+        """End the stream of ``vbucket`` (rollback) if it would miss deletions that are gone now."""
+        stream = self.streams.get(vbucket)
+        if stream is not None and stream.would_miss_purged(purge_seqno):
+            self.end_stream(vbucket, EndReason.ROLLBACK, announce=True)
+
     def vbuckets_changed(self, vbuckets: set[int]) -> bool:
         """Let the streams of these vbuckets look for something to send; whether there are any."""
         streams = [self.streams[v] for v in self.streams.keys() & vbuckets]

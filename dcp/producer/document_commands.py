@@ -7,11 +7,11 @@ exists so far. Values may carry only datatypes that the connection negotiated.
 from collections.abc import Callable
 from typing import Final, cast
 
-from dcp.producer.bucket import Vbucket
 from dcp.producer.documents import DocumentError, DocumentStore
 from dcp.producer.session import Command, Gate, Session
 from dcp.producer.setup_commands import refuse_unknown_id
 from dcp.producer.values import without_xattrs
+from dcp.producer.vbucket import Vbucket
 from dcp.producer.versions import Version
 from dcp.wire import messages as m
 from dcp.wire.frame import Frame
@@ -122,7 +122,7 @@ def _on_document(session: Session, frame: Frame, answer: Callable[[Vbucket, byte
     if not key:
         session.refuse(frame, Status.EINVAL, "Request must include key")
         return
-    vbucket = session.bucket.owned(frame.vbucket, session.node)
+    vbucket = session.bucket.active(frame.vbucket, session.node)
     if vbucket is None:
         session.refuse_vbucket(frame)
         return

@@ -69,9 +69,9 @@ class Document:
 class DocumentStore:
     """KV commands over one vbucket's history; ``now`` is seconds since 1970 everywhere."""
 
-    def __init__(self, history: VbucketHistory) -> None:
+    def __init__(self, history: VbucketHistory, clock: HybridClock | None = None) -> None:
         self.history = history
-        self.clock = HybridClock()
+        self.clock = clock or HybridClock()
         self._due: list[tuple[int, bytes]] = []
 
     def get(self, key: bytes, now: float) -> Version:
@@ -154,6 +154,15 @@ class DocumentStore:
                 self._bury(newest, Opcode.DCP_EXPIRATION, now)
                 expired += 1
         return expired
+
+    def rewind(self) -> None:
+        """Follow a history that was cut: expire what expires there. CAS values go on growing."""
+        self._due = [
+            (version.expiry, version.key)
+            for version in self.history.newest_versions()
+            if version.expiry and not version.is_deleted
+        ]
+        heapq.heapify(self._due)
 
     def _live(self, key: bytes, now: float) -> Version | None:
         version = self.history.newest(key)

@@ -2,16 +2,24 @@
 
 Pure functions over the vbucket's failover log and the request. Sources: kv_engine
 ``engines/ep/src/dcp/producer.cc`` (``checkStreamRequestNeedsRollback``,
-``adjustSeqnosForStreamRequest``), ``docs/dcp/documentation/rollback.md``. Where the document
-compares the purge seqno with snap_start, the code compares it with start; this follows the code.
+``adjustSeqnosForStreamRequest``), ``docs/dcp/documentation/rollback.md``. The two differ, and
+``Rules`` says which of them is followed:
 
-A vbucket starts with one branch (uuid, 0). Forks (failover, unclean restart) are made elsewhere.
+                                       document                     server
+    purge seqno is compared with       snap_start, after adjusting  start
+    start 0 with a uuid other than 0   decided as any other         accepted but for STRICT_VBUUID
+
+Forks (failover, unclean restart) are made elsewhere.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from dcp.types import END_OF_TIME, FailoverLog
 from dcp.wire.vocabulary import Status, StreamFlag, VbucketState
+
+Rules = Literal["document", "server"]
+"""Whose rollback rules: those of the published document, or those of kv_engine's code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,19 +62,14 @@ class Verdict:
     snap_start: int = 0
 
 
-def judge(request: ResumeRequest, facts: VbucketFacts) -> Verdict:
-    """Decide a stream request, in kv_engine's order; what needs the connection comes before."""
-    allowed = (
-        (VbucketState.ACTIVE,)
-        if request.flags & StreamFlag.ACTIVE_VB_ONLY
-        else (VbucketState.ACTIVE, VbucketState.REPLICA)
-    )
-    if facts.state not in allowed:
+def judge(request: ResumeRequest, facts: VbucketFacts, rules: Rules = "document") -> Verdict:
+    """Decide a stream request, in kv_engine's order; what needs the connection comes between."""
+    if not state_allows(request, facts):
         return Verdict(Status.NOT_MY_VBUCKET)
     request = _from_latest(request, facts)
     if not _is_ordered(request):
         return Verdict(Status.ERANGE)
-    rollback = rollback_seqno(request, facts)
+    rollback = rollback_seqno(request, facts, rules)
     if rollback is not None:
         return Verdict(Status.ROLLBACK, rollback)
     end = _stream_end(request, facts)
@@ -76,29 +79,44 @@ def judge(request: ResumeRequest, facts: VbucketFacts) -> Verdict:
     return Verdict(Status.SUCCESS, None, request.start, end, snap_start)
 
 
+def state_allows(request: ResumeRequest, facts: VbucketFacts) -> bool:
+    """Whether a vbucket in this state may be streamed; asked before all else."""
+    if request.flags & StreamFlag.ACTIVE_VB_ONLY:
+        return facts.state is VbucketState.ACTIVE
+    return facts.state in (VbucketState.ACTIVE, VbucketState.REPLICA)
+
+
 def range_is_valid(request: ResumeRequest, facts: VbucketFacts) -> bool:
     """Whether snap_start <= start <= snap_end and start <= end; asked before the filter is read."""
     return _is_ordered(_from_latest(request, facts))
 
 
-def rollback_seqno(request: ResumeRequest, facts: VbucketFacts) -> int | None:
+def rollback_seqno(
+    request: ResumeRequest, facts: VbucketFacts, rules: Rules = "document"
+) -> int | None:
     """Return the seqno that the client must go back to; None when it may go on."""
-    strict = request.flags & StreamFlag.STRICT_VBUUID
+    strict = rules == "document" or request.flags & StreamFlag.STRICT_VBUUID
     if request.start == 0 and (not strict or request.vb_uuid == 0):
         return None
-    if _purged(request, facts):
+    adjusted = _adjusted(request)
+    held_from = adjusted.snap_start if rules == "document" else request.start
+    if _purged(request, facts, held_from):
         return 0
     upper = _branch_end(facts.failover_log, request.vb_uuid, facts.high_seqno)
     if upper is None:
         return 0
-    snap_start, snap_end = request.snap_start, request.snap_end
-    if request.start == snap_start:  # holds nothing of this snapshot
-        snap_end = request.start
-    if snap_end <= upper:
+    if adjusted.snap_end <= upper:
         return None
-    if request.start == snap_end:  # holds the whole snapshot
-        snap_start = request.start
-    return upper if upper < snap_start else snap_start
+    return upper if upper < adjusted.snap_start else adjusted.snap_start
+
+
+def _adjusted(request: ResumeRequest) -> ResumeRequest:
+    """Return the request with the snapshot bounds that its start leaves meaning to."""
+    if request.start == request.snap_start:  # holds nothing of this snapshot
+        return replace(request, snap_end=request.start)
+    if request.start == request.snap_end:  # holds the whole snapshot
+        return replace(request, snap_start=request.start)
+    return request
 
 
 def _is_ordered(request: ResumeRequest) -> bool:
@@ -110,18 +128,17 @@ def _from_latest(request: ResumeRequest, facts: VbucketFacts) -> ResumeRequest:
         return request
     high = facts.high_seqno
     uuid = request.vb_uuid or facts.failover_log.current_uuid
-    return ResumeRequest(
-        high, uuid, high, high, request.end, request.flags, request.remote_purge_seqno
-    )
+    return replace(request, start=high, vb_uuid=uuid, snap_start=high, snap_end=high)
 
 
-def _purged(request: ResumeRequest, facts: VbucketFacts) -> bool:
-    """Whether deletions that the client has not seen may be gone."""
+def _purged(request: ResumeRequest, facts: VbucketFacts, held_from: int) -> bool:
+    """Whether deletions that the client has not seen, from ``held_from`` on, may be gone."""
     purge = 0 if request.flags & StreamFlag.IGNORE_PURGED_TOMBSTONES else facts.purge_seqno
     filtered_high = facts.collections_high_seqno
     holds_all_of_its_filter = filtered_high is not None and request.start >= filtered_high <= purge
     return (
-        0 < request.start < purge
+        request.start != 0
+        and held_from < purge
         and request.remote_purge_seqno != purge
         and not holds_all_of_its_filter
     )

@@ -6,6 +6,7 @@ and are rows of a matrix that numpy fills column by column. The frames are those
 with Collections; for other connections single documents are taken out of them.
 """
 
+from copy import copy
 from dataclasses import dataclass
 from typing import Final
 
@@ -100,6 +101,25 @@ class PreloadedSegment:
         if self._replaced_at is None:
             return rows
         return rows[self._replaced_at[first : max(first, last)] > np.uint64(end)]
+
+    def cut(self, seqno: int) -> "PreloadedSegment | None":
+        """Return the segment without what came after ``seqno``; None when nothing is left.
+
+        Documents that were replaced after ``seqno`` are the newest of their key again. This
+        segment does not change.
+        """
+        rows = min(len(self._ids), seqno + 1 - self.first_seqno)
+        if rows <= 0:
+            return None
+        left = copy(self)
+        left._ids = self._ids[:rows]
+        left._frames = self._frames[:rows]
+        left.buffer = left._frames.reshape(-1).data
+        if self._replaced_at is not None:
+            replaced_at = self._replaced_at[:rows].copy()
+            replaced_at[replaced_at > np.uint64(seqno)] = NEVER
+            left._replaced_at = replaced_at
+        return left
 
     def version(self, row: int) -> Version:
         """Return one document as a version of its own."""

@@ -30,7 +30,9 @@ def serve(
         SourceError: a port cannot be opened.
     """
     pager = settings.expiry_pager_seconds or _EXPIRY_PAGER_SECONDS
-    settings = replace(settings, expiry_pager_seconds=pager, record_seqnos=False)
+    settings = replace(
+        settings, expiry_pager_seconds=pager, record_seqnos=False, record_branches=False
+    )
     stop = Event()
     previous = {
         number: signal.signal(number, lambda *_: stop.set())

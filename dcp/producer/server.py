@@ -107,6 +107,12 @@ class Node:
             self._listener.close()
             self._listener = None
 
+    def fall_silent(self) -> None:
+        """Send nothing more to anybody; the lock is held, ``kill`` must follow."""
+        for task, client in self._clients.items():
+            client.session.close()
+            task.cancel()
+
     async def kill(self) -> None:
         """Be gone: no port, no connections."""
         await self.refuse()

@@ -3,9 +3,10 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from time import time
-from typing import Final
+from typing import Final, get_args
 
 from dcp.errors import ConfigError
+from dcp.producer.failover import Rules
 from dcp.types import U16_MAX
 
 WRITE_BYTES: Final = 512 * 1024
@@ -24,7 +25,13 @@ class ClusterSettings:
     ``seed`` fixes vbucket uuids and the bucket's uuid; None makes them random.
     ``expiry_pager_seconds`` 0 turns the background pager off (``expire_due`` remains).
     ``record_seqnos`` keeps every sent seqno in the counters, 8 bytes each (for tests).
-    ``clock`` returns seconds since 1970.
+    ``record_branches`` keeps what failovers and crashes lose, so that ``state_at`` can tell of
+    every branch (for tests; without it ``state_at`` knows the current branch only).
+    ``replica_lag_seqnos``: each vbucket's replica lacks so many of the newest seqnos.
+    ``replica_snapshot_seqnos``: its complete snapshots end at multiples of this.
+    ``unpersisted_seqnos``: so many of the newest seqnos are not on disk yet.
+    ``rules``: who is followed where the rollback document and real servers differ, see
+    ``failover.py``. ``clock`` returns seconds since 1970.
     """
 
     nodes: int = 1
@@ -40,6 +47,11 @@ class ClusterSettings:
     expiry_pager_seconds: float = 0.0
     idle_timeout_seconds: float = 360.0
     record_seqnos: bool = True
+    record_branches: bool = True
+    replica_lag_seqnos: int = 0
+    replica_snapshot_seqnos: int = 1
+    unpersisted_seqnos: int = 0
+    rules: Rules = "document"
     clock: Callable[[], float] = time
 
     def __post_init__(self) -> None:
@@ -50,6 +62,18 @@ class ClusterSettings:
             )
         if self.nodes < 1:
             raise ConfigError(f"producer nodes: found {self.nodes}, expected at least 1")
+        for name, seqnos, least in (
+            ("replica lag", self.replica_lag_seqnos, 0),
+            ("replica snapshots", self.replica_snapshot_seqnos, 1),
+            ("unpersisted tail", self.unpersisted_seqnos, 0),
+        ):
+            if seqnos < least:
+                raise ConfigError(
+                    f"producer {name}: found {seqnos} seqnos, expected {least} or more"
+                )
+        if self.rules not in get_args(Rules):
+            expected = " or ".join(get_args(Rules))
+            raise ConfigError(f"producer rules: found {self.rules!r}, expected {expected}")
         if self.ports and len(self.ports) != self.nodes:
             raise ConfigError(
                 f"producer ports: found {len(self.ports)} for {self.nodes} nodes, "

@@ -5,6 +5,10 @@ most once with its newest version in that range. What is written later belongs t
 Frames are fetched a chunk at a time; a chunk knows the running sum of its frame lengths, so how
 many messages the window lets pass is one binary search, and the stream's opaque is written into a
 whole batch at once.
+
+Where the item at the end is a purged tombstone, the client must still be able to complete the
+snapshot: with Collections SEQNO_ADVANCED follows the items (``advances``), else the last visible
+item is the end (kv_engine ``docs/dcp/documentation/commands/seqno-advanced.md``).
 """
 
 from collections.abc import Iterator
@@ -16,9 +20,10 @@ import numpy as np
 import numpy.typing as npt
 
 from dcp.producer.history import Selection, VbucketHistory
-from dcp.producer.versions import OPAQUE_OFFSET, Version
+from dcp.producer.versions import OPAQUE_OFFSET, Flavour, Version
 
 CHUNK_ITEMS: Final = 2048
+_COLLECTIONS: Final = int(Flavour.COLLECTIONS)
 _OPAQUE_BYTES: Final = np.arange(OPAQUE_OFFSET, OPAQUE_OFFSET + 4)
 
 
@@ -74,12 +79,16 @@ def _write_opaque(data: bytearray, starts: npt.NDArray[np.int64], opaque: int) -
 
 @dataclass(slots=True)
 class Snapshot:
-    """The bounds and flags for the marker, and the frames that follow it."""
+    """The bounds and flags for the marker, and the frames that follow it.
+
+    ``advances``: the end is no item; SEQNO_ADVANCED brings the client there.
+    """
 
     start: int
     end: int
     flags: int
     chunks: Iterator[Chunk]
+    advances: bool = False
     chunk: Chunk | None = field(default=None)
 
     def next_chunk(self) -> Chunk | None:
@@ -122,12 +131,16 @@ def _chunk_of_versions(versions: list[Version], flavour: int) -> Chunk:
 def take_snapshot(
     history: VbucketHistory, after: int, end: int, flavour: int, *, start: int | None, flags: int
 ) -> Snapshot | None:
-    """Take (after, end] now; None when it holds nothing.
+    """Take (after, end] now; None when it holds nothing to send.
 
     ``start`` is the marker's start; None lets it be the first item's seqno.
     """
     selection = history.select(after, end)
+    advances = history.is_purged(end) and bool(flavour & _COLLECTIONS)
     if not len(selection):
-        return None
+        first = end if start is None else start
+        return Snapshot(first, end, flags, iter(()), advances) if advances else None
     first = selection.first_seqno if start is None else start
-    return Snapshot(first, end, flags, chunks_of(selection, flavour))
+    if history.is_purged(end) and not advances:
+        end = selection.last_seqno
+    return Snapshot(first, end, flags, chunks_of(selection, flavour), advances)

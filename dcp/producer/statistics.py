@@ -21,8 +21,15 @@ def vbucket_seqnos(bucket: Bucket, node: int) -> Iterator[Statistic]:
     for vbucket in bucket.map.vbuckets_of(node):
         state = bucket.vbuckets[vbucket]
         yield f"vb_{vbucket}:high_seqno", state.history.high_seqno
-        yield f"vb_{vbucket}:purge_seqno", state.purge_seqno
+        yield f"vb_{vbucket}:last_persisted_seqno", state.history.persisted_seqno
+        yield f"vb_{vbucket}:purge_seqno", state.history.purge_seqno
         yield f"vb_{vbucket}:uuid", state.failover_log.current_uuid
+
+
+def vbucket_states(bucket: Bucket, node: int) -> Iterator[Statistic]:
+    """Return the state of every vbucket of the node."""
+    for vbucket in bucket.map.vbuckets_of(node):
+        yield f"vb_{vbucket}", bucket.vbuckets[vbucket].state.name.lower()
 
 
 def failovers(bucket: Bucket, node: int) -> Iterator[Statistic]:
@@ -54,6 +61,7 @@ def dcp(bucket: Bucket, _: int) -> Iterator[Statistic]:
 
 STATISTICS: Final[dict[bytes, Callable[[Bucket, int], Iterator[Statistic]]]] = {
     b"": general,
+    b"vbucket": vbucket_states,
     b"vbucket-seqno": vbucket_seqnos,
     b"failovers": failovers,
     b"dcp": dcp,

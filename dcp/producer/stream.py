@@ -77,6 +77,7 @@ class ActiveStream:
         self._history = history
         self._settings = settings
         self._disk_only = bool(flags & StreamFlag.DISK_ONLY)
+        self._ignores_purged = bool(flags & StreamFlag.IGNORE_PURGED_TOMBSTONES)
         self._first_start: int | None = min(verdict.snap_start, verdict.start)
         self._memory_flags = _FIRST_MEMORY
         self._snapshot: Snapshot | None = None
@@ -86,6 +87,16 @@ class ActiveStream:
     def is_inside_snapshot(self) -> bool:
         """Whether items of the snapshot in force are still to be sent."""
         return self._snapshot is not None and self.sent_seqno < self._snapshot.end
+
+    def would_miss_purged(self, purge_seqno: int) -> bool:
+        """Whether tombstones up to ``purge_seqno`` are gone that the client still needs.
+
+        A snapshot under way was taken before; a client without anything needs no deletion; a
+        bounded stream that is at its end reads no more (kv_engine ``dcp/active_stream.cc``,
+        scheduleBackfill).
+        """
+        reached = self.sent_seqno if self._snapshot is None else self._snapshot.end
+        return not self._ignores_purged and 0 < reached < min(purge_seqno, self.end_seqno)
 
     def end(self, reason: EndReason, *, announce: bool) -> None:
         """Stop sending items; with ``announce`` a STREAM_END will follow."""
@@ -117,31 +128,40 @@ class ActiveStream:
     ) -> Batch:
         chunk = snapshot.next_chunk()
         if chunk is None:
-            raise AssertionError(f"vbucket {self.vbucket}: a snapshot in force without items")
+            return self._advance_to(snapshot.end)
         data, seqnos = chunk.take(room_bytes, most_bytes, most_items, self.opaque)
         self.sent_seqno = int(seqnos[-1])
-        if snapshot.next_chunk() is None:
+        if snapshot.next_chunk() is None and not snapshot.advances:
             self.sent_seqno = snapshot.end
             self._snapshot = None
         return Batch(data, seqnos)
 
+    def _advance_to(self, end: int) -> Batch:
+        """Return the SEQNO_ADVANCED that ends a snapshot whose last item is not shown."""
+        self.sent_seqno = end
+        self._snapshot = None
+        return Batch(self._frame(m.SeqnoAdvanced(end), Opcode.DCP_SEQNO_ADVANCED), _NO_SEQNOS)
+
     def _start_snapshot(self) -> bytes | None:
         """Take the next snapshot and return its marker; None while there is nothing to take."""
-        high = self._history.high_seqno
-        if self.sent_seqno >= min(self.end_seqno, high):
+        high, on_disk = self._history.high_seqno, self._history.persisted_seqno
+        if self.sent_seqno >= min(self.end_seqno, on_disk if self._disk_only else high):
             return None
         is_first = self._first_start is not None
-        far_behind = high - self.sent_seqno > self._settings.checkpoint_items
+        far_behind = on_disk - self.sent_seqno > self._settings.checkpoint_items
         from_disk = self._disk_only or (is_first and far_behind)
+        end = on_disk if from_disk else min(high, self.end_seqno)
         snapshot = take_snapshot(
             self._history,
             self.sent_seqno,
-            high if from_disk else min(high, self.end_seqno),
+            end,
             self._settings.flavour,
             start=self._first_start,
             flags=_DISK if from_disk else self._memory_flags,
         )
         if snapshot is None:
+            if self._history.is_purged(end):  # nothing before it is visible either
+                self.sent_seqno = end
             return None
         self._first_start = None
         self._memory_flags = _FIRST_MEMORY if from_disk else _MEMORY
@@ -157,7 +177,7 @@ class ActiveStream:
                 version=_MARKER_V2_2,
                 max_visible_seqno=snapshot.end,
                 high_completed_seqno=0,
-                purge_seqno=0,
+                purge_seqno=self._history.purge_seqno,
                 high_prepared_seqno=0,
             )
         else:
@@ -166,7 +186,8 @@ class ActiveStream:
 
     def _nothing_can_come(self) -> bool:
         """Whether a bounded stream has passed the last item below its end."""
-        return self.end_seqno <= self._history.high_seqno
+        seen = self._history.persisted_seqno if self._disk_only else self._history.high_seqno
+        return self.end_seqno <= seen
 
     def _frame(self, body: m.Body, opcode: int) -> bytes:
         return encode(body, opcode, vbucket=self.vbucket, opaque=self.opaque).to_bytes()

@@ -16,9 +16,10 @@ _KNOWN_KEYS: Final = frozenset({"collections", "scope", "uid", "sid", "purge_seq
 
 @dataclass(frozen=True, slots=True)
 class StreamFilter:
-    """What passes, and the purge seqno up to which the client knows of all deletions."""
+    """The purge seqno up to which the client knows of all deletions; does it name collections?"""
 
     purge_seqno: int = 0
+    names_collections: bool = False
 
 
 def parse_filter(value: bytes, *, collections: bool) -> StreamFilter | Status:
@@ -39,7 +40,7 @@ def parse_filter(value: bytes, *, collections: bool) -> StreamFilter | Status:
     purge = tree.get("purge_seqno", "0")
     if not isinstance(purge, str) or not purge.isdecimal() or int(purge) > U64_MAX:
         return Status.EINVAL
-    return StreamFilter(int(purge))
+    return StreamFilter(int(purge), bool({"collections", "scope"} & tree.keys()))
 
 
 def _check_names(tree: dict[str, object]) -> Status:

@@ -83,8 +83,10 @@ def _failures(case: dict[str, Any]) -> Iterator[str]:
 def _verdict(case: dict[str, Any]) -> Verdict:
     request, facts = request_of(case), facts_of(case)
     if not case.get("function_level", False):
-        return judge(request, facts)
-    seqno = rollback_seqno(request, facts)  # without the checks that come before it on the wire
+        return judge(request, facts, "server")
+    seqno = rollback_seqno(
+        request, facts, "server"
+    )  # without the checks that come before it on the wire
     return Verdict(Status.SUCCESS if seqno is None else Status.ROLLBACK, seqno)
 
 

@@ -1,0 +1,95 @@
+"""What happens to a cluster's vbuckets as a whole: failover, crash, changes of state, purging.
+
+Functions on the bucket, under its lock. Streams of a vbucket end before anything can be written to
+its new branch: a stream never goes on across a fork.
+"""
+
+from dcp.producer.bucket import Bucket
+from dcp.producer.failover import VbucketFacts
+from dcp.wire.vocabulary import EndReason, VbucketState
+
+
+def fail_over(bucket: Bucket, node: int) -> None:
+    """Take ``node`` out of the cluster and promote the replicas of its vbuckets.
+
+    The replica of a vbucket is on the next living node.
+
+    Raises:
+        ValueError: no such node, one that was failed over, or none is left to take its place.
+    """
+    _require_member(bucket, node)
+    count = bucket.map.node_count
+    living = [
+        other
+        for other in ((node + step) % count for step in range(1, count))
+        if bucket.map.is_member(other) and other not in bucket.dead_nodes
+    ]
+    if not living:
+        raise ValueError(f"failover of node {node}: found no other living node to take over")
+    owned = bucket.map.vbuckets_of(node)
+    bucket.map.fail_over(node, living[0])
+    for vbucket in owned:
+        if bucket.vbuckets[vbucket].state is VbucketState.ACTIVE:
+            bucket.vbuckets[vbucket].promote()
+        _end_streams(bucket, vbucket)
+
+
+def crash(bucket: Bucket, node: int, lost_seqnos: int | None = None) -> None:
+    """Restart ``node`` with what its disk has; ``lost_seqnos`` says how much that lacks.
+
+    Raises:
+        ValueError: no such node, one that was failed over, or fewer than 0 seqnos.
+    """
+    _require_member(bucket, node)
+    if lost_seqnos is not None and lost_seqnos < 0:
+        raise ValueError(
+            f"crash of node {node}: found {lost_seqnos} lost seqnos, expected 0 or more"
+        )
+    for vbucket in bucket.map.vbuckets_of(node):
+        if bucket.vbuckets[vbucket].state is VbucketState.ACTIVE:
+            bucket.vbuckets[vbucket].crash(lost_seqnos)
+        _end_streams(bucket, vbucket)
+
+
+def set_state(bucket: Bucket, vbucket: int, state: VbucketState) -> None:
+    """Change a vbucket's state on the node that holds it; its streams end.
+
+    Raises:
+        ValueError: not a state that a vbucket can be in.
+    """
+    if state is VbucketState.ALIVE:
+        raise ValueError(f"vbucket {vbucket}: found state {state.name}, expected one of its own")
+    if bucket.vbuckets[vbucket].state is not state:
+        bucket.vbuckets[vbucket].set_state(state)
+        _end_streams(bucket, vbucket)
+
+
+def purge_tombstones(bucket: Bucket, vbucket: int, up_to_seqno: int | None) -> int:
+    """Purge tombstones up to a seqno; return how many. Streams that stand below it end."""
+    history = bucket.vbuckets[vbucket].history
+    purged = history.purge(history.high_seqno if up_to_seqno is None else up_to_seqno)
+    if purged:
+        for connection in list(bucket.dcp_connections.values()):
+            connection.tombstones_purged(vbucket, history.purge_seqno)
+        bucket.changed(vbucket)
+    return purged
+
+
+def set_up(bucket: Bucket, vbucket: int, facts: VbucketFacts) -> None:
+    """Make an empty vbucket of which ``facts`` are true; its streams end."""
+    bucket.vbuckets[vbucket].set_up(facts)
+    _end_streams(bucket, vbucket)
+
+
+def _end_streams(bucket: Bucket, vbucket: int) -> None:
+    for connection in list(bucket.dcp_connections.values()):
+        connection.end_stream(vbucket, EndReason.STATE_CHANGED, announce=True)
+    bucket.changed(vbucket)
+
+
+def _require_member(bucket: Bucket, node: int) -> None:
+    count = bucket.map.node_count
+    if not 0 <= node < count:
+        raise ValueError(f"node {node}: found none of that number, expected 0 to {count - 1}")
+    if not bucket.map.is_member(node):
+        raise ValueError(f"node {node}: it was failed over and is no member of the cluster")
