@@ -19,7 +19,7 @@ from dcp.errors import (
     SourceError,
     StoppedError,
 )
-from dcp.lake.applied import AppliedVersion
+from dcp.lake.applied import AppliedVersion, replica_status
 from dcp.lake.apply import plan_apply, run_apply
 from dcp.lake.cadence import is_due, pending_of
 from dcp.lake.collections import replicas_of
@@ -27,7 +27,7 @@ from dcp.lake.connect import look_at_cluster
 from dcp.lake.observer import NEXT_ROUND, Observer
 from dcp.lake.plan import Idle, LeftOut, RoundPlan
 from dcp.lake.plan_text import left_out_lines
-from dcp.lake.planning import next_round, require_same_bucket
+from dcp.lake.planning import next_round, require_same_bucket, stale_vbuckets
 from dcp.lake.progress import round_progress
 from dcp.lake.receipt import Outcome
 from dcp.lake.receive import SourceAccess
@@ -62,6 +62,7 @@ class Driver:
         self._access = access
         self._observer = observer
         self._replicas: tuple[ReplicaTable, ...] = ()
+        self._newest: dict[str, AppliedVersion] = {}
         self._report = RunReport()
 
     def once(self, cluster: ClusterView, stop: threading.Event) -> RunReport:
@@ -148,7 +149,13 @@ class Driver:
         require_same_bucket(self.lake, cluster, self._settings.source.bucket)
         self._ensure_replicas(cluster)
         return next_round(
-            self.lake, self._replicas, cluster, self._settings, targets=targets, skip=skip
+            self.lake,
+            self._replicas,
+            cluster,
+            self._settings,
+            stale=stale_vbuckets(self._newest.values()),
+            targets=targets,
+            skip=skip,
         )
 
     def round(self, plan: RoundPlan) -> RoundReport:
@@ -179,6 +186,7 @@ class Driver:
             reached("apply.planned")
             version = run_apply(self.lake, plan, self.writer_id)
             made.append(version)
+            self._newest[replica.name] = version
             self._observer.applied(version)
         self._report.applied += made
         return made
@@ -188,6 +196,8 @@ class Driver:
         for replica in wanted:
             if replica not in self._replicas:
                 ensure_replica(self.lake, replica, horizon_hours=self._settings.lake.horizon_hours)
+                if (applied := replica_status(self.lake, replica).applied) is not None:
+                    self._newest[replica.name] = applied
         self._replicas = tuple(dict.fromkeys((*self._replicas, *wanted)))
 
 

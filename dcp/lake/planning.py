@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Final
 
 from dcp.client.probe import ClusterView
 from dcp.errors import LakeError
-from dcp.lake.applied import unindexed_applied
+from dcp.lake.applied import AppliedVersion, unindexed_applied
 from dcp.lake.changes import latest_round
-from dcp.lake.epoch_log import live_complete_seqnos
+from dcp.lake.epoch_log import forks_between, live_complete_seqnos
 from dcp.lake.plan import Idle, LakePosition, LeftOut, RoundPlan, plan_round
 from dcp.lake.restart import RollbackPolicy, Standstill, restart, rollback_target
 from dcp.lake.round_record import positions_at
@@ -28,6 +28,7 @@ def next_round(
     cluster: ClusterView,
     settings: Settings,
     *,
+    stale: Mapping[int, int] | None = None,
     targets: Mapping[int, int] | None = None,
     skip: Mapping[int, LeftOut] | None = None,
 ) -> RoundPlan | Idle:
@@ -38,6 +39,7 @@ def next_round(
         replicas: whose newest versions the round lists.
         cluster: what was asked of it just now; it is the lake's (`require_same_bucket`).
         settings: all of them.
+        stale: vbuckets that a replica holds as they were at that round (`stale_vbuckets`).
         targets: seqnos to reach instead of the high seqnos.
         skip: vbuckets not to stream now, with the reason to report.
 
@@ -45,7 +47,8 @@ def next_round(
     newest = latest_round(lake)
     states = positions_at(lake, newest)
     policy = RollbackPolicy(settings.policy.rollback)
-    restarts = _restarts(lake, states, newest, policy)
+    restarts = _ordered_restarts(lake, states, newest, policy)
+    restarts |= _stale_restarts(lake, states, newest, stale or {})
     position = LakePosition(lake.identity.lake_id, newest, states, restarts)
     slots = tasks_at_once(lake.spark)
     plan = plan_round(position, cluster, settings.round, slots, targets=targets, skip=skip)
@@ -54,7 +57,33 @@ def next_round(
     return plan
 
 
-def _restarts(
+def stale_vbuckets(versions: Iterable[AppliedVersion]) -> dict[int, int]:
+    """Return the vbuckets that some versions hold as they were at an older round, and that one."""
+    stale: dict[int, int] = {}
+    for vbucket, number in (each for version in versions for each in version.stale):
+        stale[vbucket] = min(number, stale.get(vbucket, number))
+    return stale
+
+
+def _stale_restarts(
+    lake: LakeTables, states: Mapping[int, VbucketState], newest: int, stale: Mapping[int, int]
+) -> dict[int, VbucketState | Standstill]:
+    """Return the stale vbuckets that must be streamed from their beginning, and are not yet.
+
+    A replica could not take them back, because neither an old version nor the log tells how.
+    """
+    if not stale:
+        return {}
+    forks = forks_between(lake, min(stale.values()), newest, stale.keys())
+    begun = {fork.vbucket for fork in forks if not fork.seqno and fork.round > stale[fork.vbucket]}
+    return {
+        vbucket: states[vbucket].beginning_epoch(0, 0)
+        for vbucket in stale
+        if vbucket in states and vbucket not in begun
+    }
+
+
+def _ordered_restarts(
     lake: LakeTables, states: Mapping[int, VbucketState], newest: int, policy: RollbackPolicy
 ) -> dict[int, VbucketState | Standstill]:
     """Return how the vbuckets that a rollback was ordered for begin their next epoch."""

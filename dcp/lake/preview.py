@@ -1,8 +1,14 @@
 """What the next round would do, without doing it: nothing is made and nothing is written."""
 
+from dcp.lake.applied import replica_status
 from dcp.lake.connect import look_at_cluster, source_access
 from dcp.lake.plan import Idle, LakePosition, RoundPlan, plan_round
-from dcp.lake.planning import next_round, require_same_bucket, tasks_at_once
+from dcp.lake.planning import (
+    next_round,
+    require_same_bucket,
+    stale_vbuckets,
+    tasks_at_once,
+)
 from dcp.lake.run import lake_location, session
 from dcp.lake.settings import Settings
 from dcp.lake.tables import find_lake, replicas_in
@@ -25,4 +31,7 @@ def preview(settings: Settings) -> RoundPlan | Idle:
         position = LakePosition(NEW_LAKE, 0)
         return plan_round(position, cluster, settings.round, tasks_at_once(spark))
     require_same_bucket(lake, cluster, settings.source.bucket)
-    return next_round(lake, replicas_in(lake), cluster, settings)
+    replicas = replicas_in(lake)
+    applied = (replica_status(lake, replica).applied for replica in replicas)
+    stale = stale_vbuckets(version for version in applied if version is not None)
+    return next_round(lake, replicas, cluster, settings, stale=stale)

@@ -95,7 +95,8 @@ class Stretch:
 
     ``restored`` says for each vbucket that goes back from which version; None is the empty table.
     ``replaced`` vbuckets hold afterwards what ``ranges`` give them and nothing else. ``stale`` ones
-    stay as they were at that round. All rows are in rounds ``first_round`` to ``to_round``;
+    stay as they were at that round; with ``begins_anew`` every vbucket is one or the other, and the
+    rows of the table do not matter. All rows are in rounds ``first_round`` to ``to_round``;
     ``log_from_round`` is what `dcp.lake.applied.AppliedVersion` means by it.
     """
 
@@ -106,6 +107,7 @@ class Stretch:
     restored: Mapping[int, int | None] = field(default_factory=dict)
     replaced: tuple[int, ...] = ()
     stale: Mapping[int, int] = field(default_factory=dict)
+    begins_anew: bool = False
 
     @property
     def vbuckets(self) -> tuple[int, ...]:
@@ -158,10 +160,9 @@ class _Decision:
         self._facts = facts
         self._held = held
         self._to_round = to_round
-        rounds = {to_round, held.round, *held.stale.values()}
-        self._states = dict(facts.states(rounds))
-        self._after = self._states[to_round]
-        self._forks = self._read_forks()
+        self._states: dict[int, Mapping[int, VbucketState]] = {}
+        self._forks: list[Fork] = []
+        self._begins_anew = self._learn_where_from()
         self._ranges: list[RowRange] = []
         self._first_rounds: list[int] = []
         self._restored: dict[int, int | None] = {}
@@ -174,7 +175,9 @@ class _Decision:
             old = self._standing(vbucket, self._held)
             forks = self._forks_after(vbucket, old)
             _require_consistent(old.state, new, forks)
-            if old.is_live(new, forks):
+            if self._begins_anew:
+                self._replace_when_whole(old, new, forks)
+            elif old.is_live(new, forks):
                 self._publish(old, old, new, forks)
             elif min(fork.seqno for fork in forks) == 0:
                 self._replace_when_whole(old, new, forks)
@@ -189,6 +192,7 @@ class _Decision:
             restored=self._restored,
             replaced=tuple(self._replaced),
             stale=self._stale,
+            begins_anew=self._begins_anew,
         )
 
     # --- each way
@@ -270,6 +274,36 @@ class _Decision:
         forks = (fork for fork in self._forks if fork.vbucket == vbucket)
         return [fork for fork in forks if standing.round < fork.round <= self._to_round]
 
+    def _learn_where_from(self) -> bool:
+        """Learn the states at both ends and the forks between; return if all begins anew.
+
+        Then the states that the replica holds do not matter: they may be lost with a damaged log.
+
+        Raises:
+            LakeError: they are lost, and matter.
+
+        """
+        held_rounds = {self._held.round, *self._held.stale.values()}
+        lost: LakeError | None = None
+        try:
+            self._states |= self._facts.states({self._to_round, *held_rounds})
+        except LakeError as error:
+            lost = error
+            self._states |= {number: {} for number in held_rounds}
+            self._states |= self._facts.states({self._to_round})
+        self._forks = self._read_forks()
+        begins_anew = all(
+            any(fork.seqno == 0 for fork in self._forks_after(v, self._standing(v, self._held)))
+            for v in self._after
+        )
+        if lost is not None and not begins_anew:
+            raise lost
+        return begins_anew
+
+    @property
+    def _after(self) -> Mapping[int, VbucketState]:
+        return self._states[self._to_round]
+
     def _read_forks(self) -> list[Fork]:
         moved: dict[int, int] = {}
         for vbucket, new in self._after.items():
@@ -333,8 +367,10 @@ def oldest_pending_round(states: Iterable[VbucketState], otherwise: int) -> int:
 
 def _require_consistent(old: VbucketState, new: VbucketState, forks: Sequence[Fork]) -> None:
     """Raise LakeError where the log lacks a fork, or went back without one."""
-    begun = {fork.epoch for fork in forks}
-    expected = set(range(old.epoch + 1, new.epoch + 1))
+    # What was before a fork at 0 does not matter, nor whether the log still tells it.
+    anew = max((fork.epoch for fork in forks if fork.seqno == 0), default=0)
+    begun = {fork.epoch for fork in forks if fork.epoch >= anew}
+    expected = set(range(max(anew, old.epoch + 1), new.epoch + 1))
     wayout = f"dcplake resync --vbuckets {new.vbucket} streams it again from the beginning"
     if begun != expected or new.epoch < old.epoch:
         raise LakeError(

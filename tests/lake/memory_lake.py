@@ -148,9 +148,9 @@ class MemoryLake:
                     newest[place] = row
         touched |= {place for place in merged if place[0] in stretch.replaced}
         for place in touched:
-            row = newest.get(place) or self._old_row(stretch, place)
-            if row is not None and row["kind"] == "mutation":
-                merged[place] = row
+            found = newest.get(place) or self._old_row(stretch, place)
+            if found is not None and found["kind"] == "mutation":
+                merged[place] = found
             else:
                 merged.pop(place, None)
         return merged

@@ -9,6 +9,7 @@ import pytest
 
 from dcp.lake.applied import replica_status, unindexed_applied
 from dcp.lake.apply import plan_apply, run_apply
+from dcp.lake.apply_plan import Keys
 from dcp.lake.tables import DOCS, ReplicaTable, ensure_replica
 from dcp.lake.views import register_views
 from tests.lake.conftest import NewLake
@@ -166,7 +167,7 @@ def test_a_collection_without_rows_is_not_searched_from_the_beginning_for_ever(
         model.write_snapshot(vb, 3)
         model.commit(model.next_round(model.read(vb, 3, number)))
     plan = plan_apply(lake, empty, 3)
-    assert plan is not None and plan.winners == ()
+    assert plan is not None and plan.keys == Keys()
     made = run_apply(lake, plan, "w")
     assert (made.to_round, made.inserted) == (3, 0)
     assert plan_apply(lake, empty, 3) is None

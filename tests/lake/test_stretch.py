@@ -116,8 +116,8 @@ def test_roles(
     forks: list[tuple[int, int]],
     expected: list[tuple[int, int, int, Role]],
 ) -> None:
-    states = [state_at(seqno, vbucket=4, epoch=epoch) for epoch, seqno in (base, old, new)]
-    found = row_ranges(*states, [Fork(4, epoch, seqno, 1) for epoch, seqno in forks])
+    at, held, to = (state_at(seqno, vbucket=4, epoch=epoch) for epoch, seqno in (base, old, new))
+    found = row_ranges(at, held, to, [Fork(4, epoch, seqno, 1) for epoch, seqno in forks])
     assert found == [RowRange(4, *each) for each in expected]
 
 

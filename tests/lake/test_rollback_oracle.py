@@ -1,0 +1,87 @@
+"""P2: after every commit each vbucket equals the producer's own record of that branch there.
+
+Tables in memory, planned by the product's own code, streams from a real producer over sockets.
+"""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from dcp.lake.stretch import HeldVersion
+from tests.lake.memory_lake import RoundsInMemory
+from tests.lake.receiving import settings_for
+from tests.lake.rollback_history import Documents, History
+from tests.seeds import seeds
+
+QUICK = {"quiet_seconds": 0.05, "node_deadline_seconds": 2.0}
+STEPS = 25
+
+
+class MemoryReplica:
+    """A replica in memory, at the other end of real streams."""
+
+    def __init__(self, history: History, folder: Path) -> None:
+        self.history = history
+        self.rounds = RoundsInMemory(
+            settings_for(
+                history.cluster,
+                folder,
+                round=QUICK,
+                source={"connect_timeout_seconds": 1.0, "bootstrap_timeout_seconds": 2.0},
+                flow_control={"batch_seconds": 0.01},
+            )
+        )
+        self.lake = self.rounds.lake
+
+    def newest_round(self) -> int:
+        return self.lake.round
+
+    def run_round(self) -> None:
+        self.rounds.with_budget(self.history.random.choice((300, 10**6, 10**6)))
+        self.rounds.run()
+
+    def receive_only(self) -> None:
+        if (plan := self.rounds.plan()) is not None:
+            self.rounds.received(plan)
+
+    def run_round_twice(self) -> None:
+        if (plan := self.rounds.plan()) is not None:
+            self.rounds.received(plan)
+            self.rounds.run(plan)
+
+    def apply(self, choice: random.Random) -> None:
+        to_round = choice.randint(max(0, self.lake.round - 1), self.lake.round)
+        if self.lake.apply(to_round) is not None:
+            self.require_exact()
+
+    def require_exact(self) -> None:
+        """Compare the newest version; what is stale must be as the version before had it."""
+        version = self.lake.versions[-1]
+        for vbucket in range(self.history.settings.vbuckets):
+            found: Documents = {
+                row["key"].encode(): (int(row["seqno"]), int(row["cas"]), row["value"])
+                for (place, _), row in version.rows.items()
+                if place == vbucket
+            }
+            assert found == self._expected(version.held, vbucket), (
+                f"vbucket {vbucket} of {version.held} differs; steps: {self.history.steps}"
+            )
+
+    def _expected(self, held: HeldVersion, vbucket: int) -> Documents:
+        state = self.lake.states_at[held.round_of(vbucket)].get(vbucket)
+        return {} if state is None else self.history.documents(state)
+
+
+@pytest.mark.parametrize("seed", seeds(300))
+def test_every_commit_is_exact(seed: int, tmp_path: Path) -> None:
+    history = History(seed)
+    with history.cluster:
+        replica = MemoryReplica(history, tmp_path)
+        for _ in range(STEPS):
+            history.step(replica)
+        history.quiesce(replica)
+        replica.lake.apply(replica.lake.round)
+        replica.require_exact()
+        history.require_at_the_end(replica.lake.states)
+        assert not replica.lake.versions[-1].held.stale
