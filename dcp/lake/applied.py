@@ -4,9 +4,8 @@ The history is the truth. Its index are the ``applied`` rows of ``changes``, whi
 an apply writes; a reader of the index may find it behind the truth, never ahead of it.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
 
 import pyarrow as pa
 
@@ -15,7 +14,7 @@ from dcp.lake.lineage import Lineage
 from dcp.lake.plan_text import number_ranges
 from dcp.lake.schema import CHANGES
 from dcp.lake.sql import string_list
-from dcp.lake.stretch import HeldVersion
+from dcp.lake.stretch import HeldVersion, Undo
 from dcp.lake.tables import LakeTables, ReplicaTable
 
 
@@ -25,8 +24,8 @@ class AppliedVersion:
 
     What it lacks of a later round is in the log from ``log_from_round`` on: that is ``to_round``,
     or the oldest round with a row that still waited for its snapshot's end then. ``stale`` are
-    (vbucket, round) of those that it holds as they were at an older round, ``restored`` are
-    (vbucket, version) of those that it took back to an older version (0: to the empty table).
+    (vbucket, round) of those that it holds as they were at an older round, ``undone`` are those
+    that it took back.
     """
 
     table: str
@@ -35,7 +34,7 @@ class AppliedVersion:
     to_round: int
     log_from_round: int
     stale: tuple[tuple[int, int], ...] = ()
-    restored: tuple[tuple[int, int], ...] = ()
+    undone: tuple[Undo, ...] = ()
     inserted: int = field(default=0, compare=False)
     updated: int = field(default=0, compare=False)
     deleted: int = field(default=0, compare=False)
@@ -46,8 +45,8 @@ class AppliedVersion:
             f"{self.table} version {self.version}: round {self.from_round} -> {self.to_round}, "
             f"{self.inserted} inserted, {self.updated} updated, {self.deleted} deleted"
         )
-        if self.restored:
-            told += f"; rolled back: vbuckets {number_ranges(vb for vb, _ in self.restored)}"
+        if self.undone:
+            told += f"; rolled back: vbuckets {number_ranges(each.vbucket for each in self.undone)}"
         if self.stale:
             told += f"; stale: vbuckets {number_ranges(vb for vb, _ in self.stale)}"
         return told
@@ -128,15 +127,10 @@ def applied_of(table: str, commit: Commit) -> AppliedVersion:
         int(ours["from"]),
         int(ours["to"]),
         int(ours["log_from"]),
-        _pairs(ours.get("stale", {})),
-        _pairs(ours.get("restored", {})),
+        tuple(sorted((int(vb), int(number)) for vb, number in ours.get("stale", {}).items())),
+        tuple(Undo(*(int(value) for value in each)) for each in ours.get("undone", ())),
         *counts,
     )
-
-
-def _pairs(found: Mapping[str, Any]) -> tuple[tuple[int, int], ...]:
-    """Return what a commit says by vbucket (JSON has no integer keys), in order."""
-    return tuple(sorted((int(vbucket), int(value)) for vbucket, value in found.items()))
 
 
 def unindexed_applied(
@@ -194,7 +188,12 @@ def indexed_applied(
             row["to_round"],
             row["log_from_round"],
             tuple(sorted((each["vbucket"], each["round"]) for each in row["stale"] or ())),
-            tuple(sorted((each["vbucket"], each["version"]) for each in row["restored"] or ())),
+            tuple(
+                sorted(
+                    Undo(each["vbucket"], each["version"], int(each["fork_seqno"]))
+                    for each in row["undone"] or ()
+                )
+            ),
         )
         for row in rows
     ]
@@ -213,7 +212,7 @@ def applied_to_batch(applied: Iterable[AppliedVersion], round_number: int) -> pa
                 "to_round": each.to_round,
                 "log_from_round": each.log_from_round,
                 "stale": [{"vbucket": vb, "round": number} for vb, number in each.stale],
-                "restored": [{"vbucket": vb, "version": version} for vb, version in each.restored],
+                "undone": [asdict(undo) for undo in each.undone],
             },
         }
         for each in applied

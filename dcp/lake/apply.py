@@ -163,8 +163,10 @@ def _commit_metadata(lake: LakeTables, plan: ApplyPlan, base_version: int) -> di
     }
     if plan.stretch.stale:
         metadata["stale"] = plan.stretch.stale
-    if plan.stretch.restored:
-        metadata["restored"] = {vb: v or 0 for vb, v in plan.stretch.restored.items()}
+    if plan.stretch.undone:
+        metadata["undone"] = [
+            (each.vbucket, each.version, each.fork_seqno) for each in plan.stretch.undone
+        ]
     return metadata
 
 

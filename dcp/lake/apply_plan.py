@@ -104,7 +104,7 @@ class ApplyPlan:
     def _rollback_text(self) -> str:
         stretch, parts = self.stretch, []
         if stretch.restored:
-            oldest = min((version or 0) for version in stretch.restored.values())
+            oldest = min(stretch.restored.values())
             parts.append(
                 f"vbuckets {number_ranges(stretch.restored)} go back (oldest version {oldest})"
             )

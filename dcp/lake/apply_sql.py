@@ -6,7 +6,7 @@ from typing import Final
 from dcp.lake.apply_plan import ApplyPlan, Keys
 from dcp.lake.schema import ITEM_KINDS, REPLICA
 from dcp.lake.sql import integer_list, quoted, string, string_list, u64
-from dcp.lake.stretch import Role, RowRange, Stretch
+from dcp.lake.stretch import EMPTY_TABLE, Role, RowRange, Stretch
 
 ITEM_KINDS_SQL: Final = string_list(ITEM_KINDS)
 
@@ -23,7 +23,7 @@ def touched_sql(changes_sql: str, collection_id: int, stretch: Stretch) -> str:
 
     ``newest`` is its newest live row above the base, NULL where it has none.
     """
-    if stretch.only_publishes:
+    if not stretch.undone:
         newest, touched = "max(struct(c.seqno, c.epoch, c.round))", ""
     else:
         newest = (
@@ -159,8 +159,8 @@ def _lost_part(table_sql: str, plan: ApplyPlan, lost: str, named: str, vbuckets:
     """Return the keys without a live row, each with its row in the base version, or deleted."""
     by_version: dict[int, list[int]] = {}
     for vbucket in vbuckets:
-        version = plan.stretch.restored.get(vbucket)
-        if version is not None:
+        version = plan.stretch.restored[vbucket]
+        if version != EMPTY_TABLE:
             by_version.setdefault(version, []).append(vbucket)
     olds = [
         f"SELECT {', '.join(_NAMES)} FROM {table_sql} VERSION AS OF {version} "

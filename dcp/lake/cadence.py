@@ -59,7 +59,7 @@ def pending_of(lake: LakeTables, replica: ReplicaTable, now: datetime | None = N
     stretch = stretch_to_publish(lake, replica, status, to_round)
     if stretch is None:
         return Pending(0, 0, 0.0)
-    if not stretch.only_publishes or stretch.stale != status.held.stale:
+    if stretch.undone or stretch.stale != status.held.stale:
         return Pending(0, 0, 0.0, takes_back=True)
     published = rows_sql(lake.changes_sql, replica.collection_id, stretch, stretch.ranges)
     row = lake.spark.sql(f"SELECT count(*) AS rows, min(c.round) AS first {published}").collect()[0]

@@ -60,7 +60,7 @@ POSITION: Final = pa.struct(
 
 STALE: Final = pa.struct([("vbucket", pa.int32()), ("round", pa.int64())])
 
-RESTORED: Final = pa.struct([("vbucket", pa.int32()), ("version", pa.int64())])
+UNDONE: Final = pa.struct([("vbucket", pa.int32()), ("version", pa.int64()), ("fork_seqno", U64)])
 
 APPLIED: Final = pa.struct(
     [
@@ -70,7 +70,7 @@ APPLIED: Final = pa.struct(
         ("to_round", pa.int64()),
         ("log_from_round", pa.int64()),  # what this version lacks is in the log from here on
         ("stale", pa.list_(STALE)),  # vbuckets that it holds as they were at an older round
-        ("restored", pa.list_(RESTORED)),  # vbuckets that it took back to an older version
+        ("undone", pa.list_(UNDONE)),  # vbuckets that it took back (see `dcp.lake.stretch.Undo`)
     ]
 )
 
@@ -124,6 +124,33 @@ REPLICA: Final = pa.schema(
     ]
 )
 """One row per living document; ``modified_at`` is the time in the CAS (its upper 48 bits, ns)."""
+
+DOCUMENT_STATE: Final = pa.struct(
+    [
+        ("seqno", U64),
+        ("vb_uuid", U64),
+        ("epoch", pa.int32()),
+        ("cas", U64),
+        ("value", pa.binary()),
+    ]
+)
+
+AUDIT: Final = pa.schema(
+    [
+        ("table", pa.string()),
+        ("version", pa.int64()),  # the apply that undid it
+        ("restored_version", pa.int64()),  # of the table; 0 is the empty one, -1: replaced whole
+        ("round", pa.int64()),
+        ("time", pa.timestamp("us", tz="UTC")),
+        ("vbucket", pa.int32()),
+        ("fork_seqno", U64),  # what was above it is undone
+        ("key", pa.string()),
+        ("key_bytes", pa.binary()),
+        ("before", DOCUMENT_STATE),  # null: the key was deleted on the dead branch
+        ("after", DOCUMENT_STATE),  # null: the key is not on the live history
+    ]
+)
+"""The table ``undone``: one row for each key that a rollback took back, in each replica."""
 
 ITEM_KINDS: Final = ("mutation", "deletion", "expiration")
 

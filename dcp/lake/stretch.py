@@ -25,6 +25,8 @@ from dcp.errors import LakeError
 from dcp.lake.epochs import Fork, is_live, live_up_to
 from dcp.lake.vbucket_state import VbucketState
 
+REPLACED: Final = -1
+EMPTY_TABLE: Final = 0
 _VERSIONS_AT_ONCE: Final = 16
 _UNREADABLE_MOST: Final = 3
 """After so many versions that cannot be read the others are not tried: they are older."""
@@ -52,6 +54,24 @@ class RowRange:
     role: Role = Role.FRESH
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class Undo:
+    """How a vbucket was taken back: what was above ``fork_seqno`` is undone.
+
+    ``version`` is the one that its lost rows come from; 0 is the empty table, -1 says that the
+    vbucket was replaced as a whole.
+    """
+
+    vbucket: int
+    version: int
+    fork_seqno: int
+
+    @property
+    def is_replacement(self) -> bool:
+        """Whether the whole vbucket was replaced."""
+        return self.version == REPLACED
+
+
 @dataclass(frozen=True, slots=True)
 class HeldVersion:
     """A version of a replica: it holds ``round``; of the vbuckets in ``stale``, older rounds."""
@@ -65,7 +85,7 @@ class HeldVersion:
         return self.stale.get(vbucket, self.round)
 
 
-_BEGINNING: Final = HeldVersion(-1, 0)
+_BEGINNING: Final = HeldVersion(EMPTY_TABLE, 0)
 """The table as it was made, without rows."""
 
 
@@ -93,10 +113,9 @@ class ReplicaFacts(Protocol):
 class Stretch:
     """The rows that an apply takes from the log, and what it does beside.
 
-    ``restored`` says for each vbucket that goes back from which version; None is the empty table.
-    ``replaced`` vbuckets hold afterwards what ``ranges`` give them and nothing else. ``stale`` ones
-    stay as they were at that round; with ``begins_anew`` every vbucket is one or the other, and the
-    rows of the table do not matter. All rows are in rounds ``first_round`` to ``to_round``;
+    ``undone`` vbuckets go back; those of them that are replaced hold afterwards what ``ranges``
+    give them and nothing else. ``stale`` ones stay as they were at that round. With ``begins_anew``
+    every vbucket is replaced or stale, and the rows of the table do not matter. All rows are in rounds ``first_round`` to ``to_round``;
     ``log_from_round`` is what `dcp.lake.applied.AppliedVersion` means by it.
     """
 
@@ -104,8 +123,7 @@ class Stretch:
     first_round: int
     to_round: int
     log_from_round: int
-    restored: Mapping[int, int | None] = field(default_factory=dict)
-    replaced: tuple[int, ...] = ()
+    undone: tuple[Undo, ...] = ()
     stale: Mapping[int, int] = field(default_factory=dict)
     begins_anew: bool = False
 
@@ -115,14 +133,19 @@ class Stretch:
         return tuple(sorted({*(each.vbucket for each in self.ranges), *self.replaced}))
 
     @property
-    def only_publishes(self) -> bool:
-        """Whether nothing that was published is taken back."""
-        return not self.restored and not self.replaced
+    def replaced(self) -> tuple[int, ...]:
+        """The vbuckets that are replaced as a whole, in order."""
+        return tuple(each.vbucket for each in self.undone if each.is_replacement)
+
+    @property
+    def restored(self) -> Mapping[int, int]:
+        """From which version the other vbuckets that go back get their lost rows."""
+        return {each.vbucket: each.version for each in self.undone if not each.is_replacement}
 
     @property
     def has_work(self) -> bool:
         """Whether it can change a row."""
-        return bool(self.ranges or self.replaced)
+        return bool(self.ranges or self.undone)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +154,7 @@ class _Standing:
 
     round: int
     state: VbucketState
-    version: int | None = None
+    version: int = EMPTY_TABLE
 
     @property
     def first_round(self) -> int:
@@ -165,8 +188,7 @@ class _Decision:
         self._begins_anew = self._learn_where_from()
         self._ranges: list[RowRange] = []
         self._first_rounds: list[int] = []
-        self._restored: dict[int, int | None] = {}
-        self._replaced: list[int] = []
+        self._undone: list[Undo] = []
         self._stale: dict[int, int] = {}
 
     def stretch(self) -> Stretch:
@@ -189,8 +211,7 @@ class _Decision:
             first_round=min(self._first_rounds, default=self._to_round),
             to_round=self._to_round,
             log_from_round=oldest_pending_round(self._after.values(), self._to_round),
-            restored=self._restored,
-            replaced=tuple(self._replaced),
+            undone=tuple(sorted(self._undone)),
             stale=self._stale,
             begins_anew=self._begins_anew,
         )
@@ -211,14 +232,16 @@ class _Decision:
             self._ranges += ranges
             self._first_rounds.append(base.first_round)
             if base is not old:
-                self._restored[new.vbucket] = base.version
+                lost = self._forks_after(new.vbucket, old)
+                fork_seqno = min(fork.seqno for fork in lost)
+                self._undone.append(Undo(new.vbucket, base.version, fork_seqno))
 
     def _replace_when_whole(self, old: _Standing, new: VbucketState, forks: Sequence[Fork]) -> None:
         if not new.is_whole:
             self._stale[new.vbucket] = old.round
             return
         beginning = max((fork for fork in forks if fork.seqno == 0), key=lambda fork: fork.epoch)
-        self._replaced.append(new.vbucket)
+        self._undone.append(Undo(new.vbucket, REPLACED, 0))
         self._first_rounds.append(beginning.round)
         start = VbucketState(new.vbucket, beginning.epoch, VbucketState.beginning(0).position)
         self._ranges += row_ranges(start, start, new, forks)
@@ -227,7 +250,7 @@ class _Decision:
         bases = self._bases(undo)
         if baseless := sorted(undo.keys() - bases.keys()):
             self._learn([_BEGINNING], baseless)
-            bases |= {v: _Standing(0, VbucketState.beginning(v)) for v in baseless}
+            bases |= {v: self._standing(v, _BEGINNING) for v in baseless}
         for vbucket, old in undo.items():
             forks = self._forks_after(vbucket, bases[vbucket])
             self._publish(bases[vbucket], old, self._after[vbucket], forks)

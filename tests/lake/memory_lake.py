@@ -5,7 +5,7 @@ read: an apply is a few loops over rows.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -18,7 +18,7 @@ from dcp.lake.receive import SourceAccess, TaskReceiver
 from dcp.lake.restart import RollbackPolicy, Standstill, restart
 from dcp.lake.schema import CHANGES
 from dcp.lake.settings import Settings
-from dcp.lake.stretch import HeldVersion, Role, Stretch, stretch_between
+from dcp.lake.stretch import EMPTY_TABLE, HeldVersion, Role, Stretch, Undo, stretch_between
 from dcp.lake.vbucket_state import VbucketState, states_from_rows
 
 Row = dict[str, Any]
@@ -34,7 +34,7 @@ class Version:
 
     held: HeldVersion
     rows: Mapping[Place, Row]
-    restored: Mapping[int, int | None] = field(default_factory=dict)
+    undone: tuple[Undo, ...] = ()
 
 
 class MemoryLake:
@@ -122,7 +122,7 @@ class MemoryLake:
         if rows == newest.rows and stretch.stale == newest.held.stale and not is_moved_on:
             return None
         held = HeldVersion(newest.held.version + 1, to_round, dict(stretch.stale))
-        self.versions.append(Version(held, rows, dict(stretch.restored)))
+        self.versions.append(Version(held, rows, stretch.undone))
         return self.versions[-1]
 
     def _merged(self, stretch: Stretch) -> dict[Place, Row]:
@@ -157,7 +157,7 @@ class MemoryLake:
 
     def _old_row(self, stretch: Stretch, place: Place) -> Row | None:
         version = stretch.restored.get(place[0])
-        if version is None:
+        if version in (None, EMPTY_TABLE):
             return None
         assert version not in self.unreadable
         return self.versions[version].rows.get(place)

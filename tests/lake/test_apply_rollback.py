@@ -5,7 +5,7 @@ import random
 import pyarrow as pa
 import pytest
 
-from dcp.lake.applied import applied_of, unindexed_applied
+from dcp.lake.applied import applied_of, applied_to_batch, unindexed_applied
 from dcp.lake.apply import plan_apply, run_apply
 from dcp.lake.changes import append_round
 from dcp.lake.history import WHOLE, history
@@ -30,8 +30,6 @@ def commit_round(lake: LakeTables, log: ForkingLog, *, fork_chance: float, index
     number = log.lake.round
     rows = [row for row in log.lake.rows if row["round"] == number]
     listed = unindexed_applied(lake, [DOCS]) if index else ()
-    from dcp.lake.applied import applied_to_batch
-
     table = pa.Table.from_batches(
         [pa.RecordBatch.from_pylist(rows, schema=CHANGES), applied_to_batch(listed, number)]
     )
@@ -85,4 +83,4 @@ def test_every_version_and_docs_live_are_exact_over_forks(new_lake: NewLake, see
     for each, version in zip(applied, log.lake.versions[1:], strict=True):
         table = table_at(lake.location.path(DOCS.name), each.version)
         assert found_in(table) == {p: r["cas"] for p, r in version.rows.items()}, str(each)
-    assert any(each.restored for each in applied), "this seed undid nothing"
+    assert any(each.undone for each in applied), "this seed undid nothing"
