@@ -1,11 +1,13 @@
 """Which version of a replica table holds which rounds: from its history, and as rows of the log.
 
-The history is the truth. Its index are the ``applied`` rows of ``changes``, which the round after
+The history is the truth; where Delta's log cleanup took an apply, a heartbeat after it repeats what
+that said. Its index are the ``applied`` rows of ``changes``, which the round after
 an apply writes; a reader of the index may find it behind the truth, never ahead of it.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
 
@@ -65,9 +67,12 @@ class ReplicaStatus:
         return self.lineage.newest
 
 
-def replica_status(lake: LakeTables, replica: ReplicaTable) -> ReplicaStatus:
-    """Return where a replica table stands, by its history; by the index where that is cleaned."""
-    lineage = settled_lineage(lake, replica.name)
+def replica_status(lake: LakeTables, replica: ReplicaTable, window: int = WINDOW) -> ReplicaStatus:
+    """Return where a replica table stands, by its history; by the index where that is cleaned.
+
+    ``window`` is how many commits the lineage has at least, where there are as many.
+    """
+    lineage = settled_lineage(lake, replica.name, window)
     since = lineage.since()
     if (commit := lineage.applied()) is not None:
         return ReplicaStatus(
@@ -76,6 +81,9 @@ def replica_status(lake: LakeTables, replica: ReplicaTable) -> ReplicaStatus:
     origin = lineage.origin(lineage.newest)
     if origin < 0 or lineage.is_whole:
         return ReplicaStatus(None, -1 if since is None else since, lineage)
+    if (told := lineage.told(lineage.newest)) is not None:
+        since = int(told["since"]) if since is None else since
+        return ReplicaStatus(told_applied(replica.name, told), since, lineage)
     # A table that was dropped and made again may have older rows with higher versions there.
     indexed = [each for each in indexed_applied(lake, [replica.name], 0) if each.version <= origin]
     applied = indexed[-1] if indexed else None
@@ -84,9 +92,9 @@ def replica_status(lake: LakeTables, replica: ReplicaTable) -> ReplicaStatus:
     return ReplicaStatus(applied, since, lineage)
 
 
-def settled_lineage(lake: LakeTables, table: str) -> Lineage:
+def settled_lineage(lake: LakeTables, table: str, window: int = WINDOW) -> Lineage:
     """Return a table's lineage, from as much of its history as its newest version needs."""
-    lineage = Lineage(tuple(history(lake.spark, lake.table_sql(table))))
+    lineage = Lineage(tuple(history(lake.spark, lake.table_sql(table), window)))
     if lineage.is_settled:
         return lineage
     return Lineage(tuple(history(lake.spark, lake.table_sql(table), WHOLE)))
@@ -102,6 +110,22 @@ def applied_of(table: str, commit: Commit) -> AppliedVersion:
     return AppliedVersion(
         table, commit.version, int(ours["from"]), int(ours["to"]), int(ours["log_from"]), *counts
     )
+
+
+def heartbeat_content(status: ReplicaStatus) -> dict[str, Any]:
+    """Return what a heartbeat says of the table's rows: the apply they are of, and its fence."""
+    applied = status.applied
+    told: dict[str, Any] = {"since": status.since_version}
+    if applied is not None:
+        told |= {name: getattr(applied, name) for name in APPLIED.names if name != "table"}
+    return told
+
+
+def told_applied(table: str, told: Mapping[str, Any]) -> AppliedVersion | None:
+    """Return the apply that a heartbeat repeats; None where there was none yet."""
+    if "to_round" not in told:
+        return None
+    return AppliedVersion(table, *(int(told[name]) for name in APPLIED.names if name != "table"))
 
 
 def unindexed_applied(
@@ -137,6 +161,9 @@ def _recent(lake: LakeTables, table: str) -> list[AppliedVersion]:
                 found.append(AppliedVersion(table, commit.version, at, at, log_from))
             elif lineage.is_whole:
                 found.append(AppliedVersion(table, commit.version, 0, 0, 0))
+    if not found and (told := lineage.told(lineage.newest)) is not None:
+        applied = told_applied(table, told)  # its commit is gone from the history
+        found += [applied] if applied else []
     return found
 
 

@@ -24,6 +24,8 @@ from dcp.lake.apply import plan_apply, run_apply
 from dcp.lake.cadence import is_due, pending_of
 from dcp.lake.collections import replicas_of
 from dcp.lake.connect import look_at_cluster
+from dcp.lake.horizon import Horizon
+from dcp.lake.horizon_guard import HorizonGuard
 from dcp.lake.observer import NEXT_ROUND, Observer
 from dcp.lake.plan import Idle, LeftOut, RoundPlan
 from dcp.lake.plan_text import left_out_lines
@@ -63,6 +65,7 @@ class Driver:
         self._observer = observer
         self._replicas: tuple[ReplicaTable, ...] = ()
         self._report = RunReport()
+        self._guard = HorizonGuard(lake, Horizon.of_hours(settings.lake.horizon_hours))
 
     def once(self, cluster: ClusterView, stop: threading.Event) -> RunReport:
         """Run rounds until the seqnos of ``cluster`` are complete, then apply.
@@ -146,11 +149,13 @@ class Driver:
         """Return what the next round does, from what is durable and what the cluster holds.
 
         Raises:
-            LakeError: the cluster's bucket is not the one that the lake holds.
+            LakeError: the cluster's bucket is not the one that the lake holds, or somebody changed
+                the log behind our back.
 
         """
         require_same_bucket(self.lake, cluster, self._settings.source.bucket)
         self._ensure_replicas(cluster)
+        self._guard.look(self._replicas)
         return next_round(
             self.lake, self._replicas, cluster, self._settings, targets=targets, skip=skip
         )
