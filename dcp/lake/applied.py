@@ -1,11 +1,13 @@
 """Which version of a replica table holds which rounds: from its history, and as rows of the log.
 
-The history is the truth. Its index are the ``applied`` rows of ``changes``, which the round after
+The history is the truth; where Delta's log cleanup took an apply, a heartbeat after it repeats what
+that said. Its index are the ``applied`` rows of ``changes``, which the round after
 an apply writes; a reader of the index may find it behind the truth, never ahead of it.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import pyarrow as pa
 
@@ -14,7 +16,7 @@ from dcp.lake.lineage import Lineage
 from dcp.lake.plan_text import number_ranges
 from dcp.lake.schema import CHANGES
 from dcp.lake.sql import string_list
-from dcp.lake.stretch import HeldVersion, Undo
+from dcp.lake.stretch import HeldVersion, Stretch, Undo
 from dcp.lake.tables import LakeTables, ReplicaTable
 
 
@@ -87,9 +89,12 @@ class ReplicaStatus:
         return self.lineage.newest
 
 
-def replica_status(lake: LakeTables, replica: ReplicaTable) -> ReplicaStatus:
-    """Return where a replica table stands, by its history; by the index where that is cleaned."""
-    lineage = settled_lineage(lake, replica.name)
+def replica_status(lake: LakeTables, replica: ReplicaTable, window: int = WINDOW) -> ReplicaStatus:
+    """Return where a replica table stands, by its history; by the index where that is cleaned.
+
+    ``window`` is how many commits the lineage has at least, where there are as many.
+    """
+    lineage = settled_lineage(lake, replica.name, window)
     since = lineage.since()
     if (commit := lineage.applied()) is not None:
         return ReplicaStatus(
@@ -98,6 +103,9 @@ def replica_status(lake: LakeTables, replica: ReplicaTable) -> ReplicaStatus:
     origin = lineage.origin(lineage.newest)
     if origin < 0 or lineage.is_whole:
         return ReplicaStatus(None, -1 if since is None else since, lineage)
+    if (told := lineage.told(lineage.newest)) is not None:
+        since = int(told["since"]) if since is None else since
+        return ReplicaStatus(told_applied(replica.name, told), since, lineage)
     # A table that was dropped and made again may have older rows with higher versions there.
     indexed = [each for each in indexed_applied(lake, [replica.name], 0) if each.version <= origin]
     applied = indexed[-1] if indexed else None
@@ -106,9 +114,9 @@ def replica_status(lake: LakeTables, replica: ReplicaTable) -> ReplicaStatus:
     return ReplicaStatus(applied, since, lineage)
 
 
-def settled_lineage(lake: LakeTables, table: str) -> Lineage:
+def settled_lineage(lake: LakeTables, table: str, window: int = WINDOW) -> Lineage:
     """Return a table's lineage, from as much of its history as its newest version needs."""
-    lineage = Lineage(tuple(history(lake.spark, lake.table_sql(table))))
+    lineage = Lineage(tuple(history(lake.spark, lake.table_sql(table), window)))
     if lineage.is_settled:
         return lineage
     return Lineage(tuple(history(lake.spark, lake.table_sql(table), WHOLE)))
@@ -120,15 +128,61 @@ def applied_of(table: str, commit: Commit) -> AppliedVersion:
         int(commit.metrics.get(name, "0") or 0)
         for name in ("numTargetRowsInserted", "numTargetRowsUpdated", "numTargetRowsDeleted")
     ]
-    ours = commit.ours
+    return _applied_from(table, commit.version, commit.ours, *counts)
+
+
+def commit_content(from_round: int, stretch: Stretch) -> dict[str, Any]:
+    """Return what the commit of an apply says about it; `applied_of` reads it."""
+    return {
+        "from": from_round,
+        "to": stretch.to_round,
+        "log_from": stretch.log_from_round,
+        **_by_vbucket(stretch.stale.items(), stretch.undone),
+    }
+
+
+def heartbeat_content(status: ReplicaStatus) -> dict[str, Any]:
+    """Return what a heartbeat says of the table's rows: the apply they are of, and its fence."""
+    applied = status.applied
+    told: dict[str, Any] = {"since": status.since_version}
+    if applied is not None:
+        told |= {
+            "version": applied.version,
+            "from": applied.from_round,
+            "to": applied.to_round,
+            "log_from": applied.log_from_round,
+            **_by_vbucket(applied.stale, applied.undone),
+        }
+    return told
+
+
+def told_applied(table: str, told: Mapping[str, Any]) -> AppliedVersion | None:
+    """Return the apply that a heartbeat repeats; None where there was none yet."""
+    return _applied_from(table, int(told["version"]), told) if "to" in told else None
+
+
+def _by_vbucket(
+    stale: Iterable[tuple[int, int]], undone: Iterable[Undo]
+) -> dict[str, list[tuple[int, ...]]]:
+    """Return what is said about single vbuckets; mostly nothing is."""
+    told: dict[str, list[tuple[int, ...]]] = {
+        "stale": list(stale),
+        "undone": [(each.vbucket, each.version, each.fork_seqno) for each in undone],
+    }
+    return {name: listed for name, listed in told.items() if listed}
+
+
+def _applied_from(
+    table: str, version: int, content: Mapping[str, Any], *counts: int
+) -> AppliedVersion:
     return AppliedVersion(
         table,
-        commit.version,
-        int(ours["from"]),
-        int(ours["to"]),
-        int(ours["log_from"]),
-        tuple(sorted((int(vb), int(number)) for vb, number in ours.get("stale", {}).items())),
-        tuple(Undo(*(int(value) for value in each)) for each in ours.get("undone", ())),
+        version,
+        int(content["from"]),
+        int(content["to"]),
+        int(content["log_from"]),
+        tuple(sorted((int(vbucket), int(number)) for vbucket, number in content.get("stale", ()))),
+        tuple(sorted(Undo(*map(int, each)) for each in content.get("undone", ()))),
         *counts,
     )
 
@@ -167,6 +221,9 @@ def _recent(lake: LakeTables, table: str) -> list[AppliedVersion]:
                 found.append(AppliedVersion(table, commit.version, at, at, log_from, stale))
             elif lineage.is_whole:
                 found.append(AppliedVersion(table, commit.version, 0, 0, 0))
+    if not found and (told := lineage.told(lineage.newest)) is not None:
+        applied = told_applied(table, told)  # its commit is gone from the history
+        found += [applied] if applied else []
     return found
 
 

@@ -9,13 +9,14 @@ apply, not by this one alone.
 An apply is a deterministic function of ``changes``: repeating it after a crash is harmless.
 """
 
-from typing import Any, Final
+from typing import Final
 
 from dcp.errors import FencedError, LakeError
 from dcp.lake.applied import (
     AppliedVersion,
     ReplicaStatus,
     applied_of,
+    commit_content,
     replica_status,
     settled_lineage,
 )
@@ -52,8 +53,9 @@ def plan_apply(
 
     """
     status = replica_status(lake, replica)
-    status.lineage.refuse_defect(replica.name, lake.table_sql(replica.name))
     stretch = stretch_to_publish(lake, replica, status, to_round)
+    if stretch is None or not stretch.begins_anew:  # else it does not matter what rows there are
+        status.lineage.refuse_defect(replica.name, lake.table_sql(replica.name))
     if stretch is None:
         return None
     keys = _keys(lake, replica, stretch, key_literals)
@@ -112,6 +114,7 @@ def run_apply(lake: LakeTables, plan: ApplyPlan, writer_id: str) -> AppliedVersi
         failure = _merge(lake, plan, base_version, writer_id)
         made = _read_back(lake, plan, writer_id, failure)
         if made is not None:
+            reached("apply.read_back")
             return made
     raise LakeError(
         f"{plan}: the table was rewritten in the moment of each of {_ATTEMPTS} attempts "
@@ -125,6 +128,8 @@ def _checked_version(lake: LakeTables, plan: ApplyPlan) -> int:
     A later apply passes: the fence keeps this one from being published on top of it.
     """
     lineage = settled_lineage(lake, plan.table)
+    if plan.stretch.begins_anew:
+        return lineage.newest
     lineage.refuse_defect(plan.table, lake.table_sql(plan.table))
     is_applied_to = lineage.origin(lineage.newest) > plan.base_version
     if not is_applied_to and not lineage.have_same_rows(lineage.newest, plan.base_version):
@@ -139,7 +144,13 @@ def _merge(
     lake: LakeTables, plan: ApplyPlan, base_version: int, writer_id: str
 ) -> Exception | None:
     """Run the MERGE; return how it failed, which does not say that it did not commit."""
-    metadata = _commit_metadata(lake, plan, base_version) | {"writer": writer_id}
+    metadata = {
+        "lake": lake.identity.lake_id,
+        "table": plan.table,
+        "base": base_version,
+        "writer": writer_id,
+        **commit_content(plan.from_round, plan.stretch),
+    }
     app_id = f"{lake.identity.lake_id}:{plan.table}"
     reader = reader_settings(plan.largest_bytes)
     try:
@@ -150,24 +161,6 @@ def _merge(
     except Exception as error:  # Spark's own class, or the bridge's: the history decides
         return error
     return None
-
-
-def _commit_metadata(lake: LakeTables, plan: ApplyPlan, base_version: int) -> dict[str, Any]:
-    metadata: dict[str, Any] = {
-        "lake": lake.identity.lake_id,
-        "table": plan.table,
-        "from": plan.from_round,
-        "to": plan.to_round,
-        "log_from": plan.stretch.log_from_round,
-        "base": base_version,
-    }
-    if plan.stretch.stale:
-        metadata["stale"] = plan.stretch.stale
-    if plan.stretch.undone:
-        metadata["undone"] = [
-            (each.vbucket, each.version, each.fork_seqno) for each in plan.stretch.undone
-        ]
-    return metadata
 
 
 def _keys(lake: LakeTables, replica: ReplicaTable, stretch: Stretch, most: int) -> Keys | None:

@@ -1,31 +1,30 @@
 """The audit of rollbacks: key by key what an apply took back, kept in the lake's table ``undone``.
 
 It is the difference of two versions of the replica, the one before the apply and the apply's own,
-written after it. A driver that dies between the two leaves no gap: before a table is applied again
-the newest apply's audit is written if it is missing. Both versions are the newest then, so they can
-always be read. Transaction id: (lake and ``undone`` and table, version), so it is written once.
+written after it. A driver that dies between the two leaves no gap: the next one writes the audit of
+the newest apply if it is missing, before it applies again; both versions are the newest then, so
+they can be read. Transaction id: (lake, ``undone`` and table; version), so it is written once.
 """
 
 from datetime import datetime
 from typing import Final
 
-from dcp.lake.applied import AppliedVersion
-from dcp.lake.history import Commit
-from dcp.lake.lineage import Lineage
+from dcp.lake.applied import AppliedVersion, ReplicaStatus
 from dcp.lake.schema import AUDIT, DOCUMENT_STATE
 from dcp.lake.sql import integer_list, quoted, string, u64
 from dcp.lake.stop_points import reached
-from dcp.lake.tables import LakeTables, ensure_audit
+from dcp.lake.tables import AUDIT_TABLE, LakeTables, ensure_audit
 from dcp.lake.transaction import transaction
 
-AUDIT_TABLE: Final = "undone"
 
-
-def write_audit(lake: LakeTables, applied: AppliedVersion, lineage: Lineage) -> None:
-    """Write what an apply took back, unless it took nothing back or that is written already."""
-    commit = lineage.commit(applied.version)
-    if not applied.undone or commit is None:
+def write_audit(lake: LakeTables, status: ReplicaStatus) -> None:
+    """Write what a table's newest apply took back, unless that is nothing or written already."""
+    applied = status.applied
+    if applied is None or not applied.undone:
         return
+    commit = status.lineage.commit(applied.version)
+    if commit is None:
+        return  # older than the history: it was the newest one then, and written before the next
     ensure_audit(lake)
     app_id = f"{lake.identity.lake_id}:{AUDIT_TABLE}:{applied.table}"
     metadata = {"lake": lake.identity.lake_id, "audit": applied.table, "version": applied.version}
@@ -37,15 +36,7 @@ def write_audit(lake: LakeTables, applied: AppliedVersion, lineage: Lineage) -> 
         reached("audit.committed")
 
 
-def newest_apply(lineage: Lineage) -> Commit | None:
-    """Return the newest apply among a table's commits, if it is the last change of its rows."""
-    commit = lineage.commit(lineage.origin(lineage.newest))
-    return commit if commit is not None and commit.is_apply else None
-
-
-def audit_sql(
-    audit_table_sql: str, table_sql: str, applied: AppliedVersion, time: datetime
-) -> str:
+def audit_sql(audit_table_sql: str, table_sql: str, applied: AppliedVersion, time: datetime) -> str:
     """Return the INSERT of what ``applied`` took back.
 
     A row of before was undone if it lies above the fork; a key that is only there afterwards was

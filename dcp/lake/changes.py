@@ -5,7 +5,7 @@ consecutive. Delta skips an append with a stale number *silently*, so every appe
 """
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from pyspark.sql import DataFrame
 
@@ -21,6 +21,7 @@ from dcp.lake.history import (
 )
 from dcp.lake.stop_points import reached
 from dcp.lake.tables import LakeTables
+from dcp.lake.tampering import is_settled, log_tampering, refuse_tampering
 
 _CONFLICT: Final = "[DELTA_CONCURRENT_"
 """How Delta's conditions for a lost race begin."""
@@ -52,6 +53,17 @@ def newest_round(lake: LakeTables, commits: Sequence[Commit]) -> int:
     return int(row[0])
 
 
+def refuse_tampered_log(lake: LakeTables, commits: Sequence[Commit] | None = None) -> None:
+    """Raise LakeError where somebody else changed rows of ``changes``.
+
+    ``commits`` are its newest ones, where the caller has them; it looks further if it must.
+    """
+    found = history(lake.spark, lake.changes_sql) if commits is None else commits
+    if not is_settled(found):
+        found = history(lake.spark, lake.changes_sql, WHOLE)
+    refuse_tampering(str(lake.location), lake.changes_sql, log_tampering(found))
+
+
 def append_round(
     lake: LakeTables, rows: DataFrame, round_number: int, writer_id: str, *, verify: bool = True
 ) -> Commit:
@@ -69,9 +81,11 @@ def append_round(
 
     Raises:
         FencedError: another driver committed this round, or is alternating with this one.
-        LakeError: the round is not the next one.
+        LakeError: the round is not the next one, or somebody else changed rows of the log.
 
     """
+    metadata: dict[str, Any] = {"lake": lake.identity.lake_id, "round": round_number}
+    metadata["writer"] = writer_id
     if verify:
         commits = history(lake.spark, lake.changes_sql)
         has_committed = writer_id in _committed_writers
@@ -79,7 +93,9 @@ def append_round(
             commits = history(lake.spark, lake.changes_sql, WHOLE)  # much maintenance since
         refuse_other_writer(commits, writer_id, has_committed=has_committed)
         refuse_wrong_round(newest_round(lake, commits), round_number, commits)
-    metadata = {"lake": lake.identity.lake_id, "round": round_number, "writer": writer_id}
+        refuse_tampered_log(lake, commits)
+        # So that a change of rows that slips in between is found by the next round.
+        metadata["base"] = commits[0].version
     writer = (
         rows.write.format("delta")
         .mode("append")

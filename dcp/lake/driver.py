@@ -21,9 +21,12 @@ from dcp.errors import (
 )
 from dcp.lake.applied import AppliedVersion, replica_status
 from dcp.lake.apply import plan_apply, run_apply
+from dcp.lake.audit import write_audit
 from dcp.lake.cadence import is_due, pending_of
 from dcp.lake.collections import replicas_of
 from dcp.lake.connect import look_at_cluster
+from dcp.lake.horizon import Horizon
+from dcp.lake.horizon_guard import HorizonGuard
 from dcp.lake.observer import NEXT_ROUND, Observer
 from dcp.lake.plan import Idle, LeftOut, RoundPlan
 from dcp.lake.plan_text import left_out_lines
@@ -64,6 +67,7 @@ class Driver:
         self._replicas: tuple[ReplicaTable, ...] = ()
         self._newest: dict[str, AppliedVersion] = {}
         self._report = RunReport()
+        self._guard = HorizonGuard(lake, Horizon.of_hours(settings.lake.horizon_hours))
 
     def once(self, cluster: ClusterView, stop: threading.Event) -> RunReport:
         """Run rounds until the seqnos of ``cluster`` are complete, then apply.
@@ -143,11 +147,13 @@ class Driver:
         """Return what the next round does, from what is durable and what the cluster holds.
 
         Raises:
-            LakeError: the cluster's bucket is not the one that the lake holds.
+            LakeError: the cluster's bucket is not the one that the lake holds, or somebody changed
+                the log behind our back.
 
         """
         require_same_bucket(self.lake, cluster, self._settings.source.bucket)
         self._ensure_replicas(cluster)
+        self._guard.look(self._replicas)
         return next_round(
             self.lake,
             self._replicas,
@@ -187,6 +193,8 @@ class Driver:
             version = run_apply(self.lake, plan, self.writer_id)
             made.append(version)
             self._newest[replica.name] = version
+            if version.undone:
+                write_audit(self.lake, replica_status(self.lake, replica))
             self._observer.applied(version)
         self._report.applied += made
         return made
@@ -196,8 +204,10 @@ class Driver:
         for replica in wanted:
             if replica not in self._replicas:
                 ensure_replica(self.lake, replica, horizon_hours=self._settings.lake.horizon_hours)
-                if (applied := replica_status(self.lake, replica).applied) is not None:
-                    self._newest[replica.name] = applied
+                status = replica_status(self.lake, replica)
+                if status.applied is not None:
+                    self._newest[replica.name] = status.applied
+                    write_audit(self.lake, status)
         self._replicas = tuple(dict.fromkeys((*self._replicas, *wanted)))
 
 

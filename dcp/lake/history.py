@@ -16,6 +16,12 @@ from dcp.errors import FencedError
 
 METADATA_KEY: Final = "dcplake"
 
+HEARTBEAT: Final = "heartbeat"
+CLEANING: Final = "cleaned"
+RESYNC: Final = "resync"
+"""Keys in the metadata of commits of `dcp.lake.heartbeat`, of `dcp.lake.cleaning`, and of a commit
+that takes ``changes`` as it is from then on, whatever was done to it before."""
+
 WINDOW: Final = 50
 """Commits that a look at the history reads at first; a Spark job over that many small files."""
 
@@ -48,6 +54,8 @@ class Commit:
     """One version of a table. ``ours`` is what dcplake wrote into it; empty if others made it.
 
     ``restored`` is the version that a RESTORE took the table back to, where it names one.
+    ``retention_seconds`` is what a VACUUM kept (the one it was given, else the table's own): it
+    deleted files that were removed earlier than that.
     """
 
     version: int
@@ -56,6 +64,7 @@ class Commit:
     ours: Mapping[str, Any] = field(default_factory=dict)
     metrics: Mapping[str, str] = field(default_factory=dict)
     restored: int | None = None
+    retention_seconds: float | None = None
 
     def __str__(self) -> str:
         """Say which commit it is, for messages."""
@@ -77,14 +86,30 @@ class Commit:
         return self.operation == "MERGE" and "to" in self.ours
 
     @property
+    def is_heartbeat(self) -> bool:
+        """Whether it is an append of ours without rows: a new version with the rows of the last."""
+        rows = int(self.metrics.get("numOutputRows", "0") or 0)
+        return self.operation == "WRITE" and HEARTBEAT in self.ours and rows == 0
+
+    @property
+    def is_cleaning(self) -> bool:
+        """Whether it is our removal of rows of ``changes`` that nothing needs any more."""
+        return self.operation == "DELETE" and CLEANING in self.ours
+
+    @property
+    def is_log_write(self) -> bool:
+        """Whether it is a commit of ours that changes rows of ``changes``, or accepts a change."""
+        return self.round is not None or self.is_cleaning or RESYNC in self.ours
+
+    @property
     def base(self) -> int:
-        """The version on which an apply was made, as far as its driver had looked."""
+        """The version on which it was made, as far as its driver had looked."""
         return int(self.ours.get("base", self.version - 1))
 
     @property
     def keeps_rows(self) -> bool:
         """Whether it leaves every row of the table as it is."""
-        return self.operation in DATA_PRESERVING
+        return self.operation in DATA_PRESERVING or self.is_heartbeat
 
 
 def metadata_json(content: Mapping[str, Any]) -> str:
@@ -115,6 +140,8 @@ def history(spark: SparkSession, table_sql: str, limit: int = WINDOW) -> list[Co
             "userMetadata",
             "operationMetrics",
             "IF(operation = 'RESTORE', operationParameters['version'], NULL) AS restored",
+            "coalesce(operationParameters['specifiedRetentionMillis'], "
+            "operationParameters['defaultRetentionMillis']) AS retention_millis",
         )
         .collect()
     )
@@ -126,6 +153,7 @@ def history(spark: SparkSession, table_sql: str, limit: int = WINDOW) -> list[Co
             parse_metadata(row["userMetadata"]),
             dict(row["operationMetrics"] or {}),
             None if row["restored"] is None else int(row["restored"]),
+            None if row["retention_millis"] is None else int(row["retention_millis"]) / 1000,
         )
         for row in rows
     ]

@@ -1,14 +1,18 @@
 """What the rows of a replica's versions go back to, read off its history. No Spark.
 
 A version has the rows of its *origin*: the newest commit up to it that changed rows. Maintenance
-changes none; a RESTORE takes the origin of the version that it names. An origin is sound if it is
-an apply of ours that was made on the very rows that it was planned on (its ``base``).
+and heartbeats change none; a RESTORE takes the origin of the version that it names. An origin is
+sound if it is an apply of ours that was made on the very rows that it was planned on (its
+``base``). A heartbeat repeats what the apply before it said, for the time when Delta's log cleanup
+has taken that commit.
 """
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from dcp.errors import ForeignWriteError
-from dcp.lake.history import Commit
+from dcp.lake.history import HEARTBEAT, Commit
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +54,45 @@ class Lineage:
 
         -1 means a table as it was made, without rows.
         """
+        for commit in self._path(version):
+            version = commit.version
+            if commit.restored is not None:
+                version = commit.restored
+            elif commit.keeps_rows:
+                version -= 1
+        return version
+
+    def _path(self, version: int) -> Iterator[Commit]:
+        """Yield the commits that gave ``version`` its rows, back to the one that changed them."""
         while (commit := self.commit(version)) is not None:
+            yield commit
             if commit.restored is not None:
                 version = commit.restored
             elif commit.keeps_rows:
                 version -= 1
             else:
-                break
-        return version
+                return
+
+    def told(self, version: int) -> Mapping[str, Any] | None:
+        """Return what a heartbeat says of the rows of ``version``; None where none does.
+
+        That is the content of `dcp.lake.heartbeat`. A heartbeat counts only if nothing can have
+        come between it and the version that its driver had looked at.
+        """
+        for commit in self._path(version):
+            between = (self.commit(each) for each in range(commit.base + 1, commit.version))
+            if commit.is_heartbeat and all(each and each.keeps_rows for each in between):
+                told: Mapping[str, Any] = commit.ours[HEARTBEAT]
+                return told
+        return None
+
+    def newest_with_rows_of(self, version: int) -> int:
+        """Return the newest version that has the rows of ``version``: the last one to be forgotten.
+
+        Log cleanup takes versions by their age, so an old state is best read at this one.
+        """
+        same = (c.version for c in self.commits if self.have_same_rows(c.version, version))
+        return next(same, version)
 
     def since(self) -> int | None:
         """Return the version of the commit that put the table where it stands.

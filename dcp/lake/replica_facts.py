@@ -1,10 +1,11 @@
 """What a decision about an apply asks of a real lake: `dcp.lake.stretch.ReplicaFacts` on Spark."""
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 from pyspark.errors import PySparkException
 
-from dcp.lake.applied import ReplicaStatus, applied_of
+from dcp.lake.applied import AppliedVersion, ReplicaStatus, applied_of, told_applied
 from dcp.lake.epoch_log import forks_between
 from dcp.lake.epochs import Fork
 from dcp.lake.history import WHOLE, history
@@ -12,7 +13,7 @@ from dcp.lake.lineage import Lineage
 from dcp.lake.round_record import round_records
 from dcp.lake.sql import integer_list
 from dcp.lake.stretch import HeldVersion
-from dcp.lake.tables import LakeTables, ReplicaTable
+from dcp.lake.tables import LakeTables, ReplicaTable, cleaned_round
 from dcp.lake.vbucket_state import VbucketState
 
 
@@ -27,7 +28,7 @@ class LakeFacts:
     @property
     def cleaned_round(self) -> int:
         """Up to this round the log may lack rows that were published; 0 where it is whole."""
-        return 0
+        return cleaned_round(self._lake, self._replica)
 
     def states(self, rounds: Collection[int]) -> Mapping[int, Mapping[int, VbucketState]]:
         """Return every vbucket's state after some rounds."""
@@ -43,18 +44,19 @@ class LakeFacts:
 
         Time travel needs the history, so what that does not tell any more is left out.
         """
-        table_sql = self._lake.table_sql(self._replica.name)
-        lineage = Lineage(tuple(history(self._lake.spark, table_sql, WHOLE)))
-        seen = {lineage.origin(self._status.version)}
+        table, version = self._replica.name, self._status.version
+        commits = history(self._lake.spark, self._lake.table_sql(table), WHOLE)
+        lineage = Lineage(tuple(commits))
+        seen = {lineage.origin(version)}
         found = []
         for commit in lineage.commits:
-            origin = lineage.commit(lineage.origin(commit.version))
-            if origin is None or origin.version in seen:
+            origin = lineage.origin(commit.version)
+            if origin in seen:
                 continue
-            seen.add(origin.version)
-            if origin.is_apply and lineage.defect(commit.version) is None:
-                held = applied_of(self._replica.name, origin).held
-                found.append(HeldVersion(commit.version, held.round, held.stale))
+            seen.add(origin)
+            applied = _applied_at(table, lineage, commit.version)
+            if applied is not None:
+                found.append(replace(applied.held, version=commit.version))
         return found
 
     def is_readable(self, version: int, vbuckets: Collection[int]) -> bool:
@@ -73,6 +75,16 @@ class LakeFacts:
                 return False
             raise
         return True
+
+
+def _applied_at(table: str, lineage: Lineage, version: int) -> AppliedVersion | None:
+    """Return the apply whose rows a version has; None where they are not ours, or nobody tells."""
+    origin = lineage.commit(lineage.origin(version))
+    if origin is not None:
+        is_sound = origin.is_apply and lineage.defect(version) is None
+        return applied_of(table, origin) if is_sound else None
+    told = lineage.told(version)
+    return None if told is None else told_applied(table, told)
 
 
 _MISSING: tuple[str, ...] = (

@@ -22,6 +22,8 @@ STEPS: Final = (
     "round.read_back",  # this process knows that its round is durable
     "apply.planned",  # the MERGE is decided
     "apply.committed",  # the MERGE is durable; this process has not read it back
+    "apply.read_back",  # this process knows that its apply is durable; no audit is written yet
+    "audit.committed",  # what the apply took back is written down (only after a rollback)
 )
 VARIABLE: Final = "DCPLAKE_STOP_AT"
 FILE_VARIABLE: Final = "DCPLAKE_STOP_FILE"

@@ -115,8 +115,9 @@ class Stretch:
 
     ``undone`` vbuckets go back; those of them that are replaced hold afterwards what ``ranges``
     give them and nothing else. ``stale`` ones stay as they were at that round. With ``begins_anew``
-    every vbucket is replaced or stale, and the rows of the table do not matter. All rows are in rounds ``first_round`` to ``to_round``;
-    ``log_from_round`` is what `dcp.lake.applied.AppliedVersion` means by it.
+    every vbucket is replaced or stale, and the rows of the table do not matter. All rows are in
+    rounds ``first_round`` to ``to_round``; ``log_from_round`` is what
+    `dcp.lake.applied.AppliedVersion` means by it.
     """
 
     ranges: tuple[RowRange, ...]

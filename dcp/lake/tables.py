@@ -5,7 +5,7 @@ table properties of ``changes`` (``dcplake.*``); each replica names the lake it 
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import urlsplit
@@ -16,14 +16,17 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from dcp.errors import LakeError
+from dcp.lake.horizon import RECORDED, Horizon
 from dcp.lake.lock import local_root
 from dcp.lake.round_record import RoundRecord
-from dcp.lake.schema import CHANGES, REPLICA, spark_ddl
+from dcp.lake.schema import AUDIT, CHANGES, REPLICA, spark_ddl
 from dcp.lake.sql import dotted, quoted, string
 
 FORMAT_VERSION: Final = 2
 
-HOUR_SECONDS: Final = 3600
+AUDIT_TABLE: Final = "undone"
+"""What rollbacks took back, key by key (`dcp.lake.audit`)."""
+
 DEFAULT_HORIZON_HOURS: Final = 7 * 24.0
 
 _NAME_MAX: Final = 80
@@ -32,6 +35,8 @@ _NAME_MAX: Final = 80
 _S3_SCHEMES: Final = ("s3", "s3a", "s3n")
 
 _REPLICA_PROPERTY: Final = "dcplake.replica."
+
+_CLEANED_ROUND: Final = "dcplake.cleanedRound"
 
 _MISSING: Final = frozenset(
     {
@@ -150,6 +155,9 @@ def create_lake(
 ) -> LakeTables:
     """Make the lake, or open the one that is there if it holds the same bucket.
 
+    The horizon may be any time here, a second or less; of a lake that is there it stays as it is
+    (`dcp.lake.retention.keep_retention` changes it).
+
     Two drivers may do this at once: one table is made, and both go on with its identity, which is
     then the winner's (``lake_id`` differs from the one given).
 
@@ -157,7 +165,8 @@ def create_lake(
         LakeError: what is there is no lake, a lake of another bucket, or of another format.
 
     """
-    properties = retention_properties(horizon_hours) | {
+    horizon = Horizon.of_hours(horizon_hours)
+    properties = horizon.properties() | {
         "delta.dataSkippingStatsColumns": "round,epoch,vbucket,kind,seqno,collection_id",
         "delta.enableDeletionVectors": "true",
         "dcplake.formatVersion": str(FORMAT_VERSION),
@@ -165,6 +174,7 @@ def create_lake(
         "dcplake.bucket": identity.bucket,
         "dcplake.bucketUuid": identity.bucket_uuid,
         "dcplake.vbuckets": str(identity.vbucket_count),
+        RECORDED: str(horizon.seconds),
     }
     if location.root is not None:
         refuse_unsafe_store(spark, location.root)
@@ -264,7 +274,7 @@ def ensure_replica(
         "dcplake.lake": lake.identity.lake_id,
         "dcplake.collectionId": str(replica.collection_id),
     }
-    properties = retention_properties(horizon_hours) | {
+    properties = Horizon.of_hours(horizon_hours).properties() | {
         "delta.dataSkippingStatsColumns": "vbucket,key,seqno,modified_at",
         "delta.enableDeletionVectors": "true",
         **ours,
@@ -281,6 +291,31 @@ def ensure_replica(
     _require_columns(lake.spark, table_sql, REPLICA, where)
     if replica != DOCS:
         _list_replica(lake, replica)
+
+
+def ensure_audit(lake: LakeTables) -> None:
+    """Make the table ``undone`` unless it is there.
+
+    Raises:
+        LakeError: a table of that name is there and is not this lake's.
+
+    """
+    table_sql = lake.table_sql(AUDIT_TABLE)
+    ours = {"dcplake.lake": lake.identity.lake_id}
+    _create(lake.spark, table_sql, AUDIT, "table, version", ours)
+    where = f"{lake.location}: table {AUDIT_TABLE}"
+    found = table_properties(lake.spark, table_sql, where)
+    if found.get("dcplake.lake") != lake.identity.lake_id:
+        raise LakeError(
+            f"{where}: found dcplake.lake {found.get('dcplake.lake')!r}, expected "
+            f"{lake.identity.lake_id!r}; it is not this lake's and is left alone"
+        )
+    _require_columns(lake.spark, table_sql, AUDIT, where)
+
+
+def audit_exists(lake: LakeTables) -> bool:
+    """Whether a rollback was ever undone in this lake."""
+    return _exists(lake.spark, lake.table_sql(AUDIT_TABLE))
 
 
 def replicas_in(lake: LakeTables) -> tuple[ReplicaTable, ...]:
@@ -315,6 +350,31 @@ def _list_replica(lake: LakeTables, replica: ReplicaTable) -> None:
         )
 
 
+def cleaned_round(lake: LakeTables, replica: ReplicaTable | None = None) -> int:
+    """Return the newest round of which document rows may be missing in ``changes``; 0 if none is.
+
+    Of all collections, or of one replica's: rows up to that round cannot be applied again to a
+    table that does not have them. A collection that is newer than the cleaning lost none.
+    """
+    properties = table_properties(lake.spark, lake.changes_sql, f"{lake.location}: table changes")
+    return int(properties.get(_cleaned_key(replica), "0"))
+
+
+def record_cleaned_round(
+    lake: LakeTables, replicas: Sequence[ReplicaTable], round_number: int
+) -> None:
+    """Note, before it is done, that document rows up to a round are removed. It never goes back."""
+    newest = {each: max(round_number, cleaned_round(lake, each)) for each in (None, *replicas)}
+    listed = ", ".join(
+        f"{string(_cleaned_key(each))} = {string(str(number))}" for each, number in newest.items()
+    )
+    lake.spark.sql(f"ALTER TABLE {lake.changes_sql} SET TBLPROPERTIES ({listed})")
+
+
+def _cleaned_key(replica: ReplicaTable | None) -> str:
+    return _CLEANED_ROUND if replica is None else f"{_CLEANED_ROUND}.{replica.name}"
+
+
 def replica_exists(lake: LakeTables, replica: ReplicaTable) -> bool:
     """Whether the replica table was made already."""
     return _exists(lake.spark, lake.table_sql(replica.name))
@@ -328,15 +388,6 @@ def _exists(spark: SparkSession, table_sql: str) -> bool:
             return False
         raise
     return True
-
-
-def retention_properties(horizon_hours: float) -> dict[str, str]:
-    """Return how long Delta keeps files and log, so that a rollback within the horizon works."""
-    seconds = round(horizon_hours * HOUR_SECONDS)
-    return {
-        "delta.deletedFileRetentionDuration": f"interval {seconds} seconds",
-        "delta.logRetentionDuration": f"interval {2 * seconds} seconds",
-    }
 
 
 def _create(

@@ -36,6 +36,25 @@ def transaction(
         _DELTA + "merge.materializeSource": "none",
         **(also or {}),
     }
+    with _set_for_a_while(spark, settings):
+        yield
+
+
+@contextmanager
+def described(
+    spark: SparkSession, metadata: Mapping[str, Any], also: Mapping[str, str] | None = None
+) -> Iterator[None]:
+    """Say in the commits of the statements within whose they are; nothing is fenced.
+
+    ``also`` are further settings for the same statements.
+    """
+    named = {_DELTA + "commitInfo.userMetadata": metadata_json(metadata)}
+    with _set_for_a_while(spark, {**named, **(also or {})}):
+        yield
+
+
+@contextmanager
+def _set_for_a_while(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
     before = {key: spark.conf.get(key, None) for key in settings}
     try:
         for key, value in settings.items():

@@ -1,0 +1,83 @@
+"""Keeps the horizon while a driver runs: properties, heartbeats, and a look at what others did.
+
+The driver calls it before it plans a round, which is before every apply. The first look at a lake
+reads the tables' properties and histories; later ones read nothing until a heartbeat may be due.
+"""
+
+import logging
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from dcp.lake.applied import replica_status
+from dcp.lake.changes import newest_round, refuse_tampered_log
+from dcp.lake.heartbeat import beat, newest_commit_time
+from dcp.lake.history import history
+from dcp.lake.horizon import Horizon
+from dcp.lake.retention import keep_retention
+from dcp.lake.tables import LakeTables, ReplicaTable, replicas_in
+from dcp.lake.tampering import refuse_log_behind, short_vacuums
+
+LOOK_BACK: Final = 500
+"""Commits of a replica that are searched for a VACUUM that kept too little; a second or two.
+
+Old versions of ``changes`` are of no use to anybody: its VACUUMs do no harm."""
+
+_LOG = logging.getLogger(__name__)
+
+
+class HorizonGuard:
+    """Looks after the horizon of one open lake, for one process."""
+
+    def __init__(
+        self,
+        lake: LakeTables,
+        horizon: Horizon,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._lake = lake
+        self._horizon = horizon
+        self._clock = clock
+        self._newest: dict[str, datetime] = {}
+        self._replicas: dict[str, ReplicaTable] | None = None
+
+    def look(self, replicas: Iterable[ReplicaTable] = ()) -> tuple[str, ...]:
+        """Keep the horizon of ``changes`` and of all replicas; return the tables that got a beat.
+
+        Raises:
+            LakeError: somebody changed rows of ``changes``, or put it back to an older state.
+
+        """
+        if self._replicas is None:
+            self._replicas = {each.name: each for each in replicas_in(self._lake)}
+            self._first_look()
+        self._replicas |= {each.name: each for each in replicas}
+        beaten = [replica for replica in self._replicas.values() if self._beat(replica)]
+        names = [replica.name for replica in beaten]
+        return (*(("changes",) if self._beat(None) else ()), *names)
+
+    def _first_look(self) -> None:
+        lake, now, replicas = self._lake, self._clock(), tuple((self._replicas or {}).values())
+        commits = history(lake.spark, lake.changes_sql)
+        refuse_tampered_log(lake, commits)
+        statuses = {each.name: replica_status(lake, each, LOOK_BACK) for each in replicas}
+        refuse_log_behind(str(lake.location), newest_round(lake, commits), statuses)
+        self._newest["changes"] = commits[0].time
+        for table, status in statuses.items():
+            self._newest[table] = status.lineage.commits[0].time
+            for vacuum in short_vacuums(table, status.lineage.commits, self._horizon, now):
+                _LOG.warning("%s: %s", lake.location, vacuum)
+        keep_retention(lake, replicas, self._horizon)
+
+    def _beat(self, replica: ReplicaTable | None) -> bool:
+        """Make a heartbeat if the newest version is old; ask for its age only if it may be."""
+        table = "changes" if replica is None else replica.name
+        begin = self._clock() - timedelta(seconds=self._horizon.heartbeat_seconds)
+        if table in self._newest and self._newest[table] > begin:
+            return False
+        self._newest[table] = newest_commit_time(self._lake, table)
+        if self._newest[table] > begin:
+            return False
+        is_ours = beat(self._lake, replica)
+        self._newest[table] = newest_commit_time(self._lake, table)
+        return is_ours
