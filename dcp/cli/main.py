@@ -25,6 +25,8 @@ COMMANDS: Final = {
     "status": "where the lake stands, and what it waits for",
     "sql": "ask the lake a question in SQL",
     "tail": "show the newest changes, and follow them",
+    "rollbacks": "what rollbacks took back, key by key",
+    "resync": "let vbuckets be streamed again from their beginning",
 }
 
 

@@ -14,7 +14,7 @@ from dcp.client.addresses import NodeAddress
 from dcp.lake.plan_text import idle_text, left_out_json, plan_json, plan_text
 from dcp.lake.restart import Standstill
 from dcp.lake.settings import RoundSettings
-from dcp.lake.vbucket_state import VbucketState
+from dcp.lake.vbucket_state import FIRST_EPOCH, VbucketState
 
 if TYPE_CHECKING:
     from dcp.client.probe import ClusterView
@@ -210,7 +210,12 @@ def plan_round(
 
 
 def is_behind(state: VbucketState, target_seqno: int) -> bool:
-    """Whether rows up to ``target_seqno`` may be missing, or wait for their snapshot's end."""
+    """Whether rows up to ``target_seqno`` may be missing, or wait for their snapshot's end.
+
+    A vbucket that began anew and may be empty by now must prove it, so that its old rows can go.
+    """
+    if state.epoch > FIRST_EPOCH and not state.is_whole:
+        return True
     return target_seqno > max(state.caught_up_seqno, state.position.complete_seqno)
 
 

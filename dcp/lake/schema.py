@@ -157,7 +157,12 @@ ITEM_KINDS: Final = ("mutation", "deletion", "expiration")
 
 def spark_ddl(schema: pa.Schema) -> str:
     """Return the Spark DDL of an Arrow schema, column by column."""
-    return ", ".join(f"`{column.name}` {_spark_type(column.type)}" for column in schema)
+    return ", ".join(f"`{name}` {kind}" for name, kind in spark_types(schema))
+
+
+def spark_types(schema: pa.Schema) -> list[tuple[str, str]]:
+    """Return name and Spark type of each column of an Arrow schema."""
+    return [(column.name, _spark_type(column.type)) for column in schema]
 
 
 _SPARK_TYPES: Final = {

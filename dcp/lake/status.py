@@ -5,6 +5,7 @@ from typing import Any
 
 from dcp.lake.applied import replica_status
 from dcp.lake.changes import latest_round
+from dcp.lake.plan_text import number_ranges
 from dcp.lake.round_record import VbucketReport, round_record
 from dcp.lake.tables import LakeTables, ReplicaTable, replicas_in
 
@@ -13,7 +14,8 @@ from dcp.lake.tables import LakeTables, ReplicaTable, replicas_in
 class ReplicaSummary:
     """One replica table: its version, the round it holds, its documents.
 
-    ``defect`` says which commit of others stops every apply; empty if all is well.
+    ``defect`` says which commit of others stops every apply; empty if all is well. ``stale`` are
+    the vbuckets that it shows as they were at an older round, until they are whole again.
     """
 
     table: str
@@ -21,6 +23,7 @@ class ReplicaSummary:
     round: int
     documents: int
     defect: str
+    stale: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,7 @@ class LakeStatus:
                     "round": replica.round,
                     "documents": replica.documents,
                     "defect": replica.defect,
+                    "stale": list(replica.stale),
                 }
                 for replica in self.replicas
             ],
@@ -78,6 +82,11 @@ class LakeStatus:
             )
             if replica.defect:
                 lines.append(f"    no apply is possible: found {replica.defect} by somebody else")
+            if replica.stale:
+                lines.append(
+                    f"    stale, until they are streamed whole: vbuckets "
+                    f"{number_ranges(replica.stale)}"
+                )
         if self.waiting:
             lines.append(f"  waiting for their snapshot's end: {len(self.waiting)} vbuckets")
         lines += [
@@ -115,4 +124,5 @@ def _summary(lake: LakeTables, replica: ReplicaTable) -> ReplicaSummary:
         status.round,
         int(count[0][0]),
         "" if defect is None else str(defect),
+        tuple(sorted(status.held.stale)),
     )

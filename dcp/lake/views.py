@@ -7,7 +7,9 @@ later ones as soon as a round lists them: make it anew to see at once what an ap
 
     documents, documents_variant, docs_live    for ``docs``; with the suffix ``__scope__collection``
                                                for the replica of another collection
-    pending_changes, positions, rounds
+    pending_changes, positions, rounds, epochs, rollbacks, row_history, stale_vbuckets
+
+``stale_vbuckets`` knows the applies up to its registration, too.
 """
 
 from collections.abc import Sequence
@@ -17,13 +19,17 @@ from pyspark.sql import DataFrame
 from dcp.lake.applied import replica_status
 from dcp.lake.history import WHOLE, history
 from dcp.lake.sql import dotted, quoted
-from dcp.lake.tables import DOCS, LakeTables, ReplicaTable
+from dcp.lake.tables import AUDIT_TABLE, DOCS, LakeTables, ReplicaTable, audit_exists
 from dcp.lake.views_sql import (
     docs_live_sql,
     documents_sql,
     documents_variant_sql,
+    epochs_sql,
     pending_changes_sql,
     positions_sql,
+    rollbacks_sql,
+    row_history_sql,
+    stale_vbuckets_sql,
     vbucket_of_sql,
 )
 
@@ -57,9 +63,16 @@ def lake_views(lake: LakeTables, replicas: Sequence[ReplicaTable]) -> dict[str, 
         views["documents" + suffix] = documents_sql(table_sql)
         views["documents_variant" + suffix] = documents_variant_sql(table_sql)
         views["docs_live" + suffix] = docs_live_sql(table_sql, lake.changes_sql, replica)
-    applied_rounds = {each.name: replica_status(lake, each).round for each in replicas}
+    statuses = {each.name: replica_status(lake, each) for each in replicas}
+    applied_rounds = {name: status.round for name, status in statuses.items()}
     views["pending_changes"] = pending_changes_sql(lake.changes_sql, replicas, applied_rounds)
     views["positions"] = positions_sql(lake.changes_sql)
+    views["epochs"] = epochs_sql(lake.changes_sql)
+    views["row_history"] = row_history_sql(lake.changes_sql)
+    audit = lake.table_sql(AUDIT_TABLE) if audit_exists(lake) else None
+    views["rollbacks"] = rollbacks_sql(audit)
+    held = {name: status.held for name, status in statuses.items()}
+    views["stale_vbuckets"] = stale_vbuckets_sql(lake.changes_sql, held)
     return views
 
 

@@ -8,8 +8,9 @@ from typing import Final
 
 from dcp.lake.apply_sql import ITEM_KINDS_SQL, MODIFIED_AT_SQL
 from dcp.lake.keys import ESCAPE_PREFIX
-from dcp.lake.schema import POSITION, REPLICA
+from dcp.lake.schema import AUDIT, POSITION, REPLICA, spark_types
 from dcp.lake.sql import quoted, string
+from dcp.lake.stretch import HeldVersion
 from dcp.lake.tables import ReplicaTable
 
 VARIANT_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -118,6 +119,74 @@ SELECT {newest} FROM ({overlay}) WHERE kind = 'mutation'
 UNION ALL
 SELECT {columns} FROM {table_sql} t
 LEFT ANTI JOIN ({overlay}) o ON t.vbucket = o.vbucket AND t.key = o.key"""
+
+
+def row_history_sql(changes_sql: str) -> str:
+    """Return every received version of every document, over all branches.
+
+    ``is_live`` is false on a dead branch; ``died_in_round`` is the round that began the epoch which
+    left it behind.
+    """
+    died = "array_min(transform(filter(b.forks, {is_past}), f -> f.round))".format(
+        is_past="f -> f.epoch > c.epoch AND c.seqno > f.seqno"
+    )
+    return f"""
+SELECT collection_id, vbucket, key, key_bytes, round, epoch, kind, seqno, vb_uuid, cas, rev, expiry,
+  datatype, xattrs, value, died_in_round IS NULL AS is_live, died_in_round
+FROM (SELECT c.*, {died} AS died_in_round
+      FROM {changes_sql} c
+      LEFT JOIN (SELECT vbucket, collect_list(struct(epoch, seqno, round)) AS forks
+                 FROM {changes_sql} WHERE kind = 'rollback' AND seqno IS NOT NULL
+                 GROUP BY vbucket) b ON c.vbucket = b.vbucket
+      WHERE c.kind IN ({ITEM_KINDS_SQL}))"""
+
+
+def epochs_sql(changes_sql: str) -> str:
+    """Return the beginnings of epochs, each with the newest order of its vbucket before it.
+
+    ``fork_seqno`` is where history goes on: what earlier epochs hold above it is dead.
+    """
+    return f"""
+SELECT f.vbucket, f.epoch, f.seqno AS fork_seqno, f.round,
+  coalesce(f.detail, 'rollback') AS reason, max_by(o.round, o.round) AS ordered_in_round,
+  max_by(o.rollback, o.round).from_seqno AS from_seqno,
+  max_by(o.rollback, o.round).to_seqno AS to_seqno,
+  max_by(o.rollback, o.round).from_vb_uuid AS from_vb_uuid,
+  max_by(o.rollback, o.round).failover_log AS server_failover_log
+FROM {changes_sql} f
+LEFT JOIN {changes_sql} o
+  ON o.kind = 'rollback' AND o.seqno IS NULL AND o.vbucket = f.vbucket AND o.epoch = f.epoch - 1
+    AND o.round < f.round AND f.detail IS NULL
+WHERE f.kind = 'rollback' AND f.seqno IS NOT NULL
+GROUP BY f.vbucket, f.epoch, f.seqno, f.round, f.detail"""
+
+
+def rollbacks_sql(audit_sql: str | None) -> str:
+    """Return what rollbacks took back, key by key; ``audit_sql`` is None where there was none."""
+    if audit_sql is None:
+        columns = ", ".join(
+            f"CAST(NULL AS {kind}) AS {quoted(name)}" for name, kind in spark_types(AUDIT)
+        )
+        return f"SELECT {columns} WHERE false"
+    return f"SELECT {', '.join(quoted(name) for name in AUDIT.names)} FROM {audit_sql}"
+
+
+def stale_vbuckets_sql(changes_sql: str, held: Mapping[str, HeldVersion]) -> str:
+    """Return the vbuckets that a replica shows as they were, and the branch that they were on.
+
+    They wait for the first complete snapshot after they began anew.
+    """
+    stale = [
+        f"({string(table)}, {vbucket}, CAST({number} AS BIGINT))"
+        for table, version in held.items()
+        for vbucket, number in sorted(version.stale.items())
+    ]
+    values = ", ".join(stale) or "('', -1, CAST(0 AS BIGINT))"
+    return f"""
+SELECT s.table, s.vbucket, s.round, p.position.complete_seqno AS seqno, p.position.vb_uuid
+FROM (VALUES {values}) AS s(table, vbucket, round)
+LEFT JOIN {changes_sql} p ON p.kind = 'position' AND p.round = s.round AND p.vbucket = s.vbucket
+WHERE s.vbucket >= 0"""
 
 
 def vbucket_of_sql(vbucket_count: int) -> str:

@@ -122,17 +122,22 @@ def after_plans(driver: Scripted, count: int) -> threading.Event:
     return stop
 
 
-def test_a_continuous_run_streams_a_rolled_back_vbucket_once(
+def test_a_rolled_back_vbucket_is_streamed_again_in_the_next_round(
     looks: list[ClusterView | DcplakeError],
 ) -> None:
     looks.append(view(10, 10))
-    driver = Scripted(
-        lambda vbucket, target: (Outcome.ROLLBACK, 0) if vbucket else (Outcome.REACHED, target)
-    )
-    driver.continuously(after_plans(driver, 6))
-    assert driver.rounds == [{0, 1}]
-    assert len(driver.idle) == 5
-    assert {left.reason for (left,) in driver.idle} == {"rollback"}
+    ordered: list[int] = []
+
+    def outcome_of(vbucket: int, target: int) -> tuple[Outcome, int]:
+        if vbucket and not ordered:
+            ordered.append(vbucket)
+            return Outcome.ROLLBACK, 0
+        return Outcome.REACHED, target
+
+    driver = Scripted(outcome_of)
+    driver.once(view(10, 10), threading.Event())
+    assert driver.rounds == [{0, 1}, {1}]
+    assert driver.idle == [()]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,81 @@
+"""``dcplake rollbacks``: what rollbacks took back, key by key."""
+
+import argparse
+from typing import TYPE_CHECKING, Final
+
+from dcp.cli.options import add_settings_options, settings_from
+from dcp.cli.output import say, say_json, table
+
+if TYPE_CHECKING:
+    from dcp.lake.rollbacks import UndoneKey
+
+_SHOWN_CHARACTERS: Final = 48
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add_settings_options(parser)
+    parser.add_argument(
+        "-n", "--lines", type=int, default=20, help="the newest so many rollbacks and keys (20)"
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON object per rollback and key")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Read and print."""
+    from dcp.lake.rollbacks import newest_epochs, undone_keys
+    from dcp.lake.run import lake_location, session
+    from dcp.lake.tables import open_lake
+
+    settings = settings_from(arguments)
+    lake = open_lake(session(settings), lake_location(settings))
+    count = max(0, arguments.lines)
+    epochs = newest_epochs(lake, count)
+    keys, total = undone_keys(lake, count)
+    if arguments.json:
+        for epoch in epochs:
+            say_json({"epoch": epoch.to_json()})
+        for key in keys:
+            say_json({"undone": key.to_json()})
+        return 0
+    if not epochs:
+        say("no rollback so far")
+    for epoch in epochs:
+        say(str(epoch))
+    if keys:
+        say()
+        say(undone_table(keys))
+    if total > len(keys):
+        say(f"… and {total - len(keys):,} more keys: SELECT * FROM rollbacks (dcplake sql)")
+    return 0
+
+
+def undone_table(keys: "list[UndoneKey]") -> str:
+    """Return the keys as a table for people."""
+    heads = ("table", "version", "restored from", "vbucket", "key", "before (lost)", "after")
+    return table(heads, [_row(key) for key in keys])
+
+
+def _row(key: "UndoneKey") -> tuple[object, ...]:
+    origin = {0: "the empty table", -1: "replaced"}.get(
+        key.restored_version, f"version {key.restored_version}"
+    )
+    return (
+        key.table,
+        key.version,
+        origin,
+        key.vbucket,
+        key.key,
+        _state_text(key.before),
+        _state_text(key.after),
+    )
+
+
+def _state_text(state: tuple[int, int, bytes] | None) -> str:
+    if state is None:
+        return "(no document)"
+    seqno, vb_uuid, value = state
+    text = value.decode("utf-8", "backslashreplace")
+    if len(text) > _SHOWN_CHARACTERS:
+        text = text[: _SHOWN_CHARACTERS - 1] + "…"
+    return f"{seqno}@{vb_uuid:016x} {text}"

@@ -1,0 +1,26 @@
+"""Vbuckets on a command line: ``0-63,70``."""
+
+import argparse
+
+from dcp.types import U16_MAX
+
+
+def vbucket_ranges(text: str) -> frozenset[int]:
+    """Return the vbuckets of ``0-63,70``; raises argparse's error for anything else."""
+    found: set[int] = set()
+    for part in text.split(","):
+        low, dash, high = part.partition("-")
+        first = _number(low)
+        last = _number(high) if dash else first
+        if not first <= last <= U16_MAX:
+            raise argparse.ArgumentTypeError(
+                f"found {part!r}, expected numbers of vbuckets, ascending, as in 0-63,70"
+            )
+        found.update(range(first, last + 1))
+    return frozenset(found)
+
+
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) <= 9):
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected a number, 0 or more")
+    return int(text)

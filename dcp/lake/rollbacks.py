@@ -1,0 +1,136 @@
+"""What rollbacks did to a lake: read from its audit and its log, for ``dcplake rollbacks``."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from dcp.lake.sql import quoted
+from dcp.lake.tables import AUDIT_TABLE, LakeTables, audit_exists
+from dcp.lake.views_sql import epochs_sql
+
+NEWEST: Final = 100
+"""Rollbacks that are told unless more are asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """A vbucket's history went on elsewhere: at which seqno, in which round, and by which order."""
+
+    vbucket: int
+    epoch: int
+    round: int
+    reason: str
+    fork_seqno: int
+    from_seqno: int | None
+    from_vb_uuid: int | None
+    to_seqno: int | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return this as a JSON object."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+    def __str__(self) -> str:
+        """Say it in one line."""
+        place = f"round {self.round}: vbucket {self.vbucket} goes on from seqno {self.fork_seqno}"
+        if self.from_seqno is None:
+            return f"{place} ({self.reason})"
+        return (
+            f"{place}; it had read up to {self.from_seqno} of branch {self.from_vb_uuid:016x}, the "
+            f"producer ordered it back to {self.to_seqno}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class UndoneKey:
+    """A key that an apply took back; a state is (seqno, vb_uuid, value), None where there was none.
+
+    ``restored_version`` is the version of the table that its row came from: 0 is the empty table,
+    -1 says that the vbucket was replaced as a whole.
+    """
+
+    table: str
+    version: int
+    restored_version: int
+    round: int
+    time: datetime
+    vbucket: int
+    fork_seqno: int
+    key: str
+    before: tuple[int, int, bytes] | None
+    after: tuple[int, int, bytes] | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return this as a JSON object."""
+        told = {name: getattr(self, name) for name in self.__slots__}
+        told["time"] = self.time.isoformat()
+        for name in ("before", "after"):
+            if (state := told[name]) is not None:
+                told[name] = {"seqno": state[0], "vb_uuid": state[1], "value": state[2]}
+        return told
+
+
+def newest_epochs(lake: LakeTables, count: int = NEWEST) -> list[Epoch]:
+    """Return the newest rollbacks, newest first."""
+    rows = lake.spark.sql(
+        f"SELECT vbucket, epoch, round, reason, fork_seqno, from_seqno, from_vb_uuid, to_seqno "
+        f"FROM ({epochs_sql(lake.changes_sql)}) ORDER BY round DESC, vbucket, epoch DESC "
+        f"LIMIT {int(count)}"
+    ).collect()
+    return [
+        Epoch(
+            row["vbucket"],
+            row["epoch"],
+            row["round"],
+            row["reason"],
+            int(row["fork_seqno"]),
+            _integer(row["from_seqno"]),
+            _integer(row["from_vb_uuid"]),
+            _integer(row["to_seqno"]),
+        )
+        for row in rows
+    ]
+
+
+def undone_keys(lake: LakeTables, count: int = NEWEST) -> tuple[list[UndoneKey], int]:
+    """Return the keys that were taken back, those of the newest applies first, and how many."""
+    if not audit_exists(lake):
+        return [], 0
+    audit = lake.table_sql(AUDIT_TABLE)
+    total = int(lake.spark.sql(f"SELECT count(*) FROM {audit}").collect()[0][0])
+    columns = ", ".join(
+        f"{side}.{field} AS {quoted(f'{side}_{field}')}"
+        for side in ("before", "after")
+        for field in ("seqno", "vb_uuid", "value")
+    )
+    rows = lake.spark.sql(
+        "SELECT table, version, restored_version, round, time, vbucket, fork_seqno, key, "
+        f"{columns} FROM {audit} ORDER BY time DESC, table, version DESC, vbucket, key "
+        f"LIMIT {int(count)}"
+    ).collect()
+    found = [
+        UndoneKey(
+            row["table"],
+            row["version"],
+            row["restored_version"],
+            row["round"],
+            row["time"],
+            row["vbucket"],
+            int(row["fork_seqno"]),
+            row["key"],
+            _state(row, "before"),
+            _state(row, "after"),
+        )
+        for row in rows
+    ]
+    return found, total
+
+
+def _state(row: Any, side: str) -> tuple[int, int, bytes] | None:
+    if row[f"{side}_seqno"] is None:
+        return None
+    value = bytes(row[f"{side}_value"] or b"")
+    return int(row[f"{side}_seqno"]), int(row[f"{side}_vb_uuid"]), value
+
+
+def _integer(value: Any) -> int | None:
+    return None if value is None else int(value)
