@@ -23,6 +23,7 @@ COMMANDS: Final = {
     "plan": "say what a run would do, without doing it",
     "run": "replicate a bucket into its lake",
     "status": "where the lake stands, and what it waits for",
+    "maintain": "clean up: small files, old files, log rows that no rollback can need",
     "sql": "ask the lake a question in SQL",
     "tail": "show the newest changes, and follow them",
     "rollbacks": "what rollbacks took back, key by key",

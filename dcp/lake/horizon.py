@@ -61,6 +61,11 @@ class Horizon:
         """Return the moment from which on every state must stay readable."""
         return now - timedelta(seconds=self.seconds)
 
+    @property
+    def recorded(self) -> str:
+        """How the property `RECORDED` has it."""
+        return str(float(self.seconds))
+
     def properties(self) -> dict[str, str]:
         """Return the table properties that make Delta keep to it."""
         return {FILE_RETENTION: _interval(self.seconds), LOG_RETENTION: _interval(2 * self.seconds)}

@@ -12,24 +12,24 @@ _LOG = logging.getLogger(__name__)
 
 def keep_retention(
     lake: LakeTables, replicas: Iterable[ReplicaTable], horizon: Horizon
-) -> tuple[str, ...]:
-    """Make Delta keep ``changes`` and the replicas for the horizon; return what was changed.
+) -> dict[str, str]:
+    """Make Delta keep ``changes`` and the replicas for the horizon; return by table what changed.
 
     Somebody may have changed the properties, or the setting is another one since the last run. It
     is told through the log as well.
     """
-    told = []
+    told = {}
     for table, wrong in wrong_properties(lake, replicas, horizon).items():
-        wanted = horizon.properties() | {RECORDED: str(horizon.seconds)}
+        wanted = horizon.properties() | {RECORDED: horizon.recorded}
         # Both retentions at once: Delta refuses a log that is kept shorter than the files.
         names = (*horizon.properties(), *((RECORDED,) if RECORDED in wrong else ()))
         listed = ", ".join(f"{string(name)} = {string(wanted[name])}" for name in names)
         table_sql = lake.table_sql(table)
         lake.spark.sql(f"ALTER TABLE {table_sql} SET TBLPROPERTIES ({listed})").collect()
         found = ", ".join(f"{name} {value or 'not set'}" for name, value in wrong.items())
-        told.append(f"table {table}: found {found}; set to the horizon of {horizon}")
-        _LOG.warning("%s: %s", lake.location, told[-1])
-    return tuple(told)
+        told[table] = f"found {found}; set to the horizon of {horizon}"
+        _LOG.warning("%s: table %s: %s", lake.location, table, told[table])
+    return told
 
 
 def wrong_properties(
@@ -40,7 +40,7 @@ def wrong_properties(
     for table in ("changes", *(replica.name for replica in replicas)):
         properties = _properties(lake, table)
         wrong = {name: properties.get(name, "") for name in horizon.differing(properties)}
-        if table == "changes" and properties.get(RECORDED) != str(horizon.seconds):
+        if table == "changes" and properties.get(RECORDED) != horizon.recorded:
             wrong[RECORDED] = properties.get(RECORDED, "")
         if wrong:
             found[table] = wrong

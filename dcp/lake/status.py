@@ -1,13 +1,21 @@
 """Where a lake stands: its rounds, its replicas, what waits, and what the newest round left out."""
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
-from dcp.lake.applied import replica_status
-from dcp.lake.changes import latest_round
+from dcp.errors import LakeError
+from dcp.lake.applied import ReplicaStatus, replica_status
+from dcp.lake.changes import newest_round, refuse_tampered_log
+from dcp.lake.history import Commit, history
+from dcp.lake.horizon import Horizon
+from dcp.lake.horizon_guard import LOOK_BACK
 from dcp.lake.plan_text import number_ranges
+from dcp.lake.retention import recorded_horizon, wrong_properties
 from dcp.lake.round_record import VbucketReport, round_record
 from dcp.lake.tables import LakeTables, ReplicaTable, replicas_in
+from dcp.lake.tampering import refuse_log_behind, short_vacuums
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +40,8 @@ class LakeStatus:
 
     ``waiting`` are the vbuckets whose newest rows wait for a snapshot's end; ``stuck`` those that
     the newest round could not bring further, or could not stream at all, with its reason. What the
-    cluster holds by now is not asked.
+    cluster holds by now is not asked. ``horizon_seconds`` is how far back rollbacks can be undone,
+    and ``warnings`` say what others did that shortens it, or to the log.
     """
 
     place: str
@@ -43,6 +52,8 @@ class LakeStatus:
     waiting: tuple[int, ...]
     stuck: tuple[VbucketReport, ...]
     replicas: tuple[ReplicaSummary, ...]
+    horizon_seconds: float = 0.0
+    warnings: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return this as a JSON object."""
@@ -53,6 +64,8 @@ class LakeStatus:
             "vbuckets": self.vbuckets,
             "round": self.round,
             "waiting_for_snapshot_end": list(self.waiting),
+            "horizon_seconds": self.horizon_seconds,
+            "warnings": list(self.warnings),
             "stuck": [report.to_json() for report in self.stuck],
             "replicas": [
                 {
@@ -93,13 +106,17 @@ class LakeStatus:
             f"  vbucket {report.vbucket} stands still: {report.reason}: {report.detail}"
             for report in self.stuck
         ]
+        lines += [f"  warning: {warning}" for warning in self.warnings]
         return "\n".join(lines)
 
 
 def lake_status(lake: LakeTables) -> LakeStatus:
     """Read where ``lake`` stands."""
-    newest = latest_round(lake)
+    commits = history(lake.spark, lake.changes_sql)
+    newest = newest_round(lake, commits)
     record = round_record(lake, newest)
+    horizon = recorded_horizon(lake)
+    replicas = {replica: replica_status(lake, replica, LOOK_BACK) for replica in replicas_in(lake)}
     return LakeStatus(
         place=str(lake.location),
         lake_id=lake.identity.lake_id,
@@ -110,12 +127,35 @@ def lake_status(lake: LakeTables) -> LakeStatus:
             v for v, state in sorted(record.states.items()) if not state.position.is_complete
         ),
         stuck=tuple(report for report in record.reports if report.failed),
-        replicas=tuple(_summary(lake, replica) for replica in replicas_in(lake)),
+        replicas=tuple(_summary(lake, *each) for each in replicas.items()),
+        horizon_seconds=horizon.seconds,
+        warnings=tuple(_warnings(lake, horizon, commits, replicas)),
     )
 
 
-def _summary(lake: LakeTables, replica: ReplicaTable) -> ReplicaSummary:
-    status = replica_status(lake, replica)
+def _warnings(
+    lake: LakeTables,
+    horizon: Horizon,
+    commits: Sequence[Commit],
+    replicas: Mapping[ReplicaTable, ReplicaStatus],
+) -> Iterator[str]:
+    """Say what the next run would refuse or warn of; nothing is refused here."""
+    try:
+        refuse_tampered_log(lake, commits)
+        statuses = {replica.name: status for replica, status in replicas.items()}
+        refuse_log_behind(str(lake.location), newest_round(lake, commits), statuses)
+    except LakeError as error:
+        yield str(error)
+    for table, wrong in wrong_properties(lake, replicas, horizon).items():
+        found = ", ".join(f"{name} {value or 'not set'}" for name, value in wrong.items())
+        yield f"table {table}: found {found}, expected the horizon of {horizon}"
+    now = datetime.now(UTC)
+    for replica, status in replicas.items():
+        for short in short_vacuums(replica.name, status.lineage.commits, horizon, now):
+            yield str(short)
+
+
+def _summary(lake: LakeTables, replica: ReplicaTable, status: ReplicaStatus) -> ReplicaSummary:
     count = lake.spark.sql(f"SELECT count(*) FROM {lake.table_sql(replica.name)}").collect()
     defect = status.lineage.defect(status.version)
     return ReplicaSummary(

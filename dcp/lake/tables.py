@@ -174,7 +174,7 @@ def create_lake(
         "dcplake.bucket": identity.bucket,
         "dcplake.bucketUuid": identity.bucket_uuid,
         "dcplake.vbuckets": str(identity.vbucket_count),
-        RECORDED: str(horizon.seconds),
+        RECORDED: horizon.recorded,
     }
     if location.root is not None:
         refuse_unsafe_store(spark, location.root)
