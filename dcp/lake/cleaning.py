@@ -19,6 +19,7 @@ from datetime import datetime
 from dcp.lake.applied import AppliedVersion, applied_of, told_applied
 from dcp.lake.horizon import version_at
 from dcp.lake.lineage import Lineage
+from dcp.lake.plan_text import number_ranges
 from dcp.lake.schema import ITEM_KINDS
 from dcp.lake.sql import integer_list, string_list, u64
 from dcp.lake.tables import ReplicaTable
@@ -132,6 +133,10 @@ def plan_cleaning(
 
     ``states`` are the states of every vbucket, by round, for `rounds_to_judge`.
     """
+    for replica, applied in versions.items():
+        if stale := sorted({vbucket for each in applied for vbucket, _ in each.stale}):
+            # What they held is from older rounds, and what they wait for is not applied.
+            return NotYet(f"table {replica.name} had stale vbuckets: {number_ranges(stale)}")
     rounds = rounds_to_judge(versions.values())
     to_round = min(rounds, default=0)
     if to_round == 0:

@@ -33,6 +33,11 @@ def _rows(table: pa.Table, source: str) -> Rows:
     return found
 
 
+def table_rows(lake: LakeTables, version: int) -> Rows:
+    """Return the documents of a version of ``docs``, read by an engine other than Spark."""
+    return _rows(table_at(lake.location.path(DOCS.name), version), f"docs version {version}")
+
+
 def source_rows(cluster: ProducerCluster, seqnos: dict[int, int]) -> Rows:
     """Return what the producer held at these seqnos."""
     return {
@@ -59,8 +64,7 @@ def require_every_version_exact(lake: LakeTables, cluster: ProducerCluster) -> i
     for applied in versions:
         states = records[applied.to_round].states
         expected = source_rows(cluster, {vb: state.complete_seqno for vb, state in states.items()})
-        found = _rows(table_at(lake.location.path(DOCS.name), applied.version), str(applied))
-        assert found == expected, f"{applied} differs from the producer"
+        assert table_rows(lake, applied.version) == expected, f"{applied} differs"
     return len(versions)
 
 

@@ -96,7 +96,7 @@ class History:
         """Let one thing happen; return its name."""
         [name] = self.random.choices(self._names, self._weights)
         self.steps.append(name)
-        getattr(self, f"_{name}")(replica)
+        getattr(self, "write" if name == "write" else f"_{name}")(replica)
         return name
 
     def quiesce(self, replica: Replica) -> None:
@@ -110,7 +110,8 @@ class History:
             raise AssertionError(f"found work after 15 quiet rounds; steps: {self.steps}")
         replica.apply(random.Random(0))
 
-    def _write(self, _: Replica) -> None:
+    def write(self, _: Replica) -> None:
+        """Write, delete and expire a few documents."""
         cluster = self.cluster
         with cluster.batch():
             for _number in range(self.random.randint(1, 25)):
@@ -131,7 +132,7 @@ class History:
         node = self.random.randrange(self.settings.nodes)
         self.cluster.failover(node)
         if self.random.random() < 0.5:
-            self._write(replica)
+            self.write(replica)
         self.cluster.restore_node(node)
         for vbucket in range(self.settings.vbuckets):
             if self.random.random() < 0.4:
