@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 QUICK = {"quiet_seconds": 0.2, "node_deadline_seconds": 3.0}
 TROUBLE = Chances(round=0, cut_round=0, driver_killed=0, worker_killed=0, apply=0)
 """What happens between two runs: to the producer alone."""
-RUNS = 4
+RUNS = 3
 
 
 class SparkReplica:
