@@ -1,13 +1,14 @@
 """A cluster of producer nodes in a thread of its own, and what tests do with it.
 
-All methods may be called from any thread. Writes take effect at once and reach the streams soon
+All methods may be called from any thread. Nodes are indexes from 0 (people and the orders of
+``admin_commands.py`` count from 1). Writes take effect at once and reach the streams soon
 after; writes under ``with cluster.batch():`` reach a caught-up stream as one snapshot.
 """
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
-from threading import Event, Thread
+from threading import Event, Thread, get_ident
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -37,6 +38,8 @@ class ProducerCluster:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: Thread | None = None
         self._pager: asyncio.Task[None] | None = None
+        self._under_way: set[asyncio.Task[None]] = set()
+        self.bucket.administrator = self
 
     # --- life
 
@@ -337,7 +340,7 @@ class ProducerCluster:
 
     def kill_node(self, node: int) -> None:
         """Close a node's port and connections."""
-        self._call(self._nodes[node].kill())
+        self._call(self._nodes[node].leave() if self._is_in_loop else self._nodes[node].kill())
         with self.bucket.lock:
             self.bucket.dead_nodes.add(node)
 
@@ -354,15 +357,15 @@ class ProducerCluster:
 
         A node that was failed over joins the cluster again and owns nothing until ``move_vbucket``.
         """
+        if self._is_in_loop:
+            self._nodes[node].restore()
+        elif self._loop is not None:
+            self._call(_now(self._nodes[node].restore))
         with self.bucket.lock:
             self.bucket.dead_nodes.discard(node)
-            joins = not self.bucket.map.is_member(node)
-            if joins:
+            if not self.bucket.map.is_member(node):
                 self.bucket.map.join(node)
-        if self._loop is not None:
-            self._call(_now(self._nodes[node].restore))
-        if joins:
-            self._call_soon(self._push_map)
+                self._call_soon(self._push_map)
 
     def snapshot_cut_after(self, items: int) -> None:
         """End a connection inside a snapshot, once ``items`` more items went out."""
@@ -391,14 +394,29 @@ class ProducerCluster:
         if self._loop is None:
             with self.bucket.lock:
                 act(None)
-            return
-        self._call(self._end_node(node, act))
+        elif self._is_in_loop:
+            self._act_on(node, act)
+            self._call(self._leave(node))
+        else:
+            self._call(self._end_node(node, act))
 
     async def _end_node(self, node: int, act: Callable[[Node | None], None]) -> None:
         with self.bucket.lock:
-            act(self._nodes[node] if 0 <= node < len(self._nodes) else None)
+            self._act_on(node, act)
         await self._nodes[node].kill()
         self._push_map()
+
+    async def _leave(self, node: int) -> None:
+        await self._nodes[node].leave()
+        self._push_map()
+
+    def _act_on(self, node: int, act: Callable[[Node | None], None]) -> None:
+        act(self._nodes[node] if 0 <= node < len(self._nodes) else None)
+
+    @property
+    def _is_in_loop(self) -> bool:
+        """Whether our caller is a connection (an order over the protocol)."""
+        return self._thread is not None and get_ident() == self._thread.ident
 
     def _run_loop(self, started: Event, failed: list[BaseException]) -> None:
         loop = asyncio.new_event_loop()
@@ -424,7 +442,9 @@ class ProducerCluster:
         self._nodes = [Node(self.bucket, i, settings.host, port) for i, port in enumerate(ports)]
         try:
             for node in self._nodes:
-                node.listen()
+                if self.bucket.map.is_member(node.node):
+                    node.listen()
+                    self.bucket.dead_nodes.discard(node.node)
         except OSError:
             for node in self._nodes:
                 await node.kill()
@@ -437,6 +457,7 @@ class ProducerCluster:
         if self._pager is not None:
             self._pager.cancel()
             await asyncio.gather(self._pager, return_exceptions=True)
+        await asyncio.gather(*self._under_way, return_exceptions=True)
         for node in self._nodes:
             await node.kill()
 
@@ -467,6 +488,11 @@ class ProducerCluster:
         if self._loop is None:
             work.close()
             raise LocalProtocolError("producer cluster: it does not run")
+        if self._is_in_loop:  # cannot wait for itself
+            task = self._loop.create_task(work)
+            self._under_way.add(task)
+            task.add_done_callback(self._under_way.discard)
+            return
         asyncio.run_coroutine_threadsafe(work, self._loop).result(_WAIT_SECONDS)
 
 
