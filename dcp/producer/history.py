@@ -41,13 +41,6 @@ class Selection:
             return self.segment.seqno_of(int(self.rows[0]))
         return self.versions[0].seqno
 
-    @property
-    def last_seqno(self) -> int:
-        """The seqno of the last item; the selection must not be empty."""
-        if not self.versions and self.segment is not None:
-            return self.segment.seqno_of(int(self.rows[-1]))
-        return self.versions[-1].seqno
-
 
 _NO_ROWS: npt.NDArray[np.int64] = np.empty(0, np.int64)
 
@@ -179,6 +172,12 @@ class VbucketHistory:
             row = self.segment.row_of(key)
             return None if row is None else self.segment.version(row)
         return version
+
+    def first_shown(self, seqno: int) -> int:
+        """Return the first seqno from ``seqno`` on that is no purged tombstone."""
+        while seqno in self._purged:
+            seqno += 1
+        return seqno
 
     def newest_versions(self) -> Iterable[Version]:
         """Return the newest version of every key that was not only preloaded."""
