@@ -203,7 +203,9 @@ class ProducerCluster(ClusterNodes):
         """Let ``node`` be gone and promote its vbuckets' replicas on the next living node.
 
         What the replicas had not is lost, each vbucket begins a new branch, connections to the
-        node close, its streams with them, and the others are pushed the new map.
+        node close, its streams with them, and the others are pushed the new map. Not
+        inside ``batch()``: it waits for connections that wait for the batch (as all that is done
+        to nodes).
 
         Raises:
             ValueError: no such node, or no other that lives.
