@@ -1,6 +1,6 @@
 """Orders to a running cluster, over the protocol: IOCTL_SET and IOCTL_GET, as kv_engine has them.
 
-The opcodes are kv_engine's (``docs/BinaryProtocol.md``), the keys are ours:
+The opcodes are kv_engine's (``include/mcbp/protocol/opcode.h``), the keys are ours:
 
     IOCTL_SET   node.failover   N                promote the replicas of node N's vbuckets
                 node.kill       N                close its port and connections

@@ -6,8 +6,8 @@ the vbucket hold at seqno s (versions with seqno <= s < replaced_at), and which 
 snapshot of (after, end] with every key at most once (seqno > after, replaced_at > end).
 
 A fork cuts the tail off; what the tail had replaced is the newest of its key again. Purging takes
-tombstones out of what streams are shown and leaves them here (kv_engine ``docs/dcp/documentation/
-deleting-items.md``). What is on disk is a distance from the newest seqno: checkpoints, flushing
+tombstones out of what streams are shown and leaves them here (kv_engine
+``docs/dcp/documentation/rollback.md`` on the purge seqno). What is on disk is a distance from the newest seqno: checkpoints, flushing
 and compaction have their room beside this file.
 """
 
