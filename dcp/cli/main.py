@@ -20,6 +20,7 @@ COMMANDS: Final = {
     "demo": "producer, real documents, replication and SQL on the result, all on this machine",
     "serve": "run the embedded Couchbase-like producer",
     "load": "store JSON lines in a bucket",
+    "failover": "let a node of the embedded producer be gone, and its replicas go on",
     "plan": "say what a run would do, without doing it",
     "run": "replicate a bucket into its lake",
     "status": "where the lake stands, and what it waits for",

@@ -17,6 +17,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=11210,
         help="the first node's port, the others follow (11210); 0 takes free ones",
     )
+    parser.add_argument(
+        "--replica-lag",
+        type=int,
+        default=0,
+        metavar="SEQNOS",
+        help="how many of a vbucket's newest seqnos its replica lacks: lost by a failover (0)",
+    )
+    parser.add_argument(
+        "--rules",
+        choices=("document", "server"),
+        default="document",
+        help="whose rollback rules: the published document's or kv_engine's code's (document)",
+    )
     add_account_options(parser)
 
 
@@ -35,6 +48,8 @@ def run(arguments: argparse.Namespace) -> int:
         users={arguments.user: password_from(arguments)},
         host=arguments.host,
         ports=tuple(first + node if first else 0 for node in range(arguments.nodes)),
+        replica_lag_seqnos=arguments.replica_lag,
+        rules=arguments.rules,
     )
     serve(settings)
     return 0

@@ -23,6 +23,7 @@ from dcp.types import U64_MAX, vbucket_of
 from dcp.wire.vocabulary import Status, VbucketState
 
 if TYPE_CHECKING:
+    from dcp.producer.admin_commands import Administrator
     from dcp.producer.dcp_connection import DcpConnection
     from dcp.producer.versions import Version
 
@@ -41,6 +42,7 @@ class Bucket:
         )
         self.vbuckets = [Vbucket(v, self._fresh_uuid, settings) for v in range(settings.vbuckets)]
         self.dead_nodes: set[int] = set()
+        self.administrator: Administrator | None = None
         self.counters = Counters(record_seqnos=settings.record_seqnos)
         self.faults = Faults()
         self.on_change: Callable[[], None] = lambda: None

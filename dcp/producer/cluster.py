@@ -1,19 +1,16 @@
 """A cluster of producer nodes in a thread of its own, and what tests do with it.
 
-All methods may be called from any thread. Writes take effect at once and reach the streams soon
+All methods may be called from any thread. Nodes are indexes from 0 (people and the orders of
+``admin_commands.py`` count from 1). Writes take effect at once and reach the streams soon
 after; writes under ``with cluster.batch():`` reach a caught-up stream as one snapshot.
 """
 
-import asyncio
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager, suppress
-from threading import Event, Thread
-from types import TracebackType
-from typing import Any, Final, Self
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-from dcp.errors import LocalProtocolError, SourceError
+from dcp.errors import LocalProtocolError
 from dcp.producer import forks
-from dcp.producer.bucket import Bucket
+from dcp.producer.cluster_nodes import ClusterNodes
 from dcp.producer.counters import CountersSnapshot
 from dcp.producer.documents import Document
 from dcp.producer.failover import VbucketFacts
@@ -24,72 +21,13 @@ from dcp.producer.settings import ClusterSettings
 from dcp.types import FailoverLog
 from dcp.wire.vocabulary import EndReason, Status, VbucketState
 
-_WAIT_SECONDS: Final = 30.0
 
-
-class ProducerCluster:
-    """Nodes that serve one bucket. Use as a context manager, or ``start`` and ``stop``."""
+class ProducerCluster(ClusterNodes):
+    """A bucket and the nodes that serve it: documents, what it holds, forks, faults."""
 
     def __init__(self, settings: ClusterSettings | None = None) -> None:
-        self.settings = settings or ClusterSettings()
-        self.bucket = Bucket(self.settings)
-        self._nodes: list[Node] = []
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: Thread | None = None
-        self._pager: asyncio.Task[None] | None = None
-
-    # --- life
-
-    def start(self) -> None:
-        """Listen on all ports; returns when clients can connect.
-
-        Raises:
-            SourceError: a port cannot be opened.
-        """
-        if self._thread is not None:
-            raise LocalProtocolError("producer cluster: start() of one that runs already")
-        started = Event()
-        failed: list[BaseException] = []
-        self._thread = Thread(
-            target=self._run_loop, args=(started, failed), name="dcp-producer", daemon=True
-        )
-        self._thread.start()
-        started.wait(_WAIT_SECONDS)
-        if failed:
-            self._thread.join(_WAIT_SECONDS)
-            self._thread = None
-            raise SourceError(f"producer cluster: cannot listen: {failed[0]}") from failed[0]
-
-    def stop(self) -> None:
-        """Close all connections and ports; harmless when not running."""
-        if self._thread is None or self._loop is None:
-            return
-        with suppress(TimeoutError):
-            self._call(self._shut_down())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(_WAIT_SECONDS)
-        self._thread = None
-        self._loop = None
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
-
-    @property
-    def seeds(self) -> list[str]:
-        """``host:port`` of every node."""
-        return [
-            f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-            for host, port in self.bucket.map.addresses
-        ]
+        super().__init__(settings)
+        self.bucket.administrator = self
 
     # --- documents
 
@@ -265,7 +203,9 @@ class ProducerCluster:
         """Let ``node`` be gone and promote its vbuckets' replicas on the next living node.
 
         What the replicas had not is lost, each vbucket begins a new branch, connections to the
-        node close, its streams with them, and the others are pushed the new map.
+        node close, its streams with them, and the others are pushed the new map. Not
+        inside ``batch()``: it waits for connections that wait for the batch (as all that is done
+        to nodes).
 
         Raises:
             ValueError: no such node, or no other that lives.
@@ -330,40 +270,6 @@ class ProducerCluster:
         with self.bucket.lock:
             forks.set_up(self.bucket, vbucket, facts)
 
-    def drop_connections(self, node: int | None = None) -> None:
-        """Close all connections to ``node``, or to all nodes."""
-        for one in self._nodes if node is None else [self._nodes[node]]:
-            self._call(one.drop_connections())
-
-    def kill_node(self, node: int) -> None:
-        """Close a node's port and connections."""
-        self._call(self._nodes[node].kill())
-        with self.bucket.lock:
-            self.bucket.dead_nodes.add(node)
-
-    def refuse_node(self, node: int) -> None:
-        """Close a node's port only."""
-        self._call(self._nodes[node].refuse())
-
-    def hang_node(self, node: int) -> None:
-        """Let a node stop reading and answering, with everything open."""
-        self._call(_now(self._nodes[node].hang))
-
-    def restore_node(self, node: int) -> None:
-        """Undo ``kill_node``, ``refuse_node`` or ``hang_node``, on the same port.
-
-        A node that was failed over joins the cluster again and owns nothing until ``move_vbucket``.
-        """
-        with self.bucket.lock:
-            self.bucket.dead_nodes.discard(node)
-            joins = not self.bucket.map.is_member(node)
-            if joins:
-                self.bucket.map.join(node)
-        if self._loop is not None:
-            self._call(_now(self._nodes[node].restore))
-        if joins:
-            self._call_soon(self._push_map)
-
     def snapshot_cut_after(self, items: int) -> None:
         """End a connection inside a snapshot, once ``items`` more items went out."""
         with self.bucket.lock:
@@ -383,92 +289,3 @@ class ProducerCluster:
     def faults(self) -> Faults:
         """The orders that were not carried out yet; hold ``batch()`` while looking."""
         return self.bucket.faults
-
-    # --- the loop
-
-    def _on_node(self, node: int, act: Callable[[Node | None], None]) -> None:
-        """Do ``act`` at an instant at which no connection sends anything; the node is then gone."""
-        if self._loop is None:
-            with self.bucket.lock:
-                act(None)
-            return
-        self._call(self._end_node(node, act))
-
-    async def _end_node(self, node: int, act: Callable[[Node | None], None]) -> None:
-        with self.bucket.lock:
-            act(self._nodes[node] if 0 <= node < len(self._nodes) else None)
-        await self._nodes[node].kill()
-        self._push_map()
-
-    def _run_loop(self, started: Event, failed: list[BaseException]) -> None:
-        loop = asyncio.new_event_loop()
-        asyncio.set_event_loop(loop)
-        try:
-            loop.run_until_complete(self._open_nodes())
-            self._loop = loop
-            self.bucket.on_change = self._changes_are_waiting
-        except OSError as error:
-            failed.append(error)
-            started.set()
-            loop.close()
-            return
-        started.set()
-        loop.run_forever()
-        self.bucket.on_change = lambda: None
-        loop.close()
-
-    async def _open_nodes(self) -> None:
-        settings = self.settings
-        known = self._nodes  # after a stop the nodes come back on their ports
-        ports = [node.port for node in known] or list(settings.ports) or [0] * settings.nodes
-        self._nodes = [Node(self.bucket, i, settings.host, port) for i, port in enumerate(ports)]
-        try:
-            for node in self._nodes:
-                node.listen()
-        except OSError:
-            for node in self._nodes:
-                await node.kill()
-            raise
-        self.bucket.map.set_addresses([(node.host, node.port) for node in self._nodes])
-        if settings.expiry_pager_seconds > 0:
-            self._pager = asyncio.ensure_future(self._page_expiries(settings.expiry_pager_seconds))
-
-    async def _shut_down(self) -> None:
-        if self._pager is not None:
-            self._pager.cancel()
-            await asyncio.gather(self._pager, return_exceptions=True)
-        for node in self._nodes:
-            await node.kill()
-
-    async def _page_expiries(self, interval_seconds: float) -> None:
-        while True:
-            await asyncio.sleep(interval_seconds)
-            self.expire_due()
-
-    def _changes_are_waiting(self) -> None:
-        self._call_soon(self._spread_changes)
-
-    def _spread_changes(self) -> None:
-        with self.bucket.lock:
-            changed = self.bucket.collect_changes()
-            for node in self._nodes:
-                node.vbuckets_changed(changed)
-
-    def _push_map(self) -> None:
-        with self.bucket.lock:
-            for node in self._nodes:
-                node.push_map()
-
-    def _call_soon(self, function: Callable[[], None]) -> None:
-        if self._loop is not None:
-            self._loop.call_soon_threadsafe(function)
-
-    def _call(self, work: Coroutine[Any, Any, None]) -> None:
-        if self._loop is None:
-            work.close()
-            raise LocalProtocolError("producer cluster: it does not run")
-        asyncio.run_coroutine_threadsafe(work, self._loop).result(_WAIT_SECONDS)
-
-
-async def _now(action: Callable[[], None]) -> None:
-    action()

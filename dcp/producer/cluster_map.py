@@ -50,6 +50,11 @@ class ClusterMap:
         """Whether ``node`` belongs to the cluster now."""
         return self._members[node]
 
+    def name_of(self, node: int) -> str:
+        """Return what messages call a node: its number, from 1, and its address."""
+        host, port = self._addresses[node]
+        return f"node {node + 1} of {self.node_count} ({host}:{port})"
+
     def set_addresses(self, addresses: Sequence[tuple[str, int]]) -> None:
         """Take the ports that the nodes listen on; not a change of the map's version."""
         self._addresses = list(addresses)
@@ -60,7 +65,7 @@ class ClusterMap:
         if not 0 <= node < self.node_count:
             raise ValueError(f"move vbucket {vbucket}: found node {node} of {self.node_count}")
         if not self._members[node]:
-            raise ValueError(f"move vbucket {vbucket}: node {node} is no member of the cluster")
+            raise ValueError(f"move vbucket {vbucket}: {self.name_of(node)} is no member any more")
         self._owners[vbucket] = node
         self._changed()
 

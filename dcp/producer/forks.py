@@ -25,7 +25,8 @@ def fail_over(bucket: Bucket, node: int) -> None:
         if bucket.map.is_member(other) and other not in bucket.dead_nodes
     ]
     if not living:
-        raise ValueError(f"failover of node {node}: found no other living node to take over")
+        name = bucket.map.name_of(node)
+        raise ValueError(f"failover of {name}: found no other living node to take its place")
     owned = bucket.map.vbuckets_of(node)
     bucket.map.fail_over(node, living[0])
     for vbucket in owned:
@@ -42,9 +43,7 @@ def crash(bucket: Bucket, node: int, lost_seqnos: int | None = None) -> None:
     """
     _require_member(bucket, node)
     if lost_seqnos is not None and lost_seqnos < 0:
-        raise ValueError(
-            f"crash of node {node}: found {lost_seqnos} lost seqnos, expected 0 or more"
-        )
+        raise ValueError(f"crash: found {lost_seqnos} lost seqnos, expected 0 or more")
     for vbucket in bucket.map.vbuckets_of(node):
         if bucket.vbuckets[vbucket].state is VbucketState.ACTIVE:
             bucket.vbuckets[vbucket].crash(lost_seqnos)
@@ -90,6 +89,8 @@ def _end_streams(bucket: Bucket, vbucket: int) -> None:
 def _require_member(bucket: Bucket, node: int) -> None:
     count = bucket.map.node_count
     if not 0 <= node < count:
-        raise ValueError(f"node {node}: found none of that number, expected 0 to {count - 1}")
+        raise ValueError(f"node index {node}: found none, expected 0 to {count - 1}")
     if not bucket.map.is_member(node):
-        raise ValueError(f"node {node}: it was failed over and is no member of the cluster")
+        raise ValueError(
+            f"{bucket.map.name_of(node)}: it was failed over and is no member any more"
+        )

@@ -6,8 +6,8 @@ the vbucket hold at seqno s (versions with seqno <= s < replaced_at), and which 
 snapshot of (after, end] with every key at most once (seqno > after, replaced_at > end).
 
 A fork cuts the tail off; what the tail had replaced is the newest of its key again. Purging takes
-tombstones out of what streams are shown and leaves them here (kv_engine ``docs/dcp/documentation/
-deleting-items.md``). What is on disk is a distance from the newest seqno: checkpoints, flushing
+tombstones out of what streams are shown and leaves them here (kv_engine
+``docs/dcp/documentation/rollback.md`` on the purge seqno). What is on disk is a distance from the newest seqno: checkpoints, flushing
 and compaction have their room beside this file.
 """
 
@@ -40,13 +40,6 @@ class Selection:
         if len(self.rows) and self.segment is not None:
             return self.segment.seqno_of(int(self.rows[0]))
         return self.versions[0].seqno
-
-    @property
-    def last_seqno(self) -> int:
-        """The seqno of the last item; the selection must not be empty."""
-        if not self.versions and self.segment is not None:
-            return self.segment.seqno_of(int(self.rows[-1]))
-        return self.versions[-1].seqno
 
 
 _NO_ROWS: npt.NDArray[np.int64] = np.empty(0, np.int64)
@@ -179,6 +172,12 @@ class VbucketHistory:
             row = self.segment.row_of(key)
             return None if row is None else self.segment.version(row)
         return version
+
+    def first_shown(self, seqno: int) -> int:
+        """Return the first seqno from ``seqno`` on that is no purged tombstone."""
+        while seqno in self._purged:
+            seqno += 1
+        return seqno
 
     def newest_versions(self) -> Iterable[Version]:
         """Return the newest version of every key that was not only preloaded."""

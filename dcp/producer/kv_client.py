@@ -69,7 +69,7 @@ class KvClient:
         self._timeout_seconds = timeout_seconds
         self._connections: dict[tuple[str, int], KvConnection] = {}
         self._owners: list[tuple[str, int]] = []
-        self._learn_map([_address(seed) for seed in seeds])
+        self._learn_map([node_address(seed) for seed in seeds])
 
     def __enter__(self) -> Self:
         return self
@@ -197,7 +197,12 @@ def _batches(requests: Iterable[Request]) -> Iterator[list[Request]]:
         yield batch
 
 
-def _address(seed: str) -> tuple[str, int]:
+def node_address(seed: str) -> tuple[str, int]:
+    """Return host and port of ``host:port``; an IPv6 host may be in brackets.
+
+    Raises:
+        ConfigError: anything else.
+    """
     host, _, port = seed.strip().rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     number = int(port) if port.isascii() and port.isdecimal() and len(port) <= 5 else 0

@@ -16,6 +16,7 @@ from dcp.producer.session import Session
 
 _LOG = logging.getLogger(__name__)
 _BACKLOG = 128
+_LAST_WORDS_SECONDS = 1.0
 
 
 class Node:
@@ -108,10 +109,18 @@ class Node:
             self._listener = None
 
     def fall_silent(self) -> None:
-        """Send nothing more to anybody; the lock is held, ``kill`` must follow."""
-        for task, client in self._clients.items():
+        """Read and stream nothing more; the lock is held, ``kill`` or ``leave`` must follow."""
+        for client in self._clients.values():
             client.session.close()
-            task.cancel()
+
+    async def leave(self) -> None:
+        """Be gone as with ``kill``, but let the connections say the answers they owe."""
+        with self._bucket.lock:
+            self.fall_silent()
+        await self.refuse()
+        if self._clients:
+            await asyncio.wait(self._clients, timeout=_LAST_WORDS_SECONDS)
+        await self.drop_connections()
 
     async def kill(self) -> None:
         """Be gone: no port, no connections."""

@@ -151,9 +151,13 @@ class Session:
         self._put(answer)
 
     def refuse(self, frame: Frame, status: Status, context: str = "") -> None:
-        """Answer ``frame`` with an error, and its context as JSON when there is one."""
-        value = json.dumps({"error": {"context": context}}).encode() if context else b""
-        datatype = int(Datatype.JSON) if value else 0
+        """Answer ``frame`` with an error, and its context as JSON when there is one.
+
+        Only a client that negotiated JSON is told by the datatype that it is that.
+        """
+        tree = {"error": {"context": context}}
+        value = json.dumps(tree, separators=(",", ":")).encode() if context else b""
+        datatype = int(Datatype.JSON) if value and HelloFeature.JSON in self.features else 0
         self.reply(frame, m.Refusal(value), status=status, datatype=datatype)
 
     def refuse_access(self, frame: Frame, status: Status, context: str = "") -> None:

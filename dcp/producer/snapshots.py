@@ -7,8 +7,9 @@ many messages the window lets pass is one binary search, and the stream's opaque
 whole batch at once.
 
 Where the item at the end is a purged tombstone, the client must still be able to complete the
-snapshot: with Collections SEQNO_ADVANCED follows the items (``advances``), else the last visible
-item is the end (kv_engine ``docs/dcp/documentation/commands/seqno-advanced.md``).
+snapshot: with Collections SEQNO_ADVANCED follows the items (``advances``; kv_engine
+``docs/dcp/documentation/commands/seqno-advanced.md``), else the snapshot goes on to the next item
+that is shown. It never ends earlier: without the tombstone that would be no state that there was.
 """
 
 from collections.abc import Iterator
@@ -131,16 +132,17 @@ def _chunk_of_versions(versions: list[Version], flavour: int) -> Chunk:
 def take_snapshot(
     history: VbucketHistory, after: int, end: int, flavour: int, *, start: int | None, flags: int
 ) -> Snapshot | None:
-    """Take (after, end] now; None when it holds nothing to send.
+    """Take (after, end] now, or a little more; None when it holds nothing to send.
 
     ``start`` is the marker's start; None lets it be the first item's seqno.
     """
-    selection = history.select(after, end)
     advances = history.is_purged(end) and bool(flavour & _COLLECTIONS)
-    if not len(selection):
-        first = end if start is None else start
-        return Snapshot(first, end, flags, iter(()), advances) if advances else None
-    first = selection.first_seqno if start is None else start
-    if history.is_purged(end) and not advances:
-        end = selection.last_seqno
-    return Snapshot(first, end, flags, chunks_of(selection, flavour), advances)
+    if not advances:
+        end = history.first_shown(end)
+    selection = history.select(after, end)
+    if not len(selection) and not advances:
+        return None
+    first = selection.first_seqno if len(selection) else end
+    return Snapshot(
+        first if start is None else start, end, flags, chunks_of(selection, flavour), advances
+    )

@@ -160,8 +160,6 @@ class ActiveStream:
             flags=_DISK if from_disk else self._memory_flags,
         )
         if snapshot is None:
-            if self._history.is_purged(end):  # nothing before it is visible either
-                self.sent_seqno = end
             return None
         self._first_start = None
         self._memory_flags = _FIRST_MEMORY if from_disk else _MEMORY

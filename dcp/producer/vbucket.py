@@ -84,6 +84,11 @@ class Vbucket:
         held = self.replica_seqno
         return max(self.history.base_seqno, held - held % self._settings.replica_snapshot_seqnos)
 
+    @property
+    def replication_is_paused(self) -> bool:
+        """Whether the replica stands still."""
+        return self._paused_at is not None
+
     def pause_replication(self) -> None:
         """Let the replica stand still at what it holds now."""
         self._paused_at = self.replica_seqno

@@ -144,6 +144,10 @@ TABLE: Final[dict[tuple[Side, int], Row]] = {
         replace(RAW, names=("config",)),
     ),
     (Side.SERVER_RESPONSE, ServerOpcode.CLUSTERMAP_CHANGE_NOTIFICATION): _EMPTY,
+    (Side.REQUEST, Opcode.IOCTL_GET): Row(m.IoctlGet, key="name"),
+    (Side.RESPONSE, Opcode.IOCTL_GET): _TEXT,
+    (Side.REQUEST, Opcode.IOCTL_SET): Row(m.IoctlSet, key="name", value=RAW),
+    (Side.RESPONSE, Opcode.IOCTL_SET): _TEXT,
     # --- seqnos
     (Side.REQUEST, Opcode.GET_ALL_VB_SEQNOS): Row(
         m.GetAllVbSeqnos, (*NO_EXTRAS, Extras("I", "state"), Extras("II", "state collection"))

@@ -156,6 +156,21 @@ class IdAnswer(Body):
     collection_id: int
 
 
+@dataclass(frozen=True, slots=True)
+class IoctlGet(Body):
+    """IOCTL_GET: a question to the server itself."""
+
+    name: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class IoctlSet(Body):
+    """IOCTL_SET: an order to the server itself."""
+
+    name: bytes
+    value: bytes = b""
+
+
 # --- seqnos ----------------------------------------------------------------------------------
 
 

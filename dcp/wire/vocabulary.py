@@ -59,6 +59,8 @@ class Opcode(IntEnum):
     SASL_LIST_MECHS = 0x20
     SASL_AUTH = 0x21
     SASL_STEP = 0x22
+    IOCTL_GET = 0x23
+    IOCTL_SET = 0x24
     GET_ALL_VB_SEQNOS = 0x48
     DCP_OPEN = 0x50
     DCP_ADD_STREAM = 0x51

@@ -1,16 +1,34 @@
 """Rollback cases: ``{"cases": [{"failover_log", "request", "expected", …}…]}``.
 
-A case passes when the producer's decision about the stream request is the expected one. A key that
-is not understood fails the case.
+A case passes when the producer decides the stream request as expected, asked both ways: the
+decision function alone, and a node that is in the case's state, over TCP. The server's rules hold.
+A key that is not understood fails the case.
 """
 
+import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Final
 
-from dcp.producer.failover import ResumeRequest, VbucketFacts, Verdict, judge, rollback_seqno
+from dcp.errors import DcplakeError
+from dcp.producer.cluster import ProducerCluster
+from dcp.producer.failover import (
+    ResumeRequest,
+    Rules,
+    VbucketFacts,
+    judge,
+    rollback_seqno,
+    state_allows,
+)
+from dcp.producer.settings import ClusterSettings
 from dcp.types import END_OF_TIME, FailoverEntry, FailoverLog
+from dcp.wire import messages as m
+from dcp.wire.codec import decode
 from dcp.wire.vocabulary import Status, VbucketState
 from tests.conformance_formats.case_file import CaseFile, CaseResult
+from tests.producer.raw_client import RawClient
+
+_RULES: Final[Rules] = "server"
 
 _REMARKS: Final = frozenset({"id", "source", "why", "why_rule", "asserted", "log_reconstructed"})
 _FACTS: Final = frozenset(
@@ -38,6 +56,18 @@ _STATUSES: Final = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer's status, and the rollback seqno with ROLLBACK."""
+
+    status: int
+    rollback_seqno: int | None = None
+
+    def __str__(self) -> str:
+        seqno = "" if self.rollback_seqno is None else f" to {self.rollback_seqno}"
+        return f"{Status(self.status).name}{seqno}"
+
+
 class RollbackCases:
     """The format's entry in the registry of ``tests/conformance.py``."""
 
@@ -51,16 +81,17 @@ class RollbackCases:
         )
 
     def run(self, file: CaseFile) -> Iterator[CaseResult]:
-        """Yield one result per case."""
-        for index, case in enumerate(file.content["cases"]):
-            try:
-                failures = tuple(_failures(case))
-            except (ValueError, TypeError, KeyError) as error:
-                failures = (f"{type(error).__name__}: {error}",)
-            yield CaseResult(str(case.get("id", f"case {index}")), failures)
+        """Yield one result per case; one producer serves them all."""
+        with ProducerCluster(ClusterSettings(vbuckets=1, rules=_RULES)) as cluster:
+            for index, case in enumerate(file.content["cases"]):
+                try:
+                    failures = tuple(_failures(case, cluster))
+                except (ValueError, TypeError, KeyError, OSError, EOFError, DcplakeError) as error:
+                    failures = (f"{type(error).__name__}: {error}",)
+                yield CaseResult(str(case.get("id", f"case {index}")), failures)
 
 
-def _failures(case: dict[str, Any]) -> Iterator[str]:
+def _failures(case: dict[str, Any], cluster: ProducerCluster) -> Iterator[str]:
     for found, known, where in (
         (case, _FACTS | _REMARKS, "the case"),
         (case["request"], _ASKED, "its request"),
@@ -68,26 +99,68 @@ def _failures(case: dict[str, Any]) -> Iterator[str]:
     ):
         if unknown := sorted(found.keys() - known):
             yield f"found {', '.join(unknown)} in {where}, expected none of a name not known here"
-    expected = Verdict(
-        _STATUSES[case["expected"]["status"]], case["expected"].get("rollback_seqno")
-    )
-    found_verdict = _verdict(case)
-    told = (found_verdict.status, found_verdict.rollback_seqno)
-    if told != (expected.status, expected.rollback_seqno):
-        yield (
-            f"found {_text(found_verdict)}, expected {_text(expected)}"
-            f" ({case.get('why', 'no reason given')})"
-        )
+    told = case["expected"]
+    expected = Answer(_STATUSES[told["status"]], told.get("rollback_seqno"))
+    by_function = _decided(case)
+    by_wire = _answered(case, cluster)
+    for how, answer, wanted in (
+        ("the decision", by_function, expected),
+        ("over the wire", by_wire, _as_the_wire_says(expected, case)),
+    ):
+        if answer != wanted:
+            why = case.get("why", "no reason given")
+            yield f"{how}: found {answer}, expected {wanted} ({why})"
 
 
-def _verdict(case: dict[str, Any]) -> Verdict:
+def _decided(case: dict[str, Any]) -> Answer:
+    """Ask the decision function."""
     request, facts = request_of(case), facts_of(case)
     if not case.get("function_level", False):
-        return judge(request, facts, "server")
-    seqno = rollback_seqno(
-        request, facts, "server"
-    )  # without the checks that come before it on the wire
-    return Verdict(Status.SUCCESS if seqno is None else Status.ROLLBACK, seqno)
+        verdict = judge(request, facts, _RULES)
+        return Answer(verdict.status, verdict.rollback_seqno)
+    seqno = rollback_seqno(request, facts, _RULES)  # without what the wire checks around it
+    return Answer(Status.SUCCESS if seqno is None else Status.ROLLBACK, seqno)
+
+
+def _as_the_wire_says(expected: Answer, case: dict[str, Any]) -> Answer:
+    """Return what a function-level case leads to with the checks around the function."""
+    if not case.get("function_level", False):
+        return expected
+    request, facts = request_of(case), facts_of(case)
+    if not state_allows(request, facts):
+        return Answer(Status.NOT_MY_VBUCKET)
+    beyond = request.start > facts.high_seqno and expected.status is Status.SUCCESS
+    if not request.snap_start <= request.start <= min(request.snap_end, request.end) or beyond:
+        return Answer(Status.ERANGE)
+    return expected
+
+
+def _answered(case: dict[str, Any], cluster: ProducerCluster) -> Answer:
+    """Bring the producer into the case's state and send it the request."""
+    request, facts = request_of(case), facts_of(case)
+    cluster.set_up_vbucket(0, facts)
+    wanted: dict[str, object] = {}
+    if facts.collections_high_seqno is not None:
+        wanted["collections"] = ["0"]
+    if request.remote_purge_seqno:
+        wanted["purge_seqno"] = str(request.remote_purge_seqno)
+    with RawClient(cluster.seeds[0]) as client:
+        client.log_in().open_dcp()
+        answer = client.request_stream(
+            0,
+            request.start,
+            end=request.end,
+            vb_uuid=request.vb_uuid,
+            snapshot=(request.snap_start, request.snap_end),
+            flags=request.flags,
+            value=json.dumps(wanted).encode() if wanted else b"",
+        )
+    body = decode(answer)
+    if isinstance(body, m.FailoverLogAnswer) and body.entries != facts.failover_log.entries:
+        raise ValueError(f"over the wire: found failover log {body.entries}, expected the case's")
+    return Answer(
+        answer.status, body.rollback_seqno if isinstance(body, m.RollbackAnswer) else None
+    )
 
 
 def request_of(case: dict[str, Any]) -> ResumeRequest:
@@ -115,8 +188,3 @@ def facts_of(case: dict[str, Any]) -> VbucketFacts:
         case.get("max_collection_high_seqno"),
         VbucketState[case.get("vb_state", "active").upper()],
     )
-
-
-def _text(verdict: Verdict) -> str:
-    seqno = "" if verdict.rollback_seqno is None else f" to {verdict.rollback_seqno}"
-    return f"{verdict.status.name}{seqno}"

@@ -95,6 +95,7 @@ class Forking:
 
     def write(self, key: bytes, kind: str) -> None:
         documents = self.vbucket.documents
+        self.page()  # a fork may have brought back what is due
         try:
             if kind == "delete":
                 version = documents.delete(key, self.now)
@@ -110,8 +111,13 @@ class Forking:
     def expire(self) -> None:
         """Let everything be due, and the pager find it."""
         self.now += 50 * 24 * 3600
+        self.page()
+
+    def page(self) -> None:
+        """Run the expiry pager."""
         before = self.high
-        due = {v.key for v in self.vbucket.history.live_at(before) if v.expiry}
+        living = self.vbucket.history.live_at(before)
+        due = {v.key for v in living if 0 < v.expiry <= self.now}
         assert self.vbucket.documents.expire_due(self.now) == len(due)
         for version in self.vbucket.history.select(before, self.high).versions:
             assert version.is_deleted

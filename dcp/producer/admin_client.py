@@ -1,0 +1,132 @@
+"""Orders to a cluster that ``dcplake serve`` runs; see ``admin_commands.py`` for what there is.
+
+Nodes are numbered from 1, in the order of their ports.
+"""
+
+import json
+from collections.abc import Sequence
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from dcp.errors import DcplakeError, NodeUnavailableError, RemoteProtocolError, SourceError
+from dcp.producer.kv_client import node_address
+from dcp.producer.kv_connection import KvConnection
+from dcp.wire import messages as m
+from dcp.wire.codec import encode
+from dcp.wire.frame import Frame
+from dcp.wire.vocabulary import Opcode, Status
+
+
+class NodeStatus(NamedTuple):
+    """One node: a member until it is failed over; alive until it is killed or failed over."""
+
+    number: int
+    address: str
+    member: bool
+    alive: bool
+    vbuckets: int
+
+
+class AdminClient:
+    """A connection to whichever node answers first. Not for several threads."""
+
+    def __init__(
+        self,
+        seeds: Sequence[str],
+        user: str,
+        password: str,
+        bucket: str,
+        timeout_seconds: float = 30.0,
+    ) -> None:
+        """Connect and sign in.
+
+        Raises:
+            ConfigError: a seed is no ``host:port``.
+            NodeUnavailableError: no seed can be reached.
+            AuthenticationError: user or password refused.
+            BucketError: no such bucket, or no access to it.
+        """
+        self._connection = _first_that_answers(seeds, timeout_seconds)
+        try:
+            self._connection.log_in(user, password, bucket)
+        except DcplakeError:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+    def failover(self, node: int) -> None:
+        """Promote the replicas of a node's vbuckets; the node is gone.
+
+        Raises:
+            SourceError: the cluster refuses, and why (this and all other orders).
+        """
+        self._order("node.failover", str(node))
+
+    def kill(self, node: int) -> None:
+        """Close a node's port and connections."""
+        self._order("node.kill", str(node))
+
+    def restore(self, node: int) -> None:
+        """Bring a node back: as it was, or as an empty member after a failover."""
+        self._order("node.restore", str(node))
+
+    def pause_replication(self) -> None:
+        """Let all replicas stand still at what they hold now."""
+        self._order("replication", "paused")
+
+    def resume_replication(self) -> None:
+        """Let all replicas follow again."""
+        self._order("replication", "running")
+
+    def nodes(self) -> list[NodeStatus]:
+        """Return the nodes, the first one first."""
+        request = encode(m.IoctlGet(b"nodes"), Opcode.IOCTL_GET)
+        answer = self._checked("nodes", self._connection.call(request))
+        try:
+            return [NodeStatus(**node) for node in json.loads(answer.value)]
+        except (ValueError, TypeError) as error:
+            raise RemoteProtocolError(f"list of nodes: malformed: {error}") from error
+
+    def _order(self, name: str, value: str) -> None:
+        request = encode(m.IoctlSet(name.encode(), value.encode()), Opcode.IOCTL_SET)
+        self._checked(f"{name} {value}", self._connection.call(request))
+
+    def _checked(self, what: str, answer: Frame) -> Frame:
+        if answer.status == Status.SUCCESS:
+            return answer
+        where = f"{what}: refused by {self._connection.name}"
+        if answer.status == Status.UNKNOWN_COMMAND:
+            raise SourceError(f"{where}: it takes no such orders; is it a `dcplake serve`?")
+        raise SourceError(f"{where}: {_context(answer) or f'status {answer.status:#04x}'}")
+
+
+def _first_that_answers(seeds: Sequence[str], timeout_seconds: float) -> KvConnection:
+    unreachable: list[str] = []
+    for host, port in map(node_address, seeds):
+        try:
+            return KvConnection(host, port, timeout_seconds)
+        except NodeUnavailableError as error:
+            unreachable.append(str(error))
+    raise NodeUnavailableError(f"no node answers: {'; '.join(unreachable) or 'no seeds'}")
+
+
+def _context(answer: Frame) -> str:
+    """Return the error text of a refusal; empty where it has none."""
+    try:
+        return str(json.loads(answer.value)["error"]["context"])
+    except (ValueError, KeyError, TypeError):
+        return ""

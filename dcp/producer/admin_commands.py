@@ -1,0 +1,144 @@
+"""Orders to a running cluster, over the protocol: IOCTL_SET and IOCTL_GET, as kv_engine has them.
+
+The opcodes are kv_engine's (``include/mcbp/protocol/opcode.h``), the keys are ours:
+
+    IOCTL_SET   node.failover   N                promote the replicas of node N's vbuckets
+                node.kill       N                close its port and connections
+                node.restore    N                bring it back, as an empty member after a failover
+                replication     paused|running   let the replicas stand still, or follow again
+    IOCTL_GET   nodes                            the nodes as JSON
+                replication                      paused or running
+
+Nodes are numbered from 1 here and wherever people name them (the command line, messages); in
+Python they are indexes from 0. An unknown key or a value without meaning is EINVAL, and the error
+context says why. Orders take effect before they are answered; connections to a node that goes away
+may say their last answers.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol, cast
+
+from dcp.producer.session import Command, Gate, Session
+from dcp.wire import messages as m
+from dcp.wire.frame import Frame
+from dcp.wire.vocabulary import Opcode, Status
+
+
+class Administrator(Protocol):
+    """What carries out orders; nodes are indexes from 0. Raises ValueError for what cannot be."""
+
+    def failover(self, node: int) -> None:
+        """Promote the replicas of a node's vbuckets; the node is gone."""
+
+    def kill_node(self, node: int) -> None:
+        """Close a node's port and connections."""
+
+    def restore_node(self, node: int) -> None:
+        """Bring a node back."""
+
+    def pause_replication(self) -> None:
+        """Let the replicas stand still."""
+
+    def resume_replication(self) -> None:
+        """Let the replicas follow."""
+
+
+def _node(session: Session, value: str) -> int:
+    count = session.bucket.map.node_count
+    if not (value.isascii() and value.isdecimal() and 1 <= int(value) <= count):
+        raise ValueError(f"node: found {value!r}, expected a number from 1 to {count}")
+    return int(value) - 1
+
+
+def _failover(administrator: Administrator, session: Session, value: str) -> None:
+    administrator.failover(_node(session, value))
+
+
+def _kill(administrator: Administrator, session: Session, value: str) -> None:
+    administrator.kill_node(_node(session, value))
+
+
+def _restore(administrator: Administrator, session: Session, value: str) -> None:
+    administrator.restore_node(_node(session, value))
+
+
+def _replication(administrator: Administrator, _: Session, value: str) -> None:
+    orders = {
+        "paused": administrator.pause_replication,
+        "running": administrator.resume_replication,
+    }
+    if value not in orders:
+        raise ValueError(f"replication: found {value!r}, expected paused or running")
+    orders[value]()
+
+
+_ORDERS: Final[Mapping[str, Callable[[Administrator, Session, str], None]]] = {
+    "node.failover": _failover,
+    "node.kill": _kill,
+    "node.restore": _restore,
+    "replication": _replication,
+}
+
+
+def ioctl_set(session: Session, frame: Frame, body: m.Body, _: float) -> None:
+    """Carry out an order."""
+    request = cast("m.IoctlSet", body)
+    order = _ORDERS.get(request.name.decode("utf-8", "replace"))
+    administrator = session.bucket.administrator
+    if order is None or administrator is None:
+        _refuse_key(session, frame, request.name, _ORDERS)
+        return
+    try:
+        order(administrator, session, request.value.decode("utf-8", "replace"))
+    except (ValueError, OSError) as error:
+        session.refuse(frame, Status.EINVAL, str(error))
+    else:
+        session.reply(frame, m.Text())
+
+
+def _nodes(session: Session) -> str:
+    bucket = session.bucket
+    found = [
+        {
+            "number": node + 1,
+            "address": f"{host}:{port}",
+            "member": bucket.map.is_member(node),
+            "alive": node not in bucket.dead_nodes,
+            "vbuckets": len(bucket.map.vbuckets_of(node)),
+        }
+        for node, (host, port) in enumerate(bucket.map.addresses)
+    ]
+    return json.dumps(found)
+
+
+def _replication_state(session: Session) -> str:
+    paused = any(vbucket.replication_is_paused for vbucket in session.bucket.vbuckets)
+    return "paused" if paused else "running"
+
+
+_QUESTIONS: Final[Mapping[str, Callable[[Session], str]]] = {
+    "nodes": _nodes,
+    "replication": _replication_state,
+}
+
+
+def ioctl_get(session: Session, frame: Frame, body: m.Body, _: float) -> None:
+    """Answer a question about the cluster."""
+    name = cast("m.IoctlGet", body).name
+    question = _QUESTIONS.get(name.decode("utf-8", "replace"))
+    if question is None:
+        _refuse_key(session, frame, name, _QUESTIONS)
+    else:
+        session.reply(frame, m.Text(question(session).encode()))
+
+
+def _refuse_key(session: Session, frame: Frame, name: bytes, known: Mapping[str, object]) -> None:
+    found = name.decode("utf-8", "replace")
+    session.refuse(frame, Status.EINVAL, f"key: found {found!r}, expected {', '.join(known)}")
+
+
+ADMIN_COMMANDS: Final[dict[int, Command]] = {
+    Opcode.IOCTL_SET: Command(Gate.USER, ioctl_set),
+    Opcode.IOCTL_GET: Command(Gate.USER, ioctl_get),
+}

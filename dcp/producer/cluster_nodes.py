@@ -1,0 +1,234 @@
+"""The nodes of a producer cluster, running in a thread of their own: their life, faults and pushes.
+
+A node is an index from 0. What is done to it from outside waits until it is done; an order that
+comes over one of its own connections cannot wait, and lets that connection say its answer first.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from threading import Event, Thread, get_ident
+from types import TracebackType
+from typing import Any, Final, Self
+
+from dcp.errors import LocalProtocolError, SourceError
+from dcp.producer.bucket import Bucket
+from dcp.producer.server import Node
+from dcp.producer.settings import ClusterSettings
+
+_WAIT_SECONDS: Final = 30.0
+
+
+class ClusterNodes:
+    """Nodes that serve one bucket. Use as a context manager, or ``start`` and ``stop``."""
+
+    def __init__(self, settings: ClusterSettings | None = None) -> None:
+        self.settings = settings or ClusterSettings()
+        self.bucket = Bucket(self.settings)
+        self._nodes: list[Node] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: Thread | None = None
+        self._pager: asyncio.Task[None] | None = None
+        self._under_way: set[asyncio.Task[None]] = set()
+
+    # --- life
+
+    def start(self) -> None:
+        """Listen on all ports; returns when clients can connect.
+
+        Raises:
+            SourceError: a port cannot be opened.
+        """
+        if self._thread is not None:
+            raise LocalProtocolError("producer cluster: start() of one that runs already")
+        started = Event()
+        failed: list[BaseException] = []
+        self._thread = Thread(
+            target=self._run_loop, args=(started, failed), name="dcp-producer", daemon=True
+        )
+        self._thread.start()
+        started.wait(_WAIT_SECONDS)
+        if failed:
+            self._thread.join(_WAIT_SECONDS)
+            self._thread = None
+            raise SourceError(f"producer cluster: cannot listen: {failed[0]}") from failed[0]
+
+    def stop(self) -> None:
+        """Close all connections and ports; harmless when not running."""
+        if self._thread is None or self._loop is None:
+            return
+        with suppress(TimeoutError):
+            self._call(self._shut_down())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_WAIT_SECONDS)
+        self._thread = None
+        self._loop = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    @property
+    def seeds(self) -> list[str]:
+        """``host:port`` of every node."""
+        return [
+            f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            for host, port in self.bucket.map.addresses
+        ]
+
+    # --- faults of nodes
+
+    def drop_connections(self, node: int | None = None) -> None:
+        """Close all connections to ``node``, or to all nodes."""
+        for one in self._nodes if node is None else [self._nodes[node]]:
+            self._call(one.drop_connections())
+
+    def kill_node(self, node: int) -> None:
+        """Close a node's port and connections."""
+        self._call(self._nodes[node].leave() if self._is_in_loop else self._nodes[node].kill())
+        with self.bucket.lock:
+            self.bucket.dead_nodes.add(node)
+
+    def refuse_node(self, node: int) -> None:
+        """Close a node's port only."""
+        self._call(self._nodes[node].refuse())
+
+    def hang_node(self, node: int) -> None:
+        """Let a node stop reading and answering, with everything open."""
+        self._call(_now(self._nodes[node].hang))
+
+    def restore_node(self, node: int) -> None:
+        """Undo ``kill_node``, ``refuse_node`` or ``hang_node``, on the same port.
+
+        A node that was failed over joins the cluster again and owns nothing until ``move_vbucket``.
+        """
+        if self._is_in_loop:
+            self._nodes[node].restore()
+        elif self._loop is not None:
+            self._call(_now(self._nodes[node].restore))
+        with self.bucket.lock:
+            self.bucket.dead_nodes.discard(node)
+            if not self.bucket.map.is_member(node):
+                self.bucket.map.join(node)
+                self._call_soon(self._push_map)
+
+    # --- the loop
+
+    def _on_node(self, node: int, act: Callable[[Node | None], None]) -> None:
+        """Do ``act`` at an instant at which no connection sends anything; the node is then gone."""
+        if self._loop is None:
+            with self.bucket.lock:
+                act(None)
+        elif self._is_in_loop:
+            self._act_on(node, act)
+            self._call(self._leave(node))
+        else:
+            self._call(self._end_node(node, act))
+
+    async def _end_node(self, node: int, act: Callable[[Node | None], None]) -> None:
+        with self.bucket.lock:
+            self._act_on(node, act)
+        await self._nodes[node].kill()
+        self._push_map()
+
+    async def _leave(self, node: int) -> None:
+        await self._nodes[node].leave()
+        self._push_map()
+
+    def _act_on(self, node: int, act: Callable[[Node | None], None]) -> None:
+        act(self._nodes[node] if 0 <= node < len(self._nodes) else None)
+
+    @property
+    def _is_in_loop(self) -> bool:
+        """Whether our caller is a connection (an order over the protocol)."""
+        return self._thread is not None and get_ident() == self._thread.ident
+
+    def _run_loop(self, started: Event, failed: list[BaseException]) -> None:
+        loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(loop)
+        try:
+            loop.run_until_complete(self._open_nodes())
+            self._loop = loop
+            self.bucket.on_change = self._changes_are_waiting
+        except OSError as error:
+            failed.append(error)
+            started.set()
+            loop.close()
+            return
+        started.set()
+        loop.run_forever()
+        self.bucket.on_change = lambda: None
+        loop.close()
+
+    async def _open_nodes(self) -> None:
+        settings = self.settings
+        known = self._nodes  # after a stop the nodes come back on their ports
+        ports = [node.port for node in known] or list(settings.ports) or [0] * settings.nodes
+        self._nodes = [Node(self.bucket, i, settings.host, port) for i, port in enumerate(ports)]
+        try:
+            for node in self._nodes:
+                if self.bucket.map.is_member(node.node):
+                    node.listen()
+                    self.bucket.dead_nodes.discard(node.node)
+        except OSError:
+            for node in self._nodes:
+                await node.kill()
+            raise
+        self.bucket.map.set_addresses([(node.host, node.port) for node in self._nodes])
+        if settings.expiry_pager_seconds > 0:
+            self._pager = asyncio.ensure_future(self._page_expiries(settings.expiry_pager_seconds))
+
+    async def _shut_down(self) -> None:
+        if self._pager is not None:
+            self._pager.cancel()
+            await asyncio.gather(self._pager, return_exceptions=True)
+        await asyncio.gather(*self._under_way, return_exceptions=True)
+        for node in self._nodes:
+            await node.kill()
+
+    async def _page_expiries(self, interval_seconds: float) -> None:
+        while True:
+            await asyncio.sleep(interval_seconds)
+            with self.bucket.lock:
+                self.bucket.expire_due(self.bucket.now())
+
+    def _changes_are_waiting(self) -> None:
+        self._call_soon(self._spread_changes)
+
+    def _spread_changes(self) -> None:
+        with self.bucket.lock:
+            changed = self.bucket.collect_changes()
+            for node in self._nodes:
+                node.vbuckets_changed(changed)
+
+    def _push_map(self) -> None:
+        with self.bucket.lock:
+            for node in self._nodes:
+                node.push_map()
+
+    def _call_soon(self, function: Callable[[], None]) -> None:
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(function)
+
+    def _call(self, work: Coroutine[Any, Any, None]) -> None:
+        if self._loop is None:
+            work.close()
+            raise LocalProtocolError("producer cluster: it does not run")
+        if self._is_in_loop:  # cannot wait for itself
+            task = self._loop.create_task(work)
+            self._under_way.add(task)
+            task.add_done_callback(self._under_way.discard)
+            return
+        asyncio.run_coroutine_threadsafe(work, self._loop).result(_WAIT_SECONDS)
+
+
+async def _now(action: Callable[[], None]) -> None:
+    action()

@@ -1,0 +1,71 @@
+"""``dcplake serve`` as a process, and ``dcplake failover`` on it."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from dcp.cli.main import main
+from dcp.producer.kv_client import KvClient
+from dcp.types import vbucket_of
+
+USER, PASSWORD = "tester", "secret-of-the-test"
+
+
+@pytest.fixture
+def seeds(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Two nodes with four vbuckets each; replicas lack the newest seqno."""
+    monkeypatch.setenv("DCPLAKE_PASSWORD", PASSWORD)
+    words = ["serve", "--nodes", "2", "--vbuckets", "8", "--port", "0", "--user", USER]
+    command = [sys.executable, "-m", "dcp.cli.main", *words, "--replica-lag", "1"]
+    process = subprocess.Popen(
+        [*command, "--rules", "server"], stdout=subprocess.PIPE, env=os.environ
+    )
+    try:
+        assert process.stdout is not None
+        yield json.loads(process.stdout.readline())["seeds"]
+    finally:
+        process.terminate()
+        process.wait(10)
+        if process.stdout is not None:
+            process.stdout.close()
+    assert process.returncode == 0
+
+
+def _values(seeds: list[str], keys: list[bytes]) -> dict[bytes, bytes]:
+    with KvClient(seeds, USER, PASSWORD, "default") as client:
+        return client.get(keys)
+
+
+def test_a_failover_loses_what_the_replicas_had_not(
+    seeds: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    keys = [b"k%d" % number for number in range(80)]
+    with KvClient(seeds, USER, PASSWORD, "default") as client:
+        client.set((key, b"{}") for key in keys)
+    newest = {vbucket_of(key, 8): key for key in keys}
+    words = ["failover", "--user", USER, "--seeds"]
+
+    assert main([*words, ",".join(seeds), "2"]) == 0
+
+    assert "node 2 is out of the cluster; its 4 vbuckets go on" in capsys.readouterr().out
+    left = _values(seeds[:1], keys)
+    assert set(keys) - set(left) == {newest[vbucket] for vbucket in range(4, 8)}
+
+    assert main([*words, seeds[1], "1"]) == 4
+    assert "cannot connect" in capsys.readouterr().err
+    assert main([*words, seeds[0], "1"]) == 4
+    assert "no other living node to take its place" in capsys.readouterr().err
+    assert main([*words, seeds[0], "3"]) == 4
+    assert "expected a number from 1 to 2" in capsys.readouterr().err
+
+
+def test_serve_refuses_rules_that_nobody_has(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["serve", "--rules", "mine"])
+    assert "invalid choice: 'mine'" in capsys.readouterr().err
+    assert main(["serve", "--replica-lag", "-1"]) == 2
+    assert "producer replica lag: found -1 seqnos" in capsys.readouterr().err
