@@ -23,6 +23,7 @@ COMMANDS: Final = {
     "plan": "say what a run would do, without doing it",
     "run": "replicate a bucket into its lake",
     "status": "where the lake stands, and what it waits for",
+    "verify": "compare the replica tables with the whole bucket, by key, seqno and CAS",
     "sql": "ask the lake a question in SQL",
     "tail": "show the newest changes, and follow them",
 }

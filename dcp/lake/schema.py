@@ -128,6 +128,7 @@ def spark_ddl(schema: pa.Schema) -> str:
 _SPARK_TYPES: Final = {
     pa.int32(): "INT",
     pa.int64(): "BIGINT",
+    pa.bool_(): "BOOLEAN",
     pa.string(): "STRING",
     pa.binary(): "BINARY",
     pa.timestamp("us", tz="UTC"): "TIMESTAMP",
