@@ -24,7 +24,7 @@ from dcp.lake.verify_report import VerifyReport
 from dcp.lake.verify_source import VerifyObserver
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.settings import ClusterSettings
-from tests.lake.receiving import PASSWORD_FILE, SMALL_FLOW, USER, settings_for
+from tests.lake.receiving import PASSWORD_FILE, USER, settings_for
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,16 +52,16 @@ class World:
         self.lake.spark.sql(statement.replace("DOCS", self.lake.table_sql("docs"))).collect()
 
     @contextmanager
-    def tampered(self, *statements: str) -> Iterator[str]:
-        """Change the replica by hand; yield the statement that takes it back, as the end does."""
+    def tampered(self, *statements: str) -> Iterator[None]:
+        """Change the replica by hand, and take that back in the end."""
         version = self.lake.spark.sql(f"DESCRIBE HISTORY {self.lake.table_sql('docs')} LIMIT 1")
-        back = f"RESTORE TABLE DOCS TO VERSION AS OF {version.collect()[0]['version']}"
+        before = version.collect()[0]["version"]
         for statement in statements:
             self.sql(statement)
         try:
-            yield back
+            yield
         finally:
-            self.sql(back)
+            self.sql(f"RESTORE TABLE DOCS TO VERSION AS OF {before}")
 
 
 def write(cluster: ProducerCluster, count: int) -> None:
@@ -90,7 +90,7 @@ def world(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> It
     with ProducerCluster(cluster_settings()) as cluster:
         start_beyond_signed(cluster)
         write(cluster, DOCUMENTS)
-        settings = settings_for(cluster, folder, flow_control=SMALL_FLOW)
+        settings = settings_for(cluster, folder)
         run(settings, once=True, spark=spark)
         yield World(cluster, settings, open_lake(spark, lake_location(settings)), folder)
 
@@ -192,9 +192,14 @@ def test_changes_by_hand_are_found_key_by_key(
 
 def test_a_change_that_was_taken_back_meanwhile_is_none(world: World) -> None:
     """The third look is at the newest version."""
-    key = key_in(world.cluster, 1)
-    with world.tampered(f"DELETE FROM DOCS WHERE key = '{key}'") as back:
-        found = world.verify(observer=Hooks(end=lambda look: look == 2 and world.sql(back)))
+    where = f"WHERE key = '{key_in(world.cluster, 1)}'"
+    world.sql(f"UPDATE DOCS SET seqno = seqno + 1 {where}")
+
+    def take_back(look: int) -> None:
+        if look == 2:
+            world.sql(f"UPDATE DOCS SET seqno = seqno - 1 {where}")
+
+    found = world.verify(observer=Hooks(end=take_back))
     assert (found.result, found.suspects, found.differing) == ("equal", 1, 0)
 
 

@@ -44,7 +44,8 @@ def stream(cluster: ProducerCluster, folder: Path) -> list[dict[str, Any]]:
     read = read_function("0123456789abcdef", plan.tasks, access)
     batches = list(read(iter([pa.record_batch({"id": [0]})])))
     assert all(batch.schema == SOURCE_ROWS for batch in batches)
-    return pa.Table.from_batches(batches).to_pylist()
+    rows: list[dict[str, Any]] = pa.Table.from_batches(batches).to_pylist()
+    return rows
 
 
 def test_a_task_reads_keys_seqnos_and_cas_of_whole_vbuckets(
