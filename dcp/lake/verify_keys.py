@@ -4,7 +4,7 @@ Both ask the same question; the third one of what the second one found, with a f
 newest versions. The answers stay in Spark: a table that is wrong as a whole must not end up here.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -95,16 +95,13 @@ class KeyComparison:
             for row in answer.where("ending IS NOT NULL").collect()
         ]
         self._reader.leave_out_failed(endings)
-        grouped = answer.where("ending IS NULL").groupBy("vbucket", "collection_id", "kind").count()
+        keys = answer.where("ending IS NULL")
+        grouped = keys.groupBy("collection_id", "vbucket", "kind").count().collect()
+        lacking = {(row[0], row[1]) for row in grouped if row["kind"] == IN_REPLICA_ONLY}
+        self._reader.leave_out(undecidable(lacking, endings, pins))
         counts: dict[int, int] = {}
-        purged = {each.vbucket: each.purge_seqno for each in endings}
-        complete = {pin.replica.collection_id: pin.complete for pin in pins}
-        for row in grouped.collect():
-            vbucket, purge_seqno = row["vbucket"], purged.get(row["vbucket"], 0)
-            seqno = complete[row["collection_id"]][vbucket]
-            if row["kind"] == IN_REPLICA_ONLY and purge_seqno > seqno:
-                self._reader.leave_out([_purged(vbucket, purge_seqno, seqno)])
-            counts[vbucket] = counts.get(vbucket, 0) + row["count"]
+        for row in grouped:
+            counts[row["vbucket"]] = counts.get(row["vbucket"], 0) + row["count"]
         return counts
 
     def _counts(self, answer: "DataFrame", vbuckets: frozenset[int]) -> dict[str, int]:
@@ -128,13 +125,27 @@ class KeyComparison:
         )
 
 
-def _purged(vbucket: int, purge_seqno: int, complete_seqno: int) -> LeftOut:
-    return LeftOut(
-        vbucket,
-        "deletions purged",
-        f"the source forgot deletions up to seqno {purge_seqno}, above {complete_seqno}, where the "
-        "replica stands: a missing key proves nothing; replicate first",
-    )
+def undecidable(
+    lacking: Collection[tuple[int, int]], endings: Sequence[StreamEnding], pins: Sequence[Pin]
+) -> list[LeftOut]:
+    """Return the vbuckets where a key that the source lacks may just have been deleted.
+
+    ``lacking`` are collection and vbucket of such keys. A deletion above the complete seqno would
+    be on its way, and drop the key from the answer; but the source forgets deletions in time.
+    """
+    purged = {each.vbucket: each.purge_seqno for each in endings}
+    return [
+        LeftOut(
+            vbucket,
+            "deletions purged",
+            f"the source forgot deletions up to seqno {purge_seqno}, above {seqno}, where "
+            f"{pin.replica.name} stands: a missing key proves nothing; replicate first",
+        )
+        for pin in pins
+        for vbucket, seqno in pin.complete.items()
+        if (pin.replica.collection_id, vbucket) in lacking
+        and (purge_seqno := purged.get(vbucket, 0)) > seqno
+    ]
 
 
 def _side(seqno: Any, cas: Any, *, deleted: bool = False) -> Side | None:

@@ -8,20 +8,30 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 
 from dcp.cli.main import main
 from dcp.lake.progress import RoundProgress
 from dcp.lake.run import lake_location, run
 from dcp.lake.settings import Settings
-from dcp.lake.tables import LakeTables, open_lake
+from dcp.lake.tables import DOCS, LakeTables, ReplicaTable, ensure_replica, open_lake
 from dcp.lake.verify import verify
-from dcp.lake.verify_frames import DIFFERS, IN_REPLICA_ONLY, IN_SOURCE_ONLY, REPEATED
+from dcp.lake.verify_frames import (
+    DIFFERS,
+    IN_REPLICA_ONLY,
+    IN_SOURCE_ONLY,
+    REPEATED,
+    differences,
+)
+from dcp.lake.verify_pins import Pin
 from dcp.lake.verify_report import VerifyReport
 from dcp.lake.verify_source import VerifyObserver
+from dcp.lake.verify_stream import SOURCE_ROWS
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.settings import ClusterSettings
 from tests.lake.receiving import PASSWORD_FILE, USER, settings_for
@@ -34,6 +44,7 @@ VBUCKETS = 4
 DOCUMENTS = 300
 VALUE_BYTES = 5_000
 ODD_KEYS = (b"\xff\xfe", b"\\x41", b"", b"nul\0key")
+REPLICA_COLUMNS = ("collection_id", "vbucket", "key", "seqno", "cas")
 
 
 @dataclass(frozen=True)
@@ -92,7 +103,87 @@ def world(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> It
         write(cluster, DOCUMENTS)
         settings = settings_for(cluster, folder)
         run(settings, once=True, spark=spark)
-        yield World(cluster, settings, open_lake(spark, lake_location(settings)), folder)
+        lake = open_lake(spark, lake_location(settings))
+        ensure_replica(lake, ReplicaTable("docs__s__dropped__8", 8))
+        yield World(cluster, settings, lake, folder)
+
+
+C = 2**63 + 100
+PINNED = (Pin(DOCS, 0, 1, {0: C, 1: 5}), Pin(ReplicaTable("docs__s__c__8", 8), 0, 1, {0: C}))
+CASES: dict[str, tuple[list[tuple[int, int, bool]], list[tuple[int, int]], str | None]] = {
+    "the same": ([(C, 7, False)], [(C, 7)], None),
+    "changed twice": ([(3, 1, False), (C, 7, False)], [(C, 7)], None),
+    "another cas": ([(C, 2**64 - 1, False)], [(C, 2**64 - 2)], DIFFERS),
+    "another seqno": ([(C - 1, 7, False)], [(C, 7)], DIFFERS),
+    "ahead of its pin": ([(C, 7, False)], [(C + 1, 7)], DIFFERS),
+    "not in the replica": ([(C, 7, False)], [], IN_SOURCE_ONLY),
+    "not in the source": ([], [(C, 7)], IN_REPLICA_ONLY),
+    "deleted long ago": ([(C, 7, True)], [(C - 1, 7)], IN_REPLICA_ONLY),
+    "deleted on both sides": ([(C, 7, True)], [], None),
+    "made and deleted": ([(C - 1, 7, False), (C, 8, True)], [], None),
+    "changed just now": ([(C, 7, False), (C + 1, 8, False)], [(C, 7)], None),
+    "deleted just now": ([(C + 1, 8, True)], [(C, 7)], None),
+    "made just now": ([(C + 1, 8, False)], [], None),
+    "made again just now": ([(C + 1, 8, False)], [(3, 3)], None),
+    "twice": ([(C, 7, False)], [(C, 7), (C, 7)], REPEATED),
+    "twice, and changed just now": ([(C + 1, 8, False)], [(C, 7), (C, 7)], REPEATED),
+}
+"""By key: what the source sends (seqno, cas, deleted), what a replica holds, what differs."""
+
+
+def rows_of_source(collection: int, vbucket: int) -> list[dict[str, object]]:
+    return [
+        {
+            "collection_id": collection,
+            "vbucket": vbucket,
+            "key": key,
+            "seqno": Decimal(seqno),
+            "cas": Decimal(cas),
+            "deleted": deleted,
+        }
+        for key, (sent, _, _) in CASES.items()
+        for seqno, cas, deleted in sent
+    ]
+
+
+def rows_of_replica(collection: int, vbucket: int) -> list[dict[str, object]]:
+    return [
+        {
+            "collection_id": collection,
+            "vbucket": vbucket,
+            "key": key,
+            "seqno": Decimal(seqno),
+            "cas": Decimal(cas),
+        }
+        for key, (_, held, _) in CASES.items()
+        for seqno, cas in held
+    ]
+
+
+def test_what_is_a_difference(spark: "SparkSession") -> None:
+    """In each of two collections for itself; vbucket 2, and vbucket 1 of one, have no pin."""
+    sent = rows_of_source(0, 0) + rows_of_source(0, 2) + rows_of_source(8, 1)
+    sent += [{"vbucket": 0, "ending": "ending of 0"}, {"vbucket": 2, "ending": "ending of 2"}]
+    held = [*rows_of_replica(0, 0), *rows_of_replica(0, 2)]
+    held += [row | {"collection_id": 8} for row in rows_of_replica(0, 0)]
+    narrow = pa.schema([SOURCE_ROWS.field(n) for n in REPLICA_COLUMNS])
+    source = spark.createDataFrame(pa.Table.from_pylist(sent, schema=SOURCE_ROWS))
+    replica = spark.createDataFrame(pa.Table.from_pylist(held, schema=narrow))
+    found = differences(source, replica, PINNED).collect()
+    assert {row["ending"] for row in found if row["kind"] == "ending"} == {
+        "ending of 0",
+        "ending of 2",
+    }
+    kinds = {(row["collection_id"], row["vbucket"], row["key"]): row["kind"] for row in found}
+    assert {key[2]: kind for key, kind in kinds.items() if key[:2] == (0, 0)} == {
+        key: kind for key, (_, _, kind) in CASES.items() if kind
+    }
+    assert {key[2]: kind for key, kind in kinds.items() if key[0] == 8} == {
+        key: REPEATED if len(held) > 1 else IN_REPLICA_ONLY
+        for key, (_, held, _) in CASES.items()
+        if held
+    }
+    assert {key[:2] for key in kinds} == {(0, 0), (8, 0), (None, 0), (None, 2)}
 
 
 class Hooks(VerifyObserver):
@@ -137,7 +228,7 @@ def test_an_equal_lake_takes_one_look_without_values(world: World) -> None:
     assert [(each.table, each.round, each.documents) for each in found.tables] == [
         ("docs", 1, DOCUMENTS + len(ODD_KEYS))
     ]
-    assert found.vbuckets == VBUCKETS
+    assert (found.vbuckets, found.dropped) == (VBUCKETS, ("docs__s__dropped__8",))
     assert hooks.looks == [("comparing", VBUCKETS)]
     assert hooks.seqnos[0] > DOCUMENTS
 

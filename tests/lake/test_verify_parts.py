@@ -16,6 +16,7 @@ from dcp.lake.plan import LakePosition, LeftOut, RoundPlan, plan_round
 from dcp.lake.tables import DOCS, ReplicaTable
 from dcp.lake.verify import Digest, differing_vbuckets
 from dcp.lake.verify_frames import DIFFERS, IN_REPLICA_ONLY
+from dcp.lake.verify_keys import undecidable
 from dcp.lake.verify_pins import Pin, chosen_vbuckets, pins_table, unpinned_vbuckets
 from dcp.lake.verify_report import Difference, Side, TableCompared, VerifyReport
 from dcp.lake.verify_stream import SOURCE_ROWS, StreamEnding, metadata_access, read_function
@@ -138,6 +139,18 @@ def test_vbuckets_differ_by_their_digests(
     found: dict[tuple[int, int], Digest], held: dict[tuple[int, int], Digest], differing: set[int]
 ) -> None:
     assert differing_vbuckets(PINS, found, held) == differing
+
+
+def test_a_missing_key_proves_nothing_where_its_deletion_may_be_forgotten() -> None:
+    endings = [StreamEnding(0, purge_seqno=11), StreamEnding(1, purge_seqno=U64_MAX)]
+    everywhere = [(0, 0), (0, 1), (8, 0), (8, 1)]
+    found = undecidable(everywhere, endings, PINS)
+    assert [(left.vbucket, left.reason) for left in found] == [(0, "deletions purged")] * 2
+    assert "up to seqno 11, above 10, where docs stands" in found[0].detail
+    assert "above 0, where docs__s__c__8 stands" in found[1].detail
+    assert undecidable([(0, 1), (8, 1)], endings, PINS) == []
+    assert undecidable(everywhere, [StreamEnding(0, purge_seqno=10)], PINS[:1]) == []
+    assert undecidable(everywhere, [], PINS) == []
 
 
 def test_vbuckets_to_compare() -> None:
