@@ -10,12 +10,13 @@
         AuthenticationError     user or password refused, no shared mechanism
         BucketError             no such bucket, or no access to it
         NodeUnavailableError    a node cannot be reached, died or hangs
-      IncompleteRunError      a run ended, but named vbuckets made no progress
+      IncompleteRunError      a run ended, but named vbuckets made no progress (or were not read)
       StoppedError            a run was asked to stop before it was done
       LakeError               the tables are not what we left there
         FencedError             another driver writes to the same lake
         ForeignWriteError       somebody else changed a replica table
       QualityError            the data-quality suite found violations
+      VerifyError             a replica differs from the source
 
 Local misuse and remote fault are different classes, so that a caller can tell "fix the code"
 from "look at the peer". A message names what, where, found and expected. ``exit_code`` is what the
@@ -76,7 +77,10 @@ class NodeUnavailableError(SourceError):
 
 
 class IncompleteRunError(DcplakeError):
-    """A run committed what it could, but some vbuckets made no progress; the message says why."""
+    """A run or a verification did what it could, but not for the vbuckets that the message names.
+
+    What a run could receive is committed.
+    """
 
     exit_code = 5
 
@@ -107,3 +111,9 @@ class QualityError(DcplakeError):
     """The data-quality suite found violations."""
 
     exit_code = 8
+
+
+class VerifyError(DcplakeError):
+    """A replica holds other documents than the source does."""
+
+    exit_code = 10

@@ -25,6 +25,7 @@ COMMANDS: Final = {
     "run": "replicate a bucket into its lake",
     "status": "where the lake stands, and what it waits for",
     "maintain": "clean up: small files, old files, log rows that no rollback can need",
+    "verify": "compare the replica tables with the whole bucket, by key, seqno and CAS",
     "sql": "ask the lake a question in SQL",
     "tail": "show the newest changes, and follow them",
     "rollbacks": "what rollbacks took back, key by key",

@@ -2,9 +2,9 @@
 
 import argparse
 
+from dcp.cli.numbers import vbucket_ranges
 from dcp.cli.options import add_settings_options, settings_from
 from dcp.cli.output import say, say_json
-from dcp.cli.vbucket_ranges import vbucket_ranges
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -2,20 +2,17 @@
 
 import sys
 from dataclasses import asdict
-from threading import Event, Thread
 from time import monotonic
 from typing import Final
 
-from tqdm import tqdm
-
 from dcp.cli.output import say, say_json
+from dcp.cli.seqno_bar import SeqnoBar
 from dcp.lake.applied import AppliedVersion
 from dcp.lake.observer import NEXT_ROUND, Observer
 from dcp.lake.plan import Idle, RoundPlan
 from dcp.lake.progress import RoundProgress
 from dcp.lake.round import RoundReport
 
-_TICK_SECONDS: Final = 0.5
 _AGAIN_SECONDS: Final = 60.0
 
 
@@ -72,23 +69,13 @@ class BarObserver(PlainObserver):
 
     def __init__(self) -> None:
         super().__init__()
-        self._stop = Event()
-        self._ticker: Thread | None = None
+        self._bar = SeqnoBar()
 
     def planned(self, plan: RoundPlan, progress: RoundProgress | None) -> None:
         """Show the round under way."""
         backlog = sum(task.backlog for task in plan.tasks)
-        title = f"round {plan.round}: {len(plan.streams)} vbuckets, {backlog:,} seqnos behind"
-        bar = tqdm(
-            desc=title if progress is None else f"round {plan.round}",
-            total=backlog,
-            unit=" seqnos",
-            bar_format="{desc}, {elapsed}" if progress is None else None,
-            leave=False,
-        )
-        self._stop = Event()
-        self._ticker = Thread(target=_tick, args=(bar, progress, self._stop), daemon=True)
-        self._ticker.start()
+        told = f"{len(plan.streams)} vbuckets, {backlog:,} seqnos behind"
+        self._bar.show(f"round {plan.round}", told, backlog, progress)
 
     def committed(self, report: RoundReport) -> None:
         """Take the bar away and print what the round brought."""
@@ -97,18 +84,7 @@ class BarObserver(PlainObserver):
 
     def ended(self) -> None:
         """Take the bar away, also where the round failed."""
-        self._stop.set()
-        if self._ticker is not None:
-            self._ticker.join()
-            self._ticker = None
-
-
-def _tick(bar: "tqdm[None]", progress: RoundProgress | None, stop: Event) -> None:
-    while not stop.wait(_TICK_SECONDS):
-        if progress is not None:
-            bar.n = min(progress.seqnos(), bar.total or 0)  # writes go on meanwhile
-        bar.refresh()
-    bar.close()
+        self._bar.take_away()
 
 
 def observer_for_people() -> PlainObserver:

@@ -14,7 +14,7 @@ window. Parts of a large document are no silence either.
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from math import inf
-from typing import Protocol
+from typing import Final, Protocol
 
 from dcp.client.addresses import NodeAddress
 from dcp.lake.receipt import Outcome, Receipt
@@ -26,6 +26,10 @@ class Budget:
 
     target_bytes: int
     target_seconds: float
+
+
+UNLIMITED: Final = Budget(target_bytes=2**62, target_seconds=7 * 86400.0)
+"""For readings that are all or nothing: they end with their targets, or with what goes wrong."""
 
 
 class Streams(Protocol):

@@ -168,6 +168,7 @@ def spark_types(schema: pa.Schema) -> list[tuple[str, str]]:
 _SPARK_TYPES: Final = {
     pa.int32(): "INT",
     pa.int64(): "BIGINT",
+    pa.bool_(): "BOOLEAN",
     pa.string(): "STRING",
     pa.binary(): "BINARY",
     pa.timestamp("us", tz="UTC"): "TIMESTAMP",

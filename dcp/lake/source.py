@@ -18,7 +18,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from dcp.errors import ConfigError, NodeUnavailableError
 from dcp.lake.connect import look_at_cluster, source_access
-from dcp.lake.ending import Budget
+from dcp.lake.ending import UNLIMITED
 from dcp.lake.plan import Idle, LakePosition, TaskPlan, plan_round
 from dcp.lake.plan_text import left_out_lines
 from dcp.lake.receipt import Outcome
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 FORMAT: Final = "dcp"
 _NO_ROUND: Final = 0
-_WHOLE: Final = Budget(target_bytes=2**62, target_seconds=7 * 86400.0)
 _DEFAULT_TASKS: Final = 2
 
 
@@ -108,7 +107,7 @@ class DcpReader(DataSourceReader):
         """
         assert isinstance(partition, TaskPartition)
         name = f"dcplake-read-t{partition.task.index}"
-        receiver = TaskReceiver(partition.task, _NO_ROUND, _WHOLE, self._access, name)
+        receiver = TaskReceiver(partition.task, _NO_ROUND, UNLIMITED, self._access, name)
         yield from receiver.stream()
         for vbucket, receipt in receiver.receipts.items():
             if receipt.outcome not in (Outcome.REACHED, Outcome.CAUGHT_UP):

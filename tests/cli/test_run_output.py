@@ -75,7 +75,6 @@ def test_the_line_of_a_round_ends_with_a_failed_round(capsys: pytest.CaptureFixt
     assert threading.active_count() > before
     observer.ended()
     assert threading.active_count() <= before + 1  # tqdm's own monitor may stay
-    assert observer._ticker is None
     observer.ended()
     assert "round 7: 1 vbuckets, 12,345 seqnos behind, 00:00" in capsys.readouterr().err
 
@@ -83,7 +82,7 @@ def test_the_line_of_a_round_ends_with_a_failed_round(capsys: pytest.CaptureFixt
 def test_the_bar_of_a_round_is_filled_by_its_tasks(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_output, "_TICK_SECONDS", 0.01)
+    monkeypatch.setattr("dcp.cli.seqno_bar._TICK_SECONDS", 0.01)
     observer = BarObserver()
     with round_progress(is_local=True) as progress:
         assert progress is not None

@@ -1,4 +1,4 @@
-"""Vbuckets on a command line: ``0-63,70``."""
+"""Numbers on a command line, and vbuckets: ``0-63,70``."""
 
 import argparse
 
@@ -10,8 +10,8 @@ def vbucket_ranges(text: str) -> frozenset[int]:
     found: set[int] = set()
     for part in text.split(","):
         low, dash, high = part.partition("-")
-        first = _number(low)
-        last = _number(high) if dash else first
+        first = whole_number(low)
+        last = whole_number(high) if dash else first
         if not first <= last <= U16_MAX:
             raise argparse.ArgumentTypeError(
                 f"found {part!r}, expected numbers of vbuckets, ascending, as in 0-63,70"
@@ -20,7 +20,8 @@ def vbucket_ranges(text: str) -> frozenset[int]:
     return frozenset(found)
 
 
-def _number(text: str) -> int:
+def whole_number(text: str) -> int:
+    """Return a number, 0 or more; raises argparse's error for anything else."""
     if not (text.isascii() and text.isdecimal() and len(text) <= 9):
         raise argparse.ArgumentTypeError(f"found {text!r}, expected a number, 0 or more")
     return int(text)

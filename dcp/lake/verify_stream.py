@@ -1,0 +1,118 @@
+"""The executor's side of a verification: keys, seqnos and CAS of whole vbuckets, without values.
+
+Runs inside ``mapInArrow`` as a round does, with a round's streams (`dcp.lake.receive`): each starts
+at seqno 0 and ends at the end of the snapshot that holds its target. Rows leave as they come, so
+memory is bounded by the flow control window; the last row of a vbucket says how its stream ended.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dcp.lake.arrow_memory import return_freed_memory
+from dcp.lake.ending import UNLIMITED
+from dcp.lake.plan import TaskPlan
+from dcp.lake.progress import RoundProgress
+from dcp.lake.receipt import Outcome, Receipt
+from dcp.lake.receive import SourceAccess, TaskReceiver
+from dcp.lake.schema import ITEM_KINDS, U64
+
+_NO_ROUND: Final = 0
+
+SOURCE_ROWS: Final = pa.schema(
+    [
+        ("collection_id", pa.int64()),
+        ("vbucket", pa.int32()),
+        ("key", pa.string()),
+        ("seqno", U64),
+        ("cas", U64),
+        ("deleted", pa.bool_()),
+        ("ending", pa.string()),  # of one row per vbucket, which has nothing else
+    ]
+)
+
+_ITEM_KINDS: Final = pa.array(ITEM_KINDS)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEnding:
+    """How the stream of a vbucket ended.
+
+    ``reason`` is empty where its target was reached, or the node proved that there is no more.
+    """
+
+    vbucket: int
+    reason: str = ""
+    detail: str = ""
+    purge_seqno: int = 0
+
+    @classmethod
+    def of(cls, receipt: Receipt) -> "StreamEnding":
+        """Return the ending of a receipt that has its outcome."""
+        purge_seqno = receipt.purge_seqno or 0
+        if receipt.outcome in (Outcome.REACHED, Outcome.CAUGHT_UP):
+            return cls(receipt.plan.vbucket, purge_seqno=purge_seqno)
+        reason = receipt.reason or str(receipt.outcome)
+        return cls(receipt.plan.vbucket, reason, receipt.detail, purge_seqno)
+
+    def to_text(self) -> str:
+        """Return the column ``ending``, JSON."""
+        told = {"reason": self.reason, "detail": self.detail, "purge_seqno": self.purge_seqno}
+        return json.dumps(told)
+
+    @classmethod
+    def parse(cls, vbucket: int, text: str) -> "StreamEnding":
+        """Read the column ``ending``."""
+        return cls(vbucket, **json.loads(text))
+
+
+def metadata_access(access: SourceAccess) -> SourceAccess:
+    """Return the same access to the source, for connections to which no values are sent."""
+    connection = replace(access.consumer.connection, metadata_only=True)
+    return replace(access, consumer=replace(access.consumer, connection=connection))
+
+
+def read_function(
+    lake_id: str,
+    tasks: Sequence[TaskPlan],
+    access: SourceAccess,
+    progress: RoundProgress | None = None,
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return the function for ``spark.range(0, tasks, 1, tasks).mapInArrow``."""
+
+    def read(indices: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return_freed_memory()
+        for batch in indices:
+            for index in batch.column(0).to_pylist():
+                name = f"dcplake-verify-{lake_id[:8]}-t{index}"
+                receiver = TaskReceiver(tasks[index], _NO_ROUND, UNLIMITED, access, name)
+                for rows in receiver.stream():
+                    yield narrow_rows(rows)
+                    if progress is not None:
+                        progress.note(index, receiver.seqnos_read)
+                yield ending_rows([StreamEnding.of(each) for each in receiver.receipts.values()])
+
+    return read
+
+
+def narrow_rows(changes: pa.RecordBatch) -> pa.RecordBatch:
+    """Return what is compared of the document rows of a batch of ``changes``."""
+    items = changes.filter(pc.is_in(changes.column("kind"), _ITEM_KINDS))
+    ready = {
+        name: items.column(name) for name in ("collection_id", "vbucket", "key", "seqno", "cas")
+    }
+    ready["deleted"] = pc.not_equal(items.column("kind"), "mutation")
+    ready["ending"] = pa.nulls(items.num_rows, pa.string())
+    return pa.RecordBatch.from_arrays(
+        [ready[column.name] for column in SOURCE_ROWS], schema=SOURCE_ROWS
+    )
+
+
+def ending_rows(endings: Sequence[StreamEnding]) -> pa.RecordBatch:
+    """Return the rows that say how streams ended."""
+    rows = [{"vbucket": each.vbucket, "ending": each.to_text()} for each in endings]
+    return pa.RecordBatch.from_pylist(rows, schema=SOURCE_ROWS)
