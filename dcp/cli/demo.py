@@ -1,7 +1,7 @@
 """``dcplake demo``: the whole product in a minute, on real documents and on this machine alone.
 
 A producer process, 28,000 airports, replication, a day's changes, replication again; then two
-questions in SQL, one of them about the past.
+questions in SQL, one of them about the past. The second act is in ``demo_rollback.py``.
 """
 
 import argparse
@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Final
 
 from dcp.cli.demo_data import Changes, airports, changes, documents
 from dcp.cli.demo_producer import USER, DemoProducer
+from dcp.cli.demo_rollback import second_act
 from dcp.cli.output import progress, say, table
-from dcp.cli.run_output import observer_for_people
+from dcp.cli.run_output import replicate_aloud
 from dcp.errors import ConfigError
 
 if TYPE_CHECKING:
-    from dcp.lake.driver import RunReport
     from dcp.lake.settings import Settings
     from dcp.producer.kv_client import KvClient
 
@@ -53,10 +53,11 @@ def run(arguments: argparse.Namespace) -> int:
                 for document in _batches(documents(source)):
                     advance(client.set(document))
             settings = _settings(folder, producer)
-            first = _replicate("first replication", settings)
+            first = replicate_aloud("first replication", settings)
             _change(client, day)
-            second = _replicate("second replication", settings)
-    _ask(settings, first.applied[-1].version, second.applied[-1].version)
+            second = replicate_aloud("second replication", settings)
+            _ask(settings, first.applied[-1].version, second.applied[-1].version)
+        second_act(producer, settings, source, seed=arguments.seed)
     _close(folder, time.monotonic() - begin)
     return 0
 
@@ -94,14 +95,6 @@ def _settings(folder: Path, producer: DemoProducer) -> "Settings":
     )
     os.environ["DCPLAKE_PASSWORD"] = producer.password
     return load_settings(config)
-
-
-def _replicate(title: str, settings: "Settings") -> "RunReport":
-    from dcp.lake.run import run as replicate
-
-    say()
-    say(f"{title}:")
-    return replicate(settings, once=True, observer=observer_for_people())
 
 
 def _change(client: "KvClient", day: Changes) -> None:
@@ -153,5 +146,6 @@ def _close(folder: Path, seconds: float) -> None:
     say(f"Done in {seconds:.0f} s. The tables are in {lake}; go on with:")
     say(f'  .venv/bin/dcplake sql --lake {lake} "SELECT key, document FROM documents LIMIT 5"')
     say(f'  .venv/bin/dcplake sql --lake {lake} "SELECT count(*) FROM docs VERSION AS OF 1"')
+    say(f"  .venv/bin/dcplake rollbacks --lake {lake}")
     say(f"  .venv/bin/dcplake tail --lake {lake}")
     say(f"  .venv/bin/dcplake status --lake {lake}")

@@ -1,14 +1,22 @@
 """The demo's documents: airports of the package ``airportsdata``, and a day of changes to them."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import count, islice
 from random import Random
+from typing import Final
 
 from dcp.errors import SetupError
 
 Document = tuple[bytes, bytes]
 """A key and a JSON value."""
+
+
+_LOST_NEW: Final = 4
+_LOST_UPDATES: Final = 3
+_LOST_DELETES: Final = 2
+_KEPT: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +64,44 @@ def changes(
         updated=tuple((_key(icao), _json(_resurveyed(source[icao]))) for icao in updated),
         deleted=tuple(map(_key, deleted)),
         expiring=tuple(map(_key, chosen[updates + deletes :])),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LostWrites:
+    """What is written to a node right before it dies; ``kept`` is written on the new branch."""
+
+    new: tuple[Document, ...]
+    updated: tuple[Document, ...]
+    deleted: tuple[bytes, ...]
+    kept: tuple[Document, ...]
+
+
+def lost_writes(
+    source: Mapping[str, Mapping[str, object]],
+    untouched: Callable[[bytes], bool],
+    is_there: Callable[[bytes], bool],
+    *,
+    seed: int,
+) -> LostWrites:
+    """Pick writes that only one node gets (seeded).
+
+    ``is_there`` says which keys that node holds, ``untouched`` which airports are as ``source``
+    has them.
+    """
+    codes = [icao for icao in sorted(source) if is_there(_key(icao)) and untouched(_key(icao))]
+    chosen = Random(seed).sample(codes, _LOST_UPDATES + _LOST_DELETES + _KEPT)
+    updated, rest = chosen[:_LOST_UPDATES], chosen[_LOST_UPDATES:]
+    imagined = (f"PHANTOM{number}" for number in count(1))
+    new = islice((icao for icao in imagined if is_there(_key(icao))), _LOST_NEW)
+    return LostWrites(
+        new=tuple(
+            (_key(icao), _json({"icao": icao, "name": "Never was", "country": "XX"}))
+            for icao in new
+        ),
+        updated=tuple((_key(icao), _json(_resurveyed(source[icao]))) for icao in updated),
+        deleted=tuple(map(_key, rest[:_LOST_DELETES])),
+        kept=tuple((_key(icao), _json(_resurveyed(source[icao]))) for icao in rest[_LOST_DELETES:]),
     )
 
 

@@ -13,6 +13,7 @@ from typing import Final, Self
 from dcp.errors import SetupError
 
 USER: Final = "demo"
+VBUCKETS: Final = 64
 _READY_SECONDS: Final = 30.0
 _STOP_SECONDS: Final = 10.0
 
@@ -35,7 +36,16 @@ class DemoProducer:
 
         """
         command = [
-            *(sys.executable, "-m", "dcp.cli.main", "serve", "--nodes", "2", "--vbuckets", "64"),
+            *(
+                sys.executable,
+                "-m",
+                "dcp.cli.main",
+                "serve",
+                "--nodes",
+                "2",
+                "--vbuckets",
+                str(VBUCKETS),
+            ),
             *("--port", "0", "--bucket", self.bucket, "--user", USER),
         ]
         with self._log.open("wb") as log:

@@ -92,6 +92,15 @@ def observer_for_people() -> PlainObserver:
     return BarObserver() if sys.stderr.isatty() else PlainObserver()
 
 
+def replicate_aloud(title: str, settings: "Settings") -> "RunReport":
+    """Replicate once, telling a person of each step under a title."""
+    from dcp.lake.run import run
+
+    say()
+    say(f"{title}:")
+    return run(settings, once=True, observer=observer_for_people())
+
+
 class JsonObserver(Observer):
     """Prints one JSON object per step."""
 

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dcp.cli.verify import vbucket_ranges
+from dcp.cli.numbers import vbucket_ranges
 from dcp.errors import ConfigError, IncompleteRunError, VerifyError
 from dcp.lake.connect import look_at_cluster, source_access
 from dcp.lake.plan import LakePosition, LeftOut, RoundPlan, plan_round
