@@ -3,7 +3,7 @@
 import sys
 from dataclasses import asdict
 from time import monotonic
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from dcp.cli.output import say, say_json
 from dcp.cli.seqno_bar import SeqnoBar
@@ -12,6 +12,10 @@ from dcp.lake.observer import NEXT_ROUND, Observer
 from dcp.lake.plan import Idle, RoundPlan
 from dcp.lake.progress import RoundProgress
 from dcp.lake.round import RoundReport
+
+if TYPE_CHECKING:
+    from dcp.lake.driver import RunReport
+    from dcp.lake.settings import Settings
 
 _AGAIN_SECONDS: Final = 60.0
 
