@@ -7,8 +7,8 @@ snapshot of (after, end] with every key at most once (seqno > after, replaced_at
 
 A fork cuts the tail off; what the tail had replaced is the newest of its key again. Purging takes
 tombstones out of what streams are shown and leaves them here (kv_engine
-``docs/dcp/documentation/rollback.md`` on the purge seqno). What is on disk is a distance from the newest seqno: checkpoints, flushing
-and compaction have their room beside this file.
+``docs/dcp/documentation/rollback.md`` on the purge seqno). What is on disk is a distance from the
+newest seqno: checkpoints, flushing and compaction have their room beside this file.
 """
 
 from collections.abc import Callable, Iterable, Iterator
