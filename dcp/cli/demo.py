@@ -56,8 +56,9 @@ def run(arguments: argparse.Namespace) -> int:
             first = replicate_aloud("first replication", settings)
             _change(client, day)
             second = replicate_aloud("second replication", settings)
-            _ask(settings, first.applied[-1].version, second.applied[-1].version)
-        second_act(producer, settings, source, seed=arguments.seed)
+            before, after = first.applied[-1].version, second.applied[-1].version
+            _ask(settings, before, after)
+        second_act(producer, settings, source, sound=after, seed=arguments.seed)
     _close(folder, time.monotonic() - begin)
     return 0
 

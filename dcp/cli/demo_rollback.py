@@ -31,9 +31,10 @@ def second_act(
     settings: "Settings",
     source: Mapping[str, Mapping[str, object]],
     *,
+    sound: int,
     seed: int,
 ) -> None:
-    """Show a failover with a lost tail, from the writes to the verified tables."""
+    """Show a failover with a lost tail; ``sound`` is the version of docs before it."""
     from dcp.lake.query import open_for_queries
     from dcp.producer.admin_client import AdminClient
     from dcp.producer.kv_client import KvClient
@@ -41,7 +42,6 @@ def second_act(
     account = (producer.seeds, USER, producer.password, producer.bucket)
     with KvClient(*account) as client, AdminClient(*account) as admin:
         lake = open_for_queries(settings)
-        sound = _newest_version(lake)
         writes = _writes_to_lose(lake, source, seed)
         say()
         say(f"Second act. Node {_LOST_NODE} gets writes that its replica has not seen yet:")
@@ -69,11 +69,6 @@ def second_act(
     _verify(settings)
 
 
-def _newest_version(lake: "LakeTables") -> int:
-    row = lake.spark.sql("SELECT max(version) FROM (DESCRIBE HISTORY docs)").collect()[0]
-    return int(row[0])
-
-
 def _writes_to_lose(
     lake: "LakeTables", source: Mapping[str, Mapping[str, object]], seed: int
 ) -> LostWrites:
@@ -92,13 +87,16 @@ def _show_keys(lake: "LakeTables", title: str, writes: LostWrites) -> None:
 
     keys = [key for key, _ in (*writes.new, *writes.updated)] + list(writes.deleted)
     found = lake.spark.sql(
-        "SELECT key, vbucket, seqno, lower(hex(CAST(vb_uuid AS BIGINT))) AS branch, "
-        "substr(document, 1, 60) AS document FROM documents "
+        "SELECT key, vbucket, seqno, vb_uuid, substr(document, 1, 60) AS document FROM documents "
         f"WHERE key IN ({string_list(key.decode() for key in keys)}) ORDER BY key"
     )
+    rows = [
+        (row["key"], row["vbucket"], row["seqno"], f"{int(row['vb_uuid']):016x}", row["document"])
+        for row in found.collect()
+    ]
     say()
     say(f"{title} (of {len(keys)} keys)")
-    say(table(found.columns, [tuple(row) for row in found.collect()]))
+    say(table(("key", "vbucket", "seqno", "branch", "document"), rows))
 
 
 def _show_differences(lake: "LakeTables", sound: int, third: int, fourth: int) -> None:

@@ -9,6 +9,7 @@ from dcp.lake.applied import applied_of
 from dcp.lake.history import history
 from dcp.lake.round_record import positions_at, round_records
 from dcp.lake.tables import DOCS, LakeTables
+from dcp.lake.vbucket_state import VbucketState
 from dcp.lake.views import register_views
 from dcp.producer.cluster import ProducerCluster
 from tests.lake.versions import table_at
@@ -33,8 +34,8 @@ def _rows(table: pa.Table, source: str) -> Rows:
     return found
 
 
-def table_rows(lake: LakeTables, version: int) -> Rows:
-    """Return the documents of a version of ``docs``, read by an engine other than Spark."""
+def table_rows(lake: LakeTables, version: int | None) -> Rows:
+    """Return the documents of ``docs`` at a version (None: now), by an engine other than Spark."""
     return _rows(table_at(lake.location.path(DOCS.name), version), f"docs version {version}")
 
 
@@ -56,16 +57,40 @@ def complete_seqnos(lake: LakeTables, round_number: int) -> dict[int, int]:
     return {vbucket: state.complete_seqno for vbucket, state in states.items()}
 
 
+def rows_at(cluster: ProducerCluster, states: Iterable[VbucketState]) -> Rows:
+    """Return what the producer held at each state's complete seqno, on the branch of its data."""
+    found: Rows = {}
+    for state in states:
+        seqno, log = state.complete_seqno, state.failover_log
+        if seqno == 0 or log is None:
+            continue
+        held = cluster.state_at(state.vbucket, seqno, log.uuid_at(seqno))
+        if held:
+            found[state.vbucket] = {
+                key: (document.seqno, document.cas, document.value)
+                for key, document in held.items()
+            }
+    return found
+
+
 def require_every_version_exact(lake: LakeTables, cluster: ProducerCluster) -> int:
-    """Compare each version of ``docs`` with the producer at that round; return how many."""
+    """Compare each version of ``docs`` with the producer at that round; return how many.
+
+    What a version holds of a stale vbucket is of an older round.
+    """
     commits = history(lake.spark, lake.table_sql(DOCS.name), 1000)
     versions = [applied_of(DOCS.name, commit) for commit in commits if commit.is_apply]
-    records = round_records(lake, [applied.to_round for applied in versions])
+    rounds = {applied.held.round_of(vb) for applied in versions for vb in _vbuckets(lake)}
+    records = round_records(lake, rounds)
     for applied in versions:
-        states = records[applied.to_round].states
-        expected = source_rows(cluster, {vb: state.complete_seqno for vb, state in states.items()})
+        states = (records[applied.held.round_of(vb)].states.get(vb) for vb in _vbuckets(lake))
+        expected = rows_at(cluster, (state for state in states if state is not None))
         assert table_rows(lake, applied.version) == expected, f"{applied} differs"
     return len(versions)
+
+
+def _vbuckets(lake: LakeTables) -> range:
+    return range(lake.identity.vbucket_count)
 
 
 def require_live_exact(lake: LakeTables, cluster: ProducerCluster, round_number: int) -> None:

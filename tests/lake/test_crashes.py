@@ -18,17 +18,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dcp.errors import FencedError, LakeError, StoppedError
+from dcp.lake.applied import applied_of
 from dcp.lake.changes import latest_round
+from dcp.lake.history import WHOLE, history
 from dcp.lake.run import lake_location, run
 from dcp.lake.settings import Settings
 from dcp.lake.stop_points import FILE_VARIABLE, STEPS, VARIABLE
-from dcp.lake.tables import LakeTables, open_lake
+from dcp.lake.tables import AUDIT_TABLE, LakeTables, open_lake
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.settings import ClusterSettings
 from tests.lake.receiving import SMALL_FLOW, settings_for
 from tests.lake.replicas import (
     complete_seqnos,
-    durable_seqnos,
     require_every_version_exact,
     require_live_exact,
     require_no_row_twice,
@@ -126,9 +127,7 @@ def require_exact_and_whole(lake: LakeTables, cluster: ProducerCluster) -> None:
     require_every_version_exact(lake, cluster)
     require_live_exact(lake, cluster, latest_round(lake))
     require_no_row_twice(lake)
-    high = {vbucket: cluster.high_seqno(vbucket) for vbucket in range(VBUCKETS)}
-    assert complete_seqnos(lake, latest_round(lake)) == high
-    assert rows_of(lake, lake.table_sql("docs")) == source_rows(cluster, high)
+    require_as_the_bucket(lake, cluster)
 
 
 def sent_since(cluster: ProducerCluster, before: dict[int, list[int]]) -> set[tuple[int, int]]:
@@ -139,15 +138,13 @@ def sent_since(cluster: ProducerCluster, before: dict[int, list[int]]) -> set[tu
     }
 
 
-def durable(lake: LakeTables) -> set[tuple[int, int]]:
-    return {
-        (vbucket, seqno) for vbucket, seqnos in durable_seqnos(lake).items() for seqno in seqnos
-    }
-
-
-def test_a_driver_killed_at_each_step_in_turn_loses_and_repeats_nothing(
+def test_a_driver_killed_at_each_step_in_turn_while_a_rollback_is_in_flight(
     spark: "SparkSession", cluster: ProducerCluster, tmp_path: Path
 ) -> None:
+    """The first round of each run gets the order, the second begins the epoch and is undone.
+
+    A step of a round is one of the second round, so that each kill falls after the order.
+    """
     fill(cluster, 80)
     settings = settings_for(cluster, tmp_path)
     run(settings, once=True, spark=spark)
@@ -155,22 +152,53 @@ def test_a_driver_killed_at_each_step_in_turn_loses_and_repeats_nothing(
     for number, step in enumerate(STEPS, 1):
         print(f"step {step}")
         change(cluster, number)
-        kill_at(step, settings, tmp_path)
-        committed = step not in ("round.planned", "round.received")
-        assert latest_round(lake) == (number + 1 if committed else number)
-        require_every_version_exact(lake, cluster)
-        require_live_exact(lake, cluster, latest_round(lake))
-        kept, sent = durable(lake), cluster.counters().seqnos_sent
         run(settings, once=True, spark=spark)
-        assert latest_round(lake) == number + 1
-        assert not sent_since(cluster, sent) & kept, "the producer sent again what was durable"
-    require_exact_and_whole(lake, cluster)
+        for node in (0, 1):
+            cluster.crash_restart(node, lost_seqnos=7)
+        fill(cluster, 5, start=10 * number)
+        before = latest_round(lake)
+        kill_at(step, settings, tmp_path)
+        committed = {"round.received": 0, "round.planned": 1}.get(step, 2)
+        assert latest_round(lake) == before + committed
+        require_every_version_exact(lake, cluster)
+        sent = cluster.counters().seqnos_sent
+        run(settings, once=True, spark=spark)
+        assert latest_round(lake) == before + 2
+        if committed == 2:
+            assert not sent_since(cluster, sent), "the producer sent again what was durable"
+        require_as_the_bucket(lake, cluster)
+    require_every_version_exact(lake, cluster)
+    require_live_exact(lake, cluster, latest_round(lake))
+    require_no_row_twice(lake)
+    require_whole_audit(lake)
+
+
+def require_as_the_bucket(lake: LakeTables, cluster: ProducerCluster) -> None:
+    """The newest version is what the bucket holds now."""
+    high = {vbucket: cluster.high_seqno(vbucket) for vbucket in range(VBUCKETS)}
+    assert complete_seqnos(lake, latest_round(lake)) == high
+    assert rows_of(lake, lake.table_sql("docs")) == source_rows(cluster, high)
+
+
+def require_whole_audit(lake: LakeTables) -> None:
+    """Each apply that took rows back has its audit, once."""
+    commits = history(lake.spark, lake.table_sql("docs"), WHOLE)
+    undoing = [applied_of("docs", commit) for commit in commits if commit.is_apply]
+    expected = {applied.version for applied in undoing if applied.undone}
+    assert len(expected) >= len(STEPS)
+    rows = lake.spark.sql(
+        f"SELECT version, vbucket, key, count(*) AS times FROM {lake.table_sql(AUDIT_TABLE)} "
+        "GROUP BY version, vbucket, key"
+    ).collect()
+    assert {row["version"] for row in rows} == expected
+    assert {row["times"] for row in rows} == {1}
 
 
 def kill_at(step: str, settings: Settings, folder: Path) -> None:
     """Run a driver and kill it at a step; the one that its worker reaches is waited for."""
+    count = 2 if step.startswith("round.") else 1
     if step != "round.received":
-        job = Job(settings, folder, **{VARIABLE: f"{step}=kill"})
+        job = Job(settings, folder, **{VARIABLE: f"{step}:{count}=kill"})
         assert job.wait() == -signal.SIGKILL, job.output()
         return
     paused = folder / "paused"
