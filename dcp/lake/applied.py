@@ -11,11 +11,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from dcp.errors import WAY_OUT, LakeError
 from dcp.lake.history import WHOLE, WINDOW, Commit, history
 from dcp.lake.lineage import Lineage
 from dcp.lake.schema import APPLIED, CHANGES
 from dcp.lake.sql import string_list
-from dcp.lake.tables import LakeTables, ReplicaTable
+from dcp.lake.tables import LakeTables, ReplicaTable, cleaned_round
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,24 @@ def replica_status(lake: LakeTables, replica: ReplicaTable, window: int = WINDOW
     if since is None:
         since = applied.version if applied else -1
     return ReplicaStatus(applied, since, lineage)
+
+
+def refuse_cleaned_rows(lake: LakeTables, replica: ReplicaTable, status: ReplicaStatus) -> None:
+    """Raise LakeError where a table stands at a round whose successors were cleaned from the log.
+
+    A cleaning takes only what every version within the horizon holds. So this is a table that was
+    dropped and made again, or restored to a version from before the horizon; others are not read.
+    """
+    applied = status.applied
+    if applied is not None and applied.version == status.since_version:
+        return
+    if (cleaned := cleaned_round(lake, replica)) > status.round:
+        raise LakeError(
+            f"{lake.location}: found table {replica.name} at round {status.round}, expected round "
+            f"{cleaned} or a later one: what it lacks up to there was cleaned from changes and "
+            "cannot be applied again (was it dropped, or restored to before the horizon?); restore "
+            f"a later version of it, or read the bucket again with {WAY_OUT}"
+        )
 
 
 def settled_lineage(lake: LakeTables, table: str, window: int = WINDOW) -> Lineage:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from dcp.lake.applied import replica_status
+from dcp.lake.applied import refuse_cleaned_rows, replica_status
 from dcp.lake.changes import newest_round, refuse_tampered_log
 from dcp.lake.heartbeat import beat, newest_commit_time
 from dcp.lake.history import history
@@ -45,7 +45,8 @@ class HorizonGuard:
         """Keep the horizon of ``changes`` and of all replicas; return the tables that got a beat.
 
         Raises:
-            LakeError: somebody changed rows of ``changes``, or put it back to an older state.
+            LakeError: somebody changed rows of ``changes``, or put it back to an older state, or
+                put a replica back to a state that the cleaned log cannot complete.
 
         """
         if self._replicas is None:
@@ -63,6 +64,8 @@ class HorizonGuard:
         statuses = {each.name: replica_status(lake, each, LOOK_BACK) for each in replicas}
         refuse_log_behind(str(lake.location), newest_round(lake, commits), statuses)
         self._newest["changes"] = commits[0].time
+        for replica in replicas:
+            refuse_cleaned_rows(lake, replica, statuses[replica.name])
         for table, status in statuses.items():
             self._newest[table] = status.lineage.commits[0].time
             for vacuum in short_vacuums(table, status.lineage.commits, self._horizon, now):

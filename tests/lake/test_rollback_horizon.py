@@ -26,7 +26,7 @@ from dcp.lake.maintain import run_steps, work_on
 from dcp.lake.retention import keep_retention, recorded_horizon, wrong_properties
 from dcp.lake.round_record import positions_at
 from dcp.lake.status import lake_status
-from dcp.lake.tables import DOCS, LakeLocation, LakeTables, cleaned_round, open_lake
+from dcp.lake.tables import DOCS, LakeLocation, LakeTables, cleaned_round, ensure_replica, open_lake
 from dcp.lake.transaction import described
 from dcp.lake.views import register_views
 from tests.lake.conftest import NewLake
@@ -169,11 +169,10 @@ def test_maintenance_keeps_what_a_shorter_vacuum_takes(
 
     # What anybody can do who thinks that a table need not keep so much.
     lowered = f"SET TBLPROPERTIES ('{FILE_RETENTION}' = 'interval 1 second')"
-    lake.spark.sql(f"ALTER TABLE {docs} {lowered}").collect()
-    [left_alone] = [
-        report for report in run_steps(work_on(lake, horizon), ["vacuum"]) if report.table == "docs"
-    ]
-    assert not left_alone.done and "left alone" in left_alone.told
+    for table_sql in (docs, lake.changes_sql):
+        lake.spark.sql(f"ALTER TABLE {table_sql} {lowered}").collect()
+    for report in run_steps(work_on(lake, horizon), ["vacuum"]):
+        assert not report.done and "left alone" in report.told
     time.sleep(1.2)
     with described(lake.spark, {}, {LISTING_TASKS: "2"}):
         lake.spark.sql(f"VACUUM {docs}").collect()
@@ -225,6 +224,12 @@ def test_cleaning_leaves_what_the_version_at_the_horizon_needs(new_lake: NewLake
     live = model.documents_at(model.complete[model.round])
     assert read_documents(lake, "SELECT * FROM docs_live") == live
     require_exact_newest(lake, model)
+    HorizonGuard(lake, horizon).look([DOCS])
+    # A table that lacks what was cleaned is not filled with the rest of it.
+    shutil.rmtree(lake.location.path("docs"))
+    ensure_replica(lake, DOCS)
+    with pytest.raises(LakeError, match=r"docs at round 0, expected round 2 .* dcplake resync"):
+        HorizonGuard(lake, horizon).look([DOCS])
 
 
 def item_seqnos(lake: LakeTables) -> list[tuple[int, int]]:
