@@ -23,7 +23,10 @@ from "look at the peer". A message names what, where, found and expected. ``exit
 command line and the Spark jobs end with; ``docs/operations.md`` lists the codes.
 """
 
-from typing import ClassVar
+from typing import ClassVar, Final
+
+WAY_OUT: Final = "dcplake resync"
+"""The command that reads a bucket again, where its tables cannot be mended otherwise."""
 
 
 class DcplakeError(Exception):

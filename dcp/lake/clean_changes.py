@@ -1,7 +1,6 @@
 """The step of maintenance that removes from ``changes`` what nothing needs; rules: cleaning.py."""
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
 
 from dcp.lake.applied import indexed_applied
 from dcp.lake.cleaning import (
@@ -39,7 +38,7 @@ def clean(work: Work) -> Iterator[StepReport]:
 
 def cleaning_of(work: Work) -> CleaningPlan | NotYet:
     """Return what may be removed by now; nothing is written."""
-    start = work.kept.start(datetime.now(UTC))
+    start = work.kept.start(work.now)
     if not work.replicas:
         return NotYet("there is no replica table")
     versions = {}

@@ -148,5 +148,5 @@ class Lineage:
         raise ForeignWriteError(
             f"table {table}: found {commit} by somebody else, expected no change of its rows "
             f"other than dcplake's; {restore}drop the table (delete its folder): the next run makes"
-            " it again from changes"
+            " it again from changes, if those were never cleaned"
         )

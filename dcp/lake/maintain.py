@@ -74,19 +74,26 @@ def maintain(
 
 
 def work_on(
-    lake: LakeTables, horizon: Horizon, retain_hours: float | None = None, *, dry_run: bool = False
+    lake: LakeTables,
+    horizon: Horizon,
+    retain_hours: float | None = None,
+    *,
+    now: datetime | None = None,
+    dry_run: bool = False,
 ) -> Work:
     """Return the work on a lake with a horizon of any length, if it keeps to it.
+
+    VACUUM alone goes by the real time, whatever ``now`` says.
 
     Raises:
         ConfigError: ``retain_hours`` is below the horizon; it says what that would cost.
 
     """
     kept_seconds = horizon.seconds if retain_hours is None else retain_hours * HOUR_SECONDS
+    now = now or datetime.now(UTC)
     if kept_seconds >= horizon.seconds:
-        return Work(lake, replicas_in(lake), horizon, Horizon(kept_seconds), dry_run)
-    now = datetime.now(UTC)
-    work = Work(lake, replicas_in(lake), horizon, horizon, dry_run)
+        return Work(lake, replicas_in(lake), horizon, Horizon(kept_seconds), now, dry_run)
+    work = Work(lake, replicas_in(lake), horizon, horizon, now, dry_run)
     losses = (
         loss(replica.name, work.commits(replica), horizon, kept_seconds, now)
         for replica in work.replicas
@@ -126,7 +133,7 @@ def _heartbeat(work: Work) -> Iterator[StepReport]:
     """Give a table whose newest version is old a new one with the same rows."""
     for replica in (None, *work.replicas):
         table = "changes" if replica is None else replica.name
-        age = datetime.now(UTC) - newest_commit_time(work.lake, table)
+        age = work.now - newest_commit_time(work.lake, table)
         if age.total_seconds() < work.horizon.heartbeat_seconds:
             continue
         if work.dry_run:

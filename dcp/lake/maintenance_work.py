@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Final
 
 from dcp.lake.history import WHOLE, Commit, history
@@ -15,13 +16,15 @@ _CONFLICT: Final = "DELTA_CONCURRENT_"
 class Work:
     """One maintenance of a lake: its tables, its horizon, and how long to keep things.
 
-    ``kept`` is the horizon or more. With ``dry_run`` nothing is written.
+    ``kept`` is the horizon or more, and ``now`` the moment from which both count back. With
+    ``dry_run`` nothing is written.
     """
 
     lake: LakeTables
     replicas: tuple[ReplicaTable, ...]
     horizon: Horizon
     kept: Horizon
+    now: datetime
     dry_run: bool = False
 
     @property

@@ -264,7 +264,8 @@ class LakeSettings(_Section):
     )
     horizon_hours: float = _key(
         168.0,
-        "How far back versions stay readable, for time travel and for rollbacks.",
+        "How far back rollbacks can be undone and versions stay readable; every table's retention "
+        "follows it (docs/operations.md).",
         unit="hours",
         least=1,
         most=24 * 3650,

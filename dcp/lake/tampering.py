@@ -9,14 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from dcp.errors import LakeError
+from dcp.errors import WAY_OUT, LakeError
 from dcp.lake.applied import ReplicaStatus
 from dcp.lake.history import Commit
 from dcp.lake.horizon import Horizon, duration
 from dcp.lake.lineage import Lineage
-
-WAY_OUT = "dcplake resync"
-"""The command that reads the bucket again where the tables cannot be mended."""
 
 
 @dataclass(frozen=True, slots=True)

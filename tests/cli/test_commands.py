@@ -81,6 +81,13 @@ def test_load_plan_run_status_sql_and_tail_tell_one_story(
     assert main(["plan", *config]) == 0
     assert "no vbucket is behind" in capsys.readouterr().out
 
+    assert main(["maintain", *config, "--json", "--step", "clean", "--step", "heartbeat"]) == 0
+    [step] = _json_lines(capsys.readouterr().out)
+    assert (step["step"], step["table"], step["done"]) == ("clean", "changes", False)
+    assert "no version from before" in str(step["told"])
+    assert main(["maintain", *config, "--retain-hours", "1"]) == 2
+    assert "expected the horizon of 168 hours or more" in capsys.readouterr().err
+
 
 def test_a_wrong_password_is_one_sentence_without_the_password(
     world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -153,6 +160,14 @@ def test_a_limit_that_is_no_number_of_rows_is_refused(
         main(["sql", "--limit", limit, "SELECT 1"])
     assert exit_info.value.code == 2
     assert f"found {limit!r}, expected 0 to" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("hours", ["-1", "x", "nan", "inf", ""])
+def test_hours_that_are_none_are_refused(hours: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_info:
+        main(["maintain", f"--retain-hours={hours}"])
+    assert exit_info.value.code == 2
+    assert f"found {hours!r}, expected a number of hours" in capsys.readouterr().err
 
 
 def test_a_seed_that_is_no_address_is_named(

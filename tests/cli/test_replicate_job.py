@@ -1,4 +1,7 @@
-"""``jobs/replicate.py`` is ``dcplake run``: the same options, words and exit codes."""
+"""``jobs/replicate.py`` is ``dcplake run``, and ``jobs/maintain.py`` is ``dcplake maintain``.
+
+The same options, words and exit codes.
+"""
 
 import subprocess
 import sys
@@ -8,8 +11,8 @@ import pytest
 
 from dcp.errors import ConfigError
 
-JOB = Path(__file__).parents[2] / "jobs" / "replicate.py"
-RUN = ["-m", "dcp.cli.main", "run"]
+JOBS = Path(__file__).parents[2] / "jobs"
+PAIRS = [("replicate.py", "run"), ("maintain.py", "maintain")]
 
 
 def ended(*words: str) -> tuple[int, str]:
@@ -19,13 +22,15 @@ def ended(*words: str) -> tuple[int, str]:
     return done.returncode, done.stderr + done.stdout
 
 
-@pytest.mark.parametrize("words", [["--set", "nonsense"], ["--once", "--set", "round.tasks=x"]])
-def test_both_entry_points_end_alike(words: list[str]) -> None:
-    code, told = ended(str(JOB), *words)
-    assert (code, told) == ended(*RUN, *words)
+@pytest.mark.parametrize(("job", "command"), PAIRS)
+@pytest.mark.parametrize("words", [["--set", "nonsense"], ["--set", "round.tasks=x"]])
+def test_both_entry_points_end_alike(job: str, command: str, words: list[str]) -> None:
+    code, told = ended(str(JOBS / job), *words)
+    assert (code, told) == ended("-m", "dcp.cli.main", command, *words)
     assert code == ConfigError.exit_code
-    assert told.startswith("dcplake run: ")
+    assert told.startswith(f"dcplake {command}: ")
 
 
-def test_both_know_the_same_options() -> None:
-    assert ended(str(JOB), "--help") == ended(*RUN, "--help")
+@pytest.mark.parametrize(("job", "command"), PAIRS)
+def test_both_know_the_same_options(job: str, command: str) -> None:
+    assert ended(str(JOBS / job), "--help") == ended("-m", "dcp.cli.main", command, "--help")
