@@ -16,6 +16,7 @@ from dcp.lake.settings import (
     ApplySettings,
     FlowControlSettings,
     LakeSettings,
+    PolicySettings,
     RoundSettings,
     Settings,
     SourceSettings,
@@ -54,6 +55,7 @@ def settings_for(cluster: ProducerCluster, folder: Path, **sections: Mapping[str
         round=RoundSettings(**(rounds | dict(sections.get("round", {})))),
         lake=LakeSettings(**({"root": str(folder / "lake")} | dict(sections.get("lake", {})))),
         apply=ApplySettings(**sections.get("apply", {})),
+        policy=PolicySettings(**sections.get("policy", {})),
     )
 
 
