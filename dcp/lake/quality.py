@@ -15,7 +15,8 @@ from dcp.lake.quality_engine import run_suite
 from dcp.lake.quality_report import QualityReport
 from dcp.lake.quality_suite import QualitySuite, load_suite
 from dcp.lake.schema import REPLICA
-from dcp.lake.sql import quoted
+from dcp.lake.sql import integer_list, quoted
+from dcp.lake.stretch import HeldVersion
 from dcp.lake.tables import DOCS, LakeTables, replicas_in
 
 COLUMNS_BESIDE: dict[str, str] = {
@@ -73,11 +74,25 @@ def newest_version(lake: LakeTables, table: str) -> ReplicaVersion:
         applied_round=status.round,
         vbucket_count=lake.identity.vbucket_count,
         rows_sql=f"SELECT * FROM {lake.table_sql(table)} VERSION AS OF {status.version}",
-        complete_sql=(
-            f"SELECT vbucket, position.complete_seqno FROM {lake.changes_sql} "
-            f"WHERE round = {status.round} AND kind = 'position'"
-        ),
+        complete_sql=_complete_sql(lake.changes_sql, status.held),
     )
+
+
+def _complete_sql(changes_sql: str, held: HeldVersion) -> str:
+    """Return the query for each vbucket's complete seqno; a stale one's is of an older round."""
+    positions = (
+        f"SELECT vbucket, position.complete_seqno FROM {changes_sql} WHERE kind = 'position'"
+    )
+    at_rounds: dict[int, list[int]] = {}
+    for vbucket, number in sorted(held.stale.items()):
+        at_rounds.setdefault(number, []).append(vbucket)
+    fresh = f" AND vbucket NOT IN ({integer_list(sorted(held.stale))})" if held.stale else ""
+    queries = [f"{positions} AND round = {held.round}{fresh}"]
+    queries += [
+        f"{positions} AND round = {number} AND vbucket IN ({integer_list(vbuckets)})"
+        for number, vbuckets in at_rounds.items()
+    ]
+    return " UNION ALL ".join(queries)
 
 
 def check_version(

@@ -45,11 +45,14 @@ class RoundReport:
 
     @property
     def incomplete(self) -> tuple[LeftOut, ...]:
-        """Every vbucket that did not go on, with the reason: planned or not."""
+        """Every vbucket that did not go on, with the reason: planned or not.
+
+        One that was rolled back does: the next round begins its new epoch.
+        """
         failed = (
             LeftOut(report.vbucket, report.reason, report.detail)
             for report in self.vbuckets
-            if report.reason
+            if report.reason and report.outcome is not Outcome.ROLLBACK
         )
         return (*self.left_out, *failed)
 

@@ -14,9 +14,16 @@ import pytest
 from dcp.errors import ConfigError, LakeError
 from dcp.lake.changes import append_round
 from dcp.lake.keys import key_string
-from dcp.lake.quality import ReplicaVersion, check_replica, check_version, newest_version
+from dcp.lake.quality import (
+    ReplicaVersion,
+    _complete_sql,
+    check_replica,
+    check_version,
+    newest_version,
+)
 from dcp.lake.quality_suite import QualitySuite, load_suite
 from dcp.lake.schema import CHANGES, REPLICA, spark_ddl
+from dcp.lake.stretch import HeldVersion
 from dcp.lake.tables import DOCS, LakeTables
 from dcp.lake.vbucket_state import VbucketState, states_to_batch
 from dcp.protocol.position import Position
@@ -291,3 +298,13 @@ def test_table_that_is_not_there_is_named(new_lake: NewLake, tmp_path: Path) -> 
     with pytest.raises(LakeError, match=r"found no table docs__s__c") as refusal:
         check_replica(lake, "docs__s__c")
     assert str(tmp_path) in str(refusal.value)
+
+
+def test_a_stale_vbucket_is_measured_at_the_round_that_it_shows() -> None:
+    query = _complete_sql("c", HeldVersion(7, 9, {2: 4, 5: 4}))
+    assert query == (
+        "SELECT vbucket, position.complete_seqno FROM c WHERE kind = 'position' AND round = 9 "
+        "AND vbucket NOT IN (2, 5) UNION ALL "
+        "SELECT vbucket, position.complete_seqno FROM c WHERE kind = 'position' AND round = 4 "
+        "AND vbucket IN (2, 5)"
+    )
