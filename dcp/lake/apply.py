@@ -26,7 +26,8 @@ from dcp.lake.memory import DOCUMENT_BYTES, reader_settings
 from dcp.lake.replica_facts import LakeFacts
 from dcp.lake.round_record import largest_document_bytes
 from dcp.lake.stop_points import reached
-from dcp.lake.stretch import Stretch, stretch_between
+from dcp.lake.stretch import Stretch
+from dcp.lake.stretch_rules import stretch_between
 from dcp.lake.tables import LakeTables, ReplicaTable
 from dcp.lake.transaction import transaction
 
@@ -49,7 +50,7 @@ def plan_apply(
     Raises:
         ForeignWriteError: somebody else changed the table's rows, since our last apply or right
             before it.
-        LakeError: the log contradicts itself (see `stretch_between`).
+        LakeError: the log contradicts itself (see `dcp.lake.stretch_rules.stretch_between`).
 
     """
     status = replica_status(lake, replica)
@@ -85,7 +86,7 @@ def stretch_to_publish(
     Rows that waited when the replica was last applied count: their snapshot may have ended since.
 
     Raises:
-        LakeError: see `stretch_between`.
+        LakeError: see `dcp.lake.stretch_rules.stretch_between`.
 
     """
     if status.round >= to_round:

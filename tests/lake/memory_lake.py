@@ -18,7 +18,8 @@ from dcp.lake.receive import SourceAccess, TaskReceiver
 from dcp.lake.restart import RollbackPolicy, Standstill, restart
 from dcp.lake.schema import CHANGES
 from dcp.lake.settings import Settings
-from dcp.lake.stretch import EMPTY_TABLE, HeldVersion, Role, Stretch, Undo, stretch_between
+from dcp.lake.stretch import EMPTY_TABLE, HeldVersion, Role, Stretch, Undo
+from dcp.lake.stretch_rules import stretch_between
 from dcp.lake.vbucket_state import VbucketState, states_from_rows
 
 Row = dict[str, Any]

@@ -6,7 +6,8 @@ import pytest
 
 from dcp.errors import LakeError
 from dcp.lake.epochs import Fork
-from dcp.lake.stretch import Role, RowRange, may_have_rows, oldest_pending_round, row_ranges
+from dcp.lake.stretch import Role, RowRange
+from dcp.lake.stretch_rules import may_have_rows, oldest_pending_round, row_ranges
 from dcp.lake.vbucket_state import VbucketState
 from dcp.protocol.position import Position
 from tests.lake.forking_log import ForkingLog
