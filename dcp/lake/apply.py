@@ -54,12 +54,12 @@ def plan_apply(
 
     """
     status = replica_status(lake, replica)
-    stretch = stretch_to_publish(lake, replica, status, to_round)
-    if stretch is None or not stretch.begins_anew:  # else it does not matter what rows there are
+    found = _readable_stretch(lake, replica, status, to_round, key_literals)
+    if found is None or not found[0].begins_anew:  # else it does not matter what rows there are
         status.lineage.refuse_defect(replica.name, lake.table_sql(replica.name))
-    if stretch is None:
+    if found is None:
         return None
-    keys = _keys(lake, replica, stretch, key_literals)
+    stretch, keys = found
     is_moved_only = keys is not None and not keys and stretch.stale == status.held.stale
     if is_moved_only and to_round - status.round < EMPTY_ROUNDS:
         return None
@@ -78,8 +78,30 @@ def plan_apply(
     )
 
 
+def _readable_stretch(
+    lake: LakeTables, replica: ReplicaTable, status: ReplicaStatus, to_round: int, most: int
+) -> tuple[Stretch, Keys | None] | None:
+    """Return what brings a replica to a round, and the keys, with old versions that can be read.
+
+    What of them is needed is known only with the keys; each failure rules a version out.
+    """
+    facts = LakeFacts(lake, replica, status)
+    while True:
+        stretch = stretch_to_publish(lake, replica, status, to_round, facts)
+        if stretch is None:
+            return None
+        keys = _keys(lake, replica, stretch, most)
+        lost = None if keys is None else [each.key for each in keys.lost]
+        if facts.try_to_read(stretch.restored, lost):
+            return stretch, keys
+
+
 def stretch_to_publish(
-    lake: LakeTables, replica: ReplicaTable, status: ReplicaStatus, to_round: int
+    lake: LakeTables,
+    replica: ReplicaTable,
+    status: ReplicaStatus,
+    to_round: int,
+    facts: LakeFacts | None = None,
 ) -> Stretch | None:
     """Return what brings a replica to ``to_round``; None if nothing is to be done for that.
 
@@ -91,7 +113,8 @@ def stretch_to_publish(
     """
     if status.round >= to_round:
         return None
-    stretch = stretch_between(status.held, to_round, LakeFacts(lake, replica, status))
+    facts = facts or LakeFacts(lake, replica, status)
+    stretch = stretch_between(status.held, to_round, facts)
     return stretch if stretch.has_work or stretch.stale != status.held.stale else None
 
 

@@ -6,19 +6,25 @@ the newest apply if it is missing, before it applies again; both versions are th
 they can be read. Transaction id: (lake, ``undone`` and table; version), so it is written once.
 """
 
+from collections.abc import Collection
 from datetime import datetime
 from typing import Final
 
 from dcp.lake.applied import AppliedVersion, ReplicaStatus
 from dcp.lake.schema import AUDIT, DOCUMENT_STATE
-from dcp.lake.sql import integer_list, quoted, string, u64
+from dcp.lake.sql import integer_list, quoted, string, string_list, u64
 from dcp.lake.stop_points import reached
 from dcp.lake.tables import AUDIT_TABLE, LakeTables, ensure_audit
 from dcp.lake.transaction import transaction
 
 
-def write_audit(lake: LakeTables, status: ReplicaStatus) -> None:
-    """Write what a table's newest apply took back, unless that is nothing or written already."""
+def write_audit(
+    lake: LakeTables, status: ReplicaStatus, keys: Collection[str] | None = None
+) -> None:
+    """Write what a table's newest apply took back, unless that is nothing or written already.
+
+    ``keys`` are those that the apply touched, where they are few: then no others are read.
+    """
     applied = status.applied
     if applied is None or not applied.undone:
         return
@@ -29,15 +35,21 @@ def write_audit(lake: LakeTables, status: ReplicaStatus) -> None:
     app_id = f"{lake.identity.lake_id}:{AUDIT_TABLE}:{applied.table}"
     metadata = {"lake": lake.identity.lake_id, "audit": applied.table, "version": applied.version}
     statement = audit_sql(
-        lake.table_sql(AUDIT_TABLE), lake.table_sql(applied.table), applied, commit.time
+        lake.table_sql(AUDIT_TABLE), lake.table_sql(applied.table), applied, commit.time, keys
     )
     with transaction(lake.spark, app_id, applied.version, metadata):
         lake.spark.sql(statement).collect()
         reached("audit.committed")
 
 
-def audit_sql(audit_table_sql: str, table_sql: str, applied: AppliedVersion, time: datetime) -> str:
-    """Return the INSERT of what ``applied`` took back.
+def audit_sql(
+    audit_table_sql: str,
+    table_sql: str,
+    applied: AppliedVersion,
+    time: datetime,
+    keys: Collection[str] | None,
+) -> str:
+    """Return the INSERT of what ``applied`` took back, of these keys or of all.
 
     A row of before was undone if it lies above the fork; a key that is only there afterwards was
     deleted on the dead branch if its row lies at or below the fork.
@@ -63,12 +75,17 @@ def audit_sql(audit_table_sql: str, table_sql: str, applied: AppliedVersion, tim
     }
     columns = ", ".join(f"{values[name]} AS {quoted(name)}" for name in AUDIT.names)
     names = ", ".join(quoted(name) for name in ("vbucket", "key", "key_bytes", *_STATE_NAMES))
-    side = f"SELECT {names} FROM {table_sql} VERSION AS OF {{}} WHERE vbucket IN ({vbuckets})"
+    named = "" if keys is None else f" AND key IN ({string_list(keys)})"
+    before, after = (
+        f"SELECT {names} FROM {table_sql} VERSION AS OF {version} "
+        f"WHERE vbucket IN ({vbuckets}){named}"
+        for version in (applied.version - 1, applied.version)
+    )
     return f"""
 INSERT INTO {audit_table_sql}
 SELECT {columns}
-FROM ({side.format(applied.version - 1)}) b
-FULL OUTER JOIN ({side.format(applied.version)}) a ON b.vbucket = a.vbucket AND b.key = a.key
+FROM ({before}) b
+FULL OUTER JOIN ({after}) a ON b.vbucket = a.vbucket AND b.key = a.key
 JOIN (VALUES {undone}) AS u(vbucket, version, fork_seqno)
   ON u.vbucket = coalesce(b.vbucket, a.vbucket)
 WHERE b.seqno > u.fork_seqno AND (a.key IS NULL OR a.seqno <> b.seqno OR a.cas <> b.cas)

@@ -194,7 +194,8 @@ class Driver:
             made.append(version)
             self._newest[replica.name] = version
             if version.undone:
-                write_audit(self.lake, replica_status(self.lake, replica))
+                keys = None if plan.keys is None else plan.keys.names
+                write_audit(self.lake, replica_status(self.lake, replica), keys)
             self._observer.applied(version)
         self._report.applied += made
         return made

@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Mapping
 
-from dcp.errors import LakeError
 from dcp.lake.epochs import Fork, live_up_to
 from dcp.lake.sql import integer_list, u64
 from dcp.lake.tables import LakeTables
@@ -27,29 +26,6 @@ def forks_between(
     ).collect()
     forks = (Fork(row["vbucket"], row["epoch"], int(row["seqno"]), row["round"]) for row in rows)
     return sorted(forks, key=lambda fork: (fork.vbucket, fork.epoch))
-
-
-def forks_by_vbucket(
-    forks: Collection[Fork], states: Mapping[int, VbucketState]
-) -> dict[int, list[Fork]]:
-    """Return forks by vbucket, checked against the states that they lead to.
-
-    Raises:
-        LakeError: an epoch is recorded twice, or after the vbucket's own.
-
-    """
-    found: dict[int, list[Fork]] = {}
-    for fork in forks:
-        known = found.setdefault(fork.vbucket, [])
-        newest = states[fork.vbucket].epoch if fork.vbucket in states else FIRST_EPOCH
-        if fork.epoch > newest or any(each.epoch == fork.epoch for each in known):
-            raise LakeError(
-                f"changes: vbucket {fork.vbucket} is in epoch {newest}, found epoch {fork.epoch} "
-                "begun twice or later than that; "
-                f"dcplake resync --vbuckets {fork.vbucket} streams it again from the beginning"
-            )
-        known.append(fork)
-    return found
 
 
 def live_complete_seqnos(

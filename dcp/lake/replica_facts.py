@@ -11,19 +11,24 @@ from dcp.lake.epochs import Fork
 from dcp.lake.history import WHOLE, history
 from dcp.lake.lineage import Lineage
 from dcp.lake.round_record import round_records
-from dcp.lake.sql import integer_list
-from dcp.lake.stretch import HeldVersion
+from dcp.lake.sql import integer_list, string_list
+from dcp.lake.stretch import EMPTY_TABLE, HeldVersion
 from dcp.lake.tables import LakeTables, ReplicaTable, cleaned_round
 from dcp.lake.vbucket_state import VbucketState
 
 
 class LakeFacts:
-    """The facts of one replica, read as they are asked for."""
+    """The facts of one replica, read as they are asked for.
+
+    Whether an old version can be read shows when the keys are known that must be read from it: it
+    counts as readable until it is found in ``unreadable``.
+    """
 
     def __init__(self, lake: LakeTables, replica: ReplicaTable, status: ReplicaStatus) -> None:
         self._lake = lake
         self._replica = replica
         self._status = status
+        self.unreadable: set[int] = set()
 
     @property
     def cleaned_round(self) -> int:
@@ -57,24 +62,48 @@ class LakeFacts:
             applied = _applied_at(table, lineage, commit.version)
             if applied is not None:
                 found.append(replace(applied.held, version=commit.version))
-        return found
+        return self._with_positions(found)
+
+    def _with_positions(self, versions: Sequence[HeldVersion]) -> Sequence[HeldVersion]:
+        """Return those of which the log still has the positions; cleaning takes the oldest."""
+        rounds = {number for each in versions for number in (each.round, *each.stale.values())}
+        if not rounds:
+            return versions
+        rows = self._lake.spark.sql(
+            f"SELECT DISTINCT round FROM {self._lake.changes_sql} "
+            f"WHERE kind = 'position' AND round IN ({integer_list(sorted(rounds))})"
+        ).collect()
+        known = {row["round"] for row in rows}
+        return [each for each in versions if known.issuperset((each.round, *each.stale.values()))]
 
     def is_readable(self, version: int, vbuckets: Collection[int]) -> bool:
-        """Whether the rows of some vbuckets in an old version can still be read.
+        """Whether the rows of some vbuckets in an old version can be read, as far as is known."""
+        del vbuckets
+        return version not in self.unreadable
 
-        Reads a column of them: what VACUUM has deleted is missed by no cheaper look.
+    def try_to_read(self, restored: Mapping[int, int], keys: Collection[str] | None) -> bool:
+        """Read the key column of what is to be restored; note the versions where that fails.
+
+        What VACUUM has deleted is missed by no cheaper look. ``restored`` are versions by vbucket,
+        ``keys`` those that need them (None: too many to be named).
         """
+        if keys is not None and not keys:
+            return True
+        named = "" if keys is None else f"AND key IN ({string_list(keys)})"
         table_sql = self._lake.table_sql(self._replica.name)
-        try:
-            self._lake.spark.sql(
-                f"SELECT max(seqno), max(key) FROM {table_sql} VERSION AS OF {version} "
-                f"WHERE vbucket IN ({integer_list(vbuckets)})"
-            ).collect()
-        except Exception as error:
-            if is_missing_version(error):
-                return False
-            raise
-        return True
+        before = len(self.unreadable)
+        for version in sorted(set(restored.values()) - {EMPTY_TABLE}):
+            vbuckets = integer_list(vb for vb, found in restored.items() if found == version)
+            try:
+                self._lake.spark.sql(
+                    f"SELECT max(key) FROM {table_sql} VERSION AS OF {version} "
+                    f"WHERE vbucket IN ({vbuckets}) {named}"
+                ).collect()
+            except Exception as error:  # Spark's own class, or the bridge's: the text tells
+                if not is_missing_version(error):
+                    raise
+                self.unreadable.add(version)
+        return len(self.unreadable) == before
 
 
 def _applied_at(table: str, lineage: Lineage, version: int) -> AppliedVersion | None:

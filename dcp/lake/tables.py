@@ -302,7 +302,7 @@ def ensure_audit(lake: LakeTables) -> None:
     """
     table_sql = lake.table_sql(AUDIT_TABLE)
     ours = {"dcplake.lake": lake.identity.lake_id}
-    _create(lake.spark, table_sql, AUDIT, "`table`, version", ours)
+    _create(lake.spark, table_sql, AUDIT, "vbucket, key", ours)
     where = f"{lake.location}: table {AUDIT_TABLE}"
     found = table_properties(lake.spark, table_sql, where)
     if found.get("dcplake.lake") != lake.identity.lake_id:
