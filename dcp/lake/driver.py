@@ -5,6 +5,7 @@ It can be killed at any instant: each step begins by reading what is durable.
 
 import secrets
 import threading
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from time import monotonic
@@ -43,6 +44,9 @@ from dcp.lake.tables import LakeTables, ReplicaTable, ensure_replica
 _FRUITLESS_ROUNDS: Final = 3
 """After so many rounds in a row without any progress a bounded run gives up what is behind."""
 
+_AGREEMENTS: Final = 3
+"""So often a bounded run asks a node again that agrees with us and tells something else."""
+
 
 @dataclass(slots=True)
 class RunReport:
@@ -79,6 +83,7 @@ class Driver:
         """
         goals = dict(cluster.high_seqnos)
         given_up: dict[int, LeftOut] = {}
+        agreed: Counter[int] = Counter()
         fruitless = 0
         while True:
             plan = self.plan(cluster, targets=goals, skip=given_up)
@@ -97,6 +102,7 @@ class Driver:
             progress = _progress(plan, report)
             fruitless = 0 if any(progress.values()) else fruitless + 1
             given_up |= _given_up(report, progress, everything=fruitless >= _FRUITLESS_ROUNDS)
+            given_up |= _at_odds(plan, agreed)
             self.apply(report.round, force=False)
             goals |= _lower_goals(report)
             cluster = look_at_cluster(self._access)
@@ -239,6 +245,28 @@ def _reachable(goals: Mapping[int, int], cluster: ClusterView) -> dict[int, int]
     known = cluster.high_seqnos
     lowered = {vbucket: min(goal, known.get(vbucket, goal)) for vbucket, goal in goals.items()}
     return {**known, **lowered}
+
+
+def _at_odds(plan: RoundPlan, agreed: Counter[int]) -> dict[int, LeftOut]:
+    """Return the vbuckets whose node agreed too often while what it tells says otherwise.
+
+    They are asked for although their target was reached before, because the node tells of a lower
+    high seqno or another branch (`dcp.lake.plan.is_elsewhere`). Once is enough for a sound node.
+    """
+    agreed.update(
+        stream.vbucket
+        for stream in plan.streams
+        if not stream.begins_epoch and stream.target_seqno <= stream.state.complete_seqno
+    )
+    return {
+        vbucket: LeftOut(
+            vbucket,
+            "node contradicts itself",
+            f"{count} times it told of another branch or a lower seqno, and streamed on from ours",
+        )
+        for vbucket, count in agreed.items()
+        if count >= _AGREEMENTS
+    }
 
 
 def _given_up(

@@ -7,7 +7,7 @@ from dcp.client.consumer_events import StopReason
 from dcp.client.vbucket_track import StreamStart
 from dcp.errors import AuthenticationError, BucketError
 from dcp.producer.cluster import ProducerCluster
-from dcp.producer.failover import ResumeRequest, VbucketFacts, Verdict, judge
+from dcp.producer.failover import ResumeRequest, Rules, VbucketFacts, Verdict, judge
 from dcp.protocol.credentials import Credentials, Secret
 from dcp.protocol.position import Position
 from dcp.types import MAX_FAILOVER_ENTRIES, FailoverEntry, FailoverLog
@@ -95,10 +95,10 @@ def test_a_rollback_above_the_request_ends_its_vbucket_alone(
     fill(cluster, 50)
     log = cluster.failover_log(1)
 
-    def misjudge(request: ResumeRequest, facts: VbucketFacts) -> Verdict:
+    def misjudge(request: ResumeRequest, facts: VbucketFacts, rules: Rules) -> Verdict:
         if facts.failover_log == log:
             return Verdict(Status.ROLLBACK, request.start + 20)
-        return judge(request, facts)
+        return judge(request, facts, rules)
 
     monkeypatch.setattr("dcp.producer.dcp_commands.judge", misjudge)
     streams = starts(cluster)

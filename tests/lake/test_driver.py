@@ -30,6 +30,7 @@ from dcp.lake.round_record import VbucketReport
 from dcp.lake.settings import RoundSettings, Settings
 from dcp.lake.vbucket_state import VbucketState
 from dcp.protocol.position import Position
+from dcp.types import FailoverEntry, FailoverLog
 
 NODE = NodeAddress("a", 1)
 
@@ -51,6 +52,7 @@ class Scripted(Driver):
         self._report = RunReport()
         self._outcome_of = outcome_of
         self.states: dict[int, VbucketState] = {}
+        self.keeps_states = False
         self.rounds: list[set[int]] = []
         self.idle: list[tuple[LeftOut, ...]] = []
         self.on_plan: Callable[[], None] = lambda: None
@@ -74,7 +76,8 @@ class Scripted(Driver):
         for stream in plan.streams:
             outcome, seqno = self._outcome_of(stream.vbucket, stream.target_seqno)
             position = Position(0xAB if seqno else 0, seqno, seqno, seqno, seqno)
-            self.states[stream.vbucket] = VbucketState(stream.vbucket, 0, position, seqno)
+            if not self.keeps_states:
+                self.states[stream.vbucket] = VbucketState(stream.vbucket, 0, position, seqno)
             reports.append(
                 VbucketReport(
                     stream.vbucket,
@@ -138,6 +141,20 @@ def test_a_rolled_back_vbucket_is_streamed_again_in_the_next_round(
     driver.once(view(10, 10), threading.Event())
     assert driver.rounds == [{0, 1}, {1}]
     assert driver.idle == [()]
+
+
+def test_a_node_that_contradicts_itself_for_ever_is_left_out(
+    looks: list[ClusterView | DcplakeError],
+) -> None:
+    """It tells a lower high seqno than what was read, and accepts our place again and again."""
+    looks.append(view(7))
+    driver = Scripted(lambda _, __: (Outcome.REACHED, 10))
+    log = FailoverLog((FailoverEntry(0xAB, 0),))
+    driver.states[0] = VbucketState(0, 0, Position.complete_at(0xAB, 10), 10, failover_log=log)
+    driver.keeps_states = True
+    with pytest.raises(IncompleteRunError, match="node contradicts itself"):
+        driver.once(view(7), threading.Event())
+    assert driver.rounds == [{0}] * 3
 
 
 @pytest.mark.parametrize(

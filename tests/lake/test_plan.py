@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -10,10 +11,21 @@ from hypothesis import strategies as st
 from dcp.client.addresses import NodeAddress
 from dcp.client.cluster_map import ClusterMap
 from dcp.client.probe import ClusterView
-from dcp.lake.plan import Idle, LakePosition, LeftOut, RoundPlan, is_behind, plan_round
+from dcp.lake.plan import (
+    Idle,
+    LakePosition,
+    LeftOut,
+    RoundPlan,
+    is_behind,
+    is_elsewhere,
+    plan_round,
+)
+from dcp.lake.restart import Standstill
+from dcp.lake.rollback_order import RollbackOrder
 from dcp.lake.settings import RoundSettings
 from dcp.lake.vbucket_state import VbucketState
 from dcp.protocol.position import Position
+from dcp.types import FailoverEntry, FailoverLog
 
 NODES = tuple(NodeAddress("node", port) for port in (11210, 11220, 11230))
 SETTINGS = RoundSettings()
@@ -200,3 +212,63 @@ def test_equal_backlogs_spread_each_node_over_the_tasks(
     plan = planned(lake(), view, slots)
     sizes = [len(task.streams) for task in plan.tasks]
     assert max(sizes) - min(sizes) <= 1
+
+
+def read(seqno: int, *entries: tuple[int, int]) -> VbucketState:
+    """A vbucket complete at a seqno, with the failover log accepted with its data."""
+    log = FailoverLog(tuple(FailoverEntry(*entry) for entry in entries))
+    position = Position.complete_at(log.uuid_at(seqno), seqno)
+    return VbucketState(0, 0, position, caught_up_seqno=seqno, failover_log=log)
+
+
+@pytest.mark.parametrize(
+    ("state", "high", "log", "elsewhere"),
+    [
+        (read(10, (7, 0)), 10, ((7, 0),), False),
+        (read(10, (7, 0)), 9, ((7, 0),), True),  # less than we hold
+        (read(10, (7, 0)), 10, ((8, 5), (7, 0)), True),  # the same seqno on another branch
+        (read(10, (8, 5), (7, 0)), 10, ((8, 5), (7, 0)), False),
+        (read(10, (7, 0)), 10, None, False),  # the node does not tell
+        (read(10, (7, 0)), None, ((7, 0),), False),
+        (VbucketState.beginning(0), 0, ((8, 5), (7, 0)), False),
+    ],
+)
+def test_a_node_on_another_history_is_asked(
+    state: VbucketState,
+    high: int | None,
+    log: tuple[tuple[int, int], ...] | None,
+    elsewhere: bool,
+) -> None:
+    view = cluster({} if high is None else {0: high}, vbuckets=1, nodes=1)
+    if log is not None:
+        told = FailoverLog(tuple(FailoverEntry(*entry) for entry in log))
+        view = replace(view, failover_logs={0: told})
+    assert is_elsewhere(state, view) is elsewhere
+    if high is not None:
+        plan = plan_round(lake(state), view, SETTINGS, 1)
+        assert isinstance(plan, RoundPlan) is elsewhere
+
+
+def test_an_epoch_begins_where_a_restart_says_and_waits_with_its_order_if_it_cannot() -> None:
+    order = RollbackOrder(7, 10, 4, None)
+    state = read(10, (7, 0)).ordered(order)
+    position = replace(lake(state), restarts={0: state.beginning_epoch(3, 7)})
+    plan = planned(position, cluster({0: 12}, vbuckets=1, nodes=1))
+    [stream] = plan.streams
+    assert (stream.begins_epoch, stream.state.epoch, stream.target_seqno) == (True, 1, 12)
+    assert "epoch 1 begins at seqno 3" in str(plan)
+    view = cluster({}, vbuckets=1, nodes=1, unreachable={NODES[0]: "gone"})
+    idle = plan_round(position, view, SETTINGS, 1)
+    assert isinstance(idle, Idle)
+    assert [left.reason for left in idle.left_out] == ["node unreachable"]
+    stuck = replace(lake(state), restarts={0: Standstill("rollback", "policy")})
+    idle = plan_round(stuck, cluster({0: 12}, vbuckets=1, nodes=1), SETTINGS, 1)
+    assert idle.left_out == (LeftOut(0, "rollback", "policy"),)
+
+
+def test_what_began_anew_must_prove_that_it_is_empty() -> None:
+    anew = read(10, (7, 0)).beginning_epoch(0, 0)
+    assert is_behind(anew, 0)
+    proven = anew.advanced(9, anew.position, brought_rows=False, caught_up_seqno=0)
+    assert proven.is_whole
+    assert not is_behind(proven, 0)
