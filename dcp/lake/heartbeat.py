@@ -6,19 +6,14 @@ of their own, which is then young enough to be read for the whole horizon. It is
 rows, kept from being dropped by its Delta transaction id; two drivers may make one at once.
 """
 
-from collections.abc import Callable
 from datetime import datetime
-from typing import Any, Final
+from typing import Any
 
 from dcp.lake.applied import heartbeat_content, replica_status
 from dcp.lake.changes import refuse_tampered_log
 from dcp.lake.history import HEARTBEAT, history
 from dcp.lake.tables import LakeTables, ReplicaTable
-from dcp.lake.transaction import transaction
-
-CHANGES: Final = "changes"
-
-_CONFLICT: Final = "DELTA_CONCURRENT_"
+from dcp.lake.transaction import is_conflict, transaction
 
 
 def newest_commit_time(lake: LakeTables, table: str) -> datetime:
@@ -38,7 +33,7 @@ def beat(lake: LakeTables, replica: ReplicaTable | None) -> bool:
     """
     told: dict[str, Any] = {}
     if replica is None:
-        table, commits = CHANGES, history(lake.spark, lake.changes_sql)
+        table, commits = "changes", history(lake.spark, lake.changes_sql)
         refuse_tampered_log(lake, commits)
         version = commits[0].version
     else:
@@ -50,18 +45,12 @@ def beat(lake: LakeTables, replica: ReplicaTable | None) -> bool:
     table_sql = lake.table_sql(table)
     # Versions grow, so the next one is a transaction number that nobody used before.
     with transaction(lake.spark, f"{lake.identity.lake_id}:{HEARTBEAT}", version + 1, metadata):
-        return not _conflicts(
-            lambda: lake.spark.sql(
+        try:
+            lake.spark.sql(
                 f"INSERT INTO {table_sql} SELECT * FROM {table_sql} WHERE false"
             ).collect()
-        )
-
-
-def _conflicts(statement: Callable[[], object]) -> bool:
-    try:
-        statement()
-    except Exception as error:  # Spark's own class, or the bridge's: the condition is in the text
-        if _CONFLICT in str(error):
-            return True
-        raise
-    return False
+        except Exception as error:  # Spark's own class, or the bridge's
+            if not is_conflict(error):
+                raise
+            return False
+    return True

@@ -3,13 +3,12 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final
+from typing import Any
 
 from dcp.lake.history import WHOLE, Commit, history
 from dcp.lake.horizon import Horizon
 from dcp.lake.tables import LakeTables, ReplicaTable
-
-_CONFLICT: Final = "DELTA_CONCURRENT_"
+from dcp.lake.transaction import is_conflict
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +67,7 @@ def unless_driver_writes(step: str, table: str, statement: Callable[[], StepRepo
     """
     try:
         return statement()
-    except Exception as error:  # Spark's own class, or the bridge's: the condition is in the text
-        if _CONFLICT not in str(error):
+    except Exception as error:  # Spark's own class, or the bridge's
+        if not is_conflict(error):
             raise
         return StepReport(step, table, "left for next time: a driver wrote in the same moment")

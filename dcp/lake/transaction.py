@@ -14,6 +14,9 @@ from dcp.lake.history import metadata_json
 
 _DELTA: Final = "spark.databricks.delta."
 
+_CONFLICTS: Final = ("DELTA_CONCURRENT_", "DELTA_METADATA_CHANGED", "DELTA_PROTOCOL_CHANGED")
+"""How Delta's conditions begin where another commit came first; nothing was written then."""
+
 
 @contextmanager
 def transaction(
@@ -38,6 +41,15 @@ def transaction(
     }
     with _set_for_a_while(spark, settings):
         yield
+
+
+def is_conflict(error: Exception) -> bool:
+    """Whether a statement failed because another commit came in the same moment.
+
+    What class such an error has depends on where Spark's bridge met it; its condition is in the
+    text.
+    """
+    return any(condition in str(error) for condition in _CONFLICTS)
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
@@ -19,6 +20,7 @@ from pyspark.errors import PySparkException
 from dcp.errors import ConfigError, LakeError
 from dcp.lake.applied import AppliedVersion, replica_status, unindexed_applied
 from dcp.lake.apply import plan_apply
+from dcp.lake.heartbeat import beat
 from dcp.lake.history import history
 from dcp.lake.horizon import FILE_RETENTION, Horizon
 from dcp.lake.horizon_guard import HorizonGuard
@@ -88,6 +90,14 @@ def test_properties_follow_the_setting_and_others_do_not_change_them(
         history(lake.spark, lake.table_sql(table), 1)[0] for table in ("changes", "docs")
     ]
     assert cleaned_round(lake) == cleaned_round(lake, DOCS) == 0
+
+    # Two drivers that look at once: both are content, and no row is touched.
+    lakes = [open_lake(lake.spark.newSession(), lake.location) for _ in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        assert any(pool.map(lambda each: beat(each, DOCS), lakes))
+    lineage = replica_status(lake, DOCS).lineage
+    assert lineage.commits[0].is_heartbeat
+    assert lineage.origin(lineage.newest) == -1
 
 
 @pytest.mark.parametrize("with_guard", [True, False])
