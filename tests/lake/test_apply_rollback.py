@@ -1,12 +1,14 @@
 """Rollback on real tables: undone exactly, in one commit, from the version that fits."""
 
 import random
+from itertools import pairwise
 
 import pyarrow as pa
 import pytest
 
-from dcp.lake.applied import applied_of, applied_to_batch, unindexed_applied
+from dcp.lake.applied import applied_of, applied_to_batch, replica_status, unindexed_applied
 from dcp.lake.apply import plan_apply, run_apply
+from dcp.lake.audit import write_audit
 from dcp.lake.changes import append_round
 from dcp.lake.history import WHOLE, history
 from dcp.lake.schema import CHANGES
@@ -14,7 +16,7 @@ from dcp.lake.tables import DOCS, LakeTables
 from dcp.lake.views import register_views
 from tests.lake.conftest import NewLake
 from tests.lake.forking_log import ForkingLog
-from tests.lake.memory_lake import Place
+from tests.lake.memory_lake import ITEM_KINDS, Place
 from tests.lake.versions import table_at
 from tests.seeds import seeds
 
@@ -56,7 +58,23 @@ def live(log: ForkingLog) -> Found:
     return shown
 
 
-@pytest.mark.parametrize("seed", seeds(3, first=50))
+def taken_back(log: ForkingLog) -> set[tuple[int, int, str]]:
+    """(version, vbucket, key) of what the applies took back, by the rule of the audit."""
+    found = set()
+    for before, after in pairwise(log.lake.versions):
+        for undo in after.undone:
+            for place in before.rows.keys() | after.rows.keys():
+                old, new = before.rows.get(place), after.rows.get(place)
+                if place[0] != undo.vbucket:
+                    continue
+                is_lost = old is not None and old["seqno"] > undo.fork_seqno
+                is_back = old is None and new is not None and new["seqno"] <= undo.fork_seqno
+                if (is_lost and (new is None or new["cas"] != old["cas"])) or is_back:
+                    found.add((after.held.round, *place))
+    return found
+
+
+@pytest.mark.parametrize("seed", seeds(1, first=52))
 def test_every_version_and_docs_live_are_exact_over_forks(new_lake: NewLake, seed: int) -> None:
     lake = new_lake(6)
     log = ForkingLog(seed, vbuckets=6)
@@ -70,8 +88,13 @@ def test_every_version_and_docs_live_are_exact_over_forks(new_lake: NewLake, see
             assert (plan is None) == (in_memory is None)
             if plan is not None:
                 run_apply(lake, plan, "w")
-        assert found_in(lake.spark.sql("SELECT * FROM docs_live").toArrow()) == live(log)
+                keys = plan.keys.names if plan.keys and number % 2 else None
+                write_audit(lake, replica_status(lake, DOCS), keys)
+                write_audit(lake, replica_status(lake, DOCS))  # once only
+        if number in (3, 6):
+            assert found_in(lake.spark.sql("SELECT * FROM docs_live").toArrow()) == live(log)
     log.require_exact()
+    require_told(lake, log)
     applied = [
         applied_of(DOCS.name, commit)
         for commit in reversed(history(lake.spark, lake.table_sql(DOCS.name), WHOLE))
@@ -84,3 +107,25 @@ def test_every_version_and_docs_live_are_exact_over_forks(new_lake: NewLake, see
         table = table_at(lake.location.path(DOCS.name), each.version)
         assert found_in(table) == {p: r["cas"] for p, r in version.rows.items()}, str(each)
     assert any(each.undone for each in applied), "this seed undid nothing"
+
+
+def require_told(lake: LakeTables, log: ForkingLog) -> None:
+    """Audit, epochs and row history say what the log's truth says."""
+    register_views(lake)
+    rows = lake.spark.sql("SELECT round, vbucket, key FROM rollbacks").collect()
+    assert {tuple(row) for row in rows} == taken_back(log)
+    assert len(rows) == len(taken_back(log))
+    forks = [row for row in log.lake.rows if row["kind"] == "rollback"]
+    rows = lake.spark.sql("SELECT vbucket, epoch, CAST(fork_seqno AS BIGINT) FROM epochs").collect()
+    assert sorted(tuple(row) for row in rows) == sorted(
+        (row["vbucket"], row["epoch"], row["seqno"]) for row in forks
+    )
+    rows = lake.spark.sql(
+        "SELECT vbucket, epoch, CAST(seqno AS BIGINT) FROM row_history WHERE is_live"
+    ).collect()
+    alive = {(vb.vbucket, item["epoch"], item["seqno"]) for vb in log.vbuckets for item in vb.items}
+    assert {tuple(row) for row in rows} == alive
+    [[everything]] = lake.spark.sql("SELECT count(*) FROM row_history").collect()
+    assert everything == sum(row["kind"] in ITEM_KINDS for row in log.lake.rows)
+    rows = lake.spark.sql("SELECT vbucket, round FROM stale_vbuckets").collect()
+    assert {row["vbucket"]: row["round"] for row in rows} == log.lake.versions[-1].held.stale
