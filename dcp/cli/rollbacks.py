@@ -9,7 +9,7 @@ from dcp.cli.output import say, say_json, table
 if TYPE_CHECKING:
     from dcp.lake.rollbacks import UndoneKey
 
-_SHOWN_CHARACTERS: Final = 48
+_SHOWN_CHARACTERS: Final = 32
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -67,9 +67,12 @@ def taken_back(log: ForkingLog) -> set[tuple[int, int, str]]:
                 old, new = before.rows.get(place), after.rows.get(place)
                 if place[0] != undo.vbucket:
                     continue
-                is_lost = old is not None and old["seqno"] > undo.fork_seqno
-                is_back = old is None and new is not None and new["seqno"] <= undo.fork_seqno
-                if (is_lost and (new is None or new["cas"] != old["cas"])) or is_back:
+                if old is None:
+                    is_undone = new is not None and new["seqno"] <= undo.fork_seqno
+                else:
+                    is_changed = new is None or new["cas"] != old["cas"]
+                    is_undone = is_changed and old["seqno"] > undo.fork_seqno
+                if is_undone:
                     found.add((after.held.round, *place))
     return found
 
