@@ -44,8 +44,8 @@ def plan_apply(
     """Return what brings ``replica`` to ``to_round``; None if it is there already.
 
     It is there, too, when no round since its last apply brought it a row to publish: no commit is
-    made for that, except where a vbucket becomes stale or is no longer, and every `EMPTY_ROUNDS`
-    rounds, so that those are not searched ever again.
+    made for that, except after a rollback of what it holds, where a vbucket becomes stale or is no
+    longer, and every `EMPTY_ROUNDS` rounds, so that those are not searched ever again.
 
     Raises:
         ForeignWriteError: somebody else changed the table's rows, since our last apply or right
@@ -60,8 +60,9 @@ def plan_apply(
     if found is None:
         return None
     stretch, keys = found
-    is_moved_only = keys is not None and not keys and stretch.stale == status.held.stale
-    if is_moved_only and to_round - status.round < EMPTY_ROUNDS:
+    # After a rollback it moves on at once: what it held is dead, and would be looked into for ever.
+    stays = keys is not None and not keys and stretch.stale == status.held.stale
+    if stays and not stretch.undone and to_round - status.round < EMPTY_ROUNDS:
         return None
     return ApplyPlan(
         table=replica.name,

@@ -6,7 +6,7 @@ It can be killed at any instant: each step begins by reading what is durable.
 import secrets
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Final
@@ -160,6 +160,8 @@ class Driver:
         require_same_bucket(self.lake, cluster, self._settings.source.bucket)
         self._ensure_replicas(cluster)
         self._guard.look(self._replicas)
+        if self._settings.apply.when == "never":  # somebody else applies, meanwhile too
+            self._learn_newest(self._replicas)
         return next_round(
             self.lake,
             self._replicas,
@@ -211,11 +213,16 @@ class Driver:
         for replica in wanted:
             if replica not in self._replicas:
                 ensure_replica(self.lake, replica, horizon_hours=self._settings.lake.horizon_hours)
-                status = replica_status(self.lake, replica)
-                if status.applied is not None:
-                    self._newest[replica.name] = status.applied
-                    write_audit(self.lake, status)
+                self._learn_newest([replica])
         self._replicas = tuple(dict.fromkeys((*self._replicas, *wanted)))
+
+    def _learn_newest(self, replicas: Iterable[ReplicaTable]) -> None:
+        """Look where tables stand; write the audit that a driver may have died before."""
+        for replica in replicas:
+            status = replica_status(self.lake, replica)
+            if status.applied is not None:
+                self._newest[replica.name] = status.applied
+                write_audit(self.lake, status)
 
 
 def _progress(plan: RoundPlan, report: RoundReport) -> dict[int, bool]:

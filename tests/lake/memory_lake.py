@@ -120,7 +120,8 @@ class MemoryLake:
             return None
         stretch = self.stretch(to_round)
         rows = self._merged(stretch)
-        if rows == newest.rows and stretch.stale == newest.held.stale and not is_moved_on:
+        stays = rows == newest.rows and stretch.stale == newest.held.stale
+        if stays and not stretch.undone and not is_moved_on:
             return None
         held = HeldVersion(newest.held.version + 1, to_round, dict(stretch.stale))
         self.versions.append(Version(held, rows, stretch.undone))
