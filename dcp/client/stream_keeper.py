@@ -388,11 +388,12 @@ class StreamKeeper:
     ) -> Sequence[Event]:
         if track.phase is not Phase.ROLLING_BACK or track.rollback is None:
             return ()
-        if event.fault:
+        if event.failover_log is None:  # an order without its log says too little: ask again
             reaction = REFUSALS.get(event.status, Reaction.RETRY)
             if event.status == Status.SUCCESS:
                 reaction = Reaction.STOP
-            self._react(reaction, track, StopReason.REFUSED, event.fault, now)
+            detail = event.fault or "rolled back, and the failover log is not here any more"
+            self._react(reaction, track, StopReason.REFUSED, detail, now)
             return ()
         self._mute(track)
         return (track.rollback, event)

@@ -9,6 +9,7 @@ apply, not by this one alone.
 An apply is a deterministic function of ``changes``: repeating it after a crash is harmless.
 """
 
+from dataclasses import replace
 from typing import Final
 
 from dcp.errors import FencedError, LakeError
@@ -180,7 +181,8 @@ def _merge(
     reader = reader_settings(plan.largest_bytes)
     try:
         with transaction(lake.spark, app_id, plan.since_version + 1, metadata, reader):
-            statement = merge_sql(lake.table_sql(plan.table), lake.changes_sql, plan)
+            checked = replace(plan, base_version=base_version)
+            statement = merge_sql(lake.table_sql(plan.table), lake.changes_sql, checked)
             lake.spark.sql(statement).collect()
             reached("apply.committed")
     except Exception as error:  # Spark's own class, or the bridge's: the history decides

@@ -1,6 +1,6 @@
 """What one apply of a replica table does, as pure data. No Spark.
 
-The rules that decide it are in `dcp.lake.stretch`.
+The rules that decide it are in `dcp.lake.stretch_rules`.
 """
 
 from dataclasses import dataclass, field

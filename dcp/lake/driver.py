@@ -6,7 +6,7 @@ It can be killed at any instant: each step begins by reading what is durable.
 import secrets
 import threading
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Final
@@ -39,13 +39,16 @@ from dcp.lake.round import RoundReport, run_round
 from dcp.lake.session import session_slots
 from dcp.lake.settings import Settings
 from dcp.lake.stop_points import reached
-from dcp.lake.tables import LakeTables, ReplicaTable, ensure_replica
+from dcp.lake.tables import LakeTables, ReplicaTable, ensure_replica, replicas_in
 
 _FRUITLESS_ROUNDS: Final = 3
 """After so many rounds in a row without any progress a bounded run gives up what is behind."""
 
 _AGREEMENTS: Final = 3
 """So often a bounded run asks a node again that agrees with us and tells something else."""
+
+_EPOCHS_MOST: Final = 30
+"""More than a failover log has entries: so many rollbacks of a vbucket in one run lead nowhere."""
 
 
 @dataclass(slots=True)
@@ -69,6 +72,7 @@ class Driver:
         self._access = access
         self._observer = observer
         self._replicas: tuple[ReplicaTable, ...] = ()
+        self._ensured: set[ReplicaTable] = set()
         self._newest: dict[str, AppliedVersion] = {}
         self._report = RunReport()
         self._guard = HorizonGuard(lake, Horizon.of_hours(settings.lake.horizon_hours))
@@ -84,13 +88,15 @@ class Driver:
         goals = dict(cluster.high_seqnos)
         given_up: dict[int, LeftOut] = {}
         agreed: Counter[int] = Counter()
+        begun: Counter[int] = Counter()
         fruitless = 0
         while True:
             plan = self.plan(cluster, targets=goals, skip=given_up)
             if isinstance(plan, Idle):
-                self._report.left_out = plan.left_out
+                if self.apply(plan.latest_round, force=True):
+                    continue  # what could not be taken back must be streamed again
+                self._report.left_out = (*plan.left_out, *self._stale(plan.left_out))
                 self._observer.idle(plan)
-                self.apply(plan.latest_round, force=True)
                 _refuse_incomplete(self._report.left_out)
                 return self._report
             if stop.is_set():
@@ -102,7 +108,7 @@ class Driver:
             progress = _progress(plan, report)
             fruitless = 0 if any(progress.values()) else fruitless + 1
             given_up |= _given_up(report, progress, everything=fruitless >= _FRUITLESS_ROUNDS)
-            given_up |= _at_odds(plan, agreed)
+            given_up |= _at_odds(plan, agreed, begun)
             self.apply(report.round, force=False)
             goals |= _lower_goals(report)
             cluster = look_at_cluster(self._access)
@@ -209,12 +215,27 @@ class Driver:
         return made
 
     def _ensure_replicas(self, cluster: ClusterView) -> None:
-        wanted = replicas_of(cluster.manifest)
+        """Make the tables of new collections; those of dropped ones go on being applied to.
+
+        They bring no rows, but the log is kept for as long as a table stands at an old round.
+        """
+        wanted = [each for each in replicas_of(cluster.manifest) if each not in self._ensured]
         for replica in wanted:
-            if replica not in self._replicas:
-                ensure_replica(self.lake, replica, horizon_hours=self._settings.lake.horizon_hours)
-                self._learn_newest([replica])
-        self._replicas = tuple(dict.fromkeys((*self._replicas, *wanted)))
+            ensure_replica(self.lake, replica, horizon_hours=self._settings.lake.horizon_hours)
+        if wanted:
+            self._ensured.update(wanted)
+            known = set(self._replicas)
+            self._replicas = replicas_in(self.lake)
+            self._learn_newest(each for each in self._replicas if each not in known)
+
+    def _stale(self, known: Collection[LeftOut]) -> tuple[LeftOut, ...]:
+        """Return the vbuckets that a table still shows as they were, unless another job applies."""
+        if self._settings.apply.when == "never":
+            return ()
+        told = {left.vbucket for left in known}
+        detail = "a table shows its old rows until it is streamed whole"
+        stale = stale_vbuckets(self._newest.values())
+        return tuple(LeftOut(vb, "stale", detail) for vb in sorted(stale) if vb not in told)
 
     def _learn_newest(self, replicas: Iterable[ReplicaTable]) -> None:
         """Look where tables stand; write the audit that a driver may have died before."""
@@ -254,25 +275,32 @@ def _reachable(goals: Mapping[int, int], cluster: ClusterView) -> dict[int, int]
     return {**known, **lowered}
 
 
-def _at_odds(plan: RoundPlan, agreed: Counter[int]) -> dict[int, LeftOut]:
-    """Return the vbuckets whose node agreed too often while what it tells says otherwise.
+def _at_odds(plan: RoundPlan, agreed: Counter[int], begun: Counter[int]) -> dict[int, LeftOut]:
+    """Return the vbuckets whose node says one thing and does another, again and again.
 
-    They are asked for although their target was reached before, because the node tells of a lower
-    high seqno or another branch (`dcp.lake.plan.is_elsewhere`). Once is enough for a sound node.
+    It agreed while it told of a lower high seqno or another branch (such vbuckets are asked for
+    although their target was reached, see `dcp.lake.plan.is_elsewhere`); or it ordered one rollback
+    after another. Both are counted over the run.
     """
+    begun.update(stream.vbucket for stream in plan.streams if stream.begins_epoch)
     agreed.update(
         stream.vbucket
         for stream in plan.streams
         if not stream.begins_epoch and stream.target_seqno <= stream.state.complete_seqno
     )
-    return {
-        vbucket: LeftOut(
-            vbucket,
-            "node contradicts itself",
-            f"{count} times it told of another branch or a lower seqno, and streamed on from ours",
-        )
+    contradicted = {
+        vbucket: f"{count} times it told of another branch or a lower seqno, and went on from ours"
         for vbucket, count in agreed.items()
         if count >= _AGREEMENTS
+    }
+    contradicted |= {
+        vbucket: f"it ordered {count} rollbacks in this run"
+        for vbucket, count in begun.items()
+        if count >= _EPOCHS_MOST
+    }
+    return {
+        vbucket: LeftOut(vbucket, "node contradicts itself", detail)
+        for vbucket, detail in contradicted.items()
     }
 
 

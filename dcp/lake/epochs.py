@@ -5,7 +5,7 @@ replica holds, (epoch g, seqno s) is *live* when s <= the fork seqno of every la
 not live is on a dead branch.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from dcp.lake.vbucket_state import FIRST_EPOCH
@@ -34,6 +34,23 @@ def live_up_to(epoch: int, newest_epoch: int, forks: Iterable[Fork]) -> int:
     """
     later = (fork.seqno for fork in forks if epoch < fork.epoch <= newest_epoch)
     return min(later, default=U64_MAX)
+
+
+def begun_anew(
+    stale: Mapping[int, int], forks: Iterable[Fork], cleaned_round: int
+) -> frozenset[int]:
+    """Return the stale vbuckets whose new history begins at 0 and is whole in the log.
+
+    ``stale`` are vbuckets and the round that they are shown at. A beginning in a round that was
+    cleaned may lack rows: that vbucket must begin once more.
+    """
+    return frozenset(
+        fork.vbucket
+        for fork in forks
+        if fork.seqno == 0
+        and fork.vbucket in stale
+        and fork.round > max(stale[fork.vbucket], cleaned_round)
+    )
 
 
 def is_live(epoch: int, seqno: int, newest_epoch: int, forks: Iterable[Fork]) -> bool:

@@ -18,9 +18,7 @@ METADATA_KEY: Final = "dcplake"
 
 HEARTBEAT: Final = "heartbeat"
 CLEANING: Final = "cleaned"
-RESYNC: Final = "resync"
-"""Keys in the metadata of commits of `dcp.lake.heartbeat`, of `dcp.lake.cleaning`, and of a commit
-that takes ``changes`` as it is from then on, whatever was done to it before."""
+"""Keys in the metadata of commits of `dcp.lake.heartbeat` and of `dcp.lake.cleaning`."""
 
 WINDOW: Final = 50
 """Commits that a look at the history reads at first; a Spark job over that many small files."""
@@ -99,7 +97,7 @@ class Commit:
     @property
     def is_log_write(self) -> bool:
         """Whether it is a commit of ours that changes rows of ``changes``, or accepts a change."""
-        return self.round is not None or self.is_cleaning or RESYNC in self.ours
+        return self.round is not None or self.is_cleaning
 
     @property
     def base(self) -> int:

@@ -8,12 +8,13 @@ from dcp.errors import LakeError
 from dcp.lake.applied import AppliedVersion, unindexed_applied
 from dcp.lake.changes import latest_round
 from dcp.lake.epoch_log import forks_between, live_complete_seqnos
+from dcp.lake.epochs import begun_anew
 from dcp.lake.plan import Idle, LakePosition, LeftOut, RoundPlan, plan_round
 from dcp.lake.restart import RollbackPolicy, Standstill, restart, rollback_target
 from dcp.lake.round_record import positions_at
 from dcp.lake.session import session_slots
 from dcp.lake.settings import Settings
-from dcp.lake.tables import LakeTables, ReplicaTable
+from dcp.lake.tables import LakeTables, ReplicaTable, cleaned_round
 from dcp.lake.vbucket_state import VbucketState
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def _stale_restarts(
     if not stale:
         return {}
     forks = forks_between(lake, min(stale.values()), newest, stale.keys())
-    begun = {fork.vbucket for fork in forks if not fork.seqno and fork.round > stale[fork.vbucket]}
+    begun = begun_anew(stale, forks, cleaned_round(lake))
     return {
         vbucket: states[vbucket].beginning_epoch(0, 0)
         for vbucket in stale

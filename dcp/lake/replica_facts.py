@@ -28,7 +28,8 @@ class LakeFacts:
         self._lake = lake
         self._replica = replica
         self._status = status
-        self.unreadable: set[int] = set()
+        self.unreadable: set[tuple[int, int]] = set()
+        """(version, vbucket)"""
 
     @property
     def cleaned_round(self) -> int:
@@ -76,10 +77,9 @@ class LakeFacts:
         known = {row["round"] for row in rows}
         return [each for each in versions if known.issuperset((each.round, *each.stale.values()))]
 
-    def is_readable(self, version: int, vbuckets: Collection[int]) -> bool:
-        """Whether the rows of some vbuckets in an old version can be read, as far as is known."""
-        del vbuckets
-        return version not in self.unreadable
+    def is_readable(self, version: int, vbucket: int) -> bool:
+        """Whether the rows of a vbucket in an old version can be read, as far as is known."""
+        return (version, vbucket) not in self.unreadable
 
     def try_to_read(self, restored: Mapping[int, int], keys: Collection[str] | None) -> bool:
         """Read the key column of what is to be restored; note the versions where that fails.
@@ -89,21 +89,31 @@ class LakeFacts:
         """
         if keys is not None and not keys:
             return True
-        named = "" if keys is None else f"AND key IN ({string_list(keys)})"
-        table_sql = self._lake.table_sql(self._replica.name)
         before = len(self.unreadable)
         for version in sorted(set(restored.values()) - {EMPTY_TABLE}):
-            vbuckets = integer_list(vb for vb, found in restored.items() if found == version)
-            try:
-                self._lake.spark.sql(
-                    f"SELECT max(key) FROM {table_sql} VERSION AS OF {version} "
-                    f"WHERE vbucket IN ({vbuckets}) {named}"
-                ).collect()
-            except Exception as error:  # Spark's own class, or the bridge's: the text tells
-                if not is_missing_version(error):
-                    raise
-                self.unreadable.add(version)
+            vbuckets = sorted(vb for vb, found in restored.items() if found == version)
+            if not self._can_read(version, vbuckets, keys):
+                self.unreadable |= {
+                    (version, vbucket)
+                    for vbucket in vbuckets
+                    if len(vbuckets) == 1 or not self._can_read(version, [vbucket], keys)
+                }
         return len(self.unreadable) == before
+
+    def _can_read(
+        self, version: int, vbuckets: Sequence[int], keys: Collection[str] | None
+    ) -> bool:
+        named = "" if keys is None else f"AND key IN ({string_list(keys)})"
+        try:
+            self._lake.spark.sql(
+                f"SELECT max(key) FROM {self._lake.table_sql(self._replica.name)} "
+                f"VERSION AS OF {version} WHERE vbucket IN ({integer_list(vbuckets)}) {named}"
+            ).collect()
+        except Exception as error:  # Spark's own class, or the bridge's: the text tells
+            if is_missing_version(error):
+                return False
+            raise
+        return True
 
 
 def _applied_at(table: str, lineage: Lineage, version: int) -> AppliedVersion | None:
@@ -121,9 +131,9 @@ _MISSING: tuple[str, ...] = (
     "DELTA_UNSUPPORTED_TIME_TRAVEL_BEYOND_DELETED_FILE_RETENTION_DURATION",
     "DELTA_LOG_FILE_NOT_FOUND",
     "DELTA_TRUNCATED_TRANSACTION_LOG",
-    "FAILED_READ_FILE",
+    "FAILED_READ_FILE.FILE_NOT_EXIST",
     "FileNotFoundException",
-    "does not exist",
+    "NoSuchKey",
 )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from dcp.errors import LakeError
+from dcp.errors import WAY_OUT, LakeError
 from dcp.lake.memory import DOCUMENT_BYTES
 from dcp.lake.receipt import Outcome
 from dcp.lake.sql import integer_list
@@ -160,7 +160,8 @@ def _record(lake: "LakeTables", number: int, rows: list[dict[str, Any]]) -> Roun
     if len(states) != expected:
         raise LakeError(
             f"{lake.location}: found {len(states)} positions in round {number} of changes, "
-            f"expected one for each of the {expected} vbuckets"
+            f"expected one for each of the {expected} vbuckets: they were cleaned, or somebody "
+            f"changed the log; {WAY_OUT} reads the bucket again"
         )
     statuses = sorted((row["vbucket"], row["detail"]) for row in rows if row["kind"] == "status")
     return RoundRecord(

@@ -84,8 +84,8 @@ class ReplicaFacts(Protocol):
     def older_versions(self) -> Sequence[HeldVersion]:
         """Return the versions that could be read as they were, newest first."""
 
-    def is_readable(self, version: int, vbuckets: Collection[int]) -> bool:
-        """Whether the rows of some vbuckets in an old version can still be read."""
+    def is_readable(self, version: int, vbucket: int) -> bool:
+        """Whether the rows of a vbucket in an old version can still be read."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,12 +91,13 @@ class _Decision:
             old = self._standing(vbucket, self._held)
             forks = self._forks_after(vbucket, old)
             _require_consistent(old.state, new, forks)
-            if self._begins_anew:
+            is_live = old.is_live(new, forks)
+            is_short = old.round < self._facts.cleaned_round  # the log lacks what it needs
+            anew = any(fork.seqno == 0 for fork in forks)
+            if self._begins_anew or (anew and (is_short or not is_live)):
                 self._replace_when_whole(old, new, forks)
-            elif old.is_live(new, forks):
+            elif is_live:
                 self._publish(old, old, new, forks)
-            elif min(fork.seqno for fork in forks) == 0:
-                self._replace_when_whole(old, new, forks)
             else:
                 undo[vbucket] = old
         self._undo(undo)
@@ -131,10 +132,10 @@ class _Decision:
                 self._undone.append(Undo(new.vbucket, base.version, fork_seqno))
 
     def _replace_when_whole(self, old: _Standing, new: VbucketState, forks: Sequence[Fork]) -> None:
-        if not new.is_whole:
+        beginning = max((fork for fork in forks if fork.seqno == 0), key=lambda fork: fork.epoch)
+        if not new.is_whole or beginning.round <= self._facts.cleaned_round:
             self._stale[new.vbucket] = old.round
             return
-        beginning = max((fork for fork in forks if fork.seqno == 0), key=lambda fork: fork.epoch)
         self._undone.append(Undo(new.vbucket, REPLACED, 0))
         self._first_rounds.append(beginning.round)
         start = VbucketState(new.vbucket, beginning.epoch, VbucketState.beginning(0).position)
@@ -168,15 +169,21 @@ class _Decision:
                     and unreadable[vbucket] < _UNREADABLE_MOST
                     and (standing := self._live_base(vbucket, version)) is not None
                 }
-                if live and self._facts.is_readable(version.version, sorted(live)):
-                    found |= live
-                else:
-                    for vbucket in live:
+                for vbucket, standing in live.items():
+                    if self._facts.is_readable(version.version, vbucket):
+                        found[vbucket] = standing
+                    else:
                         unreadable[vbucket] += 1
         return found
 
     def _live_base(self, vbucket: int, version: HeldVersion) -> _Standing | None:
+        """Return what a version holds of a vbucket, if that is live and older than what is held.
+
+        After a RESTORE there are versions of later rounds, which say nothing of the table's rows.
+        """
         standing = self._standing(vbucket, version)
+        if standing.round >= self._held.round_of(vbucket):
+            return None
         forks = self._forks_after(vbucket, standing)
         return standing if standing.is_live(self._after[vbucket], forks) else None
 

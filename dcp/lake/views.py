@@ -64,14 +64,13 @@ def lake_views(lake: LakeTables, replicas: Sequence[ReplicaTable]) -> dict[str, 
         views["documents_variant" + suffix] = documents_variant_sql(table_sql)
         views["docs_live" + suffix] = docs_live_sql(table_sql, lake.changes_sql, replica)
     statuses = {each.name: replica_status(lake, each) for each in replicas}
-    applied_rounds = {name: status.round for name, status in statuses.items()}
-    views["pending_changes"] = pending_changes_sql(lake.changes_sql, replicas, applied_rounds)
+    held = {name: status.held for name, status in statuses.items()}
+    views["pending_changes"] = pending_changes_sql(lake.changes_sql, replicas, held)
     views["positions"] = positions_sql(lake.changes_sql)
     views["epochs"] = epochs_sql(lake.changes_sql)
     views["row_history"] = row_history_sql(lake.changes_sql)
     audit = lake.table_sql(AUDIT_TABLE) if audit_exists(lake) else None
     views["rollbacks"] = rollbacks_sql(audit)
-    held = {name: status.held for name, status in statuses.items()}
     views["stale_vbuckets"] = stale_vbuckets_sql(lake.changes_sql, held)
     return views
 

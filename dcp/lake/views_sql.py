@@ -9,7 +9,7 @@ from typing import Final
 from dcp.lake.apply_sql import ITEM_KINDS_SQL, MODIFIED_AT_SQL
 from dcp.lake.keys import ESCAPE_PREFIX
 from dcp.lake.schema import AUDIT, POSITION, REPLICA, spark_types
-from dcp.lake.sql import quoted, string
+from dcp.lake.sql import integer_list, quoted, string
 from dcp.lake.stretch import HeldVersion
 from dcp.lake.tables import ReplicaTable
 
@@ -62,13 +62,14 @@ WHERE kind = 'position' AND round = {_newest_round(changes_sql)}"""
 
 
 def pending_changes_sql(
-    changes_sql: str, replicas: Sequence[ReplicaTable], applied_rounds: Mapping[str, int]
+    changes_sql: str, replicas: Sequence[ReplicaTable], held: Mapping[str, HeldVersion]
 ) -> str:
     """Return the live rows that are in the log and not yet in their replica table.
 
     ``state`` is ``complete`` where an apply may publish the row, ``incomplete`` where it waits for
     its snapshot's end. The log's index of applies tells what a table has, and is behind an apply
-    until the next round; so ``applied_rounds`` says for each table which round it stands at now.
+    until the next round; so ``held`` says for each table where it stands now. Of a stale vbucket
+    it has nothing that is live.
     """
     branches = [
         f"""
@@ -79,7 +80,8 @@ SELECT {string(replica.name)} AS table, c.round, c.kind,
 {_live_rows(changes_sql, replica)} AND NOT EXISTS (
     SELECT 1 FROM {changes_sql} p
     WHERE p.kind = 'position' AND p.round = greatest(
-        {applied_rounds.get(replica.name, 0)}, {_newest_apply(changes_sql, replica, "to_round")})
+        {held[replica.name].round}, {_newest_apply(changes_sql, replica, "to_round")})
+      AND p.vbucket NOT IN ({integer_list([-1, *sorted(held[replica.name].stale)])})
       AND p.vbucket = c.vbucket AND p.epoch >= c.epoch AND p.position.complete_seqno >= c.seqno)"""
         for replica in replicas
     ]

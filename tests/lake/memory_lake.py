@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from dcp.lake.connect import look_at_cluster, source_access
 from dcp.lake.ending import Budget
-from dcp.lake.epochs import Fork, is_live
+from dcp.lake.epochs import Fork, begun_anew, is_live
 from dcp.lake.plan import LakePosition, RoundPlan, plan_round
 from dcp.lake.receive import SourceAccess, TaskReceiver
 from dcp.lake.restart import RollbackPolicy, Standstill, restart
@@ -69,10 +69,11 @@ class MemoryLake:
         """Where the lake stands, with the epochs that must begin."""
         restarts: dict[int, VbucketState | Standstill] = {}
         stale = self.versions[-1].held.stale
+        begun = begun_anew(stale, self.forks(0, self.round, stale), self.cleaned_round)
         for vbucket, state in self.states.items():
             if state.order is not None:
                 restarts[vbucket] = restart(state, self.live_ends(state), policy)
-            elif vbucket in stale and not self._begins_anew_since(vbucket, stale[vbucket]):
+            if vbucket in stale and vbucket not in begun:
                 restarts[vbucket] = state.beginning_epoch(0, 0)
         return LakePosition("0123456789abcdef", self.round, self.states, restarts)
 
@@ -85,9 +86,6 @@ class MemoryLake:
             and row["vbucket"] == state.vbucket
             and is_live(row["epoch"], int(row["seqno"]), state.epoch, forks)
         ]
-
-    def _begins_anew_since(self, vbucket: int, round_number: int) -> bool:
-        return any(fork.seqno == 0 for fork in self.forks(round_number, self.round, [vbucket]))
 
     # --- what a decision asks (ReplicaFacts)
 
@@ -181,7 +179,7 @@ class _Facts:
     def older_versions(self) -> Sequence[HeldVersion]:
         return [version.held for version in reversed(self._lake.versions[1:-1])]
 
-    def is_readable(self, version: int, vbuckets: Collection[int]) -> bool:
+    def is_readable(self, version: int, vbucket: int) -> bool:
         return version not in self._lake.unreadable
 
 

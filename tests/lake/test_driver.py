@@ -50,6 +50,7 @@ class Scripted(Driver):
         self._access = None  # type: ignore[assignment]  # only look_at_cluster would use it
         self._observer = Observer()
         self._report = RunReport()
+        self._newest = {}
         self._outcome_of = outcome_of
         self.states: dict[int, VbucketState] = {}
         self.keeps_states = False

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcp.producer.failover_log import MAX_ENTRIES, fork
-from dcp.types import U64_MAX, FailoverEntry, FailoverLog
+from dcp.producer.failover_log import fork
+from dcp.types import MAX_FAILOVER_ENTRIES, U64_MAX, FailoverEntry, FailoverLog
 
 seqnos = st.one_of(st.integers(0, 60), st.integers(2**63 - 2, 2**63 + 2), st.just(U64_MAX))
 
@@ -29,7 +29,7 @@ def test_the_oldest_entries_make_room() -> None:
     log = FailoverLog((FailoverEntry(1, 0),))
     for number in range(2, 32):
         log = fork(log, 10 * number, number)
-    assert len(log.entries) == MAX_ENTRIES == 25
+    assert len(log.entries) == MAX_FAILOVER_ENTRIES == 25
     assert (log.entries[0].vb_uuid, log.entries[-1].vb_uuid) == (31, 7)
 
 

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from dcp.producer.documents import Document, DocumentError
 from dcp.producer.failover import ResumeRequest, Rules, judge
-from dcp.producer.failover_log import MAX_ENTRIES
+from dcp.producer.failover_log import 
 from dcp.producer.preload import PreloadedSegment, PreloadSettings
 from dcp.producer.settings import ClusterSettings
 from dcp.producer.vbucket import Vbucket
-from dcp.types import U64_MAX
+from dcp.types import MAX_FAILOVER_ENTRIES, U64_MAX
 from dcp.wire.vocabulary import Status, VbucketState
 
 KEYS = [b"a", b"b", b"c", b"doc:0000000000", b"doc:0000000003"]
@@ -149,7 +149,7 @@ class Forking:
         newest = vbucket.failover_log.entries[0]
         assert (newest.vb_uuid, newest.seqno) == (self.uuid, entry)
         left = tuple(e for e in old if e.seqno <= entry)
-        assert vbucket.failover_log.entries[1:] == left[: MAX_ENTRIES - 1]
+        assert vbucket.failover_log.entries[1:] == left[: MAX_FAILOVER_ENTRIES - 1]
 
     def purge(self, amount: int) -> None:
         up_to = self.high - amount
