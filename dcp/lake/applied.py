@@ -137,6 +137,7 @@ def commit_content(from_round: int, stretch: Stretch) -> dict[str, Any]:
         "from": from_round,
         "to": stretch.to_round,
         "log_from": stretch.log_from_round,
+        **({"first": stretch.first_round} if stretch.undone else {}),
         **_by_vbucket(stretch.stale.items(), stretch.undone),
     }
 

@@ -7,6 +7,7 @@ they can be read. Transaction id: (lake, ``undone`` and table; version), so it i
 """
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
@@ -34,32 +35,40 @@ def write_audit(
     ensure_audit(lake)
     app_id = f"{lake.identity.lake_id}:{AUDIT_TABLE}:{applied.table}"
     metadata = {"lake": lake.identity.lake_id, "audit": applied.table, "version": applied.version}
+    audited = Audited(applied, commit.time, int(commit.ours.get("first", 1)), keys)
     statement = audit_sql(
-        lake.table_sql(AUDIT_TABLE), lake.table_sql(applied.table), applied, commit.time, keys
+        lake.table_sql(AUDIT_TABLE), lake.table_sql(applied.table), lake.changes_sql, audited
     )
     with transaction(lake.spark, app_id, applied.version, metadata):
         lake.spark.sql(statement).collect()
         reached("audit.committed")
 
 
-def audit_sql(
-    audit_table_sql: str,
-    table_sql: str,
-    applied: AppliedVersion,
-    time: datetime,
-    keys: Collection[str] | None,
-) -> str:
-    """Return the INSERT of what ``applied`` took back, of these keys or of all.
+@dataclass(frozen=True, slots=True)
+class Audited:
+    """An apply and when it was made; the first round that it read; its keys, where they are few."""
 
-    A row of before was undone if it lies above the fork; a key that is only there afterwards was
-    deleted on the dead branch if its row lies at or below the fork.
+    applied: AppliedVersion
+    time: datetime
+    first_round: int
+    keys: Collection[str] | None = None
+
+
+def audit_sql(audit_table_sql: str, table_sql: str, changes_sql: str, audited: Audited) -> str:
+    """Return the INSERT of what an apply took back.
+
+    A row of before was undone if it lies above the fork. A key that is only there afterwards was
+    deleted on the dead branch if its row lies at or below the fork, or if the log has a deletion of
+    it above the fork that was published. Of a vbucket that was replaced as a whole all is told that
+    it has no more, or has differently.
     """
+    applied = audited.applied
     undone = ", ".join(
         f"({each.vbucket}, CAST({each.version} AS BIGINT), {u64(each.fork_seqno)})"
         for each in applied.undone
     )
     vbuckets = integer_list(each.vbucket for each in applied.undone)
-    micros = int(time.timestamp() * 1_000_000)
+    micros = int(audited.time.timestamp() * 1_000_000)
     values = {
         "table": string(applied.table),
         "version": f"CAST({applied.version} AS BIGINT)",
@@ -75,11 +84,22 @@ def audit_sql(
     }
     columns = ", ".join(f"{values[name]} AS {quoted(name)}" for name in AUDIT.names)
     names = ", ".join(quoted(name) for name in ("vbucket", "key", "key_bytes", *_STATE_NAMES))
-    named = "" if keys is None else f" AND key IN ({string_list(keys)})"
+    chosen = f"vbucket IN ({vbuckets})"
+    if audited.keys is not None:
+        chosen += f" AND key IN ({string_list(audited.keys)})"
     before, after = (
-        f"SELECT {names} FROM {table_sql} VERSION AS OF {version} "
-        f"WHERE vbucket IN ({vbuckets}){named}"
+        f"SELECT {names} FROM {table_sql} VERSION AS OF {version} WHERE {chosen}"
         for version in (applied.version - 1, applied.version)
+    )
+    # The undone deletions: published, on the branch that the table was on, and above the fork.
+    deletions = (
+        f"SELECT vbucket, epoch, key, seqno FROM {changes_sql} "
+        f"WHERE round BETWEEN {audited.first_round} AND {applied.from_round} "
+        f"AND kind IN ('deletion', 'expiration') AND {chosen}"
+    )
+    positions = (
+        f"SELECT vbucket, epoch, position.complete_seqno AS high FROM {changes_sql} "
+        f"WHERE round = {applied.from_round} AND kind = 'position'"
     )
     return f"""
 INSERT INTO {audit_table_sql}
@@ -88,8 +108,14 @@ FROM ({before}) b
 FULL OUTER JOIN ({after}) a ON b.vbucket = a.vbucket AND b.key = a.key
 JOIN (VALUES {undone}) AS u(vbucket, version, fork_seqno)
   ON u.vbucket = coalesce(b.vbucket, a.vbucket)
+LEFT JOIN (SELECT DISTINCT c.vbucket, c.key
+           FROM ({deletions}) c JOIN ({positions}) p
+             ON p.vbucket = c.vbucket AND p.epoch = c.epoch AND c.seqno <= p.high
+           JOIN (VALUES {undone}) AS v(vbucket, version, fork_seqno)
+             ON v.vbucket = c.vbucket AND v.fork_seqno > 0 AND c.seqno > v.fork_seqno) d
+  ON d.vbucket = a.vbucket AND d.key = a.key
 WHERE b.seqno > u.fork_seqno AND (a.key IS NULL OR a.seqno <> b.seqno OR a.cas <> b.cas)
-   OR b.key IS NULL AND a.seqno <= u.fork_seqno"""
+   OR b.key IS NULL AND (a.seqno <= u.fork_seqno OR d.key IS NOT NULL)"""
 
 
 _STATE_NAMES: Final = [field.name for field in DOCUMENT_STATE]

@@ -87,6 +87,48 @@ class MemoryLake:
             and is_live(row["epoch"], int(row["seqno"]), state.epoch, forks)
         ]
 
+    # --- what others do to a lake
+
+    def restore(self, version: int) -> None:
+        """Take the table back to an older version of it, as RESTORE does."""
+        older = self.versions[version]
+        held = replace(older.held, version=len(self.versions))
+        self.versions.append(Version(held, older.rows))
+
+    def drop_table(self) -> None:
+        """Let the table be gone, and made anew, without rows and without a past."""
+        self.unreadable.update(range(len(self.versions)))
+        self.versions.append(Version(HeldVersion(len(self.versions), 0), {}))
+
+    def clean(self, version: int) -> None:
+        """Remove what no rollback needs while ``version`` is the one at the horizon.
+
+        The rule is the product's (`dcp.lake.cleaning`): versions before it are gone, rows that it
+        and all later ones hold leave the log.
+        """
+        kept = self.versions[version:]
+        if any(each.held.stale for each in kept) or min(each.held.round for each in kept) == 0:
+            return
+        self.unreadable.update(range(version))
+        oldest = min(each.held.round for each in kept)
+        judges = [self.states_at[number] for number in (oldest, kept[0].held.round)]
+        bounds = {
+            vb: (
+                min(each[vb].epoch for each in judges),
+                min(each[vb].complete_seqno for each in judges),
+            )
+            for vb in judges[0]
+        }
+        self.rows = [
+            row
+            for row in self.rows
+            if row["kind"] not in ITEM_KINDS
+            or row["round"] > oldest
+            or row["epoch"] > bounds[row["vbucket"]][0]
+            or row["seqno"] > bounds[row["vbucket"]][1]
+        ]
+        self.cleaned_round = max(self.cleaned_round, oldest)
+
     # --- what a decision asks (ReplicaFacts)
 
     def states_of(self, rounds: Collection[int]) -> Mapping[int, Mapping[int, VbucketState]]:

@@ -34,6 +34,9 @@ class Chances:
     pause_replication: int = 1
     resume_replication: int = 1
     apply: int = 7
+    restore: int = 1
+    drop_table: int = 1
+    clean: int = 1
 
 
 class Replica(Protocol):
@@ -50,6 +53,9 @@ class Replica(Protocol):
 
     def apply(self, choice: random.Random) -> None:
         """Bring the replica to one of the newest rounds."""
+
+    def tamper(self, what: str, choice: random.Random) -> None:
+        """Let somebody ``restore`` or ``drop_table``, or maintenance ``clean``."""
 
     def newest_round(self) -> int:
         """The newest committed round."""
@@ -101,14 +107,13 @@ class History:
 
     def quiesce(self, replica: Replica) -> None:
         """Let nothing more happen, and the replica come to the end."""
-        for _ in range(15):
+        for _ in range(20):
             before = replica.newest_round()
             replica.run_round()
+            replica.apply(random.Random(0))
             if replica.newest_round() == before:
-                break
-        else:
-            raise AssertionError(f"found work after 15 quiet rounds; steps: {self.steps}")
-        replica.apply(random.Random(0))
+                return
+        raise AssertionError(f"found work after 20 quiet rounds; steps: {self.steps}")
 
     def write(self, _: Replica) -> None:
         """Write, delete and expire a few documents."""
@@ -171,6 +176,15 @@ class History:
 
     def _apply(self, replica: Replica) -> None:
         replica.apply(self.random)
+
+    def _restore(self, replica: Replica) -> None:
+        replica.tamper("restore", self.random)
+
+    def _drop_table(self, replica: Replica) -> None:
+        replica.tamper("drop_table", self.random)
+
+    def _clean(self, replica: Replica) -> None:
+        replica.tamper("clean", self.random)
 
     # --- what must be
 

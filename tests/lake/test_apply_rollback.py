@@ -12,6 +12,7 @@ from dcp.lake.audit import write_audit
 from dcp.lake.changes import append_round
 from dcp.lake.history import WHOLE, history
 from dcp.lake.schema import CHANGES
+from dcp.lake.stretch import HeldVersion
 from dcp.lake.tables import DOCS, LakeTables
 from dcp.lake.views import register_views
 from tests.lake.conftest import NewLake
@@ -58,6 +59,19 @@ def live(log: ForkingLog) -> Found:
     return shown
 
 
+def was_deleted(log: ForkingLog, held: HeldVersion, place: Place, fork_seqno: int) -> bool:
+    """Whether a deletion above the fork was published in a version."""
+    state = log.lake.states_at[held.round][place[0]]
+    return fork_seqno > 0 and any(
+        (row["vbucket"], row["key"]) == place
+        and row["kind"] in ("deletion", "expiration")
+        and row["round"] <= held.round
+        and row["epoch"] == state.epoch
+        and fork_seqno < row["seqno"] <= state.complete_seqno
+        for row in log.lake.rows
+    )
+
+
 def taken_back(log: ForkingLog) -> set[tuple[int, int, str]]:
     """(version, vbucket, key) of what the applies took back, by the rule of the audit."""
     found = set()
@@ -68,7 +82,10 @@ def taken_back(log: ForkingLog) -> set[tuple[int, int, str]]:
                 if place[0] != undo.vbucket:
                     continue
                 if old is None:
-                    is_undone = new is not None and new["seqno"] <= undo.fork_seqno
+                    is_back = new is not None and new["seqno"] <= undo.fork_seqno
+                    is_undone = is_back or (
+                        new is not None and was_deleted(log, before.held, place, undo.fork_seqno)
+                    )
                 else:
                     is_changed = new is None or new["cas"] != old["cas"]
                     is_undone = is_changed and old["seqno"] > undo.fork_seqno

@@ -1,11 +1,13 @@
 """The small parts of a run: lock file, stop points, stop signals, typed errors across Spark."""
 
+import ast
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,7 @@ from dcp.lake.cadence import Pending, is_due
 from dcp.lake.collections import replicas_of
 from dcp.lake.lock import LOCK_NAME, local_root, locked
 from dcp.lake.settings import ApplySettings
-from dcp.lake.stop_points import FILE_VARIABLE, VARIABLE, reached
+from dcp.lake.stop_points import FILE_VARIABLE, STEPS, VARIABLE, reached
 from dcp.lake.stop_signals import stop_on_signals
 from dcp.lake.tables import LakeLocation
 from dcp.lake.task_errors import TaskError, original_error
@@ -201,3 +203,40 @@ def test_replicas_of_a_manifest() -> None:
     assert [each.name for each in replicas_of(None)] == ["docs"]
     with pytest.raises(DcplakeError, match="collections manifest"):
         replicas_of(b'{"scopes":[{"name":"x","collections":[{"name":"y"}]}]}')
+
+
+def test_every_named_step_is_a_step_of_the_code() -> None:
+    """A step that the list lacks could not be killed at; one that nothing reaches proves nothing.
+
+    Each statement that commits data of a round or an apply is followed by one.
+    """
+    reached_steps: Counter[str] = Counter()
+    committing: dict[str, bool] = {}
+    for path in sorted((Path(stop_points.__file__).parent).glob("*.py")):
+        tree = ast.parse(path.read_text())
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "reached":
+                [step] = node.args
+                assert isinstance(step, ast.Constant), f"{path.name}: a step must be a literal"
+                reached_steps[step.value] += 1
+        committing |= _commits(path.name, tree)
+    assert set(reached_steps) == set(STEPS)
+    assert max(reached_steps.values()) == 1
+    assert committing == {
+        "changes.py:append_round": True,
+        "apply.py:_merge": True,
+        "audit.py:write_audit": True,
+        "heartbeat.py:beat": False,  # adds and takes no row: nothing can be half done
+    }
+
+
+def _commits(name: str, tree: ast.Module) -> dict[str, bool]:
+    """Return the functions that commit under a transaction id, and whether they name a step."""
+    found = {}
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.FunctionDef) or name == "transaction.py":
+            continue
+        text = ast.unparse(node)
+        if "transaction(" in text or "txnAppId" in text:
+            found[f"{name}:{node.name}"] = "reached(" in text
+    return found

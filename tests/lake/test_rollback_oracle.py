@@ -51,9 +51,19 @@ class MemoryReplica:
             self.rounds.run(plan)
 
     def apply(self, choice: random.Random) -> None:
-        to_round = choice.randint(max(0, self.lake.round - 1), self.lake.round)
+        first = max(0, self.lake.round - 1)
+        to_round = choice.randint(first, self.lake.round) if first else self.lake.round
         if self.lake.apply(to_round) is not None:
             self.require_exact()
+
+    def tamper(self, what: str, choice: random.Random) -> None:
+        lake = self.lake
+        if what == "drop_table":
+            lake.drop_table()
+            return
+        old = [each for each in range(1, len(lake.versions)) if each not in lake.unreadable]
+        if old:
+            getattr(lake, what)(choice.choice(old))
 
     def require_exact(self) -> None:
         """Compare the newest version; what is stale must be as the version before had it."""
@@ -81,7 +91,6 @@ def test_every_commit_is_exact(seed: int, tmp_path: Path) -> None:
         for _ in range(STEPS):
             history.step(replica)
         history.quiesce(replica)
-        replica.lake.apply(replica.lake.round)
         replica.require_exact()
         history.require_at_the_end(replica.lake.states)
         assert not replica.lake.versions[-1].held.stale

@@ -28,7 +28,16 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 QUICK = {"quiet_seconds": 0.2, "node_deadline_seconds": 3.0}
-TROUBLE = Chances(round=0, cut_round=0, driver_killed=0, worker_killed=0, apply=0)
+TROUBLE = Chances(
+    round=0,
+    cut_round=0,
+    driver_killed=0,
+    worker_killed=0,
+    apply=0,
+    restore=0,
+    drop_table=0,
+    clean=0,
+)
 """What happens between two runs: to the producer alone."""
 RUNS = 3
 
@@ -63,6 +72,9 @@ class SparkReplica:
 
     def apply(self, choice: random.Random) -> None:
         """A run has applied what was due."""
+
+    def tamper(self, what: str, choice: random.Random) -> None:
+        raise AssertionError("what others do has tests of its own")
 
     def require_exact(self) -> None:
         """Compare every version of ``docs``."""

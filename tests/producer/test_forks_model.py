@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from dcp.producer.documents import Document, DocumentError
 from dcp.producer.failover import ResumeRequest, Rules, judge
-from dcp.producer.failover_log import 
 from dcp.producer.preload import PreloadedSegment, PreloadSettings
 from dcp.producer.settings import ClusterSettings
 from dcp.producer.vbucket import Vbucket
