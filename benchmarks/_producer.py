@@ -1,7 +1,7 @@
 """A producer in a process of its own, full of pre-encoded documents: it must not be the bottleneck.
 
 The benchmark talks to it over a pipe. ``update`` overwrites documents that it holds, in chosen
-vbuckets only or anywhere.
+vbuckets only or anywhere; ``fail_over`` loses what was written since ``pause_replication``.
 """
 
 import multiprocessing
@@ -35,19 +35,35 @@ class BenchProducer:
 
     def update(self, count: int, seed: int, vbuckets: Sequence[int] | None = None) -> None:
         """Overwrite ``count`` different documents, of these vbuckets only where they are given."""
-        self._pipe.send((count, seed, None if vbuckets is None else tuple(vbuckets)))
+        self._order("update", count, seed, None if vbuckets is None else tuple(vbuckets))
+
+    def pause_replication(self) -> None:
+        """Let all replicas stand still at what they hold now."""
+        self._order("pause_replication")
+
+    def fail_over(self) -> None:
+        """Lose the node that holds all vbuckets; the other one's replicas go on, and follow again.
+
+        The lost node comes back empty, so that this can be repeated. Needs two nodes.
+        """
+        self._order("fail_over")
+
+    def _order(self, *order: object) -> None:
+        self._pipe.send(order)
         if not self._pipe.poll(_ANSWER_SECONDS):
-            raise TimeoutError(f"the producer did not update in {_ANSWER_SECONDS} s")
+            raise TimeoutError(f"the producer did not {order[0]} in {_ANSWER_SECONDS} s")
         self._pipe.recv()
 
 
 @contextmanager
-def producer(documents: int, value_bytes: int, vbuckets: int = 64) -> Iterator[BenchProducer]:
-    """Start a producer with ``documents`` JSON documents of ``value_bytes`` in one node."""
+def producer(
+    documents: int, value_bytes: int, vbuckets: int = 64, nodes: int = 1
+) -> Iterator[BenchProducer]:
+    """Start a producer with ``documents`` JSON documents of ``value_bytes``, all in one node."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(
-        target=_serve, args=(theirs, documents, value_bytes, vbuckets), daemon=True
+        target=_serve, args=(theirs, documents, value_bytes, vbuckets, nodes), daemon=True
     )
     process.start()
     theirs.close()
@@ -63,20 +79,42 @@ def producer(documents: int, value_bytes: int, vbuckets: int = 64) -> Iterator[B
             process.terminate()
 
 
-def _serve(pipe: "Connection[Any, Any]", documents: int, value_bytes: int, vbuckets: int) -> None:
+def _serve(
+    pipe: "Connection[Any, Any]", documents: int, value_bytes: int, vbuckets: int, nodes: int
+) -> None:
     settings = ClusterSettings(
-        vbuckets=vbuckets, users={USER: PASSWORD}, seed=1, record_seqnos=False
+        nodes=nodes,
+        vbuckets=vbuckets,
+        users={USER: PASSWORD},
+        seed=1,
+        record_seqnos=False,
+        record_branches=False,
     )
     with ProducerCluster(settings) as cluster:
+        for vbucket in range(vbuckets) if nodes > 1 else ():
+            cluster.move_vbucket(vbucket, 0)
         cluster.preload(documents, value_bytes, PREFIX)
         pipe.send(cluster.seeds)
         while True:
             try:
-                count, seed, chosen = pipe.recv()
+                order, *arguments = pipe.recv()
             except EOFError:
                 return
-            _update(cluster, documents, value_bytes, Random(seed), count, chosen)
+            if order == "update":
+                count, seed, chosen = arguments
+                _update(cluster, documents, value_bytes, Random(seed), count, chosen)
+            elif order == "pause_replication":
+                cluster.pause_replication()
+            else:
+                _fail_over(cluster)
             pipe.send(None)
+
+
+def _fail_over(cluster: ProducerCluster) -> None:
+    node = cluster.vbucket_owner(0)
+    cluster.failover(node)
+    cluster.restore_node(node)
+    cluster.resume_replication()
 
 
 def _update(

@@ -1,10 +1,10 @@
-"""What the Spark benchmarks share: settings for a producer, a session, times of a run's steps."""
+"""What the Spark benchmarks share: settings for a producer, a session, what a run's steps cost."""
 
 from collections.abc import Iterable
 from pathlib import Path
 from statistics import median
 from time import monotonic
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks._producer import PASSWORD, USER, BenchProducer
 from dcp.lake.applied import AppliedVersion
@@ -18,6 +18,8 @@ from dcp.lake.settings import LakeSettings, RoundSettings, Settings, SourceSetti
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+FEW_VBUCKETS: Final = (3, 17, 31, 62)
+MIB: Final = 1024 * 1024
 _NO_LIMIT_BYTES: Final = 2**45
 _NO_LIMIT_SECONDS: Final = 3600.0
 
@@ -42,6 +44,13 @@ def session(folder: Path, cores: int, driver_memory: str) -> "SparkSession":
         log_file=folder / "spark.log",
         extra={"spark.sql.warehouse.dir": str(folder / "warehouse")},
     )
+
+
+def bytes_read(spark: "SparkSession") -> int:
+    """Return what this JVM has read from file systems so far."""
+    jvm: Any = spark._jvm
+    statistics = jvm.org.apache.hadoop.fs.FileSystem.getAllStatistics()
+    return sum(each.getBytesRead() for each in statistics)
 
 
 class StepTimes(Observer):

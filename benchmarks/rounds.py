@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from benchmarks._producer import BenchProducer, producer
-from benchmarks._runs import StepTimes, session, settings_for
+from benchmarks._runs import FEW_VBUCKETS, MIB, StepTimes, bytes_read, session, settings_for
 from dcp.lake.applied import AppliedVersion
 from dcp.lake.history import history
 from dcp.lake.round import RoundReport
@@ -28,16 +28,6 @@ from dcp.lake.tables import LakeLocation
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-FEW_VBUCKETS = (3, 17, 31, 62)
-MIB = 1024 * 1024
-
-
-def bytes_read(spark: "SparkSession") -> int:
-    """Return what this JVM has read from file systems so far."""
-    jvm: Any = spark._jvm
-    statistics = jvm.org.apache.hadoop.fs.FileSystem.getAllStatistics()
-    return sum(each.getBytesRead() for each in statistics)
 
 
 class RoundTimes(StepTimes):
