@@ -218,7 +218,7 @@ def test_every_named_step_is_a_step_of_the_code() -> None:
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "reached":
                 [step] = node.args
                 assert isinstance(step, ast.Constant), f"{path.name}: a step must be a literal"
-                reached_steps[step.value] += 1
+                reached_steps[str(step.value)] += 1
         committing |= _commits(path.name, tree)
     assert set(reached_steps) == set(STEPS)
     assert max(reached_steps.values()) == 1
