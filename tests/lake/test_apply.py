@@ -30,7 +30,7 @@ def test_every_version_and_docs_live_are_exact(new_lake: NewLake, seed: int) -> 
     model = LogModel(lake, seed, first_seqnos=HIGH)
     register_views(lake)
     choice = random.Random(seed)
-    for _ in range(6):
+    for _ in range(4):
         index = unindexed_applied(lake, [DOCS]) if choice.random() < 0.7 else ()
         model.commit(model.next_round(applied=index))
         live = model.documents_at(model.complete[model.round])

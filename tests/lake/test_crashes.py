@@ -151,11 +151,9 @@ def test_a_driver_killed_at_each_step_in_turn_while_a_rollback_is_in_flight(
     lake = open_lake(spark, lake_location(settings))
     for number, step in enumerate(STEPS, 1):
         print(f"step {step}")
-        change(cluster, number)
-        run(settings, once=True, spark=spark)
         for node in (0, 1):
             cluster.crash_restart(node, lost_seqnos=7)
-        fill(cluster, 5, start=10 * number)
+        change(cluster, number)
         before = latest_round(lake)
         kill_at(step, settings, tmp_path)
         committed = {"round.received": 0, "round.planned": 1}.get(step, 2)

@@ -15,7 +15,7 @@ from tests.lake.rollback_history import Documents, History
 from tests.seeds import seeds
 
 QUICK = {"quiet_seconds": 0.05, "node_deadline_seconds": 2.0}
-STEPS = 25
+STEPS = 20
 
 
 class MemoryReplica:

@@ -39,7 +39,7 @@ TROUBLE = Chances(
     clean=0,
 )
 """What happens between two runs: to the producer alone."""
-RUNS = 3
+TROUBLES = 2
 
 
 class SparkReplica:
@@ -86,8 +86,10 @@ def test_every_version_is_exact(spark: "SparkSession", tmp_path: Path, seed: int
     history = History(seed, TROUBLE)
     with history.cluster:
         replica = SparkReplica(history, tmp_path, spark)
-        for _ in range(RUNS):
-            for _ in range(history.random.randint(1, 4)):
+        history.write(replica)
+        replica.run_round()
+        for _ in range(TROUBLES):
+            for _ in range(history.random.randint(2, 5)):
                 history.step(replica)
             history.write(replica)
             replica.run_round()
