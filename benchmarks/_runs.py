@@ -1,6 +1,6 @@
 """What the Spark benchmarks share: settings for a producer, a session, what a run's steps cost."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from statistics import median
 from time import monotonic
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 FEW_VBUCKETS: Final = (3, 17, 31, 62)
 MIB: Final = 1024 * 1024
+COUNTED_READS: Final = {"spark.hadoop.parquet.hadoop.vectored.io.enabled": "false"}
+"""Hadoop does not count the vectored reads of a local file system (``RawLocalFileSystem``), which
+Parquet uses by default: without this, what is read of columns is missing."""
 _NO_LIMIT_BYTES: Final = 2**45
 _NO_LIMIT_SECONDS: Final = 3600.0
 
@@ -35,19 +38,21 @@ def settings_for(source: BenchProducer, folder: Path, lake: str) -> Settings:
     )
 
 
-def session(folder: Path, cores: int, driver_memory: str) -> "SparkSession":
-    """Return the product's own session."""
+def session(
+    folder: Path, cores: int, driver_memory: str, extra: Mapping[str, str] | None = None
+) -> "SparkSession":
+    """Return the product's own session; ``extra`` are further Spark settings."""
     return build_session(
         app_name="dcplake benchmark",
         master=f"local[{cores}]",
         driver_memory=driver_memory,
         log_file=folder / "spark.log",
-        extra={"spark.sql.warehouse.dir": str(folder / "warehouse")},
+        extra={"spark.sql.warehouse.dir": str(folder / "warehouse"), **(extra or {})},
     )
 
 
 def bytes_read(spark: "SparkSession") -> int:
-    """Return what this JVM has read from file systems so far."""
+    """Return what this JVM has read from file systems so far; all of it with `COUNTED_READS`."""
     jvm: Any = spark._jvm
     statistics = jvm.org.apache.hadoop.fs.FileSystem.getAllStatistics()
     return sum(each.getBytesRead() for each in statistics)

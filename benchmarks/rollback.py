@@ -24,7 +24,15 @@ from typing import TYPE_CHECKING, Any, Final
 from unittest.mock import patch
 
 from benchmarks._producer import BenchProducer, producer
-from benchmarks._runs import FEW_VBUCKETS, MIB, StepTimes, bytes_read, session, settings_for
+from benchmarks._runs import (
+    COUNTED_READS,
+    FEW_VBUCKETS,
+    MIB,
+    StepTimes,
+    bytes_read,
+    session,
+    settings_for,
+)
 from dcp.lake import driver
 from dcp.lake.applied import AppliedVersion
 from dcp.lake.history import history
@@ -159,7 +167,7 @@ def main() -> None:
 def _measure(
     arguments: argparse.Namespace, sources: tuple[BenchProducer, BenchProducer], folder: Path
 ) -> None:
-    spark = session(folder, arguments.cores, arguments.driver_memory)
+    spark = session(folder, arguments.cores, arguments.driver_memory, COUNTED_READS)
     cases: list[Case] = []
     lakes: list[tuple[BenchProducer, Settings]] = []
     for source in sources:

@@ -18,7 +18,15 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from benchmarks._producer import BenchProducer, producer
-from benchmarks._runs import FEW_VBUCKETS, MIB, StepTimes, bytes_read, session, settings_for
+from benchmarks._runs import (
+    COUNTED_READS,
+    FEW_VBUCKETS,
+    MIB,
+    StepTimes,
+    bytes_read,
+    session,
+    settings_for,
+)
 from dcp.lake.applied import AppliedVersion
 from dcp.lake.history import history
 from dcp.lake.round import RoundReport
@@ -97,7 +105,7 @@ def main() -> None:
 def _measure(
     arguments: argparse.Namespace, sources: dict[str, BenchProducer], folder: Path
 ) -> None:
-    spark = session(folder, arguments.cores, arguments.driver_memory)
+    spark = session(folder, arguments.cores, arguments.driver_memory, COUNTED_READS)
     cases = []
     for name, source in sources.items():
         settings = settings_for(source, folder, name)
