@@ -178,7 +178,7 @@ def profiled_readers() -> cProfile.Profile:
     def run_profiled(reader: Reader) -> None:
         profile.runcall(main_of_reader, reader)
 
-    Reader._main = run_profiled  # type: ignore[method-assign]
+    Reader._main = run_profiled  # type: ignore[method-assign, assignment]
     return profile
 
 
