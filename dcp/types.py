@@ -59,8 +59,8 @@ class FailoverLog:
         for newer, older in zip(self.entries, self.entries[1:], strict=False):
             if older.seqno > newer.seqno:
                 raise ValueError(
-                    f"failover log: found seqno {older.seqno} below the newer {newer.seqno}, "
-                    "expected seqnos that do not grow towards the past"
+                    f"failover log: found seqno {older.seqno} in an older entry than seqno "
+                    f"{newer.seqno}, expected seqnos that do not grow towards the past"
                 )
 
     @property

@@ -2,6 +2,7 @@
 
 import argparse
 
+from dcp.cli.numbers import node_number
 from dcp.cli.output import say
 
 
@@ -10,7 +11,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from dcp.cli.source_options import add_source_options
 
     add_source_options(parser)
-    parser.add_argument("node", type=int, metavar="NODE", help="its number; the first node is 1")
+    parser.add_argument(
+        "node", type=node_number, metavar="NODE", help="its number; the first node is 1"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -20,6 +20,14 @@ def vbucket_ranges(text: str) -> frozenset[int]:
     return frozenset(found)
 
 
+def node_number(text: str) -> int:
+    """Return the number of a node, 1 or more; raises argparse's error for anything else."""
+    number = whole_number(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected a node's number, 1 or more")
+    return number
+
+
 def whole_number(text: str) -> int:
     """Return a number, 0 or more; raises argparse's error for anything else."""
     if not (text.isascii() and text.isdecimal() and len(text) <= 9):

@@ -3,6 +3,7 @@
 import argparse
 from typing import TYPE_CHECKING, Final
 
+from dcp.cli.numbers import whole_number
 from dcp.cli.options import add_settings_options, settings_from
 from dcp.cli.output import say, say_json, table
 
@@ -16,7 +17,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_settings_options(parser)
     parser.add_argument(
-        "-n", "--lines", type=int, default=20, help="the newest so many rollbacks and keys (20)"
+        "-n",
+        "--lines",
+        type=whole_number,
+        default=20,
+        help="the newest so many rollbacks and keys (20)",
     )
     parser.add_argument("--json", action="store_true", help="one JSON object per rollback and key")
 
@@ -29,16 +34,15 @@ def run(arguments: argparse.Namespace) -> int:
 
     settings = settings_from(arguments)
     lake = open_lake(session(settings), lake_location(settings))
-    count = max(0, arguments.lines)
-    epochs = newest_epochs(lake, count)
-    keys, total = undone_keys(lake, count)
+    epochs = newest_epochs(lake, arguments.lines)
+    keys, total = undone_keys(lake, arguments.lines)
     if arguments.json:
         for epoch in epochs:
             say_json({"epoch": epoch.to_json()})
         for key in keys:
             say_json({"undone": key.to_json()})
         return 0
-    if not epochs:
+    if not epochs and not total:
         say("no rollback so far")
     for epoch in epochs:
         say(str(epoch))

@@ -13,7 +13,8 @@ from dcp.cli.output import say, say_json, table, unique_names
 
 TABLES = """\
 tables: docs (the replica), changes (the log)
-views:  documents, documents_variant, docs_live, pending_changes, positions, rounds
+views:  documents, documents_variant, docs_live, pending_changes, positions, rounds, rollbacks,
+        epochs, row_history, stale_vbuckets
 time travel: SELECT … FROM docs VERSION AS OF 3
 
 --json: repeated column names are numbered (a, a_2, …); decimals are exact numbers of any size;

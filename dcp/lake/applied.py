@@ -18,6 +18,7 @@ from dcp.lake.schema import CHANGES
 from dcp.lake.sql import string_list
 from dcp.lake.stretch import HeldVersion, Stretch, Undo
 from dcp.lake.tables import LakeTables, ReplicaTable
+from dcp.lake.vbucket_state import FIRST_EPOCH, VbucketState
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +113,16 @@ def replica_status(lake: LakeTables, replica: ReplicaTable, window: int = WINDOW
     if since is None:
         since = applied.version if applied else -1
     return ReplicaStatus(applied, since, lineage)
+
+
+def shown_stale(status: ReplicaStatus, newest: Mapping[int, VbucketState]) -> dict[int, int]:
+    """Return the vbuckets that a table shows as they were at an older round, and that round.
+
+    Those that its newest version says so of, and those that began anew since and are not whole.
+    """
+    held = status.held
+    anew = (vb for vb, state in newest.items() if state.epoch > FIRST_EPOCH and not state.is_whole)
+    return dict(held.stale) | {vb: held.round_of(vb) for vb in anew}
 
 
 def settled_lineage(lake: LakeTables, table: str, window: int = WINDOW) -> Lineage:

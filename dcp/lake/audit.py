@@ -3,7 +3,7 @@
 It is the difference of two versions of the replica, the one before the apply and the apply's own,
 written after it. A driver that dies between the two leaves no gap: the next one writes the audit of
 the newest apply if it is missing, before it applies again; both versions are the newest then, so
-they can be read. Transaction id: (lake, ``undone`` and table; version), so it is written once.
+they can be read. Transaction id: (lake, ``undone`` and the table's own id; version), so it is written once.
 """
 
 from collections.abc import Collection
@@ -15,6 +15,7 @@ from dcp.lake.applied import AppliedVersion, ReplicaStatus
 from dcp.lake.schema import AUDIT, DOCUMENT_STATE
 from dcp.lake.sql import integer_list, quoted, string, string_list, u64
 from dcp.lake.stop_points import reached
+from dcp.lake.stretch import REPLACED
 from dcp.lake.tables import AUDIT_TABLE, LakeTables, ensure_audit
 from dcp.lake.transaction import transaction
 
@@ -33,7 +34,9 @@ def write_audit(
     if commit is None:
         return  # older than the history: it was the newest one then, and written before the next
     ensure_audit(lake)
-    app_id = f"{lake.identity.lake_id}:{AUDIT_TABLE}:{applied.table}"
+    # A table that was dropped and made again counts its versions anew, and is another one.
+    detail = lake.spark.sql(f"DESCRIBE DETAIL {lake.table_sql(applied.table)}").collect()[0]
+    app_id = f"{lake.identity.lake_id}:{AUDIT_TABLE}:{detail['id']}"
     metadata = {"lake": lake.identity.lake_id, "audit": applied.table, "version": applied.version}
     audited = Audited(applied, commit.time, int(commit.ours.get("first", 1)), keys)
     statement = audit_sql(
@@ -59,8 +62,11 @@ def audit_sql(audit_table_sql: str, table_sql: str, changes_sql: str, audited: A
 
     A row of before was undone if it lies above the fork. A key that is only there afterwards was
     deleted on the dead branch if its row lies at or below the fork, or if the log has a deletion of
-    it above the fork that was published. Of a vbucket that was replaced as a whole all is told that
-    it has no more, or has differently.
+    it above the fork that was published.
+
+    Where a vbucket was replaced as a whole nobody knows the fork. There a row was undone if its key
+    has none any more, or an older one; and a key that is only there afterwards was deleted on the
+    dead branch if its row lies at or below what had been read.
     """
     applied = audited.applied
     undone = ", ".join(
@@ -114,8 +120,12 @@ LEFT JOIN (SELECT DISTINCT c.vbucket, c.key
            JOIN (VALUES {undone}) AS v(vbucket, version, fork_seqno)
              ON v.vbucket = c.vbucket AND v.fork_seqno > 0 AND c.seqno > v.fork_seqno) d
   ON d.vbucket = a.vbucket AND d.key = a.key
-WHERE b.seqno > u.fork_seqno AND (a.key IS NULL OR a.seqno <> b.seqno OR a.cas <> b.cas)
-   OR b.key IS NULL AND (a.seqno <= u.fork_seqno OR d.key IS NOT NULL)"""
+LEFT JOIN ({positions}) h ON h.vbucket = a.vbucket
+WHERE CASE WHEN u.version = {REPLACED}
+  THEN a.key IS NULL OR a.seqno < b.seqno OR a.seqno = b.seqno AND a.cas <> b.cas
+    OR b.key IS NULL AND a.seqno <= h.high
+  ELSE b.seqno > u.fork_seqno AND (a.key IS NULL OR a.seqno <> b.seqno OR a.cas <> b.cas)
+    OR b.key IS NULL AND (a.seqno <= u.fork_seqno OR d.key IS NOT NULL) END"""
 
 
 _STATE_NAMES: Final = [field.name for field in DOCUMENT_STATE]

@@ -65,6 +65,10 @@ def commit_resync(lake: LakeTables, vbuckets: Collection[int] | None = None) -> 
     commits = history(lake.spark, lake.changes_sql, WHOLE)
     newest = newest_round(lake, commits)
     is_whole_lake = len(chosen) == len(every)
+    if not is_whole_lake:
+        for replica in replicas:
+            lineage = replica_status(lake, replica).lineage
+            lineage.refuse_defect(replica.name, lake.table_sql(replica.name))
     states = _states(lake, replicas, newest, is_needed=not is_whole_lake)
     number = 1 + max([newest, *(replica_status(lake, each).round for each in replicas)])
     after = {vb: states.get(vb) or VbucketState.beginning(vb) for vb in every}

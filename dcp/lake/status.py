@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from dcp.errors import LakeError
-from dcp.lake.applied import ReplicaStatus, replica_status
+from dcp.lake.applied import ReplicaStatus, replica_status, shown_stale
 from dcp.lake.changes import newest_round, refuse_tampered_log
 from dcp.lake.history import Commit, history
 from dcp.lake.horizon import Horizon
@@ -16,6 +16,7 @@ from dcp.lake.retention import recorded_horizon, wrong_properties
 from dcp.lake.round_record import VbucketReport, round_record
 from dcp.lake.tables import LakeTables, ReplicaTable, replicas_in
 from dcp.lake.tampering import refuse_log_behind, short_vacuums
+from dcp.lake.vbucket_state import VbucketState
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +128,7 @@ def lake_status(lake: LakeTables) -> LakeStatus:
             v for v, state in sorted(record.states.items()) if not state.position.is_complete
         ),
         stuck=tuple(report for report in record.reports if report.failed),
-        replicas=tuple(_summary(lake, *each) for each in replicas.items()),
+        replicas=tuple(_summary(lake, *each, record.states) for each in replicas.items()),
         horizon_seconds=horizon.seconds,
         warnings=tuple(_warnings(lake, horizon, commits, replicas)),
     )
@@ -155,7 +156,12 @@ def _warnings(
             yield str(short)
 
 
-def _summary(lake: LakeTables, replica: ReplicaTable, status: ReplicaStatus) -> ReplicaSummary:
+def _summary(
+    lake: LakeTables,
+    replica: ReplicaTable,
+    status: ReplicaStatus,
+    states: Mapping[int, VbucketState],
+) -> ReplicaSummary:
     count = lake.spark.sql(f"SELECT count(*) FROM {lake.table_sql(replica.name)}").collect()
     defect = status.lineage.defect(status.version)
     return ReplicaSummary(
@@ -164,5 +170,5 @@ def _summary(lake: LakeTables, replica: ReplicaTable, status: ReplicaStatus) -> 
         status.round,
         int(count[0][0]),
         "" if defect is None else str(defect),
-        tuple(sorted(status.held.stale)),
+        tuple(sorted(shown_stale(status, states))),
     )

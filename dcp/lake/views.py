@@ -16,8 +16,10 @@ from collections.abc import Sequence
 
 from pyspark.sql import DataFrame
 
-from dcp.lake.applied import replica_status
+from dcp.lake.applied import replica_status, shown_stale
+from dcp.lake.changes import latest_round
 from dcp.lake.history import WHOLE, history
+from dcp.lake.round_record import positions_at
 from dcp.lake.sql import dotted, quoted
 from dcp.lake.tables import AUDIT_TABLE, DOCS, LakeTables, ReplicaTable, audit_exists
 from dcp.lake.views_sql import (
@@ -71,7 +73,9 @@ def lake_views(lake: LakeTables, replicas: Sequence[ReplicaTable]) -> dict[str, 
     views["row_history"] = row_history_sql(lake.changes_sql)
     audit = lake.table_sql(AUDIT_TABLE) if audit_exists(lake) else None
     views["rollbacks"] = rollbacks_sql(audit)
-    views["stale_vbuckets"] = stale_vbuckets_sql(lake.changes_sql, held)
+    newest = positions_at(lake, latest_round(lake))
+    shown = {name: shown_stale(status, newest) for name, status in statuses.items()}
+    views["stale_vbuckets"] = stale_vbuckets_sql(lake.changes_sql, shown)
     return views
 
 

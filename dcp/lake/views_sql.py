@@ -173,15 +173,16 @@ def rollbacks_sql(audit_sql: str | None) -> str:
     return f"SELECT {', '.join(quoted(name) for name in AUDIT.names)} FROM {audit_sql}"
 
 
-def stale_vbuckets_sql(changes_sql: str, held: Mapping[str, HeldVersion]) -> str:
+def stale_vbuckets_sql(changes_sql: str, shown: Mapping[str, Mapping[int, int]]) -> str:
     """Return the vbuckets that a replica shows as they were, and the branch that they were on.
 
-    They wait for the first complete snapshot after they began anew.
+    They wait for the first complete snapshot after they began anew. ``shown`` are rounds by table
+    and vbucket.
     """
     stale = [
         f"({string(table)}, {vbucket}, CAST({number} AS BIGINT))"
-        for table, version in held.items()
-        for vbucket, number in sorted(version.stale.items())
+        for table, rounds in shown.items()
+        for vbucket, number in sorted(rounds.items())
     ]
     values = ", ".join(stale) or "('', -1, CAST(0 AS BIGINT))"
     return f"""

@@ -68,6 +68,10 @@ class Answer:
         return f"{Status(self.status).name}{seqno}"
 
 
+_MALFORMED: Final = (ValueError, TypeError, KeyError, AttributeError)
+"""What reading a case may raise: that case fails, the others are run."""
+
+
 class RollbackCases:
     """The format's entry in the registry of ``tests/conformance.py``."""
 
@@ -86,7 +90,7 @@ class RollbackCases:
             for index, case in enumerate(file.content["cases"]):
                 try:
                     failures = tuple(_failures(case, cluster))
-                except (ValueError, TypeError, KeyError, OSError, EOFError, DcplakeError) as error:
+                except (*_MALFORMED, OSError, EOFError, DcplakeError) as error:
                     failures = (f"{type(error).__name__}: {error}",)
                 yield CaseResult(str(case.get("id", f"case {index}")), failures)
 
@@ -172,8 +176,8 @@ def request_of(case: dict[str, Any]) -> ResumeRequest:
         asked["snap_start"],
         asked["snap_end"],
         asked.get("end", END_OF_TIME),
-        case.get("flags", 0),
-        case.get("remote_purge_seqno", 0),
+        case.get("flags") or 0,
+        case.get("remote_purge_seqno") or 0,
     )
 
 
@@ -183,8 +187,8 @@ def facts_of(case: dict[str, Any]) -> VbucketFacts:
     return VbucketFacts(
         FailoverLog(entries),
         case["high_seqno"],
-        case.get("purge_seqno", 0),
+        case.get("purge_seqno") or 0,
         case.get("persisted_seqno"),
         case.get("max_collection_high_seqno"),
-        VbucketState[case.get("vb_state", "active").upper()],
+        VbucketState[(case.get("vb_state") or "active").upper()],
     )

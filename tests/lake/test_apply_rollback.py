@@ -17,7 +17,7 @@ from dcp.lake.tables import DOCS, LakeTables
 from dcp.lake.views import register_views
 from tests.lake.conftest import NewLake
 from tests.lake.forking_log import ForkingLog
-from tests.lake.memory_lake import ITEM_KINDS, Place
+from tests.lake.memory_lake import ITEM_KINDS, Place, Row
 from tests.lake.versions import table_at
 from tests.seeds import seeds
 
@@ -72,6 +72,16 @@ def was_deleted(log: ForkingLog, held: HeldVersion, place: Place, fork_seqno: in
     )
 
 
+def replaced_by_less(
+    log: ForkingLog, held: HeldVersion, place: Place, old: Row | None, new: Row | None
+) -> bool:
+    """Whether a key of a replaced vbucket is gone, older than it was, or back."""
+    if old is None:
+        assert new is not None
+        return bool(new["seqno"] <= log.lake.states_at[held.round][place[0]].complete_seqno)
+    return new is None or (new["cas"] != old["cas"] and new["seqno"] <= old["seqno"])
+
+
 def taken_back(log: ForkingLog) -> set[tuple[int, int, str]]:
     """(version, vbucket, key) of what the applies took back, by the rule of the audit."""
     found = set()
@@ -81,7 +91,9 @@ def taken_back(log: ForkingLog) -> set[tuple[int, int, str]]:
                 old, new = before.rows.get(place), after.rows.get(place)
                 if place[0] != undo.vbucket:
                     continue
-                if old is None:
+                if undo.is_replacement:
+                    is_undone = replaced_by_less(log, before.held, place, old, new)
+                elif old is None:
                     is_back = new is not None and new["seqno"] <= undo.fork_seqno
                     is_undone = is_back or (
                         new is not None and was_deleted(log, before.held, place, undo.fork_seqno)

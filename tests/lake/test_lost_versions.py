@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 VBUCKETS = 3
+LISTING_TASKS = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
+"""VACUUM lists folders in 10,000 tasks unless it is told otherwise."""
 SAFETY = "spark.databricks.delta.retentionDurationCheck.enabled"
 
 
@@ -64,10 +66,12 @@ def test_a_past_that_is_gone_is_made_up_for(spark: "SparkSession", tmp_path: Pat
         docs = lake().table_sql(DOCS.name)
         spark.sql(f"OPTIMIZE {docs} FULL").collect()
         spark.conf.set(SAFETY, "false")
+        spark.conf.set(LISTING_TASKS, "2")
         try:
             spark.sql(f"VACUUM {docs} RETAIN 0 HOURS").collect()
         finally:
             spark.conf.unset(SAFETY)
+            spark.conf.unset(LISTING_TASKS)
         lose(cluster, 3)
         follow()
         assert {undo.version for undo in newest(lake()).undone} == {0}

@@ -14,8 +14,8 @@ IMPOSSIBLE_LOGS = [
     pytest.param((), "failover log: found no entry, expected at least one", id="empty"),
     pytest.param(
         (FailoverEntry(1, 5), FailoverEntry(2, 9)),
-        "failover log: found seqno 9 below the newer 5, expected seqnos that do not grow towards "
-        "the past",
+        "failover log: found seqno 9 in an older entry than seqno 5, expected seqnos that do not "
+        "grow towards the past",
         id="unordered",
     ),
     pytest.param(
