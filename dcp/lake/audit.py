@@ -3,7 +3,8 @@
 It is the difference of two versions of the replica, the one before the apply and the apply's own,
 written after it. A driver that dies between the two leaves no gap: the next one writes the audit of
 the newest apply if it is missing, before it applies again; both versions are the newest then, so
-they can be read. Transaction id: (lake, ``undone`` and the table's own id; version), so it is written once.
+they can be read. It is written once: its transaction id is (lake, ``undone`` and the table's own
+id; version).
 """
 
 from collections.abc import Collection
