@@ -5,11 +5,9 @@ It can be killed at any instant: each step begins by reading what is durable.
 
 import secrets
 import threading
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Final
 
 from dcp.client.probe import ClusterView
 from dcp.errors import (
@@ -23,6 +21,7 @@ from dcp.errors import (
 from dcp.lake.applied import AppliedVersion, replica_status
 from dcp.lake.apply import plan_apply, run_apply
 from dcp.lake.audit import write_audit
+from dcp.lake.bounded_run import BoundedRun
 from dcp.lake.cadence import is_due, pending_of
 from dcp.lake.collections import replicas_of
 from dcp.lake.connect import look_at_cluster
@@ -33,22 +32,12 @@ from dcp.lake.plan import Idle, LeftOut, RoundPlan
 from dcp.lake.plan_text import left_out_lines
 from dcp.lake.planning import next_round, require_same_bucket, stale_vbuckets
 from dcp.lake.progress import round_progress
-from dcp.lake.receipt import Outcome
 from dcp.lake.receive import SourceAccess
 from dcp.lake.round import RoundReport, run_round
 from dcp.lake.session import session_slots
 from dcp.lake.settings import Settings
 from dcp.lake.stop_points import reached
 from dcp.lake.tables import LakeTables, ReplicaTable, ensure_replica, replicas_in
-
-_FRUITLESS_ROUNDS: Final = 3
-"""After so many rounds in a row without any progress a bounded run gives up what is behind."""
-
-_AGREEMENTS: Final = 3
-"""So often a bounded run asks a node again that agrees with us and tells something else."""
-
-_EPOCHS_MOST: Final = 30
-"""More than a failover log has entries: so many rollbacks of a vbucket in one run lead nowhere."""
 
 
 @dataclass(slots=True)
@@ -85,13 +74,9 @@ class Driver:
             StoppedError: ``stop`` came first; what was read is committed.
 
         """
-        goals = dict(cluster.high_seqnos)
-        given_up: dict[int, LeftOut] = {}
-        agreed: Counter[int] = Counter()
-        begun: Counter[int] = Counter()
-        fruitless = 0
+        bounds = BoundedRun(cluster)
         while True:
-            plan = self.plan(cluster, targets=goals, skip=given_up)
+            plan = self.plan(cluster, targets=bounds.goals, skip=bounds.given_up)
             if isinstance(plan, Idle):
                 if self.apply(plan.latest_round, force=True):
                     continue  # what could not be taken back must be streamed again
@@ -105,14 +90,10 @@ class Driver:
                     "start; what it has read is committed, the next run goes on from there"
                 )
             report = self.round(plan)
-            progress = _progress(plan, report)
-            fruitless = 0 if any(progress.values()) else fruitless + 1
-            given_up |= _given_up(report, progress, everything=fruitless >= _FRUITLESS_ROUNDS)
-            given_up |= _at_odds(plan, agreed, begun)
+            bounds.learn(plan, report)
             self.apply(report.round, force=False)
-            goals |= _lower_goals(report)
             cluster = look_at_cluster(self._access)
-            goals = _reachable(goals, cluster)
+            bounds.look(cluster)
 
     def continuously(self, stop: threading.Event) -> RunReport:
         """Run a round whenever there is something to do, at most one each minimum interval.
@@ -244,78 +225,6 @@ class Driver:
             if status.applied is not None:
                 self._newest[replica.name] = status.applied
                 write_audit(self.lake, status)
-
-
-def _progress(plan: RoundPlan, report: RoundReport) -> dict[int, bool]:
-    """Return for each streamed vbucket whether the round brought it further.
-
-    A rollback does: each leads further back, or is reported by the plan (`dcp.lake.restart`).
-    """
-    before = {stream.vbucket: stream.state.position.seqno for stream in plan.streams}
-    return {
-        each.vbucket: each.seqno > before[each.vbucket]
-        or each.outcome in (Outcome.REACHED, Outcome.CAUGHT_UP, Outcome.ROLLBACK)
-        for each in report.vbuckets
-    }
-
-
-def _lower_goals(report: RoundReport) -> dict[int, int]:
-    """Return new goals where a node proved to hold less than it did: a failover lost the rest."""
-    return {
-        each.vbucket: each.complete_seqno
-        for each in report.vbuckets
-        if each.outcome is Outcome.CAUGHT_UP
-    }
-
-
-def _reachable(goals: Mapping[int, int], cluster: ClusterView) -> dict[int, int]:
-    """Return the goals, lowered where the cluster holds less by now, and those not known before."""
-    known = cluster.high_seqnos
-    lowered = {vbucket: min(goal, known.get(vbucket, goal)) for vbucket, goal in goals.items()}
-    return {**known, **lowered}
-
-
-def _at_odds(plan: RoundPlan, agreed: Counter[int], begun: Counter[int]) -> dict[int, LeftOut]:
-    """Return the vbuckets whose node says one thing and does another, again and again.
-
-    It agreed while it told of a lower high seqno or another branch (such vbuckets are asked for
-    although their target was reached, see `dcp.lake.plan.is_elsewhere`); or it ordered one rollback
-    after another. Both are counted over the run.
-    """
-    begun.update(stream.vbucket for stream in plan.streams if stream.begins_epoch)
-    agreed.update(
-        stream.vbucket
-        for stream in plan.streams
-        if not stream.begins_epoch and stream.target_seqno <= stream.state.complete_seqno
-    )
-    contradicted = {
-        vbucket: f"{count} times it told of another branch or a lower seqno, and went on from ours"
-        for vbucket, count in agreed.items()
-        if count >= _AGREEMENTS
-    }
-    contradicted |= {
-        vbucket: f"it ordered {count} rollbacks in this run"
-        for vbucket, count in begun.items()
-        if count >= _EPOCHS_MOST
-    }
-    return {
-        vbucket: LeftOut(vbucket, "node contradicts itself", detail)
-        for vbucket, detail in contradicted.items()
-    }
-
-
-def _given_up(
-    report: RoundReport, progress: Mapping[int, bool], *, everything: bool
-) -> dict[int, LeftOut]:
-    """Return the vbuckets that a bounded run does not try again, with what to report of them."""
-    given_up: dict[int, LeftOut] = {}
-    for each in report.vbuckets:
-        if each.failed and not progress[each.vbucket]:
-            given_up[each.vbucket] = LeftOut(each.vbucket, each.reason, each.detail)
-        elif everything and each.outcome is Outcome.BUDGET:
-            detail = each.detail or f"{_FRUITLESS_ROUNDS} rounds brought nothing of it"
-            given_up[each.vbucket] = LeftOut(each.vbucket, "no progress", detail)
-    return given_up
 
 
 def _refuse_incomplete(left_out: tuple[LeftOut, ...]) -> None:
