@@ -18,6 +18,9 @@ VARIANT_BYTES_MAX: Final = 16 * 1024 * 1024
 
 JSON_DATATYPE_BIT: Final = 1
 
+RESTREAM: Final = "stale, streamed whole"
+"""Why an epoch begins without an order: what was lost could not be taken back (`stretch_rules`)."""
+
 _TEXT: Final = "try_validate_utf8(CAST(value AS STRING))"
 _METADATA: Final = (
     "vbucket, key, key_bytes, seqno, vb_uuid, epoch, cas, rev, flags, expiry, datatype, xattrs"
@@ -150,7 +153,8 @@ def epochs_sql(changes_sql: str) -> str:
     """
     return f"""
 SELECT f.vbucket, f.epoch, f.seqno AS fork_seqno, f.round,
-  coalesce(f.detail, 'rollback') AS reason, max_by(o.round, o.round) AS ordered_in_round,
+  coalesce(f.detail, IF(max(o.round) IS NULL, {string(RESTREAM)}, 'rollback')) AS reason,
+  max(o.round) AS ordered_in_round,
   max_by(o.rollback, o.round).from_seqno AS from_seqno,
   max_by(o.rollback, o.round).to_seqno AS to_seqno,
   max_by(o.rollback, o.round).from_vb_uuid AS from_vb_uuid,
