@@ -14,5 +14,8 @@ QUICK_CONF: Final = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
+    # Tables of a few hundred rows: a second task only costs its start.
+    "spark.sql.shuffle.partitions": "1",
+    "spark.databricks.delta.snapshotPartitions": "1",
     "spark.driver.extraJavaOptions": QUICK_JAVA_OPTIONS,
 }

@@ -214,10 +214,10 @@ def _newest_round(changes_sql: str) -> str:
     return f"(SELECT max(round) FROM {changes_sql} WHERE kind = 'position')"
 
 
-def _newest_apply(changes_sql: str, replica: ReplicaTable, field: str, missing: str = "0") -> str:
-    """Return a field of the newest row in the log's index of applies; ``missing`` before that."""
+def _newest_apply(changes_sql: str, replica: ReplicaTable, field: str) -> str:
+    """Return a field of the newest row in the log's index of applies; 0 before the first."""
     return (
-        f"(SELECT coalesce(max_by(applied.{field}, struct(round, applied.version)), {missing}) "
+        f"(SELECT coalesce(max_by(applied.{field}, struct(round, applied.version)), 0) "
         f"FROM {changes_sql} "
         f"WHERE kind = 'applied' AND applied.table = {string(replica.name)})"
     )
@@ -227,28 +227,31 @@ def _live_rows(changes_sql: str, replica: ReplicaTable) -> str:
     """Return FROM … WHERE … for the live document rows (c) that the replica can lack.
 
     Only scalar subqueries let a reader skip the older files, and each costs a look at the table's
-    file list: so the bounds of the vbuckets (b) come from the rows of the same rounds. A fork of an
+    file list: so there is one, for the round to begin at, and the bounds of the vbuckets (b) come
+    from the rows of the same rounds. So does the newest apply: a later round lists it. A fork of an
     earlier round kills rows of still earlier ones only. ``must_go_back`` says that the replica's
     rows are not live: a later fork lies below what it holds, or it is stale.
     """
     log_from_round = _newest_apply(changes_sql, replica, "log_from_round")
-    at_round = _newest_apply(changes_sql, replica, "to_round")
-    no_stale = "array(named_struct('vbucket', -1, 'round', 0L))"
-    stale = _newest_apply(changes_sql, replica, "stale", no_stale)
+    is_apply = f"kind = 'applied' AND applied.table = {string(replica.name)}"
     return f"""
 FROM {changes_sql} c
-JOIN (SELECT vbucket, high, forks,
-        exists(forks, f -> f.round > at_round AND f.seqno < held)
-          OR exists(stale, s -> s.vbucket = vbucket) AS must_go_back
-      FROM (SELECT vbucket, {at_round} AS at_round, {stale} AS stale,
-              max_by(position.complete_seqno, round) FILTER (WHERE kind = 'position') AS high,
-              coalesce(max_by(position.complete_seqno, round)
-                FILTER (WHERE kind = 'position' AND round <= {at_round}), 0) AS held,
-              collect_list(struct(epoch, seqno, round)) FILTER (WHERE kind = 'rollback') AS forks
+JOIN (SELECT vbucket,
+        max_by(position.complete_seqno, round) FILTER (WHERE kind = 'position') AS high,
+        collect_list(struct(epoch, seqno)) FILTER (WHERE kind = 'rollback') AS forks,
+        coalesce(min(seqno) FILTER (WHERE kind = 'rollback' AND round > newest.to_round)
+            < max_by(position.complete_seqno, round)
+              FILTER (WHERE kind = 'position' AND round <= newest.to_round), false)
+          OR coalesce(exists(any_value(newest.stale), s -> s.vbucket = vbucket), false)
+          AS must_go_back
+      FROM (SELECT kind, vbucket, round, epoch, seqno, position,
+              max_by(applied, IF({is_apply}, struct(round, applied.version), NULL)) OVER ()
+                AS newest
             FROM {changes_sql}
-            WHERE (kind = 'position' OR kind = 'rollback' AND seqno IS NOT NULL)
-              AND round >= {log_from_round}
-            GROUP BY vbucket)) b
+            WHERE (kind = 'position' OR kind = 'rollback' AND seqno IS NOT NULL OR {is_apply})
+              AND round >= {log_from_round})
+      WHERE vbucket IS NOT NULL
+      GROUP BY vbucket) b
   ON c.vbucket = b.vbucket AND NOT exists(b.forks, f -> f.epoch > c.epoch AND c.seqno > f.seqno)
 WHERE c.kind IN ({ITEM_KINDS_SQL}) AND c.collection_id = {replica.collection_id}
   AND c.round >= {log_from_round}"""

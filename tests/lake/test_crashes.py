@@ -41,7 +41,7 @@ from tests.quick_spark import QUICK_CONF
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 VBUCKETS = 4
 JOB = Path(__file__).parents[2] / "jobs" / "replicate.py"
 PROCESS_SECONDS = 300.0

@@ -39,7 +39,6 @@ TROUBLE = Chances(
     clean=0,
 )
 """What happens between two runs: to the producer alone."""
-TROUBLES = 2
 
 
 class SparkReplica:
@@ -88,11 +87,10 @@ def test_every_version_is_exact(spark: "SparkSession", tmp_path: Path, seed: int
         replica = SparkReplica(history, tmp_path, spark)
         history.write(replica)
         replica.run_round()
-        for _ in range(TROUBLES):
-            for _ in range(history.random.randint(2, 5)):
-                history.step(replica)
-            history.write(replica)
-            replica.run_round()
+        for _ in range(history.random.randint(4, 8)):
+            history.step(replica)
+        history.write(replica)
+        replica.run_round()
         lake = replica.lake
         history.require_at_the_end(dict(positions_at(lake, latest_round(lake))))
         replica.require_exact()
