@@ -7,7 +7,6 @@ leaves both open and does nothing, ``restore`` undoes any of them on the same po
 import asyncio
 import logging
 import socket
-from contextlib import suppress
 
 from dcp.producer.bucket import Bucket
 from dcp.producer.commands import COMMANDS
@@ -16,6 +15,7 @@ from dcp.producer.session import Session
 
 _LOG = logging.getLogger(__name__)
 _BACKLOG = 128
+_ACCEPT_AGAIN_SECONDS = 0.1
 _LAST_WORDS_SECONDS = 1.0
 
 
@@ -28,7 +28,6 @@ class Node:
         self.port = port
         self._bucket = bucket
         self._listener: socket.socket | None = None
-        self._acceptor: asyncio.Task[None] | None = None
         self._clients: dict[asyncio.Task[None], ClientConnection] = {}
         self._awake = asyncio.Event()
         self._awake.set()
@@ -56,16 +55,26 @@ class Node:
             raise
         self.port = listener.getsockname()[1]
         self._listener = listener
-        self._acceptor = asyncio.ensure_future(self._accept(listener))
+        self._accept_from(listener)
 
-    async def _accept(self, listener: socket.socket) -> None:
+    def _accept_from(self, listener: socket.socket) -> None:
+        """Watch the port. (A task that waits in ``sock_accept`` loses a client when cancelled.)."""
+        if self._listener is listener:
+            asyncio.get_running_loop().add_reader(listener, self._accept, listener)
+
+    def _accept(self, listener: socket.socket) -> None:
+        """Take the clients that wait."""
         loop = asyncio.get_running_loop()
-        while True:
+        for _ in range(_BACKLOG):
             try:
-                client, _ = await loop.sock_accept(listener)
-            except OSError:
-                await asyncio.sleep(0.1)  # out of descriptors: others may close meanwhile
-                continue
+                client, _address = listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError:  # out of descriptors: others may close meanwhile
+                loop.remove_reader(listener)
+                loop.call_later(_ACCEPT_AGAIN_SECONDS, self._accept_from, listener)
+                return
+            client.setblocking(False)
             with self._bucket.lock:
                 session = Session(self._bucket, self.node, COMMANDS)
             connection = ClientConnection(self._bucket, session, client, self._awake)
@@ -99,12 +108,8 @@ class Node:
 
     async def refuse(self) -> None:
         """Accept no new connections; open ones go on."""
-        if self._acceptor is not None:
-            self._acceptor.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._acceptor
-            self._acceptor = None
         if self._listener is not None:
+            asyncio.get_running_loop().remove_reader(self._listener)
             self._listener.close()
             self._listener = None
 
