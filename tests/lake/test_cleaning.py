@@ -97,7 +97,7 @@ def test_what_the_history_forgot_is_told_by_heartbeats_and_by_the_index() -> Non
     assert isinstance(versions_within(DOCS, cut, start, ()), NotYet)
     indexed = [stands_at(4, 4), stands_at(7, 6), stands_at(30, 20)]
     assert versions_within(DOCS, cut, start, indexed) == [indexed[1]]
-    told = {"since": 5, "version": 5, "from_round": 1, "to_round": 2, "log_from_round": 2}
+    told = {"since": 5, "version": 5, "from": 1, "to": 2, "log_from": 2}
     beat = Commit(10, NOW - timedelta(hours=2), "WRITE", {"base": 9, "heartbeat": told})
     found = versions_within(DOCS, Lineage((beat, *cut.commits)), start, indexed)
     assert found == [AppliedVersion("docs", 5, 1, 2, 2)]
