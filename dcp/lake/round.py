@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
-from dcp.errors import DcplakeError
 from dcp.lake.changes import append_round
 from dcp.lake.plan import LeftOut, RoundPlan
 from dcp.lake.plan_text import left_out_json, left_out_lines, number_ranges
@@ -15,7 +14,7 @@ from dcp.lake.round_record import VbucketReport, round_record
 from dcp.lake.schema import CHANGES, spark_ddl
 from dcp.lake.stop_points import reached
 from dcp.lake.tables import LakeTables
-from dcp.lake.task_errors import original_error
+from dcp.lake.task_errors import spark_errors
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,18 +108,8 @@ def run_round(
     rows = lake.spark.range(0, tasks, 1, tasks).mapInArrow(
         receive_function(plan, access, progress), spark_ddl(CHANGES)
     )
-    try:
+    with spark_errors(f"round {plan.round} failed in Spark, nothing of it is committed"):
         commit = append_round(lake, rows, plan.round, writer_id)
-    except DcplakeError:
-        raise
-    except Exception as failure:  # Spark's own class, or the bridge's, by where it failed
-        if (error := original_error(failure)) is not None:
-            raise error from None
-        first_line = str(failure).strip().partition("\n")[0]
-        raise DcplakeError(
-            f"round {plan.round} failed in Spark, nothing of it is committed: {first_line} "
-            "(the whole of it is in Spark's log)"
-        ) from failure
     reached("round.read_back")
     return RoundReport(
         plan.round,

@@ -22,11 +22,12 @@ from dcp.lake.planning import require_same_bucket
 from dcp.lake.run import lake_location, session
 from dcp.lake.settings import Settings
 from dcp.lake.tables import ReplicaTable, open_lake, replicas_in
+from dcp.lake.task_errors import spark_errors
 from dcp.lake.verify_frames import replica_digests, replica_rows, source_digests
 from dcp.lake.verify_keys import ALL_EQUAL, KeyComparison, KeysCompared
 from dcp.lake.verify_pins import Pin, chosen_vbuckets, pin_replicas, unpinned_vbuckets
 from dcp.lake.verify_report import DEFAULT_KEYS, TableCompared, VerifyReport
-from dcp.lake.verify_source import SourceReader, VerifyObserver, spark_errors
+from dcp.lake.verify_source import SourceReader, VerifyObserver
 from dcp.lake.verify_stream import StreamEnding, metadata_access
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def _look(
         [StreamEnding.parse(row["vbucket"], row["ending"]) for row in rows if row["ending"]]
     )
     found = digests_of(row for row in rows if not row["ending"])
-    with spark_errors():
+    with spark_errors("verify failed in Spark"):
         held = digests_of(replica_digests(replica_rows(reader.lake, pins, chosen)).collect())
     tables = tuple(
         TableCompared(pin.replica.name, pin.version, pin.round, _documents(pin, held))

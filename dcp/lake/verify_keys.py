@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 from dcp.lake.plan import LeftOut
 from dcp.lake.sql import integer_list
 from dcp.lake.tables import ReplicaTable
+from dcp.lake.task_errors import spark_errors
 from dcp.lake.verify_frames import IN_REPLICA_ONLY, KINDS, differences, replica_rows
 from dcp.lake.verify_pins import Pin, pin_replicas, unpinned_vbuckets
 from dcp.lake.verify_report import Difference, Side
-from dcp.lake.verify_source import SourceReader, spark_errors
+from dcp.lake.verify_source import SourceReader
 from dcp.lake.verify_stream import StreamEnding
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ class KeyComparison:
 
         answer = self._reader.read("looking closer", vbuckets, ask)
         try:
-            with spark_errors():
+            with spark_errors("verify failed in Spark"):
                 yield answer
         finally:
             answer.unpersist()

@@ -1,11 +1,9 @@
 """Reads vbuckets of the source for a verification, and remembers which could not be compared."""
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from dcp.client.probe import ClusterView
-from dcp.errors import DcplakeError
 from dcp.lake.connect import look_at_cluster
 from dcp.lake.plan import Idle, LakePosition, LeftOut, TaskPlan, plan_round
 from dcp.lake.planning import require_same_bucket, tasks_at_once
@@ -14,7 +12,7 @@ from dcp.lake.receive import SourceAccess
 from dcp.lake.session import session_slots
 from dcp.lake.settings import Settings
 from dcp.lake.tables import LakeTables
-from dcp.lake.task_errors import original_error
+from dcp.lake.task_errors import spark_errors
 from dcp.lake.verify_frames import SOURCE_DDL
 from dcp.lake.verify_stream import StreamEnding, read_function
 
@@ -74,7 +72,7 @@ class SourceReader:
             count = len(tasks)
             source = self.lake.spark.range(0, count, 1, max(1, count)).mapInArrow(read, SOURCE_DDL)
             try:
-                with spark_errors():
+                with spark_errors("verify failed in Spark"):
                     return question(source)
             finally:
                 self._observer.ended()
@@ -104,19 +102,3 @@ class SourceReader:
         plan = plan_round(position, cluster, self._settings.round, slots, targets=targets)
         self.leave_out([left for left in plan.left_out if left.vbucket in vbuckets])
         return () if isinstance(plan, Idle) else plan.tasks
-
-
-@contextmanager
-def spark_errors() -> Iterator[None]:
-    """Let an error of a task be itself, and one of Spark's a line."""
-    try:
-        yield
-    except DcplakeError:
-        raise
-    except Exception as failure:  # Spark's own class, or the bridge's, by where it failed
-        if (error := original_error(failure)) is not None:
-            raise error from None
-        first_line = str(failure).strip().partition("\n")[0]
-        raise DcplakeError(
-            f"verify failed in Spark: {first_line} (the whole of it is in Spark's log)"
-        ) from failure
