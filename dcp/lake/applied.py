@@ -115,6 +115,18 @@ def replica_status(lake: LakeTables, replica: ReplicaTable, window: int = WINDOW
     return ReplicaStatus(applied, since, lineage)
 
 
+def applied_at(table: str, lineage: Lineage, version: int) -> AppliedVersion | None:
+    """Return the apply whose rows a version has, sound or not; None where the history tells none.
+
+    Where log cleanup took its commit, a heartbeat may repeat what that said.
+    """
+    origin = lineage.commit(lineage.origin(version))
+    if origin is not None:
+        return applied_of(table, origin) if origin.is_apply else None
+    told = lineage.told(version)
+    return None if told is None else told_applied(table, told)
+
+
 def shown_stale(status: ReplicaStatus, newest: Mapping[int, VbucketState]) -> dict[int, int]:
     """Return the vbuckets that a table shows as they were at an older round, and that round.
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from dcp.lake.applied import AppliedVersion, applied_of, told_applied
+from dcp.lake.applied import AppliedVersion, applied_at
 from dcp.lake.horizon import version_at
 from dcp.lake.lineage import Lineage
 from dcp.lake.plan_text import number_ranges
@@ -111,11 +111,8 @@ def _applied_at(
     replica: ReplicaTable, lineage: Lineage, version: int, indexed: Sequence[AppliedVersion]
 ) -> AppliedVersion | None:
     origin = lineage.origin(version)
-    commit = lineage.commit(origin)
-    if commit is not None:
-        return applied_of(replica.name, commit) if commit.is_apply else None
-    if (told := lineage.told(version)) is not None:
-        return told_applied(replica.name, told)
+    if lineage.commit(origin) is not None or lineage.told(version) is not None:
+        return applied_at(replica.name, lineage, version)
     older = [each for each in indexed if each.version <= origin]
     return older[-1] if older else None
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from pyspark.errors import PySparkException
 
-from dcp.lake.applied import AppliedVersion, ReplicaStatus, applied_of, told_applied
+from dcp.lake.applied import ReplicaStatus, applied_at
 from dcp.lake.epoch_log import forks_between
 from dcp.lake.epochs import Fork
 from dcp.lake.history import WHOLE, history
@@ -60,8 +60,8 @@ class LakeFacts:
             if origin in seen:
                 continue
             seen.add(origin)
-            applied = _applied_at(table, lineage, commit.version)
-            if applied is not None:
+            applied = applied_at(table, lineage, commit.version)
+            if applied is not None and lineage.defect(commit.version) is None:
                 found.append(replace(applied.held, version=commit.version))
         return self._with_positions(found)
 
@@ -114,16 +114,6 @@ class LakeFacts:
                 return False
             raise
         return True
-
-
-def _applied_at(table: str, lineage: Lineage, version: int) -> AppliedVersion | None:
-    """Return the apply whose rows a version has; None where they are not ours, or nobody tells."""
-    origin = lineage.commit(lineage.origin(version))
-    if origin is not None:
-        is_sound = origin.is_apply and lineage.defect(version) is None
-        return applied_of(table, origin) if is_sound else None
-    told = lineage.told(version)
-    return None if told is None else told_applied(table, told)
 
 
 _MISSING: tuple[str, ...] = (
