@@ -57,9 +57,6 @@ class Replica(Protocol):
     def tamper(self, what: str, choice: random.Random) -> None:
         """Let somebody ``restore`` or ``drop_table``, or maintenance ``clean``."""
 
-    def newest_round(self) -> int:
-        """The newest committed round."""
-
     def require_exact(self) -> None:
         """Compare the newest version with the producer's record."""
 
@@ -104,16 +101,6 @@ class History:
         self.steps.append(name)
         getattr(self, "write" if name == "write" else f"_{name}")(replica)
         return name
-
-    def quiesce(self, replica: Replica) -> None:
-        """Let nothing more happen, and the replica come to the end."""
-        for _ in range(20):
-            before = replica.newest_round()
-            replica.run_round()
-            replica.apply(random.Random(0))
-            if replica.newest_round() == before:
-                return
-        raise AssertionError(f"found work after 20 quiet rounds; steps: {self.steps}")
 
     def write(self, _: Replica) -> None:
         """Write, delete and expire a few documents."""

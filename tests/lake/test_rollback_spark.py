@@ -57,9 +57,6 @@ class SparkReplica:
     def _cluster(self) -> ClusterView:
         return look_at_cluster(self._access)
 
-    def newest_round(self) -> int:
-        return latest_round(self.lake)
-
     def run_round(self) -> None:
         self._driver.once(self._cluster(), Event())
 

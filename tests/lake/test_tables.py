@@ -16,6 +16,7 @@ from dcp.lake.sql import string
 from dcp.lake.status import lake_status
 from dcp.lake.tables import (
     DOCS,
+    FORMAT_VERSION,
     LakeIdentity,
     LakeLocation,
     create_lake,
@@ -59,9 +60,10 @@ def test_what_is_no_lake_is_named_and_left_alone(spark: "SparkSession", tmp_path
         with pytest.raises(LakeError, match=r"without the property dcplake.lake"):
             attempt(spark, location)
     spark.sql(f"ALTER TABLE {changes} SET TBLPROPERTIES ('dcplake.lake' = 'x')")
-    with pytest.raises(LakeError, match=r"found lake format '', expected 1"):
+    with pytest.raises(LakeError, match=rf"found lake format '', expected {FORMAT_VERSION}"):
         open_lake(spark, location)
-    spark.sql(f"ALTER TABLE {changes} SET TBLPROPERTIES ('dcplake.formatVersion' = '1')")
+    now = f"'dcplake.formatVersion' = '{FORMAT_VERSION}'"
+    spark.sql(f"ALTER TABLE {changes} SET TBLPROPERTIES ({now})")
     with pytest.raises(LakeError, match=r"found the columns a int, expected applied struct"):
         open_lake(spark, location)
 
