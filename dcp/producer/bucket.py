@@ -7,7 +7,8 @@ collected, so that writes close together reach a stream as one snapshot.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from random import Random
 from threading import RLock
 from typing import TYPE_CHECKING
@@ -48,6 +49,8 @@ class Bucket:
         self.on_change: Callable[[], None] = lambda: None
         self.dcp_connections: dict[bytes, DcpConnection] = {}
         self._changed: set[int] = set()
+        self._written: set[int] = set()
+        self._open_batches = 0
 
     def _fresh_uuid(self) -> int:
         """Return the uuid of a new branch: random, 64 bits, never 0."""
@@ -78,6 +81,29 @@ class Bucket:
         else:
             self._changed.add(vbucket)
 
+    @contextmanager
+    def batch(self) -> Iterator[None]:
+        """Let everything that is written inside be one disk snapshot of each vbucket."""
+        self._open_batches += 1
+        try:
+            yield
+        finally:
+            self._open_batches -= 1
+            if not self._open_batches:
+                self._settle()
+
+    def _settle(self) -> None:
+        for vbucket in self._written:
+            self.vbuckets[vbucket].data.settle()
+        self._written.clear()
+
+    def wrote(self, vbucket: int) -> None:
+        """Note that ``vbucket`` has new items: its disk and its streams must hear of them."""
+        self._written.add(vbucket)
+        self.changed(vbucket)
+        if not self._open_batches:
+            self._settle()
+
     def collect_changes(self) -> set[int]:
         """Return the vbuckets that changed since the last call."""
         changed, self._changed = self._changed, set()
@@ -98,12 +124,12 @@ class Bucket:
 
     def write_to(self, vbucket: Vbucket, command: Callable[[DocumentStore], Version]) -> Version:
         """Run a KV command on this vbucket's store; its streams hear of what it changed."""
-        before = vbucket.history.high_seqno
+        before = vbucket.data.high_seqno
         try:
             return command(vbucket.documents)
         finally:
-            if vbucket.history.high_seqno != before:
-                self.changed(vbucket.id)
+            if vbucket.data.high_seqno != before:
+                self.wrote(vbucket.id)
 
     def expire_due(self, now: float) -> int:
         """Run the expiry pager over all vbuckets; return how many documents expired."""
@@ -113,7 +139,7 @@ class Bucket:
                 continue
             expired = vbucket.documents.expire_due(now)
             if expired:
-                self.changed(vbucket.id)
+                self.wrote(vbucket.id)
             total += expired
         return total
 
@@ -127,7 +153,8 @@ class Bucket:
         self.counters.flows[connection.name.decode("utf-8", "replace")] = connection.flow
 
     def close_dcp(self, connection: DcpConnection) -> None:
-        """Forget a DCP connection, unless a newer one took its name."""
+        """End a DCP connection's streams and forget it, unless a newer one took its name."""
+        connection.drop_streams()
         if self.dcp_connections.get(connection.name) is connection:
             del self.dcp_connections[connection.name]
             self.counters.flows.pop(connection.name.decode("utf-8", "replace"), None)

@@ -78,7 +78,7 @@ class ProducerCluster(ClusterNodes):
     @contextmanager
     def batch(self) -> Iterator[None]:
         """Hold back all streams: what is written inside reaches them together."""
-        with self.bucket.lock:
+        with self.bucket.lock, self.bucket.batch():
             yield
 
     def preload(self, count: int, value_bytes: int, prefix: bytes = b"doc:", seed: int = 0) -> None:
@@ -95,7 +95,7 @@ class ProducerCluster(ClusterNodes):
                         vbucket,
                         ids,
                         settings,
-                        first_seqno=state.history.base_seqno + 1,
+                        first_seqno=state.data.base_seqno + 1,
                         first_cas=first_cas,
                     )
                 )
@@ -106,7 +106,7 @@ class ProducerCluster(ClusterNodes):
         """Let an empty vbucket's seqnos and CAS values begin beyond these (for tests of u64)."""
         with self.bucket.lock:
             state = self.bucket.vbuckets[vbucket]
-            state.history.start_at(seqno)
+            state.data.start_at(seqno)
             state.documents.clock.raise_floor(cas)
 
     # --- what it holds
@@ -127,14 +127,9 @@ class ProducerCluster(ClusterNodes):
         """
         with self.bucket.lock:
             found = self.bucket.vbuckets[vbucket]
-            if found.record is not None:
-                return found.record.state_at(seqno, vb_uuid)
-            if vb_uuid not in (None, found.failover_log.current_uuid):
-                raise LocalProtocolError(
-                    f"vbucket {vbucket}: branch {vb_uuid:#x} is not the current one, and this "
-                    "cluster records no others"
-                )
-            return {v.key: Document.of(v) for v in found.history.live_at(seqno)}
+            if found.record is None:
+                raise LocalProtocolError(f"vbucket {vbucket}: this cluster records no branches")
+            return found.record.state_at(seqno, vb_uuid)
 
     def branches(self, vbucket: int) -> tuple[int, ...]:
         """Return the uuids of all branches that a vbucket ever had, oldest first.
@@ -150,12 +145,12 @@ class ProducerCluster(ClusterNodes):
     def persisted_seqno(self, vbucket: int) -> int:
         """Return the newest seqno of a vbucket that is on disk."""
         with self.bucket.lock:
-            return self.bucket.vbuckets[vbucket].history.persisted_seqno
+            return self.bucket.vbuckets[vbucket].data.persisted_seqno
 
     def purge_seqno(self, vbucket: int) -> int:
         """Return the highest seqno of a purged tombstone, 0 where none was purged."""
         with self.bucket.lock:
-            return self.bucket.vbuckets[vbucket].history.purge_seqno
+            return self.bucket.vbuckets[vbucket].data.purge_seqno
 
     def replica_seqno(self, vbucket: int) -> int:
         """Return the newest seqno that a vbucket's replica holds: where a failover would cut."""
@@ -165,7 +160,7 @@ class ProducerCluster(ClusterNodes):
     def high_seqno(self, vbucket: int) -> int:
         """Return the newest seqno of a vbucket."""
         with self.bucket.lock:
-            return self.bucket.vbuckets[vbucket].history.high_seqno
+            return self.bucket.vbuckets[vbucket].data.high_seqno
 
     def failover_log(self, vbucket: int) -> FailoverLog:
         """Return the branches of a vbucket, newest first."""

@@ -127,9 +127,7 @@ def _open_stream(
         session.bucket.counters.streams_opened[vbucket.id] += 1
         session.reply(frame, m.FailoverLogAnswer(vbucket.failover_log.entries))
         settings = dcp.stream_settings()
-        dcp.add_stream(
-            ActiveStream(vbucket.history, frame.opaque, verdict, request.flags, settings)
-        )
+        dcp.add_stream(ActiveStream(vbucket.data, frame.opaque, verdict, request.flags, settings))
         return True
     return False
 
@@ -202,7 +200,7 @@ def all_seqnos(session: Session, frame: Frame, body: m.Body, _: float) -> None:
         held = [session.bucket.vbuckets[v] for v in session.bucket.map.vbuckets_of(session.node)]
         session.reply(
             frame,
-            m.AllVbSeqnos(tuple((v.id, v.history.high_seqno) for v in held if v.state in wanted)),
+            m.AllVbSeqnos(tuple((v.id, v.data.high_seqno) for v in held if v.state in wanted)),
         )
 
 
@@ -213,7 +211,7 @@ def observe_seqno(session: Session, frame: Frame, body: m.Body, _: float) -> Non
     if vbucket is None:
         session.refuse_vbucket(frame)
         return
-    high, on_disk = vbucket.history.high_seqno, vbucket.history.persisted_seqno
+    high, on_disk = vbucket.data.high_seqno, vbucket.data.persisted_seqno
     current = vbucket.failover_log.current_uuid
     if asked == current:
         session.reply(frame, m.ObserveSeqnoAnswer(0, vbucket.id, current, on_disk, high))
@@ -232,7 +230,7 @@ def seqno_persistence(session: Session, frame: Frame, body: m.Body, _: float) ->
     vbucket = session.bucket.owned(frame.vbucket, session.node)
     if vbucket is None:
         session.refuse_vbucket(frame)
-    elif cast("m.SeqnoPersistence", body).seqno <= vbucket.history.persisted_seqno:
+    elif cast("m.SeqnoPersistence", body).seqno <= vbucket.data.persisted_seqno:
         session.reply(frame, m.Empty())
     else:
         session.refuse(frame, Status.ETMPFAIL)

@@ -13,7 +13,7 @@ from typing import Final
 from dcp.producer.bucket import Bucket
 from dcp.producer.flow_control import FlowControl
 from dcp.producer.noop import NoopTimer
-from dcp.producer.stream import ActiveStream, StreamSettings, StreamState
+from dcp.producer.stream import ActiveStream, StreamPhase, StreamSettings
 from dcp.producer.versions import Flavour
 from dcp.wire.vocabulary import EndReason, HelloFeature, OpenFlag
 
@@ -79,12 +79,12 @@ class DcpConnection:
 
     def stream_settings(self) -> StreamSettings:
         """Return what a stream opened now must know."""
-        return StreamSettings(self.flavour, self._bucket.settings.checkpoint_items, self.marker_v2)
+        return StreamSettings(self.flavour, self.marker_v2)
 
     def is_streaming(self, vbucket: int) -> bool:
         """Whether ``vbucket`` has a stream that sends items; an ending one may be replaced."""
         stream = self.streams.get(vbucket)
-        return stream is not None and stream.state is StreamState.READING
+        return stream is not None and stream.is_sending
 
     def add_stream(self, stream: ActiveStream) -> None:
         """Take an accepted stream; it sends from now on."""
@@ -94,7 +94,7 @@ class DcpConnection:
     def end_stream(self, vbucket: int, reason: EndReason, *, announce: bool) -> bool:
         """End the stream of ``vbucket``; return whether there was one."""
         stream = self.streams.get(vbucket)
-        if stream is None or stream.state is not StreamState.READING:
+        if stream is None or not stream.is_sending:
             return False
         stream.end(reason, announce=announce)
         if announce:
@@ -103,11 +103,11 @@ class DcpConnection:
             del self.streams[vbucket]
         return True
 
-    def tombstones_purged(self, vbucket: int, purge_seqno: int) -> None:
-        """End the stream of ``vbucket`` (rollback) if it would miss deletions that are gone now."""
-        stream = self.streams.get(vbucket)
-        if stream is not None and stream.would_miss_purged(purge_seqno):
-            self.end_stream(vbucket, EndReason.ROLLBACK, announce=True)
+    def drop_streams(self) -> None:
+        """Let go of all streams, as the connection is gone."""
+        for stream in self.streams.values():
+            stream.end(EndReason.DISCONNECTED, announce=False)
+        self.streams.clear()
 
     def vbuckets_changed(self, vbuckets: set[int]) -> bool:
         """Let the streams of these vbuckets look for something to send; whether there are any."""
@@ -124,7 +124,7 @@ class DcpConnection:
         while self._ready and left > 0 and self.flow.room_bytes > 0:
             stream = self._ready[0]
             batch = stream.next_batch(self.flow.room_bytes, left, faults.most_items)
-            if batch is None or stream.state is StreamState.DEAD:
+            if batch is None or stream.phase is StreamPhase.DEAD:
                 self._drop(stream)
             else:
                 self._ready.rotate(-1)
@@ -163,5 +163,5 @@ class DcpConnection:
     def _drop(self, stream: ActiveStream) -> None:
         self._ready.popleft()
         self._is_ready.discard(stream)
-        if stream.state is StreamState.DEAD and self.streams.get(stream.vbucket) is stream:
+        if stream.phase is StreamPhase.DEAD and self.streams.get(stream.vbucket) is stream:
             del self.streams[stream.vbucket]

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from dcp.errors import DcplakeError, FrameError
-from dcp.producer.history import VbucketHistory
 from dcp.producer.hybrid_clock import HybridClock
 from dcp.producer.values import is_json, system_xattrs_only, without_xattrs
+from dcp.producer.vbucket_data import VbucketData
 from dcp.producer.versions import Content, Version
 from dcp.types import U32_MAX
 from dcp.wire.snappy import inflate
@@ -69,8 +69,8 @@ class Document:
 class DocumentStore:
     """KV commands over one vbucket's history; ``now`` is seconds since 1970 everywhere."""
 
-    def __init__(self, history: VbucketHistory, clock: HybridClock | None = None) -> None:
-        self.history = history
+    def __init__(self, data: VbucketData, clock: HybridClock | None = None) -> None:
+        self.data = data
         self.clock = clock or HybridClock()
         self._due: list[tuple[int, bytes]] = []
 
@@ -149,7 +149,7 @@ class DocumentStore:
         expired = 0
         while self._due and self._due[0][0] <= now:
             _, key = heapq.heappop(self._due)
-            newest = self.history.newest(key)
+            newest = self.data.newest(key)
             if newest is not None and _is_due(newest, now):
                 self._bury(newest, Opcode.DCP_EXPIRATION, now)
                 expired += 1
@@ -159,13 +159,13 @@ class DocumentStore:
         """Follow a history that was cut: expire what expires there. CAS values go on growing."""
         self._due = [
             (version.expiry, version.key)
-            for version in self.history.newest_versions()
+            for version in self.data.newest_versions()
             if version.expiry and not version.is_deleted
         ]
         heapq.heapify(self._due)
 
     def _live(self, key: bytes, now: float) -> Version | None:
-        version = self.history.newest(key)
+        version = self.data.newest(key)
         if version is None or version.is_deleted:
             return None
         if _is_due(version, now):
@@ -191,16 +191,16 @@ class DocumentStore:
         return self._append(live.key, now, content)
 
     def _append(self, key: bytes, now: float, content: Content) -> Version:
-        older = self.history.newest(key)
+        older = self.data.newest(key)
         version = Version(
-            self.history.vbucket,
+            self.data.vbucket,
             key,
             content,
-            seqno=self.history.high_seqno + 1,
+            seqno=self.data.high_seqno + 1,
             rev=1 if older is None else older.rev + 1,
             cas=self.clock.next(now),
         )
-        self.history.append(version)
+        self.data.append(version)
         if content.expiry:
             heapq.heappush(self._due, (content.expiry, key))
         return version

@@ -64,14 +64,9 @@ def set_state(bucket: Bucket, vbucket: int, state: VbucketState) -> None:
 
 
 def purge_tombstones(bucket: Bucket, vbucket: int, up_to_seqno: int | None) -> int:
-    """Purge tombstones up to a seqno; return how many. Streams that stand below it end."""
-    history = bucket.vbuckets[vbucket].history
-    purged = history.purge(history.high_seqno if up_to_seqno is None else up_to_seqno)
-    if purged:
-        for connection in list(bucket.dcp_connections.values()):
-            connection.tombstones_purged(vbucket, history.purge_seqno)
-        bucket.changed(vbucket)
-    return purged
+    """Compact a vbucket's disk without the tombstones up to a seqno; return how many there were."""
+    data = bucket.vbuckets[vbucket].data
+    return data.purge(data.high_seqno if up_to_seqno is None else up_to_seqno)
 
 
 def set_up(bucket: Bucket, vbucket: int, facts: VbucketFacts) -> None:

@@ -1,19 +1,22 @@
-"""One vbucket: documents, history, branches, state, and how far replica and disk have come.
+"""One vbucket: documents, data, branches, state, and how far its replica has come.
 
-A replica is a distance, not a copy: it holds the active's history but for the newest seqnos. A
-failover makes that prefix the history (``promote``), a crash what was on disk (``crash``).
+A replica is a distance, not a copy: it holds the active's data but for the newest batches of
+writes. A failover makes that prefix the vbucket's data (``promote``), a crash what was on disk
+(``crash``).
 """
 
 from collections.abc import Callable
 
 from dcp.producer.branch_record import BranchRecord
+from dcp.producer.checkpoint_manager import CheckpointLimits
+from dcp.producer.disk_file import MemoryFile
 from dcp.producer.documents import DocumentStore
 from dcp.producer.failover import VbucketFacts
 from dcp.producer.failover_log import fork
-from dcp.producer.history import VbucketHistory
 from dcp.producer.hybrid_clock import HybridClock
 from dcp.producer.preload import PreloadedSegment
 from dcp.producer.settings import ClusterSettings
+from dcp.producer.vbucket_data import DataSettings, VbucketData
 from dcp.types import FailoverEntry, FailoverLog
 from dcp.wire.vocabulary import VbucketState
 
@@ -29,24 +32,24 @@ class Vbucket:
         self._settings = settings
         self._paused_at: int | None = None
         self._begin(
-            VbucketHistory(vbucket, unpersisted_seqnos=settings.unpersisted_seqnos),
+            VbucketData(vbucket, MemoryFile(), _data_settings(settings)),
             FailoverLog((FailoverEntry(fresh_uuid(), 0),)),
             HybridClock(),
         )
 
-    def _begin(self, history: VbucketHistory, log: FailoverLog, clock: HybridClock) -> None:
-        self.history = history
-        self.documents = DocumentStore(history, clock)
+    def _begin(self, data: VbucketData, log: FailoverLog, clock: HybridClock) -> None:
+        self.data = data
+        self.documents = DocumentStore(data, clock)
         self.failover_log = log
         self.state = VbucketState.ACTIVE
         self._collection_high_seqno: int | None = None
         self.record = BranchRecord(self.id, log) if self._settings.record_branches else None
         if self.record is not None:
-            history.on_append = self.record.append
+            data.on_append = self.record.append
 
     def preload(self, segment: PreloadedSegment) -> None:
         """Take a whole segment as the beginning of an empty vbucket."""
-        self.history.preload(segment)
+        self.data.preload(segment)
         if self.record is not None:
             self.record.preload(segment)
 
@@ -55,15 +58,15 @@ class Vbucket:
         """The newest seqno of the default collection, which is the only one."""
         if self._collection_high_seqno is not None:
             return self._collection_high_seqno
-        return self.history.high_seqno
+        return self.data.high_seqno
 
     def facts(self, *, filtered: bool) -> VbucketFacts:
         """Return what decides a stream request; ``filtered`` for a stream of named collections."""
         return VbucketFacts(
             self.failover_log,
-            self.history.high_seqno,
-            self.history.purge_seqno,
-            self.history.persisted_seqno,
+            self.data.high_seqno,
+            self.data.purge_seqno,
+            self.data.persisted_seqno,
             self.collection_high_seqno if filtered else None,
             self.state,
         )
@@ -75,14 +78,13 @@ class Vbucket:
         """The newest seqno that the replica holds."""
         if self._paused_at is not None:
             return self._paused_at
-        lag = self._settings.replica_lag_seqnos
-        return max(self.history.base_seqno, self.history.high_seqno - lag)
+        return self.data.batch_end_at(self.data.high_seqno - self._settings.replica_lag_seqnos)
 
     @property
     def replica_snapshot_end(self) -> int:
         """The end of the last snapshot that the replica holds whole."""
         held = self.replica_seqno
-        return max(self.history.base_seqno, held - held % self._settings.replica_snapshot_seqnos)
+        return max(self.data.base_seqno, held - held % self._settings.replica_snapshot_seqnos)
 
     @property
     def replication_is_paused(self) -> bool:
@@ -106,19 +108,19 @@ class Vbucket:
     def crash(self, lost_seqnos: int | None) -> None:
         """Go on with what is on disk, or with ``lost_seqnos`` less than there was; a new branch.
 
+        More is lost where that lies within a batch of writes: there is no state to go back to.
         A branch is added also when nothing was lost: an unclean restart cannot know (kv_engine
         ``engines/ep/src/warmup.cc``).
         """
-        high, base = self.history.high_seqno, self.history.base_seqno
-        left = self.history.persisted_seqno if lost_seqnos is None else high - lost_seqnos
-        left = min(high, max(base, left))
+        left = self.data.persisted_seqno
+        if lost_seqnos is not None:
+            left = self.data.batch_end_at(self.data.high_seqno - lost_seqnos)
         self._fork(left, left)
-        self.history.restart()
 
     def set_state(self, state: VbucketState) -> None:
         """Change the state; what becomes active without a takeover begins a branch."""
         if state is VbucketState.ACTIVE and self.state is not VbucketState.ACTIVE:
-            high = self.history.high_seqno
+            high = self.data.high_seqno
             self._fork(high, high)
         self.state = state
 
@@ -129,24 +131,33 @@ class Vbucket:
         nothing that was lost.
         """
         vb_uuid = self._fresh_uuid()
-        self.history.cut(cut_seqno)
+        left = self.data.cut(cut_seqno)
         self.documents.rewind()
-        self.failover_log = fork(self.failover_log, entry_seqno, vb_uuid)
+        self.failover_log = fork(self.failover_log, min(entry_seqno, left), vb_uuid)
         if self._paused_at is not None:
-            self._paused_at = min(self._paused_at, cut_seqno)
+            self._paused_at = min(self._paused_at, left)
         if self.record is not None:
-            self.record.fork(vb_uuid, cut_seqno)
+            self.record.fork(vb_uuid, left)
 
     # --- any state, for tests
 
     def set_up(self, facts: VbucketFacts) -> None:
         """Become an empty vbucket of which ``facts`` are true; CAS values go on growing."""
         high = facts.high_seqno
-        persisted = high if facts.persisted_seqno is None else facts.persisted_seqno
-        history = VbucketHistory(
-            self.id, high, unpersisted_seqnos=high - persisted, purge_seqno=facts.purge_seqno
+        data = VbucketData(
+            self.id,
+            MemoryFile(),
+            _data_settings(self._settings),
+            base_seqno=high,
+            persisted_seqno=facts.persisted_seqno,
+            purge_seqno=facts.purge_seqno,
         )
         self._paused_at = None
-        self._begin(history, facts.failover_log, self.documents.clock)
+        self._begin(data, facts.failover_log, self.documents.clock)
         self._collection_high_seqno = facts.collections_high_seqno
         self.state = facts.state
+
+
+def _data_settings(settings: ClusterSettings) -> DataSettings:
+    limits = CheckpointLimits(max_items=max(1, settings.checkpoint_items))
+    return DataSettings(limits, settings.unpersisted_seqnos)

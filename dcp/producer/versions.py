@@ -10,13 +10,11 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from dcp.producer.values import system_xattrs_only, without_xattrs, xattrs_only
-from dcp.types import U64_MAX
 from dcp.wire.snappy import inflate
 from dcp.wire.vocabulary import Datatype, Magic, Opcode
 
-NEVER: Final = U64_MAX
-"""``replaced_at`` of a version that is still the newest of its key."""
 OPAQUE_OFFSET: Final = 12
+_OVERHEAD_BYTES: Final = 400
 
 _HEADER: Final = Struct(">BBHBBHIIQ")
 _MUTATION: Final = Struct(">QQIIIHB")
@@ -66,7 +64,7 @@ class Content(NamedTuple):
 
 
 class Version:
-    """What one key held from ``seqno`` on, until ``replaced_at``."""
+    """What one key holds from ``seqno`` on."""
 
     __slots__ = (
         "_wire",
@@ -77,7 +75,6 @@ class Version:
         "flags",
         "key",
         "opcode",
-        "replaced_at",
         "rev",
         "seqno",
         "value",
@@ -93,13 +90,22 @@ class Version:
         self.rev = rev
         self.cas = cas
         self.value, self.datatype, self.flags, self.expiry, self.opcode, self.delete_time = content
-        self.replaced_at = NEVER
         self._wire: dict[int, tuple[bytes, bytes]] = {}
 
     @property
     def is_deleted(self) -> bool:
         """Whether the key holds no document from here on."""
         return self.opcode != _MUTATION_OPCODE
+
+    @property
+    def dedup_key(self) -> bytes:
+        """What a later version must have to take this one's place in a checkpoint."""
+        return self.key
+
+    @property
+    def size_bytes(self) -> int:
+        """An estimate of the memory that this version takes."""
+        return len(self.key) + len(self.value) + _OVERHEAD_BYTES
 
     def wire(self, flavour: int) -> tuple[bytes, bytes]:
         """Return the frame for this flavour as (all before the value, value); opaque 0."""

@@ -1,0 +1,81 @@
+"""Items as the disk keeps them: the frames that a connection gets which wants everything.
+
+A connection of another flavour gets them reshaped: decoded to versions and encoded anew. Most
+frames need none of that (documents in JSON, without xattrs): whole runs of them go out as they are,
+and what says so are a few bytes of each header, looked at all at once.
+"""
+
+from itertools import pairwise
+from struct import Struct
+from typing import Final
+
+import numpy as np
+
+from dcp.producer.disk_scan import Frames
+from dcp.producer.disk_store import StoredItem
+from dcp.producer.versions import Content, Flavour, Version
+from dcp.wire.leb128 import decode_leb128
+from dcp.wire.vocabulary import HEADER_BYTES, Datatype, Opcode
+
+STORED_FLAVOUR: Final = int(
+    Flavour.COLLECTIONS
+    | Flavour.XATTRS
+    | Flavour.SNAPPY
+    | Flavour.DELETE_TIMES
+    | Flavour.EXPIRY_OPCODE
+    | Flavour.DELETED_USER_XATTRS
+)
+"""What the frames on disk have: nothing is left out, nothing inflated."""
+
+
+_HEADER: Final = Struct(">BBHBBHIIQ")
+_MUTATION: Final = Struct(">QQII")
+_DELETION: Final = Struct(">QQI")
+_OPCODE_AT: Final = 1
+_DATATYPE_AT: Final = 5
+
+
+def stored_item(version: Version, replaces_seqno: int) -> StoredItem:
+    """Return a version as the disk keeps it; ``replaces_seqno`` is that of its key's last one."""
+    head, value = version.wire(STORED_FLAVOUR)
+    return StoredItem(
+        version.seqno, head, value, replaces_seqno, version.is_deleted, version.delete_time
+    )
+
+
+def version_of(frame: bytes | memoryview) -> Version:
+    """Return the version that a stored frame holds."""
+    _, opcode, key_bytes, extras_bytes, datatype, vbucket, body_bytes, _, cas = _HEADER.unpack_from(
+        frame
+    )
+    key_at = HEADER_BYTES + extras_bytes
+    value_at = key_at + key_bytes
+    wire_key = bytes(frame[key_at:value_at])
+    _, prefix_bytes = decode_leb128(wire_key)
+    value = bytes(frame[value_at : HEADER_BYTES + body_bytes])
+    if opcode == Opcode.DCP_MUTATION:
+        seqno, rev, flags, expiry = _MUTATION.unpack_from(frame, HEADER_BYTES)
+        content = Content(value, datatype, flags, expiry)
+    else:
+        seqno, rev, delete_time = _DELETION.unpack_from(frame, HEADER_BYTES)
+        content = Content(value, datatype, opcode=opcode, delete_time=delete_time)
+    return Version(vbucket, wire_key[prefix_bytes:], content, seqno=seqno, rev=rev, cas=cas)
+
+
+def serves(frames: Frames, flavour: int) -> bool:
+    """Whether these frames, as they are, are what a connection of this flavour gets."""
+    if not flavour & Flavour.COLLECTIONS or flavour & Flavour.NO_VALUE:
+        return False
+    if flavour & STORED_FLAVOUR == STORED_FLAVOUR:
+        return True
+    cells = np.frombuffer(frames.data, np.uint8)
+    starts = frames.ends[:-1]
+    reshaped = cells[starts + _DATATYPE_AT] & np.uint8(Datatype.SNAPPY | Datatype.XATTR)
+    other = cells[starts + _OPCODE_AT] != np.uint8(Opcode.DCP_MUTATION)
+    return not (reshaped.any() or other.any())
+
+
+def versions_of(frames: Frames) -> list[Version]:
+    """Return all versions that these frames hold, in order."""
+    whole = memoryview(frames.data)
+    return [version_of(whole[start:end]) for start, end in pairwise(frames.ends.tolist())]
