@@ -14,6 +14,7 @@ from threading import RLock
 from typing import TYPE_CHECKING
 
 from dcp.producer.auth import UserStore
+from dcp.producer.checkpoint_account import CheckpointAccount
 from dcp.producer.cluster_map import ClusterMap
 from dcp.producer.counters import Counters
 from dcp.producer.documents import DocumentError, DocumentStore
@@ -50,6 +51,7 @@ class Bucket:
         self.dcp_connections: dict[bytes, DcpConnection] = {}
         self._changed: set[int] = set()
         self._written: set[int] = set()
+        self._memory = CheckpointAccount(settings.checkpoint_quota_bytes)
         self._open_batches = 0
 
     def _fresh_uuid(self) -> int:
@@ -94,8 +96,19 @@ class Bucket:
 
     def _settle(self) -> None:
         for vbucket in self._written:
-            self.vbuckets[vbucket].data.settle()
+            data = self.vbuckets[vbucket].data
+            data.settle()
+            self._memory.note(data.checkpoints)
         self._written.clear()
+        if self._memory.is_short:
+            self._recover_memory()
+
+    def _recover_memory(self) -> None:
+        """Free checkpoint memory; streams whose cursors that takes go back to the disk."""
+        dropped = self._memory.recover(vbucket.data.checkpoints for vbucket in self.vbuckets)
+        for vbucket, cursors in dropped.items():
+            for connection in self.dcp_connections.values():
+                connection.cursors_dropped(vbucket, cursors)
 
     def wrote(self, vbucket: int) -> None:
         """Note that ``vbucket`` has new items: its disk and its streams must hear of them."""

@@ -103,6 +103,14 @@ class DcpConnection:
             del self.streams[vbucket]
         return True
 
+    def cursors_dropped(self, vbucket: int, cursors: tuple[str, ...]) -> None:
+        """Tell the stream of ``vbucket``, if its cursor was dropped to free memory."""
+        stream = self.streams.get(vbucket)
+        if stream is not None and stream.cursor in cursors:
+            stream.cursor_dropped()
+            self._bucket.counters.cursors_dropped += 1
+            self._wake(stream)
+
     def drop_streams(self) -> None:
         """Let go of all streams, as the connection is gone."""
         for stream in self.streams.values():
@@ -134,7 +142,9 @@ class DcpConnection:
             self._charge(len(data))
             left -= len(data)
             if len(batch.seqnos):
-                self._bucket.counters.count_items(stream.vbucket, batch.seqnos)
+                self._bucket.counters.count_items(
+                    stream.vbucket, batch.seqnos, from_disk=batch.is_from_disk
+                )
                 data, broken = faults.corrupted(data)
                 if faults.cut_now(len(batch.seqnos), inside_snapshot=stream.is_inside_snapshot):
                     broken = True

@@ -6,7 +6,7 @@ No I/O happens here, so that a store that was opened anew is what it was before.
 import numpy as np
 
 from dcp.producer.disk_batch import Batch
-from dcp.producer.disk_index import NEVER, ItemIndex, columns_of
+from dcp.producer.disk_index import NEVER, ItemIndex, columns_of, find
 from dcp.producer.disk_ranges import LostRanges
 
 
@@ -51,19 +51,6 @@ class Contents:
         self.state = batch.state
         self.frame_bytes += batch.data_bytes
 
-    def can_cut(self, seqno: int) -> bool:
-        """Whether what the vbucket held at ``seqno`` is all here."""
-        return seqno >= self.purge_seqno and not self.lost.covers(seqno)
-
-    def _cut(self, seqno: int) -> None:
-        if not seqno:
-            self.index, self.snapshot_ends = ItemIndex(), []
-            self.purge_seqno, self.lost = 0, LostRanges()
-            return
-        self.index = self.index.cut(seqno)
-        self.snapshot_ends = [end for end in self.snapshot_ends if end < seqno] + [seqno]
-        self.lost = self.lost.cut(seqno)
-
     def check(self, batch: Batch) -> None:
         """Reject a batch of items that does not follow on what is here.
 
@@ -96,22 +83,32 @@ class Contents:
             self._check_replaced(batch)
 
     def _check_replaced(self, batch: Batch) -> None:
-        replaced = batch.replaced
-        # A purged tombstone is not here any more, and its key's next version cannot know.
-        wrong = replaced > np.uint64(self.purge_seqno)
-        if self.index.live_count:
-            rows, found = self.index.find(replaced)
-            wrong &= ~found
-            wrong |= found & (self.index.columns.replaced_at[rows] != NEVER)
-        wrong &= ~np.isin(replaced, batch.seqnos)
-        wrong |= replaced >= batch.replacing
-        _, firsts = np.unique(replaced, return_index=True)
-        twice = np.ones(len(replaced), np.bool_)
-        twice[firsts] = False
-        bad = np.flatnonzero(wrong | twice)
+        replaced, items = batch.replaced, self.index.columns
+        _, is_known = find(batch.seqnos, replaced)
+        if len(items):
+            rows, found = find(items.seqnos, replaced)
+            is_known |= found & (items.replaced_at[rows] == NEVER)
+            # A purged tombstone is not here any more, and its key's next version cannot know.
+            is_known |= ~found & (replaced <= np.uint64(self.purge_seqno))
+        order = np.argsort(replaced)
+        is_known[order[1:]] &= replaced[order[1:]] != replaced[order[:-1]]
+        bad = np.flatnonzero(~is_known | (replaced >= batch.replacing))
         if len(bad):
             where = int(bad[0])
             raise ValueError(
                 f"seqno {batch.replacing[where]} replaces seqno {replaced[where]}, "
                 "expected the newest version of a key in this store"
             )
+
+    def can_cut(self, seqno: int) -> bool:
+        """Whether what the vbucket held at ``seqno`` is all here."""
+        return seqno >= self.purge_seqno and not self.lost.covers(seqno)
+
+    def _cut(self, seqno: int) -> None:
+        if not seqno:
+            self.index, self.snapshot_ends = ItemIndex(), []
+            self.purge_seqno, self.lost = 0, LostRanges()
+            return
+        self.index = self.index.cut(seqno)
+        self.snapshot_ends = [end for end in self.snapshot_ends if end < seqno] + [seqno]
+        self.lost = self.lost.cut(seqno)

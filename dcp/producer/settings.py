@@ -20,8 +20,10 @@ MAX_VBUCKETS: Final = 1024
 class ClusterSettings:
     """A cluster of ``nodes`` that share the vbuckets of one bucket.
 
-    ``ports`` gives one port per node, 0 for any free one. ``checkpoint_items``: a stream that
-    starts more seqnos behind than this reads a disk snapshot first, else a memory snapshot.
+    ``ports`` gives one port per node, 0 for any free one. ``checkpoint_items``: how many items a
+    checkpoint may hold (at least one); a stream that starts before the open checkpoint and before
+    what others still read reads a disk snapshot first. ``checkpoint_quota_bytes``: what all
+    checkpoints together may take; beyond it slow streams go back to the disk.
     ``seed`` fixes vbucket uuids and the bucket's uuid; None makes them random.
     ``expiry_pager_seconds`` 0 turns the background pager off (``expire_due`` remains).
     ``record_seqnos`` keeps every sent seqno in the counters, 8 bytes each (for tests).
@@ -42,6 +44,7 @@ class ClusterSettings:
     )
     seed: int | None = None
     checkpoint_items: int = 10_000
+    checkpoint_quota_bytes: int = 256 * 1024 * 1024
     host: str = "127.0.0.1"
     ports: tuple[int, ...] = ()
     expiry_pager_seconds: float = 0.0
@@ -62,6 +65,11 @@ class ClusterSettings:
             )
         if self.nodes < 1:
             raise ConfigError(f"producer nodes: found {self.nodes}, expected at least 1")
+        if self.checkpoint_quota_bytes < 1:
+            raise ConfigError(
+                f"producer checkpoint quota: found {self.checkpoint_quota_bytes} bytes, "
+                "expected 1 or more"
+            )
         for name, seqnos, least in (
             ("replica lag", self.replica_lag_seqnos, 0),
             ("replica snapshots", self.replica_snapshot_seqnos, 1),

@@ -78,6 +78,7 @@ class Batch:
 
     data: bytes | bytearray
     seqnos: npt.NDArray[np.uint64]
+    is_from_disk: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +207,7 @@ class ActiveStream:
         self.sent_seqno = int(seqnos[-1])
         if self.sent_seqno >= snapshot.end:
             self._finish(snapshot)
-        return Batch(data, seqnos)
+        return Batch(data, seqnos, bool(snapshot.flags & SnapshotFlag.DISK))
 
     def _advance_to(self, end: int) -> Batch:
         """Return the SEQNO_ADVANCED that ends a snapshot whose last item is not there."""

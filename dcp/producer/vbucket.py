@@ -6,9 +6,10 @@ writes. A failover makes that prefix the vbucket's data (``promote``), a crash w
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from dcp.producer.branch_record import BranchRecord
-from dcp.producer.checkpoint_manager import CheckpointLimits
+from dcp.producer.checkpoint_memory import limits_for
 from dcp.producer.disk_file import MemoryFile
 from dcp.producer.documents import DocumentStore
 from dcp.producer.failover import VbucketFacts
@@ -159,5 +160,6 @@ class Vbucket:
 
 
 def _data_settings(settings: ClusterSettings) -> DataSettings:
-    limits = CheckpointLimits(max_items=max(1, settings.checkpoint_items))
+    share = limits_for(settings.checkpoint_quota_bytes, settings.vbuckets)
+    limits = replace(share, max_items=max(1, settings.checkpoint_items))
     return DataSettings(limits, settings.unpersisted_seqnos)
