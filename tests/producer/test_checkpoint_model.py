@@ -1,0 +1,342 @@
+"""The checkpoint manager against a naive model: a list of all that was ever written.
+
+The model keeps every version, remembers where checkpoints began, and computes from scratch whatever
+is asked: what is still in memory, what a cursor must get, what may be freed. Beside it stands a
+client for each cursor that only replays what it gets: it must hold what a bucket held.
+"""
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import event, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
+
+from dcp.errors import LocalProtocolError
+from dcp.producer.checkpoint import ITEM_OVERHEAD_BYTES
+from dcp.producer.checkpoint_manager import (
+    CheckpointKind,
+    CheckpointLimits,
+    CheckpointManager,
+    Registration,
+)
+from tests.producer.queued import Item, Manager
+
+MEMORY, DISK = CheckpointKind.MEMORY, CheckpointKind.DISK
+NAMES = ("a", "b", "c", "d")
+Key = Hashable | None
+
+
+@dataclass
+class ModelCheckpoint:
+    """``end``: of the received marker, later where it was closed; None while an active writes."""
+
+    begins_after: int
+    start: int
+    kind: CheckpointKind = MEMORY
+    end: int | None = None
+    is_received: bool = False
+    items: list[Item] = field(default_factory=list)
+    """All that were ever written to it."""
+
+    @property
+    def high(self) -> int:
+        return max((item.seqno for item in self.items), default=self.begins_after)
+
+    def newest(self) -> list[Item]:
+        """What de-duplication leaves."""
+        if self.kind is DISK:
+            return self.items
+        newest = {item.seqno if (k := item.dedup_key) is None else k: item for item in self.items}
+        return sorted(newest.values(), key=lambda item: item.seqno)
+
+
+@dataclass
+class ModelCursor:
+    """A reader and all that it knows: where it began, what it had, what it holds now."""
+
+    began_at: int
+    had: int
+    droppable: bool
+    inside: ModelCheckpoint | None
+    holds: dict[Hashable, int] = field(default_factory=dict)
+
+
+class Checkpoints(RuleBasedStateMachine):
+    """Writes of an active, snapshots of a replica, readers and recovery, in any order."""
+
+    @initialize(
+        base=st.sampled_from([0, 9, 2**63]),
+        max_items=st.sampled_from([1, 3, 7, 60]),
+        max_bytes=st.sampled_from([1, 5 * (50 + ITEM_OVERHEAD_BYTES), 2**40]),
+    )
+    def begin(self, base: int, max_items: int, max_bytes: int) -> None:
+        self.limits = CheckpointLimits(max_items, max_bytes)
+        self.manager: Manager = CheckpointManager(5, self.limits, base)
+        self.cursors: dict[str, ModelCursor] = {}
+        self._forget_all(base)
+
+    def _forget_all(self, seqno: int) -> None:
+        self.base = self.high = self.consistent = self.gone = seqno
+        self.ever: list[Item] = []
+        self.checkpoints = [ModelCheckpoint(seqno, seqno)]
+
+    # What the model knows.
+
+    @property
+    def open(self) -> ModelCheckpoint:
+        return self.checkpoints[-1]
+
+    def in_memory(self, checkpoint: ModelCheckpoint) -> list[Item]:
+        return [item for item in checkpoint.newest() if item.seqno > self.gone]
+
+    def memory_of(self, checkpoint: ModelCheckpoint) -> int:
+        items = self.in_memory(checkpoint)
+        return sum(item.size_bytes + ITEM_OVERHEAD_BYTES for item in items)
+
+    def end_of(self, checkpoint: ModelCheckpoint) -> int:
+        if checkpoint is self.open and self.consistent == self.high:
+            return self.high
+        assert checkpoint.end is not None
+        return checkpoint.end
+
+    @property
+    def is_full(self) -> bool:
+        count, size = len(self.in_memory(self.open)), self.memory_of(self.open)
+        return count > 0 and (count >= self.limits.max_items or size >= self.limits.max_bytes)
+
+    @property
+    def lowest(self) -> int:
+        return min((cursor.had for cursor in self.cursors.values()), default=self.high)
+
+    def holding(self, seqno: int) -> ModelCheckpoint:
+        """Where a reader stands that had everything up to ``seqno``."""
+        return next((each for each in self.checkpoints if each.high > seqno), self.open)
+
+    def start_new(self, checkpoint: ModelCheckpoint) -> None:
+        if self.in_memory(self.open):
+            self.open.end = self.end_of(self.open)
+        else:
+            self.checkpoints.pop()
+        self.checkpoints.append(checkpoint)
+
+    def add(self, item: Item) -> None:
+        self.open.items.append(item)
+        self.ever.append(item)
+        self.high = item.seqno
+
+    # Writing.
+
+    @rule(
+        keys=st.one_of(
+            st.lists(st.sampled_from([*"ABCDE", None]), min_size=1, max_size=12),
+            st.integers(2, 5).map(lambda n: [number % n for number in range(90)]),
+        ),
+        size=st.sampled_from([0, 50, 51]),
+    )
+    def write(self, keys: list[Key], size: int) -> None:
+        for key in keys:
+            item = Item(self.high + 1, key, size)
+            if self.open.is_received or self.is_full:
+                self.close_open()
+            self.add(item)
+            self.consistent = self.high
+            self.manager.queue(item)
+
+    @rule()
+    def close(self) -> None:
+        self.close_open()
+        self.manager.close_open()
+
+    def close_open(self) -> None:
+        self.consistent = self.high
+        self.start_new(ModelCheckpoint(self.high, self.high + 1))
+
+    @rule()
+    def close_full(self) -> None:
+        closes = self.is_full and not self.open.is_received
+        if closes:
+            self.close_open()
+        assert self.manager.close_full() == closes
+
+    @rule(
+        back=st.integers(-3, 12),
+        length=st.integers(1, 15),
+        kind=st.sampled_from(CheckpointKind),
+        flag=st.booleans(),
+    )
+    def marker(self, back: int, length: int, kind: CheckpointKind, flag: bool) -> None:
+        start = max(0, self.high + 1 - back)
+        end = max(start, self.high) + length
+        self.manager.begin_snapshot(start, end, kind, begins_checkpoint=flag)
+        last = self.open
+        both_memory = kind is MEMORY and last.kind is MEMORY and last.is_received
+        if both_memory and not flag and last.end is not None and start <= last.end + 1:
+            event("a marker extends the open checkpoint")
+            last.end = max(last.end, end)
+        else:
+            self.start_new(ModelCheckpoint(self.high, start, kind, end, is_received=True))
+
+    @precondition(lambda self: self.open.is_received and self.open.end > self.high)
+    @rule(
+        skips=st.lists(st.integers(0, 3), min_size=1, max_size=8),
+        keys=st.lists(st.sampled_from("ABCDE"), min_size=8, max_size=8),
+    )
+    def receive(self, skips: list[int], keys: list[str]) -> None:
+        for skip, key in zip(skips, keys, strict=False):
+            seqno = max(self.open.start, self.high + 1) + skip
+            # A disk holds each key once.
+            item = Item(seqno, seqno if self.open.kind is DISK else key)
+            assert self.open.end is not None
+            if seqno > self.open.end:
+                with pytest.raises(LocalProtocolError):
+                    self.manager.receive(item)
+                return
+            self.manager.receive(item)
+            self.add(item)
+            if seqno == self.open.end:
+                self.consistent = seqno
+
+    # Reading.
+
+    @rule(name=st.sampled_from(NAMES), back=st.integers(0, 30), droppable=st.booleans())
+    def register(self, name: str, back: int, droppable: bool) -> None:
+        after = max(0, self.high - back)
+        had = max(after, self.gone)
+        checkpoint = self.holding(had)
+        left = max(self.gone, checkpoint.begins_after)
+        self.cursors[name] = ModelCursor(had, had, droppable, checkpoint if after > left else None)
+        found = self.manager.register(name, after, droppable=droppable)
+        assert found == Registration(had + 1, needs_backfill=after < self.gone)
+
+    @rule(name=st.sampled_from(NAMES))
+    def remove(self, name: str) -> None:
+        self.cursors.pop(name, None)
+        self.manager.remove(name)
+
+    @rule(name=st.sampled_from(NAMES), times=st.integers(1, 4))
+    def take(self, name: str, times: int) -> None:
+        for _ in range(times):
+            if name in self.cursors:
+                self._take_one(name, self.cursors[name])
+
+    def _take_one(self, name: str, cursor: ModelCursor) -> None:
+        checkpoint = self.holding(cursor.had)
+        wanted = [item for item in self.in_memory(checkpoint) if item.seqno > cursor.had]
+        taken = self.manager.next_items(name)
+        if taken is None:
+            assert not wanted
+            assert not any(item.seqno > cursor.had for item in self.ever)
+            return
+        begins = cursor.inside is not checkpoint
+        is_pinned = begins and checkpoint.start > cursor.had
+        assert list(taken.items) == wanted
+        assert taken.begins_checkpoint == begins
+        assert taken.snapshot_start == (checkpoint.start if is_pinned else wanted[0].seqno)
+        assert taken.snapshot_end == self.end_of(checkpoint)
+        assert taken.kind is checkpoint.kind
+        cursor.had, cursor.inside = wanted[-1].seqno, checkpoint
+        cursor.holds |= {self._slot(item): item.seqno for item in taken.items}
+        assert cursor.holds == self._held(cursor.began_at, cursor.had)
+
+    def _slot(self, item: Item) -> Hashable:
+        return ("nothing replaces", item.seqno) if item.dedup_key is None else item.dedup_key
+
+    def _held(self, after: int, up_to: int) -> dict[Hashable, int]:
+        """What a client holds that was told of everything written in between."""
+        told = [item for item in self.ever if after < item.seqno <= up_to]
+        return {self._slot(item): item.seqno for item in told}
+
+    # Memory.
+
+    @rule()
+    def expel(self) -> None:
+        oldest, lowest = self.checkpoints[0], self.lowest
+        before = self.memory_of(oldest)
+        if oldest is self.open or oldest.high > lowest:
+            self.gone = max(
+                [self.gone, *(i.seqno for i in self.in_memory(oldest) if i.seqno <= lowest)]
+            )
+        assert self.manager.expel() == before - self.memory_of(oldest)
+
+    @rule()
+    def remove_closed(self) -> None:
+        removed = [each for each in self.checkpoints[:-1] if each.high <= self.lowest]
+        assert self.manager.remove_closed() == sum(self.memory_of(each) for each in removed)
+        del self.checkpoints[: len(removed)]
+        self.gone = max([self.gone, *(each.high for each in removed)])
+
+    @rule()
+    def drop(self) -> None:
+        order = {id(each): number for number, each in enumerate(self.checkpoints)}
+
+        def stands(cursor: ModelCursor) -> int:
+            return order[id(self.holding(cursor.had))]
+
+        kept = [stands(cursor) for cursor in self.cursors.values() if not cursor.droppable]
+        bound = min([*kept, order[id(self.open)]])
+        found = [
+            (cursor.had, name)
+            for name, cursor in self.cursors.items()
+            if cursor.droppable and stands(cursor) < bound
+        ]
+        dropped = tuple(name for _, name in sorted(found))
+        assert self.manager.drop_cursors() == dropped
+        for name in dropped:
+            event("a cursor is dropped")
+            del self.cursors[name]
+
+    @rule(back=st.integers(0, 10))
+    def cut(self, back: int) -> None:
+        seqno = max(self.base, self.high - back)
+        self.manager.cut(seqno)
+        self.cursors.clear()
+        self._forget_all(seqno)
+
+    # What is always true.
+
+    @invariant()
+    def facts_are_those_of_the_model(self) -> None:
+        manager = self.manager
+        assert manager.high_seqno == self.high
+        assert manager.consistent_seqno == self.consistent
+        assert manager.is_snapshot_complete == (self.consistent == self.high)
+        snapshot = manager.snapshot
+        assert snapshot.start == min(self.open.start, self.high)
+        assert snapshot.end == self.end_of(self.open)
+        assert manager.memory_bytes == sum(self.memory_of(each) for each in self.checkpoints)
+        found = [(c.kind, c.snapshot_start, c.snapshot_end, c.item_count, c.memory_bytes)
+                 for c in manager.checkpoints]  # fmt: skip
+        assert found == [
+            (each.kind, each.start, self.end_of(each), len(self.in_memory(each)),
+             self.memory_of(each)) for each in self.checkpoints
+        ]  # fmt: skip
+
+    @invariant()
+    def every_cursor_stands_in_a_checkpoint_that_is_there(self) -> None:
+        checkpoints = self.manager.checkpoints
+        ids = [each.id for each in checkpoints]
+        assert ids == sorted(set(ids))
+        places = {name: ids.index(f.checkpoint_id) for name, f in self.manager.cursors.items()}
+        wanted = {
+            name: [id(each) for each in self.checkpoints].index(id(self.holding(cursor.had)))
+            for name, cursor in self.cursors.items()
+        }
+        assert places == wanted
+        assert [each.cursors for each in checkpoints] == [
+            list(places.values()).count(number) for number in range(len(ids))
+        ]
+        for name, cursor in self.cursors.items():
+            assert self.manager.cursors[name].seqno == cursor.had
+            assert self.manager.pending(name) == any(i.seqno > cursor.had for i in self.ever)
+
+
+TestCheckpoints = Checkpoints.TestCase
+TestCheckpoints.settings = settings(max_examples=150, stateful_step_count=40)
