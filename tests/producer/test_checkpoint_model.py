@@ -1,23 +1,15 @@
-"""The checkpoint manager against a naive model: a list of all that was ever written.
+"""The checkpoint manager against a naive model, by random actions: a list of all ever written.
 
 The model keeps every version, remembers where checkpoints began, and computes from scratch whatever
 is asked: what is still in memory, what a cursor must get, what may be freed. Beside it stands a
 client for each cursor that only replays what it gets: it must hold what a bucket held.
 """
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from random import Random
 
 import pytest
-from hypothesis import event, settings
-from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-)
 
 from dcp.errors import LocalProtocolError
 from dcp.producer.checkpoint import ITEM_OVERHEAD_BYTES
@@ -28,9 +20,12 @@ from dcp.producer.checkpoint_manager import (
     Registration,
 )
 from tests.producer.queued import Item, Manager
+from tests.seeds import seeds
 
 MEMORY, DISK = CheckpointKind.MEMORY, CheckpointKind.DISK
 NAMES = ("a", "b", "c", "d")
+LIMITS = [(1, 2**40), (3, 2**40), (1000, 1), (1000, 5 * (50 + ITEM_OVERHEAD_BYTES)), (60, 2**40)]
+"""Items and bytes of a checkpoint."""
 Key = Hashable | None
 
 
@@ -69,16 +64,14 @@ class ModelCursor:
     holds: dict[Hashable, int] = field(default_factory=dict)
 
 
-class Checkpoints(RuleBasedStateMachine):
-    """Writes of an active, snapshots of a replica, readers and recovery, in any order."""
+class Run:
+    """A manager and its model, driven by the same steps."""
 
-    @initialize(
-        base=st.sampled_from([0, 9, 2**63]),
-        max_items=st.sampled_from([1, 3, 7, 60]),
-        max_bytes=st.sampled_from([1, 5 * (50 + ITEM_OVERHEAD_BYTES), 2**40]),
-    )
-    def begin(self, base: int, max_items: int, max_bytes: int) -> None:
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        max_items, max_bytes = self.random.choice(LIMITS)
         self.limits = CheckpointLimits(max_items, max_bytes)
+        base = self.random.choice([0, 9, 2**63])
         self.manager: Manager = CheckpointManager(5, self.limits, base)
         self.cursors: dict[str, ModelCursor] = {}
         self._forget_all(base)
@@ -134,15 +127,12 @@ class Checkpoints(RuleBasedStateMachine):
 
     # Writing.
 
-    @rule(
-        keys=st.one_of(
-            st.lists(st.sampled_from([*"ABCDE", None]), min_size=1, max_size=12),
-            st.integers(2, 5).map(lambda n: [number % n for number in range(90)]),
-        ),
-        size=st.sampled_from([0, 50, 51]),
-    )
-    def write(self, keys: list[Key], size: int) -> None:
-        for key in keys:
+    def write(self) -> None:
+        few: list[Key] = self.random.choices([*"ABCDE", None], k=self.random.randint(1, 12))
+        distinct = self.random.randint(2, 5)
+        many: list[Key] = [number % distinct for number in range(90)]
+        size = self.random.choice([0, 50, 51])
+        for key in self.random.choices([few, many], [9, 1])[0]:
             item = Item(self.high + 1, key, size)
             if self.open.is_received or self.is_full:
                 self.close_open()
@@ -150,7 +140,6 @@ class Checkpoints(RuleBasedStateMachine):
             self.consistent = self.high
             self.manager.queue(item)
 
-    @rule()
     def close(self) -> None:
         self.close_open()
         self.manager.close_open()
@@ -159,43 +148,30 @@ class Checkpoints(RuleBasedStateMachine):
         self.consistent = self.high
         self.start_new(ModelCheckpoint(self.high, self.high + 1))
 
-    @rule()
     def close_full(self) -> None:
         closes = self.is_full and not self.open.is_received
         if closes:
             self.close_open()
         assert self.manager.close_full() == closes
 
-    @rule(
-        back=st.integers(-3, 12),
-        length=st.integers(1, 15),
-        kind=st.sampled_from(CheckpointKind),
-        flag=st.booleans(),
-    )
-    def marker(self, back: int, length: int, kind: CheckpointKind, flag: bool) -> None:
-        start = max(0, self.high + 1 - back)
-        end = max(start, self.high) + length
+    def marker(self) -> None:
+        start = max(0, self.high + 1 - self.random.randint(-3, 12))
+        end = max(start, self.high) + self.random.randint(1, 15)
+        kind, flag = self.random.choice([MEMORY, MEMORY, DISK]), self.random.random() < 0.4
         self.manager.begin_snapshot(start, end, kind, begins_checkpoint=flag)
         last = self.open
         both_memory = kind is MEMORY and last.kind is MEMORY and last.is_received
         if both_memory and not flag and last.end is not None and start <= last.end + 1:
-            event("a marker extends the open checkpoint")
             last.end = max(last.end, end)
         else:
             self.start_new(ModelCheckpoint(self.high, start, kind, end, is_received=True))
 
-    @precondition(lambda self: self.open.is_received and self.open.end > self.high)
-    @rule(
-        skips=st.lists(st.integers(0, 3), min_size=1, max_size=8),
-        keys=st.lists(st.sampled_from("ABCDE"), min_size=8, max_size=8),
-    )
-    def receive(self, skips: list[int], keys: list[str]) -> None:
-        for skip, key in zip(skips, keys, strict=False):
-            seqno = max(self.open.start, self.high + 1) + skip
+    def receive(self) -> None:
+        for _ in range(self.random.randint(1, 12)):
+            seqno = max(self.open.start, self.high + 1) + self.random.choice([0, 0, 0, 1, 3])
             # A disk holds each key once.
-            item = Item(seqno, seqno if self.open.kind is DISK else key)
-            assert self.open.end is not None
-            if seqno > self.open.end:
+            item = Item(seqno, seqno if self.open.kind is DISK else self.random.choice("ABCDE"))
+            if not self.open.is_received or self.open.end is None or seqno > self.open.end:
                 with pytest.raises(LocalProtocolError):
                     self.manager.receive(item)
                 return
@@ -206,9 +182,9 @@ class Checkpoints(RuleBasedStateMachine):
 
     # Reading.
 
-    @rule(name=st.sampled_from(NAMES), back=st.integers(0, 30), droppable=st.booleans())
-    def register(self, name: str, back: int, droppable: bool) -> None:
-        after = max(0, self.high - back)
+    def register(self) -> None:
+        name, droppable = self.random.choice(NAMES), self.random.random() < 0.7
+        after = max(0, self.high - self.random.choice([0, 1, 5, 30]))
         had = max(after, self.gone)
         checkpoint = self.holding(had)
         left = max(self.gone, checkpoint.begins_after)
@@ -216,16 +192,15 @@ class Checkpoints(RuleBasedStateMachine):
         found = self.manager.register(name, after, droppable=droppable)
         assert found == Registration(had + 1, needs_backfill=after < self.gone)
 
-    @rule(name=st.sampled_from(NAMES))
-    def remove(self, name: str) -> None:
+    def remove(self) -> None:
+        name = self.random.choice(NAMES)
         self.cursors.pop(name, None)
         self.manager.remove(name)
 
-    @rule(name=st.sampled_from(NAMES), times=st.integers(1, 4))
-    def take(self, name: str, times: int) -> None:
-        for _ in range(times):
-            if name in self.cursors:
-                self._take_one(name, self.cursors[name])
+    def take(self) -> None:
+        for name, cursor in self.cursors.items():
+            for _ in range(self.random.choice([0, 0, 1, 1, 4])):
+                self._take_one(name, cursor)
 
     def _take_one(self, name: str, cursor: ModelCursor) -> None:
         checkpoint = self.holding(cursor.had)
@@ -256,7 +231,6 @@ class Checkpoints(RuleBasedStateMachine):
 
     # Memory.
 
-    @rule()
     def expel(self) -> None:
         oldest, lowest = self.checkpoints[0], self.lowest
         before = self.memory_of(oldest)
@@ -266,14 +240,12 @@ class Checkpoints(RuleBasedStateMachine):
             )
         assert self.manager.expel() == before - self.memory_of(oldest)
 
-    @rule()
     def remove_closed(self) -> None:
         removed = [each for each in self.checkpoints[:-1] if each.high <= self.lowest]
         assert self.manager.remove_closed() == sum(self.memory_of(each) for each in removed)
         del self.checkpoints[: len(removed)]
         self.gone = max([self.gone, *(each.high for each in removed)])
 
-    @rule()
     def drop(self) -> None:
         order = {id(each): number for number, each in enumerate(self.checkpoints)}
 
@@ -290,20 +262,17 @@ class Checkpoints(RuleBasedStateMachine):
         dropped = tuple(name for _, name in sorted(found))
         assert self.manager.drop_cursors() == dropped
         for name in dropped:
-            event("a cursor is dropped")
             del self.cursors[name]
 
-    @rule(back=st.integers(0, 10))
-    def cut(self, back: int) -> None:
-        seqno = max(self.base, self.high - back)
+    def cut(self) -> None:
+        seqno = max(self.base, self.high - self.random.randint(0, 10))
         self.manager.cut(seqno)
         self.cursors.clear()
         self._forget_all(seqno)
 
     # What is always true.
 
-    @invariant()
-    def facts_are_those_of_the_model(self) -> None:
+    def check_facts(self) -> None:
         manager = self.manager
         assert manager.high_seqno == self.high
         assert manager.consistent_seqno == self.consistent
@@ -319,8 +288,7 @@ class Checkpoints(RuleBasedStateMachine):
              self.memory_of(each)) for each in self.checkpoints
         ]  # fmt: skip
 
-    @invariant()
-    def every_cursor_stands_in_a_checkpoint_that_is_there(self) -> None:
+    def check_cursors(self) -> None:
         checkpoints = self.manager.checkpoints
         ids = [each.id for each in checkpoints]
         assert ids == sorted(set(ids))
@@ -338,5 +306,29 @@ class Checkpoints(RuleBasedStateMachine):
             assert self.manager.pending(name) == any(i.seqno > cursor.had for i in self.ever)
 
 
-TestCheckpoints = Checkpoints.TestCase
-TestCheckpoints.settings = settings(max_examples=150, stateful_step_count=40)
+# How often each step is taken. Runs of writing and of reading, recovery now and then.
+STEPS: list[tuple[Callable[[Run], None], int]] = [
+    (Run.write, 12),
+    (Run.close, 2),
+    (Run.close_full, 2),
+    (Run.marker, 5),
+    (Run.receive, 10),
+    (Run.register, 8),
+    (Run.remove, 1),
+    (Run.take, 10),
+    (Run.expel, 4),
+    (Run.remove_closed, 3),
+    (Run.drop, 2),
+    (Run.cut, 1),
+]
+
+
+@pytest.mark.parametrize("seed", seeds(60))
+def test_random_steps(seed: int) -> None:
+    run = Run(seed)
+    steps, weights = zip(*STEPS, strict=True)
+    for step in run.random.choices(steps, weights, k=120):
+        print(step.__name__)
+        step(run)
+        run.check_facts()
+        run.check_cursors()
