@@ -151,9 +151,8 @@ class OpenCheckpoint(Checkpoint[Q]):
         return goes_on
 
     def is_full(self, max_items: int, max_bytes: int) -> bool:
-        """Tell whether it holds that much; one without an item is never full."""
-        count = self.item_count
-        return count > 0 and (count >= max_items or self.memory_bytes >= max_bytes)
+        """Tell whether it holds that much."""
+        return self.item_count >= max_items or self.memory_bytes >= max_bytes
 
     def close(self, snapshot_end: int) -> Checkpoint[Q]:
         """Return the same without a key index and holes, as a snapshot up to ``snapshot_end``."""
