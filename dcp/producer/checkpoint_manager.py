@@ -4,9 +4,9 @@
            ^cursor       ^cursor     a cursor is a seqno: it had everything up to there
 
 A point-in-time snapshot is formed when a cursor asks (``next_items``): the rest of the checkpoint
-that it stands in, so that no key comes twice. It starts at its first item's seqno; where the cursor
-enters a checkpoint whose snapshot starts above what the cursor had, it starts there. It ends at the
-last item; of a received snapshot that is not complete, at the marker's end, however often asked.
+that it stands in, so that no key comes twice. It starts at its first item's seqno, or where the
+checkpoint's snapshot starts if the cursor had nothing from there on. It ends at the last item; of a
+received snapshot that is not complete, at the marker's end, however often asked.
 
 A cursor that had all of a closed checkpoint stands in the next one. Memory is given back only when
 asked for (``checkpoint_memory``); kv_engine also removes a closed checkpoint as soon as its last
@@ -123,8 +123,7 @@ class CheckpointManager(CheckpointQueue[Q]):
         checkpoint = self._checkpoints.next_after(place.seqno)
         head = checkpoint.head
         items = checkpoint.after(place.seqno)
-        begins = place.entered != head.id
-        starts_above = begins and head.snapshot_start > place.seqno
+        starts_above, begins = head.snapshot_start > place.seqno, place.entered != head.id
         place.seqno, place.entered = items[-1].seqno, head.id
         return Items(
             items,

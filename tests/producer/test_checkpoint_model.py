@@ -218,10 +218,10 @@ class Run:
             assert not any(item.seqno > cursor.had for item in self.ever)
             return
         begins = cursor.inside is not checkpoint
-        is_pinned = begins and checkpoint.start > cursor.had
+        start = checkpoint.start if checkpoint.start > cursor.had else wanted[0].seqno
         assert list(taken.items) == wanted
         assert taken.begins_checkpoint == begins
-        assert taken.snapshot_start == (checkpoint.start if is_pinned else wanted[0].seqno)
+        assert taken.snapshot_start == start
         assert taken.snapshot_end == self.end_of(checkpoint)
         assert taken.kind is checkpoint.kind
         cursor.had, cursor.inside = wanted[-1].seqno, checkpoint
