@@ -1,0 +1,117 @@
+"""What a vbucket's log says so far: batches go in one after the other, when written or read again.
+
+No I/O happens here, so that a store that was opened anew is what it was before.
+"""
+
+import numpy as np
+
+from dcp.producer.disk_batch import Batch
+from dcp.producer.disk_index import NEVER, ItemIndex, columns_of
+from dcp.producer.disk_ranges import LostRanges
+
+
+class Contents:
+    """The items, disk snapshots and newest state of a log.
+
+    ``snapshot_ends`` are the last seqnos of the disk snapshots since the last compaction, each of
+    which begins after the one before it. ``lost`` are the seqnos to which there is no way back.
+    """
+
+    def __init__(self) -> None:
+        self.state = b""
+        self.purge_seqno = 0
+        self.index = ItemIndex()
+        self.snapshot_ends: list[int] = []
+        self.lost = LostRanges()
+        self.frame_bytes = 0
+
+    @property
+    def persisted_seqno(self) -> int:
+        """The seqno up to which the log is complete; 0 while it holds nothing."""
+        return self.snapshot_ends[-1] if self.snapshot_ends else 0
+
+    @property
+    def stale_bytes(self) -> int:
+        """The bytes of frames in the file that were replaced or lost."""
+        return self.frame_bytes - self.index.live_bytes
+
+    def apply(self, batch: Batch, offset: int) -> None:
+        """Take a batch that stands at ``offset`` of the file."""
+        if batch.keep_up_to < self.persisted_seqno:
+            self._cut(batch.keep_up_to)
+        if len(batch.seqnos):
+            self.index.append(columns_of(batch, offset + batch.frames_at))
+            self.index.replace(batch.replaced, batch.replacing)
+        if batch.snapshot_end > self.persisted_seqno:
+            self.snapshot_ends.append(batch.snapshot_end)
+        if batch.purge_seqno:
+            self.purge_seqno = batch.purge_seqno
+        if len(batch.lost):
+            self.lost = batch.lost
+        self.state = batch.state
+        self.frame_bytes += batch.data_bytes
+
+    def can_cut(self, seqno: int) -> bool:
+        """Whether what the vbucket held at ``seqno`` is all here."""
+        return seqno >= self.purge_seqno and not self.lost.covers(seqno)
+
+    def _cut(self, seqno: int) -> None:
+        if not seqno:
+            self.index, self.snapshot_ends = ItemIndex(), []
+            self.purge_seqno, self.lost = 0, LostRanges()
+            return
+        self.index = self.index.cut(seqno)
+        self.snapshot_ends = [end for end in self.snapshot_ends if end < seqno] + [seqno]
+        self.lost = self.lost.cut(seqno)
+
+    def check(self, batch: Batch) -> None:
+        """Reject a batch of items that does not follow on what is here.
+
+        Raises:
+            ValueError: seqnos do not ascend from above the persisted seqno, or a replaced seqno
+                is not the newest version of any key here.
+        """
+        seqnos, persisted = batch.seqnos, self.persisted_seqno
+        if batch.snapshot_end < persisted:
+            raise ValueError(
+                f"found snapshot end {batch.snapshot_end}, expected {persisted} or more"
+            )
+        if not len(seqnos):
+            return
+        if int(seqnos[0]) <= persisted:
+            raise ValueError(f"found seqno {seqnos[0]}, expected more than {persisted}")
+        falls = np.flatnonzero(seqnos[1:] <= seqnos[:-1])
+        if len(falls):
+            where = int(falls[0])
+            raise ValueError(
+                f"found seqno {seqnos[where + 1]} after {seqnos[where]}, "
+                "expected seqnos that ascend"
+            )
+        if int(seqnos[-1]) > batch.snapshot_end or seqnos[-1] == NEVER:
+            raise ValueError(
+                f"found seqno {seqnos[-1]}, expected at most snapshot end {batch.snapshot_end} "
+                f"and less than {NEVER}"
+            )
+        if len(batch.replaced):
+            self._check_replaced(batch)
+
+    def _check_replaced(self, batch: Batch) -> None:
+        replaced = batch.replaced
+        # A purged tombstone is not here any more, and its key's next version cannot know.
+        wrong = replaced > np.uint64(self.purge_seqno)
+        if self.index.live_count:
+            rows, found = self.index.find(replaced)
+            wrong &= ~found
+            wrong |= found & (self.index.columns.replaced_at[rows] != NEVER)
+        wrong &= ~np.isin(replaced, batch.seqnos)
+        wrong |= replaced >= batch.replacing
+        _, firsts = np.unique(replaced, return_index=True)
+        twice = np.ones(len(replaced), np.bool_)
+        twice[firsts] = False
+        bad = np.flatnonzero(wrong | twice)
+        if len(bad):
+            where = int(bad[0])
+            raise ValueError(
+                f"seqno {batch.replacing[where]} replaces seqno {replaced[where]}, "
+                "expected the newest version of a key in this store"
+            )
