@@ -6,7 +6,7 @@ No I/O happens here, so that a store that was opened anew is what it was before.
 import numpy as np
 
 from dcp.producer.disk_batch import Batch
-from dcp.producer.disk_index import NEVER, ItemIndex, columns_of
+from dcp.producer.disk_index import NEVER, ItemIndex, columns_of, find
 from dcp.producer.disk_ranges import LostRanges
 
 
@@ -96,19 +96,16 @@ class Contents:
             self._check_replaced(batch)
 
     def _check_replaced(self, batch: Batch) -> None:
-        replaced = batch.replaced
-        # A purged tombstone is not here any more, and its key's next version cannot know.
-        wrong = replaced > np.uint64(self.purge_seqno)
-        if self.index.live_count:
-            rows, found = self.index.find(replaced)
-            wrong &= ~found
-            wrong |= found & (self.index.columns.replaced_at[rows] != NEVER)
-        wrong &= ~np.isin(replaced, batch.seqnos)
-        wrong |= replaced >= batch.replacing
-        _, firsts = np.unique(replaced, return_index=True)
-        twice = np.ones(len(replaced), np.bool_)
-        twice[firsts] = False
-        bad = np.flatnonzero(wrong | twice)
+        replaced, items = batch.replaced, self.index.columns
+        _, is_known = find(batch.seqnos, replaced)
+        if len(items):
+            rows, found = find(items.seqnos, replaced)
+            is_known |= found & (items.replaced_at[rows] == NEVER)
+            # A purged tombstone is not here any more, and its key's next version cannot know.
+            is_known |= ~found & (replaced <= np.uint64(self.purge_seqno))
+        order = np.argsort(replaced)
+        is_known[order[1:]] &= replaced[order[1:]] != replaced[order[:-1]]
+        bad = np.flatnonzero(~is_known | (replaced >= batch.replacing))
         if len(bad):
             where = int(bad[0])
             raise ValueError(

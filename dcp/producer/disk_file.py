@@ -24,7 +24,7 @@ class PinnedFile(Protocol):
         """Return ``size`` bytes from ``offset`` on, not to be changed.
 
         Raises:
-            EOFError: the file is shorter.
+            OSError: the file is shorter, or cannot be read.
         """
         ...
 
@@ -45,7 +45,7 @@ class DiskFile(Protocol):
         """Return ``size`` bytes from ``offset`` on, not to be changed.
 
         Raises:
-            EOFError: the file is shorter.
+            OSError: the file is shorter, or cannot be read.
         """
         ...
 
@@ -135,9 +135,13 @@ def _read(file: IO[bytes], offset: int, size: int) -> bytes:
     while len(data) < size:  # Linux reads no more than 2 GiB at once
         more = os.pread(file.fileno(), size - len(data), offset + len(data))
         if not more:
-            raise EOFError(f"{file.name}: found {len(data)} bytes at {offset}, expected {size}")
+            raise _too_short(file.name, len(data), offset, size)
         data += more
     return data
+
+
+def _too_short(file: object, found: int, offset: int, size: int) -> OSError:
+    return OSError(f"{file}: found {found} bytes at {offset}, expected {size}")
 
 
 def _write(file: IO[bytes], parts: Iterable[Data]) -> None:
@@ -164,7 +168,7 @@ class MemoryFile:
     def read(self, offset: int, size: int) -> Data:
         """Return ``size`` bytes from ``offset`` on, without a copy where they are of one part."""
         if offset + size > self.size_bytes:
-            raise EOFError(f"{self}: found {self.size_bytes} bytes, expected {offset + size}")
+            raise _too_short(self, self.size_bytes - offset, offset, size)
         place = bisect_right(self._starts, offset) - 1
         found: list[Data] = []
         while size > 0:

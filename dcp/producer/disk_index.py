@@ -81,6 +81,15 @@ def columns_of(batch: Batch, frames_offset: int) -> Columns:
     )
 
 
+def find(held: U64s, seqnos: U64s) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """Return for each seqno a row, and whether that row of the ascending ``held`` has it.
+
+    ``held`` must not be empty.
+    """
+    rows = np.minimum(np.searchsorted(held, seqnos), len(held) - 1)
+    return rows, held[rows] == seqnos
+
+
 class ItemIndex:
     """The items of a log, which grow at their end.
 
@@ -113,17 +122,11 @@ class ItemIndex:
         self.live_count += len(items)
         self.live_bytes += int(items.sizes.sum(dtype=np.int64))
 
-    def find(self, seqnos: U64s) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-        """Return for each seqno a row, and whether that row has it; the index is not empty."""
-        held = self.columns.seqnos
-        rows = np.minimum(np.searchsorted(held, seqnos), len(held) - 1)
-        return rows, held[rows] == seqnos
-
     def replace(self, replaced: U64s, replacing: U64s) -> None:
         """Note what replaced which seqnos; of those that are not here nothing is noted."""
         if not len(replaced):
             return
-        rows, found = self.find(replaced)
+        rows, found = find(self.columns.seqnos, replaced)
         rows = rows[found]
         self._columns.replaced_at[rows] = replacing[found]
         self.live_count -= len(rows)

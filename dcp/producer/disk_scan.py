@@ -57,7 +57,7 @@ class Generation:
             self._pinned.close()
 
     def retire(self) -> None:
-        """Prepare for another file in this one's place; to be called before."""
+        """Prepare for another file in this one's place, or another writer; to be called before."""
         if self._scans:
             self._pinned = self._file.pin()
 

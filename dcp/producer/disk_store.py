@@ -273,7 +273,9 @@ class VbucketStore:
         return Compaction(plan.purged, old_bytes - self._size_bytes)
 
     def close(self) -> None:
-        """End the use of this store; scans that are open go on."""
+        """End the use of this store; scans that are open go on, whoever opens the file next."""
+        if not self._is_closed and self._size_bytes:
+            self._generation.retire()
         self._is_closed = True
 
     def _require_open(self) -> None:
