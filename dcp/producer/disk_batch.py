@@ -20,6 +20,7 @@ next generation whose first batch holds everything that is live; only that batch
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from struct import Struct
 from typing import Final
 from zlib import crc32
@@ -108,15 +109,10 @@ class Batch:
         )
         crc = crc32(fields)
         yield fields + _CRC.pack(crc)
-        for index in self._index:
-            part = index.astype("<u8", copy=False).tobytes()
+        index = np.concatenate(self._index).astype("<u8", copy=False).view(np.uint8).data
+        for part in chain((index, self.state), frames):
             crc = crc32(part, crc)
             yield part
-        yield self.state
-        crc = crc32(self.state, crc)
-        for frame in frames:
-            crc = crc32(frame, crc)
-            yield frame
         yield _CRC.pack(crc)
 
 

@@ -7,20 +7,19 @@ described in ``disk_batch.py``. A store and its scans are used by one thread at 
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from dcp.producer.disk_batch import FILE_HEADER_BYTES, Batch, encode_file_header
+from dcp.producer.disk_batch import Batch
 from dcp.producer.disk_compaction import Compaction, plan_compaction
 from dcp.producer.disk_contents import Contents
 from dcp.producer.disk_file import Data, DiskFile
 from dcp.producer.disk_index import NEVER
+from dcp.producer.disk_log import Log
 from dcp.producer.disk_ranges import U64s
-from dcp.producer.disk_recovery import recover
-from dcp.producer.disk_scan import Frames, Generation, Scan
+from dcp.producer.disk_scan import Frames, Scan
 from dcp.types import U32_MAX, require_unsigned
 
 _WARM_UP_BYTES: Final = 4 * 1024 * 1024
@@ -54,12 +53,11 @@ class DiskSnapshot:
 class VbucketStore:
     """A vbucket's items on disk, in seqno order, and its newest state."""
 
-    def __init__(self, file: DiskFile, vbucket: int) -> None:
+    def __init__(self, log: Log, vbucket: int) -> None:
         """See ``open``."""
-        self._file = file
+        self._log = log
         self._vbucket = vbucket
         self._is_closed = False
-        self._recover()
 
     @classmethod
     def open(cls, file: DiskFile, vbucket: int) -> "VbucketStore":
@@ -68,13 +66,11 @@ class VbucketStore:
         Raises:
             DiskFormatError: this is no log, of another format version, or another vbucket's.
         """
-        return cls(file, vbucket)
+        return cls(Log(file, vbucket), vbucket)
 
-    def _recover(self) -> None:
-        found = recover(self._file, self._vbucket)
-        self._contents, self._size_bytes = found.contents, found.size_bytes
-        self._generation_number = found.generation
-        self._generation = Generation(self._file)
+    @property
+    def _contents(self) -> Contents:
+        return self._log.contents
 
     # --- what it holds
 
@@ -101,7 +97,7 @@ class VbucketStore:
     @property
     def size_bytes(self) -> int:
         """The length of the file."""
-        return self._size_bytes
+        return self._log.size_bytes
 
     @property
     def stale_bytes(self) -> int:
@@ -168,18 +164,7 @@ class VbucketStore:
             self._contents.check(batch)
         except ValueError as error:
             raise ValueError(f"vbucket {self._vbucket}: {error}") from None
-        self._commit(batch, frames)
-
-    def _commit(self, batch: Batch, frames: Iterable[Data]) -> None:
-        """Write a batch at the end of the log; before the first one the file is made."""
-        if not self._size_bytes:
-            # By replacement: a crash never leaves a part of the file header.
-            self._file.replace([encode_file_header(self._vbucket, self._generation_number)])
-            self._size_bytes = FILE_HEADER_BYTES
-        offset, generation = self._size_bytes, self._generation_number
-        self._file.append(offset, batch.encode(frames, generation=generation, offset=offset))
-        self._contents.apply(batch, offset)
-        self._size_bytes = offset + batch.size_bytes
+        self._log.append(batch, frames)
 
     # --- reading
 
@@ -202,7 +187,7 @@ class VbucketStore:
                 f"expected at most {self.persisted_seqno}"
             )
         return Scan(
-            self._generation,
+            self._log.generation,
             self._contents.index.between(after_seqno, end),
             (after_seqno, end),
             purge_seqno=self.purge_seqno,
@@ -215,7 +200,7 @@ class VbucketStore:
         found = self._contents.index.between(max(seqno - 1, 0), seqno)
         if not len(found):
             return None
-        return bytes(self._generation.read(int(found.starts[0]), int(found.sizes[0])))
+        return bytes(self._log.generation.read(int(found.starts[0]), int(found.sizes[0])))
 
     def warm_up(self) -> Iterator[Frames]:
         """Yield everything that is live, in order, for what is built when a store is opened."""
@@ -240,7 +225,7 @@ class VbucketStore:
             batch = replace(batch, snapshot_end=kept, keep_up_to=kept)
         elif state is None:
             return self.persisted_seqno
-        self._commit(batch, ())
+        self._log.append(batch, ())
         return self.persisted_seqno
 
     def compact(self, *, purge_up_to_seqno: int = 0) -> Compaction:
@@ -254,28 +239,17 @@ class VbucketStore:
         """
         self._require_open()
         require_unsigned("purge seqno", purge_up_to_seqno)
-        if not self._size_bytes:
+        before = self.size_bytes
+        if not before:
             return Compaction(0, 0)
-        plan, old = plan_compaction(self._contents, purge_up_to_seqno), self._generation
-        old_bytes, generation = self._size_bytes, self._generation_number + 1
-        header = encode_file_header(self._vbucket, generation)
-        batch = plan.batch.encode(plan.frames(old), generation=generation, offset=FILE_HEADER_BYTES)
-        old.retire()
-        try:
-            self._file.replace(chain([header], batch))
-        except OSError:
-            self._recover()  # only the file knows whether it is the old one
-            raise
-        self._generation, self._generation_number = Generation(self._file), generation
-        self._contents = Contents()
-        self._contents.apply(plan.batch, FILE_HEADER_BYTES)
-        self._size_bytes = FILE_HEADER_BYTES + plan.batch.size_bytes
-        return Compaction(plan.purged, old_bytes - self._size_bytes)
+        plan = plan_compaction(self._contents, purge_up_to_seqno)
+        self._log.rewrite(plan)
+        return Compaction(plan.purged, before - self.size_bytes)
 
     def close(self) -> None:
         """End the use of this store; scans that are open go on, whoever opens the file next."""
-        if not self._is_closed and self._size_bytes:
-            self._generation.retire()
+        if not self._is_closed:
+            self._log.close()
         self._is_closed = True
 
     def _require_open(self) -> None:
@@ -287,7 +261,7 @@ def _batch_of(items: Sequence[StoredItem], state: bytes, snapshot_end: int) -> B
     replacing = [item for item in items if item.replaces_seqno]
     tombstones = [item for item in items if item.is_tombstone]
     for item in tombstones:
-        # In memory one more than it is kept in a u32, which also is its width in frames.
+        # Frames have room for a u32; the index keeps one more than it in as many bits.
         require_unsigned("delete time", item.delete_time, U32_MAX - 1)
     return Batch(
         state,

@@ -4,10 +4,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import numpy as np
 from hypothesis import event, given
 from hypothesis import strategies as st
 
 from dcp.producer.disk_file import DiskFile, MemoryFile, OsFile
+from dcp.producer.disk_ranges import LostRanges
 from dcp.producer.disk_scan import Scan
 from dcp.producer.disk_store import DiskSnapshot, StoredItem, VbucketStore
 from tests.producer.disk_items import frame, item, read_all
@@ -204,6 +206,29 @@ def drive(file: DiskFile, base: int, steps: list[tuple[str, ...]]) -> None:
     driven.check()
     while driven.scans:
         driven.close_scan(0)
+
+
+ranges = st.lists(st.tuples(st.integers(0, 30), st.integers(1, 10)), max_size=6)
+
+
+@given(ranges, ranges, st.integers(0, 40))
+def test_lost_ranges_are_a_set_of_seqnos(
+    first: list[tuple[int, int]], more: list[tuple[int, int]], seqno: int
+) -> None:
+    lost, model = LostRanges(), set[int]()
+    for part in (first, more):
+        starts = np.array([start for start, _ in part], np.uint64)
+        lost = lost.merged(starts, starts + np.array([size for _, size in part], np.uint64))
+        model |= {at for start, size in part for at in range(start, start + size)}
+
+    def held(ranges: LostRanges) -> set[int]:
+        return {at for at in range(50) if ranges.covers(at)}
+
+    assert held(lost) == model
+    assert all(lost.starts[1:] > lost.ends[:-1])
+    if seqno not in model:
+        assert held(lost.cut(seqno)) == {at for at in model if at < seqno}
+        assert held(lost.above(seqno)) == {at for at in model if at > seqno}
 
 
 bases = st.sampled_from([0, 1000, 2**63])
