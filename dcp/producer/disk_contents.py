@@ -51,19 +51,6 @@ class Contents:
         self.state = batch.state
         self.frame_bytes += batch.data_bytes
 
-    def can_cut(self, seqno: int) -> bool:
-        """Whether what the vbucket held at ``seqno`` is all here."""
-        return seqno >= self.purge_seqno and not self.lost.covers(seqno)
-
-    def _cut(self, seqno: int) -> None:
-        if not seqno:
-            self.index, self.snapshot_ends = ItemIndex(), []
-            self.purge_seqno, self.lost = 0, LostRanges()
-            return
-        self.index = self.index.cut(seqno)
-        self.snapshot_ends = [end for end in self.snapshot_ends if end < seqno] + [seqno]
-        self.lost = self.lost.cut(seqno)
-
     def check(self, batch: Batch) -> None:
         """Reject a batch of items that does not follow on what is here.
 
@@ -112,3 +99,16 @@ class Contents:
                 f"seqno {batch.replacing[where]} replaces seqno {replaced[where]}, "
                 "expected the newest version of a key in this store"
             )
+
+    def can_cut(self, seqno: int) -> bool:
+        """Whether what the vbucket held at ``seqno`` is all here."""
+        return seqno >= self.purge_seqno and not self.lost.covers(seqno)
+
+    def _cut(self, seqno: int) -> None:
+        if not seqno:
+            self.index, self.snapshot_ends = ItemIndex(), []
+            self.purge_seqno, self.lost = 0, LostRanges()
+            return
+        self.index = self.index.cut(seqno)
+        self.snapshot_ends = [end for end in self.snapshot_ends if end < seqno] + [seqno]
+        self.lost = self.lost.cut(seqno)
