@@ -3,6 +3,9 @@
 No I/O happens here, so that a store that was opened anew is what it was before.
 """
 
+from array import array
+from bisect import bisect_right
+
 import numpy as np
 
 from dcp.producer.disk_batch import Batch
@@ -21,7 +24,7 @@ class Contents:
         self.state = b""
         self.purge_seqno = 0
         self.index = ItemIndex()
-        self.snapshot_ends: list[int] = []
+        self.snapshot_ends = array("Q")
         self.lost = LostRanges()
         self.frame_bytes = 0
 
@@ -105,10 +108,9 @@ class Contents:
         return seqno >= self.purge_seqno and not self.lost.covers(seqno)
 
     def _cut(self, seqno: int) -> None:
-        if not seqno:
-            self.index, self.snapshot_ends = ItemIndex(), []
-            self.purge_seqno, self.lost = 0, LostRanges()
-            return
+        """Forget what is above ``seqno``; at 0 nothing at all is left."""
+        del self.snapshot_ends[bisect_right(self.snapshot_ends, seqno) :]
         self.index = self.index.cut(seqno)
-        self.snapshot_ends = [end for end in self.snapshot_ends if end < seqno] + [seqno]
         self.lost = self.lost.cut(seqno)
+        if not seqno:
+            self.purge_seqno, self.lost = 0, LostRanges()

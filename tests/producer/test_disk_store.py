@@ -255,6 +255,24 @@ def test_tombstones_are_purged_but_never_the_highest_item(store: VbucketStore) -
         assert (scan.purge_seqno, store.item_count) == (5, 3)
 
 
+@pytest.mark.parametrize(("cut", "left"), [(1, 0), (2, 0), (3, 3), (4, 4)])
+def test_below_the_purge_seqno_there_is_no_way_back(
+    store: VbucketStore, cut: int, left: int
+) -> None:
+    store.write([item(1), item(2, deleted_at=1), item(3, deleted_at=1), *items([4, 5])], b"")
+    assert store.compact(purge_up_to_seqno=3).purged == 2
+    assert store.cut(cut) == left
+    assert seqnos_of(store) == [s for s in (1, 4) if s <= left]
+
+
+def test_nothing_is_kept_of_keys_that_were_purged(store: VbucketStore) -> None:
+    fresh = VbucketStore.open(MemoryFile(), 0)
+    store.write([item(1), item(2, replaces=1, deleted_at=1), item(3)], b"")
+    fresh.write([item(3)], b"")
+    store.compact(purge_up_to_seqno=2)
+    assert store.size_bytes == fresh.size_bytes
+
+
 @pytest.mark.parametrize(
     ("before", "seqno"), [(0, 1), (10, 1), (11, 3), (20, 3), (21, 3), (30, 3), (31, 6), (2**40, 6)]
 )
@@ -333,6 +351,7 @@ def test_a_cut_is_exact_where_compaction_left_what_was_held(
         store.cut(compacted_at)
         store.compact(purge_up_to_seqno=purge_up_to)
         store = VbucketStore.open(file, 0)
+        store.compact()  # forgets nothing of what the first one did
         if seqno in exact:
             assert store.cut(seqno) == seqno
             assert seqnos_of(store) == HELD[seqno]
