@@ -112,6 +112,7 @@ def test_a_batch_in_another_place_is_no_batch(tmp_path: Path) -> None:
     expected, data = told(store), path.read_bytes()
     path.write_bytes(data + data[first:])
     assert told(VbucketStore.open(OsFile(path), 0)) == expected
+    assert path.stat().st_size == len(data)
     store.compact()
     compacted, end = told(store), store.size_bytes
     path.write_bytes(path.read_bytes() + data[end:])
