@@ -232,10 +232,10 @@ def test_a_crash_in_a_compaction_leaves_the_old_log_or_the_new(
             store.compact(purge_up_to_seqno=4)
     disk.steps_left = 1000
     again = VbucketStore.open(OsFile(path), 0)
+    assert [found.name for found in tmp_path.iterdir()] == ["0.vb"]
     if steps < 2:
         assert told(again) == old
         again.compact(purge_up_to_seqno=4)
-    assert [p.name for p in tmp_path.iterdir()] == ["0.vb"]
     assert seqnos_of(again, each_key_once=False) == [3, 4, 6]
     assert told(VbucketStore.open(OsFile(path), 0)) == told(again)
 

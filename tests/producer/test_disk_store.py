@@ -99,14 +99,17 @@ def test_a_snapshot_may_end_above_its_last_item(store: VbucketStore) -> None:
 
 
 @pytest.mark.parametrize("each_key_once", [False, True])
-def test_what_follows_does_not_reach_an_open_scan(store: VbucketStore, each_key_once: bool) -> None:
+@pytest.mark.parametrize("following", [[], [item(9, replaces=3)]])
+def test_what_follows_does_not_reach_an_open_scan(
+    store: VbucketStore, each_key_once: bool, following: list[StoredItem]
+) -> None:
     write_runs(store, (1, 5))
     store.write([item(6, replaces=2), item(7, deleted_at=1), item(8)], b"")
     begun, untouched = (store.scan(0, each_key_once=each_key_once) for _ in range(2))
     expected = read_all(store.scan(0, each_key_once=each_key_once))
     first = begun.read(1)
     assert first is not None
-    store.write([item(9, replaces=3)], b"")
+    store.write(following, b"")
     assert store.cut(4) == 4
     store.compact(purge_up_to_seqno=4)
     store.write([item(5, replaces=1, size=500), item(6, replaces=2)], b"")
