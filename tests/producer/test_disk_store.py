@@ -499,19 +499,34 @@ def test_a_full_disk_leaves_the_store_as_it_was(parts: int) -> None:
     assert seqnos_of(again) == [2, 6, 7, 8, 9, 10]
 
 
-def test_a_full_folder_is_not_filled_further(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("good_syncs", [0, 1])  # the second one is the folder's
+def test_a_compaction_that_fails_leaves_one_file_and_a_store_that_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, good_syncs: int
 ) -> None:
-    store = VbucketStore.open(OsFile(tmp_path / "0.vb"), 0)
+    file = OsFile(tmp_path / "0.vb")
+    store = VbucketStore.open(file, 0)
     rewritten(store)
     before = told(store)
+    syncs = iter([None] * good_syncs)
 
-    def full(_: int) -> None:
-        raise OSError("disk full")
+    def failing(_: int) -> None:
+        if next(syncs, "none left"):
+            raise OSError("disk full")
 
     with monkeypatch.context() as patched:
-        patched.setattr(os, "fsync", full)
+        patched.setattr(os, "fsync", failing)
         with pytest.raises(OSError, match="disk full"):
             store.compact()
-    assert told(store) == before
+    assert (told(store) == before) == (good_syncs == 0)
     assert [path.name for path in tmp_path.iterdir()] == ["0.vb"]
+    write_runs(store, (9, 12))
+    assert seqnos_of(store) == [2, 6, 7, 8, 9, 10, 11, 12]
+    assert told(VbucketStore.open(file, 0)) == told(store)
+
+
+def test_a_scan_outlives_its_store(file: DiskFile, store: VbucketStore) -> None:
+    rewritten(store)
+    scan = store.scan(0, each_key_once=False)
+    store.close()
+    VbucketStore.open(file, 0).compact()
+    assert [seqno for seqno, _ in read_all(scan)] == list(range(1, 9))
