@@ -65,7 +65,8 @@ class Generation:
 class Scan:
     """The frames of (``start_seqno``, ``end_seqno``] in seqno order.
 
-    ``purge_seqno`` is the store's when the scan began. A scan must be closed; it is its own
+    ``purge_seqno`` is the store's when the scan began. ``last_seqno`` is that of the last item that
+    is shown; None where there is none. A scan must be closed; it is its own
     context manager.
     """
 
@@ -82,9 +83,11 @@ class Scan:
         self.purge_seqno = purge_seqno
         self._each_key_once = each_key_once
         self._columns = columns
-        self.item_count = len(columns)
+        shown = columns.seqnos
         if each_key_once:
-            self.item_count = int(np.count_nonzero(self._is_shown(columns)))
+            shown = shown[self._is_shown(columns)]
+        self.item_count = len(shown)
+        self.last_seqno = int(shown[-1]) if len(shown) else None
         self._block = columns.take(slice(0))
         self._ends = np.zeros(1, np.int64)
         self._next = self._next_block = 0
