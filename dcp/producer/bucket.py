@@ -17,6 +17,8 @@ from dcp.producer.cluster_map import ClusterMap
 from dcp.producer.counters import Counters
 from dcp.producer.documents import DocumentError, DocumentStore
 from dcp.producer.faults import Faults
+from dcp.producer.manifest import Manifest
+from dcp.producer.manifest_changes import Change, changed
 from dcp.producer.settings import ClusterSettings
 from dcp.producer.vbucket import Vbucket
 from dcp.types import U64_MAX, vbucket_of
@@ -41,6 +43,7 @@ class Bucket:
             settings.bucket, f"{random.getrandbits(128):032x}", settings.nodes, settings.vbuckets
         )
         self.vbuckets = [Vbucket(v, self._fresh_uuid, settings) for v in range(settings.vbuckets)]
+        self.manifest = Manifest()
         self.dead_nodes: set[int] = set()
         self.administrator: Administrator | None = None
         self.counters = Counters(record_seqnos=settings.record_seqnos)
@@ -104,6 +107,21 @@ class Bucket:
         finally:
             if vbucket.history.high_seqno != before:
                 self.changed(vbucket.id)
+
+    def change_manifest(self, *changes: Change) -> None:
+        """Change scopes and collections, all under one new uid; every active vbucket tells of it.
+
+        Raises:
+            ManifestError: a change that cannot be made; then none is.
+        """
+        self.manifest = changed(self.manifest, changes)
+        for vbucket in self.vbuckets:
+            self.follow_manifest(vbucket)
+
+    def follow_manifest(self, vbucket: Vbucket) -> None:
+        """Let an active vbucket emit what it lacks of the manifest's system events."""
+        if vbucket.state is VbucketState.ACTIVE and vbucket.documents.follow(self.manifest):
+            self.changed(vbucket.id)
 
     def expire_due(self, now: float) -> int:
         """Run the expiry pager over all vbuckets; return how many documents expired."""

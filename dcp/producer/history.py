@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dcp.producer.preload import PreloadedSegment
-from dcp.producer.versions import NEVER, Version
+from dcp.producer.versions import COMMITTED, NEVER, Version, VersionKey
 from dcp.types import U64_MAX
 
 
@@ -40,6 +40,13 @@ class Selection:
         if len(self.rows) and self.segment is not None:
             return self.segment.seqno_of(int(self.rows[0]))
         return self.versions[0].seqno
+
+    @property
+    def last_seqno(self) -> int:
+        """The seqno of the last item; the selection must not be empty."""
+        if not self.versions and self.segment is not None:
+            return self.segment.seqno_of(int(self.rows[-1]))
+        return self.versions[-1].seqno
 
 
 _NO_ROWS: npt.NDArray[np.int64] = np.empty(0, np.int64)
@@ -68,7 +75,7 @@ class VbucketHistory:
         self._purged: set[int] = set()
         self.segment: PreloadedSegment | None = None
         self._versions: list[Version] = []
-        self._newest: dict[bytes, Version] = {}
+        self._newest: dict[VersionKey, Version] = {}
 
     @property
     def high_seqno(self) -> int:
@@ -113,14 +120,25 @@ class VbucketHistory:
                 f"vbucket {self.vbucket}: found seqno {version.seqno}, "
                 f"expected {self.high_seqno + 1}"
             )
-        older = self._newest.get(version.key)
+        if version.emptied_collection is not None:
+            self._empty(version.emptied_collection, version.seqno)
+        older = self._newest.get(version.stored_key)
         if older is not None:
             older.replaced_at = version.seqno
-        elif self.segment is not None:
+        elif self.segment is not None and version.collection == 0 and version.is_document:
             self.segment.replace(version.key, version.seqno)
-        self._newest[version.key] = version
+        self._newest[version.stored_key] = version
         self._versions.append(version)
         self.on_append(version)
+
+    def _empty(self, collection: int, seqno: int) -> None:
+        """Let nothing of a collection be the newest of its key from ``seqno`` on."""
+        gone = [v for v in self._newest.values() if v.collection == collection and v.event is None]
+        for version in gone:
+            version.replaced_at = seqno
+            del self._newest[version.stored_key]
+        if collection == 0 and self.segment is not None:
+            self.segment.replace_all(seqno)
 
     def cut(self, seqno: int) -> None:
         """Lose every version above ``seqno``; what they had replaced is the newest again.
@@ -139,7 +157,7 @@ class VbucketHistory:
         del self._versions[max(seqno - self._versions_base, 0) :]
         if self.segment is not None:
             self.segment = self.segment.cut(seqno)
-        self._newest = {v.key: v for v in self._versions if v.replaced_at > seqno}
+        self._newest = {v.stored_key: v for v in self._versions if v.replaced_at > seqno}
         for version in self._newest.values():
             version.replaced_at = NEVER
         self._purged = {purged for purged in self._purged if purged < seqno}
@@ -165,11 +183,11 @@ class VbucketHistory:
         """Whether the item of that seqno is a purged tombstone."""
         return seqno in self._purged
 
-    def newest(self, key: bytes) -> Version | None:
+    def newest(self, key: bytes, collection: int = 0) -> Version | None:
         """Return the newest version of ``key``, which may be a deletion."""
-        version = self._newest.get(key)
-        if version is None and self.segment is not None:
-            row = self.segment.row_of(key)
+        version = self._newest.get((COMMITTED, collection, key))
+        if version is None and self.segment is not None and collection == 0:
+            row = self.segment.newest_row_of(key)
             return None if row is None else self.segment.version(row)
         return version
 
@@ -203,4 +221,4 @@ class VbucketHistory:
         held = self.select(0, seqno)
         if held.segment is not None:
             yield from (held.segment.version(int(row)) for row in held.rows)
-        yield from (version for version in held.versions if not version.is_deleted)
+        yield from (version for version in held.versions if version.is_live)

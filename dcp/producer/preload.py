@@ -85,13 +85,27 @@ class PreloadedSegment:
         return row if row < len(self._ids) and self._ids[row] == int(digits) else None
 
     def replace(self, key: bytes, seqno: int) -> None:
-        """Note that ``seqno`` replaced the document ``key``, if it is ours."""
+        """Note that ``seqno`` replaced the document ``key``, if it is ours and still newest."""
+        row = self.newest_row_of(key)
+        if row is not None:
+            self._replacements()[row] = seqno
+
+    def replace_all(self, seqno: int) -> None:
+        """Note that ``seqno`` made an end of all documents that nothing replaced before."""
+        found = self._replacements()
+        found[found == np.uint64(NEVER)] = seqno
+
+    def newest_row_of(self, key: bytes) -> int | None:
+        """Return the row that holds ``key``, unless something replaced it."""
         row = self.row_of(key)
-        if row is None:
-            return
+        if row is None or self._replaced_at is None or self._replaced_at[row] == np.uint64(NEVER):
+            return row
+        return None
+
+    def _replacements(self) -> npt.NDArray[np.uint64]:
         if self._replaced_at is None:
             self._replaced_at = np.full(len(self._ids), NEVER, np.uint64)
-        self._replaced_at[row] = seqno
+        return self._replaced_at
 
     def rows_between(self, after: int, end: int) -> npt.NDArray[np.int64]:
         """Return the rows with after < seqno <= end that nothing replaced up to ``end``."""

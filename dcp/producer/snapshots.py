@@ -13,7 +13,7 @@ that is shown. It never ends earlier: without the tombstone that would be no sta
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Final
 
@@ -21,7 +21,10 @@ import numpy as np
 import numpy.typing as npt
 
 from dcp.producer.history import Selection, VbucketHistory
+from dcp.producer.manifest import DEFAULT_ID
+from dcp.producer.stream_filter import StreamFilter
 from dcp.producer.versions import OPAQUE_OFFSET, Flavour, Version
+from dcp.wire.vocabulary import SnapshotFlag
 
 CHUNK_ITEMS: Final = 2048
 _COLLECTIONS: Final = int(Flavour.COLLECTIONS)
@@ -130,19 +133,40 @@ def _chunk_of_versions(versions: list[Version], flavour: int) -> Chunk:
 
 
 def take_snapshot(
-    history: VbucketHistory, after: int, end: int, flavour: int, *, start: int | None, flags: int
-) -> Snapshot | None:
+    history: VbucketHistory,
+    after: int,
+    end: int,
+    flavour: int,
+    wanted: StreamFilter,
+    *,
+    start: int | None,
+    flags: int,
+) -> tuple[Snapshot | None, StreamFilter]:
     """Take (after, end] now, or a little more; None when it holds nothing to send.
 
-    ``start`` is the marker's start; None lets it be the first item's seqno.
+    ``wanted`` says what is shown; what it is after the snapshot is returned as well. Where the last
+    item is not shown a disk snapshot is followed by SEQNO_ADVANCED if the client knows that; any
+    other snapshot ends at the last item that is shown. ``start`` is the marker's start; None lets
+    it be the first item's seqno.
     """
-    advances = history.is_purged(end) and bool(flavour & _COLLECTIONS)
+    has_advanced = bool(flavour & _COLLECTIONS)
+    advances = history.is_purged(end) and has_advanced
     if not advances:
         end = history.first_shown(end)
-    selection = history.select(after, end)
+    selection, then = _shown(history.select(after, end), wanted)
+    if not advances and (not len(selection) or selection.last_seqno < end):
+        advances = has_advanced and bool(flags & SnapshotFlag.DISK)
+        end = end if advances or not len(selection) else selection.last_seqno
     if not len(selection) and not advances:
-        return None
+        return None, then
     first = selection.first_seqno if len(selection) else end
-    return Snapshot(
-        first if start is None else start, end, flags, chunks_of(selection, flavour), advances
-    )
+    chunks = chunks_of(selection, flavour)
+    return Snapshot(first if start is None else start, end, flags, chunks, advances), then
+
+
+def _shown(selection: Selection, wanted: StreamFilter) -> tuple[Selection, StreamFilter]:
+    """Return what passes of a selection, and the filter after its last item."""
+    versions, then = wanted.split(selection.versions)
+    if wanted.passes_collection(DEFAULT_ID):
+        return replace(selection, versions=versions), then
+    return Selection(None, selection.rows[:0], versions), then

@@ -22,6 +22,7 @@ import numpy.typing as npt
 from dcp.producer.failover import Verdict
 from dcp.producer.history import VbucketHistory
 from dcp.producer.snapshots import Snapshot, take_snapshot
+from dcp.producer.stream_filter import EVERYTHING, StreamFilter
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
 from dcp.wire.vocabulary import EndReason, Opcode, SnapshotFlag, StreamFlag
@@ -68,6 +69,7 @@ class ActiveStream:
         verdict: Verdict,
         flags: int,
         settings: StreamSettings,
+        wanted: StreamFilter = EVERYTHING,
     ) -> None:
         self.vbucket = history.vbucket
         self.opaque = opaque
@@ -76,6 +78,7 @@ class ActiveStream:
         self.end_seqno = verdict.end
         self._history = history
         self._settings = settings
+        self._filter = wanted
         self._disk_only = bool(flags & StreamFlag.DISK_ONLY)
         self._ignores_purged = bool(flags & StreamFlag.IGNORE_PURGED_TOMBSTONES)
         self._first_start: int | None = min(verdict.snap_start, verdict.start)
@@ -114,7 +117,9 @@ class ActiveStream:
             started = self._start_snapshot()
             if started is not None:
                 return Batch(started, _NO_SEQNOS)
-            if self.sent_seqno >= self.end_seqno or self._nothing_can_come():
+            if self._filter.is_empty:
+                self.end(self._filter.end_reason, announce=True)
+            elif self.sent_seqno >= self.end_seqno or self._nothing_can_come():
                 self.state = StreamState.ENDING
         if self.state is StreamState.ENDING:
             self.state = StreamState.DEAD
@@ -151,15 +156,17 @@ class ActiveStream:
         far_behind = on_disk - self.sent_seqno > self._settings.checkpoint_items
         from_disk = self._disk_only or (is_first and far_behind)
         end = on_disk if from_disk else min(high, self.end_seqno)
-        snapshot = take_snapshot(
+        snapshot, self._filter = take_snapshot(
             self._history,
             self.sent_seqno,
             end,
             self._settings.flavour,
+            self._filter,
             start=self._first_start,
             flags=_DISK if from_disk else self._memory_flags,
         )
         if snapshot is None:
+            self.sent_seqno = max(self.sent_seqno, end)  # what there was is not for this client
             return None
         self._first_start = None
         self._memory_flags = _FIRST_MEMORY if from_disk else _MEMORY
