@@ -231,12 +231,12 @@ class Version:
         return parts
 
     def _encode(self, flavour: int) -> tuple[bytes, bytes]:
-        key = _prefix(self.collection) + self.key if flavour & _COLLECTIONS else self.key
-        sync = self.sync
         if self.event is not None:
             message = encode_system_event(self.event, self.seqno)
             extras = _SYSTEM_EVENT.pack(self.seqno, message.event, message.version)
             return self._head(_EVENT_OPCODE, extras, self.key, self.value), self.value
+        key = _prefix(self.collection) + self.key if flavour & _COLLECTIONS else self.key
+        sync = self.sync
         if (
             sync is not None
             and sync.prepared_seqno
