@@ -35,8 +35,8 @@ NEVER: Final = U64_MAX
 OPAQUE_OFFSET: Final = 12
 NO_COLLECTION: Final = -1
 """``collection`` of what belongs to none: the events of scopes."""
-OVERHEAD_BYTES: Final = 400
-"""About what a version costs in memory beside its key and value."""
+OVERHEAD_BYTES: Final = 700
+"""About what a version costs in memory beside its key and value, the head of one frame included."""
 
 _HEADER: Final = Struct(">BBHBBHIIQ")
 _MUTATION: Final = Struct(">QQIIIHB")
