@@ -8,13 +8,14 @@ when the pager finds it (kv_engine ``docs/BinaryProtocol.md``, ``engines/ep/src/
 """
 
 import heapq
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from dcp.errors import DcplakeError, FrameError
 from dcp.producer.history import VbucketHistory
 from dcp.producer.hybrid_clock import HybridClock
-from dcp.producer.manifest import DEFAULT_ID, Manifest
+from dcp.producer.manifest import DEFAULT_ID, Step
 from dcp.producer.values import is_json, system_xattrs_only, without_xattrs
 from dcp.producer.vbucket_collections import VbucketCollections
 from dcp.producer.versions import Content, Version
@@ -184,19 +185,17 @@ class DocumentStore:
 
     # --- collections
 
-    def follow(self, manifest: Manifest) -> bool:
-        """Emit the system events that lead to ``manifest``; return whether there were any.
+    def emit(self, steps: Sequence[Step]) -> None:
+        """Emit system events, and stand after each at the manifest that goes with it.
 
         Documents of a collection that goes or begins anew are gone from its event on.
         """
-        steps = self.collections.manifest.steps(manifest)
         for event, then in steps:
             seqno = self.history.high_seqno + 1
             version = Version.of_event(self.history.vbucket, event, seqno=seqno)
             self.history.append(version)
             self.collections.note(version)
             self.collections.stand_at(then, seqno)
-        return bool(steps)
 
     def count_preloaded(self) -> None:
         """Count what the history began with: documents of the default collection."""

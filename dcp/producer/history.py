@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from dcp.producer.manifest import DEFAULT_ID
 from dcp.producer.preload import PreloadedSegment
 from dcp.producer.versions import COMMITTED, NEVER, Version, VersionKey
 from dcp.types import U64_MAX
@@ -76,6 +77,7 @@ class VbucketHistory:
         self.segment: PreloadedSegment | None = None
         self._versions: list[Version] = []
         self._newest: dict[VersionKey, Version] = {}
+        self._collections = {DEFAULT_ID}  # those that ever had an item
 
     @property
     def high_seqno(self) -> int:
@@ -120,14 +122,15 @@ class VbucketHistory:
                 f"vbucket {self.vbucket}: found seqno {version.seqno}, "
                 f"expected {self.high_seqno + 1}"
             )
-        if version.emptied_collection is not None:
-            self._empty(version.emptied_collection, version.seqno)
+        if version.emptied_collection in self._collections:
+            self._empty(version.collection, version.seqno)
         older = self._newest.get(version.stored_key)
         if older is not None:
             older.replaced_at = version.seqno
-        elif self.segment is not None and version.collection == 0 and version.is_document:
+        elif self.segment is not None and version.collection == DEFAULT_ID and version.is_document:
             self.segment.replace(version.key, version.seqno)
         self._newest[version.stored_key] = version
+        self._collections.add(version.collection)
         self._versions.append(version)
         self.on_append(version)
 
@@ -137,7 +140,7 @@ class VbucketHistory:
         for version in gone:
             version.replaced_at = seqno
             del self._newest[version.stored_key]
-        if collection == 0 and self.segment is not None:
+        if collection == DEFAULT_ID and self.segment is not None:
             self.segment.replace_all(seqno)
 
     def cut(self, seqno: int) -> None:
@@ -183,10 +186,10 @@ class VbucketHistory:
         """Whether the item of that seqno is a purged tombstone."""
         return seqno in self._purged
 
-    def newest(self, key: bytes, collection: int = 0) -> Version | None:
+    def newest(self, key: bytes, collection: int = DEFAULT_ID) -> Version | None:
         """Return the newest version of ``key``, which may be a deletion."""
         version = self._newest.get((COMMITTED, collection, key))
-        if version is None and self.segment is not None and collection == 0:
+        if version is None and self.segment is not None and collection == DEFAULT_ID:
             row = self.segment.newest_row_of(key)
             return None if row is None else self.segment.version(row)
         return version

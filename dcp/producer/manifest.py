@@ -160,12 +160,12 @@ class Manifest:
         tree = {"scopes": scopes, "uid": f"{self.uid:x}"}
         return json.dumps(tree, separators=(",", ":")).encode()
 
-    def steps(self, to: "Manifest") -> list[tuple[ManifestEvent, "Manifest"]]:
+    def steps(self, to: "Manifest") -> "list[Step]":
         """Return the events that lead from here to another manifest, each with what holds after it.
 
         A collection of both whose ``flush_uid`` differs begins anew.
         """
-        found: list[tuple[ManifestEvent, Manifest]] = []
+        found: list[Step] = []
         at = self
         changes = [*_scopes_come(self, to), *_collections_go(self, to)]
         changes += [*_collections_come(self, to), *_scopes_go(self, to)]
@@ -174,6 +174,12 @@ class Manifest:
             at = to if is_last else _after(at, event, to)
             found.append((replace(event, manifest_uid=to.uid) if is_last else event, at))
         return found
+
+
+FIRST: Final = Manifest()
+"""What every bucket begins with."""
+Step = tuple[ManifestEvent, Manifest]
+"""A system event, and the manifest that a vbucket stands at after it."""
 
 
 def _as_tree(collection: Collection) -> dict[str, str | int]:

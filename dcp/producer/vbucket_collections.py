@@ -7,7 +7,7 @@ manifest until it emits events anew.
 
 from collections.abc import Iterable, Mapping
 
-from dcp.producer.manifest import Collection, Manifest
+from dcp.producer.manifest import FIRST, Collection, Manifest
 from dcp.producer.versions import Version
 
 
@@ -15,7 +15,7 @@ class VbucketCollections:
     """The collections of one vbucket, fed with every item that is appended to its history."""
 
     def __init__(self) -> None:
-        self.manifest = Manifest()
+        self.manifest = FIRST
         self._high: dict[int, int] = {}
         self._max_visible_seqno = 0
         self._steps: list[tuple[int, Manifest]] = []
@@ -53,7 +53,7 @@ class VbucketCollections:
     def cut(self, seqno: int, left: Iterable[Version]) -> None:
         """Forget what came after ``seqno``; ``left`` holds at least the newest of every key."""
         self._steps = [step for step in self._steps if step[0] <= seqno]
-        self.manifest = self._steps[-1][1] if self._steps else Manifest()
+        self.manifest = self._steps[-1][1] if self._steps else FIRST
         self._high.clear()
         self._max_visible_seqno = 0
         for version in sorted(left, key=lambda version: version.seqno):
