@@ -19,6 +19,8 @@ from dcp.producer.cluster_map import ClusterMap
 from dcp.producer.counters import Counters
 from dcp.producer.documents import DocumentError, DocumentStore
 from dcp.producer.faults import Faults
+from dcp.producer.manifest import FIRST, Manifest, Step
+from dcp.producer.manifest_changes import Change, changed
 from dcp.producer.settings import ClusterSettings
 from dcp.producer.vbucket import Vbucket
 from dcp.types import U64_MAX, vbucket_of
@@ -43,6 +45,8 @@ class Bucket:
             settings.bucket, f"{random.getrandbits(128):032x}", settings.nodes, settings.vbuckets
         )
         self.vbuckets = [Vbucket(v, self._fresh_uuid, settings) for v in range(settings.vbuckets)]
+        self.manifest = FIRST
+        self._way: tuple[Manifest, Manifest, list[Step]] = self.manifest, self.manifest, []
         self.dead_nodes: set[int] = set()
         self.administrator: Administrator | None = None
         self.counters = Counters(record_seqnos=settings.record_seqnos)
@@ -143,6 +147,29 @@ class Bucket:
         finally:
             if vbucket.data.high_seqno != before:
                 self.wrote(vbucket.id)
+
+    def change_manifest(self, *changes: Change) -> None:
+        """Change scopes and collections, all under one new uid; every active vbucket tells of it.
+
+        Raises:
+            ManifestError: a change that cannot be made; then none is.
+        """
+        self.manifest = changed(self.manifest, changes)
+        for vbucket in self.vbuckets:
+            self.follow_manifest(vbucket)
+
+    def follow_manifest(self, vbucket: Vbucket) -> None:
+        """Let an active vbucket emit what it lacks of the manifest's system events."""
+        steps = self._steps_from(vbucket.documents.collections.manifest)
+        if vbucket.state is VbucketState.ACTIVE and steps:
+            vbucket.documents.emit(steps)
+            self.wrote(vbucket.id)
+
+    def _steps_from(self, manifest: Manifest) -> list[Step]:
+        """Return the steps to the bucket's manifest; vbuckets that take the same share them."""
+        if self._way[0] is not manifest or self._way[1] is not self.manifest:
+            self._way = manifest, self.manifest, manifest.steps(self.manifest)
+        return self._way[2]
 
     def expire_due(self, now: float) -> int:
         """Run the expiry pager over all vbuckets; return how many documents expired."""

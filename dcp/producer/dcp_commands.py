@@ -11,10 +11,12 @@ from dcp.producer.failover import (
     range_is_valid,
     state_allows,
 )
+from dcp.producer.manifest import DEFAULT_ID
+from dcp.producer.manifest_commands import refuse_unknown_id
 from dcp.producer.session import Command, Gate, Session
-from dcp.producer.setup_commands import refuse_unknown_id
 from dcp.producer.stream import ActiveStream
-from dcp.producer.stream_filter import StreamFilter, parse_filter
+from dcp.producer.stream_filter import StreamFilter
+from dcp.producer.stream_request_value import parse_filter
 from dcp.producer.vbucket import Vbucket
 from dcp.wire import messages as m
 from dcp.wire.frame import Frame
@@ -102,12 +104,14 @@ def stream_request(session: Session, frame: Frame, body: m.Body, _: float) -> No
 def _open_stream(
     session: Session, dcp: DcpConnection, vbucket: Vbucket, frame: Frame, request: m.StreamRequest
 ) -> bool:
-    has_collections = HelloFeature.COLLECTIONS in session.features
-    wanted = parse_filter(request.value, collections=has_collections)
+    wanted = parse_filter(
+        request.value,
+        vbucket.documents.collections.manifest,
+        collections=HelloFeature.COLLECTIONS in session.features,
+    )
     resume = _resume_request(request, wanted)
-    # Without Collections a client sees the default collection only: that is a filter, too.
-    names_some = isinstance(wanted, StreamFilter) and wanted.names_collections
-    facts = vbucket.facts(filtered=names_some or not has_collections)
+    named = vbucket.filtered_high_seqno(wanted) if isinstance(wanted, StreamFilter) else None
+    facts = vbucket.facts(named)
     verdict = judge(resume, facts, session.bucket.settings.rules)
     if not state_allows(resume, facts):
         session.refuse_vbucket(frame)
@@ -127,7 +131,9 @@ def _open_stream(
         session.bucket.counters.streams_opened[vbucket.id] += 1
         session.reply(frame, m.FailoverLogAnswer(vbucket.failover_log.entries))
         settings = dcp.stream_settings()
-        dcp.add_stream(ActiveStream(vbucket.data, frame.opaque, verdict, request.flags, settings))
+        dcp.add_stream(
+            ActiveStream(vbucket.data, frame.opaque, verdict, request.flags, settings, wanted)
+        )
         return True
     return False
 
@@ -147,8 +153,10 @@ def _resume_request(request: m.StreamRequest, wanted: StreamFilter | Status) -> 
 def _refuse_filter(session: Session, frame: Frame, status: Status) -> None:
     if status in (Status.UNKNOWN_COLLECTION, Status.UNKNOWN_SCOPE):
         refuse_unknown_id(session, frame, status)
+    elif status is Status.EINVAL and HelloFeature.COLLECTIONS not in session.features:
+        session.refuse(frame, status, "Request must not include value")
     else:
-        session.refuse(frame, status, "The stream's filter is malformed or not allowed")
+        session.refuse(frame, status)
 
 
 def _refuse_as_ordered(session: Session, frame: Frame, status: Status) -> None:
@@ -186,22 +194,36 @@ def failover_log(session: Session, frame: Frame, _: m.Body, __: float) -> None:
 
 
 def all_seqnos(session: Session, frame: Frame, body: m.Body, _: float) -> None:
-    """Answer the high seqnos of this node's vbuckets."""
+    """Answer the high seqnos of this node's vbuckets, or of one collection where they know it.
+
+    A client with Collections is told the newest seqno that it can see, one without the default
+    collection's, sync writes under way included, whatever collection it names (as observed on a
+    7.0 server).
+    """
     request = cast("m.GetAllVbSeqnos", body)
     state = request.state or 0
+    has_collections = HelloFeature.COLLECTIONS in session.features
+    collection = request.collection if has_collections else DEFAULT_ID
     if state > VbucketState.DEAD:
         session.refuse(frame, Status.EINVAL, "Request vbucket state invalid")
-    elif request.collection is not None and HelloFeature.COLLECTIONS not in session.features:
-        session.refuse(frame, Status.EINVAL, "Request names a collection without Collections")
-    elif request.collection:
+    elif has_collections and collection not in (None, *session.bucket.manifest.collections):
         refuse_unknown_id(session, frame, Status.UNKNOWN_COLLECTION)
     else:
         wanted = {VbucketState(state)} if state else set(VbucketState) - {VbucketState.DEAD}
         held = [session.bucket.vbuckets[v] for v in session.bucket.map.vbuckets_of(session.node)]
-        session.reply(
-            frame,
-            m.AllVbSeqnos(tuple((v.id, v.data.high_seqno) for v in held if v.state in wanted)),
-        )
+        seqnos = ((v.id, _seqno_of(v, collection)) for v in held if v.state in wanted)
+        known = tuple((vbucket, seqno) for vbucket, seqno in seqnos if seqno is not None)
+        session.reply(frame, m.AllVbSeqnos(known))
+
+
+def _seqno_of(vbucket: Vbucket, collection: int | None) -> int | None:
+    """Return the newest seqno of a collection, None where the vbucket does not know it."""
+    known = vbucket.documents.collections
+    if collection is None:
+        return known.max_visible_seqno
+    if known.find(collection) is None:
+        return None
+    return known.high_seqnos.get(collection, 0)
 
 
 def observe_seqno(session: Session, frame: Frame, body: m.Body, _: float) -> None:

@@ -78,6 +78,7 @@ def set_up(bucket: Bucket, vbucket: int, facts: VbucketFacts) -> None:
 def _end_streams(bucket: Bucket, vbucket: int) -> None:
     for connection in list(bucket.dcp_connections.values()):
         connection.end_stream(vbucket, EndReason.STATE_CHANGED, announce=True)
+    bucket.follow_manifest(bucket.vbuckets[vbucket])
     bucket.changed(vbucket)
 
 

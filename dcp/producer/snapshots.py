@@ -17,8 +17,11 @@ from typing import Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from dcp.producer.disk_scan import Scan
+from dcp.producer.disk_scan import Frames, Scan
+from dcp.producer.key_index import KeyIndex
+from dcp.producer.manifest import DEFAULT_ID
 from dcp.producer.stored_items import serves, versions_of
+from dcp.producer.stream_filter import StreamFilter
 from dcp.producer.versions import OPAQUE_OFFSET, Version
 
 CHUNK_ITEMS: Final = 2048
@@ -118,18 +121,31 @@ class MemoryItems:
 class DiskItems:
     """What a scan of the disk reads, reshaped where the connection's flavour wants it."""
 
-    def __init__(self, scan: Scan, flavour: int) -> None:
+    def __init__(self, scan: Scan, flavour: int, wanted: StreamFilter, keys: KeyIndex) -> None:
+        """``wanted`` says what is shown, ``keys`` what is gone with its collection."""
+        self.filter = wanted
         self._scan = scan
+        self._shows_documents = wanted.passes_collection(DEFAULT_ID)
         self._flavour = flavour
+        self._keys = keys
 
     def next_chunk(self, most_bytes: int) -> Chunk | None:
-        """Read the next frames from disk."""
-        frames = self._scan.read(most_bytes)
-        if frames is None:
-            return None
-        if serves(frames, self._flavour):
-            return Chunk(frames.ends, frames.seqnos, memoryview(frames.data), [])
-        return chunk_of(versions_of(frames), self._flavour)
+        """Read the next frames from disk that are shown."""
+        while (frames := self._scan.read(most_bytes)) is not None:
+            is_plain = self._keys.holds_documents_only
+            if is_plain and self._shows_documents and serves(frames, self._flavour):
+                return Chunk(frames.ends, frames.seqnos, memoryview(frames.data), [])
+            versions = self.shown(frames)
+            if versions:
+                return chunk_of(versions, self._flavour)
+        return None
+
+    def shown(self, frames: Frames) -> list[Version]:
+        """Return what of some frames is shown, and let the filter stand behind them."""
+        is_gone, end = self._keys.is_gone, self._scan.end_seqno
+        left = (version for version in versions_of(frames) if not is_gone(version, end))
+        versions, self.filter = self.filter.split(left)
+        return versions
 
     def close(self) -> None:
         """Let go of the disk snapshot."""
@@ -138,12 +154,16 @@ class DiskItems:
 
 @dataclass(slots=True)
 class Snapshot:
-    """The bounds and flags for the marker, and the frames that follow it."""
+    """The bounds and flags for the marker, and the frames that follow it.
+
+    ``covers``: the seqno up to which the client needs nothing more, at or above the end.
+    """
 
     start: int
     end: int
     flags: int
     source: ItemSource
+    covers: int
     chunk: Chunk | None = field(default=None)
 
     def next_chunk(self, most_bytes: int) -> Chunk | None:

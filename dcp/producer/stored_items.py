@@ -15,6 +15,8 @@ from dcp.producer.disk_scan import Frames
 from dcp.producer.disk_store import StoredItem
 from dcp.producer.versions import Content, Flavour, Version
 from dcp.wire.leb128 import decode_leb128
+from dcp.wire.stream_messages import SystemEvent
+from dcp.wire.system_event import decode_system_event
 from dcp.wire.vocabulary import HEADER_BYTES, Datatype, Opcode
 
 STORED_FLAVOUR: Final = int(
@@ -31,7 +33,9 @@ STORED_FLAVOUR: Final = int(
 _HEADER: Final = Struct(">BBHBBHIIQ")
 _MUTATION: Final = Struct(">QQII")
 _DELETION: Final = Struct(">QQI")
+_SYSTEM_EVENT: Final = Struct(">QIB")
 _OPCODE_AT: Final = 1
+_VBUCKET_AT: Final = 6
 _DATATYPE_AT: Final = 5
 
 
@@ -51,15 +55,27 @@ def version_of(frame: bytes | memoryview) -> Version:
     key_at = HEADER_BYTES + extras_bytes
     value_at = key_at + key_bytes
     wire_key = bytes(frame[key_at:value_at])
-    _, prefix_bytes = decode_leb128(wire_key)
     value = bytes(frame[value_at : HEADER_BYTES + body_bytes])
+    if opcode == Opcode.DCP_SYSTEM_EVENT:
+        return _event_of(frame, wire_key, value)
+    collection, prefix_bytes = decode_leb128(wire_key)
     if opcode == Opcode.DCP_MUTATION:
         seqno, rev, flags, expiry = _MUTATION.unpack_from(frame, HEADER_BYTES)
         content = Content(value, datatype, flags, expiry)
     else:
         seqno, rev, delete_time = _DELETION.unpack_from(frame, HEADER_BYTES)
         content = Content(value, datatype, opcode=opcode, delete_time=delete_time)
-    return Version(vbucket, wire_key[prefix_bytes:], content, seqno=seqno, rev=rev, cas=cas)
+    key = wire_key[prefix_bytes:]
+    return Version(vbucket, key, content, seqno=seqno, rev=rev, cas=cas, collection=collection)
+
+
+def _event_of(frame: bytes | memoryview, key: bytes, value: bytes) -> Version:
+    vbucket = int.from_bytes(frame[_VBUCKET_AT : _VBUCKET_AT + 2])
+    seqno, event, version = _SYSTEM_EVENT.unpack_from(frame, HEADER_BYTES)
+    found = decode_system_event(SystemEvent(seqno, event, version, key, value))
+    if found is None:
+        raise AssertionError(f"stored system event at seqno {seqno}: found unknown event {event}")
+    return Version.of_event(vbucket, found, seqno=seqno)
 
 
 def serves(frames: Frames, flavour: int) -> bool:

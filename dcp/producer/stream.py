@@ -30,6 +30,7 @@ from dcp.producer.checkpoint_manager import Items
 from dcp.producer.disk_scan import Scan
 from dcp.producer.failover import Verdict
 from dcp.producer.snapshots import DiskItems, MemoryItems, Snapshot
+from dcp.producer.stream_filter import EVERYTHING, StreamFilter
 from dcp.producer.vbucket_data import VbucketData
 from dcp.producer.versions import Flavour, Version
 from dcp.wire import messages as m
@@ -41,6 +42,7 @@ _DISK: Final = int(SnapshotFlag.DISK | SnapshotFlag.CHECKPOINT)
 _MEMORY: Final = int(SnapshotFlag.MEMORY)
 _FIRST_MEMORY: Final = int(SnapshotFlag.MEMORY | SnapshotFlag.CHECKPOINT)
 _MARKER_V2_2: Final = 2
+_LOOK_AHEAD_BYTES: Final = 512 * 1024
 _numbers = count(1)
 
 
@@ -105,6 +107,7 @@ class ActiveStream:
         verdict: Verdict,
         flags: int,
         settings: StreamSettings,
+        wanted: StreamFilter = EVERYTHING,
     ) -> None:
         self.vbucket = data.vbucket
         self.opaque = opaque
@@ -113,6 +116,7 @@ class ActiveStream:
         self.end_seqno = verdict.end
         self._data = data
         self._settings = settings
+        self._filter = wanted
         self._disk_only = bool(flags & StreamFlag.DISK_ONLY)
         self._ignores_purged = bool(flags & StreamFlag.IGNORE_PURGED_TOMBSTONES)
         self._first_start: int | None = min(verdict.snap_start, verdict.start)
@@ -180,6 +184,9 @@ class ActiveStream:
         while self.is_sending:
             if self._snapshot is not None:
                 batch = self._next_items(self._snapshot, room_bytes, most_bytes, most_items)
+            elif self._filter.is_empty:
+                self.end(self._filter.end_reason, announce=True)
+                break
             elif self.sent_seqno >= self.end_seqno:
                 self.end(EndReason.OK, announce=True)
                 break
@@ -202,7 +209,7 @@ class ActiveStream:
         chunk = snapshot.next_chunk(min(room_bytes, most_bytes))
         if chunk is None:
             self._finish(snapshot)
-            return self._advance_to(snapshot.end)
+            return self._advance_to(snapshot.end) if self._knows_collections else None
         data, seqnos = chunk.take(room_bytes, most_bytes, most_items, self.opaque)
         self.sent_seqno = int(seqnos[-1])
         if self.sent_seqno >= snapshot.end:
@@ -214,7 +221,9 @@ class ActiveStream:
         return Batch(self._frame(m.SeqnoAdvanced(end), Opcode.DCP_SEQNO_ADVANCED), _NO_SEQNOS)
 
     def _finish(self, snapshot: Snapshot) -> None:
-        self.sent_seqno = snapshot.end
+        self.sent_seqno = snapshot.covers
+        if isinstance(snapshot.source, DiskItems):
+            self._filter = snapshot.source.filter
         snapshot.source.close()
         self._snapshot = None
         if self.phase is StreamPhase.BACKFILLING and self._has_cursor:
@@ -227,33 +236,52 @@ class ActiveStream:
             scan.close()
             self.end(EndReason.ROLLBACK, announce=True)
             return None
+        covers = max(self.sent_seqno, scan.end_seqno, self._data.persisted_seqno)
         end = self._snapshot_end(scan)
+        if not self._disk_only:
+            self._place_cursor_behind(covers)
         if end is None:
             scan.close()
-            self.sent_seqno = max(self.sent_seqno, self._data.persisted_seqno)
+            self.sent_seqno = covers
             if self._disk_only:
                 self.end(EndReason.OK, announce=True)
             else:
-                self._place_cursor_behind(self.sent_seqno)
                 self._on(_Event.BACKFILL_DONE)
             return None
-        if not self._disk_only:
-            self._place_cursor_behind(scan.end_seqno)
         self._memory_flags = _FIRST_MEMORY
-        source = DiskItems(scan, self._settings.flavour)
-        return self._begin(Snapshot(self.sent_seqno + 1, end, _DISK, source))
+        source = self._items_of(scan)
+        return self._begin(Snapshot(self.sent_seqno + 1, end, _DISK, source, covers))
+
+    def _items_of(self, scan: Scan) -> DiskItems:
+        return DiskItems(scan, self._settings.flavour, self._filter, self._data.keys)
+
+    @property
+    def _knows_collections(self) -> bool:
+        return bool(self._settings.flavour & Flavour.COLLECTIONS)
 
     def _snapshot_end(self, scan: Scan) -> int | None:
         """Return where the snapshot of a scan ends; None where it has nothing to tell.
 
-        The item at the scan's end may be gone: it was purged before a crash made it the newest.
-        With Collections SEQNO_ADVANCED stands for it, else the snapshot ends with its last item,
-        after which nothing changed (kv_engine
-        ``docs/dcp/documentation/commands/seqno-advanced.md``).
+        The item at the scan's end may not be there or not be shown: it belongs to another
+        collection, or was purged before a crash made it the newest. With Collections SEQNO_ADVANCED
+        stands for it, else the snapshot ends with its last item, after which nothing changed
+        (kv_engine ``docs/dcp/documentation/commands/seqno-advanced.md``).
         """
-        if not self._settings.flavour & Flavour.COLLECTIONS:
+        if self._knows_collections:
+            return scan.end_seqno if scan.end_seqno > self.sent_seqno else None
+        if self._data.keys.holds_documents_only:
             return scan.last_seqno
-        return scan.end_seqno if scan.end_seqno > self.sent_seqno else None
+        return self._last_shown_seqno(scan)
+
+    def _last_shown_seqno(self, scan: Scan) -> int | None:
+        """Find the last item that is shown by reading them all: once more than they are sent."""
+        last: int | None = None
+        with self._data.scan(scan.start_seqno, each_key_once=self._settings.each_key_once) as ahead:
+            items = self._items_of(ahead)
+            while (frames := ahead.read(_LOOK_AHEAD_BYTES)) is not None:
+                shown = items.shown(frames)
+                last = shown[-1].seqno if shown else last
+        return last
 
     def _misses_purged(self, scan: Scan) -> bool:
         """Whether tombstones are gone that the client still needs.
@@ -261,7 +289,8 @@ class ActiveStream:
         A client without anything needs no deletion (kv_engine ``dcp/active_stream.cc``,
         scheduleBackfill).
         """
-        return not self._ignores_purged and 0 < self.sent_seqno < scan.purge_seqno
+        knows = self._ignores_purged or self._filter.purge_seqno == scan.purge_seqno
+        return not knows and 0 < self.sent_seqno < scan.purge_seqno
 
     def _place_cursor_behind(self, seqno: int) -> None:
         if not self._place_cursor(seqno):
@@ -270,10 +299,22 @@ class ActiveStream:
             )
         self._has_cursor = True
 
-    def _open_memory_snapshot(self, items: Items[Version]) -> Batch:
+    def _open_memory_snapshot(self, items: Items[Version]) -> Batch | None:
+        """Begin with what the cursor got; None where nothing of that is shown.
+
+        It ends with its last item that is shown, after which nothing changed for this client (as
+        observed on a 7.0 server).
+        """
+        shown, self._filter = self._filter.split(items.items)
+        if not shown:
+            self.sent_seqno = items.snapshot_end
+            return None
         flags, self._memory_flags = self._memory_flags, _MEMORY
-        source = MemoryItems(items.items, self._settings.flavour)
-        return self._begin(Snapshot(items.snapshot_start, items.snapshot_end, flags, source))
+        all_shown = len(shown) == len(items.items)
+        start = items.snapshot_start if all_shown else shown[0].seqno
+        end = items.snapshot_end if all_shown else shown[-1].seqno
+        source = MemoryItems(shown, self._settings.flavour)
+        return self._begin(Snapshot(start, end, flags, source, items.snapshot_end))
 
     def _begin(self, snapshot: Snapshot) -> Batch:
         """Let a snapshot be in force, and return its marker."""

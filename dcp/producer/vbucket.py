@@ -17,6 +17,7 @@ from dcp.producer.failover_log import fork
 from dcp.producer.hybrid_clock import HybridClock
 from dcp.producer.preload import PreloadedSegment
 from dcp.producer.settings import ClusterSettings
+from dcp.producer.stream_filter import StreamFilter
 from dcp.producer.vbucket_data import DataSettings, VbucketData
 from dcp.types import FailoverEntry, FailoverLog
 from dcp.wire.vocabulary import VbucketState
@@ -51,24 +52,24 @@ class Vbucket:
     def preload(self, segment: PreloadedSegment) -> None:
         """Take a whole segment as the beginning of an empty vbucket."""
         self.data.preload(segment)
+        self.documents.count_preloaded()
         if self.record is not None:
             self.record.preload(segment)
 
-    @property
-    def collection_high_seqno(self) -> int:
-        """The newest seqno of the default collection, which is the only one."""
-        if self._collection_high_seqno is not None:
-            return self._collection_high_seqno
-        return self.data.high_seqno
+    def filtered_high_seqno(self, wanted: StreamFilter) -> int | None:
+        """Return the newest seqno of the collections that a filter names; None without names."""
+        if wanted.is_pass_through or self._collection_high_seqno is None:
+            return wanted.high_seqno(self.documents.collections.high_seqnos)
+        return self._collection_high_seqno
 
-    def facts(self, *, filtered: bool) -> VbucketFacts:
-        """Return what decides a stream request; ``filtered`` for a stream of named collections."""
+    def facts(self, collections_high_seqno: int | None = None) -> VbucketFacts:
+        """Return what decides a stream request; see ``filtered_high_seqno``."""
         return VbucketFacts(
             self.failover_log,
             self.data.high_seqno,
             self.data.purge_seqno,
             self.data.persisted_seqno,
-            self.collection_high_seqno if filtered else None,
+            collections_high_seqno,
             self.state,
         )
 

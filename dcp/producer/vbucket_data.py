@@ -18,6 +18,8 @@ from dcp.producer.checkpoint_manager import CheckpointLimits, CheckpointManager
 from dcp.producer.disk_file import DiskFile
 from dcp.producer.disk_scan import Scan
 from dcp.producer.disk_store import StoredItem, VbucketStore
+from dcp.producer.key_index import KeyIndex
+from dcp.producer.manifest import DEFAULT_ID
 from dcp.producer.preload import PreloadedSegment
 from dcp.producer.stored_items import stored_item, version_of, versions_of
 from dcp.producer.versions import Version
@@ -59,8 +61,7 @@ class VbucketData:
         self._settings = settings
         self._persisted_floor = base_seqno if persisted_seqno is None else persisted_seqno
         self._purge_floor = purge_seqno
-        self._newest: dict[bytes, Version] = {}
-        self._stored_seqno: dict[bytes, int] = {}
+        self.keys = KeyIndex()
         self._unwritten: deque[list[Version]] = deque()
         self._store = VbucketStore.open(file, vbucket)
         self.checkpoints = self._new_checkpoints(base_seqno)
@@ -106,25 +107,30 @@ class VbucketData:
 
     # --- documents
 
-    def newest(self, key: bytes) -> Version | None:
+    def newest(self, key: bytes, collection: int = DEFAULT_ID) -> Version | None:
         """Return the newest version of ``key``, which may be a deletion."""
-        version = self._newest.get(key)
-        if version is None and (seqno := self._preloaded_seqno(key)):
+        version = self.keys.newest(key, collection)
+        if version is None and collection == DEFAULT_ID and (seqno := self._preloaded_seqno(key)):
             frame = self._store.read(seqno)
             version = None if frame is None else version_of(frame)
         return version
 
     def _preloaded_seqno(self, key: bytes) -> int:
-        """Return the seqno at which ``key`` was preloaded; 0 if it was not, or is lost."""
+        """Return the seqno at which ``key`` was preloaded; 0 if it was not, or is gone."""
         row = None if self._segment is None else self._segment.row_of(key)
-        if row is None or self._segment is None:
+        if row is None or self._segment is None or DEFAULT_ID in self.keys.emptied_at:
             return 0
         seqno = self._segment.seqno_of(row)
         return seqno if seqno <= self._segment_end else 0
 
     def newest_versions(self) -> Iterable[Version]:
-        """Return the newest version of every key that was not only preloaded."""
-        return self._newest.values()
+        """Return the newest version of all that was not only preloaded, events included."""
+        return self.keys.versions
+
+    @property
+    def preloaded_seqno(self) -> int:
+        """The seqno of the last preloaded document; ``base_seqno`` where there is none."""
+        return max(self.base_seqno, self._segment_end)
 
     # --- writing
 
@@ -154,7 +160,7 @@ class VbucketData:
         if version.seqno >= U64_MAX:
             raise ValueError(f"vbucket {self.vbucket}: found seqno {version.seqno}, the last one")
         self.checkpoints.queue(version)
-        self._newest[version.key] = version
+        self.keys.note(version)
         self.on_append(version)
 
     def settle(self) -> None:
@@ -175,8 +181,9 @@ class VbucketData:
         self.checkpoints.remove_closed()
 
     def _stored(self, version: Version) -> StoredItem:
-        replaces = self._stored_seqno.get(version.key) or self._preloaded_seqno(version.key)
-        self._stored_seqno[version.key] = version.seqno
+        replaces = self.keys.stored(version)
+        if not replaces and version.is_document and version.collection == DEFAULT_ID:
+            replaces = self._preloaded_seqno(version.key)
         return stored_item(version, replaces)
 
     # --- losing and forgetting
@@ -198,13 +205,12 @@ class VbucketData:
 
     def _read_again(self) -> None:
         """Learn the newest versions from disk."""
-        self._newest.clear()
-        self._stored_seqno.clear()
+        self.keys = KeyIndex()
         with self._store.scan(self._segment_end, each_key_once=True) as scan:
             while (frames := scan.read(_REBUILD_BYTES)) is not None:
                 for version in versions_of(frames):
-                    self._newest[version.key] = version
-                    self._stored_seqno[version.key] = version.seqno
+                    self.keys.note(version)
+                    self.keys.stored(version)
 
     def purge(self, up_to: int) -> int:
         """Compact the disk: drop tombstones up to a seqno, not the newest item; return how many."""

@@ -17,7 +17,11 @@ from dcp.wire.vocabulary import HelloFeature, Magic, Opcode, Status
 PLAIN_FEATURES = (HelloFeature.XATTR, HelloFeature.XERROR, HelloFeature.JSON)
 FEATURES = (*PLAIN_FEATURES, HelloFeature.COLLECTIONS)
 STREAM_OPCODES = frozenset(
-    (*range(Opcode.DCP_STREAM_END, Opcode.DCP_EXPIRATION + 1), Opcode.DCP_SEQNO_ADVANCED)
+    (
+        *range(Opcode.DCP_STREAM_END, Opcode.DCP_EXPIRATION + 1),
+        Opcode.DCP_SYSTEM_EVENT,
+        Opcode.DCP_SEQNO_ADVANCED,
+    )
 )
 
 

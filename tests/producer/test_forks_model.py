@@ -244,7 +244,7 @@ def test_who_may_go_on_or_goes_back_holds_what_the_new_branch_holds(
 ) -> None:
     """A client with the state of any branch that was ever streamed, complete at any seqno."""
     forking = _driven(sizes, steps)
-    model, facts = forking.model, forking.vbucket.facts(filtered=False)
+    model, facts = forking.model, forking.vbucket.facts()
     for uuid in model.branches:
         for seqno in range(model.base + 1, model.high(uuid) + 1):
             verdict = judge(ResumeRequest(seqno, uuid, seqno, seqno), facts, rules)

@@ -54,7 +54,7 @@ class Client:
         vbucket = self.cluster.bucket.vbuckets[0]
         stream_settings = StreamSettings(self.flavour)
         for _ in range(MOST_REQUESTS):
-            facts = vbucket.facts(filtered=False)
+            facts = vbucket.facts()
             verdict = judge(self._request(), facts, self.cluster.settings.rules)
             if verdict.status is Status.SUCCESS:
                 self.log = vbucket.failover_log

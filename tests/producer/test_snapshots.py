@@ -14,6 +14,7 @@ from dcp.producer.failover import Verdict
 from dcp.producer.preload import PreloadedSegment, PreloadSettings
 from dcp.producer.snapshots import DiskItems
 from dcp.producer.stream import ActiveStream, StreamPhase, StreamSettings
+from dcp.producer.stream_filter import EVERYTHING
 from dcp.producer.vbucket_data import DataSettings, VbucketData
 from dcp.producer.versions import Flavour
 from dcp.types import END_OF_TIME
@@ -66,6 +67,11 @@ def _built(
     return store, model
 
 
+def _disk_items(store: DocumentStore, after: int) -> DiskItems:
+    scan = store.data.scan(after, each_key_once=True)
+    return DiskItems(scan, FLAVOUR, EVERYTHING, store.data.keys)
+
+
 def _write(store: DocumentStore, model: Model, key: bytes, deleted: bool) -> None:
     try:
         version = store.delete(key, 1.0) if deleted else store.set(key, b"{}", 1.0)
@@ -84,7 +90,7 @@ def test_a_disk_snapshot_holds_each_key_once(
     store, model = _built(base, preloaded, steps)
     high = store.data.high_seqno
     after = data.draw(st.integers(base, high))
-    source = DiskItems(store.data.scan(after, each_key_once=True), FLAVOUR)
+    source = _disk_items(store, after)
     seqnos: list[int] = []
     while (chunk := source.next_chunk(data.draw(st.integers(1, 300)))) is not None:
         while not chunk.is_empty:
@@ -159,7 +165,7 @@ def test_batches_keep_to_the_window_message_by_message(
         store.set(b"k%03d" % index, b"x" * size, 1.0)
     lengths = [55 + 1 + 4 + size for size in sizes]
     store.data.settle()
-    source = DiskItems(store.data.scan(0, each_key_once=True), FLAVOUR)
+    source = _disk_items(store, 0)
     chunk = source.next_chunk(2**40)
     assert chunk is not None
     source.close()
