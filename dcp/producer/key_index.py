@@ -12,7 +12,7 @@ from dcp.producer.versions import COMMITTED, Version, VersionKey
 
 
 class KeyIndex:
-    """Keys of one vbucket; ``emptied_at`` has the seqnos of the events that emptied a collection."""
+    """Keys of one vbucket; ``emptied_at`` has the seqnos of events that emptied a collection."""
 
     def __init__(self) -> None:
         self.emptied_at: dict[int, list[int]] = {}
