@@ -4,7 +4,7 @@ A replica is a distance, not a copy: it holds the active's history but for the n
 failover makes that prefix the history (``promote``), a crash what was on disk (``crash``).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
 from dcp.producer.branch_record import BranchRecord
 from dcp.producer.documents import DocumentStore
@@ -14,6 +14,7 @@ from dcp.producer.history import VbucketHistory
 from dcp.producer.hybrid_clock import HybridClock
 from dcp.producer.preload import PreloadedSegment
 from dcp.producer.settings import ClusterSettings
+from dcp.producer.versions import Version
 from dcp.types import FailoverEntry, FailoverLog
 from dcp.wire.vocabulary import VbucketState
 
@@ -139,14 +140,33 @@ class Vbucket:
 
     # --- any state, for tests
 
-    def set_up(self, facts: VbucketFacts) -> None:
-        """Become an empty vbucket of which ``facts`` are true; CAS values go on growing."""
+    def set_up(self, facts: VbucketFacts, versions: Sequence[Version] = ()) -> None:
+        """Become a vbucket of which ``facts`` are true; CAS values go on growing.
+
+        ``versions`` end at the high seqno; what came before them is nobody's to see.
+        """
         high = facts.high_seqno
         persisted = high if facts.persisted_seqno is None else facts.persisted_seqno
         history = VbucketHistory(
-            self.id, high, unpersisted_seqnos=high - persisted, purge_seqno=facts.purge_seqno
+            self.id,
+            high - len(versions),
+            unpersisted_seqnos=high - persisted,
+            purge_seqno=facts.purge_seqno,
         )
         self._paused_at = None
         self._begin(history, facts.failover_log, self.documents.clock)
+        self.take(versions)
+        history.purge(facts.purge_seqno)
         self._collection_high_seqno = facts.collections_high_seqno
         self.state = facts.state
+
+    def take(self, versions: Iterable[Version]) -> None:
+        """Append versions as another server made them: their seqnos, revs and CAS values stay.
+
+        Raises:
+            ValueError: a seqno is not the next one.
+        """
+        for version in versions:
+            self.history.append(version)
+            self.documents.clock.raise_floor(version.cas)
+        self.documents.rewind()

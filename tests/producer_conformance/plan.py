@@ -1,0 +1,239 @@
+"""From sightings to orders: which state each vbucket must be brought into, before which line.
+
+The lines of a vbucket are cut into *eras*: a new one begins where another failover log is seen (or
+where streams ended for a change of state before it). In an era the log is one, items only come, and
+the purge seqno rises at most once. An era's history is worked out as a whole (``histories.py``);
+how far it has come at a line is the highest seqno that a line up to it proves. Nothing is put in
+earlier than that: what a snapshot from disk shows was there when its stream was asked for, what
+comes in a memory snapshot is written when the server was seen to send it.
+"""
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from dcp.types import END_OF_TIME, FailoverEntry, FailoverLog
+from dcp.wire import messages as m
+from dcp.wire.vocabulary import Status, VbucketState
+from tests.producer_conformance.histories import complete, merged
+from tests.producer_conformance.sightings import (
+    ANY_STATE,
+    Item,
+    Sightings,
+    VbucketSightings,
+)
+
+_NO_LOG = FailoverLog((FailoverEntry(1, 0),))
+"""That of a vbucket of which no log was seen."""
+_LIKELIEST = (
+    VbucketState.ACTIVE,
+    VbucketState.REPLICA,
+    VbucketState.PENDING,
+    VbucketState.DEAD,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SetUp:
+    """The vbucket becomes exactly this; its streams end, for its state has changed."""
+
+    vbucket: int
+    log: FailoverLog
+    items: tuple[Item, ...]
+    purge_seqno: int
+    state: VbucketState
+    default_high_seqno: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """The next items come, all at once."""
+
+    vbucket: int
+    items: tuple[Item, ...]
+
+
+Order = SetUp | Write
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Orders by the line before which they must be carried out."""
+
+    before: dict[int, list[Order]]
+
+
+def make_plan(sightings: Sightings) -> Plan:
+    """Return what must be done when, for all vbuckets of which anything was seen."""
+    before: dict[int, list[Order]] = defaultdict(list)
+    for number in range(sightings.vbucket_count):
+        about = sightings.vbuckets.get(number)
+        if about is not None:
+            for line, order in _orders(number, about):
+                before[line].append(order)
+    return Plan(dict(before))
+
+
+@dataclass(slots=True)
+class _Era:
+    """Lines [start, end) of a vbucket, and what was true in them."""
+
+    start: int
+    end: int
+    log: FailoverLog
+    shown: dict[int, Item] = field(default_factory=dict)
+    reached: list[tuple[int, int]] = field(default_factory=list)
+    purge: tuple[int, int] = (0, 0)
+    """The line and the seqno."""
+
+    def has(self, line: int) -> bool:
+        return self.start <= line < self.end
+
+    def high_at(self, line: int) -> int:
+        """The highest seqno that is proved up to a line."""
+        lines = [reached_line for reached_line, _ in self.reached]
+        index = bisect_right(lines, line)
+        return max((seqno for _, seqno in self.reached[:index]), default=0)
+
+
+def _orders(vbucket: int, about: VbucketSightings) -> Iterator[tuple[int, Order]]:
+    eras = _eras(about)
+    for before, era in zip([None, *eras], eras, strict=False):
+        _fill(era, about, before)
+        yield from _era_orders(vbucket, era, about)
+
+
+def _eras(about: VbucketSightings) -> list[_Era]:
+    """Cut a vbucket's lines where its log changes."""
+    starts: list[tuple[int, FailoverLog]] = []
+    for line, log in sorted(about.logs, key=lambda seen: seen[0]):
+        if not starts:
+            starts.append((about.first_line, log))
+        elif starts[-1][1] != log:
+            since = max(seen for seen, same in about.logs if seen < line and same == starts[-1][1])
+            ended = [end for end in about.ended if since < end < line]
+            starts.append((min([*ended, line]), log))
+    if not starts:
+        starts = [(about.first_line, _NO_LOG)]
+    last_log_line = max((line for line, _ in about.logs), default=0)
+    for line in about.ended:  # a change of state after which no log was seen
+        if line > last_log_line:
+            starts.append((line, starts[-1][1]))
+    starts.append((END_OF_TIME, _NO_LOG))
+    return [_Era(start, end, log) for (start, log), (end, _) in pairwise(starts)]
+
+
+def _fill(era: _Era, about: VbucketSightings, before: _Era | None) -> None:
+    views: dict[int, list[Item]] = defaultdict(list)
+    for line, item in about.items:
+        if era.has(line):
+            views[item.seqno].append(item)
+    if before is not None:
+        shared = _shared_up_to(before, era.log)
+        era.reached.append((era.start, shared))
+        for seqno, item in before.shown.items():
+            if seqno <= shared:
+                views[seqno].append(item)
+    era.shown = {seqno: merged(seen) for seqno, seen in views.items()}
+    era.reached += [seen for seen in (*about.at_least, *about.exactly) if era.has(seen[0])]
+    era.reached += [(era.start, entry.seqno) for entry in era.log.entries]
+    era.reached.sort()
+    era.purge = _purge(era, about)
+
+
+def _shared_up_to(before: _Era, log: FailoverLog) -> int:
+    """Return up to which seqno the history of ``log`` is that of the era before."""
+    known = {entry.vb_uuid for entry in before.log.entries}
+    if not any(entry.vb_uuid in known for entry in log.entries):
+        return 0
+    new = [entry.seqno for entry in log.entries if entry.vb_uuid not in known]
+    return min([before.high_at(END_OF_TIME), *new])
+
+
+def _purge(era: _Era, about: VbucketSightings) -> tuple[int, int]:
+    """Return the line from which tombstones were purged, and up to which seqno.
+
+    A client on our branch that is told to go back to 0 missed purged tombstones: the purge seqno
+    lies above where it stood, and not above where others could go on.
+    """
+    refused = [
+        (line, request.start)
+        for line, request, status in about.verdicts
+        if era.has(line)
+        and status == Status.ROLLBACK
+        and (line, 0) in about.at_least
+        and _is_on_branch(request, era, line)
+    ]
+    if not refused:
+        return 0, 0
+    line = min(line for line, _ in refused)
+    low = max(start for _, start in refused) + 1
+    taken = [
+        request.start
+        for taken_line, request, status in about.verdicts
+        if era.has(taken_line) and taken_line > line and status == Status.SUCCESS
+    ]
+    return line, min((start for start in taken if start >= low), default=low)
+
+
+def _is_on_branch(request: m.StreamRequest, era: _Era, line: int) -> bool:
+    end = max(era.high_at(line), era.log.entries[0].seqno)
+    found = None
+    for entry in era.log.entries:
+        if entry.vb_uuid == request.vb_uuid:
+            found = end
+        end = entry.seqno
+    return found is not None and 0 < request.start <= found and request.snap_start > 0
+
+
+def _era_orders(
+    vbucket: int, era: _Era, about: VbucketSightings
+) -> Iterator[tuple[int, Order]]:
+    snapshots = [one for one in about.snapshots if era.has(one.line)]
+    purge_line, purge_seqno = era.purge
+    items = complete(era.shown, era.high_at(END_OF_TIME), purge_seqno, snapshots)
+    set_ups = _set_up_lines(era, about)
+    lines = sorted({*set_ups, *(line for line, _ in era.reached)})
+    done = 0
+    for line in lines:
+        high = era.high_at(line)
+        if line in set_ups:
+            purged = purge_seqno if purge_line and line >= purge_line else 0
+            default_high = _default_high(about, line)
+            held = items[:high]
+            yield line, SetUp(vbucket, era.log, held, purged, set_ups[line], default_high)
+        elif high > done:
+            yield line, Write(vbucket, items[done:high])
+        done = max(done, high)
+
+
+def _default_high(about: VbucketSightings, line: int) -> int | None:
+    return next((seqno for seen, seqno in about.default_high if seen >= line), None)
+
+
+def _set_up_lines(era: _Era, about: VbucketSightings) -> dict[int, VbucketState]:
+    """The lines at which the vbucket must be made anew, with the state that fits what follows."""
+    seen = [(line, states) for line, states in about.states if era.has(line)]
+    found: dict[int, VbucketState] = {}
+    for line, states in _stretches(era.start, seen):
+        found[line] = next(state for state in _LIKELIEST if state in states)
+    purge_line, _ = era.purge
+    if purge_line and purge_line not in found:
+        found[purge_line] = found[max(line for line in found if line < purge_line)]
+    return found
+
+
+def _stretches(
+    start: int, seen: Sequence[tuple[int, frozenset[VbucketState]]]
+) -> Iterator[tuple[int, frozenset[VbucketState]]]:
+    """Yield where a stretch begins in which one state explains everything, and those that do."""
+    line, possible = start, ANY_STATE
+    for seen_line, states in sorted(seen, key=lambda one: one[0]):
+        if possible & states:
+            possible &= states
+            continue
+        yield line, possible
+        line, possible = seen_line, states
+    yield line, possible
