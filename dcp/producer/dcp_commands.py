@@ -1,9 +1,11 @@
 """Commands of DCP connections, and the seqno commands that any connection may send."""
 
+from collections.abc import Callable
 from itertools import pairwise
+from operator import attrgetter
 from typing import Final, cast
 
-from dcp.producer.controls import apply_control
+from dcp.producer.controls import apply_control, context_of_refusal
 from dcp.producer.dcp_connection import DcpConnection
 from dcp.producer.failover import (
     ResumeRequest,
@@ -16,6 +18,7 @@ from dcp.producer.setup_commands import refuse_unknown_id
 from dcp.producer.stream import ActiveStream
 from dcp.producer.stream_filter import StreamFilter, parse_filter
 from dcp.producer.vbucket import Vbucket
+from dcp.types import U16_MAX
 from dcp.wire import messages as m
 from dcp.wire.frame import Frame
 from dcp.wire.vocabulary import (
@@ -36,21 +39,26 @@ _KNOWN_OPEN_FLAGS: Final = int(
     | OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE
     | OpenFlag.INCLUDE_DELETED_USER_XATTRS
 )
+_HIGH: Final[Callable[[Vbucket], int]] = attrgetter("history.high_seqno")
+_DEFAULT_HIGH: Final[Callable[[Vbucket], int]] = attrgetter("collection_high_seqno")
 _BOTH_NO_VALUES: Final = OpenFlag.NO_VALUE | OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE
 
 
 def dcp_open(session: Session, frame: Frame, body: m.Body, now: float) -> None:
     """Make this a DCP connection; an older one of the same name is closed."""
     request = cast("m.DcpOpen", body)
+    settings = session.bucket.settings
+    is_lenient = settings.rules == "server"  # a 7.0 server takes longer names than it documents
+    most_name_bytes = U16_MAX if is_lenient else MAX_CONNECTION_NAME_BYTES
     if session.dcp is not None:
         context = "The connection is already opened as a DCP connection"
         session.refuse(frame, Status.EINVAL, context)
     elif not _open_flags_are_valid(request.flags):
         session.refuse(frame, Status.EINVAL, "Request contains invalid flags")
-    elif not 0 < len(request.name) <= MAX_CONNECTION_NAME_BYTES:
+    elif not 0 < len(request.name) <= most_name_bytes:
         session.refuse(frame, Status.EINVAL, "Request must include a name of 1 to 200 bytes")
-    elif not request.flags & OpenFlag.PRODUCER:
-        session.refuse(frame, Status.NOT_SUPPORTED, "This server is a DCP producer only")
+    elif session.user in settings.users_without_streams:
+        session.refuse_access(frame, Status.EACCESS, "The user lacks the DcpProducer privilege")
     else:
         session.dcp = DcpConnection(
             session.bucket, request.name, request.flags, session.features, session.close
@@ -76,8 +84,7 @@ def dcp_control(session: Session, frame: Frame, body: m.Body, _: float) -> None:
     if status is Status.SUCCESS:
         session.reply(frame, m.Empty())
     else:
-        name = request.name.decode("utf-8", "replace")
-        session.refuse(frame, status, f"Control {name!r} is refused")
+        session.refuse(frame, status, context_of_refusal(request.name))
 
 
 def stream_request(session: Session, frame: Frame, body: m.Body, _: float) -> None:
@@ -112,7 +119,7 @@ def _open_stream(
     if not state_allows(resume, facts):
         session.refuse_vbucket(frame)
     elif dcp.needs_noop and not dcp.noop.is_enabled:
-        session.refuse(frame, Status.NOT_SUPPORTED, "NOOPs must be enabled for this connection")
+        session.refuse(frame, Status.NOT_SUPPORTED)
     elif not range_is_valid(resume, facts):
         session.refuse(frame, Status.ERANGE)
     elif not isinstance(wanted, StreamFilter):
@@ -150,7 +157,7 @@ def _refuse_filter(session: Session, frame: Frame, status: Status) -> None:
     if status in (Status.UNKNOWN_COLLECTION, Status.UNKNOWN_SCOPE):
         refuse_unknown_id(session, frame, status)
     else:
-        session.refuse(frame, status, "The stream's filter is malformed or not allowed")
+        session.refuse(frame, status)
 
 
 def _refuse_as_ordered(session: Session, frame: Frame, status: Status) -> None:
@@ -199,10 +206,13 @@ def all_seqnos(session: Session, frame: Frame, body: m.Body, _: float) -> None:
         refuse_unknown_id(session, frame, Status.UNKNOWN_COLLECTION)
     else:
         wanted = {VbucketState(state)} if state else set(VbucketState) - {VbucketState.DEAD}
+        # A client without Collections, and one that asks for it, sees the default collection.
+        is_default = request.collection == 0 or HelloFeature.COLLECTIONS not in session.features
+        high = _DEFAULT_HIGH if is_default else _HIGH
         held = [session.bucket.vbuckets[v] for v in session.bucket.map.vbuckets_of(session.node)]
         session.reply(
             frame,
-            m.AllVbSeqnos(tuple((v.id, v.history.high_seqno) for v in held if v.state in wanted)),
+            m.AllVbSeqnos(tuple((v.id, high(v)) for v in held if v.state in wanted)),
         )
 
 

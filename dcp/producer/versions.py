@@ -24,6 +24,8 @@ _DELETION: Final = Struct(">QQH")
 _DELETION_WITH_TIME: Final = Struct(">QQIB")
 _EXPIRATION: Final = Struct(">QQI")
 _DEFAULT_COLLECTION: Final = b"\x00"
+_CACHE_HINT: Final = 2
+"""The ``nru`` byte of a new document (kv_engine ``item.h``, INITIAL_NRU_VALUE)."""
 _XATTR: Final = int(Datatype.XATTR)
 _SNAPPY: Final = int(Datatype.SNAPPY)
 
@@ -128,7 +130,7 @@ class Version:
     def _extras_for(self, flavour: int) -> tuple[int, bytes]:
         seqno, rev = self.seqno, self.rev
         if not self.is_deleted:
-            extras = _MUTATION.pack(seqno, rev, self.flags, self.expiry, 0, 0, 0)
+            extras = _MUTATION.pack(seqno, rev, self.flags, self.expiry, 0, 0, _CACHE_HINT)
             return _MUTATION_OPCODE, extras
         if not flavour & _DELETE_TIMES:
             return Opcode.DCP_DELETION, _DELETION.pack(seqno, rev, 0)

@@ -141,6 +141,10 @@ def _fill(era: _Era, about: VbucketSightings, before: _Era | None) -> None:
     era.reached += [(era.start, entry.seqno) for entry in era.log.entries]
     era.reached.sort()
     era.purge = _purge(era, about)
+    line, seqno = era.purge
+    if line:  # the newest item is never purged
+        newer = min(seqno + 1, max(seqno, era.high_at(END_OF_TIME)))
+        era.reached = sorted([*era.reached, (line, newer)])
 
 
 def _shared_up_to(before: _Era, log: FailoverLog) -> int:

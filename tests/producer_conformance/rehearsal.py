@@ -78,6 +78,8 @@ class Rehearsal:
     def run(self) -> Iterator[CaseResult]:
         """Play all lines."""
         for event in self._conversation.events:
+            if event.line in self._sightings.map_pushed and event.connection is not None:
+                self._subject.new_map(self._played[event.connection].line)
             for order in self._plan.before.get(event.line, ()):
                 self._subject.carry_out(order)
             if event.connection is None:
@@ -119,25 +121,26 @@ class Rehearsal:
             if is_stream_request(one.frame):
                 from_disk = self._sightings.from_disk.get(one.event.line, False)
                 self._subject.remember(from_disk=from_disk)
-            data = self._adapted(played, one.frame).to_bytes()
+            data = self._adapted(played, one.frame, one.event.line).to_bytes()
         played.line.send(data, now)
 
-    def _adapted(self, played: _Played, frame: Frame) -> Frame:
+    def _adapted(self, played: _Played, frame: Frame, line: int) -> Frame:
         """Return what the client says to ours: proofs and answers depend on what it was told."""
         if frame.opcode == Opcode.DCP_NOOP and frame.magic.is_response:
             return replace(frame, opaque=played.noops.get(frame.opaque, frame.opaque))
         if frame.opcode == Opcode.SASL_AUTH and frame.key != b"PLAIN":
-            played.scram = self._scram(frame)
+            played.scram = self._scram(frame, is_wrong=line in self._sightings.failed_logins)
         elif frame.opcode == Opcode.SASL_STEP and played.scram is not None:
             return replace(frame, value=played.scram.payload)
         return frame
 
-    def _scram(self, frame: Frame) -> SaslExchange | None:
+    def _scram(self, frame: Frame, *, is_wrong: bool) -> SaslExchange | None:
         parts = dict(part.split("=", 1) for part in frame.value.decode().split(",") if "=" in part)
         mechanism = frame.key.decode()
         if mechanism not in ALL_MECHANISMS or not {"n", "r"} <= set(parts):
             return None
-        password = self._sightings.logins.get(parts["n"], _WRONG_PASSWORD)
+        known = self._sightings.logins.get(parts["n"], _WRONG_PASSWORD)
+        password = _WRONG_PASSWORD if is_wrong else known
         credentials = Credentials(parts["n"], Secret(password), ALL_MECHANISMS)
         return SaslExchange.start(mechanism, credentials, parts["r"])
 

@@ -91,6 +91,8 @@ class Sightings:
     ``from_disk`` says of the line of a stream request whether its first snapshot came from disk.
     ``logins`` are user names with the password that let them in; ``idle_timeout_seconds`` is the
     silence after which a client that owed a NOOP's answer was cut off, None if none was.
+    ``failed_logins`` are the lines on which those began that were refused; ``without_streams`` the
+    users that may not open DCP connections; ``map_pushed`` the lines that bring a new cluster map.
     """
 
     vbuckets: dict[int, VbucketSightings] = field(default_factory=dict)
@@ -98,6 +100,9 @@ class Sightings:
     from_disk: dict[int, bool] = field(default_factory=dict)
     logins: dict[str, str] = field(default_factory=dict)
     buckets: list[str] = field(default_factory=list)
+    failed_logins: set[int] = field(default_factory=set)
+    without_streams: set[str] = field(default_factory=set)
+    map_pushed: set[int] = field(default_factory=set)
     idle_timeout_seconds: float | None = None
 
     def vbucket(self, number: int) -> VbucketSightings:

@@ -39,6 +39,7 @@ class Subject:
             bucket=sightings.buckets[0] if sightings.buckets else "default",
             users=sightings.logins or {"Administrator": "password"},
             seed=1,
+            users_without_streams=frozenset(sightings.without_streams),
             rules="server",
             record_seqnos=False,
             record_branches=False,
@@ -74,6 +75,11 @@ class Subject:
         """Let streams that are opened now find their items in memory, or only on disk."""
         bucket = self._cluster.bucket
         bucket.settings = replace(bucket.settings, checkpoint_items=0 if from_disk else U32_MAX)
+
+    def new_map(self, line: "Line") -> None:
+        """Let the cluster map have a new revision, which a connection hears of."""
+        self._cluster.move_vbucket(0, _NODE)
+        line.push_map()
 
     def connect(self) -> "Line":
         """Open a connection."""
@@ -142,6 +148,10 @@ class Line:
             block = self._out.feed(bytes(data))
             frames += [block.frame(index) for index in range(len(block))]
         return frames
+
+    def push_map(self) -> None:
+        """Hear of a new cluster map, as the node's connections do."""
+        self._session.push_map()
 
     def due_seconds(self, now: float) -> float | None:
         """Return when the producer would say something by time alone."""

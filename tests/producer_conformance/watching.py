@@ -66,6 +66,7 @@ class _Connection:
     heard_seconds: float = 0.0
     longest_silence_seconds: float = 0.0
     user: bytes = b""
+    login_line: int = 0
 
     @property
     def quality(self) -> tuple[bool, ...]:
@@ -192,10 +193,15 @@ class _Watcher:
             _, user, password = request.value.split(b"\0")
             if frame.status == Status.SUCCESS:
                 self.seen.logins[user.decode()] = password.decode()
+                one.user = user
         elif first is not None:
             one.user = first[1]
-        if request.opcode == Opcode.SASL_STEP and frame.status == Status.SUCCESS:
+        if request.opcode == Opcode.SASL_AUTH:
+            one.login_line = asked[0]
+        elif frame.status == Status.SUCCESS:
             self.seen.logins.setdefault(one.user.decode(), "unknown")
+        elif frame.status == Status.AUTH_ERROR:
+            self.seen.failed_logins.add(one.login_line)
 
     def _select(
         self, _: _Connection, asked: tuple[int, Frame], frame: Frame, __: m.Body
@@ -213,6 +219,8 @@ class _Watcher:
         opened = decode(asked[1])
         if isinstance(opened, m.DcpOpen) and frame.status == Status.SUCCESS:
             one.open_flags = opened.flags
+        elif frame.status == Status.EACCESS and one.user:
+            self.seen.without_streams.add(one.user.decode())
 
     def _control(
         self, one: _Connection, asked: tuple[int, Frame], frame: Frame, _: m.Body
@@ -281,7 +289,7 @@ class _Watcher:
         self, _: _Connection, asked: tuple[int, Frame], __: Frame, body: m.Body
     ) -> None:
         if isinstance(body, m.ObserveSeqnoAnswer):
-            self.seen.vbucket(asked[1].vbucket).exactly.append((asked[0], body.current_seqno))
+            self.seen.vbucket(asked[1].vbucket).exactly.append((asked[0], body.current))
 
     # --- streams
 
@@ -289,6 +297,7 @@ class _Watcher:
         stream = one.streams.get(frame.opaque)
         if frame.magic is Magic.SERVER_REQUEST:
             self._take_map(frame.value)
+            self.seen.map_pushed.add(self._line)
         if stream is None:
             return
         about = self.seen.vbucket(stream.vbucket)
