@@ -62,6 +62,7 @@ class VbucketHistory:
         self.vbucket = vbucket
         self.base_seqno = base_seqno
         self.unpersisted_seqnos = unpersisted_seqnos
+        self._checkpoint_starts: set[int] = set()
         self.on_append: Callable[[Version], None] = lambda _: None
         self._on_disk = 0  # stays there, however many of the newest seqnos are not
         self._purge_floor = purge_seqno
@@ -88,6 +89,14 @@ class VbucketHistory:
     def purge_seqno(self) -> int:
         """The highest seqno of a purged tombstone; 0 while none was purged."""
         return max(self._purge_floor, max(self._purged, default=0))
+
+    def begin_checkpoint(self) -> None:
+        """Let the next write be the first of a checkpoint: its memory marker will say so."""
+        self._checkpoint_starts.add(self.high_seqno + 1)
+
+    def begins_checkpoint(self, after: int, end: int) -> bool:
+        """Whether a checkpoint was begun in (after, end]."""
+        return any(after < seqno <= end for seqno in self._checkpoint_starts)
 
     def start_at(self, base_seqno: int) -> None:
         """Let seqnos begin after ``base_seqno``; only while nothing was written."""

@@ -161,6 +161,8 @@ class ActiveStream:
         )
         if snapshot is None:
             return None
+        if not from_disk and self._history.begins_checkpoint(self.sent_seqno, end):
+            snapshot.flags = _FIRST_MEMORY
         self._first_start = None
         self._memory_flags = _FIRST_MEMORY if from_disk else _MEMORY
         self._snapshot = snapshot

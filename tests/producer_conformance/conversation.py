@@ -4,7 +4,7 @@ A connection is a name until that name's client or server closes; the name may c
 another one. All that a mark means is which side closed; the wording of others is nobody's business.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Final
@@ -12,6 +12,7 @@ from typing import Any, Final
 from dcp.errors import FrameError
 from dcp.wire.frame import Frame
 from dcp.wire.framing import FrameSplitter
+from dcp.wire.vocabulary import Opcode, Status
 from tests.conformance_formats.transcripts import CLOSED, FrameLine, MarkLine, parse_line
 
 QUIET_SECONDS: Final = 0.25
@@ -82,9 +83,39 @@ class Conversation:
             )
         return cls(tuple(events), tuple(names))
 
-    def of(self, connection: int) -> Iterator[Event]:
-        """Yield what happened on one connection."""
-        return (event for event in self.events if event.connection == connection)
+    def by_bucket(self) -> list["Conversation"]:
+        """Return a conversation per bucket that was selected; who selected none is in the first."""
+        chosen = {index: _bucket_of(self.events, index) for index in range(len(self.names))}
+        buckets = list(dict.fromkeys(name for name in chosen.values() if name is not None))
+        first = buckets[0] if buckets else None
+        return [
+            Conversation(
+                tuple(
+                    event
+                    for event in self.events
+                    if event.connection is None or (chosen[event.connection] or first) == bucket
+                ),
+                self.names,
+            )
+            for bucket in buckets or [None]
+        ]
+
+
+def _bucket_of(events: Iterable[Event], connection: int) -> bytes | None:
+    """Return the last bucket that a connection selected."""
+    asked: dict[int, bytes] = {}
+    found = None
+    for event in events:
+        if event.connection != connection:
+            continue
+        for frame in event.frames:
+            if frame.opcode != Opcode.SELECT_BUCKET:
+                continue
+            if not frame.magic.is_response:
+                asked[frame.opaque] = frame.key
+            elif frame.status == Status.SUCCESS:
+                found = asked.get(frame.opaque, found)
+    return found
 
 
 def _events(

@@ -96,16 +96,17 @@ def _unseen(
 ) -> Item:
     reaching = [one.end for one in snapshots if one.after < seqno <= one.up_to]
     replaced_by = min(reaching, default=U64_MAX)
+    if seqno <= purge_seqno:
+        for index, (after, item) in enumerate(gone):
+            if after < seqno:
+                del gone[index]
+                return Item(seqno, item.key, rev=item.rev + 1, opcode=_DELETION)
     for room in rooms:
         if room.left and room.after < seqno < room.before <= replaced_by:
             room.left -= 1
             room.next_rev += 1
             return Item(seqno, room.key, rev=room.next_rev - 1, opcode=_MUTATION, value=b"{}")
     if seqno <= purge_seqno:
-        for index, (after, item) in enumerate(gone):
-            if after < seqno:
-                del gone[index]
-                return Item(seqno, item.key, rev=item.rev + 1, opcode=_DELETION)
         return Item(seqno, b"purged %d" % seqno, opcode=_DELETION)
     what = What.HIDDEN if reaching else What.DOCUMENT
     return Item(seqno, b"unseen %d" % seqno, what, opcode=_MUTATION, value=b"{}")

@@ -22,6 +22,7 @@ from tests.producer_conformance.sightings import (
     ANY_STATE,
     Item,
     Sightings,
+    State,
     VbucketSightings,
 )
 
@@ -31,6 +32,7 @@ _LIKELIEST = (
     VbucketState.ACTIVE,
     VbucketState.REPLICA,
     VbucketState.PENDING,
+    None,
     VbucketState.DEAD,
 )
 
@@ -43,8 +45,9 @@ class SetUp:
     log: FailoverLog
     items: tuple[Item, ...]
     purge_seqno: int
-    state: VbucketState
+    state: State
     default_high_seqno: int | None
+    persisted_seqno: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,7 @@ class Write:
 
     vbucket: int
     items: tuple[Item, ...]
+    checkpoint_begins: bool
 
 
 Order = SetUp | Write
@@ -205,22 +209,30 @@ def _era_orders(
         high = era.high_at(line)
         if line in set_ups:
             purged = purge_seqno if purge_line and line >= purge_line else 0
-            default_high = _default_high(about, line)
+            default_high = _next_of(about.default_high, line)
             held = items[:high]
-            yield line, SetUp(vbucket, era.log, held, purged, set_ups[line], default_high)
+            yield (
+                line,
+                SetUp(
+                    vbucket, era.log, held, purged, set_ups[line], default_high,
+                    _next_of(about.persisted, line),
+                ),
+            )
         elif high > done:
-            yield line, Write(vbucket, items[done:high])
+            begins = any(done < seqno <= high for seqno in about.checkpoints)
+            yield line, Write(vbucket, items[done:high], begins)
         done = max(done, high)
 
 
-def _default_high(about: VbucketSightings, line: int) -> int | None:
-    return next((seqno for seen, seqno in about.default_high if seen >= line), None)
+def _next_of(seqnos: Sequence[tuple[int, int]], line: int) -> int | None:
+    """Return what was said next, from a line on."""
+    return next((seqno for seen, seqno in seqnos if seen >= line), None)
 
 
-def _set_up_lines(era: _Era, about: VbucketSightings) -> dict[int, VbucketState]:
+def _set_up_lines(era: _Era, about: VbucketSightings) -> dict[int, State]:
     """The lines at which the vbucket must be made anew, with the state that fits what follows."""
     seen = [(line, states) for line, states in about.states if era.has(line)]
-    found: dict[int, VbucketState] = {}
+    found: dict[int, State] = {}
     for line, states in _stretches(era.start, seen):
         found[line] = next(state for state in _LIKELIEST if state in states)
     purge_line, _ = era.purge
@@ -230,8 +242,8 @@ def _set_up_lines(era: _Era, about: VbucketSightings) -> dict[int, VbucketState]
 
 
 def _stretches(
-    start: int, seen: Sequence[tuple[int, frozenset[VbucketState]]]
-) -> Iterator[tuple[int, frozenset[VbucketState]]]:
+    start: int, seen: Sequence[tuple[int, frozenset[State]]]
+) -> Iterator[tuple[int, frozenset[State]]]:
     """Yield where a stretch begins in which one state explains everything, and those that do."""
     line, possible = start, ANY_STATE
     for seen_line, states in sorted(seen, key=lambda one: one[0]):

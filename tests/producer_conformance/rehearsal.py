@@ -62,7 +62,8 @@ class _Played:
 
 def rehearse(conversation: Conversation) -> Iterator[CaseResult]:
     """Yield one result per connection: its first difference, if there is one."""
-    yield from Rehearsal(conversation).run()
+    for part in conversation.by_bucket():
+        yield from Rehearsal(part).run()
 
 
 class Rehearsal:
@@ -117,12 +118,17 @@ class Rehearsal:
         """Hand over the next of what the client said."""
         one = played.said.popleft()
         data = one.data
+        if one.frame is not None and self._is_unheard(one.event, one.frame):
+            return
         if one.frame is not None:
             if is_stream_request(one.frame):
                 from_disk = self._sightings.from_disk.get(one.event.line, False)
                 self._subject.remember(from_disk=from_disk)
             data = self._adapted(played, one.frame, one.event.line).to_bytes()
         played.line.send(data, now)
+
+    def _is_unheard(self, event: Event, frame: Frame) -> bool:
+        return (event.line, frame.opaque) in self._sightings.unheard
 
     def _adapted(self, played: _Played, frame: Frame, line: int) -> Frame:
         """Return what the client says to ours: proofs and answers depend on what it was told."""
@@ -148,6 +154,8 @@ class Rehearsal:
 
     def _expect(self, played: _Played, event: Event) -> None:
         recorded = event.frames[0]
+        if self._is_unheard(event, recorded):
+            return
         channel = _channel(recorded)
         ours = self._next(played, channel, event)
         where = f"line {event.line}: {_name(recorded)}"

@@ -4,6 +4,7 @@
     snapshot         a marker, the seqnos behind it that were shown, and where its stream stood
     verdict          a stream request and what the server said to it
     log, high        a failover log; a seqno that the vbucket had reached, exactly or at least
+    checkpoints      seqnos at which one began, for a later memory marker than the first says so
     states           the states in which the server can have said what it said
     ended            a STREAM_END because of a change of state
 """
@@ -16,8 +17,11 @@ from dcp.types import FailoverLog
 from dcp.wire import messages as m
 from dcp.wire.vocabulary import VbucketState
 
-ANY_STATE: Final = frozenset(VbucketState) - {VbucketState.ALIVE}
-STREAMABLE: Final = frozenset({VbucketState.ACTIVE, VbucketState.REPLICA})
+State = VbucketState | None
+"""None: the server has no such vbucket."""
+ANY_STATE: Final[frozenset[State]] = frozenset({*VbucketState, None}) - {VbucketState.ALIVE}
+STREAMABLE: Final[frozenset[State]] = frozenset({VbucketState.ACTIVE, VbucketState.REPLICA})
+MISSING: Final[frozenset[State]] = frozenset({None})
 
 
 class What(Enum):
@@ -71,10 +75,12 @@ class VbucketSightings:
     at_least: list[tuple[int, int]] = field(default_factory=list)
     exactly: list[tuple[int, int]] = field(default_factory=list)
     default_high: list[tuple[int, int]] = field(default_factory=list)
+    persisted: list[tuple[int, int]] = field(default_factory=list)
+    checkpoints: set[int] = field(default_factory=set)
     items: list[tuple[int, Item]] = field(default_factory=list)
     snapshots: list[Snapshot] = field(default_factory=list)
     verdicts: list[tuple[int, m.StreamRequest, int]] = field(default_factory=list)
-    states: list[tuple[int, frozenset[VbucketState]]] = field(default_factory=list)
+    states: list[tuple[int, frozenset[State]]] = field(default_factory=list)
     ended: list[int] = field(default_factory=list)
 
     @property
@@ -92,7 +98,8 @@ class Sightings:
     ``logins`` are user names with the password that let them in; ``idle_timeout_seconds`` is the
     silence after which a client that owed a NOOP's answer was cut off, None if none was.
     ``failed_logins`` are the lines on which those began that were refused; ``without_streams`` the
-    users that may not open DCP connections; ``map_pushed`` the lines that bring a new cluster map.
+    users that may not open DCP connections; ``map_pushed`` the lines that bring a new cluster map;
+    ``unheard`` line and opaque of controls that are younger than the server, and of its refusals.
     """
 
     vbuckets: dict[int, VbucketSightings] = field(default_factory=dict)
@@ -103,6 +110,7 @@ class Sightings:
     failed_logins: set[int] = field(default_factory=set)
     without_streams: set[str] = field(default_factory=set)
     map_pushed: set[int] = field(default_factory=set)
+    unheard: set[tuple[int, int]] = field(default_factory=set)
     idle_timeout_seconds: float | None = None
 
     def vbucket(self, number: int) -> VbucketSightings:

@@ -19,11 +19,13 @@ from dcp.producer.versions import Content, Version
 from dcp.types import U32_MAX
 from dcp.wire.frame import Frame
 from dcp.wire.framing import FrameSplitter
-from dcp.wire.vocabulary import Opcode
+from dcp.wire.vocabulary import Opcode, VbucketState
 from tests.producer_conformance.plan import Order, SetUp
 from tests.producer_conformance.sightings import Item, Sightings, What
 
 _NODE: Final = 0
+_OTHER_NODE: Final = 1
+"""Has what the recorded server has not."""
 _DEFAULT_COLLECTION: Final = 0
 _IDLE_SLACK_SECONDS: Final = 2.0
 """A server looks for idle clients now and then only."""
@@ -35,6 +37,7 @@ class Subject:
     def __init__(self, sightings: Sightings) -> None:
         idle = sightings.idle_timeout_seconds
         settings = ClusterSettings(
+            nodes=2,
             vbuckets=sightings.vbucket_count,
             bucket=sightings.buckets[0] if sightings.buckets else "default",
             users=sightings.logins or {"Administrator": "password"},
@@ -46,20 +49,27 @@ class Subject:
             **({} if idle is None else {"idle_timeout_seconds": idle - _IDLE_SLACK_SECONDS}),
         )
         self._cluster = ProducerCluster(settings)
+        for vbucket in self._cluster.bucket.map.vbuckets_of(_OTHER_NODE):
+            self._cluster.bucket.map.move(vbucket, _NODE)
 
     def carry_out(self, order: Order) -> None:
         """Bring a vbucket into the next state; open streams hear of it."""
         if isinstance(order, SetUp):
+            owner = _OTHER_NODE if order.state is None else _NODE
+            self._cluster.bucket.map.move(order.vbucket, owner)
             facts = VbucketFacts(
                 order.log,
                 len(order.items),
                 purge_seqno=order.purge_seqno,
+                persisted_seqno=order.persisted_seqno,
                 collections_high_seqno=order.default_high_seqno,
-                state=order.state,
+                state=order.state or VbucketState.DEAD,
             )
             versions = [_version(order.vbucket, item) for item in order.items]
             self._cluster.set_up_vbucket(order.vbucket, facts, versions)
         else:
+            if order.checkpoint_begins:
+                self._cluster.bucket.vbuckets[order.vbucket].history.begin_checkpoint()
             versions = [_version(order.vbucket, item) for item in order.items]
             self._cluster.take_versions(order.vbucket, versions)
         self.spread()
@@ -78,7 +88,8 @@ class Subject:
 
     def new_map(self, line: "Line") -> None:
         """Let the cluster map have a new revision, which a connection hears of."""
-        self._cluster.move_vbucket(0, _NODE)
+        cluster_map = self._cluster.bucket.map
+        cluster_map.move(0, cluster_map.owner(0) or _NODE)  # stays: only the revision grows
         line.push_map()
 
     def connect(self) -> "Line":

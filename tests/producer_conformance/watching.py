@@ -27,6 +27,7 @@ from dcp.wire.vocabulary import (
 from tests.producer_conformance.conversation import Conversation, Event, Kind
 from tests.producer_conformance.sightings import (
     ANY_STATE,
+    MISSING,
     STREAMABLE,
     Item,
     Sightings,
@@ -37,6 +38,11 @@ from tests.producer_conformance.sightings import (
 
 _NO_VALUE: Final = OpenFlag.NO_VALUE | OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE
 _SCRAM_USER: Final = re.compile(rb"n,,n=([^,]*),r=")
+_OF_ANY_STATE: Final = frozenset({Opcode.DCP_GET_FAILOVER_LOG, Opcode.GET_FAILOVER_LOG})
+_YOUNGER_CONTROLS: Final = frozenset(
+    {b"max_marker_version", b"flatbuffers_system_events", b"change_streams", b"cache_transfer"}
+)
+"""Came with 7.2 and later: what an older server says to them is no example to follow."""
 _PAUSES: Final = frozenset({Kind.MARK, Kind.CLIENT})
 """What may lie between a stream's beginning and its first marker if it had to wait for a write."""
 
@@ -167,6 +173,8 @@ class _Watcher:
 
     def _not_held(self, line: int, request: Frame) -> None:
         states = ANY_STATE - STREAMABLE
+        if request.opcode in _OF_ANY_STATE:
+            states = MISSING
         if request.opcode == Opcode.DCP_STREAM_REQ:
             asked = decode(request)
             if isinstance(asked, m.StreamRequest) and asked.flags & StreamFlag.ACTIVE_VB_ONLY:
@@ -227,6 +235,8 @@ class _Watcher:
     ) -> None:
         if frame.status == Status.SUCCESS and asked[1].value == b"true":
             one.controls.add(asked[1].key)
+        if frame.status == Status.EINVAL and asked[1].key in _YOUNGER_CONTROLS:
+            self.seen.unheard |= {(asked[0], frame.opaque), (self._line, frame.opaque)}
 
     def _stream(
         self, one: _Connection, asked: tuple[int, Frame], frame: Frame, body: m.Body
@@ -268,7 +278,7 @@ class _Watcher:
         wanted = decode(request)
         if not isinstance(body, m.AllVbSeqnos) or not isinstance(wanted, m.GetAllVbSeqnos):
             return
-        in_states = ANY_STATE - {VbucketState.DEAD}
+        in_states = ANY_STATE - {VbucketState.DEAD, None}
         if wanted.state:
             in_states = frozenset({VbucketState(wanted.state)})
         listed = dict(body.seqnos)
@@ -289,7 +299,9 @@ class _Watcher:
         self, _: _Connection, asked: tuple[int, Frame], __: Frame, body: m.Body
     ) -> None:
         if isinstance(body, m.ObserveSeqnoAnswer):
-            self.seen.vbucket(asked[1].vbucket).exactly.append((asked[0], body.current))
+            about = self.seen.vbucket(asked[1].vbucket)
+            about.exactly.append((asked[0], body.current))
+            about.persisted.append((asked[0], body.persisted))
 
     # --- streams
 
@@ -325,6 +337,8 @@ class _Watcher:
             self.seen.from_disk[stream.request_line] = is_disk
         was_there = is_first and (is_disk or self._last_pause < stream.answered_line)
         about.at_least.append((stream.request_line if was_there else self._line, marker.end))
+        if not is_first and not is_disk and marker.flags & SnapshotFlag.CHECKPOINT:
+            about.checkpoints.add(marker.start)
         filtered = bool(stream.request.value)
         after = marker.end if filtered else stream.at  # a filter leaves out what it likes
         stream.snapshot = Snapshot(self._line, after, marker.end, after)
