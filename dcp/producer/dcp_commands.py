@@ -200,9 +200,7 @@ def all_seqnos(session: Session, frame: Frame, body: m.Body, _: float) -> None:
     state = request.state or 0
     if state > VbucketState.DEAD:
         session.refuse(frame, Status.EINVAL, "Request vbucket state invalid")
-    elif request.collection is not None and HelloFeature.COLLECTIONS not in session.features:
-        session.refuse(frame, Status.EINVAL, "Request names a collection without Collections")
-    elif request.collection:
+    elif request.collection and HelloFeature.COLLECTIONS in session.features:
         refuse_unknown_id(session, frame, Status.UNKNOWN_COLLECTION)
     else:
         wanted = {VbucketState(state)} if state else set(VbucketState) - {VbucketState.DEAD}

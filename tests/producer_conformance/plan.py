@@ -47,7 +47,7 @@ class SetUp:
     purge_seqno: int
     state: State
     default_high_seqno: int | None
-    persisted_seqno: int | None
+    unpersisted_seqnos: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +215,7 @@ def _era_orders(
                 line,
                 SetUp(
                     vbucket, era.log, held, purged, set_ups[line], default_high,
-                    _next_of(about.persisted, line),
+                    _next_of(about.unpersisted, line) or 0,
                 ),
             )
         elif high > done:

@@ -75,7 +75,7 @@ class VbucketSightings:
     at_least: list[tuple[int, int]] = field(default_factory=list)
     exactly: list[tuple[int, int]] = field(default_factory=list)
     default_high: list[tuple[int, int]] = field(default_factory=list)
-    persisted: list[tuple[int, int]] = field(default_factory=list)
+    unpersisted: list[tuple[int, int]] = field(default_factory=list)
     checkpoints: set[int] = field(default_factory=set)
     items: list[tuple[int, Item]] = field(default_factory=list)
     snapshots: list[Snapshot] = field(default_factory=list)

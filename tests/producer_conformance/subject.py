@@ -61,7 +61,7 @@ class Subject:
                 order.log,
                 len(order.items),
                 purge_seqno=order.purge_seqno,
-                persisted_seqno=order.persisted_seqno,
+                persisted_seqno=len(order.items) - order.unpersisted_seqnos,
                 collections_high_seqno=order.default_high_seqno,
                 state=order.state or VbucketState.DEAD,
             )

@@ -301,7 +301,7 @@ class _Watcher:
         if isinstance(body, m.ObserveSeqnoAnswer):
             about = self.seen.vbucket(asked[1].vbucket)
             about.exactly.append((asked[0], body.current))
-            about.persisted.append((asked[0], body.persisted))
+            about.unpersisted.append((asked[0], body.current - body.persisted))
 
     # --- streams
 
