@@ -1,13 +1,13 @@
 """Whether our frame is the recorded one, field by field; and what need not be the same, and why.
 
-    opaque              of what the server begins by itself (NOOP, map push): its own counter
-    uuids, cas, keys    compared: the state holds the recorded ones
-    cluster map         another cluster's; ours must be a map of as many vbuckets
-    SASL payloads       salt, nonce and iterations are the server's; the parts must be there
-    error texts         people's; where one has a text the other must have one
-    version, error map  another build's; ours must be of that kind
-    statistics          names and values are the server's own
-    granted features    ours lacks what ``NOT_OFFERED`` lists, and must grant all others
+opaque              of what the server begins by itself (NOOP, map push): its own counter
+uuids, cas, keys    compared: the state holds the recorded ones
+cluster map         another cluster's; ours must be a map of as many vbuckets
+SASL payloads       salt, nonce and iterations are the server's; the parts must be there
+error texts         people's; where one has a text the other must have one
+version, error map  another build's; ours must be of that kind
+statistics          names and values are the server's own
+granted features    ours lacks what ``NOT_OFFERED`` lists, and must grant all others
 """
 
 import json

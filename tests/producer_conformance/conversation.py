@@ -78,16 +78,15 @@ class Conversation:
         for one in live.values():  # the recording ends, and with it whatever goes on
             silent = end - one.last_seconds >= QUIET_SECONDS
             line = len(events) + 1
-            events.append(
-                Event(line, end, Kind.CLOSED_BY_CLIENT, one.index, after_silence=silent)
-            )
+            events.append(Event(line, end, Kind.CLOSED_BY_CLIENT, one.index, after_silence=silent))
         return cls(tuple(events), tuple(names))
 
     def by_bucket(self) -> list["Conversation"]:
         """Return a conversation per bucket that was selected; who selected none is in the first."""
         chosen = {index: _bucket_of(self.events, index) for index in range(len(self.names))}
-        buckets = list(dict.fromkeys(name for name in chosen.values() if name is not None))
-        first = buckets[0] if buckets else None
+        named = dict.fromkeys(name for name in chosen.values() if name is not None)
+        buckets: list[bytes | None] = [*named] or [None]
+        first = buckets[0]
         return [
             Conversation(
                 tuple(
@@ -97,7 +96,7 @@ class Conversation:
                 ),
                 self.names,
             )
-            for bucket in buckets or [None]
+            for bucket in buckets
         ]
 
 
@@ -118,9 +117,7 @@ def _bucket_of(events: Iterable[Event], connection: int) -> bytes | None:
     return found
 
 
-def _events(
-    content: Sequence[Any], names: list[str], live: dict[str, _Open]
-) -> Iterator[Event]:
+def _events(content: Sequence[Any], names: list[str], live: dict[str, _Open]) -> Iterator[Event]:
     for number, raw in enumerate(content, 1):
         line = parse_line(number, raw)
         if isinstance(line, MarkLine):

@@ -196,9 +196,7 @@ def _is_on_branch(request: m.StreamRequest, era: _Era, line: int) -> bool:
     return found is not None and 0 < request.start <= found and request.snap_start > 0
 
 
-def _era_orders(
-    vbucket: int, era: _Era, about: VbucketSightings
-) -> Iterator[tuple[int, Order]]:
+def _era_orders(vbucket: int, era: _Era, about: VbucketSightings) -> Iterator[tuple[int, Order]]:
     snapshots = [one for one in about.snapshots if era.has(one.line)]
     purge_line, purge_seqno = era.purge
     items = complete(era.shown, era.high_at(END_OF_TIME), purge_seqno, snapshots)
@@ -214,7 +212,12 @@ def _era_orders(
             yield (
                 line,
                 SetUp(
-                    vbucket, era.log, held, purged, set_ups[line], default_high,
+                    vbucket,
+                    era.log,
+                    held,
+                    purged,
+                    set_ups[line],
+                    default_high,
                     _next_of(about.unpersisted, line) or 0,
                 ),
             )

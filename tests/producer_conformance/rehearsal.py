@@ -1,4 +1,4 @@
-"""A conversation repeated with our producer: the client's part is played, ours must be the server's.
+"""A conversation repeated: the client's part is played to our producer, which must be the server.
 
 Nothing waits: the client's bytes and the passing of time are handed over as late as what was
 recorded allows, and the producer is asked for the next frame when the recorded server sent it. So

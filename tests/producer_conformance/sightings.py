@@ -1,12 +1,12 @@
 """What a transcript shows of a vbucket, each with the line from which it must have been true.
 
-    shown            an item, as one connection was shown it (connections see different parts of it)
-    snapshot         a marker, the seqnos behind it that were shown, and where its stream stood
-    verdict          a stream request and what the server said to it
-    log, high        a failover log; a seqno that the vbucket had reached, exactly or at least
-    checkpoints      seqnos at which one began, for a later memory marker than the first says so
-    states           the states in which the server can have said what it said
-    ended            a STREAM_END because of a change of state
+shown            an item, as one connection was shown it (connections see different parts of it)
+snapshot         a marker, the seqnos behind it that were shown, and where its stream stood
+verdict          a stream request and what the server said to it
+log, high        a failover log; a seqno that the vbucket had reached, exactly or at least
+checkpoints      seqnos at which one began, for a later memory marker than the first says so
+states           the states in which the server can have said what it said
+ended            a STREAM_END because of a change of state
 """
 
 from dataclasses import dataclass, field

@@ -5,7 +5,6 @@ idle clients need no waiting. ``Line`` is a connection: what the socket's edge
 (``dcp/producer/connection.py``) does with a session, step by step.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -35,7 +34,6 @@ class Subject:
     """A producer of one node that runs without sockets, in the state of a recorded server."""
 
     def __init__(self, sightings: Sightings) -> None:
-        idle = sightings.idle_timeout_seconds
         settings = ClusterSettings(
             nodes=2,
             vbuckets=sightings.vbucket_count,
@@ -46,7 +44,7 @@ class Subject:
             rules="server",
             record_seqnos=False,
             record_branches=False,
-            **({} if idle is None else {"idle_timeout_seconds": idle - _IDLE_SLACK_SECONDS}),
+            idle_timeout_seconds=_patience_seconds(sightings),
         )
         self._cluster = ProducerCluster(settings)
         for vbucket in self._cluster.bucket.map.vbuckets_of(_OTHER_NODE):
@@ -95,6 +93,12 @@ class Subject:
     def connect(self) -> "Line":
         """Open a connection."""
         return Line(Session(self._cluster.bucket, _NODE, COMMANDS))
+
+
+def _patience_seconds(sightings: Sightings) -> float:
+    """How long a client may be silent that owes the answer to a NOOP."""
+    found = sightings.idle_timeout_seconds
+    return ClusterSettings().idle_timeout_seconds if found is None else found - _IDLE_SLACK_SECONDS
 
 
 def _version(vbucket: int, item: Item) -> Version:

@@ -12,14 +12,12 @@ from dcp.types import FailoverLog
 from dcp.wire import messages as m
 from dcp.wire.codec import decode
 from dcp.wire.frame import Frame
-from dcp.wire.leb128 import split_collection_key
 from dcp.wire.vocabulary import (
     EndReason,
     HelloFeature,
     Magic,
     Opcode,
     OpenFlag,
-    SnapshotFlag,
     Status,
     StreamFlag,
     VbucketState,
@@ -29,12 +27,9 @@ from tests.producer_conformance.sightings import (
     ANY_STATE,
     MISSING,
     STREAMABLE,
-    Item,
     Sightings,
-    Snapshot,
-    VbucketSightings,
-    What,
 )
+from tests.producer_conformance.watched_stream import WatchedStream, held_by, item_of
 
 _NO_VALUE: Final = OpenFlag.NO_VALUE | OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE
 _SCRAM_USER: Final = re.compile(rb"n,,n=([^,]*),r=")
@@ -48,26 +43,12 @@ _PAUSES: Final = frozenset({Kind.MARK, Kind.CLIENT})
 
 
 @dataclass(slots=True)
-class _Stream:
-    """A stream as the client sees it: where it stands, and the snapshot that is being sent."""
-
-    vbucket: int
-    request_line: int
-    request: m.StreamRequest
-    at: int
-    answered_line: int = 0
-    snapshot: Snapshot | None = None
-
-
-@dataclass(slots=True)
 class _Connection:
     features: frozenset[int] = frozenset()
     open_flags: int = 0
     controls: set[bytes] = field(default_factory=set)
-    asked: dict[int, deque[tuple[int, Frame]]] = field(
-        default_factory=lambda: defaultdict(deque)
-    )
-    streams: dict[int, _Stream] = field(default_factory=dict)
+    asked: dict[int, deque[tuple[int, Frame]]] = field(default_factory=lambda: defaultdict(deque))
+    streams: dict[int, WatchedStream] = field(default_factory=dict)
     noop_unanswered: bool = False
     heard_seconds: float = 0.0
     longest_silence_seconds: float = 0.0
@@ -192,13 +173,11 @@ class _Watcher:
         if isinstance(body, m.HelloAnswer):
             one.features = frozenset(body.features)
 
-    def _sasl(
-        self, one: _Connection, asked: tuple[int, Frame], frame: Frame, _: m.Body
-    ) -> None:
+    def _sasl(self, one: _Connection, asked: tuple[int, Frame], frame: Frame, _: m.Body) -> None:
         request = asked[1]
         first = _SCRAM_USER.match(request.value)
         if request.key == b"PLAIN" and request.value.count(b"\0") == 2:
-            _, user, password = request.value.split(b"\0")
+            user, password = request.value.split(b"\0")[1:]
             if frame.status == Status.SUCCESS:
                 self.seen.logins[user.decode()] = password.decode()
                 one.user = user
@@ -211,9 +190,7 @@ class _Watcher:
         elif frame.status == Status.AUTH_ERROR:
             self.seen.failed_logins.add(one.login_line)
 
-    def _select(
-        self, _: _Connection, asked: tuple[int, Frame], frame: Frame, __: m.Body
-    ) -> None:
+    def _select(self, _: _Connection, asked: tuple[int, Frame], frame: Frame, __: m.Body) -> None:
         name = asked[1].key.decode("utf-8", "replace")
         if frame.status == Status.SUCCESS and name not in self.seen.buckets:
             self.seen.buckets.append(name)
@@ -221,18 +198,14 @@ class _Watcher:
     def _config(self, _: _Connection, __: object, frame: Frame, ___: m.Body) -> None:
         self._take_map(frame.value)
 
-    def _open(
-        self, one: _Connection, asked: tuple[int, Frame], frame: Frame, _: m.Body
-    ) -> None:
+    def _open(self, one: _Connection, asked: tuple[int, Frame], frame: Frame, _: m.Body) -> None:
         opened = decode(asked[1])
         if isinstance(opened, m.DcpOpen) and frame.status == Status.SUCCESS:
             one.open_flags = opened.flags
         elif frame.status == Status.EACCESS and one.user:
             self.seen.without_streams.add(one.user.decode())
 
-    def _control(
-        self, one: _Connection, asked: tuple[int, Frame], frame: Frame, _: m.Body
-    ) -> None:
+    def _control(self, one: _Connection, asked: tuple[int, Frame], frame: Frame, _: m.Body) -> None:
         if frame.status == Status.SUCCESS and asked[1].value == b"true":
             one.controls.add(asked[1].key)
         if frame.status == Status.EINVAL and asked[1].key in _YOUNGER_CONTROLS:
@@ -258,22 +231,15 @@ class _Watcher:
         only_active = wanted.flags & StreamFlag.ACTIVE_VB_ONLY
         about.states.append((line, frozenset({VbucketState.ACTIVE}) if only_active else STREAMABLE))
         about.logs.append((line, FailoverLog(body.entries)))
-        about.at_least.append((line, _held_by(wanted)))
-        opaque = frame.opaque
-        one.streams[opaque] = _Stream(
-            request.vbucket, line, wanted, wanted.start, answered_line=self._line
-        )
+        about.at_least.append((line, held_by(wanted)))
+        one.streams[frame.opaque] = WatchedStream(about, line, self._line, wanted)
 
-    def _log(
-        self, _: _Connection, asked: tuple[int, Frame], __: Frame, body: m.Body
-    ) -> None:
+    def _log(self, _: _Connection, asked: tuple[int, Frame], __: Frame, body: m.Body) -> None:
         if isinstance(body, m.FailoverLogAnswer):
             log = FailoverLog(body.entries)
             self.seen.vbucket(asked[1].vbucket).logs.append((asked[0], log))
 
-    def _seqnos(
-        self, one: _Connection, asked: tuple[int, Frame], _: Frame, body: m.Body
-    ) -> None:
+    def _seqnos(self, one: _Connection, asked: tuple[int, Frame], _: Frame, body: m.Body) -> None:
         line, request = asked
         wanted = decode(request)
         if not isinstance(body, m.AllVbSeqnos) or not isinstance(wanted, m.GetAllVbSeqnos):
@@ -295,9 +261,7 @@ class _Watcher:
                 about.default_high.append((line, seqno))
                 about.at_least.append((line, seqno))
 
-    def _observed(
-        self, _: _Connection, asked: tuple[int, Frame], __: Frame, body: m.Body
-    ) -> None:
+    def _observed(self, _: _Connection, asked: tuple[int, Frame], __: Frame, body: m.Body) -> None:
         if isinstance(body, m.ObserveSeqnoAnswer):
             about = self.seen.vbucket(asked[1].vbucket)
             about.exactly.append((asked[0], body.current))
@@ -306,55 +270,25 @@ class _Watcher:
     # --- streams
 
     def _take_message(self, one: _Connection, frame: Frame, body: m.Body) -> None:
-        stream = one.streams.get(frame.opaque)
         if frame.magic is Magic.SERVER_REQUEST:
             self._take_map(frame.value)
             self.seen.map_pushed.add(self._line)
+        stream = one.streams.get(frame.opaque)
         if stream is None:
             return
-        about = self.seen.vbucket(stream.vbucket)
         if isinstance(body, m.SnapshotMarker):
-            self._take_marker(about, stream, body)
+            stream.take_marker(self._line, body, self._last_pause, self.seen)
         elif isinstance(body, m.StreamEnd):
             if body.reason == EndReason.STATE_CHANGED:
-                about.ended.append(self._line)
+                stream.about.ended.append(self._line)
             del one.streams[frame.opaque]
+        elif isinstance(body, m.SeqnoAdvanced):
+            stream.reach(self._line, body.seqno)
         else:
-            if isinstance(body, m.SeqnoAdvanced):
-                self._reach(about, stream, body.seqno)
-                return
-            item = _item_of(frame, body, one)
+            has_collections = HelloFeature.COLLECTIONS in one.features
+            item = item_of(frame, body, one.quality, collections=has_collections)
             if item is not None:
-                about.items.append((self._line, item))
-                self._reach(about, stream, item.seqno, shown=True)
-
-    def _take_marker(
-        self, about: VbucketSightings, stream: _Stream, marker: m.SnapshotMarker
-    ) -> None:
-        is_disk = bool(marker.flags & SnapshotFlag.DISK)
-        is_first = stream.snapshot is None
-        if is_first:
-            self.seen.from_disk[stream.request_line] = is_disk
-        was_there = is_first and (is_disk or self._last_pause < stream.answered_line)
-        about.at_least.append((stream.request_line if was_there else self._line, marker.end))
-        if not is_first and not is_disk and marker.flags & SnapshotFlag.CHECKPOINT:
-            about.checkpoints.add(marker.start)
-        filtered = bool(stream.request.value)
-        after = marker.end if filtered else stream.at  # a filter leaves out what it likes
-        stream.snapshot = Snapshot(self._line, after, marker.end, after)
-        about.snapshots.append(stream.snapshot)
-
-    def _reach(
-        self, about: VbucketSightings, stream: _Stream, seqno: int, *, shown: bool = False
-    ) -> None:
-        stream.at = max(stream.at, seqno)
-        snapshot = stream.snapshot
-        if snapshot is None:
-            about.at_least.append((self._line, seqno))
-            return
-        snapshot.up_to = max(snapshot.up_to, seqno)
-        if shown:
-            snapshot.shown.add(seqno)
+                stream.show(self._line, item)
 
 
 _Answer = Callable[[_Watcher, _Connection, tuple[int, Frame], Frame, m.Body], None]
@@ -372,44 +306,3 @@ _ANSWERS: Final[dict[int, _Answer]] = {
     Opcode.GET_ALL_VB_SEQNOS: _Watcher._seqnos,
     Opcode.OBSERVE_SEQNO: _Watcher._observed,
 }
-
-
-def _held_by(request: m.StreamRequest) -> int:
-    """The seqno that the server has if it goes on from this request."""
-    if request.start == request.snap_start:
-        return request.start
-    return request.snap_end
-
-
-def _item_of(frame: Frame, body: m.Body, one: _Connection) -> Item | None:
-    """Return what a stream was shown; None for what has no seqno of its own."""
-    match body:
-        case m.Mutation():
-            fields = {"flags": body.flags, "expiry": body.expiry}
-        case m.Deletion():
-            fields = {"delete_time": body.delete_time or 0}
-        case m.Expiration():
-            fields = {"delete_time": body.delete_time}
-        case m.SystemEvent():
-            return Item(body.by_seqno, body.key, What.SYSTEM_EVENT, value=body.value)
-        case m.Prepare():
-            return Item(body.by_seqno, body.key, What.PREPARE, rev=body.rev_seqno, cas=frame.cas)
-        case m.Abort():
-            return Item(body.abort_seqno, body.key, What.ABORT, cas=frame.cas)
-        case _:
-            return None
-    collection_id, key = 0, body.key
-    if HelloFeature.COLLECTIONS in one.features:
-        collection_id, key = split_collection_key(body.key)
-    return Item(
-        body.by_seqno,
-        key,
-        collection_id=collection_id,
-        rev=body.rev_seqno,
-        cas=frame.cas,
-        opcode=frame.opcode,
-        value=body.value,
-        datatype=frame.datatype,
-        quality=one.quality,
-        **fields,
-    )
