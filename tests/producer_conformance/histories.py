@@ -43,13 +43,13 @@ class _Room:
 
 
 def complete(
-    shown: Mapping[int, Item], high_seqno: int, purge_seqno: int, snapshots: Sequence[Snapshot]
+    shown: Mapping[int, Item], seqnos: range, purge_seqno: int, snapshots: Sequence[Snapshot]
 ) -> tuple[Item, ...]:
-    """Return the items of seqnos 1 to ``high_seqno``, the given ones among them."""
+    """Return the items of all ``seqnos``, the given ones among them."""
     rooms = _rooms(shown)
     gone = _gone(shown, snapshots, purge_seqno)
     items: list[Item] = []
-    for seqno in range(1, high_seqno + 1):
+    for seqno in seqnos:
         found = shown.get(seqno)
         items.append(found or _unseen(seqno, purge_seqno, snapshots, rooms, gone))
     return tuple(items)

@@ -43,6 +43,7 @@ class SetUp:
 
     vbucket: int
     log: FailoverLog
+    high_seqno: int
     items: tuple[Item, ...]
     purge_seqno: int
     state: State
@@ -199,7 +200,10 @@ def _is_on_branch(request: m.StreamRequest, era: _Era, line: int) -> bool:
 def _era_orders(vbucket: int, era: _Era, about: VbucketSightings) -> Iterator[tuple[int, Order]]:
     snapshots = [one for one in about.snapshots if era.has(one.line)]
     purge_line, purge_seqno = era.purge
-    items = complete(era.shown, era.high_at(END_OF_TIME), purge_seqno, snapshots)
+    # What lies before all that was shown is nobody's to see: an old vbucket may have billions.
+    first = min([*era.shown, era.high_at(era.start) + 1])
+    seqnos = range(first, era.high_at(END_OF_TIME) + 1)
+    items = complete(era.shown, seqnos, purge_seqno, snapshots)
     set_ups = _set_up_lines(era, about)
     lines = sorted({*set_ups, *(line for line, _ in era.reached)})
     done = 0
@@ -208,13 +212,13 @@ def _era_orders(vbucket: int, era: _Era, about: VbucketSightings) -> Iterator[tu
         if line in set_ups:
             purged = purge_seqno if purge_line and line >= purge_line else 0
             default_high = _next_of(about.default_high, line)
-            held = items[:high]
             yield (
                 line,
                 SetUp(
                     vbucket,
                     era.log,
-                    held,
+                    high,
+                    items[: max(high + 1 - first, 0)],
                     purged,
                     set_ups[line],
                     default_high,
@@ -223,7 +227,7 @@ def _era_orders(vbucket: int, era: _Era, about: VbucketSightings) -> Iterator[tu
             )
         elif high > done:
             begins = any(done < seqno <= high for seqno in about.checkpoints)
-            yield line, Write(vbucket, items[done:high], begins)
+            yield line, Write(vbucket, items[done + 1 - first : high + 1 - first], begins)
         done = max(done, high)
 
 

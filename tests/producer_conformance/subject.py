@@ -57,9 +57,9 @@ class Subject:
             self._cluster.bucket.map.move(order.vbucket, owner)
             facts = VbucketFacts(
                 order.log,
-                len(order.items),
+                order.high_seqno,
                 purge_seqno=order.purge_seqno,
-                persisted_seqno=len(order.items) - order.unpersisted_seqnos,
+                persisted_seqno=order.high_seqno - order.unpersisted_seqnos,
                 collections_high_seqno=order.default_high_seqno,
                 state=order.state or VbucketState.DEAD,
             )

@@ -4,6 +4,7 @@ import json
 import re
 from collections import defaultdict, deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -104,7 +105,9 @@ class _Watcher:
         if event.kind is Kind.CLIENT:
             self._take_client(one, event)
         elif event.kind is Kind.SERVER:
-            self._take_server(one, event.frames[0])
+            # What cannot be read tells nothing of the state; the comparison will tell of it.
+            with suppress(FrameError, ValueError):
+                self._take_server(one, event.frames[0])
         elif event.kind is Kind.CLOSED_BY_SERVER and one.noop_unanswered:
             self._idle.append(event.seconds - one.heard_seconds)
 
@@ -124,10 +127,7 @@ class _Watcher:
     # --- the server
 
     def _take_server(self, one: _Connection, frame: Frame) -> None:
-        try:
-            body = decode(frame)
-        except (FrameError, ValueError):
-            return  # the comparison will tell
+        body = decode(frame)
         if frame.magic.is_response:
             waiting = one.asked.get(frame.opaque) or deque()
             asked = next((ask for ask in waiting if ask[1].opcode == frame.opcode), None)
@@ -215,10 +215,7 @@ class _Watcher:
         self, one: _Connection, asked: tuple[int, Frame], frame: Frame, body: m.Body
     ) -> None:
         line, request = asked
-        try:
-            wanted = decode(request)
-        except (FrameError, ValueError):
-            return
+        wanted = decode(request)
         if not isinstance(wanted, m.StreamRequest):
             return
         about = self.seen.vbucket(request.vbucket)
