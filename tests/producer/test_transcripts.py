@@ -29,89 +29,91 @@ DIFFERS = {
     # stream ids
     "03-noop": (
         1,
-        "line 53: answer to DCP_CONTROL (0x00) (found answer to DCP_CONTROL (0x83)): vbuc"
-        "ket_or_status: found 0x83, expected 0x00",
+        "line 53: answer to DCP_CONTROL (0x00) (found answer to DCP_CONTROL (0x83)): "
+        "vbucket_or_status: found 0x83, expected 0x00",
     ),
-    # forced compression; kinds of values without one or deleted, from disk
+    # forced compression; from disk: values left out, compressed tombstones
     "04-data-kinds-disk": (
         3,
-        "line 372: DCP_MUTATION of vbucket 0: datatype: found 0x01, expected 0x03; value:"
-        " found b'{",
+        "line 372: DCP_MUTATION of vbucket 0: datatype: found 0x01, expected 0x03; "
+        "value: found b'{",
     ),
     # forced compression
     "04-data-kinds-memory": (
         1,
-        "line 274: DCP_MUTATION of vbucket 0: datatype: found 0x01, expected 0x03; value:"
-        " found b'{",
+        "line 274: DCP_MUTATION of vbucket 0: datatype: found 0x01, expected 0x03; "
+        "value: found b'{",
     ),
     # collections
     "05-collections-disk": (
         15,
-        "line 18: DCP_MUTATION of vbucket 0: datatype: found 0x00, expected 0x01; cas: fo"
-        "und 1, expected 1795229392123133952",
+        "line 18: DCP_MUTATION of vbucket 0: datatype: found 0x00, expected 0x01; cas: "
+        "found 1, expected 1795229392123133952",
     ),
     # collections
     "05b-collections-live": (
         4,
-        "line 16: answer to DCP_STREAM_REQ (0x00) (found answer to DCP_STREAM_REQ (0x88))"
-        ": vbucket_or_status: found 0x88, expected 0x00; datatype: found 0x01, expected 0"
-        "x00",
+        "line 16: answer to DCP_STREAM_REQ (0x00) (found answer to DCP_STREAM_REQ "
+        "(0x88)): vbucket_or_status: found 0x88, expected 0x00; datatype: found 0x01, "
+        "expected 0x00",
     ),
     # stream ids
     "05c-stream-ids": (
         1,
-        "line 16: answer to DCP_CONTROL (0x00) (found answer to DCP_CONTROL (0x83)): vbuc"
-        "ket_or_status: found 0x83, expected 0x00",
+        "line 16: answer to DCP_CONTROL (0x00) (found answer to DCP_CONTROL (0x83)): "
+        "vbucket_or_status: found 0x83, expected 0x00",
     ),
     # collections
     "07-failover-log-and-seqnos": (
         1,
-        "line 49: answer to GET_ALL_VB_SEQNOS (0x00) (found answer to GET_ALL_VB_SEQNOS ("
-        "0x88)): vbucket_or_status: found 0x88, expected 0x00; datatype: found 0x01",
+        "line 49: answer to GET_ALL_VB_SEQNOS (0x00) (found answer to GET_ALL_VB_SEQNOS "
+        "(0x88)): vbucket_or_status: found 0x88, expected 0x00; datatype: found 0x01",
     ),
     # collections, then out-of-order snapshots
     "11-oso": (
         8,
-        "line 18: answer to DCP_STREAM_REQ (0x00) (found answer to DCP_STREAM_REQ (0x88))"
-        ": vbucket_or_status: found 0x88, expected 0x00; datatype: found 0x01, expected 0"
-        "x00",
+        "line 18: answer to DCP_STREAM_REQ (0x00) (found answer to DCP_STREAM_REQ "
+        "(0x88)): vbucket_or_status: found 0x88, expected 0x00; datatype: found 0x01, "
+        "expected 0x00",
     ),
     # sync writes
     "12-sync-writes-disk": (
         8,
-        "line 19: DCP_MUTATION of vbucket 0: datatype: found 0x00, expected 0x03; extras:"
-        " found 00000000000000020000000000000001000000000000000000000000000002",
+        "line 19: DCP_MUTATION of vbucket 0: datatype: found 0x00, expected 0x03; "
+        "extras: found 00000000000000020000000000000001000000000000000000000000000002",
     ),
     # collections, sync writes
     "13-bounded-streams": (
         13,
-        "line 26: answer to GET_ALL_VB_SEQNOS (0x00): value: found 0000000000000000000400"
-        "010000000000000001, expected 0000000000000000000200010000000000000001",
+        "line 26: answer to GET_ALL_VB_SEQNOS (0x00): value: found "
+        "0000000000000000000400010000000000000001, expected "
+        "0000000000000000000200010000000000000001",
     ),
     # collections, sync writes
     "14-bounded-memory-tail": (
         4,
-        "line 38: DCP_SYSTEM_EVENT of vbucket 1 (found DCP_MUTATION of vbucket 1): opcode"
-        ": found 0x57, expected 0x5f; cas: found 1, expected 0",
+        "line 38: DCP_SYSTEM_EVENT of vbucket 1 (found DCP_MUTATION of vbucket 1): "
+        "opcode: found 0x57, expected 0x5f; cas: found 1, expected 0",
     ),
     # collections, then out-of-order snapshots
     "14b-oso-latest": (
         5,
-        "line 18: answer to DCP_STREAM_REQ (0x00) (found answer to DCP_STREAM_REQ (0x88))"
-        ": vbucket_or_status: found 0x88, expected 0x00; datatype: found 0x01, expected 0"
-        "x00",
+        "line 18: answer to DCP_STREAM_REQ (0x00) (found answer to DCP_STREAM_REQ "
+        "(0x88)): vbucket_or_status: found 0x88, expected 0x00; datatype: found 0x01, "
+        "expected 0x00",
     ),
     # cursor dropping
     "17-stalled-reader": (
         1,
-        "line 59: DCP_SNAPSHOT_MARKER of vbucket 0 (found DCP_MUTATION of vbucket 0): opc"
-        "ode: found 0x57, expected 0x56; cas: found 1, expected 0",
+        "line 59: DCP_SNAPSHOT_MARKER of vbucket 0 (found DCP_MUTATION of vbucket 0): "
+        "opcode: found 0x57, expected 0x56; cas: found 1, expected 0",
     ),
     # takeover streams
     "20-clustermap-and-ephemeral": (
         1,
-        "line 31: DCP_SNAPSHOT_MARKER of vbucket 0: extras: found 00000000000000000000000"
-        "00000000100000005, expected 000000000000000000000000000000010000000d",
+        "line 31: DCP_SNAPSHOT_MARKER of vbucket 0: extras: found "
+        "0000000000000000000000000000000100000005, expected "
+        "000000000000000000000000000000010000000d",
     ),
 }
 """What is missing (the comment), connections differ, and the first difference of the first."""
