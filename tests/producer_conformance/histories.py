@@ -12,9 +12,8 @@ and one that no snapshot reached may hold any document: nobody was to see it.
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from dcp.types import U64_MAX
 from dcp.wire.vocabulary import Opcode
 from tests.producer_conformance.sightings import Item, Snapshot, What
 
@@ -33,29 +32,47 @@ def merged(views: Iterable[Item]) -> Item:
 
 @dataclass(slots=True)
 class _Room:
-    """Revisions of a key that were shown to nobody: they lie in (after, before)."""
+    """Revisions of a key that were shown to nobody: up to ``places`` seqnos in (after, before).
+
+    The version at ``after`` was still the newest at ``held_until``: none of the room lies below.
+    """
 
     key: bytes
     after: int
     before: int
-    next_rev: int
-    left: int
+    held_until: int
+    first_rev: int
+    places: int
+    taken: list[int] = field(default_factory=list)
 
 
 def complete(
     shown: Mapping[int, Item], seqnos: range, purge_seqno: int, snapshots: Sequence[Snapshot]
 ) -> tuple[Item, ...]:
     """Return the items of all ``seqnos``, the given ones among them."""
-    rooms = _rooms(shown)
+    found = dict(shown)
     gone = _gone(shown, snapshots, purge_seqno)
-    items: list[Item] = []
-    for seqno in seqnos:
-        found = shown.get(seqno)
-        items.append(found or _unseen(seqno, purge_seqno, snapshots, rooms, gone))
-    return tuple(items)
+    unseen = [seqno for seqno in seqnos if seqno not in found]
+    for seqno in unseen:
+        item = next((item for item in gone if item.seqno < seqno <= purge_seqno), None)
+        if item is not None:
+            gone.remove(item)
+            found[seqno] = Item(seqno, item.key, rev=item.rev + 1, opcode=_DELETION)
+    # The seqno that replaced the unseen one lies at or below this.
+    latest = {
+        seqno: min((one.end for one in snapshots if one.after < seqno <= one.up_to), default=None)
+        for seqno in unseen
+        if seqno not in found
+    }
+    for room in _filled(_rooms(shown, snapshots), latest):
+        for rev, seqno in enumerate(sorted(room.taken), room.first_rev):
+            found[seqno] = Item(seqno, room.key, rev=rev, opcode=_MUTATION, value=b"{}")
+    for seqno in latest.keys() - found.keys():
+        found[seqno] = _unknown(seqno, purge_seqno, is_hidden=latest[seqno] is not None)
+    return tuple(found[seqno] for seqno in seqnos)
 
 
-def _rooms(shown: Mapping[int, Item]) -> list[_Room]:
+def _rooms(shown: Mapping[int, Item], snapshots: Sequence[Snapshot]) -> list[_Room]:
     by_key: dict[tuple[int, bytes], list[Item]] = defaultdict(list)
     for seqno in sorted(shown):
         item = shown[seqno]
@@ -65,20 +82,49 @@ def _rooms(shown: Mapping[int, Item]) -> list[_Room]:
     for (_, key), versions in by_key.items():
         after, rev = 0, 0
         for version in versions:
-            left = version.rev - rev - 1
-            if left > 0:
-                rooms.append(_Room(key, after, version.seqno, rev + 1, left))
+            places = version.rev - rev - 1
+            if places > 0:
+                held = max((one.end for one in snapshots if after in one.shown), default=0)
+                rooms.append(_Room(key, after, version.seqno, held, rev + 1, places))
             after, rev = version.seqno, version.rev
     return sorted(rooms, key=lambda room: room.before)
 
 
-def _gone(
-    shown: Mapping[int, Item], snapshots: Sequence[Snapshot], purge_seqno: int
-) -> list[tuple[int, Item]]:
-    """Keys that a snapshot should have shown and did not: (deleted above this seqno, the item)."""
+def _filled(rooms: Sequence[_Room], latest: Mapping[int, int | None]) -> Sequence[_Room]:
+    """Put as many seqnos into rooms as there are places for, those with a bound first.
+
+    Each may go into several rooms: one that is in the way moves on to another of its own.
+    """
+
+    def suits(seqno: int, room: _Room) -> bool:
+        end = latest[seqno]
+        is_free = max(room.after, room.held_until) < seqno < room.before
+        return is_free and (end is None or room.before <= end)
+
+    def place(seqno: int, tried: set[int]) -> bool:
+        for number, room in enumerate(rooms):
+            if number in tried or not suits(seqno, room):
+                continue
+            tried.add(number)
+            if len(room.taken) < room.places:
+                room.taken.append(seqno)
+                return True
+            for index, other in enumerate(room.taken):
+                if place(other, tried):
+                    room.taken[index] = seqno
+                    return True
+        return False
+
+    for seqno in sorted(latest, key=lambda one: (latest[one] is None, one)):
+        place(seqno, set())
+    return rooms
+
+
+def _gone(shown: Mapping[int, Item], snapshots: Sequence[Snapshot], purge_seqno: int) -> list[Item]:
+    """Return the keys' newest items that a snapshot should have shown and did not: deleted."""
     last = {item.key: seqno for seqno, item in sorted(shown.items())}
     return [
-        (seqno, item)
+        item
         for seqno, item in sorted(shown.items())
         if purge_seqno
         and item.what is What.DOCUMENT
@@ -87,26 +133,8 @@ def _gone(
     ]
 
 
-def _unseen(
-    seqno: int,
-    purge_seqno: int,
-    snapshots: Sequence[Snapshot],
-    rooms: list[_Room],
-    gone: list[tuple[int, Item]],
-) -> Item:
-    reaching = [one.end for one in snapshots if one.after < seqno <= one.up_to]
-    replaced_by = min(reaching, default=U64_MAX)
-    if seqno <= purge_seqno:
-        for index, (after, item) in enumerate(gone):
-            if after < seqno:
-                del gone[index]
-                return Item(seqno, item.key, rev=item.rev + 1, opcode=_DELETION)
-    for room in rooms:
-        if room.left and room.after < seqno < room.before <= replaced_by:
-            room.left -= 1
-            room.next_rev += 1
-            return Item(seqno, room.key, rev=room.next_rev - 1, opcode=_MUTATION, value=b"{}")
+def _unknown(seqno: int, purge_seqno: int, *, is_hidden: bool) -> Item:
     if seqno <= purge_seqno:
         return Item(seqno, b"purged %d" % seqno, opcode=_DELETION)
-    what = What.HIDDEN if reaching else What.DOCUMENT
+    what = What.HIDDEN if is_hidden else What.DOCUMENT
     return Item(seqno, b"unseen %d" % seqno, what, opcode=_MUTATION, value=b"{}")

@@ -133,7 +133,7 @@ class Rehearsal:
     def _adapted(self, played: _Played, frame: Frame, line: int) -> Frame:
         """Return what the client says to ours: proofs and answers depend on what it was told."""
         if frame.opcode == Opcode.DCP_NOOP and frame.magic.is_response:
-            return replace(frame, opaque=played.noops.get(frame.opaque, frame.opaque))
+            return replace(frame, opaque=played.noops.pop(frame.opaque, frame.opaque))
         if frame.opcode == Opcode.SASL_AUTH and frame.key != b"PLAIN":
             played.scram = self._scram(frame, is_wrong=line in self._sightings.failed_logins)
         elif frame.opcode == Opcode.SASL_STEP and played.scram is not None:
@@ -231,7 +231,7 @@ class Rehearsal:
             self._say(played, event.seconds)
         while self._receive(played, event.seconds, answers_only=False):
             pass
-        owes_noop = bool(played.noops)
+        owes_noop = bool(played.noops) and self._sightings.idle_timeout_seconds is not None
         if not played.line.is_closed and (unanswered or owes_noop):
             played.failure = f"line {event.line}: found an open connection, expected it closed"
 

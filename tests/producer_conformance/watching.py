@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from dcp.errors import FrameError
+from dcp.producer.settings import MAX_VBUCKETS
 from dcp.types import FailoverLog
 from dcp.wire import messages as m
 from dcp.wire.codec import decode
@@ -33,6 +34,8 @@ from tests.producer_conformance.sightings import (
 from tests.producer_conformance.watched_stream import WatchedStream, held_by, item_of
 
 _NO_VALUE: Final = OpenFlag.NO_VALUE | OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE
+_LEAST_IDLE_SECONDS: Final = 4.0
+"""A connection that ends after a shorter silence ends for another reason."""
 _SCRAM_USER: Final = re.compile(rb"n,,n=([^,]*),r=")
 _OF_ANY_STATE: Final = frozenset({Opcode.DCP_GET_FAILOVER_LOG, Opcode.GET_FAILOVER_LOG})
 _YOUNGER_CONTROLS: Final = frozenset(
@@ -92,7 +95,9 @@ class _Watcher:
         patience = max((one.longest_silence_seconds for one in self._connections), default=0.0)
         if self._idle:
             self.seen.idle_timeout_seconds = max(patience, min(self._idle))
-        self.seen.vbucket_count = self.seen.vbucket_count or 1 + max(self.seen.vbuckets, default=0)
+        if not self.seen.vbucket_count:  # no map was seen
+            most = max(self.seen.vbuckets, default=0) + 1
+            self.seen.vbucket_count = min(most, MAX_VBUCKETS)
         return self.seen
 
     def take(self, event: Event) -> None:
@@ -109,7 +114,9 @@ class _Watcher:
             with suppress(FrameError, ValueError):
                 self._take_server(one, event.frames[0])
         elif event.kind is Kind.CLOSED_BY_SERVER and one.noop_unanswered:
-            self._idle.append(event.seconds - one.heard_seconds)
+            silence = event.seconds - one.heard_seconds
+            if silence >= _LEAST_IDLE_SECONDS:
+                self._idle.append(silence)
 
     # --- the client
 
