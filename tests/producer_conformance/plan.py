@@ -16,7 +16,7 @@ from itertools import pairwise
 
 from dcp.types import END_OF_TIME, FailoverEntry, FailoverLog
 from dcp.wire import messages as m
-from dcp.wire.vocabulary import Status, VbucketState
+from dcp.wire.vocabulary import Opcode, Status, VbucketState
 from tests.producer_conformance.histories import complete, merged
 from tests.producer_conformance.sightings import (
     ANY_STATE,
@@ -28,6 +28,7 @@ from tests.producer_conformance.sightings import (
 
 _NO_LOG = FailoverLog((FailoverEntry(1, 0),))
 """That of a vbucket of which no log was seen."""
+_TOMBSTONE_OPCODES = frozenset({Opcode.DCP_DELETION, Opcode.DCP_EXPIRATION})
 _LIKELIEST = (
     VbucketState.ACTIVE,
     VbucketState.REPLICA,
@@ -60,7 +61,15 @@ class Write:
     checkpoint_begins: bool
 
 
-Order = SetUp | Write
+@dataclass(frozen=True, slots=True)
+class Purge:
+    """Tombstones up to a seqno are purged."""
+
+    vbucket: int
+    up_to_seqno: int
+
+
+Order = SetUp | Write | Purge
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +99,8 @@ class _Era:
     log: FailoverLog
     shown: dict[int, Item] = field(default_factory=dict)
     reached: list[tuple[int, int]] = field(default_factory=list)
-    purge: tuple[int, int] = (0, 0)
-    """The line and the seqno."""
+    purges: list[tuple[int, int]] = field(default_factory=list)
+    """Lines and seqnos, both rising."""
 
     def has(self, line: int) -> bool:
         return self.start <= line < self.end
@@ -119,7 +128,7 @@ def _eras(about: VbucketSightings) -> list[_Era]:
         elif starts[-1][1] != log:
             since = max(seen for seen, same in about.logs if seen < line and same == starts[-1][1])
             ended = [end for end in about.ended if since < end < line]
-            starts.append((min([*ended, line]), log))
+            starts.append((min([*ended, *_sent_back(about, since, line, log), line]), log))
     if not starts:
         starts = [(about.first_line, _NO_LOG)]
     last_log_line = max((line for line, _ in about.logs), default=0)
@@ -128,6 +137,19 @@ def _eras(about: VbucketSightings) -> list[_Era]:
             starts.append((line, starts[-1][1]))
     starts.append((END_OF_TIME, _NO_LOG))
     return [_Era(start, end, log) for (start, log), (end, _) in pairwise(starts)]
+
+
+def _sent_back(about: VbucketSightings, since: int, line: int, log: FailoverLog) -> list[int]:
+    """Return the lines before ``line`` whose clients were sent back to where the branch began."""
+    branch = log.entries[0].seqno
+    told = {(seen, seqno) for seen, seqno in about.at_least if seqno <= branch}
+    return [
+        seen
+        for seen, _, status in about.verdicts
+        if since < seen < line
+        and status == Status.ROLLBACK
+        and any(told_line == seen for told_line, _ in told)
+    ]
 
 
 def _fill(era: _Era, about: VbucketSightings, before: _Era | None) -> None:
@@ -145,11 +167,11 @@ def _fill(era: _Era, about: VbucketSightings, before: _Era | None) -> None:
     era.reached += [seen for seen in (*about.at_least, *about.exactly) if era.has(seen[0])]
     era.reached += [(era.start, entry.seqno) for entry in era.log.entries]
     era.reached.sort()
-    era.purge = _purge(era, about)
-    line, seqno = era.purge
-    if line:  # the newest item is never purged
-        newer = min(seqno + 1, max(seqno, era.high_at(END_OF_TIME)))
-        era.reached = sorted([*era.reached, (line, newer)])
+    era.purges = _purges(era, about)
+    highest = era.high_at(END_OF_TIME)
+    for line, seqno in era.purges:  # the newest item is never purged
+        era.reached.append((line, min(seqno + 1, max(seqno, highest))))
+    era.reached.sort()
 
 
 def _shared_up_to(before: _Era, log: FailoverLog) -> int:
@@ -161,30 +183,37 @@ def _shared_up_to(before: _Era, log: FailoverLog) -> int:
     return min([before.high_at(END_OF_TIME), *new])
 
 
-def _purge(era: _Era, about: VbucketSightings) -> tuple[int, int]:
-    """Return the line from which tombstones were purged, and up to which seqno.
+def _purges(era: _Era, about: VbucketSightings) -> list[tuple[int, int]]:
+    """Return from which lines tombstones were purged, and up to which seqnos.
 
     A client on our branch that is told to go back to 0 missed purged tombstones: the purge seqno
-    lies above where it stood, and not above where others could go on.
+    lies above where it stood, and not above where others could go on. And a tombstone that was
+    shown, and in a later snapshot was not though nothing replaced it, was purged.
     """
-    refused = [
-        (line, request.start)
+    taken = sorted(
+        (request.start, line)
         for line, request, status in about.verdicts
-        if era.has(line)
-        and status == Status.ROLLBACK
-        and (line, 0) in about.at_least
-        and _is_on_branch(request, era, line)
+        if era.has(line) and status == Status.SUCCESS
+    )
+    found = []
+    for line, request, status in about.verdicts:
+        is_told = status == Status.ROLLBACK and (line, 0) in about.at_least
+        if era.has(line) and is_told and _is_on_branch(request, era, line):
+            low = request.start + 1
+            found.append((line, next((at for at, on in taken if at >= low and on > line), low)))
+    newest = {item.key: seqno for seqno, item in sorted(era.shown.items())}
+    tombstones = [
+        seqno for seqno in newest.values() if era.shown[seqno].opcode in _TOMBSTONE_OPCODES
     ]
-    if not refused:
-        return 0, 0
-    line = min(line for line, _ in refused)
-    low = max(start for _, start in refused) + 1
-    taken = [
-        request.start
-        for taken_line, request, status in about.verdicts
-        if era.has(taken_line) and taken_line > line and status == Status.SUCCESS
-    ]
-    return line, min((start for start in taken if start >= low), default=low)
+    for one in about.snapshots:
+        missed = [at for at in tombstones if one.after < at <= one.up_to and at not in one.shown]
+        if missed and era.has(one.line):
+            found.append((one.taken_line, max(missed)))
+    rising: list[tuple[int, int]] = []
+    for line, seqno in sorted(found):
+        if not rising or seqno > rising[-1][1]:
+            rising.append((line, seqno))
+    return rising
 
 
 def _is_on_branch(request: m.StreamRequest, era: _Era, line: int) -> bool:
@@ -199,7 +228,7 @@ def _is_on_branch(request: m.StreamRequest, era: _Era, line: int) -> bool:
 
 def _era_orders(vbucket: int, era: _Era, about: VbucketSightings) -> Iterator[tuple[int, Order]]:
     snapshots = [one for one in about.snapshots if era.has(one.line)]
-    purge_line, purge_seqno = era.purge
+    purge_seqno = era.purges[-1][1] if era.purges else 0
     # What lies before all that was shown is nobody's to see: an old vbucket may have billions.
     first = min([*era.shown, era.high_at(era.start) + 1])
     seqnos = range(first, era.high_at(END_OF_TIME) + 1)
@@ -210,7 +239,7 @@ def _era_orders(vbucket: int, era: _Era, about: VbucketSightings) -> Iterator[tu
     for line in lines:
         high = era.high_at(line)
         if line in set_ups:
-            purged = purge_seqno if purge_line and line >= purge_line else 0
+            purged = max((seqno for since, seqno in era.purges if since <= line), default=0)
             default_high = _next_of(about.default_high, line)
             yield (
                 line,
@@ -228,6 +257,8 @@ def _era_orders(vbucket: int, era: _Era, about: VbucketSightings) -> Iterator[tu
         elif high > done:
             begins = any(done < seqno <= high for seqno in about.checkpoints)
             yield line, Write(vbucket, items[done + 1 - first : high + 1 - first], begins)
+        if line not in set_ups:
+            yield from ((line, Purge(vbucket, up_to)) for at, up_to in era.purges if at == line)
         done = max(done, high)
 
 
@@ -242,9 +273,6 @@ def _set_up_lines(era: _Era, about: VbucketSightings) -> dict[int, State]:
     found: dict[int, State] = {}
     for line, states in _stretches(era.start, seen):
         found[line] = next(state for state in _LIKELIEST if state in states)
-    purge_line, _ = era.purge
-    if purge_line and purge_line not in found:
-        found[purge_line] = found[max(line for line in found if line < purge_line)]
     return found
 
 

@@ -57,13 +57,15 @@ class Item:
 class Snapshot:
     """One marker: everything of (after, up_to] that was not shown had been replaced or is hidden.
 
-    ``up_to`` is the end once the snapshot was sent whole, else the last seqno shown.
+    ``up_to`` is the end once the snapshot was sent whole, else the last seqno shown. It was taken
+    at ``taken_line``: where its stream was asked for, if it is the first one.
     """
 
     line: int
     after: int
     end: int
     up_to: int
+    taken_line: int = 0
     shown: set[int] = field(default_factory=set)
 
 

@@ -19,7 +19,7 @@ from dcp.types import U32_MAX
 from dcp.wire.frame import Frame
 from dcp.wire.framing import FrameSplitter
 from dcp.wire.vocabulary import Opcode, VbucketState
-from tests.producer_conformance.plan import Order, SetUp
+from tests.producer_conformance.plan import Order, Purge, SetUp
 from tests.producer_conformance.sightings import Item, Sightings, What
 
 _NODE: Final = 0
@@ -65,6 +65,8 @@ class Subject:
             )
             versions = [_version(order.vbucket, item) for item in order.items]
             self._cluster.set_up_vbucket(order.vbucket, facts, versions)
+        elif isinstance(order, Purge):
+            self._cluster.purge_tombstones(order.vbucket, order.up_to_seqno)
         else:
             if order.checkpoint_begins:
                 self._cluster.bucket.vbuckets[order.vbucket].history.begin_checkpoint()

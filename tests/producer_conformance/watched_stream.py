@@ -26,6 +26,7 @@ class WatchedStream:
     request: m.StreamRequest
     at: int = field(init=False)
     _snapshot: Snapshot | None = None
+    _is_in_memory: bool = False
 
     def __post_init__(self) -> None:
         """Stand where the request says."""
@@ -43,13 +44,15 @@ class WatchedStream:
         is_first = self._snapshot is None
         if is_first:
             seen.from_disk[self.request_line] = is_disk
-        elif not is_disk and marker.flags & SnapshotFlag.CHECKPOINT:
-            self.about.checkpoints.add(marker.start)
+        elif self._is_in_memory and marker.flags & SnapshotFlag.CHECKPOINT:
+            self.about.checkpoints.add(marker.start)  # the first after one from disk is always one
+        self._is_in_memory = not is_disk
         was_there = is_first and (is_disk or last_pause < self.answered_line)
-        self.about.at_least.append((self.request_line if was_there else line, marker.end))
+        taken = self.request_line if was_there else line
+        self.about.at_least.append((taken, marker.end))
         is_filtered = bool(self.request.value)
         after = marker.end if is_filtered else self.at  # a filter leaves out what it likes
-        self._snapshot = Snapshot(line, after, marker.end, after)
+        self._snapshot = Snapshot(line, after, marker.end, after, taken_line=taken)
         self.about.snapshots.append(self._snapshot)
 
     def show(self, line: int, item: Item) -> None:
