@@ -1,11 +1,12 @@
 """From sightings to orders: which state each vbucket must be brought into, before which line.
 
 The lines of a vbucket are cut into *eras*: a new one begins where another failover log is seen (or
-where streams ended for a change of state before it). In an era the log is one, items only come, and
-the purge seqno rises at most once. An era's history is worked out as a whole (``histories.py``);
-how far it has come at a line is the highest seqno that a line up to it proves. Nothing is put in
-earlier than that: what a snapshot from disk shows was there when its stream was asked for, what
-comes in a memory snapshot is written when the server was seen to send it.
+before it, where streams ended for a change of state or a client was sent back to the new branch).
+In an era the log is one, items only come, and the purge seqno only rises. An era's history is
+worked out as a whole (``histories.py``); how far it has come at a line is the highest seqno that a
+line up to it proves. Nothing is put in earlier than that: what a snapshot from disk shows was there
+when its stream was asked for, what comes in a memory snapshot is written when the server was seen
+to send it.
 """
 
 from bisect import bisect_right
@@ -128,7 +129,10 @@ def _eras(about: VbucketSightings) -> list[_Era]:
         elif starts[-1][1] != log:
             since = max(seen for seen, same in about.logs if seen < line and same == starts[-1][1])
             ended = [end for end in about.ended if since < end < line]
-            starts.append((min([*ended, *_sent_back(about, since, line, log), line]), log))
+            begun = min([*ended, line])
+            shown = (seen for seen, _ in about.items if seen < begun)
+            alive = max([since, *shown])  # streams end where a branch begins
+            starts.append((min([*_sent_back(about, alive, begun, log), begun]), log))
     if not starts:
         starts = [(about.first_line, _NO_LOG)]
     last_log_line = max((line for line, _ in about.logs), default=0)

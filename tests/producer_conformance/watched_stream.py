@@ -33,12 +33,18 @@ class WatchedStream:
         self.at = self.request.start
 
     def take_marker(
-        self, line: int, marker: m.SnapshotMarker, last_pause: int, seen: Sightings
+        self,
+        line: int,
+        marker: m.SnapshotMarker,
+        seen: Sightings,
+        *,
+        since: int,
+        after_silence: bool,
     ) -> None:
-        """Begin a snapshot. ``last_pause`` is the last line after which a write may have come.
+        """Begin a snapshot. ``since`` is the last line after which a write may have come.
 
-        What the first marker names was there when the stream was asked for if it comes from disk,
-        or without a pause.
+        What the first marker names was there when the stream was asked for if nothing can have come
+        since, or if it comes from disk at once.
         """
         is_disk = bool(marker.flags & SnapshotFlag.DISK)
         is_first = self._snapshot is None
@@ -47,7 +53,7 @@ class WatchedStream:
         elif self._is_in_memory and marker.flags & SnapshotFlag.CHECKPOINT:
             self.about.checkpoints.add(marker.start)  # the first after one from disk is always one
         self._is_in_memory = not is_disk
-        was_there = is_first and (is_disk or last_pause < self.answered_line)
+        was_there = is_first and (since < self.answered_line or (is_disk and not after_silence))
         taken = self.request_line if was_there else line
         self.about.at_least.append((taken, marker.end))
         is_filtered = bool(self.request.value)

@@ -89,6 +89,7 @@ class _Watcher:
         self._connections = [_Connection() for _ in range(connections)]
         self._last_pause = 0
         self._line = 0
+        self._was_silent = False
         self._idle: list[float] = []
 
     def finish(self) -> Sightings:
@@ -101,7 +102,7 @@ class _Watcher:
         return self.seen
 
     def take(self, event: Event) -> None:
-        self._line = event.line
+        self._line, self._was_silent = event.line, event.after_silence
         if event.kind in _PAUSES:
             self._last_pause = event.line
         if event.connection is None:
@@ -281,7 +282,9 @@ class _Watcher:
         if stream is None:
             return
         if isinstance(body, m.SnapshotMarker):
-            stream.take_marker(self._line, body, self._last_pause, self.seen)
+            stream.take_marker(
+                self._line, body, self.seen, since=self._last_pause, after_silence=self._was_silent
+            )
         elif isinstance(body, m.StreamEnd):
             if body.reason == EndReason.STATE_CHANGED:
                 stream.about.ended.append(self._line)
