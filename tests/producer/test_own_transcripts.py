@@ -126,6 +126,8 @@ class Recorder:
             case 1:
                 self.cluster.set_vbucket_state(0, VbucketState.REPLICA)
                 self.cluster.set_vbucket_state(0, VbucketState.ACTIVE)
+            case 2:
+                self.cluster.purge_tombstones(0)
             case _:
                 with self.cluster.batch():
                     for _ in range(self.random.randrange(1, 6)):
@@ -145,7 +147,7 @@ class Recorder:
             self.cluster.set(key, b'{"n":%d}' % len(self.lines))
 
 
-@pytest.mark.parametrize("seed", seeds(8))
+@pytest.mark.parametrize("seed", seeds(16))
 def test_our_own_conversations_are_repeated(seed: int) -> None:
     recorder = Recorder(Random(seed))
     for _ in range(STEPS):

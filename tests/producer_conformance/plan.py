@@ -206,13 +206,22 @@ def _purges(era: _Era, about: VbucketSightings) -> list[tuple[int, int]]:
             low = request.start + 1
             found.append((line, next((at for at, on in taken if at >= low and on > line), low)))
     newest = {item.key: seqno for seqno, item in sorted(era.shown.items())}
-    tombstones = [
-        seqno for seqno in newest.values() if era.shown[seqno].opcode in _TOMBSTONE_OPCODES
+    unseen = [
+        seqno for seqno in range(1, max(newest.values(), default=0)) if seqno not in era.shown
     ]
     for one in about.snapshots:
-        missed = [at for at in tombstones if one.after < at <= one.up_to and at not in one.shown]
-        if missed and era.has(one.line):
-            found.append((one.taken_line, max(missed)))
+        if not era.has(one.line):
+            continue
+        for at in sorted(newest.values()):
+            if not one.after < at <= one.up_to or at in one.shown:
+                continue
+            if era.shown[at].opcode in _TOMBSTONE_OPCODES:
+                found.append((one.taken_line, at))
+                continue
+            tombstone = next((seqno for seqno in unseen if at < seqno <= one.end), None)
+            if tombstone is not None:  # it was deleted unseen, and what deleted it was purged
+                unseen.remove(tombstone)
+                found.append((one.taken_line, tombstone))
     rising: list[tuple[int, int]] = []
     for line, seqno in sorted(found):
         if not rising or seqno > rising[-1][1]:
@@ -227,7 +236,10 @@ def _is_on_branch(request: m.StreamRequest, era: _Era, line: int) -> bool:
         if entry.vb_uuid == request.vb_uuid:
             found = end
         end = entry.seqno
-    return found is not None and 0 < request.start <= found and request.snap_start > 0
+    if found is None or not 0 < request.start <= found:
+        return False
+    goes_back_to_0 = request.snap_start == 0 and request.start != request.snap_end > found
+    return not goes_back_to_0
 
 
 def _era_orders(vbucket: int, era: _Era, about: VbucketSightings) -> Iterator[tuple[int, Order]]:

@@ -65,8 +65,8 @@ class Snapshot:
     after: int
     end: int
     up_to: int
-    taken_line: int = 0
     shown: set[int] = field(default_factory=set)
+    taken_line: int = 0
 
 
 @dataclass(slots=True)
