@@ -51,7 +51,8 @@ def complete(
 ) -> tuple[Item, ...]:
     """Return the items of all ``seqnos``, the given ones among them."""
     found = dict(shown)
-    gone = _gone(shown, snapshots, purge_seqno)
+    missed = {item.seqno: item for one in snapshots for item in missed_by(one, shown)}
+    gone = [item for _, item in sorted(missed.items()) if item.opcode != _DELETION]
     unseen = [seqno for seqno in seqnos if seqno not in found]
     for seqno in unseen:
         item = next((item for item in gone if item.seqno < seqno <= purge_seqno), None)
@@ -120,16 +121,16 @@ def _filled(rooms: Sequence[_Room], latest: Mapping[int, int | None]) -> Sequenc
     return rooms
 
 
-def _gone(shown: Mapping[int, Item], snapshots: Sequence[Snapshot], purge_seqno: int) -> list[Item]:
-    """Return the keys' newest items that a snapshot should have shown and did not: deleted."""
-    last = {item.key: seqno for seqno, item in sorted(shown.items())}
+def missed_by(snapshot: Snapshot, shown: Mapping[int, Item]) -> list[Item]:
+    """Return what the snapshot should have shown, by all that is known, and did not."""
+    known = sorted(seqno for seqno in shown if seqno <= snapshot.end)
+    newest = {(shown[seqno].collection_id, shown[seqno].key): seqno for seqno in known}
     return [
-        item
-        for seqno, item in sorted(shown.items())
-        if purge_seqno
-        and item.what is What.DOCUMENT
-        and last[item.key] == seqno
-        and any(one.after < seqno <= one.up_to and seqno not in one.shown for one in snapshots)
+        shown[seqno]
+        for seqno in sorted(newest.values())
+        if snapshot.after < seqno <= snapshot.up_to
+        and seqno not in snapshot.shown
+        and shown[seqno].what is What.DOCUMENT
     ]
 
 

@@ -18,7 +18,7 @@ from itertools import pairwise
 from dcp.types import END_OF_TIME, FailoverEntry, FailoverLog
 from dcp.wire import messages as m
 from dcp.wire.vocabulary import Opcode, Status, VbucketState
-from tests.producer_conformance.histories import complete, merged
+from tests.producer_conformance.histories import complete, merged, missed_by
 from tests.producer_conformance.sightings import (
     ANY_STATE,
     Item,
@@ -205,23 +205,15 @@ def _purges(era: _Era, about: VbucketSightings) -> list[tuple[int, int]]:
         if era.has(line) and is_told and _is_on_branch(request, era, line):
             low = request.start + 1
             found.append((line, next((at for at, on in taken if at >= low and on > line), low)))
-    newest = {item.key: seqno for seqno, item in sorted(era.shown.items())}
-    unseen = [
-        seqno for seqno in range(1, max(newest.values(), default=0)) if seqno not in era.shown
-    ]
+    unseen = [seqno for seqno in range(1, max(era.shown, default=0)) if seqno not in era.shown]
     for one in about.snapshots:
-        if not era.has(one.line):
-            continue
-        for at in sorted(newest.values()):
-            if not one.after < at <= one.up_to or at in one.shown:
-                continue
-            if era.shown[at].opcode in _TOMBSTONE_OPCODES:
-                found.append((one.taken_line, at))
-                continue
-            tombstone = next((seqno for seqno in unseen if at < seqno <= one.end), None)
-            if tombstone is not None:  # it was deleted unseen, and what deleted it was purged
-                unseen.remove(tombstone)
-                found.append((one.taken_line, tombstone))
+        for item in missed_by(one, era.shown) if era.has(one.line) else ():
+            purged: int | None = item.seqno
+            if item.opcode not in _TOMBSTONE_OPCODES:  # it was deleted unseen before
+                after = item.seqno
+                purged = next((seqno for seqno in unseen if after < seqno <= one.end), None)
+            if purged is not None:
+                found.append((one.taken_line, purged))
     rising: list[tuple[int, int]] = []
     for line, seqno in sorted(found):
         if not rising or seqno > rising[-1][1]:
@@ -236,7 +228,7 @@ def _is_on_branch(request: m.StreamRequest, era: _Era, line: int) -> bool:
         if entry.vb_uuid == request.vb_uuid:
             found = end
         end = entry.seqno
-    if found is None or not 0 < request.start <= found:
+    if not found or not request.start:
         return False
     goes_back_to_0 = request.snap_start == 0 and request.start != request.snap_end > found
     return not goes_back_to_0
