@@ -168,7 +168,7 @@ def _fill(era: _Era, about: VbucketSightings, before: _Era | None) -> None:
             if seqno <= shared:
                 views[seqno].append(item)
     era.shown = {seqno: merged(seen) for seqno, seen in views.items()}
-    era.reached += [seen for seen in (*about.at_least, *about.exactly) if era.has(seen[0])]
+    era.reached += [seen for seen in about.at_least if era.has(seen[0])]
     era.reached += [(era.start, entry.seqno) for entry in era.log.entries]
     era.reached.sort()
     era.purges = _purges(era, about)

@@ -3,7 +3,7 @@
 shown            an item, as one connection was shown it (connections see different parts of it)
 snapshot         a marker, the seqnos behind it that were shown, and where its stream stood
 verdict          a stream request and what the server said to it
-log, high        a failover log; a seqno that the vbucket had reached, exactly or at least
+log, high        a failover log; a seqno that the vbucket had reached at least
 checkpoints      seqnos at which one began, for a later memory marker than the first says so
 states           the states in which the server can have said what it said
 ended            a STREAM_END because of a change of state
@@ -75,7 +75,6 @@ class VbucketSightings:
 
     logs: list[tuple[int, FailoverLog]] = field(default_factory=list)
     at_least: list[tuple[int, int]] = field(default_factory=list)
-    exactly: list[tuple[int, int]] = field(default_factory=list)
     default_high: list[tuple[int, int]] = field(default_factory=list)
     unpersisted: list[tuple[int, int]] = field(default_factory=list)
     checkpoints: set[int] = field(default_factory=set)
@@ -88,7 +87,7 @@ class VbucketSightings:
     @property
     def first_line(self) -> int:
         """The first line that tells anything."""
-        lines = [line for line, *_ in (*self.logs, *self.at_least, *self.exactly, *self.states)]
+        lines = [line for line, *_ in (*self.logs, *self.at_least, *self.states)]
         return min([*lines, *(line for line, *_ in self.verdicts), *self.ended], default=0)
 
 

@@ -258,18 +258,14 @@ class _Watcher:
             self.seen.vbucket(number).states.append((line, states))
         for number, seqno in body.seqnos:
             about = self.seen.vbucket(number)
-            if wanted.collection:
-                about.at_least.append((line, seqno))
-            elif wanted.collection is None and HelloFeature.COLLECTIONS in one.features:
-                about.exactly.append((line, seqno))
-            else:
+            about.at_least.append((line, seqno))
+            if wanted.collection == 0 or HelloFeature.COLLECTIONS not in one.features:
                 about.default_high.append((line, seqno))
-                about.at_least.append((line, seqno))
 
     def _observed(self, _: _Connection, asked: tuple[int, Frame], __: Frame, body: m.Body) -> None:
         if isinstance(body, m.ObserveSeqnoAnswer):
             about = self.seen.vbucket(asked[1].vbucket)
-            about.exactly.append((asked[0], body.current))
+            about.at_least.append((asked[0], body.current))
             about.unpersisted.append((asked[0], body.current - body.persisted))
 
     # --- streams
