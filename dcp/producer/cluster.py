@@ -5,7 +5,7 @@ All methods may be called from any thread. Nodes are indexes from 0 (people and 
 after; writes under ``with cluster.batch():`` reach a caught-up stream as one snapshot.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from dcp.errors import LocalProtocolError
@@ -347,13 +347,27 @@ class ProducerCluster(ClusterNodes):
         with self.bucket.lock:
             return forks.purge_tombstones(self.bucket, vbucket, up_to_seqno)
 
-    def set_up_vbucket(self, vbucket: int, facts: VbucketFacts) -> None:
-        """Replace a vbucket by an empty one of which ``facts`` are true (for tests of decisions).
+    def set_up_vbucket(
+        self, vbucket: int, facts: VbucketFacts, versions: Sequence[Version] = ()
+    ) -> None:
+        """Replace a vbucket by one of which ``facts`` are true; its streams end.
 
-        It holds no document, and its history begins after ``facts.high_seqno``.
+        It holds ``versions`` as they are, without gaps up to ``facts.high_seqno``; without any it
+        is empty and its history begins after the high seqno. Tombstones up to the purge seqno are
+        purged.
         """
         with self.bucket.lock:
-            forks.set_up(self.bucket, vbucket, facts)
+            forks.set_up(self.bucket, vbucket, facts, versions)
+
+    def take_versions(self, vbucket: int, versions: Sequence[Version]) -> None:
+        """Append versions that another server made, as they are; streams hear of them together.
+
+        Raises:
+            LocalProtocolError: a seqno is not the next one.
+        """
+        with self.bucket.lock:
+            self.bucket.vbuckets[vbucket].take(versions)
+            self.bucket.wrote(vbucket)
 
     def snapshot_cut_after(self, items: int) -> None:
         """End a connection inside a snapshot, once ``items`` more items went out."""

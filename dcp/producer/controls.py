@@ -107,6 +107,11 @@ CONTROLS: Final[dict[bytes, Control]] = {
 }
 
 
+def context_of_refusal(name: bytes) -> str:
+    """Return what a refusal tells people: most say nothing (as observed on a 7.0 server)."""
+    return "Unsupported value for backfill_order" if name == b"backfill_order" else ""
+
+
 def apply_control(dcp: DcpConnection, name: bytes, value: bytes) -> Status:
     """Set one property; returns the status to answer."""
     control = CONTROLS.get(name)

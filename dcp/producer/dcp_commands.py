@@ -3,7 +3,7 @@
 from itertools import pairwise
 from typing import Final, cast
 
-from dcp.producer.controls import apply_control
+from dcp.producer.controls import apply_control, context_of_refusal
 from dcp.producer.dcp_connection import DcpConnection
 from dcp.producer.failover import (
     ResumeRequest,
@@ -18,6 +18,7 @@ from dcp.producer.stream import ActiveStream
 from dcp.producer.stream_filter import StreamFilter
 from dcp.producer.stream_request_value import parse_filter
 from dcp.producer.vbucket import Vbucket
+from dcp.types import U16_MAX
 from dcp.wire import messages as m
 from dcp.wire.frame import Frame
 from dcp.wire.vocabulary import (
@@ -44,15 +45,18 @@ _BOTH_NO_VALUES: Final = OpenFlag.NO_VALUE | OpenFlag.NO_VALUE_WITH_UNDERLYING_D
 def dcp_open(session: Session, frame: Frame, body: m.Body, now: float) -> None:
     """Make this a DCP connection; an older one of the same name is closed."""
     request = cast("m.DcpOpen", body)
+    settings = session.bucket.settings
+    is_lenient = settings.rules == "server"  # a 7.0 server takes longer names than it documents
+    most_name_bytes = U16_MAX if is_lenient else MAX_CONNECTION_NAME_BYTES
     if session.dcp is not None:
         context = "The connection is already opened as a DCP connection"
         session.refuse(frame, Status.EINVAL, context)
     elif not _open_flags_are_valid(request.flags):
         session.refuse(frame, Status.EINVAL, "Request contains invalid flags")
-    elif not 0 < len(request.name) <= MAX_CONNECTION_NAME_BYTES:
+    elif not 0 < len(request.name) <= most_name_bytes:
         session.refuse(frame, Status.EINVAL, "Request must include a name of 1 to 200 bytes")
-    elif not request.flags & OpenFlag.PRODUCER:
-        session.refuse(frame, Status.NOT_SUPPORTED, "This server is a DCP producer only")
+    elif session.user in settings.users_without_streams:
+        session.refuse_access(frame, Status.EACCESS, "The user lacks the DcpProducer privilege")
     else:
         session.dcp = DcpConnection(
             session.bucket, request.name, request.flags, session.features, session.close
@@ -78,8 +82,7 @@ def dcp_control(session: Session, frame: Frame, body: m.Body, _: float) -> None:
     if status is Status.SUCCESS:
         session.reply(frame, m.Empty())
     else:
-        name = request.name.decode("utf-8", "replace")
-        session.refuse(frame, status, f"Control {name!r} is refused")
+        session.refuse(frame, status, context_of_refusal(request.name))
 
 
 def stream_request(session: Session, frame: Frame, body: m.Body, _: float) -> None:
@@ -116,7 +119,7 @@ def _open_stream(
     if not state_allows(resume, facts):
         session.refuse_vbucket(frame)
     elif dcp.needs_noop and not dcp.noop.is_enabled:
-        session.refuse(frame, Status.NOT_SUPPORTED, "NOOPs must be enabled for this connection")
+        session.refuse(frame, Status.NOT_SUPPORTED)
     elif not range_is_valid(resume, facts):
         session.refuse(frame, Status.ERANGE)
     elif not isinstance(wanted, StreamFilter):

@@ -71,6 +71,11 @@ class DcpConnection:
         return int(flavour)
 
     @property
+    def is_producer(self) -> bool:
+        """Whether the client takes streams; else it meant to send some."""
+        return bool(self.flags & OpenFlag.PRODUCER)
+
+    @property
     def needs_noop(self) -> bool:
         """Whether NOOPs must be enabled before a stream may be opened."""
         return bool(

@@ -4,8 +4,11 @@ Functions on the bucket, under its lock. Streams of a vbucket end before anythin
 its new branch: a stream never goes on across a fork.
 """
 
+from collections.abc import Sequence
+
 from dcp.producer.bucket import Bucket
 from dcp.producer.failover import VbucketFacts
+from dcp.producer.versions import Version
 from dcp.wire.vocabulary import EndReason, VbucketState
 
 
@@ -69,9 +72,11 @@ def purge_tombstones(bucket: Bucket, vbucket: int, up_to_seqno: int | None) -> i
     return data.purge(data.high_seqno if up_to_seqno is None else up_to_seqno)
 
 
-def set_up(bucket: Bucket, vbucket: int, facts: VbucketFacts) -> None:
-    """Make an empty vbucket of which ``facts`` are true; its streams end."""
-    bucket.vbuckets[vbucket].set_up(facts)
+def set_up(
+    bucket: Bucket, vbucket: int, facts: VbucketFacts, versions: Sequence[Version] = ()
+) -> None:
+    """Make a vbucket of which ``facts`` are true, with these versions; its streams end."""
+    bucket.vbuckets[vbucket].set_up(facts, versions)
     _end_streams(bucket, vbucket)
 
 

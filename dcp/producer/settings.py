@@ -32,8 +32,9 @@ class ClusterSettings:
     ``replica_lag_seqnos``: each vbucket's replica lacks so many of the newest seqnos.
     ``replica_snapshot_seqnos``: its complete snapshots end at multiples of this.
     ``unpersisted_seqnos``: so many of the newest seqnos are not on disk yet.
-    ``rules``: who is followed where the rollback document and real servers differ, see
-    ``failover.py``. ``clock`` returns seconds since 1970.
+    ``rules``: who is followed where the documents and real servers differ, see ``failover.py``.
+    ``users_without_streams`` may log in and must not open DCP connections. ``clock`` returns
+    seconds since 1970.
     """
 
     nodes: int = 1
@@ -42,6 +43,7 @@ class ClusterSettings:
     users: Mapping[str, str] = field(
         default_factory=lambda: {"Administrator": "password"}, repr=False
     )
+    users_without_streams: frozenset[str] = frozenset()
     seed: int | None = None
     checkpoint_items: int = 10_000
     checkpoint_quota_bytes: int = 256 * 1024 * 1024

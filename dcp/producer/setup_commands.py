@@ -12,6 +12,8 @@ from dcp.wire.vocabulary import Datatype, HelloFeature, Opcode, Status
 
 VERSION: Final = b"7.6.2-0000"
 _JSON: Final = int(Datatype.JSON)
+_ADJUST_TIME: Final = 0xFD
+_ADJUST_TIME_EXTRAS_BYTES: Final = 12
 
 GRANTED: Final = frozenset(
     {
@@ -113,7 +115,17 @@ def quit_connection(session: Session, frame: Frame, _: m.Body, __: float) -> Non
 
 def error_map(session: Session, frame: Frame, _: m.Body, __: float) -> None:
     """Answer the map of statuses to what a client may do about them."""
-    session.reply(frame, m.Text(ERROR_MAP), datatype=_JSON)
+    datatype = _JSON if HelloFeature.JSON in session.features else 0
+    session.reply(frame, m.Text(ERROR_MAP), datatype=datatype)
+
+
+def adjust_time(session: Session, frame: Frame, _: m.Body, __: float) -> None:
+    """Refuse to change the clock, which servers do for their own tests only."""
+    if len(frame.extras) != _ADJUST_TIME_EXTRAS_BYTES:
+        context = f"Request must include extras of length {_ADJUST_TIME_EXTRAS_BYTES}"
+        session.refuse(frame, Status.EINVAL, context)
+    else:
+        session.refuse(frame, Status.NOT_SUPPORTED)
 
 
 def list_buckets(session: Session, frame: Frame, _: m.Body, __: float) -> None:
@@ -139,6 +151,7 @@ SETUP_COMMANDS: Final[dict[int, Command]] = {
     Opcode.SASL_STEP: Command(Gate.ANYBODY, sasl_step, before_dcp_open=True),
     Opcode.GET_ERROR_MAP: Command(Gate.ANYBODY, error_map),
     Opcode.SELECT_BUCKET: Command(Gate.USER, select_bucket, before_dcp_open=True),
+    _ADJUST_TIME: Command(Gate.ANYBODY, adjust_time),
     Opcode.LIST_BUCKETS: Command(Gate.USER, list_buckets),
     Opcode.VERSION: Command(Gate.USER, version),
     Opcode.NOOP: Command(Gate.USER, noop),

@@ -232,7 +232,7 @@ class ActiveStream:
     def _open_backfill(self) -> Batch | None:
         """Begin with what is on disk; None where that is nothing, or lacks what was purged."""
         scan = self._data.scan(self.sent_seqno, each_key_once=self._settings.each_key_once)
-        if self._misses_purged(scan):
+        if self._misses_purged:
             scan.close()
             self.end(EndReason.ROLLBACK, announce=True)
             return None
@@ -283,14 +283,16 @@ class ActiveStream:
                 last = shown[-1].seqno if shown else last
         return last
 
-    def _misses_purged(self, scan: Scan) -> bool:
+    @property
+    def _misses_purged(self) -> bool:
         """Whether tombstones are gone that the client still needs.
 
         A client without anything needs no deletion (kv_engine ``dcp/active_stream.cc``,
         scheduleBackfill).
         """
-        knows = self._ignores_purged or self._filter.purge_seqno == scan.purge_seqno
-        return not knows and 0 < self.sent_seqno < scan.purge_seqno
+        purged = self._data.purge_seqno
+        knows = self._ignores_purged or self._filter.purge_seqno == purged
+        return not knows and 0 < self.sent_seqno < purged
 
     def _place_cursor_behind(self, seqno: int) -> None:
         if not self._place_cursor(seqno):
@@ -310,6 +312,8 @@ class ActiveStream:
             self.sent_seqno = items.snapshot_end
             return None
         flags, self._memory_flags = self._memory_flags, _MEMORY
+        if items.begins_checkpoint:
+            flags = _FIRST_MEMORY
         all_shown = len(shown) == len(items.items)
         start = items.snapshot_start if all_shown else shown[0].seqno
         end = items.snapshot_end if all_shown else shown[-1].seqno

@@ -5,7 +5,7 @@ writes. A failover makes that prefix the vbucket's data (``promote``), a crash w
 (``crash``).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from dcp.producer.branch_record import BranchRecord
@@ -19,6 +19,7 @@ from dcp.producer.preload import PreloadedSegment
 from dcp.producer.settings import ClusterSettings
 from dcp.producer.stream_filter import StreamFilter
 from dcp.producer.vbucket_data import DataSettings, VbucketData
+from dcp.producer.versions import Version
 from dcp.types import FailoverEntry, FailoverLog
 from dcp.wire.vocabulary import VbucketState
 
@@ -143,21 +144,41 @@ class Vbucket:
 
     # --- any state, for tests
 
-    def set_up(self, facts: VbucketFacts) -> None:
-        """Become an empty vbucket of which ``facts`` are true; CAS values go on growing."""
+    def set_up(self, facts: VbucketFacts, versions: Sequence[Version] = ()) -> None:
+        """Become a vbucket of which ``facts`` are true; CAS values go on growing.
+
+        ``versions`` end at the high seqno; what came before them is nobody's to see.
+        """
         high = facts.high_seqno
+        persisted = high if facts.persisted_seqno is None else facts.persisted_seqno
+        settings = replace(_data_settings(self._settings), unpersisted_seqnos=high - persisted)
         data = VbucketData(
             self.id,
             MemoryFile(),
-            _data_settings(self._settings),
-            base_seqno=high,
-            persisted_seqno=facts.persisted_seqno,
+            settings,
+            base_seqno=high - len(versions),
+            persisted_seqno=persisted - len(versions),
             purge_seqno=facts.purge_seqno,
         )
         self._paused_at = None
         self._begin(data, facts.failover_log, self.documents.clock)
+        self.take(versions)
+        data.purge(facts.purge_seqno)
         self._collection_high_seqno = facts.collections_high_seqno
         self.state = facts.state
+
+    def take(self, versions: Iterable[Version]) -> None:
+        """Append versions as another server made them: their seqnos, revs and CAS values stay.
+
+        Raises:
+            LocalProtocolError: a seqno is not the next one.
+        """
+        for version in versions:
+            self.data.append(version)
+            self.data.settle()
+            self.documents.collections.note(version)
+            self.documents.clock.raise_floor(version.cas)
+        self.documents.rewind()
 
 
 def _data_settings(settings: ClusterSettings) -> DataSettings:

@@ -43,6 +43,8 @@ _EXPIRATION: Final = Struct(">QQI")
 _PREPARE: Final = Struct(">QQIIIBBB")
 _COMPLETION: Final = Struct(">QQ")
 _SYSTEM_EVENT: Final = Struct(">QIB")
+_CACHE_HINT: Final = 2
+"""The ``nru`` byte of a new document (kv_engine ``item.h``, INITIAL_NRU_VALUE)."""
 _XATTR: Final = int(Datatype.XATTR)
 _SNAPPY: Final = int(Datatype.SNAPPY)
 
@@ -263,7 +265,7 @@ class Version:
     def _extras_for(self, flavour: int) -> tuple[int, bytes]:
         seqno, rev = self.seqno, self.rev
         if self.opcode == _MUTATION_OPCODE:
-            extras = _MUTATION.pack(seqno, rev, self.flags, self.expiry, 0, 0, 0)
+            extras = _MUTATION.pack(seqno, rev, self.flags, self.expiry, 0, 0, _CACHE_HINT)
             return _MUTATION_OPCODE, extras
         if self.opcode == _PREPARE_OPCODE:
             sync = self.sync or SyncWrite()

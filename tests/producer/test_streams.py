@@ -51,11 +51,11 @@ def test_a_stream_from_zero_near_the_end_reads_memory(
     assert decode(answer) == m.FailoverLogAnswer(cluster.failover_log(0).entries)
     messages = dcp.messages_to(5)
     assert messages[0] == m.SnapshotMarker(0, 5, FIRST_MEMORY)
-    assert messages[1] == m.Mutation(b"\0k1", b"1", 1, 1)
+    assert messages[1] == m.Mutation(b"\0k1", b"1", 1, 1, cache_hint=2)
     assert _seqnos(messages) == [1, 2, 3, 4, 5]
     cluster.set(b"later", b"{}")
     assert dcp.message() == m.SnapshotMarker(6, 6, MEMORY)
-    assert dcp.message() == m.Mutation(b"\0later", b"{}", 6, 1)
+    assert dcp.message() == m.Mutation(b"\0later", b"{}", 6, 1, cache_hint=2)
 
 
 def test_every_message_bears_opaque_and_vbucket_of_its_stream(
@@ -110,13 +110,13 @@ def test_a_key_comes_once_per_snapshot(cluster: ProducerCluster, connect: Connec
     dcp.request_stream(0)
     marker, a, b = (dcp.message() for _ in range(3))
     assert marker == m.SnapshotMarker(0, 4, FIRST_MEMORY)
-    assert a == m.Mutation(b"\0a", b"3", 3, 2)
+    assert a == m.Mutation(b"\0a", b"3", 3, 2, cache_hint=2)
     assert b == m.Deletion(b"\0b", 4, 2, b"", 0)
     with cluster.batch():
         cluster.set(b"a", b"5")
         cluster.set(b"a", b"6")
     assert dcp.message() == m.SnapshotMarker(6, 6, MEMORY)
-    assert dcp.message() == m.Mutation(b"\0a", b"6", 6, 4)
+    assert dcp.message() == m.Mutation(b"\0a", b"6", 6, 4, cache_hint=2)
 
 
 def test_resuming_inside_a_snapshot_gives_a_longer_one(
@@ -306,7 +306,7 @@ def test_numbers_beyond_2_to_the_63(cluster: ProducerCluster, connect: Connect) 
     dcp.request_stream(0)
     assert dcp.message() == m.SnapshotMarker(0, base + 2, DISK)
     frame = dcp.stream_frame()
-    assert decode(frame) == m.Mutation(b"\0a", b"2", base + 2, 2)
+    assert decode(frame) == m.Mutation(b"\0a", b"2", base + 2, 2, cache_hint=2)
     assert frame.cas == cas + 2
     assert cluster.state_at(0, base + 1)[b"a"].value == b"1"
     assert cluster.counters().seqnos_sent == {0: [base + 2]}
