@@ -226,6 +226,8 @@ def _seqno_of(vbucket: Vbucket, collection: int | None) -> int | None:
         return known.max_visible_seqno
     if known.find(collection) is None:
         return None
+    if collection == DEFAULT_ID:
+        return vbucket.default_high_seqno
     return known.high_seqnos.get(collection, 0)
 
 

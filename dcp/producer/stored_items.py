@@ -13,7 +13,7 @@ import numpy as np
 
 from dcp.producer.disk_scan import Frames
 from dcp.producer.disk_store import StoredItem
-from dcp.producer.versions import Content, Flavour, Version
+from dcp.producer.versions import Content, Flavour, SyncWrite, Version
 from dcp.wire.leb128 import decode_leb128
 from dcp.wire.stream_messages import SystemEvent
 from dcp.wire.system_event import decode_system_event
@@ -33,6 +33,8 @@ STORED_FLAVOUR: Final = int(
 _HEADER: Final = Struct(">BBHBBHIIQ")
 _MUTATION: Final = Struct(">QQII")
 _DELETION: Final = Struct(">QQI")
+_PREPARE: Final = Struct(">QQIIIBBB")
+_COMPLETION: Final = Struct(">QQ")
 _SYSTEM_EVENT: Final = Struct(">QIB")
 _OPCODE_AT: Final = 1
 _VBUCKET_AT: Final = 6
@@ -62,6 +64,13 @@ def version_of(frame: bytes | memoryview) -> Version:
     if opcode == Opcode.DCP_MUTATION:
         seqno, rev, flags, expiry = _MUTATION.unpack_from(frame, HEADER_BYTES)
         content = Content(value, datatype, flags, expiry)
+    elif opcode == Opcode.DCP_PREPARE:
+        seqno, rev, flags, expiry, _, _, deletes, level = _PREPARE.unpack_from(frame, HEADER_BYTES)
+        sync = SyncWrite(0, level, bool(deletes))
+        content = Content(value, datatype, flags, expiry, opcode, sync=sync)
+    elif opcode == Opcode.DCP_ABORT:
+        prepared, seqno = _COMPLETION.unpack_from(frame, HEADER_BYTES)
+        rev, content = 0, Content(opcode=opcode, sync=SyncWrite(prepared))
     else:
         seqno, rev, delete_time = _DELETION.unpack_from(frame, HEADER_BYTES)
         content = Content(value, datatype, opcode=opcode, delete_time=delete_time)

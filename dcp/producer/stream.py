@@ -112,7 +112,7 @@ class ActiveStream:
         self.vbucket = data.vbucket
         self.opaque = opaque
         self.cursor = f"stream {next(_numbers)}"
-        self.sent_seqno = verdict.start
+        self.sent_seqno = max(verdict.start, data.base_seqno)
         self.end_seqno = verdict.end
         self._data = data
         self._settings = settings
@@ -314,11 +314,9 @@ class ActiveStream:
         flags, self._memory_flags = self._memory_flags, _MEMORY
         if items.begins_checkpoint:
             flags = _FIRST_MEMORY
-        all_shown = len(shown) == len(items.items)
-        start = items.snapshot_start if all_shown else shown[0].seqno
-        end = items.snapshot_end if all_shown else shown[-1].seqno
+        end = items.snapshot_end if len(shown) == len(items.items) else shown[-1].seqno
         source = MemoryItems(shown, self._settings.flavour)
-        return self._begin(Snapshot(start, end, flags, source, items.snapshot_end))
+        return self._begin(Snapshot(shown[0].seqno, end, flags, source, items.snapshot_end))
 
     def _begin(self, snapshot: Snapshot) -> Batch:
         """Let a snapshot be in force, and return its marker."""

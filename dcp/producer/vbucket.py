@@ -15,6 +15,7 @@ from dcp.producer.documents import DocumentStore
 from dcp.producer.failover import VbucketFacts
 from dcp.producer.failover_log import fork
 from dcp.producer.hybrid_clock import HybridClock
+from dcp.producer.manifest import DEFAULT_ID
 from dcp.producer.preload import PreloadedSegment
 from dcp.producer.settings import ClusterSettings
 from dcp.producer.stream_filter import StreamFilter
@@ -62,6 +63,13 @@ class Vbucket:
         if wanted.is_pass_through or self._collection_high_seqno is None:
             return wanted.high_seqno(self.documents.collections.high_seqnos)
         return self._collection_high_seqno
+
+    @property
+    def default_high_seqno(self) -> int:
+        """The newest seqno of the default collection."""
+        if self._collection_high_seqno is not None:
+            return self._collection_high_seqno
+        return self.documents.collections.high_seqnos.get(DEFAULT_ID, 0)
 
     def facts(self, collections_high_seqno: int | None = None) -> VbucketFacts:
         """Return what decides a stream request; see ``filtered_high_seqno``."""

@@ -283,8 +283,9 @@ class Version:
         value, datatype = self.value, self.datatype
         if not datatype & _RESHAPING and not flavour & _NO_VALUE:
             return value, datatype
+        lacks_xattrs = self.is_deleted and not flavour & Flavour.DELETED_USER_XATTRS
         reshaped = datatype & _XATTR and (
-            not flavour & Flavour.XATTRS or flavour & Flavour.NO_VALUE or self.is_deleted
+            not flavour & Flavour.XATTRS or flavour & Flavour.NO_VALUE or lacks_xattrs
         )
         if datatype & _SNAPPY and (reshaped or not flavour & Flavour.SNAPPY):
             value, datatype = inflate(value), datatype & ~_SNAPPY

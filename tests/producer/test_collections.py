@@ -75,9 +75,11 @@ def test_live_changes_as_recorded(
     make_cluster: Callable[..., ProducerCluster], connect: Connect
 ) -> None:
     """05b-collections-live.jsonl, item by item; its streams are c8, scope8, all and nohello."""
-    cluster = make_cluster(vbuckets=1, checkpoint_items=0)
+    cluster = make_cluster(vbuckets=1)
     cluster.change_manifest(*LIVE[0])
     cluster.set(b"d0", b"0")
+    checkpoints = cluster.bucket.vbuckets[0].data.checkpoints
+    checkpoints.expel()  # the recorded streams began on disk
     c8 = _stream(connect(cluster).log_in(), b'{"collections":["8"]}')
     begun = (3, CollectionBegun(1, 0, 8, b"c8"))
     assert _items_to(c8, 3) == [begun]
@@ -99,6 +101,7 @@ def test_live_changes_as_recorded(
         m.SnapshotMarker(13, 13, 1),
     ]
 
+    checkpoints.expel()
     scope8 = _stream(connect(cluster).log_in(), b'{"scope":"8"}')
     of_scope = [(1, ScopeCreated(0, 8, b"s8")), (2, CollectionBegun(0, 8, 9, b"c9"))]
     assert _items_to(scope8, 2) == of_scope

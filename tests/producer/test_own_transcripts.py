@@ -57,13 +57,14 @@ class Recorder:
             ClusterSettings(
                 vbuckets=1,
                 seed=self.random.randrange(2**32),
-                checkpoint_items=self.random.randrange(4),
                 rules="server",
                 clock=lambda: 1_700_000_000.0 + self.seconds,
             )
         )
 
     def say(self, client: Client, *frames: Frame) -> None:
+        if self.random.random() < 0.3:  # what is on disk may leave memory at any time
+            self.cluster.bucket.vbuckets[0].data.checkpoints.expel()
         data = b"".join(frame.to_bytes() for frame in frames)
         self._note({"conn": client.name, "dir": "c2s", "hex": data.hex()})
         client.line.send(data, self.seconds)

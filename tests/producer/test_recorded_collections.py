@@ -8,18 +8,32 @@ every answer, must be the recorded one. Exceptions, each with its reason:
     nru of a mutation        how often the cache saw the document; we have no such cache
 """
 
+from pathlib import Path
+
 import pytest
 
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.settings import ClusterSettings
 from dcp.wire.frame import Frame
+from dcp.wire.framing import FrameSplitter
 from dcp.wire.vocabulary import Opcode, Status
-from tests.conformance_formats.transcripts import FrameLine
+from tests.conformance_formats.case_file import CaseFile
+from tests.conformance_formats.transcripts import FrameLine, MarkLine, parse_line
 from tests.producer.raw_client import RawClient
 from tests.producer.recorded_manifests import DISK
-from tests.producer.test_recorded_requests import frames_of, lines_of
 
+CAPTURES = Path(__file__).parents[1] / "data" / "captures"
 NRU_BYTES = 1
+
+
+def lines_of(name: str) -> list[FrameLine | MarkLine]:
+    file = CaseFile.read(CAPTURES / name)
+    return [parse_line(number, line) for number, line in enumerate(file.content)]
+
+
+def frames_of(line: FrameLine) -> list[Frame]:
+    block = FrameSplitter().feed(line.data)
+    return [block.frame(index) for index in range(len(block))]
 
 
 def _fill(cluster: ProducerCluster) -> None:

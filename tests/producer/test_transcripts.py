@@ -32,9 +32,9 @@ DIFFERS = {
         "line 53: answer to DCP_CONTROL (0x00) (found answer to DCP_CONTROL (0x83)): "
         "vbucket_or_status: found 0x83, expected 0x00",
     ),
-    # forced compression; from disk: values left out, compressed tombstones
+    # forced compression; from disk: values left out
     "04-data-kinds-disk": (
-        3,
+        2,
         "line 372: DCP_MUTATION of vbucket 0: datatype: found 0x01, expected 0x03; "
         "value: found b'{",
     ),
@@ -46,7 +46,7 @@ DIFFERS = {
     ),
     # collections
     "05-collections-disk": (
-        15,
+        13,
         "line 18: DCP_MUTATION of vbucket 0: datatype: found 0x00, expected 0x01; cas: "
         "found 1, expected 1795229392123133952",
     ),

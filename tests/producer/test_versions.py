@@ -51,7 +51,13 @@ COMMITTED_DELETION = DELETION._replace(sync=SyncWrite(prepared_seqno=2))
         (ABORT, COLLECTIONS, Opcode.DCP_ABORT, m.Abort(b"\x00s0", 2, 3), (0, 0)),
         (ABORT, 0, Opcode.DCP_ABORT, m.Abort(b"s0", 2, 3), (0, 0)),
         (COMMIT, SYNC, Opcode.DCP_COMMIT, m.Commit(b"\x00s0", 2, 3), (0, 0)),
-        (COMMIT, COLLECTIONS, Opcode.DCP_MUTATION, m.Mutation(b"\x00s0", b"{}", 3, 2), (99, 1)),
+        (
+            COMMIT,
+            COLLECTIONS,
+            Opcode.DCP_MUTATION,
+            m.Mutation(b"\x00s0", b"{}", 3, 2, cache_hint=2),
+            (99, 1),
+        ),
         (COMMITTED_DELETION, SYNC, Opcode.DCP_COMMIT, m.Commit(b"\x00s0", 2, 3), (0, 0)),
         (
             COMMITTED_DELETION,

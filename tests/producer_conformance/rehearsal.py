@@ -123,7 +123,8 @@ class Rehearsal:
         if one.frame is not None:
             if is_stream_request(one.frame):
                 from_disk = self._sightings.from_disk.get(one.event.line, False)
-                self._subject.remember(from_disk=from_disk)
+                if from_disk:
+                    self._subject.forget(one.frame.vbucket)
             data = self._adapted(played, one.frame, one.event.line).to_bytes()
         played.line.send(data, now)
 

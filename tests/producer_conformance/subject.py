@@ -24,6 +24,8 @@ _NODE: Final = 0
 _OTHER_NODE: Final = 1
 """Has what the recorded server has not."""
 _DEFAULT_COLLECTION: Final = 0
+_ENDLESS_BYTES: Final = 2**50
+"""Memory keeps what the recording needs from it; ``forget`` says what not."""
 _IDLE_SLACK_SECONDS: Final = 2.0
 """A server looks for idle clients now and then only."""
 
@@ -42,6 +44,7 @@ class Subject:
             rules="server",
             record_seqnos=False,
             record_branches=False,
+            checkpoint_quota_bytes=_ENDLESS_BYTES,
             idle_timeout_seconds=_patience_seconds(sightings),
         )
         self._cluster = ProducerCluster(settings)
@@ -79,14 +82,10 @@ class Subject:
         for connection in list(bucket.dcp_connections.values()):
             connection.vbuckets_changed(changed)
 
-    def remember(self, *, from_disk: bool) -> None:
-        """Let streams that are opened now find their items in memory, or on disk only.
-
-        What is in memory stays there; for the disk it is forgotten, as far as no stream needs it.
-        """
-        if from_disk:
-            for vbucket in self._cluster.bucket.vbuckets:
-                vbucket.data.checkpoints.expel()
+    def forget(self, vbucket: int) -> None:
+        """Let memory forget a vbucket's items as far as no stream needs them: they are on disk."""
+        if vbucket < len(self._cluster.bucket.vbuckets):
+            self._cluster.bucket.vbuckets[vbucket].data.checkpoints.expel()
 
     def new_map(self, line: "Line") -> None:
         """Let the cluster map have a new revision, which a connection hears of."""
