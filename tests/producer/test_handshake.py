@@ -140,8 +140,9 @@ def test_the_cluster_map_and_its_known_version(cluster: ProducerCluster, connect
     tree = json.loads(answer.value)
     assert (tree["rev"], tree["revEpoch"], tree["name"]) == (1, 1, "default")
     assert tree["vBucketServerMap"]["vBucketMap"] == [[0]]
-    port = int(cluster.seeds[0].rsplit(":", 1)[1])
-    assert tree["nodesExt"][0]["services"] == {"mgmt": 8091, "kv": port}
+    seeds = {"kv": cluster.seeds[0], "mgmt": cluster.http_seeds[0]}
+    ports = {name: int(seed.rsplit(":", 1)[1]) for name, seed in seeds.items()}
+    assert tree["nodesExt"][0]["services"] == ports
     current = client.call(m.GetClusterConfig(1, 1), Opcode.GET_CLUSTER_CONFIG)
     assert (current.status, current.value, current.datatype) == (Status.SUCCESS, b"", 0)
     older = client.call(m.GetClusterConfig(1, 0), Opcode.GET_CLUSTER_CONFIG)

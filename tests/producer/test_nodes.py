@@ -239,6 +239,10 @@ def test_start_and_stop(make_cluster: MakeCluster) -> None:
         {"vbuckets": 0},
         {"vbuckets": 1025},
         {"nodes": 2, "ports": (1,)},
+        {"nodes": 2, "http_ports": (0,)},
+        {"ports": (65536,)},
+        {"ports": (9000,), "http_ports": (9000,)},
+        {"tls_ports": (9000,)},
         {"bucket": ""},
     ],
 )
