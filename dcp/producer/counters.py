@@ -26,14 +26,15 @@ class ConnectionCounters:
 class CountersSnapshot:
     """All counters at one instant. Dictionaries keyed by vbucket lack vbuckets without events.
 
-    ``seqnos_sent`` lists the seqnos of all items put on the wire, in order, over all streams.
+    ``connections`` is keyed by node and name. ``seqnos_sent`` lists the seqnos of all items put on
+    the wire, in order, over all streams.
     """
 
     items_sent: dict[int, int]
     seqnos_sent: dict[int, list[int]]
     streams_opened: dict[int, int]
     streams_refused: dict[int, int]
-    connections: dict[str, ConnectionCounters]
+    connections: dict[tuple[int, str], ConnectionCounters]
     bytes_sent: int
     buffer_acks: int
     peak_unacked_bytes: int
@@ -52,7 +53,7 @@ class Counters:
     items_sent: Counter[int] = field(default_factory=Counter)
     streams_opened: Counter[int] = field(default_factory=Counter)
     streams_refused: Counter[int] = field(default_factory=Counter)
-    flows: dict[str, FlowControl] = field(default_factory=dict)
+    flows: dict[tuple[int, bytes], FlowControl] = field(default_factory=dict)
     bytes_sent: int = 0
     buffer_acks: int = 0
     peak_unacked_bytes: int = 0
@@ -72,10 +73,10 @@ class Counters:
     def snapshot(self) -> CountersSnapshot:
         """Return a copy; the caller holds the bucket's lock."""
         connections = {
-            name: ConnectionCounters(
+            (node, name.decode("utf-8", "replace")): ConnectionCounters(
                 flow.window_bytes, flow.outstanding_bytes, flow.peak_bytes, flow.acks
             )
-            for name, flow in self.flows.items()
+            for (node, name), flow in self.flows.items()
         }
         return CountersSnapshot(
             items_sent=dict(self.items_sent),

@@ -40,7 +40,7 @@ _BOTH_NO_VALUES: Final = OpenFlag.NO_VALUE | OpenFlag.NO_VALUE_WITH_UNDERLYING_D
 
 
 def dcp_open(session: Session, frame: Frame, body: m.Body, now: float) -> None:
-    """Make this a DCP connection; an older one of the same name is closed."""
+    """Make this a DCP connection; an older one of the same name at this node is closed."""
     request = cast("m.DcpOpen", body)
     if session.dcp is not None:
         context = "The connection is already opened as a DCP connection"
@@ -53,7 +53,11 @@ def dcp_open(session: Session, frame: Frame, body: m.Body, now: float) -> None:
         session.refuse(frame, Status.NOT_SUPPORTED, "This server is a DCP producer only")
     else:
         session.dcp = DcpConnection(
-            session.bucket, request.name, request.flags, session.features, session.close
+            session.bucket,
+            (session.node, request.name),
+            request.flags,
+            session.features,
+            session.close,
         )
         session.dcp.noop.heard(now)
         session.bucket.open_dcp(session.dcp)

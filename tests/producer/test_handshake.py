@@ -185,7 +185,7 @@ def test_dcp_opens_once_per_connection_and_name(cluster: ProducerCluster, connec
     second.open_dcp(name=b"same")
     assert first.is_closed()
     assert second.request_stream(0).status == Status.SUCCESS
-    assert list(cluster.counters().connections) == ["same"]
+    assert list(cluster.counters().connections) == [(0, "same")]
     too_long = connect(cluster).log_in().call(m.DcpOpen(b"x" * 201, 1), Opcode.DCP_OPEN)
     assert too_long.status == Status.EINVAL
 
