@@ -103,4 +103,4 @@ class Driver:
         assert status == 0, self._last_words()
 
     def _last_words(self) -> str:
-        return self._log.read_text(encoding="utf-8", errors="replace")[-6000:]
+        return self._log.read_text(encoding="utf-8", errors="replace")[-3000:]

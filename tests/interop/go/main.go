@@ -161,7 +161,7 @@ func endNow(all *streams, snapshot *gocbcore.ConfigSnapshot) error {
 	if err != nil {
 		return err
 	}
-	for server := 0; server < servers; server++ {
+	for server := 1; server <= servers; server++ { // 0 would ask the node of vbucket 0
 		answered := make(chan error, 1)
 		_, err := all.agent.GetVbucketSeqnos(
 			server, memd.VbucketStateActive, gocbcore.GetVbucketSeqnoOptions{},
