@@ -44,7 +44,7 @@ interop: setup $(JAVA_DRIVER) $(GO_DRIVER)  ## the official Java and Go clients 
 
 $(JAVA_DRIVER): tests/interop/java/pom.xml $(wildcard tests/interop/java/src/main/java/dcplake/interop/*.java)
 	@$(call needs,mvn); $(call needs,java)
-	mvn --quiet --batch-mode --file $< clean compile
+	rm -rf $(dir $<)target && mvn --quiet --batch-mode --file $< compile
 
 $(GO_DRIVER): $(wildcard tests/interop/go/*.go) tests/interop/go/go.mod tests/interop/go/go.sum
 	@$(call needs,go)
