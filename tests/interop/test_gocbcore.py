@@ -40,6 +40,17 @@ def cluster(request: pytest.FixtureRequest, make_cluster: MakeCluster) -> Produc
     return make_cluster(tls=TLS_FILES if request.param == "tls" else None)
 
 
+def test_what_is_asked_before_streaming(
+    cluster: ProducerCluster, start: scenarios.StartDriver
+) -> None:
+    with start(cluster, to="ping") as driver:
+        (told,) = driver.until("pinged")
+        driver.finish()
+    paths = ("/pools", "/pools/default/buckets/default", "/whoami")
+    nodes = {"memd": scenarios.NODES, "mgmt": scenarios.NODES}
+    assert told == {"event": "pinged", "collection": 0} | nodes | dict.fromkeys(paths, 200)
+
+
 @pytest.mark.parametrize("collections", ["true", "false"])
 def test_everything_to_now(
     cluster: ProducerCluster, start: scenarios.StartDriver, collections: str

@@ -1,5 +1,7 @@
 // Streams a bucket with gocbcore's DCP agent, from the beginning, and says in JSON lines what came.
 //
+// To ping: only asks what go-dcp asks before it streams, and says the answers.
+//
 // To now: ends by itself with a line per vbucket. To infinity: takes orders from standard input,
 // "await vbucket:uuid:seqno ...", and ends with it. The password comes from DRIVER_PASSWORD.
 package main
@@ -39,7 +41,7 @@ func main() {
 	flag.StringVar(&given.bucket, "bucket", "default", "")
 	flag.StringVar(&given.user, "user", "", "")
 	flag.StringVar(&given.tlsCA, "tls-ca", "", "PEM file; encrypts, and signs in with PLAIN")
-	flag.StringVar(&given.to, "to", "now", "now or infinity")
+	flag.StringVar(&given.to, "to", "now", "ping, now or infinity")
 	flag.IntVar(&given.windowBytes, "window-bytes", 65536, "flow control")
 	flag.BoolVar(&given.collections, "collections", true, "")
 	flag.Parse()
@@ -50,6 +52,9 @@ func main() {
 }
 
 func run(given options) error {
+	if given.to == "ping" {
+		return ping(given)
+	}
 	config, err := agentConfig(given)
 	if err != nil {
 		return err
@@ -142,17 +147,21 @@ func agentConfig(given options) (*gocbcore.DCPAgentConfig, error) {
 	return config, nil
 }
 
-func waitUntilReady(agent *gocbcore.DCPAgent) error {
-	ready := make(chan error, 1)
+// connecting is what agents of both kinds do at first.
+type connecting interface {
+	WaitUntilReady(
+		time.Time, gocbcore.WaitUntilReadyOptions, gocbcore.WaitUntilReadyCallback,
+	) (gocbcore.PendingOp, error)
+}
+
+func waitUntilReady(agent connecting) error {
 	options := gocbcore.WaitUntilReadyOptions{
 		RetryStrategy: gocbcore.NewBestEffortRetryStrategy(nil),
 	}
-	_, err := agent.WaitUntilReady(time.Now().Add(patience), options,
-		func(_ *gocbcore.WaitUntilReadyResult, err error) { ready <- err })
-	if err != nil {
-		return err
-	}
-	return <-ready
+	return wait(func(done func(error)) (gocbcore.PendingOp, error) {
+		return agent.WaitUntilReady(time.Now().Add(patience), options,
+			func(_ *gocbcore.WaitUntilReadyResult, err error) { done(err) })
+	})
 }
 
 // endNow lets every stream end where its vbucket is now; those that are empty have ended.
@@ -162,22 +171,20 @@ func endNow(all *streams, snapshot *gocbcore.ConfigSnapshot) error {
 		return err
 	}
 	for server := 1; server <= servers; server++ { // 0 would ask the node of vbucket 0
-		answered := make(chan error, 1)
-		_, err := all.agent.GetVbucketSeqnos(
-			server, memd.VbucketStateActive, gocbcore.GetVbucketSeqnoOptions{},
-			func(entries []gocbcore.VbSeqNoEntry, err error) {
-				for _, entry := range entries {
-					end := uint64(entry.SeqNo)
-					all.update(entry.VbID, func(log *vbucketLog) {
-						log.end, log.ended = end, end == 0
-					})
-				}
-				answered <- err
-			})
+		err := wait(func(done func(error)) (gocbcore.PendingOp, error) {
+			return all.agent.GetVbucketSeqnos(
+				server, memd.VbucketStateActive, gocbcore.GetVbucketSeqnoOptions{},
+				func(entries []gocbcore.VbSeqNoEntry, err error) {
+					for _, entry := range entries {
+						end := uint64(entry.SeqNo)
+						all.update(entry.VbID, func(log *vbucketLog) {
+							log.end, log.ended = end, end == 0
+						})
+					}
+					done(err)
+				})
+		})
 		if err != nil {
-			return err
-		}
-		if err := <-answered; err != nil {
 			return err
 		}
 	}
