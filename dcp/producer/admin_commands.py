@@ -145,12 +145,12 @@ def _nodes(session: Session) -> str:
     found = [
         {
             "number": node + 1,
-            "address": f"{host}:{port}",
+            "address": address.at(address.kv),
             "member": bucket.map.is_member(node),
             "alive": node not in bucket.dead_nodes,
             "vbuckets": len(bucket.map.vbuckets_of(node)),
         }
-        for node, (host, port) in enumerate(bucket.map.addresses)
+        for node, address in enumerate(bucket.map.addresses)
     ]
     return json.dumps(found)
 

@@ -52,7 +52,7 @@ class Bucket:
         self.counters = Counters(record_seqnos=settings.record_seqnos)
         self.faults = Faults()
         self.on_change: Callable[[], None] = lambda: None
-        self.dcp_connections: dict[bytes, DcpConnection] = {}
+        self.dcp_connections: dict[tuple[int, bytes], DcpConnection] = {}
         self._changed: set[int] = set()
         self._written: set[int] = set()
         self._memory = CheckpointAccount(settings.checkpoint_quota_bytes)
@@ -184,17 +184,17 @@ class Bucket:
         return total
 
     def open_dcp(self, connection: DcpConnection) -> None:
-        """Register a DCP connection; an older one of the same name is closed."""
-        older = self.dcp_connections.get(connection.name)
+        """Register a DCP connection; an older one of the same name at its node is closed."""
+        older = self.dcp_connections.get(connection.key)
         if older is not None:
             older.close_session()
-        self.dcp_connections[connection.name] = connection
+        self.dcp_connections[connection.key] = connection
         self.counters.dcp_connections_opened += 1
-        self.counters.flows[connection.name.decode("utf-8", "replace")] = connection.flow
+        self.counters.flows[connection.key] = connection.flow
 
     def close_dcp(self, connection: DcpConnection) -> None:
         """End a DCP connection's streams and forget it, unless a newer one took its name."""
         connection.drop_streams()
-        if self.dcp_connections.get(connection.name) is connection:
-            del self.dcp_connections[connection.name]
-            self.counters.flows.pop(connection.name.decode("utf-8", "replace"), None)
+        if self.dcp_connections.get(connection.key) is connection:
+            del self.dcp_connections[connection.key]
+            self.counters.flows.pop(connection.key, None)

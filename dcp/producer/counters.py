@@ -26,9 +26,10 @@ class ConnectionCounters:
 class CountersSnapshot:
     """All counters at one instant. Dictionaries keyed by vbucket lack vbuckets without events.
 
-    ``seqnos_sent`` lists the seqnos of all items put on the wire, in order, over all streams;
-    ``items_from_disk`` is how many of them were read from disk, the others came from memory.
-    ``cursors_dropped``: streams that were sent back to the disk, as memory was short.
+    ``connections`` is keyed by node and name. ``seqnos_sent`` lists the seqnos of all items put on
+    the wire, in order, over all streams; ``items_from_disk`` is how many of them were read from
+    disk, the others came from memory. ``cursors_dropped``: how often a stream was sent back to the
+    disk, as memory was short.
     """
 
     items_sent: dict[int, int]
@@ -37,7 +38,7 @@ class CountersSnapshot:
     cursors_dropped: int
     streams_opened: dict[int, int]
     streams_refused: dict[int, int]
-    connections: dict[str, ConnectionCounters]
+    connections: dict[tuple[int, str], ConnectionCounters]
     bytes_sent: int
     buffer_acks: int
     peak_unacked_bytes: int
@@ -58,7 +59,7 @@ class Counters:
     cursors_dropped: int = 0
     streams_opened: Counter[int] = field(default_factory=Counter)
     streams_refused: Counter[int] = field(default_factory=Counter)
-    flows: dict[str, FlowControl] = field(default_factory=dict)
+    flows: dict[tuple[int, bytes], FlowControl] = field(default_factory=dict)
     bytes_sent: int = 0
     buffer_acks: int = 0
     peak_unacked_bytes: int = 0
@@ -80,10 +81,10 @@ class Counters:
     def snapshot(self) -> CountersSnapshot:
         """Return a copy; the caller holds the bucket's lock."""
         connections = {
-            name: ConnectionCounters(
+            (node, name.decode("utf-8", "replace")): ConnectionCounters(
                 flow.window_bytes, flow.outstanding_bytes, flow.peak_bytes, flow.acks
             )
-            for name, flow in self.flows.items()
+            for (node, name), flow in self.flows.items()
         }
         return CountersSnapshot(
             items_sent=dict(self.items_sent),

@@ -43,7 +43,7 @@ _BOTH_NO_VALUES: Final = OpenFlag.NO_VALUE | OpenFlag.NO_VALUE_WITH_UNDERLYING_D
 
 
 def dcp_open(session: Session, frame: Frame, body: m.Body, now: float) -> None:
-    """Make this a DCP connection; an older one of the same name is closed."""
+    """Make this a DCP connection; an older one of the same name at this node is closed."""
     request = cast("m.DcpOpen", body)
     settings = session.bucket.settings
     is_lenient = settings.rules == "server"  # a 7.0 server takes longer names than it documents
@@ -59,7 +59,11 @@ def dcp_open(session: Session, frame: Frame, body: m.Body, now: float) -> None:
         session.refuse_access(frame, Status.EACCESS, "The user lacks the DcpProducer privilege")
     else:
         session.dcp = DcpConnection(
-            session.bucket, request.name, request.flags, session.features, session.close
+            session.bucket,
+            (session.node, request.name),
+            request.flags,
+            session.features,
+            session.close,
         )
         session.dcp.noop.heard(now)
         session.bucket.open_dcp(session.dcp)

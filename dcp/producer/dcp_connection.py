@@ -31,17 +31,20 @@ _FLAVOUR_OF_FEATURE: Final = {
 
 
 class DcpConnection:
-    """State of one DCP connection; ``close_session`` ends the TCP connection it lives on."""
+    """State of one DCP connection; ``close_session`` ends the TCP connection it lives on.
+
+    ``key`` is its node and its name: clients use one name at all nodes (gocbcore).
+    """
 
     def __init__(
         self,
         bucket: Bucket,
-        name: bytes,
+        key: tuple[int, bytes],
         flags: int,
         features: frozenset[int],
         close_session: Callable[[], None],
     ) -> None:
-        self.name = name
+        self.key = key
         self.flags = flags
         self.features = features
         self.flow = FlowControl()

@@ -42,10 +42,11 @@ def failovers(bucket: Bucket, node: int) -> Iterator[Statistic]:
             yield f"vb_{vbucket}:{index}:seq", entry.seqno
 
 
-def dcp(bucket: Bucket, _: int) -> Iterator[Statistic]:
-    """Return flow control and streams of every DCP connection."""
-    yield "ep_dcp_producer_count", len(bucket.dcp_connections)
-    for name, connection in bucket.dcp_connections.items():
+def dcp(bucket: Bucket, node: int) -> Iterator[Statistic]:
+    """Return flow control and streams of every DCP connection to the node."""
+    own = {name: each for (at, name), each in bucket.dcp_connections.items() if at == node}
+    yield "ep_dcp_producer_count", len(own)
+    for name, connection in own.items():
         prefix = "eq_dcpq:" + name.decode("utf-8", "replace")
         flow = connection.flow
         yield f"{prefix}:flow_control", "enabled" if flow.window_bytes else "disabled"
