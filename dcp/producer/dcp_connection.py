@@ -53,6 +53,7 @@ class DcpConnection:
         self.announces_closed_streams = False
         self.expiry_opcode = False
         self.marker_v2 = False
+        self.keeps_cursors = b"replication" in key[1]
         self.streams: dict[int, ActiveStream] = {}
         self.bytes_sent = 0
         self._bucket = bucket
@@ -87,7 +88,7 @@ class DcpConnection:
 
     def stream_settings(self) -> StreamSettings:
         """Return what a stream opened now must know."""
-        return StreamSettings(self.flavour, self.marker_v2)
+        return StreamSettings(self.flavour, self.marker_v2, self.keeps_cursors)
 
     def is_streaming(self, vbucket: int) -> bool:
         """Whether ``vbucket`` has a stream that sends items; an ending one may be replaced."""

@@ -87,14 +87,12 @@ class Batch:
 class StreamSettings:
     """What the connection decides for all its streams.
 
-    ``each_key_once``: whether a backfill leaves out versions that a later one replaced; where disk
-    snapshots are only merged logically it does not (DCP concepts document, "Deduplication").
+    ``keeps_cursor``: its streams are not sent back to the disk when memory is short.
     """
 
     flavour: int
     marker_v2: bool = False
-    each_key_once: bool = True
-    cursor_is_droppable: bool = True
+    keeps_cursor: bool = False
 
 
 class ActiveStream:
@@ -138,7 +136,7 @@ class ActiveStream:
     def _place_cursor(self, after_seqno: int) -> bool:
         """Let memory keep what comes after a seqno; whether it has all of that."""
         found = self._data.checkpoints.register(
-            self.cursor, after_seqno, droppable=self._settings.cursor_is_droppable
+            self.cursor, after_seqno, droppable=not self._settings.keeps_cursor
         )
         return not found.needs_backfill
 
@@ -231,7 +229,7 @@ class ActiveStream:
 
     def _open_backfill(self) -> Batch | None:
         """Begin with what is on disk; None where that is nothing, or lacks what was purged."""
-        scan = self._data.scan(self.sent_seqno, each_key_once=self._settings.each_key_once)
+        scan = self._data.scan(self.sent_seqno)
         if self._misses_purged:
             scan.close()
             self.end(EndReason.ROLLBACK, announce=True)
@@ -276,7 +274,7 @@ class ActiveStream:
     def _last_shown_seqno(self, scan: Scan) -> int | None:
         """Find the last item that is shown by reading them all: once more than they are sent."""
         last: int | None = None
-        with self._data.scan(scan.start_seqno, each_key_once=self._settings.each_key_once) as ahead:
+        with self._data.scan(scan.start_seqno) as ahead:
             items = self._items_of(ahead)
             while (frames := ahead.read(_LOOK_AHEAD_BYTES)) is not None:
                 shown = items.shown(frames)

@@ -206,7 +206,7 @@ class VbucketData:
     def _read_again(self) -> None:
         """Learn the newest versions from disk."""
         self.keys = KeyIndex()
-        with self._store.scan(self._segment_end, each_key_once=True) as scan:
+        with self.scan(self._segment_end) as scan:
             while (frames := scan.read(_REBUILD_BYTES)) is not None:
                 for version in versions_of(frames):
                     self.keys.note(version)
@@ -219,6 +219,10 @@ class VbucketData:
 
     # --- reading
 
-    def scan(self, after_seqno: int, *, each_key_once: bool) -> Scan:
-        """Open a disk snapshot of everything after a seqno."""
-        return self._store.scan(after_seqno, each_key_once=each_key_once)
+    def scan(self, after_seqno: int) -> Scan:
+        """Open one disk snapshot of everything after a seqno, each key at its newest version.
+
+        However many disk snapshots that merges: a store that is indexed by seqno, as kv_engine's,
+        has no older version to show. (The DCP concepts document lets merged ones keep them.)
+        """
+        return self._store.scan(after_seqno, each_key_once=True)

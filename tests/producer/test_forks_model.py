@@ -263,7 +263,7 @@ def test_only_tombstones_are_purged_and_never_the_newest_item(
     model, data = forking.model, forking.vbucket.data
     on_disk = data.persisted_seqno
     shown: set[int] = set()
-    with data.scan(0, each_key_once=True) as scan:
+    with data.scan(0) as scan:
         while (frames := scan.read(2**20)) is not None:
             shown |= set(frames.seqnos.tolist())
     events = [event for event in model.branches[forking.uuid] if event[0] <= on_disk]

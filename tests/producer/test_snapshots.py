@@ -68,7 +68,7 @@ def _built(
 
 
 def _disk_items(store: DocumentStore, after: int) -> DiskItems:
-    scan = store.data.scan(after, each_key_once=True)
+    scan = store.data.scan(after)
     return DiskItems(scan, FLAVOUR, EVERYTHING, store.data.keys)
 
 
