@@ -16,7 +16,7 @@ ROUNDS ?= 1
 SEED   ?= $(shell date +%s)
 SCALE  ?= 4
 
-.PHONY: help setup airflow-setup demo test lint format types bench soak lock clean
+.PHONY: help setup airflow-setup demo test interop lint format types bench soak lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,6 +33,22 @@ demo: setup  ## producer, real documents, replication, SQL on the result (ARGS="
 # Two processes: the tests with Spark wait more than they compute.
 test: setup  ## run all tests (ARGS="tests/wire -x" narrows)
 	@$(PYTHON) -m pytest -n 2 --dist worksteal $(ARGS)
+
+# The drivers of the official clients, built where their sources changed.
+JAVA_DRIVER := tests/interop/java/target/classes/dcplake/interop/Driver.class
+GO_DRIVER   := tests/interop/go/bin/driver
+needs        = command -v $(1) >/dev/null || { echo "make interop: $(1) is not installed" >&2; exit 1; }
+
+interop: setup $(JAVA_DRIVER) $(GO_DRIVER)  ## the official Java and Go clients on the producer (needs Maven and Go)
+	@$(PYTHON) -m pytest -m interop $(or $(ARGS),tests/interop)
+
+$(JAVA_DRIVER): tests/interop/java/pom.xml $(wildcard tests/interop/java/src/main/java/dcplake/interop/*.java)
+	@$(call needs,mvn); $(call needs,java)
+	rm -rf $(dir $<)target && mvn --quiet --batch-mode --file $< compile
+
+$(GO_DRIVER): $(wildcard tests/interop/go/*.go) tests/interop/go/go.mod tests/interop/go/go.sum
+	@$(call needs,go)
+	cd $(dir $<) && go vet . && go build -mod=readonly -o bin/driver .
 
 lint: setup  ## style and formatting
 	@$(VENV)/bin/ruff check .
@@ -61,5 +77,5 @@ lock:  ## resolve the lock files anew (UPGRADE=1 lifts the versions; needs the n
 	@conf/lock.sh $(if $(UPGRADE),--upgrade)
 
 clean:  ## remove what setup, tests and demo made
-	@rm -rf .venv .venv-airflow build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis demo-lake log
+	@rm -rf .venv .venv-airflow build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis demo-lake log tests/interop/java/target tests/interop/go/bin
 	@find dcp jobs tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,8 +1,10 @@
-"""Run case files against the product's code: ``python tests/conformance.py FILE…``.
+"""Run case files against the product's code: ``python tests/conformance.py [--producer] FILE…``.
 
 The format of a file is recognised by its content. Every failing case is printed with what was
 found and what was expected. A line per transcript counts its frames: the client's as accepted (the
-same as ours) and observed (others), the server's as understood. The last line is
+same as ours) and observed (others), the server's as understood. With ``--producer`` the files
+are transcripts and our producer takes the server's place: every frame of the server is compared
+with ours, up to the first difference of each connection. The last line is
 ``N passed, M failed``; the exit code is 1 when any failed. A file that cannot be read or
 recognised, or that holds no case, is a failure.
 """
@@ -19,21 +21,26 @@ from tests.conformance_formats.case_file import CaseFile, CaseResult, Format
 from tests.conformance_formats.golden_frames import GoldenFrames
 from tests.conformance_formats.rollback_cases import RollbackCases
 from tests.conformance_formats.transcripts import Transcripts
+from tests.producer_conformance.producer_transcripts import ProducerTranscripts
 
 FORMATS: tuple[Format, ...] = (GoldenFrames(), RollbackCases(), Transcripts())
 """What can be run; the first that recognises a file runs it."""
 
 
-def run_file(path: Path) -> Iterator[CaseResult]:
+PRODUCER_FORMATS: tuple[Format, ...] = (ProducerTranscripts(),)
+"""What can be run with ``--producer``."""
+
+
+def run_file(path: Path, formats: Sequence[Format] = FORMATS) -> Iterator[CaseResult]:
     """Yield the results of all cases in a file; at least one."""
     try:
         file = CaseFile.read(path)
     except (OSError, ValueError) as error:
         yield CaseResult("file", (f"cannot be read: {error}",))
         return
-    found = next((known for known in FORMATS if known.recognises(file)), None)
+    found = next((known for known in formats if known.recognises(file)), None)
     if found is None:
-        names = ", ".join(known.name for known in FORMATS)
+        names = ", ".join(known.name for known in formats)
         yield CaseResult("file", (f"found an unknown format, expected one of: {names}",))
         return
     cases = 0
@@ -50,13 +57,16 @@ def run_file(path: Path) -> Iterator[CaseResult]:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the files and return the exit code."""
-    if not arguments:
-        print("usage: python tests/conformance.py FILE…", file=sys.stderr)
+    is_producer = arguments[:1] == ["--producer"]
+    formats = PRODUCER_FORMATS if is_producer else FORMATS
+    paths = arguments[is_producer:]
+    if not paths:
+        print("usage: python tests/conformance.py [--producer] FILE…", file=sys.stderr)
         return 2
     passed = failed = 0
-    for argument in arguments:
+    for argument in paths:
         tally: Counter[str] = Counter()
-        for result in run_file(Path(argument)):
+        for result in run_file(Path(argument), formats):
             tally.update(result.tally)
             if not result.failures:
                 passed += 1

@@ -26,7 +26,8 @@ def pytest_runtest_makereport(
     if report.failed:
         names = ("DCPLAKE_TEST_SEED", "DCPLAKE_TEST_SCALE")
         given = [f"{name}={os.environ[name]}" for name in names if name in os.environ]
-        command = " ".join([*given, ".venv/bin/python -m pytest", f"'{item.nodeid}'"])
+        chosen = ["-m interop"] if item.get_closest_marker("interop") else []
+        command = " ".join([*given, ".venv/bin/python -m pytest", *chosen, f"'{item.nodeid}'"])
         report.sections.append(("repeat it with", command))
     return report
 

@@ -17,6 +17,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     key.add_argument(
         "--key-template", metavar="TEXT", help="the key, with fields in braces: airport_{icao}"
     )
+    parser.add_argument(
+        "--collection",
+        default="",
+        metavar="SCOPE.NAME",
+        help="the collection that the documents go to (default: the default collection)",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -40,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
             user=arguments.user,
             password=password_from(arguments),
             bucket=arguments.bucket,
-            rule=KeyRule(arguments.key_field, arguments.key_template),
+            rule=KeyRule(arguments.key_field, arguments.key_template, arguments.collection),
             progress=show,
         )
     say(f"{documents:,} documents stored in bucket {arguments.bucket!r}")

@@ -1,9 +1,18 @@
 """``dcplake serve``: the embedded producer as a process of its own."""
 
 import argparse
+from typing import TYPE_CHECKING, Final
 
 from dcp.cli.source_options import add_account_options, password_from
 from dcp.errors import ConfigError
+
+if TYPE_CHECKING:
+    from dcp.producer.settings import TlsFiles
+
+_PORT: Final = 11210
+_HTTP_PORT: Final = 8091
+_TLS_PORT: Final = 11207
+_HTTPS_PORT: Final = 18091
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -14,9 +23,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--port",
         type=int,
-        default=11210,
-        help="the first node's port, the others follow (11210); 0 takes free ones",
+        default=_PORT,
+        help=f"the first node's port, the others follow ({_PORT}); 0 takes free ones",
     )
+    parser.add_argument(
+        "--http-port",
+        type=int,
+        help=f"the same for HTTP ({_HTTP_PORT}; free ones where --port is another than {_PORT})",
+    )
+    parser.add_argument(
+        "--tls-cert", metavar="FILE", help="PEM certificate of the nodes: listen with TLS too"
+    )
+    parser.add_argument("--tls-key", metavar="FILE", help="PEM private key that belongs to it")
+    parser.add_argument(
+        "--tls-port", type=int, help=f"as --http-port, for the encrypted protocol ({_TLS_PORT})"
+    )
+    parser.add_argument("--https-port", type=int, help=f"as --http-port, for HTTPS ({_HTTPS_PORT})")
     parser.add_argument(
         "--replica-lag",
         type=int,
@@ -40,16 +62,40 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.nodes < 1:
         raise ConfigError(f"--nodes: found {arguments.nodes}, expected at least 1")
-    first = arguments.port
+    tls = _tls_files(arguments)
     settings = ClusterSettings(
         nodes=arguments.nodes,
         vbuckets=arguments.vbuckets,
         bucket=arguments.bucket,
         users={arguments.user: password_from(arguments)},
         host=arguments.host,
-        ports=tuple(first + node if first else 0 for node in range(arguments.nodes)),
+        ports=_ports(arguments, "port", _PORT),
+        http_ports=_ports(arguments, "http_port", _HTTP_PORT),
+        tls=tls,
+        tls_ports=_ports(arguments, "tls_port", _TLS_PORT) if tls else (),
+        https_ports=_ports(arguments, "https_port", _HTTPS_PORT) if tls else (),
         replica_lag_seqnos=arguments.replica_lag,
         rules=arguments.rules,
     )
     serve(settings)
     return 0
+
+
+def _tls_files(arguments: argparse.Namespace) -> "TlsFiles | None":
+    from dcp.producer.settings import TlsFiles
+
+    if bool(arguments.tls_cert) != bool(arguments.tls_key):
+        raise ConfigError("--tls-cert, --tls-key: found one of them, expected both or none")
+    if arguments.tls_cert:
+        return TlsFiles(arguments.tls_cert, arguments.tls_key)
+    if arguments.tls_port is not None or arguments.https_port is not None:
+        raise ConfigError("--tls-port, --https-port: expected --tls-cert and --tls-key with them")
+    return None
+
+
+def _ports(arguments: argparse.Namespace, option: str, usual: int) -> tuple[int, ...]:
+    """Return a port per node. Of several clusters on a machine only one has the usual ones."""
+    first = getattr(arguments, option)
+    if first is None:
+        first = usual if arguments.port == _PORT else 0
+    return tuple(first + node if first else 0 for node in range(arguments.nodes))

@@ -2,12 +2,17 @@
 
 The opcodes are kv_engine's (``include/mcbp/protocol/opcode.h``), the keys are ours:
 
-    IOCTL_SET   node.failover   N                promote the replicas of node N's vbuckets
-                node.kill       N                close its port and connections
-                node.restore    N                bring it back, as an empty member after a failover
-                replication     paused|running   let the replicas stand still, or follow again
-    IOCTL_GET   nodes                            the nodes as JSON
-                replication                      paused or running
+    IOCTL_SET   node.failover      N                promote the replicas of node N's vbuckets
+                node.kill          N                close its port and connections
+                node.restore       N                bring it back; after a failover, empty
+                replication        paused|running   let the replicas stand still, or follow again
+                scope.create       SCOPE
+                scope.drop         SCOPE            with its collections
+                collection.create  SCOPE.NAME [TTL] TTL: the longest life of a document, in seconds
+                collection.drop    SCOPE.NAME
+                collection.flush   SCOPE.NAME       its documents go, it stays
+    IOCTL_GET   nodes                               the nodes as JSON
+                replication                         paused or running
 
 Nodes are numbered from 1 here and wherever people name them (the command line, messages); in
 Python they are indexes from 0. An unknown key or a value without meaning is EINVAL, and the error
@@ -19,6 +24,15 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol, cast
 
+from dcp.producer.manifest import ManifestError
+from dcp.producer.manifest_changes import (
+    Change,
+    CreateCollection,
+    CreateScope,
+    DropCollection,
+    DropScope,
+    FlushCollection,
+)
 from dcp.producer.session import Command, Gate, Session
 from dcp.wire import messages as m
 from dcp.wire.frame import Frame
@@ -42,6 +56,9 @@ class Administrator(Protocol):
 
     def resume_replication(self) -> None:
         """Let the replicas follow."""
+
+    def change_manifest(self, *changes: Change) -> None:
+        """Change scopes and collections; raises ManifestError for what cannot be."""
 
 
 def _node(session: Session, value: str) -> int:
@@ -73,11 +90,37 @@ def _replication(administrator: Administrator, _: Session, value: str) -> None:
     orders[value]()
 
 
+def _change(make: Callable[[str], Change]) -> Callable[[Administrator, Session, str], None]:
+    def order(administrator: Administrator, _: Session, value: str) -> None:
+        administrator.change_manifest(make(value))
+
+    return order
+
+
+def _path(value: str) -> tuple[str, str]:
+    scope, dot, name = value.partition(".")
+    if not dot:
+        raise ValueError(f"path: found {value!r}, expected scope.collection")
+    return scope, name
+
+
+def _create_collection(value: str) -> Change:
+    path, _, ttl = value.partition(" ")
+    if ttl and not (ttl.isascii() and ttl.isdecimal()):
+        raise ValueError(f"max_ttl: found {ttl!r}, expected a number of seconds")
+    return CreateCollection(*_path(path), int(ttl) if ttl else None)
+
+
 _ORDERS: Final[Mapping[str, Callable[[Administrator, Session, str], None]]] = {
     "node.failover": _failover,
     "node.kill": _kill,
     "node.restore": _restore,
     "replication": _replication,
+    "scope.create": _change(CreateScope),
+    "scope.drop": _change(DropScope),
+    "collection.create": _change(_create_collection),
+    "collection.drop": _change(lambda value: DropCollection(*_path(value))),
+    "collection.flush": _change(lambda value: FlushCollection(*_path(value))),
 }
 
 
@@ -91,7 +134,7 @@ def ioctl_set(session: Session, frame: Frame, body: m.Body, _: float) -> None:
         return
     try:
         order(administrator, session, request.value.decode("utf-8", "replace"))
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, ManifestError) as error:
         session.refuse(frame, Status.EINVAL, str(error))
     else:
         session.reply(frame, m.Text())
@@ -102,12 +145,12 @@ def _nodes(session: Session) -> str:
     found = [
         {
             "number": node + 1,
-            "address": f"{host}:{port}",
+            "address": address.at(address.kv),
             "member": bucket.map.is_member(node),
             "alive": node not in bucket.dead_nodes,
             "vbuckets": len(bucket.map.vbuckets_of(node)),
         }
-        for node, (host, port) in enumerate(bucket.map.addresses)
+        for node, address in enumerate(bucket.map.addresses)
     ]
     return json.dumps(found)
 

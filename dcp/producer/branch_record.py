@@ -67,8 +67,12 @@ class BranchRecord:
         """The uuids of all branches, oldest first."""
         return tuple(self._branches)
 
-    def state_at(self, seqno: int, vb_uuid: int | None = None) -> dict[bytes, Document]:
-        """Return what the branch held at ``seqno``; beyond its end, what it held there.
+    def state_at(
+        self, seqno: int, vb_uuid: int | None = None, collection: int = 0
+    ) -> dict[bytes, Document]:
+        """Return what the branch held of a collection at ``seqno``; beyond its end, what there.
+
+        A collection that was not there, or was dropped, holds nothing.
 
         Raises:
             ValueError: there never was a branch of that uuid.
@@ -82,7 +86,10 @@ class BranchRecord:
         held: dict[bytes, Version] = {}
         for part, end in _oldest_first(branch, seqno):
             for version in part.versions_to(end):
-                held[version.key] = version
+                if version.emptied_collection == collection:
+                    held.clear()
+                elif version.collection == collection and version.is_document:
+                    held[version.key] = version
         return {key: Document.of(v) for key, v in held.items() if not v.is_deleted}
 
 

@@ -7,16 +7,20 @@ collected, so that writes close together reach a stream as one snapshot.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from random import Random
 from threading import RLock
 from typing import TYPE_CHECKING
 
 from dcp.producer.auth import UserStore
+from dcp.producer.checkpoint_account import CheckpointAccount
 from dcp.producer.cluster_map import ClusterMap
 from dcp.producer.counters import Counters
 from dcp.producer.documents import DocumentError, DocumentStore
 from dcp.producer.faults import Faults
+from dcp.producer.manifest import FIRST, Manifest, Step
+from dcp.producer.manifest_changes import Change, changed
 from dcp.producer.settings import ClusterSettings
 from dcp.producer.vbucket import Vbucket
 from dcp.types import U64_MAX, vbucket_of
@@ -41,13 +45,18 @@ class Bucket:
             settings.bucket, f"{random.getrandbits(128):032x}", settings.nodes, settings.vbuckets
         )
         self.vbuckets = [Vbucket(v, self._fresh_uuid, settings) for v in range(settings.vbuckets)]
+        self.manifest = FIRST
+        self._way: tuple[Manifest, Manifest, list[Step]] = self.manifest, self.manifest, []
         self.dead_nodes: set[int] = set()
         self.administrator: Administrator | None = None
         self.counters = Counters(record_seqnos=settings.record_seqnos)
         self.faults = Faults()
         self.on_change: Callable[[], None] = lambda: None
-        self.dcp_connections: dict[bytes, DcpConnection] = {}
+        self.dcp_connections: dict[tuple[int, bytes], DcpConnection] = {}
         self._changed: set[int] = set()
+        self._written: set[int] = set()
+        self._memory = CheckpointAccount(settings.checkpoint_quota_bytes)
+        self._open_batches = 0
 
     def _fresh_uuid(self) -> int:
         """Return the uuid of a new branch: random, 64 bits, never 0."""
@@ -78,6 +87,40 @@ class Bucket:
         else:
             self._changed.add(vbucket)
 
+    @contextmanager
+    def batch(self) -> Iterator[None]:
+        """Let everything that is written inside be one disk snapshot of each vbucket."""
+        self._open_batches += 1
+        try:
+            yield
+        finally:
+            self._open_batches -= 1
+            if not self._open_batches:
+                self._settle()
+
+    def _settle(self) -> None:
+        for vbucket in self._written:
+            data = self.vbuckets[vbucket].data
+            data.settle()
+            self._memory.note(data.checkpoints)
+        self._written.clear()
+        if self._memory.is_short:
+            self._recover_memory()
+
+    def _recover_memory(self) -> None:
+        """Free checkpoint memory; streams whose cursors that takes go back to the disk."""
+        dropped = self._memory.recover(vbucket.data.checkpoints for vbucket in self.vbuckets)
+        for vbucket, cursors in dropped.items():
+            for connection in self.dcp_connections.values():
+                connection.cursors_dropped(vbucket, cursors)
+
+    def wrote(self, vbucket: int) -> None:
+        """Note that ``vbucket`` has new items: its disk and its streams must hear of them."""
+        self._written.add(vbucket)
+        self.changed(vbucket)
+        if not self._open_batches:
+            self._settle()
+
     def collect_changes(self) -> set[int]:
         """Return the vbuckets that changed since the last call."""
         changed, self._changed = self._changed, set()
@@ -98,12 +141,35 @@ class Bucket:
 
     def write_to(self, vbucket: Vbucket, command: Callable[[DocumentStore], Version]) -> Version:
         """Run a KV command on this vbucket's store; its streams hear of what it changed."""
-        before = vbucket.history.high_seqno
+        before = vbucket.data.high_seqno
         try:
             return command(vbucket.documents)
         finally:
-            if vbucket.history.high_seqno != before:
-                self.changed(vbucket.id)
+            if vbucket.data.high_seqno != before:
+                self.wrote(vbucket.id)
+
+    def change_manifest(self, *changes: Change) -> None:
+        """Change scopes and collections, all under one new uid; every active vbucket tells of it.
+
+        Raises:
+            ManifestError: a change that cannot be made; then none is.
+        """
+        self.manifest = changed(self.manifest, changes)
+        for vbucket in self.vbuckets:
+            self.follow_manifest(vbucket)
+
+    def follow_manifest(self, vbucket: Vbucket) -> None:
+        """Let an active vbucket emit what it lacks of the manifest's system events."""
+        steps = self._steps_from(vbucket.documents.collections.manifest)
+        if vbucket.state is VbucketState.ACTIVE and steps:
+            vbucket.documents.emit(steps)
+            self.wrote(vbucket.id)
+
+    def _steps_from(self, manifest: Manifest) -> list[Step]:
+        """Return the steps to the bucket's manifest; vbuckets that take the same share them."""
+        if self._way[0] is not manifest or self._way[1] is not self.manifest:
+            self._way = manifest, self.manifest, manifest.steps(self.manifest)
+        return self._way[2]
 
     def expire_due(self, now: float) -> int:
         """Run the expiry pager over all vbuckets; return how many documents expired."""
@@ -113,21 +179,22 @@ class Bucket:
                 continue
             expired = vbucket.documents.expire_due(now)
             if expired:
-                self.changed(vbucket.id)
+                self.wrote(vbucket.id)
             total += expired
         return total
 
     def open_dcp(self, connection: DcpConnection) -> None:
-        """Register a DCP connection; an older one of the same name is closed."""
-        older = self.dcp_connections.get(connection.name)
+        """Register a DCP connection; an older one of the same name at its node is closed."""
+        older = self.dcp_connections.get(connection.key)
         if older is not None:
             older.close_session()
-        self.dcp_connections[connection.name] = connection
+        self.dcp_connections[connection.key] = connection
         self.counters.dcp_connections_opened += 1
-        self.counters.flows[connection.name.decode("utf-8", "replace")] = connection.flow
+        self.counters.flows[connection.key] = connection.flow
 
     def close_dcp(self, connection: DcpConnection) -> None:
-        """Forget a DCP connection, unless a newer one took its name."""
-        if self.dcp_connections.get(connection.name) is connection:
-            del self.dcp_connections[connection.name]
-            self.counters.flows.pop(connection.name.decode("utf-8", "replace"), None)
+        """End a DCP connection's streams and forget it, unless a newer one took its name."""
+        connection.drop_streams()
+        if self.dcp_connections.get(connection.key) is connection:
+            del self.dcp_connections[connection.key]
+            self.counters.flows.pop(connection.key, None)

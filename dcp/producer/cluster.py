@@ -5,21 +5,34 @@ All methods may be called from any thread. Nodes are indexes from 0 (people and 
 after; writes under ``with cluster.batch():`` reach a caught-up stream as one snapshot.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from dcp.errors import LocalProtocolError
 from dcp.producer import forks
 from dcp.producer.cluster_nodes import ClusterNodes
 from dcp.producer.counters import CountersSnapshot
-from dcp.producer.documents import Document
+from dcp.producer.documents import Document, DocumentStore
 from dcp.producer.failover import VbucketFacts
 from dcp.producer.faults import Corruption, Faults
+from dcp.producer.manifest import DEFAULT_ID, Manifest
+from dcp.producer.manifest_changes import (
+    Change,
+    CreateCollection,
+    CreateScope,
+    DropCollection,
+    DropScope,
+    FlushCollection,
+)
 from dcp.producer.preload import PreloadedSegment, PreloadSettings, ids_by_vbucket
 from dcp.producer.server import Node
 from dcp.producer.settings import ClusterSettings
+from dcp.producer.versions import Version
 from dcp.types import FailoverLog
 from dcp.wire.vocabulary import EndReason, Status, VbucketState
+
+CollectionName = int | str
+"""A collection by its id, or by its path ``scope.collection``."""
 
 
 class ProducerCluster(ClusterNodes):
@@ -39,36 +52,58 @@ class ProducerCluster(ClusterNodes):
         flags: int = 0,
         *,
         datatype: int = 0,
+        collection: CollectionName = DEFAULT_ID,
     ) -> Document:
         """Store a document, as KV SET does; JSON is recognised by itself."""
-        with self.bucket.lock:
-            version = self.bucket.write(
-                key,
-                lambda documents: documents.set(
-                    key, value, self.bucket.now(), flags=flags, expiry=expiry, datatype=datatype
-                ),
-            )
-            return Document.of(version)
+        return self._write(
+            key,
+            collection,
+            lambda documents, now, number: documents.set(
+                key, value, now, flags=flags, expiry=expiry, datatype=datatype, collection=number
+            ),
+        )
 
-    def delete(self, key: bytes) -> Document:
+    def delete(self, key: bytes, *, collection: CollectionName = DEFAULT_ID) -> Document:
         """Delete a document; raises DocumentError when there is none. Returns the tombstone."""
-        with self.bucket.lock:
-            now = self.bucket.now()
-            return Document.of(self.bucket.write(key, lambda documents: documents.delete(key, now)))
+        return self._write(
+            key,
+            collection,
+            lambda documents, now, number: documents.delete(key, now, collection=number),
+        )
 
-    def touch(self, key: bytes, expiry: int) -> Document:
+    def touch(
+        self, key: bytes, expiry: int, *, collection: CollectionName = DEFAULT_ID
+    ) -> Document:
         """Give a document a new expiry."""
+        return self._write(
+            key,
+            collection,
+            lambda documents, now, number: documents.touch(key, expiry, now, collection=number),
+        )
+
+    def get(self, key: bytes, *, collection: CollectionName = DEFAULT_ID) -> Document:
+        """Return a document; raises DocumentError when there is none."""
+        return self._write(
+            key,
+            collection,
+            lambda documents, now, number: documents.get(key, now, collection=number),
+        )
+
+    def _write(
+        self,
+        key: bytes,
+        collection: CollectionName,
+        command: Callable[[DocumentStore, float, int], Version],
+    ) -> Document:
         with self.bucket.lock:
+            number = self._collection_id(collection)
             now = self.bucket.now()
             return Document.of(
-                self.bucket.write(key, lambda documents: documents.touch(key, expiry, now))
+                self.bucket.write(key, lambda documents: command(documents, now, number))
             )
 
-    def get(self, key: bytes) -> Document:
-        """Return a document; raises DocumentError when there is none."""
-        with self.bucket.lock:
-            now = self.bucket.now()
-            return Document.of(self.bucket.write(key, lambda documents: documents.get(key, now)))
+    def _collection_id(self, collection: CollectionName) -> int:
+        return collection if isinstance(collection, int) else self.bucket.manifest.at(collection).id
 
     def expire_due(self, now: float | None = None) -> int:
         """Expire all documents that are due at ``now`` (default: the clock); return how many."""
@@ -78,7 +113,7 @@ class ProducerCluster(ClusterNodes):
     @contextmanager
     def batch(self) -> Iterator[None]:
         """Hold back all streams: what is written inside reaches them together."""
-        with self.bucket.lock:
+        with self.bucket.lock, self.bucket.batch():
             yield
 
     def preload(self, count: int, value_bytes: int, prefix: bytes = b"doc:", seed: int = 0) -> None:
@@ -95,7 +130,7 @@ class ProducerCluster(ClusterNodes):
                         vbucket,
                         ids,
                         settings,
-                        first_seqno=state.history.base_seqno + 1,
+                        first_seqno=state.data.base_seqno + 1,
                         first_cas=first_cas,
                     )
                 )
@@ -106,15 +141,70 @@ class ProducerCluster(ClusterNodes):
         """Let an empty vbucket's seqnos and CAS values begin beyond these (for tests of u64)."""
         with self.bucket.lock:
             state = self.bucket.vbuckets[vbucket]
-            state.history.start_at(seqno)
+            state.data.start_at(seqno)
+            state.documents.count_preloaded()
             state.documents.clock.raise_floor(cas)
+
+    # --- scopes and collections
+
+    @property
+    def manifest(self) -> Manifest:
+        """The scopes and collections that there are."""
+        with self.bucket.lock:
+            return self.bucket.manifest
+
+    def change_manifest(self, *changes: Change) -> None:
+        """Create, drop and flush scopes and collections, several under one new manifest uid.
+
+        Every active vbucket emits the system events at its next seqnos.
+
+        Raises:
+            ManifestError: a change that cannot be made (this and the methods below).
+        """
+        with self.bucket.lock:
+            self.bucket.change_manifest(*changes)
+
+    def create_scope(self, name: str) -> int:
+        """Create an empty scope; return its id."""
+        with self.bucket.lock:
+            self.bucket.change_manifest(CreateScope(name))
+            return self.bucket.manifest.scope(name).id
+
+    def create_collection(self, scope: str, name: str, max_ttl: int | None = None) -> int:
+        """Create an empty collection, perhaps with the longest life of a document in seconds.
+
+        Returns its id.
+        """
+        with self.bucket.lock:
+            self.bucket.change_manifest(CreateCollection(scope, name, max_ttl))
+            return self.bucket.manifest.collection(scope, name).id
+
+    def drop_collection(self, scope: str, name: str) -> None:
+        """Drop a collection with its documents; the default collection may go, too."""
+        self.change_manifest(DropCollection(scope, name))
+
+    def drop_scope(self, name: str) -> None:
+        """Drop a scope with its collections."""
+        self.change_manifest(DropScope(name))
+
+    def flush_collection(self, scope: str, name: str) -> None:
+        """Drop all documents of a collection; it begins anew under its id."""
+        self.change_manifest(FlushCollection(scope, name))
 
     # --- what it holds
 
     def state_at(
-        self, vbucket: int, seqno: int, vb_uuid: int | None = None
+        self,
+        vbucket: int,
+        seqno: int,
+        vb_uuid: int | None = None,
+        *,
+        collection: CollectionName = DEFAULT_ID,
     ) -> dict[bytes, Document]:
-        """Return what the vbucket held at ``seqno``, deleted documents left out.
+        """Return what the vbucket held of a collection at ``seqno``, deleted documents left out.
+
+        Documents of a collection that was dropped or flushed are gone from that event on. A path
+        means the collection that has it now, an id any that ever was.
 
         ``vb_uuid`` names the branch, None is the current one. Any branch that there ever was is
         known, also after its entry left the failover log; up to where a branch was cut off its
@@ -127,14 +217,9 @@ class ProducerCluster(ClusterNodes):
         """
         with self.bucket.lock:
             found = self.bucket.vbuckets[vbucket]
-            if found.record is not None:
-                return found.record.state_at(seqno, vb_uuid)
-            if vb_uuid not in (None, found.failover_log.current_uuid):
-                raise LocalProtocolError(
-                    f"vbucket {vbucket}: branch {vb_uuid:#x} is not the current one, and this "
-                    "cluster records no others"
-                )
-            return {v.key: Document.of(v) for v in found.history.live_at(seqno)}
+            if found.record is None:
+                raise LocalProtocolError(f"vbucket {vbucket}: this cluster records no branches")
+            return found.record.state_at(seqno, vb_uuid, self._collection_id(collection))
 
     def branches(self, vbucket: int) -> tuple[int, ...]:
         """Return the uuids of all branches that a vbucket ever had, oldest first.
@@ -150,12 +235,12 @@ class ProducerCluster(ClusterNodes):
     def persisted_seqno(self, vbucket: int) -> int:
         """Return the newest seqno of a vbucket that is on disk."""
         with self.bucket.lock:
-            return self.bucket.vbuckets[vbucket].history.persisted_seqno
+            return self.bucket.vbuckets[vbucket].data.persisted_seqno
 
     def purge_seqno(self, vbucket: int) -> int:
         """Return the highest seqno of a purged tombstone, 0 where none was purged."""
         with self.bucket.lock:
-            return self.bucket.vbuckets[vbucket].history.purge_seqno
+            return self.bucket.vbuckets[vbucket].data.purge_seqno
 
     def replica_seqno(self, vbucket: int) -> int:
         """Return the newest seqno that a vbucket's replica holds: where a failover would cut."""
@@ -165,7 +250,7 @@ class ProducerCluster(ClusterNodes):
     def high_seqno(self, vbucket: int) -> int:
         """Return the newest seqno of a vbucket."""
         with self.bucket.lock:
-            return self.bucket.vbuckets[vbucket].history.high_seqno
+            return self.bucket.vbuckets[vbucket].data.high_seqno
 
     def failover_log(self, vbucket: int) -> FailoverLog:
         """Return the branches of a vbucket, newest first."""
@@ -262,13 +347,27 @@ class ProducerCluster(ClusterNodes):
         with self.bucket.lock:
             return forks.purge_tombstones(self.bucket, vbucket, up_to_seqno)
 
-    def set_up_vbucket(self, vbucket: int, facts: VbucketFacts) -> None:
-        """Replace a vbucket by an empty one of which ``facts`` are true (for tests of decisions).
+    def set_up_vbucket(
+        self, vbucket: int, facts: VbucketFacts, versions: Sequence[Version] = ()
+    ) -> None:
+        """Replace a vbucket by one of which ``facts`` are true; its streams end.
 
-        It holds no document, and its history begins after ``facts.high_seqno``.
+        It holds ``versions`` as they are, without gaps up to ``facts.high_seqno``; without any it
+        is empty and its history begins after the high seqno. Tombstones up to the purge seqno are
+        purged.
         """
         with self.bucket.lock:
-            forks.set_up(self.bucket, vbucket, facts)
+            forks.set_up(self.bucket, vbucket, facts, versions)
+
+    def take_versions(self, vbucket: int, versions: Sequence[Version]) -> None:
+        """Append versions that another server made, as they are; streams hear of them together.
+
+        Raises:
+            LocalProtocolError: a seqno is not the next one.
+        """
+        with self.bucket.lock:
+            self.bucket.vbuckets[vbucket].take(versions)
+            self.bucket.wrote(vbucket)
 
     def snapshot_cut_after(self, items: int) -> None:
         """End a connection inside a snapshot, once ``items`` more items went out."""

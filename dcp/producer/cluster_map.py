@@ -2,19 +2,44 @@
 
 The map has a version (epoch, revision) that grows with every change. Its JSON is Couchbase's terse
 bucket configuration with the fields that the official Java client and gocbcore look for; every node
-needs a manager port of its own, since clients tell nodes apart by it.
+has a manager port of its own, since clients tell nodes apart by it.
 """
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 EPOCH: Final = 1
-_FIRST_MANAGER_PORT: Final = 8091
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAddress:
+    """Where a node listens: ``kv``, ``mgmt`` (HTTP), and with TLS the encrypted twins of both."""
+
+    host: str = "127.0.0.1"
+    kv: int = 0
+    mgmt: int = 0
+    kv_tls: int | None = None
+    mgmt_tls: int | None = None
+
+    def at(self, port: int | None) -> str:
+        """Return ``host:port``, an IPv6 host in brackets."""
+        return f"[{self.host}]:{port}" if ":" in self.host else f"{self.host}:{port}"
+
+    def services(self) -> dict[str, int]:
+        """Return the ports by the names that the map's JSON gives them."""
+        named = {
+            "mgmt": self.mgmt,
+            "mgmtSSL": self.mgmt_tls,
+            "kv": self.kv,
+            "kvSSL": self.kv_tls,
+        }
+        return {name: port for name, port in named.items() if port is not None}
 
 
 class ClusterMap:
-    """Owners of vbuckets over nodes ``(host, port)``; node ids are places in that list.
+    """Owners of vbuckets over nodes; node ids are places in the list of their addresses.
 
     A node that was failed over keeps its id and leaves the map's JSON until it joins again.
     """
@@ -24,7 +49,7 @@ class ClusterMap:
         self.bucket_uuid = bucket_uuid
         self.rev = 1
         self._owners = [vbucket * nodes // vbuckets for vbucket in range(vbuckets)]
-        self._addresses: list[tuple[str, int]] = [("127.0.0.1", 0)] * nodes
+        self._addresses = [NodeAddress()] * nodes
         self._members = [True] * nodes
         self._json: dict[int, bytes] = {}
 
@@ -34,8 +59,8 @@ class ClusterMap:
         return len(self._addresses)
 
     @property
-    def addresses(self) -> Sequence[tuple[str, int]]:
-        """Host and port of every node."""
+    def addresses(self) -> Sequence[NodeAddress]:
+        """Where every node listens."""
         return self._addresses
 
     def owner(self, vbucket: int) -> int | None:
@@ -52,10 +77,10 @@ class ClusterMap:
 
     def name_of(self, node: int) -> str:
         """Return what messages call a node: its number, from 1, and its address."""
-        host, port = self._addresses[node]
-        return f"node {node + 1} of {self.node_count} ({host}:{port})"
+        address = self._addresses[node]
+        return f"node {node + 1} of {self.node_count} ({address.host}:{address.kv})"
 
-    def set_addresses(self, addresses: Sequence[tuple[str, int]]) -> None:
+    def set_addresses(self, addresses: Sequence[NodeAddress]) -> None:
         """Take the ports that the nodes listen on; not a change of the map's version."""
         self._addresses = list(addresses)
         self._json.clear()
@@ -97,15 +122,10 @@ class ClusterMap:
     def _tree(self, this_node: int) -> dict[str, object]:
         members = [node for node, is_member in enumerate(self._members) if is_member]
         place = {node: index for index, node in enumerate(members)}
-        nodes = [
-            {"hostname": f"{self._addresses[node][0]}:{_FIRST_MANAGER_PORT + node}"}
-            for node in members
-        ]
+        addresses = [self._addresses[node] for node in members]
         extended: list[dict[str, object]] = []
-        for node in members:
-            host, port = self._addresses[node]
-            services = {"mgmt": _FIRST_MANAGER_PORT + node, "kv": port}
-            entry: dict[str, object] = {"services": services, "hostname": host}
+        for node, address in zip(members, addresses, strict=True):
+            entry: dict[str, object] = {"services": address.services(), "hostname": address.host}
             extended.append(entry | ({"thisNode": True} if node == this_node else {}))
         return {
             "rev": self.rev,
@@ -114,14 +134,12 @@ class ClusterMap:
             "uuid": self.bucket_uuid,
             "nodeLocator": "vbucket",
             "bucketCapabilities": ["collections", "cccp", "dcp", "nodesExt", "xattr"],
-            "nodes": nodes,
+            "nodes": [{"hostname": address.at(address.mgmt)} for address in addresses],
             "nodesExt": extended,
             "vBucketServerMap": {
                 "hashAlgorithm": "CRC",
                 "numReplicas": 0,
-                "serverList": [
-                    f"{host}:{port}" for host, port in map(self._addresses.__getitem__, members)
-                ],
+                "serverList": [address.at(address.kv) for address in addresses],
                 "vBucketMap": [[place[owner]] for owner in self._owners],
             },
         }

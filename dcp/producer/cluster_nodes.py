@@ -13,6 +13,7 @@ from typing import Any, Final, Self
 
 from dcp.errors import LocalProtocolError, SourceError
 from dcp.producer.bucket import Bucket
+from dcp.producer.cluster_map import NodeAddress
 from dcp.producer.server import Node
 from dcp.producer.settings import ClusterSettings
 
@@ -25,6 +26,7 @@ class ClusterNodes:
     def __init__(self, settings: ClusterSettings | None = None) -> None:
         self.settings = settings or ClusterSettings()
         self.bucket = Bucket(self.settings)
+        self._tls = self.settings.tls.context() if self.settings.tls else None
         self._nodes: list[Node] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: Thread | None = None
@@ -79,10 +81,22 @@ class ClusterNodes:
     @property
     def seeds(self) -> list[str]:
         """``host:port`` of every node."""
-        return [
-            f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-            for host, port in self.bucket.map.addresses
-        ]
+        return [address.at(address.kv) for address in self.bucket.map.addresses]
+
+    @property
+    def http_seeds(self) -> list[str]:
+        """``host:port`` of every node's HTTP endpoints."""
+        return [address.at(address.mgmt) for address in self.bucket.map.addresses]
+
+    @property
+    def tls_seeds(self) -> list[str]:
+        """``host:port`` of every node's TLS port; empty without ``ClusterSettings.tls``."""
+        return [a.at(a.kv_tls) for a in self.bucket.map.addresses if a.kv_tls is not None]
+
+    @property
+    def https_seeds(self) -> list[str]:
+        """``host:port`` of every node's HTTPS port; empty without ``ClusterSettings.tls``."""
+        return [a.at(a.mgmt_tls) for a in self.bucket.map.addresses if a.mgmt_tls is not None]
 
     # --- faults of nodes
 
@@ -170,9 +184,11 @@ class ClusterNodes:
 
     async def _open_nodes(self) -> None:
         settings = self.settings
-        known = self._nodes  # after a stop the nodes come back on their ports
-        ports = [node.port for node in known] or list(settings.ports) or [0] * settings.nodes
-        self._nodes = [Node(self.bucket, i, settings.host, port) for i, port in enumerate(ports)]
+        known = [node.address for node in self._nodes]  # after a stop they come back on their ports
+        addresses = known or _addresses_to_take(settings)
+        self._nodes = [
+            Node(self.bucket, node, address, self._tls) for node, address in enumerate(addresses)
+        ]
         try:
             for node in self._nodes:
                 if self.bucket.map.is_member(node.node):
@@ -182,7 +198,7 @@ class ClusterNodes:
             for node in self._nodes:
                 await node.kill()
             raise
-        self.bucket.map.set_addresses([(node.host, node.port) for node in self._nodes])
+        self.bucket.map.set_addresses([node.address for node in self._nodes])
         if settings.expiry_pager_seconds > 0:
             self._pager = asyncio.ensure_future(self._page_expiries(settings.expiry_pager_seconds))
 
@@ -228,6 +244,18 @@ class ClusterNodes:
             task.add_done_callback(self._under_way.discard)
             return
         asyncio.run_coroutine_threadsafe(work, self._loop).result(_WAIT_SECONDS)
+
+
+def _addresses_to_take(settings: ClusterSettings) -> list[NodeAddress]:
+    free = (0,) * settings.nodes
+    plain = zip(settings.ports or free, settings.http_ports or free, strict=True)
+    if settings.tls is None:
+        return [NodeAddress(settings.host, *ports) for ports in plain]
+    encrypted = zip(settings.tls_ports or free, settings.https_ports or free, strict=True)
+    return [
+        NodeAddress(settings.host, *ports, *tls_ports)
+        for ports, tls_ports in zip(plain, encrypted, strict=True)
+    ]
 
 
 async def _now(action: Callable[[], None]) -> None:

@@ -1,41 +1,35 @@
-"""One client's socket: a task that reads and a task that writes, around a sans-I/O session.
+"""One client's connection: a task that reads and a task that writes, around a sans-I/O session.
 
 Memory per connection is bounded: reading stops while more than ``OUTBOX_BYTES`` of answers wait for
 the client, and stream messages are taken from the session only when the socket took the last ones.
 """
 
 import asyncio
-import socket
 from contextlib import suppress
 
 from dcp.errors import FrameError
 from dcp.producer.bucket import Bucket
+from dcp.producer.channels import Channel
 from dcp.producer.session import Session
 from dcp.producer.settings import OUTBOX_BYTES, WRITE_BYTES
 from dcp.wire.framing import FrameSplitter
 
-_READ_BYTES = 256 * 1024
-_SEND_BUFFER_BYTES = 1024 * 1024
-
 
 class ClientConnection:
-    """Runs a session over a socket until either side closes; ``awake`` cleared makes it hang."""
+    """Runs a session over a channel until either side closes; ``awake`` cleared makes it hang."""
 
     def __init__(
-        self, bucket: Bucket, session: Session, sock: socket.socket, awake: asyncio.Event
+        self, bucket: Bucket, session: Session, channel: Channel, awake: asyncio.Event
     ) -> None:
         self.session = session
         self._bucket = bucket
-        self._socket = sock
+        self._channel = channel
         self._awake = awake
         self._loop = asyncio.get_running_loop()
         self._something_to_write = asyncio.Event()
         self._outbox_is_short = asyncio.Event()
         self._outbox_is_short.set()
         session.on_close = self.wake
-        sock.setblocking(False)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
 
     def wake(self) -> None:
         """Let the writer look whether there is something; only from the loop's thread."""
@@ -43,6 +37,12 @@ class ClientConnection:
 
     async def run(self) -> None:
         """Serve the client; returns when the connection is over. ``close`` must follow."""
+        await self._awake.wait()
+        with suppress(OSError):
+            await self._channel.open()
+            await self._read_and_write()
+
+    async def _read_and_write(self) -> None:
         reader = asyncio.ensure_future(self._read())
         writer = asyncio.ensure_future(self._write())
         try:
@@ -58,15 +58,15 @@ class ClientConnection:
                     raise result
 
     def close(self) -> None:
-        """Let go of socket and session; for the done callback of ``run``, however it ended."""
+        """Let go of channel and session; for the done callback of ``run``, however it ended."""
         with self._bucket.lock:
             self.session.forget()
-        self._socket.close()
+        self._channel.close()
 
     async def _read(self) -> None:
         splitter = FrameSplitter(self.session.max_frame_bytes)
         while not self.session.is_closing:
-            data = await self._loop.sock_recv(self._socket, _READ_BYTES)
+            data = await self._channel.receive()
             await self._awake.wait()
             if not data:
                 return
@@ -105,8 +105,8 @@ class ClientConnection:
 
     async def _send(self, frames: list[bytes | bytearray]) -> None:
         data = frames[0] if len(frames) == 1 else b"".join(frames)
-        await self._loop.sock_sendall(self._socket, data)
-        await asyncio.sleep(0)  # sock_sendall does not yield while the socket takes all
+        await self._channel.send(data)
+        await asyncio.sleep(0)  # sending does not yield while the socket takes all
 
     async def _wait_until(self, deadline: float | None) -> None:
         timeout = None if deadline is None else max(0.0, deadline - self._loop.time())

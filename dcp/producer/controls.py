@@ -54,6 +54,11 @@ def _expiry_opcode(dcp: DcpConnection, value: str) -> Status:
     return Status.SUCCESS
 
 
+def _cursor_dropping(dcp: DcpConnection, value: str) -> Status:
+    dcp.keeps_cursors = not _is_true(value)
+    return Status.SUCCESS
+
+
 def _force_compression(dcp: DcpConnection, _: str) -> Status:
     # Values stored compressed are sent so; others are not worth the work here.
     return Status.SUCCESS if HelloFeature.SNAPPY in dcp.features else Status.EINVAL
@@ -89,8 +94,8 @@ CONTROLS: Final[dict[bytes, Control]] = {
     b"set_priority": _one_of("high", "medium", "low"),
     b"backfill_order": _one_of("round-robin", "sequential"),
     b"force_value_compression": _force_compression,
-    b"supports_cursor_dropping": _always(Status.SUCCESS),
-    b"supports_cursor_dropping_vulcan": _always(Status.SUCCESS),
+    b"supports_cursor_dropping": _cursor_dropping,
+    b"supports_cursor_dropping_vulcan": _cursor_dropping,
     b"supports_hifi_MFU": _always(Status.SUCCESS),
     b"send_stream_end_on_client_close_stream": _announce_closed,
     b"enable_expiry_opcode": _expiry_opcode,
@@ -105,6 +110,11 @@ CONTROLS: Final[dict[bytes, Control]] = {
     b"max_marker_version": _marker_version,
     b"cache_transfer": _always(Status.NOT_SUPPORTED),
 }
+
+
+def context_of_refusal(name: bytes) -> str:
+    """Return what a refusal tells people: most say nothing (as observed on a 7.0 server)."""
+    return "Unsupported value for backfill_order" if name == b"backfill_order" else ""
 
 
 def apply_control(dcp: DcpConnection, name: bytes, value: bytes) -> Status:

@@ -26,14 +26,19 @@ class ConnectionCounters:
 class CountersSnapshot:
     """All counters at one instant. Dictionaries keyed by vbucket lack vbuckets without events.
 
-    ``seqnos_sent`` lists the seqnos of all items put on the wire, in order, over all streams.
+    ``connections`` is keyed by node and name. ``seqnos_sent`` lists the seqnos of all items put on
+    the wire, in order, over all streams; ``items_from_disk`` is how many of them were read from
+    disk, the others came from memory. ``cursors_dropped``: how often a stream was sent back to the
+    disk, as memory was short.
     """
 
     items_sent: dict[int, int]
     seqnos_sent: dict[int, list[int]]
+    items_from_disk: int
+    cursors_dropped: int
     streams_opened: dict[int, int]
     streams_refused: dict[int, int]
-    connections: dict[str, ConnectionCounters]
+    connections: dict[tuple[int, str], ConnectionCounters]
     bytes_sent: int
     buffer_acks: int
     peak_unacked_bytes: int
@@ -50,9 +55,11 @@ class Counters:
 
     record_seqnos: bool = True
     items_sent: Counter[int] = field(default_factory=Counter)
+    items_from_disk: int = 0
+    cursors_dropped: int = 0
     streams_opened: Counter[int] = field(default_factory=Counter)
     streams_refused: Counter[int] = field(default_factory=Counter)
-    flows: dict[str, FlowControl] = field(default_factory=dict)
+    flows: dict[tuple[int, bytes], FlowControl] = field(default_factory=dict)
     bytes_sent: int = 0
     buffer_acks: int = 0
     peak_unacked_bytes: int = 0
@@ -63,23 +70,27 @@ class Counters:
     dcp_connections_opened: int = 0
     _seqnos: dict[int, list[npt.NDArray[np.uint64]]] = field(default_factory=dict)
 
-    def count_items(self, vbucket: int, seqnos: npt.NDArray[np.uint64]) -> None:
+    def count_items(self, vbucket: int, seqnos: npt.NDArray[np.uint64], *, from_disk: bool) -> None:
         """Count items that go on the wire."""
         self.items_sent[vbucket] += len(seqnos)
+        if from_disk:
+            self.items_from_disk += len(seqnos)
         if self.record_seqnos:
             self._seqnos.setdefault(vbucket, []).append(seqnos)
 
     def snapshot(self) -> CountersSnapshot:
         """Return a copy; the caller holds the bucket's lock."""
         connections = {
-            name: ConnectionCounters(
+            (node, name.decode("utf-8", "replace")): ConnectionCounters(
                 flow.window_bytes, flow.outstanding_bytes, flow.peak_bytes, flow.acks
             )
-            for name, flow in self.flows.items()
+            for (node, name), flow in self.flows.items()
         }
         return CountersSnapshot(
             items_sent=dict(self.items_sent),
             seqnos_sent={v: np.concatenate(parts).tolist() for v, parts in self._seqnos.items()},
+            items_from_disk=self.items_from_disk,
+            cursors_dropped=self.cursors_dropped,
             streams_opened=dict(self.streams_opened),
             streams_refused=dict(self.streams_refused),
             connections=connections,

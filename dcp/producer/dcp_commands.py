@@ -3,7 +3,7 @@
 from itertools import pairwise
 from typing import Final, cast
 
-from dcp.producer.controls import apply_control
+from dcp.producer.controls import apply_control, context_of_refusal
 from dcp.producer.dcp_connection import DcpConnection
 from dcp.producer.failover import (
     ResumeRequest,
@@ -11,11 +11,14 @@ from dcp.producer.failover import (
     range_is_valid,
     state_allows,
 )
+from dcp.producer.manifest import DEFAULT_ID
+from dcp.producer.manifest_commands import refuse_unknown_id
 from dcp.producer.session import Command, Gate, Session
-from dcp.producer.setup_commands import refuse_unknown_id
 from dcp.producer.stream import ActiveStream
-from dcp.producer.stream_filter import StreamFilter, parse_filter
+from dcp.producer.stream_filter import StreamFilter
+from dcp.producer.stream_request_value import parse_filter
 from dcp.producer.vbucket import Vbucket
+from dcp.types import U16_MAX
 from dcp.wire import messages as m
 from dcp.wire.frame import Frame
 from dcp.wire.vocabulary import (
@@ -40,20 +43,27 @@ _BOTH_NO_VALUES: Final = OpenFlag.NO_VALUE | OpenFlag.NO_VALUE_WITH_UNDERLYING_D
 
 
 def dcp_open(session: Session, frame: Frame, body: m.Body, now: float) -> None:
-    """Make this a DCP connection; an older one of the same name is closed."""
+    """Make this a DCP connection; an older one of the same name at this node is closed."""
     request = cast("m.DcpOpen", body)
+    settings = session.bucket.settings
+    is_lenient = settings.rules == "server"  # a 7.0 server takes longer names than it documents
+    most_name_bytes = U16_MAX if is_lenient else MAX_CONNECTION_NAME_BYTES
     if session.dcp is not None:
         context = "The connection is already opened as a DCP connection"
         session.refuse(frame, Status.EINVAL, context)
     elif not _open_flags_are_valid(request.flags):
         session.refuse(frame, Status.EINVAL, "Request contains invalid flags")
-    elif not 0 < len(request.name) <= MAX_CONNECTION_NAME_BYTES:
+    elif not 0 < len(request.name) <= most_name_bytes:
         session.refuse(frame, Status.EINVAL, "Request must include a name of 1 to 200 bytes")
-    elif not request.flags & OpenFlag.PRODUCER:
-        session.refuse(frame, Status.NOT_SUPPORTED, "This server is a DCP producer only")
+    elif session.user in settings.users_without_streams:
+        session.refuse_access(frame, Status.EACCESS, "The user lacks the DcpProducer privilege")
     else:
         session.dcp = DcpConnection(
-            session.bucket, request.name, request.flags, session.features, session.close
+            session.bucket,
+            (session.node, request.name),
+            request.flags,
+            session.features,
+            session.close,
         )
         session.dcp.noop.heard(now)
         session.bucket.open_dcp(session.dcp)
@@ -76,8 +86,7 @@ def dcp_control(session: Session, frame: Frame, body: m.Body, _: float) -> None:
     if status is Status.SUCCESS:
         session.reply(frame, m.Empty())
     else:
-        name = request.name.decode("utf-8", "replace")
-        session.refuse(frame, status, f"Control {name!r} is refused")
+        session.refuse(frame, status, context_of_refusal(request.name))
 
 
 def stream_request(session: Session, frame: Frame, body: m.Body, _: float) -> None:
@@ -102,17 +111,19 @@ def stream_request(session: Session, frame: Frame, body: m.Body, _: float) -> No
 def _open_stream(
     session: Session, dcp: DcpConnection, vbucket: Vbucket, frame: Frame, request: m.StreamRequest
 ) -> bool:
-    has_collections = HelloFeature.COLLECTIONS in session.features
-    wanted = parse_filter(request.value, collections=has_collections)
+    wanted = parse_filter(
+        request.value,
+        vbucket.documents.collections.manifest,
+        collections=HelloFeature.COLLECTIONS in session.features,
+    )
     resume = _resume_request(request, wanted)
-    # Without Collections a client sees the default collection only: that is a filter, too.
-    names_some = isinstance(wanted, StreamFilter) and wanted.names_collections
-    facts = vbucket.facts(filtered=names_some or not has_collections)
+    named = vbucket.filtered_high_seqno(wanted) if isinstance(wanted, StreamFilter) else None
+    facts = vbucket.facts(named)
     verdict = judge(resume, facts, session.bucket.settings.rules)
     if not state_allows(resume, facts):
         session.refuse_vbucket(frame)
     elif dcp.needs_noop and not dcp.noop.is_enabled:
-        session.refuse(frame, Status.NOT_SUPPORTED, "NOOPs must be enabled for this connection")
+        session.refuse(frame, Status.NOT_SUPPORTED)
     elif not range_is_valid(resume, facts):
         session.refuse(frame, Status.ERANGE)
     elif not isinstance(wanted, StreamFilter):
@@ -128,7 +139,7 @@ def _open_stream(
         session.reply(frame, m.FailoverLogAnswer(vbucket.failover_log.entries))
         settings = dcp.stream_settings()
         dcp.add_stream(
-            ActiveStream(vbucket.history, frame.opaque, verdict, request.flags, settings)
+            ActiveStream(vbucket.data, frame.opaque, verdict, request.flags, settings, wanted)
         )
         return True
     return False
@@ -149,8 +160,10 @@ def _resume_request(request: m.StreamRequest, wanted: StreamFilter | Status) -> 
 def _refuse_filter(session: Session, frame: Frame, status: Status) -> None:
     if status in (Status.UNKNOWN_COLLECTION, Status.UNKNOWN_SCOPE):
         refuse_unknown_id(session, frame, status)
+    elif status is Status.EINVAL and HelloFeature.COLLECTIONS not in session.features:
+        session.refuse(frame, status, "Request must not include value")
     else:
-        session.refuse(frame, status, "The stream's filter is malformed or not allowed")
+        session.refuse(frame, status)
 
 
 def _refuse_as_ordered(session: Session, frame: Frame, status: Status) -> None:
@@ -188,22 +201,38 @@ def failover_log(session: Session, frame: Frame, _: m.Body, __: float) -> None:
 
 
 def all_seqnos(session: Session, frame: Frame, body: m.Body, _: float) -> None:
-    """Answer the high seqnos of this node's vbuckets."""
+    """Answer the high seqnos of this node's vbuckets, or of one collection where they know it.
+
+    A client with Collections is told the newest seqno that it can see, one without the default
+    collection's, sync writes under way included, whatever collection it names (as observed on a
+    7.0 server).
+    """
     request = cast("m.GetAllVbSeqnos", body)
     state = request.state or 0
+    has_collections = HelloFeature.COLLECTIONS in session.features
+    collection = request.collection if has_collections else DEFAULT_ID
     if state > VbucketState.DEAD:
         session.refuse(frame, Status.EINVAL, "Request vbucket state invalid")
-    elif request.collection is not None and HelloFeature.COLLECTIONS not in session.features:
-        session.refuse(frame, Status.EINVAL, "Request names a collection without Collections")
-    elif request.collection:
+    elif has_collections and collection not in (None, *session.bucket.manifest.collections):
         refuse_unknown_id(session, frame, Status.UNKNOWN_COLLECTION)
     else:
         wanted = {VbucketState(state)} if state else set(VbucketState) - {VbucketState.DEAD}
         held = [session.bucket.vbuckets[v] for v in session.bucket.map.vbuckets_of(session.node)]
-        session.reply(
-            frame,
-            m.AllVbSeqnos(tuple((v.id, v.history.high_seqno) for v in held if v.state in wanted)),
-        )
+        seqnos = ((v.id, _seqno_of(v, collection)) for v in held if v.state in wanted)
+        known = tuple((vbucket, seqno) for vbucket, seqno in seqnos if seqno is not None)
+        session.reply(frame, m.AllVbSeqnos(known))
+
+
+def _seqno_of(vbucket: Vbucket, collection: int | None) -> int | None:
+    """Return the newest seqno of a collection, None where the vbucket does not know it."""
+    known = vbucket.documents.collections
+    if collection is None:
+        return known.max_visible_seqno
+    if known.find(collection) is None:
+        return None
+    if collection == DEFAULT_ID:
+        return vbucket.default_high_seqno
+    return known.high_seqnos.get(collection, 0)
 
 
 def observe_seqno(session: Session, frame: Frame, body: m.Body, _: float) -> None:
@@ -213,7 +242,7 @@ def observe_seqno(session: Session, frame: Frame, body: m.Body, _: float) -> Non
     if vbucket is None:
         session.refuse_vbucket(frame)
         return
-    high, on_disk = vbucket.history.high_seqno, vbucket.history.persisted_seqno
+    high, on_disk = vbucket.data.high_seqno, vbucket.data.persisted_seqno
     current = vbucket.failover_log.current_uuid
     if asked == current:
         session.reply(frame, m.ObserveSeqnoAnswer(0, vbucket.id, current, on_disk, high))
@@ -232,7 +261,7 @@ def seqno_persistence(session: Session, frame: Frame, body: m.Body, _: float) ->
     vbucket = session.bucket.owned(frame.vbucket, session.node)
     if vbucket is None:
         session.refuse_vbucket(frame)
-    elif cast("m.SeqnoPersistence", body).seqno <= vbucket.history.persisted_seqno:
+    elif cast("m.SeqnoPersistence", body).seqno <= vbucket.data.persisted_seqno:
         session.reply(frame, m.Empty())
     else:
         session.refuse(frame, Status.ETMPFAIL)

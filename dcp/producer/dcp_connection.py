@@ -13,7 +13,7 @@ from typing import Final
 from dcp.producer.bucket import Bucket
 from dcp.producer.flow_control import FlowControl
 from dcp.producer.noop import NoopTimer
-from dcp.producer.stream import ActiveStream, StreamSettings, StreamState
+from dcp.producer.stream import ActiveStream, StreamPhase, StreamSettings
 from dcp.producer.versions import Flavour
 from dcp.wire.vocabulary import EndReason, HelloFeature, OpenFlag
 
@@ -31,17 +31,20 @@ _FLAVOUR_OF_FEATURE: Final = {
 
 
 class DcpConnection:
-    """State of one DCP connection; ``close_session`` ends the TCP connection it lives on."""
+    """State of one DCP connection; ``close_session`` ends the TCP connection it lives on.
+
+    ``key`` is its node and its name: clients use one name at all nodes (gocbcore).
+    """
 
     def __init__(
         self,
         bucket: Bucket,
-        name: bytes,
+        key: tuple[int, bytes],
         flags: int,
         features: frozenset[int],
         close_session: Callable[[], None],
     ) -> None:
-        self.name = name
+        self.key = key
         self.flags = flags
         self.features = features
         self.flow = FlowControl()
@@ -50,6 +53,7 @@ class DcpConnection:
         self.announces_closed_streams = False
         self.expiry_opcode = False
         self.marker_v2 = False
+        self.keeps_cursors = b"replication" in key[1]
         self.streams: dict[int, ActiveStream] = {}
         self.bytes_sent = 0
         self._bucket = bucket
@@ -71,6 +75,11 @@ class DcpConnection:
         return int(flavour)
 
     @property
+    def is_producer(self) -> bool:
+        """Whether the client takes streams; else it meant to send some."""
+        return bool(self.flags & OpenFlag.PRODUCER)
+
+    @property
     def needs_noop(self) -> bool:
         """Whether NOOPs must be enabled before a stream may be opened."""
         return bool(
@@ -79,12 +88,12 @@ class DcpConnection:
 
     def stream_settings(self) -> StreamSettings:
         """Return what a stream opened now must know."""
-        return StreamSettings(self.flavour, self._bucket.settings.checkpoint_items, self.marker_v2)
+        return StreamSettings(self.flavour, self.marker_v2, self.keeps_cursors)
 
     def is_streaming(self, vbucket: int) -> bool:
         """Whether ``vbucket`` has a stream that sends items; an ending one may be replaced."""
         stream = self.streams.get(vbucket)
-        return stream is not None and stream.state is StreamState.READING
+        return stream is not None and stream.is_sending
 
     def add_stream(self, stream: ActiveStream) -> None:
         """Take an accepted stream; it sends from now on."""
@@ -94,7 +103,7 @@ class DcpConnection:
     def end_stream(self, vbucket: int, reason: EndReason, *, announce: bool) -> bool:
         """End the stream of ``vbucket``; return whether there was one."""
         stream = self.streams.get(vbucket)
-        if stream is None or stream.state is not StreamState.READING:
+        if stream is None or not stream.is_sending:
             return False
         stream.end(reason, announce=announce)
         if announce:
@@ -103,11 +112,19 @@ class DcpConnection:
             del self.streams[vbucket]
         return True
 
-    def tombstones_purged(self, vbucket: int, purge_seqno: int) -> None:
-        """End the stream of ``vbucket`` (rollback) if it would miss deletions that are gone now."""
+    def cursors_dropped(self, vbucket: int, cursors: tuple[str, ...]) -> None:
+        """Tell the stream of ``vbucket``, if its cursor was dropped to free memory."""
         stream = self.streams.get(vbucket)
-        if stream is not None and stream.would_miss_purged(purge_seqno):
-            self.end_stream(vbucket, EndReason.ROLLBACK, announce=True)
+        if stream is not None and stream.cursor in cursors:
+            stream.cursor_dropped()
+            self._bucket.counters.cursors_dropped += 1
+            self._wake(stream)
+
+    def drop_streams(self) -> None:
+        """Let go of all streams, as the connection is gone."""
+        for stream in self.streams.values():
+            stream.end(EndReason.DISCONNECTED, announce=False)
+        self.streams.clear()
 
     def vbuckets_changed(self, vbuckets: set[int]) -> bool:
         """Let the streams of these vbuckets look for something to send; whether there are any."""
@@ -124,7 +141,7 @@ class DcpConnection:
         while self._ready and left > 0 and self.flow.room_bytes > 0:
             stream = self._ready[0]
             batch = stream.next_batch(self.flow.room_bytes, left, faults.most_items)
-            if batch is None or stream.state is StreamState.DEAD:
+            if batch is None or stream.phase is StreamPhase.DEAD:
                 self._drop(stream)
             else:
                 self._ready.rotate(-1)
@@ -134,7 +151,9 @@ class DcpConnection:
             self._charge(len(data))
             left -= len(data)
             if len(batch.seqnos):
-                self._bucket.counters.count_items(stream.vbucket, batch.seqnos)
+                self._bucket.counters.count_items(
+                    stream.vbucket, batch.seqnos, from_disk=batch.is_from_disk
+                )
                 data, broken = faults.corrupted(data)
                 if faults.cut_now(len(batch.seqnos), inside_snapshot=stream.is_inside_snapshot):
                     broken = True
@@ -163,5 +182,5 @@ class DcpConnection:
     def _drop(self, stream: ActiveStream) -> None:
         self._ready.popleft()
         self._is_ready.discard(stream)
-        if stream.state is StreamState.DEAD and self.streams.get(stream.vbucket) is stream:
+        if stream.phase is StreamPhase.DEAD and self.streams.get(stream.vbucket) is stream:
             del self.streams[stream.vbucket]

@@ -1,22 +1,30 @@
 """KV commands over the wire: GET, SET, ADD, REPLACE, DELETE, TOUCH.
 
-With Collections negotiated a key begins with its collection's id; only the default collection
-exists so far. Values may carry only datatypes that the connection negotiated.
+With Collections negotiated a key begins with its collection's id in LEB128, of which only the
+shortest encoding is taken; without, it is of the default collection. Values may carry only
+datatypes that the connection negotiated.
 """
 
 from collections.abc import Callable
 from typing import Final, cast
 
-from dcp.producer.documents import DocumentError, DocumentStore
+from dcp.errors import FrameError
+from dcp.producer.documents import DocumentError, DocumentStore, check_key
+from dcp.producer.manifest import DEFAULT_ID
+from dcp.producer.manifest_commands import refuse_unknown_id
 from dcp.producer.session import Command, Gate, Session
-from dcp.producer.setup_commands import refuse_unknown_id
 from dcp.producer.values import without_xattrs
 from dcp.producer.vbucket import Vbucket
 from dcp.producer.versions import Version
 from dcp.wire import messages as m
 from dcp.wire.frame import Frame
+from dcp.wire.leb128 import split_collection_key
 from dcp.wire.snappy import inflate
 from dcp.wire.vocabulary import Datatype, HelloFeature, Opcode, Status
+
+Change = Callable[[DocumentStore, bytes, int], Version]
+"""A command that changes the document of a key in a collection."""
+Answer = Callable[[Vbucket, bytes, int], None]
 
 _BIT_OF_FEATURE: Final = {
     HelloFeature.JSON: Datatype.JSON,
@@ -29,8 +37,10 @@ def get(session: Session, frame: Frame, _: m.Body, __: float) -> None:
     """Answer the body of a document, without its xattrs."""
     now = session.bucket.now()
 
-    def answer(vbucket: Vbucket, key: bytes) -> None:
-        version = session.bucket.write_to(vbucket, lambda documents: documents.get(key, now))
+    def answer(vbucket: Vbucket, key: bytes, collection: int) -> None:
+        version = session.bucket.write_to(
+            vbucket, lambda documents: documents.get(key, now, collection=collection)
+        )
         value, datatype = version.value, version.datatype
         plain = inflate(value) if datatype & Datatype.SNAPPY else value
         body = without_xattrs(plain) if datatype & Datatype.XATTR else plain
@@ -45,7 +55,7 @@ def store(session: Session, frame: Frame, body: m.Body, _: float) -> None:
     now = session.bucket.now()
     request = cast("m.Store", body)
 
-    def command(documents: DocumentStore, key: bytes) -> Version:
+    def command(documents: DocumentStore, key: bytes, collection: int) -> Version:
         if frame.opcode == Opcode.ADD:
             return documents.add(
                 key,
@@ -54,6 +64,7 @@ def store(session: Session, frame: Frame, body: m.Body, _: float) -> None:
                 flags=request.flags,
                 expiry=request.expiry,
                 datatype=frame.datatype,
+                collection=collection,
             )
         change = documents.set if frame.opcode == Opcode.SET else documents.replace
         return change(
@@ -64,6 +75,7 @@ def store(session: Session, frame: Frame, body: m.Body, _: float) -> None:
             expiry=request.expiry,
             datatype=frame.datatype,
             cas=frame.cas,
+            collection=collection,
         )
 
     if frame.datatype & ~_negotiated(session):
@@ -75,11 +87,11 @@ def store(session: Session, frame: Frame, body: m.Body, _: float) -> None:
 def delete(session: Session, frame: Frame, _: m.Body, __: float) -> None:
     """Delete a document."""
     now = session.bucket.now()
-    _on_document(
-        session,
-        frame,
-        _changing(session, frame, lambda documents, key: documents.delete(key, now, cas=frame.cas)),
-    )
+
+    def command(documents: DocumentStore, key: bytes, collection: int) -> Version:
+        return documents.delete(key, now, cas=frame.cas, collection=collection)
+
+    _on_document(session, frame, _changing(session, frame, command))
 
 
 def touch(session: Session, frame: Frame, body: m.Body, _: float) -> None:
@@ -87,22 +99,22 @@ def touch(session: Session, frame: Frame, body: m.Body, _: float) -> None:
     now = session.bucket.now()
     expiry = cast("m.Touch", body).expiry
 
-    def answer(vbucket: Vbucket, key: bytes) -> None:
+    def answer(vbucket: Vbucket, key: bytes, collection: int) -> None:
         version = session.bucket.write_to(
-            vbucket, lambda documents: documents.touch(key, expiry, now)
+            vbucket, lambda documents: documents.touch(key, expiry, now, collection=collection)
         )
         session.reply(frame, m.Empty(), cas=version.cas)
 
     _on_document(session, frame, answer)
 
 
-def _changing(
-    session: Session, frame: Frame, command: Callable[[DocumentStore, bytes], Version]
-) -> Callable[[Vbucket, bytes], None]:
+def _changing(session: Session, frame: Frame, command: Change) -> Answer:
     """Return what runs ``command`` and answers with the new CAS, and seqno where negotiated."""
 
-    def answer(vbucket: Vbucket, key: bytes) -> None:
-        version = session.bucket.write_to(vbucket, lambda documents: command(documents, key))
+    def answer(vbucket: Vbucket, key: bytes, collection: int) -> None:
+        version = session.bucket.write_to(
+            vbucket, lambda documents: command(documents, key, collection)
+        )
         told = m.MutationAnswer()
         if HelloFeature.MUTATION_SEQNO in session.features:
             told = m.MutationAnswer(vbucket.failover_log.current_uuid, version.seqno)
@@ -111,14 +123,16 @@ def _changing(
     return answer
 
 
-def _on_document(session: Session, frame: Frame, answer: Callable[[Vbucket, bytes], None]) -> None:
-    """Find vbucket and logical key of a request, and let ``answer`` deal with it."""
-    key = frame.key
-    if HelloFeature.COLLECTIONS in session.features:
-        if not key.startswith(b"\x00"):
-            refuse_unknown_id(session, frame, Status.UNKNOWN_COLLECTION)
-            return
-        key = key[1:]
+def _on_document(session: Session, frame: Frame, answer: Answer) -> None:
+    """Find vbucket, logical key and collection of a request, and let ``answer`` deal with it."""
+    collection, key = DEFAULT_ID, frame.key
+    try:
+        if HelloFeature.COLLECTIONS in session.features:
+            collection, key = split_collection_key(key)
+        check_key(key, collection)
+    except (FrameError, DocumentError) as error:
+        session.refuse(frame, Status.EINVAL, str(error))
+        return
     if not key:
         session.refuse(frame, Status.EINVAL, "Request must include key")
         return
@@ -127,9 +141,12 @@ def _on_document(session: Session, frame: Frame, answer: Callable[[Vbucket, byte
         session.refuse_vbucket(frame)
         return
     try:
-        answer(vbucket, key)
+        answer(vbucket, key, collection)
     except DocumentError as error:
-        session.refuse(frame, error.status)
+        if error.status is Status.UNKNOWN_COLLECTION:
+            refuse_unknown_id(session, frame, error.status)
+        else:
+            session.refuse(frame, error.status)
 
 
 def _negotiated(session: Session) -> int:

@@ -1,18 +1,23 @@
 """Documents in one vbucket as KV commands see them: CAS, expiry, deletion with a tombstone.
 
+Keys are logical, without a prefix; the collection is an argument of its own, 0 the default one.
+
 Every change becomes a version in the history. An expiry of up to 30 days is relative, beyond that
 absolute; 0 is none. A document that is due becomes an expiration as soon as anything touches it, or
 when the pager finds it (kv_engine ``docs/BinaryProtocol.md``, ``engines/ep/src/ep_vb.cc``).
 """
 
 import heapq
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from dcp.errors import DcplakeError, FrameError
-from dcp.producer.history import VbucketHistory
 from dcp.producer.hybrid_clock import HybridClock
+from dcp.producer.manifest import DEFAULT_ID, Step
 from dcp.producer.values import is_json, system_xattrs_only, without_xattrs
+from dcp.producer.vbucket_collections import VbucketCollections
+from dcp.producer.vbucket_data import VbucketData
 from dcp.producer.versions import Content, Version
 from dcp.types import U32_MAX
 from dcp.wire.snappy import inflate
@@ -21,6 +26,8 @@ from dcp.wire.xattr import MAX_SYSTEM_BYTES
 
 MAX_VALUE_BYTES: Final = 20 * 1024 * 1024
 RELATIVE_EXPIRY_SECONDS: Final = 30 * 24 * 3600
+MAX_KEY_BYTES_IN_COLLECTIONS: Final = 246
+"""The longest logical key outside the default collection (kv_engine ``dockey_view.h``)."""
 _JSON: Final = int(Datatype.JSON)
 _SNAPPY: Final = int(Datatype.SNAPPY)
 _XATTR: Final = int(Datatype.XATTR)
@@ -69,19 +76,24 @@ class Document:
 class DocumentStore:
     """KV commands over one vbucket's history; ``now`` is seconds since 1970 everywhere."""
 
-    def __init__(self, history: VbucketHistory, clock: HybridClock | None = None) -> None:
-        self.history = history
+    def __init__(self, data: VbucketData, clock: HybridClock | None = None) -> None:
+        self.data = data
         self.clock = clock or HybridClock()
-        self._due: list[tuple[int, bytes]] = []
+        self.collections = VbucketCollections()
+        self.count_preloaded()
+        self._due: list[tuple[int, int, bytes]] = []
 
-    def get(self, key: bytes, now: float) -> Version:
-        """Return the live version of ``key``, or raise DocumentError KEY_ENOENT."""
-        version = self._live(key, now)
+    def get(self, key: bytes, now: float, *, collection: int = 0) -> Version:
+        """Return the live version of ``key``, or raise DocumentError KEY_ENOENT.
+
+        This and all other commands raise UNKNOWN_COLLECTION for a collection that is not there.
+        """
+        version = self._live(collection, key, now)
         if version is None:
             raise DocumentError(Status.KEY_ENOENT, f"get {key!r}: no such document")
         return version
 
-    def set(
+    def set(  # noqa: PLR0913  as many as KV SET has
         self,
         key: bytes,
         value: bytes,
@@ -91,11 +103,12 @@ class DocumentStore:
         expiry: int = 0,
         datatype: int = 0,
         cas: int = 0,
+        collection: int = 0,
     ) -> Version:
         """Store a document, new or not; a ``cas`` other than 0 must be that of the document."""
-        live = self._live(key, now)
+        live = self._live(collection, key, now)
         _check_cas(key, live, cas)
-        return self._store(key, value, now, flags, expiry, datatype)
+        return self._store(collection, key, value, now, flags, expiry, datatype)
 
     def add(
         self,
@@ -106,13 +119,14 @@ class DocumentStore:
         flags: int = 0,
         expiry: int = 0,
         datatype: int = 0,
+        collection: int = 0,
     ) -> Version:
         """Store a document that must not exist yet (else KEY_EEXISTS)."""
-        if self._live(key, now) is not None:
+        if self._live(collection, key, now) is not None:
             raise DocumentError(Status.KEY_EEXISTS, f"add {key!r}: the document exists")
-        return self._store(key, value, now, flags, expiry, datatype)
+        return self._store(collection, key, value, now, flags, expiry, datatype)
 
-    def replace(
+    def replace(  # noqa: PLR0913  as many as KV REPLACE has
         self,
         key: bytes,
         value: bytes,
@@ -122,34 +136,36 @@ class DocumentStore:
         expiry: int = 0,
         datatype: int = 0,
         cas: int = 0,
+        collection: int = 0,
     ) -> Version:
         """Store a document that must exist (else KEY_ENOENT)."""
-        live = self._live(key, now)
+        live = self._live(collection, key, now)
         if live is None:
             raise DocumentError(Status.KEY_ENOENT, f"replace {key!r}: no such document")
         _check_cas(key, live, cas)
-        return self._store(key, value, now, flags, expiry, datatype)
+        return self._store(collection, key, value, now, flags, expiry, datatype)
 
-    def delete(self, key: bytes, now: float, *, cas: int = 0) -> Version:
+    def delete(self, key: bytes, now: float, *, cas: int = 0, collection: int = 0) -> Version:
         """Delete a document; its system xattrs stay with the tombstone."""
-        live = self._live(key, now)
+        live = self._live(collection, key, now)
         if live is None:
             raise DocumentError(Status.KEY_ENOENT, f"delete {key!r}: no such document")
         _check_cas(key, live, cas)
         return self._bury(live, Opcode.DCP_DELETION, now)
 
-    def touch(self, key: bytes, expiry: int, now: float) -> Version:
+    def touch(self, key: bytes, expiry: int, now: float, *, collection: int = 0) -> Version:
         """Give a document another expiry; that is a mutation."""
-        live = self.get(key, now)
-        content = Content(live.value, live.datatype, live.flags, _absolute_expiry(expiry, now))
-        return self._append(key, now, content)
+        live = self.get(key, now, collection=collection)
+        until = self._expiry(collection, expiry, now)
+        content = Content(live.value, live.datatype, live.flags, until)
+        return self._append(collection, key, now, content)
 
     def expire_due(self, now: float) -> int:
         """Turn every document whose expiry has come into an expiration; return how many."""
         expired = 0
         while self._due and self._due[0][0] <= now:
-            _, key = heapq.heappop(self._due)
-            newest = self.history.newest(key)
+            _, collection, key = heapq.heappop(self._due)
+            newest = self.data.newest(key, collection)
             if newest is not None and _is_due(newest, now):
                 self._bury(newest, Opcode.DCP_EXPIRATION, now)
                 expired += 1
@@ -157,15 +173,42 @@ class DocumentStore:
 
     def rewind(self) -> None:
         """Follow a history that was cut: expire what expires there. CAS values go on growing."""
+        left = list(self.data.newest_versions())
         self._due = [
-            (version.expiry, version.key)
-            for version in self.history.newest_versions()
-            if version.expiry and not version.is_deleted
+            (version.expiry, version.collection, version.key)
+            for version in left
+            if version.expiry and version.is_live
         ]
         heapq.heapify(self._due)
+        self.collections.cut(self.data.high_seqno, left)
+        self.count_preloaded()
 
-    def _live(self, key: bytes, now: float) -> Version | None:
-        version = self.history.newest(key)
+    # --- collections
+
+    def emit(self, steps: Sequence[Step]) -> None:
+        """Emit system events, and stand after each at the manifest that goes with it.
+
+        Documents of a collection that goes or begins anew are gone from its event on.
+        """
+        for event, then in steps:
+            seqno = self.data.high_seqno + 1
+            version = Version.of_event(self.data.vbucket, event, seqno=seqno)
+            self.data.append(version)
+            self.collections.note(version)
+            self.collections.stand_at(then, seqno)
+
+    def count_preloaded(self) -> None:
+        """Count what the data began with: documents of the default collection."""
+        self.collections.raise_to(self.data.preloaded_seqno)
+
+    # --- inside
+
+    def _live(self, collection: int, key: bytes, now: float) -> Version | None:
+        if self.collections.find(collection) is None:
+            raise DocumentError(
+                Status.UNKNOWN_COLLECTION, f"{key!r}: collection {collection:#x}: found none"
+            )
+        version = self.data.newest(key, collection)
         if version is None or version.is_deleted:
             return None
         if _is_due(version, now):
@@ -174,12 +217,28 @@ class DocumentStore:
         return version
 
     def _store(
-        self, key: bytes, value: bytes, now: float, flags: int, expiry: int, datatype: int
+        self,
+        collection: int,
+        key: bytes,
+        value: bytes,
+        now: float,
+        flags: int,
+        expiry: int,
+        datatype: int,
     ) -> Version:
-        stored = checked_datatype(key, value, datatype)
+        check_key(key, collection)
+        stored = checked_datatype(value, datatype)
         if not 0 <= flags <= U32_MAX:
             raise DocumentError(Status.EINVAL, f"flags: found {flags}, expected 0 to {U32_MAX}")
-        return self._append(key, now, Content(value, stored, flags, _absolute_expiry(expiry, now)))
+        until = self._expiry(collection, expiry, now)
+        return self._append(collection, key, now, Content(value, stored, flags, until))
+
+    def _expiry(self, collection: int, expiry: int, now: float) -> int:
+        """Return when a document expires that is stored now, not later than its collection lets."""
+        until = _absolute_expiry(expiry, now)
+        found = self.collections.find(collection)
+        latest = int(now) + found.max_ttl_seconds if found and found.max_ttl_seconds else 0
+        return min(until or latest, latest) if latest else until
 
     def _bury(self, live: Version, opcode: Opcode, now: float) -> Version:
         """Append the tombstone of ``live``; it keeps the document's system xattrs."""
@@ -188,32 +247,39 @@ class DocumentStore:
             stored = live.value
             value = system_xattrs_only(inflate(stored) if live.datatype & _SNAPPY else stored)
         content = Content(value, _XATTR if value else 0, opcode=int(opcode), delete_time=int(now))
-        return self._append(live.key, now, content)
+        return self._append(live.collection, live.key, now, content)
 
-    def _append(self, key: bytes, now: float, content: Content) -> Version:
-        older = self.history.newest(key)
+    def _append(self, collection: int, key: bytes, now: float, content: Content) -> Version:
+        older = self.data.newest(key, collection)
         version = Version(
-            self.history.vbucket,
+            self.data.vbucket,
             key,
             content,
-            seqno=self.history.high_seqno + 1,
+            seqno=self.data.high_seqno + 1,
             rev=1 if older is None else older.rev + 1,
             cas=self.clock.next(now),
+            collection=collection,
         )
-        self.history.append(version)
+        self.data.append(version)
+        self.collections.note(version)
         if content.expiry:
-            heapq.heappush(self._due, (content.expiry, key))
+            heapq.heappush(self._due, (content.expiry, collection, key))
         return version
 
 
-def checked_datatype(key: bytes, value: bytes, datatype: int) -> int:
+def check_key(key: bytes, collection: int) -> None:
+    """Raise DocumentError EINVAL for a key that is longer than its collection allows."""
+    most = MAX_KEY_BYTES if collection == DEFAULT_ID else MAX_KEY_BYTES_IN_COLLECTIONS
+    if len(key) > most:
+        raise DocumentError(Status.EINVAL, f"key: found {len(key)} bytes, expected at most {most}")
+
+
+def checked_datatype(value: bytes, datatype: int) -> int:
     """Return the datatype to store: XATTR and SNAPPY as given, JSON as found in the body.
 
     Raises:
-        DocumentError: a key or value beyond the limits, or bits that the bytes do not bear out.
+        DocumentError: a value beyond the limits, or bits that the bytes do not bear out.
     """
-    if len(key) > MAX_KEY_BYTES:
-        raise DocumentError(Status.EINVAL, f"key: found {len(key)} bytes, expected at most 250")
     if datatype & ~ALL_DATATYPE_BITS:
         raise DocumentError(Status.EINVAL, f"datatype: found {datatype:#04x}, expected 0 to 7")
     try:

@@ -4,8 +4,11 @@ Functions on the bucket, under its lock. Streams of a vbucket end before anythin
 its new branch: a stream never goes on across a fork.
 """
 
+from collections.abc import Sequence
+
 from dcp.producer.bucket import Bucket
 from dcp.producer.failover import VbucketFacts
+from dcp.producer.versions import Version
 from dcp.wire.vocabulary import EndReason, VbucketState
 
 
@@ -64,25 +67,23 @@ def set_state(bucket: Bucket, vbucket: int, state: VbucketState) -> None:
 
 
 def purge_tombstones(bucket: Bucket, vbucket: int, up_to_seqno: int | None) -> int:
-    """Purge tombstones up to a seqno; return how many. Streams that stand below it end."""
-    history = bucket.vbuckets[vbucket].history
-    purged = history.purge(history.high_seqno if up_to_seqno is None else up_to_seqno)
-    if purged:
-        for connection in list(bucket.dcp_connections.values()):
-            connection.tombstones_purged(vbucket, history.purge_seqno)
-        bucket.changed(vbucket)
-    return purged
+    """Compact a vbucket's disk without the tombstones up to a seqno; return how many there were."""
+    data = bucket.vbuckets[vbucket].data
+    return data.purge(data.high_seqno if up_to_seqno is None else up_to_seqno)
 
 
-def set_up(bucket: Bucket, vbucket: int, facts: VbucketFacts) -> None:
-    """Make an empty vbucket of which ``facts`` are true; its streams end."""
-    bucket.vbuckets[vbucket].set_up(facts)
+def set_up(
+    bucket: Bucket, vbucket: int, facts: VbucketFacts, versions: Sequence[Version] = ()
+) -> None:
+    """Make a vbucket of which ``facts`` are true, with these versions; its streams end."""
+    bucket.vbuckets[vbucket].set_up(facts, versions)
     _end_streams(bucket, vbucket)
 
 
 def _end_streams(bucket: Bucket, vbucket: int) -> None:
     for connection in list(bucket.dcp_connections.values()):
         connection.end_stream(vbucket, EndReason.STATE_CHANGED, announce=True)
+    bucket.follow_manifest(bucket.vbuckets[vbucket])
     bucket.changed(vbucket)
 
 

@@ -8,6 +8,7 @@ import json
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
@@ -23,6 +24,7 @@ from dcp.types import vbucket_of
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
 from dcp.wire.frame import Frame
+from dcp.wire.leb128 import encode_leb128
 from dcp.wire.vocabulary import Opcode, Status
 
 BATCH_REQUESTS: Final = 512
@@ -56,20 +58,28 @@ class KvClient:
         password: str,
         bucket: str,
         timeout_seconds: float = 30.0,
+        *,
+        collection: str = "",
     ) -> None:
         """Connect to the first seed that answers, and learn the cluster map from it.
+
+        ``collection`` is the path ``scope.collection`` of all documents; empty is the default one.
 
         Raises:
             ConfigError: a seed is no ``host:port``.
             NodeUnavailableError: no seed can be reached.
             AuthenticationError: user or password refused.
-            BucketError: no such bucket, or no access to it.
+            BucketError: no such bucket or collection, or no access to it.
         """
         self._login = (user, password, bucket)
         self._timeout_seconds = timeout_seconds
         self._connections: dict[tuple[str, int], KvConnection] = {}
         self._owners: list[tuple[str, int]] = []
+        self._collection = collection
+        self._key_prefix = b""
         self._learn_map([node_address(seed) for seed in seeds])
+        if collection:
+            self._learn_prefix()
 
     def __enter__(self) -> Self:
         return self
@@ -148,6 +158,8 @@ class KvClient:
         for index, request in enumerate(batch):
             vbucket = vbucket_of(request.key, len(self._owners))
             frame = encode(request.body, request.opcode, vbucket=vbucket)
+            if self._key_prefix:
+                frame = replace(frame, key=self._key_prefix + frame.key)
             by_node[self._owners[vbucket]].append((index, frame))
         for address, frames in by_node.items():
             self._connection(address).send([frame for _, frame in frames])
@@ -161,12 +173,20 @@ class KvClient:
         if address not in self._connections:
             connection = KvConnection(*address, self._timeout_seconds)
             try:
-                connection.log_in(*self._login)
+                connection.log_in(*self._login, collections=bool(self._collection))
             except DcplakeError:
                 connection.close()
                 raise
             self._connections[address] = connection
         return self._connections[address]
+
+    def _learn_prefix(self) -> None:
+        connection = next(iter(self._connections.values()))
+        try:
+            self._key_prefix = encode_leb128(connection.collection_id(self._collection))
+        except DcplakeError:
+            self.close()
+            raise
 
     def _learn_map(self, addresses: Sequence[tuple[str, int]]) -> None:
         unreachable: list[str] = []

@@ -49,14 +49,17 @@ class KvConnection:
         """Close the socket; harmless when it is closed."""
         self._socket.close()
 
-    def log_in(self, user: str, password: str, bucket: str) -> None:
+    def log_in(self, user: str, password: str, bucket: str, *, collections: bool = False) -> None:
         """Negotiate, authenticate with the strongest mechanism both know, select the bucket.
+
+        With ``collections`` keys begin with their collection's id from here on.
 
         Raises:
             AuthenticationError: user or password refused.
             BucketError: no such bucket, or no access to it.
         """
-        self.call(encode(m.Hello(_AGENT, _FEATURES), Opcode.HELLO))
+        features = (*_FEATURES, HelloFeature.COLLECTIONS) if collections else _FEATURES
+        self.call(encode(m.Hello(_AGENT, features), Opcode.HELLO))
         offered = self.call(encode(m.Empty(), Opcode.SASL_LIST_MECHS)).value.split()
         self._authenticate(user, password, offered)
         answer = self.call(encode(m.SelectBucket(bucket.encode()), Opcode.SELECT_BUCKET))
@@ -126,6 +129,20 @@ class KvConnection:
         if not all(answer.magic.is_response for answer in answers):
             raise RemoteProtocolError(f"KV node {self.name}: found a request among the answers")
         return answers
+
+    def collection_id(self, path: str) -> int:
+        """Return the id of a collection by its path ``scope.collection``.
+
+        Raises:
+            BucketError: the bucket has no such collection, or the path is none.
+        """
+        answer = self.call(encode(m.GetId(path.encode()), Opcode.GET_COLLECTION_ID))
+        body = decode(answer)
+        if not isinstance(body, m.IdAnswer):
+            raise BucketError(
+                f"KV node {self.name}: collection {path!r} refused with status {answer.status:#04x}"
+            )
+        return body.collection_id
 
     def cluster_config(self) -> bytes:
         """Return the cluster map's JSON."""

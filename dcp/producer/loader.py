@@ -36,10 +36,14 @@ class LoadError(DcplakeError):
 
 @dataclass(frozen=True, slots=True)
 class KeyRule:
-    """Where a line's key comes from. At most one of the two; neither means ``key``/``value``."""
+    """Where a line's key comes from. At most one of the two; neither means ``key``/``value``.
+
+    ``collection`` is where the documents go, as ``scope.collection``; empty is the default one.
+    """
 
     key_field: str | None = None
     key_template: str | None = None
+    collection: str = ""
 
     def __post_init__(self) -> None:
         """Reject two rules at once and templates that name no field."""
@@ -88,13 +92,15 @@ def load_jsonl(
 
     Raises:
         LoadError: the file cannot be read, or a line is no document. Lines before it are loaded.
+        BucketError: no such bucket or collection.
     """
     try:
         size = path.stat().st_size
     except OSError as error:
         raise LoadError(f"{path}: cannot be read: {error.strerror}") from error
-    with KvClient(seeds, user, password, bucket) as client:
-        return client.set(_documents(path, rule or KeyRule(), size, progress))
+    rule = rule or KeyRule()
+    with KvClient(seeds, user, password, bucket, collection=rule.collection) as client:
+        return client.set(_documents(path, rule, size, progress))
 
 
 def _documents(

@@ -6,14 +6,13 @@ and are rows of a matrix that numpy fills column by column. The frames are those
 with Collections; for other connections single documents are taken out of them.
 """
 
-from copy import copy
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from dcp.producer.versions import NEVER, Content, Flavour, Version
+from dcp.producer.versions import Content, Flavour, Version
 from dcp.types import vbucket_of
 from dcp.wire.vocabulary import Datatype
 
@@ -63,11 +62,7 @@ class PreloadedSegment:
         self._ids = ids
         self._prefix = settings.prefix
         self._key_bytes = len(settings.prefix) + _DIGITS
-        frames = _encode(vbucket, ids, settings, first_seqno, first_cas)
-        self.frame_bytes = frames.shape[1]
-        self._frames = frames
-        self.buffer = frames.reshape(-1).data
-        self._replaced_at: npt.NDArray[np.uint64] | None = None
+        self.frames = _encode(vbucket, ids, settings, first_seqno, first_cas)
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -84,48 +79,11 @@ class PreloadedSegment:
         row = int(np.searchsorted(self._ids, int(digits)))
         return row if row < len(self._ids) and self._ids[row] == int(digits) else None
 
-    def replace(self, key: bytes, seqno: int) -> None:
-        """Note that ``seqno`` replaced the document ``key``, if it is ours."""
-        row = self.row_of(key)
-        if row is None:
-            return
-        if self._replaced_at is None:
-            self._replaced_at = np.full(len(self._ids), NEVER, np.uint64)
-        self._replaced_at[row] = seqno
-
-    def rows_between(self, after: int, end: int) -> npt.NDArray[np.int64]:
-        """Return the rows with after < seqno <= end that nothing replaced up to ``end``."""
-        first = max(after + 1 - self.first_seqno, 0)
-        last = min(max(end + 1 - self.first_seqno, 0), len(self._ids))
-        rows = np.arange(first, max(first, last), dtype=np.int64)
-        if self._replaced_at is None:
-            return rows
-        return rows[self._replaced_at[first : max(first, last)] > np.uint64(end)]
-
-    def cut(self, seqno: int) -> "PreloadedSegment | None":
-        """Return the segment without what came after ``seqno``; None when nothing is left.
-
-        Documents that were replaced after ``seqno`` are the newest of their key again. This
-        segment does not change.
-        """
-        rows = min(len(self._ids), seqno + 1 - self.first_seqno)
-        if rows <= 0:
-            return None
-        left = copy(self)
-        left._ids = self._ids[:rows]
-        left._frames = self._frames[:rows]
-        left.buffer = left._frames.reshape(-1).data
-        if self._replaced_at is not None:
-            replaced_at = self._replaced_at[:rows].copy()
-            replaced_at[replaced_at > np.uint64(seqno)] = NEVER
-            left._replaced_at = replaced_at
-        return left
-
     def version(self, row: int) -> Version:
         """Return one document as a version of its own."""
-        frame = self._frames[row].tobytes()
+        frame = self.frames[row].tobytes()
         key_at = _HEAD_BYTES + _EXTRAS_BYTES + 1
-        version = Version(
+        return Version(
             self.vbucket,
             frame[key_at : key_at + self._key_bytes],
             Content(frame[key_at + self._key_bytes :], int(Datatype.JSON)),
@@ -133,13 +91,6 @@ class PreloadedSegment:
             rev=1,
             cas=int.from_bytes(frame[16:24]),
         )
-        if self._replaced_at is not None:
-            version.replaced_at = int(self._replaced_at[row])
-        return version
-
-    def serves(self, flavour: int) -> bool:
-        """Whether the encoded frames are what a connection of this flavour gets."""
-        return bool(flavour & Flavour.COLLECTIONS) and not flavour & Flavour.NO_VALUE
 
 
 def ids_by_vbucket(settings: PreloadSettings, vbuckets: int) -> list[npt.NDArray[np.int64]]:

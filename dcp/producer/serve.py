@@ -23,8 +23,9 @@ def serve(
 ) -> None:
     """Run a cluster until a signal; call it from the main thread.
 
-    Writes one JSON line (``seeds``, ``bucket``, ``pid``) to ``ready_to`` (default: standard output)
-    when clients can connect and ``preload`` is done.
+    Writes one JSON line to ``ready_to`` (default: standard output) when clients can connect and
+    ``preload`` is done: ``seeds``, ``http_seeds``, ``tls_seeds``, ``https_seeds`` (empty without
+    TLS), ``bucket``, ``pid``.
 
     Raises:
         SourceError: a port cannot be opened.
@@ -42,7 +43,14 @@ def serve(
         with ProducerCluster(settings) as cluster:
             if preload is not None:
                 cluster.preload(preload.count, preload.value_bytes, preload.prefix, preload.seed)
-            ready = {"seeds": cluster.seeds, "bucket": settings.bucket, "pid": os.getpid()}
+            ready = {
+                "seeds": cluster.seeds,
+                "http_seeds": cluster.http_seeds,
+                "tls_seeds": cluster.tls_seeds,
+                "https_seeds": cluster.https_seeds,
+                "bucket": settings.bucket,
+                "pid": os.getpid(),
+            }
             stream = ready_to or sys.stdout
             stream.write(json.dumps(ready) + "\n")
             stream.flush()

@@ -1,36 +1,61 @@
-"""The asyncio edge: one listening socket per node, and the tasks of its connections.
+"""The asyncio edge: the listening ports of a node, and the tasks of its connections.
 
-A node can be made to fail: ``kill`` closes port and connections, ``refuse`` only the port, ``hang``
-leaves both open and does nothing, ``restore`` undoes any of them on the same port.
+A node can be made to fail: ``kill`` closes ports and connections, ``refuse`` only the ports,
+``hang`` leaves all open and does nothing, ``restore`` undoes any of them on the same ports.
 """
 
 import asyncio
 import logging
 import socket
+import ssl
 
 from dcp.producer.bucket import Bucket
+from dcp.producer.channels import Channel, PlainChannel, TlsChannel
+from dcp.producer.cluster_map import NodeAddress
 from dcp.producer.commands import COMMANDS
 from dcp.producer.connection import ClientConnection
+from dcp.producer.http_connection import HttpConnection
+from dcp.producer.listener import Listener
 from dcp.producer.session import Session
 
 _LOG = logging.getLogger(__name__)
-_BACKLOG = 128
-_ACCEPT_AGAIN_SECONDS = 0.1
 _LAST_WORDS_SECONDS = 1.0
 
 
 class Node:
-    """One node of the cluster, listening on a port of its own. Methods run in the loop's thread."""
+    """One node of the cluster, listening on ports of its own. Methods run in the loop's thread."""
 
-    def __init__(self, bucket: Bucket, node: int, host: str, port: int) -> None:
+    def __init__(
+        self, bucket: Bucket, node: int, address: NodeAddress, tls: ssl.SSLContext | None
+    ) -> None:
+        """Prepare a node; ``address`` has TLS ports where there is a ``tls`` context."""
         self.node = node
-        self.host = host
-        self.port = port
+        self._host = address.host
         self._bucket = bucket
-        self._listener: socket.socket | None = None
+        self._tls = tls
         self._clients: dict[asyncio.Task[None], ClientConnection] = {}
+        self._http_clients: dict[asyncio.Task[None], HttpConnection] = {}
         self._awake = asyncio.Event()
         self._awake.set()
+        self._kv = Listener(address.host, address.kv, self._serve_kv)
+        self._mgmt = Listener(address.host, address.mgmt, self._serve_http)
+        self._listeners = [self._kv, self._mgmt]
+        self._kv_tls = self._mgmt_tls = None
+        if tls is not None:
+            self._kv_tls = Listener(address.host, address.kv_tls or 0, self._serve_kv_tls)
+            self._mgmt_tls = Listener(address.host, address.mgmt_tls or 0, self._serve_https)
+            self._listeners += [self._kv_tls, self._mgmt_tls]
+
+    @property
+    def address(self) -> NodeAddress:
+        """Where the node listens, or did before it was killed."""
+        return NodeAddress(
+            self._host,
+            self._kv.port,
+            self._mgmt.port,
+            self._kv_tls.port if self._kv_tls else None,
+            self._mgmt_tls.port if self._mgmt_tls else None,
+        )
 
     @property
     def sessions(self) -> list[Session]:
@@ -38,52 +63,49 @@ class Node:
         return [client.session for client in self._clients.values()]
 
     def listen(self) -> None:
-        """Open the port (a free one the first time, if 0 was asked for) and accept clients.
+        """Open the ports (free ones the first time, where 0 was asked for) and accept clients.
 
         Raises:
-            OSError: the port is taken or the host is not ours.
+            OSError: a port is taken or the host is not ours.
         """
-        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
-        listener = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind((self.host, self.port))
-            listener.listen(_BACKLOG)
-            listener.setblocking(False)
-        except OSError:
-            listener.close()
-            raise
-        self.port = listener.getsockname()[1]
-        self._listener = listener
-        self._accept_from(listener)
+        for listener in self._listeners:
+            listener.open()
 
-    def _accept_from(self, listener: socket.socket) -> None:
-        """Watch the port. (A task that waits in ``sock_accept`` loses a client when cancelled.)."""
-        if self._listener is listener:
-            asyncio.get_running_loop().add_reader(listener, self._accept, listener)
+    def _serve_kv(self, sock: socket.socket) -> None:
+        self._run_session(PlainChannel(sock))
 
-    def _accept(self, listener: socket.socket) -> None:
-        """Take the clients that wait."""
-        loop = asyncio.get_running_loop()
-        for _ in range(_BACKLOG):
-            try:
-                client, _address = listener.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
-            except OSError:  # out of descriptors: others may close meanwhile
-                loop.remove_reader(listener)
-                loop.call_later(_ACCEPT_AGAIN_SECONDS, self._accept_from, listener)
-                return
-            client.setblocking(False)
-            with self._bucket.lock:
-                session = Session(self._bucket, self.node, COMMANDS)
-            connection = ClientConnection(self._bucket, session, client, self._awake)
-            task = asyncio.ensure_future(connection.run())
-            self._clients[task] = connection
-            task.add_done_callback(self._client_done)
+    def _serve_kv_tls(self, sock: socket.socket) -> None:
+        self._run_session(self._encrypted(sock))
+
+    def _serve_http(self, sock: socket.socket) -> None:
+        self._run_http(PlainChannel(sock))
+
+    def _serve_https(self, sock: socket.socket) -> None:
+        self._run_http(self._encrypted(sock))
+
+    def _encrypted(self, sock: socket.socket) -> Channel:
+        if self._tls is None:
+            raise AssertionError("TLS ports are opened only where there is a certificate")
+        return TlsChannel(sock, self._tls)
+
+    def _run_session(self, channel: Channel) -> None:
+        with self._bucket.lock:
+            session = Session(self._bucket, self.node, COMMANDS)
+        connection = ClientConnection(self._bucket, session, channel, self._awake)
+        self._clients[self._start(connection)] = connection
+
+    def _run_http(self, channel: Channel) -> None:
+        connection = HttpConnection(self._bucket, self.node, channel, self._awake)
+        self._http_clients[self._start(connection)] = connection
+
+    def _start(self, client: ClientConnection | HttpConnection) -> asyncio.Task[None]:
+        task = asyncio.ensure_future(client.run())
+        task.add_done_callback(self._client_done)
+        return task
 
     def _client_done(self, task: asyncio.Task[None]) -> None:
-        self._clients.pop(task).close()
+        client = self._clients.pop(task, None) or self._http_clients.pop(task)
+        client.close()
         if not task.cancelled() and task.exception() is not None:
             _LOG.error("connection to node %d failed", self.node, exc_info=task.exception())
 
@@ -98,20 +120,20 @@ class Node:
         for client in self._clients.values():
             client.session.push_map()
             client.wake()
+        for http_client in self._http_clients.values():
+            http_client.map_changed()
 
     async def drop_connections(self) -> None:
         """Close all connections at once; what was not sent is lost."""
-        tasks = list(self._clients)
+        tasks = [*self._clients, *self._http_clients]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def refuse(self) -> None:
         """Accept no new connections; open ones go on."""
-        if self._listener is not None:
-            asyncio.get_running_loop().remove_reader(self._listener)
-            self._listener.close()
-            self._listener = None
+        for listener in self._listeners:
+            listener.close()
 
     def fall_silent(self) -> None:
         """Read and stream nothing more; the lock is held, ``kill`` or ``leave`` must follow."""
@@ -128,16 +150,15 @@ class Node:
         await self.drop_connections()
 
     async def kill(self) -> None:
-        """Be gone: no port, no connections."""
+        """Be gone: no ports, no connections."""
         await self.refuse()
         await self.drop_connections()
 
     def hang(self) -> None:
-        """Keep port and connections open, read and answer nothing."""
+        """Keep ports and connections open, read and answer nothing."""
         self._awake.clear()
 
     def restore(self) -> None:
-        """Be well again, on the same port."""
+        """Be well again, on the same ports."""
         self._awake.set()
-        if self._listener is None:
-            self.listen()
+        self.listen()

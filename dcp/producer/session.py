@@ -123,10 +123,12 @@ class Session:
         """Check the command's gate; answer the frame when it does not pass."""
         if command.gate == Gate.DCP and self.dcp is None:
             self.refuse(frame, Status.EINVAL, "The command can only be sent on a DCP connection")
+        elif command.gate == Gate.DCP and self.dcp is not None and not self.dcp.is_producer:
+            self.abort()  # it would send us streams (kv_engine dcp/connhandler.cc: disconnects)
         elif command.gate != Gate.ANYBODY and self.user is None:
             self.refuse_access(frame, Status.EACCESS, "Not authenticated")
         elif command.gate in (Gate.BUCKET, Gate.DCP) and not self.bucket_selected:
-            self.refuse(frame, Status.NO_BUCKET)
+            self.refuse_access(frame, Status.NO_BUCKET)
         elif command.before_dcp_open and self.dcp is not None:
             self.refuse(frame, Status.NOT_SUPPORTED)
         else:
@@ -153,15 +155,18 @@ class Session:
     def refuse(self, frame: Frame, status: Status, context: str = "") -> None:
         """Answer ``frame`` with an error, and its context as JSON when there is one.
 
-        Only a client that negotiated JSON is told by the datatype that it is that.
+        Only a client that negotiated JSON is told by the datatype that it is that; any client where
+        the right to stream is missing (as observed on a 7.0 server).
         """
         tree = {"error": {"context": context}}
         value = json.dumps(tree, separators=(",", ":")).encode() if context else b""
-        datatype = int(Datatype.JSON) if value and HelloFeature.JSON in self.features else 0
+        lacks_right = (frame.opcode, status) == (Opcode.DCP_OPEN, Status.EACCESS)
+        tells = HelloFeature.JSON in self.features or lacks_right
+        datatype = int(Datatype.JSON) if value and tells else 0
         self.reply(frame, m.Refusal(value), status=status, datatype=datatype)
 
     def refuse_access(self, frame: Frame, status: Status, context: str = "") -> None:
-        """Refuse for lack of access: without XERROR the connection just closes."""
+        """Refuse with a status that only XERROR knows: without it the connection just closes."""
         if HelloFeature.XERROR in self.features:
             self.refuse(frame, status, context)
         else:

@@ -1,5 +1,6 @@
 """What a producer cluster is made of: sizes, names, users, and the limits of its connections."""
 
+import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from time import time
@@ -17,11 +18,40 @@ MAX_VBUCKETS: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """The nodes' certificate (a chain is fine) and its private key, as PEM files."""
+
+    certificate_file: str
+    key_file: str
+
+    def context(self) -> ssl.SSLContext:
+        """Return a server's context: TLS 1.2 or newer, clients need no certificate.
+
+        Raises:
+            ConfigError: a file cannot be read, or the two do not belong together.
+        """
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.options |= ssl.OP_NO_RENEGOTIATION
+        try:
+            context.load_cert_chain(self.certificate_file, self.key_file)
+        except OSError as error:  # ssl.SSLError is one
+            raise ConfigError(
+                f"producer tls certificate {self.certificate_file!r}, key {self.key_file!r}: "
+                f"{error.strerror or error}"
+            ) from None
+        return context
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterSettings:
     """A cluster of ``nodes`` that share the vbuckets of one bucket.
 
-    ``ports`` gives one port per node, 0 for any free one. ``checkpoint_items``: a stream that
-    starts more seqnos behind than this reads a disk snapshot first, else a memory snapshot.
+    ``ports`` gives one KV port per node, 0 for any free one; ``http_ports`` the same for the HTTP
+    endpoints that every node has. With ``tls`` each node listens on a ``tls_ports`` and an
+    ``https_ports`` too. ``checkpoint_items``: how many items a checkpoint may hold (at least one);
+    a stream that starts before what memory has reads a disk snapshot first.
+    ``checkpoint_quota_bytes``: what all checkpoints together may take; beyond it slow streams go
+    back to the disk.
     ``seed`` fixes vbucket uuids and the bucket's uuid; None makes them random.
     ``expiry_pager_seconds`` 0 turns the background pager off (``expire_due`` remains).
     ``record_seqnos`` keeps every sent seqno in the counters, 8 bytes each (for tests).
@@ -30,8 +60,9 @@ class ClusterSettings:
     ``replica_lag_seqnos``: each vbucket's replica lacks so many of the newest seqnos.
     ``replica_snapshot_seqnos``: its complete snapshots end at multiples of this.
     ``unpersisted_seqnos``: so many of the newest seqnos are not on disk yet.
-    ``rules``: who is followed where the rollback document and real servers differ, see
-    ``failover.py``. ``clock`` returns seconds since 1970.
+    ``rules``: who is followed where the documents and real servers differ, see ``failover.py``.
+    ``users_without_streams`` may log in and must not open DCP connections. ``clock`` returns
+    seconds since 1970.
     """
 
     nodes: int = 1
@@ -40,10 +71,16 @@ class ClusterSettings:
     users: Mapping[str, str] = field(
         default_factory=lambda: {"Administrator": "password"}, repr=False
     )
+    users_without_streams: frozenset[str] = frozenset()
     seed: int | None = None
     checkpoint_items: int = 10_000
+    checkpoint_quota_bytes: int = 256 * 1024 * 1024
     host: str = "127.0.0.1"
     ports: tuple[int, ...] = ()
+    http_ports: tuple[int, ...] = ()
+    tls: TlsFiles | None = None
+    tls_ports: tuple[int, ...] = ()
+    https_ports: tuple[int, ...] = ()
     expiry_pager_seconds: float = 0.0
     idle_timeout_seconds: float = 360.0
     record_seqnos: bool = True
@@ -62,6 +99,11 @@ class ClusterSettings:
             )
         if self.nodes < 1:
             raise ConfigError(f"producer nodes: found {self.nodes}, expected at least 1")
+        if self.checkpoint_quota_bytes < 1:
+            raise ConfigError(
+                f"producer checkpoint quota: found {self.checkpoint_quota_bytes} bytes, "
+                "expected 1 or more"
+            )
         for name, seqnos, least in (
             ("replica lag", self.replica_lag_seqnos, 0),
             ("replica snapshots", self.replica_snapshot_seqnos, 1),
@@ -74,15 +116,31 @@ class ClusterSettings:
         if self.rules not in get_args(Rules):
             expected = " or ".join(get_args(Rules))
             raise ConfigError(f"producer rules: found {self.rules!r}, expected {expected}")
-        if self.ports and len(self.ports) != self.nodes:
-            raise ConfigError(
-                f"producer ports: found {len(self.ports)} for {self.nodes} nodes, "
-                "expected one per node"
-            )
-        for port in self.ports:
-            if not 0 <= port <= U16_MAX:
-                raise ConfigError(f"producer port: found {port}, expected 0 to {U16_MAX}")
+        self._check_ports()
         if not self.bucket:
             raise ConfigError("producer bucket: found an empty name")
         if not self.users:
             raise ConfigError("producer users: found none, expected at least one name and password")
+
+    def _check_ports(self) -> None:
+        named = {
+            "ports": self.ports,
+            "http ports": self.http_ports,
+            "tls ports": self.tls_ports,
+            "https ports": self.https_ports,
+        }
+        for name, ports in named.items():
+            if ports and len(ports) != self.nodes:
+                raise ConfigError(
+                    f"producer {name}: found {len(ports)} for {self.nodes} nodes, "
+                    "expected one per node"
+                )
+            for port in ports:
+                if not 0 <= port <= U16_MAX:
+                    raise ConfigError(f"producer port: found {port}, expected 0 to {U16_MAX}")
+        if self.tls is None and (self.tls_ports or self.https_ports):
+            raise ConfigError("producer tls ports: found some, expected none without a certificate")
+        chosen = [port for ports in named.values() for port in ports if port]
+        twice = sorted({port for port in chosen if chosen.count(port) > 1})
+        if twice:
+            raise ConfigError(f"producer ports: found {twice[0]} twice, expected each port once")

@@ -1,6 +1,5 @@
 """Commands before and beside the data: HELLO, SASL, bucket, cluster map, version, statistics."""
 
-import json
 from typing import Final, cast
 
 from dcp.producer.auth import MECHANISMS, Accepted, Challenge, Outcome, Rejected
@@ -12,21 +11,9 @@ from dcp.wire.frame import Frame
 from dcp.wire.vocabulary import Datatype, HelloFeature, Opcode, Status
 
 VERSION: Final = b"7.6.2-0000"
-MANIFEST_UID: Final = 0
-MANIFEST: Final = json.dumps(
-    {
-        "uid": f"{MANIFEST_UID:x}",
-        "scopes": [
-            {
-                "name": "_default",
-                "uid": "0",
-                "collections": [{"name": "_default", "uid": "0"}],
-            }
-        ],
-    },
-    separators=(",", ":"),
-).encode()
 _JSON: Final = int(Datatype.JSON)
+_ADJUST_TIME: Final = 0xFD
+_ADJUST_TIME_EXTRAS_BYTES: Final = 12
 
 GRANTED: Final = frozenset(
     {
@@ -128,42 +115,22 @@ def quit_connection(session: Session, frame: Frame, _: m.Body, __: float) -> Non
 
 def error_map(session: Session, frame: Frame, _: m.Body, __: float) -> None:
     """Answer the map of statuses to what a client may do about them."""
-    session.reply(frame, m.Text(ERROR_MAP), datatype=_JSON)
+    datatype = _JSON if HelloFeature.JSON in session.features else 0
+    session.reply(frame, m.Text(ERROR_MAP), datatype=datatype)
+
+
+def adjust_time(session: Session, frame: Frame, _: m.Body, __: float) -> None:
+    """Refuse to change the clock, which servers do for their own tests only."""
+    if len(frame.extras) != _ADJUST_TIME_EXTRAS_BYTES:
+        context = f"Request must include extras of length {_ADJUST_TIME_EXTRAS_BYTES}"
+        session.refuse(frame, Status.EINVAL, context)
+    else:
+        session.refuse(frame, Status.NOT_SUPPORTED)
 
 
 def list_buckets(session: Session, frame: Frame, _: m.Body, __: float) -> None:
     """List the one bucket."""
     session.reply(frame, m.Text(session.bucket.name.encode()))
-
-
-def manifest(session: Session, frame: Frame, _: m.Body, __: float) -> None:
-    """Answer the collections manifest."""
-    session.reply(frame, m.Text(MANIFEST), datatype=_JSON)
-
-
-def collection_id(session: Session, frame: Frame, body: m.Body, _: float) -> None:
-    """Answer the id of a collection by its path."""
-    path = cast("m.GetId", body).path
-    if path in (b"_default._default", b".", b"_default.", b"._default"):
-        session.reply(frame, m.IdAnswer(MANIFEST_UID, 0))
-    else:
-        scope_known = path.split(b".")[0] in (b"", b"_default")
-        status = Status.UNKNOWN_COLLECTION if scope_known else Status.UNKNOWN_SCOPE
-        refuse_unknown_id(session, frame, status)
-
-
-def scope_id(session: Session, frame: Frame, body: m.Body, _: float) -> None:
-    """Answer the id of a scope by its name."""
-    if cast("m.GetId", body).path in (b"_default", b"_default.", b"", b"."):
-        session.reply(frame, m.IdAnswer(MANIFEST_UID, 0))
-    else:
-        refuse_unknown_id(session, frame, Status.UNKNOWN_SCOPE)
-
-
-def refuse_unknown_id(session: Session, frame: Frame, status: Status) -> None:
-    """Refuse an unknown collection or scope, with the manifest that does not know it."""
-    value = json.dumps({"manifest_uid": f"{MANIFEST_UID:x}"}).encode()
-    session.reply(frame, m.Refusal(value), status=status, datatype=_JSON)
 
 
 def stat(session: Session, frame: Frame, body: m.Body, _: float) -> None:
@@ -184,13 +151,11 @@ SETUP_COMMANDS: Final[dict[int, Command]] = {
     Opcode.SASL_STEP: Command(Gate.ANYBODY, sasl_step, before_dcp_open=True),
     Opcode.GET_ERROR_MAP: Command(Gate.ANYBODY, error_map),
     Opcode.SELECT_BUCKET: Command(Gate.USER, select_bucket, before_dcp_open=True),
+    _ADJUST_TIME: Command(Gate.ANYBODY, adjust_time),
     Opcode.LIST_BUCKETS: Command(Gate.USER, list_buckets),
     Opcode.VERSION: Command(Gate.USER, version),
     Opcode.NOOP: Command(Gate.USER, noop),
     Opcode.QUIT: Command(Gate.USER, quit_connection),
     Opcode.STAT: Command(Gate.BUCKET, stat),
     Opcode.GET_CLUSTER_CONFIG: Command(Gate.BUCKET, get_cluster_config),
-    Opcode.GET_COLLECTIONS_MANIFEST: Command(Gate.BUCKET, manifest),
-    Opcode.GET_COLLECTION_ID: Command(Gate.BUCKET, collection_id),
-    Opcode.GET_SCOPE_ID: Command(Gate.BUCKET, scope_id),
 }

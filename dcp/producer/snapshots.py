@@ -1,30 +1,30 @@
 """Snapshots on the wire: a marker, then frames in batches that fit the window.
 
-A snapshot is taken at one instant: everything after the stream's seqno up to an end, each key at
-most once with its newest version in that range. What is written later belongs to a later snapshot.
-Frames are fetched a chunk at a time; a chunk knows the running sum of its frame lengths, so how
-many messages the window lets pass is one binary search, and the stream's opaque is written into a
-whole batch at once.
+A snapshot's items come from memory (a tuple taken from a checkpoint at one instant) or from disk
+(a scan, read as it is sent). Frames are fetched a chunk at a time; a chunk knows the running sum of
+its frame lengths, so how many messages the window lets pass is one binary search, and the stream's
+opaque is written into a whole batch at once.
 
-Where the item at the end is a purged tombstone, the client must still be able to complete the
-snapshot: with Collections SEQNO_ADVANCED follows the items (``advances``; kv_engine
-``docs/dcp/documentation/commands/seqno-advanced.md``), else the snapshot goes on to the next item
-that is shown. It never ends earlier: without the tombstone that would be no state that there was.
+What is read from disk is no more than what may be sent at once: a stream holds no frames back, so
+a thousand streams that wait cost nothing.
 """
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from dcp.producer.history import Selection, VbucketHistory
-from dcp.producer.versions import OPAQUE_OFFSET, Flavour, Version
+from dcp.producer.disk_scan import Frames, Scan
+from dcp.producer.key_index import KeyIndex
+from dcp.producer.manifest import DEFAULT_ID
+from dcp.producer.stored_items import serves, versions_of
+from dcp.producer.stream_filter import StreamFilter
+from dcp.producer.versions import OPAQUE_OFFSET, Version
 
 CHUNK_ITEMS: Final = 2048
-_COLLECTIONS: Final = int(Flavour.COLLECTIONS)
 _OPAQUE_BYTES: Final = np.arange(OPAQUE_OFFSET, OPAQUE_OFFSET + 4)
 
 
@@ -78,50 +78,8 @@ def _write_opaque(data: bytearray, starts: npt.NDArray[np.int64], opaque: int) -
     cells[starts[:, None] + _OPAQUE_BYTES] = np.frombuffer(opaque.to_bytes(4), np.uint8)
 
 
-@dataclass(slots=True)
-class Snapshot:
-    """The bounds and flags for the marker, and the frames that follow it.
-
-    ``advances``: the end is no item; SEQNO_ADVANCED brings the client there.
-    """
-
-    start: int
-    end: int
-    flags: int
-    chunks: Iterator[Chunk]
-    advances: bool = False
-    chunk: Chunk | None = field(default=None)
-
-    def next_chunk(self) -> Chunk | None:
-        """Return the chunk to take from; None when everything was taken."""
-        while self.chunk is None or self.chunk.is_empty:
-            self.chunk = next(self.chunks, None)
-            if self.chunk is None:
-                return None
-        return self.chunk
-
-
-def chunks_of(selection: Selection, flavour: int) -> Iterator[Chunk]:
-    """Yield the frames of a selection, encoding them only as they are needed."""
-    segment = selection.segment
-    for first in range(0, len(selection.rows), CHUNK_ITEMS):
-        rows = selection.rows[first : first + CHUNK_ITEMS]
-        if segment is None:
-            raise AssertionError("rows without their segment")
-        is_run = int(rows[-1]) - int(rows[0]) == len(rows) - 1
-        if segment.serves(flavour) and is_run:
-            size = segment.frame_bytes
-            buffer = segment.buffer[int(rows[0]) * size : (int(rows[-1]) + 1) * size]
-            ends = np.arange(len(rows) + 1, dtype=np.int64) * size
-            seqnos = rows.astype(np.uint64) + np.uint64(segment.first_seqno)
-            yield Chunk(ends, seqnos, buffer, [])
-        else:
-            yield _chunk_of_versions([segment.version(int(row)) for row in rows], flavour)
-    for first in range(0, len(selection.versions), CHUNK_ITEMS):
-        yield _chunk_of_versions(selection.versions[first : first + CHUNK_ITEMS], flavour)
-
-
-def _chunk_of_versions(versions: list[Version], flavour: int) -> Chunk:
+def chunk_of(versions: Sequence[Version], flavour: int) -> Chunk:
+    """Return versions as frames of a flavour."""
     wires = [version.wire(flavour) for version in versions]
     sizes = [len(head) + len(value) for head, value in wires]
     ends = np.fromiter(accumulate(sizes, initial=0), np.int64, len(sizes) + 1)
@@ -129,20 +87,87 @@ def _chunk_of_versions(versions: list[Version], flavour: int) -> Chunk:
     return Chunk(ends, seqnos, None, [part for wire in wires for part in wire])
 
 
-def take_snapshot(
-    history: VbucketHistory, after: int, end: int, flavour: int, *, start: int | None, flags: int
-) -> Snapshot | None:
-    """Take (after, end] now, or a little more; None when it holds nothing to send.
+class ItemSource(Protocol):
+    """Where a snapshot's frames come from."""
 
-    ``start`` is the marker's start; None lets it be the first item's seqno.
-    """
-    advances = history.is_purged(end) and bool(flavour & _COLLECTIONS)
-    if not advances:
-        end = history.first_shown(end)
-    selection = history.select(after, end)
-    if not len(selection) and not advances:
+    def next_chunk(self, most_bytes: int) -> Chunk | None:
+        """Return the next frames, about ``most_bytes`` and at least one; None at the end."""
+
+    def close(self) -> None:
+        """Let go of what is held for it."""
+
+
+class MemoryItems:
+    """Items that were taken from a checkpoint; encoded as they are needed."""
+
+    def __init__(self, versions: Sequence[Version], flavour: int) -> None:
+        self._versions = versions
+        self._flavour = flavour
+        self._next = 0
+
+    def next_chunk(self, most_bytes: int) -> Chunk | None:
+        """Return the frames of the next items, whatever their size: they are in memory anyway."""
+        first = self._next
+        if first >= len(self._versions):
+            return None
+        self._next = first + CHUNK_ITEMS
+        return chunk_of(self._versions[first : self._next], self._flavour)
+
+    def close(self) -> None:
+        """Forget the items."""
+        self._versions = ()
+
+
+class DiskItems:
+    """What a scan of the disk reads, reshaped where the connection's flavour wants it."""
+
+    def __init__(self, scan: Scan, flavour: int, wanted: StreamFilter, keys: KeyIndex) -> None:
+        """``wanted`` says what is shown, ``keys`` what is gone with its collection."""
+        self.filter = wanted
+        self._scan = scan
+        self._shows_documents = wanted.passes_collection(DEFAULT_ID)
+        self._flavour = flavour
+        self._keys = keys
+
+    def next_chunk(self, most_bytes: int) -> Chunk | None:
+        """Read the next frames from disk that are shown."""
+        while (frames := self._scan.read(most_bytes)) is not None:
+            is_plain = self._keys.holds_documents_only
+            if is_plain and self._shows_documents and serves(frames, self._flavour):
+                return Chunk(frames.ends, frames.seqnos, memoryview(frames.data), [])
+            versions = self.shown(frames)
+            if versions:
+                return chunk_of(versions, self._flavour)
         return None
-    first = selection.first_seqno if len(selection) else end
-    return Snapshot(
-        first if start is None else start, end, flags, chunks_of(selection, flavour), advances
-    )
+
+    def shown(self, frames: Frames) -> list[Version]:
+        """Return what of some frames is shown, and let the filter stand behind them."""
+        is_gone, end = self._keys.is_gone, self._scan.end_seqno
+        left = (version for version in versions_of(frames) if not is_gone(version, end))
+        versions, self.filter = self.filter.split(left)
+        return versions
+
+    def close(self) -> None:
+        """Let go of the disk snapshot."""
+        self._scan.close()
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """The bounds and flags for the marker, and the frames that follow it.
+
+    ``covers``: the seqno up to which the client needs nothing more, at or above the end.
+    """
+
+    start: int
+    end: int
+    flags: int
+    source: ItemSource
+    covers: int
+    chunk: Chunk | None = field(default=None)
+
+    def next_chunk(self, most_bytes: int) -> Chunk | None:
+        """Return the chunk to take from; None when everything was taken."""
+        if self.chunk is None or self.chunk.is_empty:
+            self.chunk = self.source.next_chunk(most_bytes)
+        return self.chunk

@@ -13,16 +13,16 @@ def general(bucket: Bucket, node: int) -> Iterator[Statistic]:
     owned = [bucket.vbuckets[vbucket] for vbucket in bucket.map.vbuckets_of(node)]
     yield "bucket", bucket.name
     yield "vb_active_num", len(owned)
-    yield "curr_versions", sum(v.history.high_seqno - v.history.base_seqno for v in owned)
+    yield "curr_versions", sum(v.data.high_seqno - v.data.base_seqno for v in owned)
 
 
 def vbucket_seqnos(bucket: Bucket, node: int) -> Iterator[Statistic]:
     """Return seqnos and branch of every vbucket of the node."""
     for vbucket in bucket.map.vbuckets_of(node):
         state = bucket.vbuckets[vbucket]
-        yield f"vb_{vbucket}:high_seqno", state.history.high_seqno
-        yield f"vb_{vbucket}:last_persisted_seqno", state.history.persisted_seqno
-        yield f"vb_{vbucket}:purge_seqno", state.history.purge_seqno
+        yield f"vb_{vbucket}:high_seqno", state.data.high_seqno
+        yield f"vb_{vbucket}:last_persisted_seqno", state.data.persisted_seqno
+        yield f"vb_{vbucket}:purge_seqno", state.data.purge_seqno
         yield f"vb_{vbucket}:uuid", state.failover_log.current_uuid
 
 
@@ -42,10 +42,11 @@ def failovers(bucket: Bucket, node: int) -> Iterator[Statistic]:
             yield f"vb_{vbucket}:{index}:seq", entry.seqno
 
 
-def dcp(bucket: Bucket, _: int) -> Iterator[Statistic]:
-    """Return flow control and streams of every DCP connection."""
-    yield "ep_dcp_producer_count", len(bucket.dcp_connections)
-    for name, connection in bucket.dcp_connections.items():
+def dcp(bucket: Bucket, node: int) -> Iterator[Statistic]:
+    """Return flow control and streams of every DCP connection to the node."""
+    own = {name: each for (at, name), each in bucket.dcp_connections.items() if at == node}
+    yield "ep_dcp_producer_count", len(own)
+    for name, connection in own.items():
         prefix = "eq_dcpq:" + name.decode("utf-8", "replace")
         flow = connection.flow
         yield f"{prefix}:flow_control", "enabled" if flow.window_bytes else "disabled"

@@ -1,27 +1,38 @@
-"""One DCP stream of one vbucket: marker, items, next marker, and at last STREAM_END.
+"""One DCP stream of one vbucket: from disk first where memory lacks something, then from memory.
 
-    state     on                              goes to
-    READING   end reached                     ENDING (reason OK)
-    READING   closed with a STREAM_END        ENDING (its reason)
-    READING   closed without                  DEAD
-    ENDING    STREAM_END was sent             DEAD
+    phase          event             next phase
+    BACKFILLING    BACKFILL_DONE     IN_MEMORY
+    IN_MEMORY      CURSOR_DROPPED    BACKFILLING
+    either         END               ENDING       (a STREAM_END is to be sent)
+    either         DROP              DEAD         (closed without a word)
+    ENDING         END_SENT          DEAD
 
-A stream that starts far behind reads one disk snapshot of everything first; after that, and near
-the end of the history, memory snapshots. Markers start as kv_engine's do: the first at the
-client's own snap_start, later ones at their first item (kv_engine ``dcp/active_stream.cc``,
-``docs/dcp/documentation/commands/snapshot-marker.md``).
+A backfill sends everything on disk after the stream's seqno as one snapshot, however many disk
+snapshots that merges. When it is opened a cursor is placed behind its end, so that memory keeps
+what comes after. In memory, each look of the cursor is a point-in-time snapshot of its own. A
+cursor that was dropped to save memory sends the stream back to the disk, which the client sees only
+by the marker's flags. A snapshot that has begun is always sent to its end, also beyond the end that
+was asked for: a part of it would be no state that there was.
+
+Markers start as kv_engine's do: the first at the client's own snap_start, later ones at their first
+item (kv_engine ``dcp/active_stream.cc``, ``docs/dcp/documentation/commands/snapshot-marker.md``).
 """
 
 from dataclasses import dataclass
 from enum import Enum
+from itertools import count
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from dcp.producer.checkpoint_manager import Items
+from dcp.producer.disk_scan import Scan
 from dcp.producer.failover import Verdict
-from dcp.producer.history import VbucketHistory
-from dcp.producer.snapshots import Snapshot, take_snapshot
+from dcp.producer.snapshots import DiskItems, MemoryItems, Snapshot
+from dcp.producer.stream_filter import EVERYTHING, StreamFilter
+from dcp.producer.vbucket_data import VbucketData
+from dcp.producer.versions import Flavour, Version
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
 from dcp.wire.vocabulary import EndReason, Opcode, SnapshotFlag, StreamFlag
@@ -31,14 +42,36 @@ _DISK: Final = int(SnapshotFlag.DISK | SnapshotFlag.CHECKPOINT)
 _MEMORY: Final = int(SnapshotFlag.MEMORY)
 _FIRST_MEMORY: Final = int(SnapshotFlag.MEMORY | SnapshotFlag.CHECKPOINT)
 _MARKER_V2_2: Final = 2
+_LOOK_AHEAD_BYTES: Final = 512 * 1024
+_numbers = count(1)
 
 
-class StreamState(Enum):
-    """What the stream will do next."""
+class StreamPhase(Enum):
+    """Where the stream's next message comes from."""
 
-    READING = "reading"
+    BACKFILLING = "backfilling"
+    IN_MEMORY = "in memory"
     ENDING = "ending"
     DEAD = "dead"
+
+
+class _Event(Enum):
+    BACKFILL_DONE = "backfill done"
+    CURSOR_DROPPED = "cursor dropped"
+    END = "end"
+    DROP = "drop"
+    END_SENT = "end sent"
+
+
+_NEXT: Final = {
+    (StreamPhase.BACKFILLING, _Event.BACKFILL_DONE): StreamPhase.IN_MEMORY,
+    (StreamPhase.IN_MEMORY, _Event.CURSOR_DROPPED): StreamPhase.BACKFILLING,
+    (StreamPhase.BACKFILLING, _Event.END): StreamPhase.ENDING,
+    (StreamPhase.IN_MEMORY, _Event.END): StreamPhase.ENDING,
+    (StreamPhase.BACKFILLING, _Event.DROP): StreamPhase.DEAD,
+    (StreamPhase.IN_MEMORY, _Event.DROP): StreamPhase.DEAD,
+    (StreamPhase.ENDING, _Event.END_SENT): StreamPhase.DEAD,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +80,19 @@ class Batch:
 
     data: bytes | bytearray
     seqnos: npt.NDArray[np.uint64]
+    is_from_disk: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class StreamSettings:
-    """What the connection decides for all its streams."""
+    """What the connection decides for all its streams.
+
+    ``keeps_cursor``: its streams are not sent back to the disk when memory is short.
+    """
 
     flavour: int
-    checkpoint_items: int
     marker_v2: bool = False
+    keeps_cursor: bool = False
 
 
 class ActiveStream:
@@ -63,108 +100,228 @@ class ActiveStream:
 
     def __init__(
         self,
-        history: VbucketHistory,
+        data: VbucketData,
         opaque: int,
         verdict: Verdict,
         flags: int,
         settings: StreamSettings,
+        wanted: StreamFilter = EVERYTHING,
     ) -> None:
-        self.vbucket = history.vbucket
+        self.vbucket = data.vbucket
         self.opaque = opaque
-        self.state = StreamState.READING
-        self.sent_seqno = verdict.start
+        self.cursor = f"stream {next(_numbers)}"
+        self.sent_seqno = max(verdict.start, data.base_seqno)
         self.end_seqno = verdict.end
-        self._history = history
+        self._data = data
         self._settings = settings
+        self._filter = wanted
         self._disk_only = bool(flags & StreamFlag.DISK_ONLY)
         self._ignores_purged = bool(flags & StreamFlag.IGNORE_PURGED_TOMBSTONES)
         self._first_start: int | None = min(verdict.snap_start, verdict.start)
         self._memory_flags = _FIRST_MEMORY
         self._snapshot: Snapshot | None = None
         self._reason = EndReason.OK
+        self._has_cursor = False
+        self.phase = self._first_phase()
+
+    def _first_phase(self) -> StreamPhase:
+        if self._disk_only:
+            return StreamPhase.BACKFILLING
+        self._has_cursor = self._place_cursor(self.sent_seqno)
+        if self._has_cursor:
+            return StreamPhase.IN_MEMORY
+        self._data.checkpoints.remove(self.cursor)
+        return StreamPhase.BACKFILLING
+
+    def _place_cursor(self, after_seqno: int) -> bool:
+        """Let memory keep what comes after a seqno; whether it has all of that."""
+        found = self._data.checkpoints.register(
+            self.cursor, after_seqno, droppable=not self._settings.keeps_cursor
+        )
+        return not found.needs_backfill
+
+    def _on(self, event: _Event) -> None:
+        self.phase = _NEXT[self.phase, event]
+
+    @property
+    def is_sending(self) -> bool:
+        """Whether items are still to come."""
+        return self.phase in (StreamPhase.BACKFILLING, StreamPhase.IN_MEMORY)
 
     @property
     def is_inside_snapshot(self) -> bool:
         """Whether items of the snapshot in force are still to be sent."""
         return self._snapshot is not None and self.sent_seqno < self._snapshot.end
 
-    def would_miss_purged(self, purge_seqno: int) -> bool:
-        """Whether tombstones up to ``purge_seqno`` are gone that the client still needs.
-
-        A snapshot under way was taken before; a client without anything needs no deletion; a
-        bounded stream that is at its end reads no more (kv_engine ``dcp/active_stream.cc``,
-        scheduleBackfill).
-        """
-        reached = self.sent_seqno if self._snapshot is None else self._snapshot.end
-        return not self._ignores_purged and 0 < reached < min(purge_seqno, self.end_seqno)
+    def cursor_dropped(self) -> None:
+        """Go back to the disk, as memory no longer keeps what comes next."""
+        self._has_cursor = False
+        if self.phase is StreamPhase.IN_MEMORY:
+            self._on(_Event.CURSOR_DROPPED)
 
     def end(self, reason: EndReason, *, announce: bool) -> None:
         """Stop sending items; with ``announce`` a STREAM_END will follow."""
-        if self.state is StreamState.READING:
+        if self.is_sending:
             self._reason = reason
+            self._let_go()
+            self._on(_Event.END if announce else _Event.DROP)
+
+    def _let_go(self) -> None:
+        if self._snapshot is not None:
+            self._snapshot.source.close()
             self._snapshot = None
-            self.state = StreamState.ENDING if announce else StreamState.DEAD
+        self._data.checkpoints.remove(self.cursor)
+
+    # --- what to send
 
     def next_batch(self, room_bytes: int, most_bytes: int, most_items: int) -> Batch | None:
         """Return what to send next, at least one message; None while there is nothing.
 
         ``room_bytes`` is what flow control has left; it must be positive.
         """
-        if self.state is StreamState.READING and self._snapshot is None:
-            started = self._start_snapshot()
-            if started is not None:
-                return Batch(started, _NO_SEQNOS)
-            if self.sent_seqno >= self.end_seqno or self._nothing_can_come():
-                self.state = StreamState.ENDING
-        if self.state is StreamState.ENDING:
-            self.state = StreamState.DEAD
-            return Batch(self._frame(m.StreamEnd(self._reason), Opcode.DCP_STREAM_END), _NO_SEQNOS)
-        if self._snapshot is None:
+        while self.is_sending:
+            if self._snapshot is not None:
+                batch = self._next_items(self._snapshot, room_bytes, most_bytes, most_items)
+            elif self._filter.is_empty:
+                self.end(self._filter.end_reason, announce=True)
+                break
+            elif self.sent_seqno >= self.end_seqno:
+                self.end(EndReason.OK, announce=True)
+                break
+            elif self.phase is StreamPhase.BACKFILLING:
+                batch = self._open_backfill()
+            elif (items := self._data.checkpoints.next_items(self.cursor)) is not None:
+                batch = self._open_memory_snapshot(items)
+            else:
+                return None
+            if batch is not None:
+                return batch
+        if self.phase is not StreamPhase.ENDING:
             return None
-        return self._next_items(self._snapshot, room_bytes, most_bytes, most_items)
+        self._on(_Event.END_SENT)
+        return Batch(self._frame(m.StreamEnd(self._reason), Opcode.DCP_STREAM_END), _NO_SEQNOS)
 
     def _next_items(
         self, snapshot: Snapshot, room_bytes: int, most_bytes: int, most_items: int
-    ) -> Batch:
-        chunk = snapshot.next_chunk()
+    ) -> Batch | None:
+        chunk = snapshot.next_chunk(min(room_bytes, most_bytes))
         if chunk is None:
-            return self._advance_to(snapshot.end)
+            self._finish(snapshot)
+            return self._advance_to(snapshot.end) if self._knows_collections else None
         data, seqnos = chunk.take(room_bytes, most_bytes, most_items, self.opaque)
         self.sent_seqno = int(seqnos[-1])
-        if snapshot.next_chunk() is None and not snapshot.advances:
-            self.sent_seqno = snapshot.end
-            self._snapshot = None
-        return Batch(data, seqnos)
+        if self.sent_seqno >= snapshot.end:
+            self._finish(snapshot)
+        return Batch(data, seqnos, bool(snapshot.flags & SnapshotFlag.DISK))
 
     def _advance_to(self, end: int) -> Batch:
-        """Return the SEQNO_ADVANCED that ends a snapshot whose last item is not shown."""
-        self.sent_seqno = end
-        self._snapshot = None
+        """Return the SEQNO_ADVANCED that ends a snapshot whose last item is not there."""
         return Batch(self._frame(m.SeqnoAdvanced(end), Opcode.DCP_SEQNO_ADVANCED), _NO_SEQNOS)
 
-    def _start_snapshot(self) -> bytes | None:
-        """Take the next snapshot and return its marker; None while there is nothing to take."""
-        high, on_disk = self._history.high_seqno, self._history.persisted_seqno
-        if self.sent_seqno >= min(self.end_seqno, on_disk if self._disk_only else high):
+    def _finish(self, snapshot: Snapshot) -> None:
+        self.sent_seqno = snapshot.covers
+        if isinstance(snapshot.source, DiskItems):
+            self._filter = snapshot.source.filter
+        snapshot.source.close()
+        self._snapshot = None
+        if self.phase is StreamPhase.BACKFILLING and self._has_cursor:
+            self._on(_Event.BACKFILL_DONE)
+
+    def _open_backfill(self) -> Batch | None:
+        """Begin with what is on disk; None where that is nothing, or lacks what was purged."""
+        scan = self._data.scan(self.sent_seqno)
+        if self._misses_purged:
+            scan.close()
+            self.end(EndReason.ROLLBACK, announce=True)
             return None
-        is_first = self._first_start is not None
-        far_behind = on_disk - self.sent_seqno > self._settings.checkpoint_items
-        from_disk = self._disk_only or (is_first and far_behind)
-        end = on_disk if from_disk else min(high, self.end_seqno)
-        snapshot = take_snapshot(
-            self._history,
-            self.sent_seqno,
-            end,
-            self._settings.flavour,
-            start=self._first_start,
-            flags=_DISK if from_disk else self._memory_flags,
-        )
-        if snapshot is None:
+        covers = max(self.sent_seqno, scan.end_seqno, self._data.persisted_seqno)
+        end = self._snapshot_end(scan)
+        if not self._disk_only:
+            self._place_cursor_behind(covers)
+        if end is None:
+            scan.close()
+            self.sent_seqno = covers
+            if self._disk_only:
+                self.end(EndReason.OK, announce=True)
+            else:
+                self._on(_Event.BACKFILL_DONE)
             return None
-        self._first_start = None
-        self._memory_flags = _FIRST_MEMORY if from_disk else _MEMORY
+        self._memory_flags = _FIRST_MEMORY
+        source = self._items_of(scan)
+        return self._begin(Snapshot(self.sent_seqno + 1, end, _DISK, source, covers))
+
+    def _items_of(self, scan: Scan) -> DiskItems:
+        return DiskItems(scan, self._settings.flavour, self._filter, self._data.keys)
+
+    @property
+    def _knows_collections(self) -> bool:
+        return bool(self._settings.flavour & Flavour.COLLECTIONS)
+
+    def _snapshot_end(self, scan: Scan) -> int | None:
+        """Return where the snapshot of a scan ends; None where it has nothing to tell.
+
+        The item at the scan's end may not be there or not be shown: it belongs to another
+        collection, or was purged before a crash made it the newest. With Collections SEQNO_ADVANCED
+        stands for it, else the snapshot ends with its last item, after which nothing changed
+        (kv_engine ``docs/dcp/documentation/commands/seqno-advanced.md``).
+        """
+        if self._knows_collections:
+            return scan.end_seqno if scan.end_seqno > self.sent_seqno else None
+        if self._data.keys.holds_documents_only:
+            return scan.last_seqno
+        return self._last_shown_seqno(scan)
+
+    def _last_shown_seqno(self, scan: Scan) -> int | None:
+        """Find the last item that is shown by reading them all: once more than they are sent."""
+        last: int | None = None
+        with self._data.scan(scan.start_seqno) as ahead:
+            items = self._items_of(ahead)
+            while (frames := ahead.read(_LOOK_AHEAD_BYTES)) is not None:
+                shown = items.shown(frames)
+                last = shown[-1].seqno if shown else last
+        return last
+
+    @property
+    def _misses_purged(self) -> bool:
+        """Whether tombstones are gone that the client still needs.
+
+        A client without anything needs no deletion (kv_engine ``dcp/active_stream.cc``,
+        scheduleBackfill).
+        """
+        purged = self._data.purge_seqno
+        knows = self._ignores_purged or self._filter.purge_seqno == purged
+        return not knows and 0 < self.sent_seqno < purged
+
+    def _place_cursor_behind(self, seqno: int) -> None:
+        if not self._place_cursor(seqno):
+            raise AssertionError(
+                f"vbucket {self.vbucket}: seqnos above {seqno} are neither on disk nor in memory"
+            )
+        self._has_cursor = True
+
+    def _open_memory_snapshot(self, items: Items[Version]) -> Batch | None:
+        """Begin with what the cursor got; None where nothing of that is shown.
+
+        It ends with its last item that is shown, after which nothing changed for this client (as
+        observed on a 7.0 server).
+        """
+        shown, self._filter = self._filter.split(items.items)
+        if not shown:
+            self.sent_seqno = items.snapshot_end
+            return None
+        flags, self._memory_flags = self._memory_flags, _MEMORY
+        if items.begins_checkpoint:
+            flags = _FIRST_MEMORY
+        end = items.snapshot_end if len(shown) == len(items.items) else shown[-1].seqno
+        source = MemoryItems(shown, self._settings.flavour)
+        return self._begin(Snapshot(shown[0].seqno, end, flags, source, items.snapshot_end))
+
+    def _begin(self, snapshot: Snapshot) -> Batch:
+        """Let a snapshot be in force, and return its marker."""
+        if self._first_start is not None:
+            snapshot.start, self._first_start = self._first_start, None
         self._snapshot = snapshot
-        return self._marker(snapshot)
+        return Batch(self._marker(snapshot), _NO_SEQNOS)
 
     def _marker(self, snapshot: Snapshot) -> bytes:
         if self._settings.marker_v2 and snapshot.flags & SnapshotFlag.DISK:
@@ -175,17 +332,12 @@ class ActiveStream:
                 version=_MARKER_V2_2,
                 max_visible_seqno=snapshot.end,
                 high_completed_seqno=0,
-                purge_seqno=self._history.purge_seqno,
+                purge_seqno=self._data.purge_seqno,
                 high_prepared_seqno=0,
             )
         else:
             body = m.SnapshotMarker(snapshot.start, snapshot.end, snapshot.flags)
         return self._frame(body, Opcode.DCP_SNAPSHOT_MARKER)
-
-    def _nothing_can_come(self) -> bool:
-        """Whether a bounded stream has passed the last item below its end."""
-        seen = self._history.persisted_seqno if self._disk_only else self._history.high_seqno
-        return self.end_seqno <= seen
 
     def _frame(self, body: m.Body, opcode: int) -> bytes:
         return encode(body, opcode, vbucket=self.vbucket, opaque=self.opaque).to_bytes()

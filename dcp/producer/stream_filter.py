@@ -1,64 +1,121 @@
-"""The JSON value of a stream request: which collections, which purge seqno.
+"""What a stream shows of a vbucket: everything, the default collection, some collections, a scope.
 
-Only the default scope and collection exist so far, so every valid filter lets everything pass.
-Source: kv_engine ``engines/ep/src/collections/vbucket_filter.cc``.
+    kind          asked for by                        shows
+    LEGACY        a client without Collections        documents of the default collection
+    EVERYTHING    no value, or one without names  everything
+    COLLECTIONS   ``collections``                     their items and the events that tell of them
+    SCOPE         ``scope``                           as of its collections, those of later too, and
+                                                      the scope's own events
+
+A filter is a value: the event of a collection's or scope's coming or going makes it another one
+(``after``). When all is gone that it named, it is empty for good and its stream ends. The request's
+JSON value becomes one in ``stream_request_value.py``. Source: kv_engine
+``engines/ep/src/collections/vbucket_filter.cc``.
 """
 
-import json
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Final
 
-from dcp.types import U64_MAX
-from dcp.wire.vocabulary import Status
+from dcp.producer.manifest import DEFAULT_ID
+from dcp.producer.versions import Version
+from dcp.wire.system_event import CollectionBegun, CollectionEnded, ManifestEvent, ScopeDropped
+from dcp.wire.vocabulary import EndReason
 
-_KNOWN_KEYS: Final = frozenset({"collections", "scope", "uid", "sid", "purge_seqno", "cts"})
+
+class FilterKind(Enum):
+    """What a filter names."""
+
+    LEGACY = "legacy"
+    EVERYTHING = "everything"
+    COLLECTIONS = "collections"
+    SCOPE = "scope"
 
 
 @dataclass(frozen=True, slots=True)
 class StreamFilter:
-    """The purge seqno up to which the client knows of all deletions; does it name collections?"""
+    """What passes, and what else the value said.
 
+    ``purge_seqno`` is that up to which the client knows of all deletions, ``stream_id`` tells its
+    streams of one vbucket apart. With ``sync_writes`` prepares and aborts pass as well.
+    """
+
+    kind: FilterKind = FilterKind.EVERYTHING
+    collections: frozenset[int] = frozenset()
+    scope: int | None = None
     purge_seqno: int = 0
-    names_collections: bool = False
+    stream_id: int | None = None
+    sync_writes: bool = False
+    is_empty: bool = False
+
+    @property
+    def is_pass_through(self) -> bool:
+        """Whether no collection is left out."""
+        return self.kind is FilterKind.EVERYTHING
+
+    @property
+    def end_reason(self) -> EndReason:
+        """Why a stream ends whose filter is empty; clients without Collections know no reason."""
+        return EndReason.OK if self.kind is FilterKind.LEGACY else EndReason.FILTER_EMPTY
+
+    def passes_collection(self, collection: int) -> bool:
+        """Whether documents of a collection pass."""
+        return self.is_pass_through or collection in self.collections
+
+    def passes(self, version: Version) -> bool:
+        """Whether an item is shown, with the filter as it stands before the item."""
+        if version.event is not None:
+            return self._passes_event(version.event)
+        if not (version.is_visible or self.sync_writes):
+            return False
+        return self.passes_collection(version.collection)
+
+    def after(self, version: Version) -> "StreamFilter":
+        """Return the filter as it stands after an item, shown or not."""
+        event = version.event
+        if event is None or self.is_pass_through:
+            return self
+        match event:
+            case CollectionBegun() if self.kind is FilterKind.SCOPE:
+                if event.scope_id == self.scope:
+                    return replace(self, collections=self.collections | {event.collection_id})
+            case CollectionEnded() if event.collection_id in self.collections:
+                left = self.collections - {event.collection_id}
+                ends = not left and self.kind is not FilterKind.SCOPE
+                return replace(self, collections=left, is_empty=ends)
+            case ScopeDropped() if event.scope_id == self.scope:
+                return replace(self, is_empty=True)
+        return self
+
+    def split(self, versions: Iterable[Version]) -> tuple[list[Version], "StreamFilter"]:
+        """Return those of a snapshot's items that pass, in order, and the filter after the last."""
+        shown = []
+        at = self
+        for version in versions:
+            if at.passes(version):
+                shown.append(version)
+            at = at.after(version)
+        return shown, at
+
+    def high_seqno(self, high_seqnos: Mapping[int, int]) -> int | None:
+        """Return the newest seqno of what the filter names, of those per collection.
+
+        None for a filter that names nothing: then it is the vbucket's own.
+        """
+        if self.is_pass_through:
+            return None
+        return max((high_seqnos.get(each, 0) for each in self.collections), default=0)
+
+    def _passes_event(self, event: ManifestEvent) -> bool:
+        if self.is_pass_through or self.kind is FilterKind.LEGACY:
+            return self.is_pass_through
+        if self.scope is not None:
+            return getattr(event, "scope_id", None) == self.scope
+        return getattr(event, "collection_id", None) in self.collections
 
 
-def parse_filter(value: bytes, *, collections: bool) -> StreamFilter | Status:
-    """Return the filter, or the status that the request must be refused with."""
-    if not value:
-        return StreamFilter()
-    try:
-        tree = json.loads(value)
-    except (ValueError, RecursionError):
-        return Status.EINVAL
-    if not collections or not isinstance(tree, dict) or not tree.keys() & _KNOWN_KEYS:
-        return Status.EINVAL
-    if "sid" in tree:
-        return Status.DCP_STREAM_ID_INVALID
-    status = _check_names(tree)
-    if status is not Status.SUCCESS:
-        return status
-    purge = tree.get("purge_seqno", "0")
-    if not isinstance(purge, str) or not purge.isdecimal() or int(purge) > U64_MAX:
-        return Status.EINVAL
-    return StreamFilter(int(purge), bool({"collections", "scope"} & tree.keys()))
-
-
-def _check_names(tree: dict[str, object]) -> Status:
-    names = tree.get("collections")
-    scope = tree.get("scope")
-    if names is not None and scope is not None:
-        return Status.EINVAL
-    if scope is not None and _hex(scope) != 0:
-        return Status.EINVAL if _hex(scope) is None else Status.UNKNOWN_SCOPE
-    if names is None:
-        return Status.SUCCESS
-    if not isinstance(names, list) or not names or None in map(_hex, names):
-        return Status.EINVAL
-    return Status.SUCCESS if all(_hex(name) == 0 for name in names) else Status.UNKNOWN_COLLECTION
-
-
-def _hex(value: object) -> int | None:
-    try:
-        return int(value, 16) if isinstance(value, str) else None
-    except ValueError:
-        return None
+EVERYTHING: Final = StreamFilter()
+"""What a client with Collections sees that names nothing."""
+LEGACY: Final = StreamFilter(FilterKind.LEGACY, frozenset({DEFAULT_ID}))
+"""What a client without Collections sees."""

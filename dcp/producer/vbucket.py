@@ -1,19 +1,26 @@
-"""One vbucket: documents, history, branches, state, and how far replica and disk have come.
+"""One vbucket: documents, data, branches, state, and how far its replica has come.
 
-A replica is a distance, not a copy: it holds the active's history but for the newest seqnos. A
-failover makes that prefix the history (``promote``), a crash what was on disk (``crash``).
+A replica is a distance, not a copy: it holds the active's data but for the newest batches of
+writes. A failover makes that prefix the vbucket's data (``promote``), a crash what was on disk
+(``crash``).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from dcp.producer.branch_record import BranchRecord
+from dcp.producer.checkpoint_memory import limits_for
+from dcp.producer.disk_file import MemoryFile
 from dcp.producer.documents import DocumentStore
 from dcp.producer.failover import VbucketFacts
 from dcp.producer.failover_log import fork
-from dcp.producer.history import VbucketHistory
 from dcp.producer.hybrid_clock import HybridClock
+from dcp.producer.manifest import DEFAULT_ID
 from dcp.producer.preload import PreloadedSegment
 from dcp.producer.settings import ClusterSettings
+from dcp.producer.stream_filter import StreamFilter
+from dcp.producer.vbucket_data import DataSettings, VbucketData
+from dcp.producer.versions import Version
 from dcp.types import FailoverEntry, FailoverLog
 from dcp.wire.vocabulary import VbucketState
 
@@ -29,42 +36,49 @@ class Vbucket:
         self._settings = settings
         self._paused_at: int | None = None
         self._begin(
-            VbucketHistory(vbucket, unpersisted_seqnos=settings.unpersisted_seqnos),
+            VbucketData(vbucket, MemoryFile(), _data_settings(settings)),
             FailoverLog((FailoverEntry(fresh_uuid(), 0),)),
             HybridClock(),
         )
 
-    def _begin(self, history: VbucketHistory, log: FailoverLog, clock: HybridClock) -> None:
-        self.history = history
-        self.documents = DocumentStore(history, clock)
+    def _begin(self, data: VbucketData, log: FailoverLog, clock: HybridClock) -> None:
+        self.data = data
+        self.documents = DocumentStore(data, clock)
         self.failover_log = log
         self.state = VbucketState.ACTIVE
         self._collection_high_seqno: int | None = None
         self.record = BranchRecord(self.id, log) if self._settings.record_branches else None
         if self.record is not None:
-            history.on_append = self.record.append
+            data.on_append = self.record.append
 
     def preload(self, segment: PreloadedSegment) -> None:
         """Take a whole segment as the beginning of an empty vbucket."""
-        self.history.preload(segment)
+        self.data.preload(segment)
+        self.documents.count_preloaded()
         if self.record is not None:
             self.record.preload(segment)
 
+    def filtered_high_seqno(self, wanted: StreamFilter) -> int | None:
+        """Return the newest seqno of the collections that a filter names; None without names."""
+        if wanted.is_pass_through or self._collection_high_seqno is None:
+            return wanted.high_seqno(self.documents.collections.high_seqnos)
+        return self._collection_high_seqno
+
     @property
-    def collection_high_seqno(self) -> int:
-        """The newest seqno of the default collection, which is the only one."""
+    def default_high_seqno(self) -> int:
+        """The newest seqno of the default collection."""
         if self._collection_high_seqno is not None:
             return self._collection_high_seqno
-        return self.history.high_seqno
+        return self.documents.collections.high_seqnos.get(DEFAULT_ID, 0)
 
-    def facts(self, *, filtered: bool) -> VbucketFacts:
-        """Return what decides a stream request; ``filtered`` for a stream of named collections."""
+    def facts(self, collections_high_seqno: int | None = None) -> VbucketFacts:
+        """Return what decides a stream request; see ``filtered_high_seqno``."""
         return VbucketFacts(
             self.failover_log,
-            self.history.high_seqno,
-            self.history.purge_seqno,
-            self.history.persisted_seqno,
-            self.collection_high_seqno if filtered else None,
+            self.data.high_seqno,
+            self.data.purge_seqno,
+            self.data.persisted_seqno,
+            collections_high_seqno,
             self.state,
         )
 
@@ -75,14 +89,13 @@ class Vbucket:
         """The newest seqno that the replica holds."""
         if self._paused_at is not None:
             return self._paused_at
-        lag = self._settings.replica_lag_seqnos
-        return max(self.history.base_seqno, self.history.high_seqno - lag)
+        return self.data.batch_end_at(self.data.high_seqno - self._settings.replica_lag_seqnos)
 
     @property
     def replica_snapshot_end(self) -> int:
         """The end of the last snapshot that the replica holds whole."""
         held = self.replica_seqno
-        return max(self.history.base_seqno, held - held % self._settings.replica_snapshot_seqnos)
+        return max(self.data.base_seqno, held - held % self._settings.replica_snapshot_seqnos)
 
     @property
     def replication_is_paused(self) -> bool:
@@ -106,19 +119,19 @@ class Vbucket:
     def crash(self, lost_seqnos: int | None) -> None:
         """Go on with what is on disk, or with ``lost_seqnos`` less than there was; a new branch.
 
+        More is lost where that lies within a batch of writes: there is no state to go back to.
         A branch is added also when nothing was lost: an unclean restart cannot know (kv_engine
         ``engines/ep/src/warmup.cc``).
         """
-        high, base = self.history.high_seqno, self.history.base_seqno
-        left = self.history.persisted_seqno if lost_seqnos is None else high - lost_seqnos
-        left = min(high, max(base, left))
+        left = self.data.persisted_seqno
+        if lost_seqnos is not None:
+            left = self.data.batch_end_at(self.data.high_seqno - lost_seqnos)
         self._fork(left, left)
-        self.history.restart()
 
     def set_state(self, state: VbucketState) -> None:
         """Change the state; what becomes active without a takeover begins a branch."""
         if state is VbucketState.ACTIVE and self.state is not VbucketState.ACTIVE:
-            high = self.history.high_seqno
+            high = self.data.high_seqno
             self._fork(high, high)
         self.state = state
 
@@ -129,24 +142,54 @@ class Vbucket:
         nothing that was lost.
         """
         vb_uuid = self._fresh_uuid()
-        self.history.cut(cut_seqno)
+        left = self.data.cut(cut_seqno)
         self.documents.rewind()
-        self.failover_log = fork(self.failover_log, entry_seqno, vb_uuid)
+        self.failover_log = fork(self.failover_log, min(entry_seqno, left), vb_uuid)
         if self._paused_at is not None:
-            self._paused_at = min(self._paused_at, cut_seqno)
+            self._paused_at = min(self._paused_at, left)
         if self.record is not None:
-            self.record.fork(vb_uuid, cut_seqno)
+            self.record.fork(vb_uuid, left)
 
     # --- any state, for tests
 
-    def set_up(self, facts: VbucketFacts) -> None:
-        """Become an empty vbucket of which ``facts`` are true; CAS values go on growing."""
+    def set_up(self, facts: VbucketFacts, versions: Sequence[Version] = ()) -> None:
+        """Become a vbucket of which ``facts`` are true; CAS values go on growing.
+
+        ``versions`` end at the high seqno; what came before them is nobody's to see.
+        """
         high = facts.high_seqno
         persisted = high if facts.persisted_seqno is None else facts.persisted_seqno
-        history = VbucketHistory(
-            self.id, high, unpersisted_seqnos=high - persisted, purge_seqno=facts.purge_seqno
+        settings = replace(_data_settings(self._settings), unpersisted_seqnos=high - persisted)
+        data = VbucketData(
+            self.id,
+            MemoryFile(),
+            settings,
+            base_seqno=high - len(versions),
+            persisted_seqno=persisted - len(versions),
+            purge_seqno=facts.purge_seqno,
         )
         self._paused_at = None
-        self._begin(history, facts.failover_log, self.documents.clock)
+        self._begin(data, facts.failover_log, self.documents.clock)
+        self.take(versions)
+        data.purge(facts.purge_seqno)
         self._collection_high_seqno = facts.collections_high_seqno
         self.state = facts.state
+
+    def take(self, versions: Iterable[Version]) -> None:
+        """Append versions as another server made them: their seqnos, revs and CAS values stay.
+
+        Raises:
+            LocalProtocolError: a seqno is not the next one.
+        """
+        for version in versions:
+            self.data.append(version)
+            self.data.settle()
+            self.documents.collections.note(version)
+            self.documents.clock.raise_floor(version.cas)
+        self.documents.rewind()
+
+
+def _data_settings(settings: ClusterSettings) -> DataSettings:
+    share = limits_for(settings.checkpoint_quota_bytes, settings.vbuckets)
+    limits = replace(share, max_items=max(1, settings.checkpoint_items))
+    return DataSettings(limits, settings.unpersisted_seqnos)

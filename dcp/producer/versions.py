@@ -1,29 +1,50 @@
-"""One version of a document, and the DCP frame it becomes for each kind of connection.
+"""One version of a document, or one event of a vbucket, and the DCP frame it becomes.
 
 A frame is kept as two byte strings, everything before the value and the value: the value is stored
 once however many connection flavours ask for it, and nothing is encoded twice. The opaque in the
 frame is 0; whoever sends it writes the stream's own at offset 12.
+
+    opcode                           what it is
+    MUTATION, DELETION, EXPIRATION   a document; with a ``prepared_seqno`` the commit of one
+    PREPARE, ABORT                   a sync write under way, one given up: plain clients see neither
+    SYSTEM_EVENT                     a collection or scope came or went
 """
 
 from enum import IntFlag
+from functools import cache
 from struct import Struct
 from typing import Final, NamedTuple
 
 from dcp.producer.values import system_xattrs_only, without_xattrs, xattrs_only
-from dcp.types import U64_MAX
+from dcp.wire.leb128 import encode_leb128
 from dcp.wire.snappy import inflate
+from dcp.wire.system_event import (
+    CollectionBegun,
+    CollectionEnded,
+    CollectionFlushed,
+    ManifestEvent,
+    ScopeCreated,
+    ScopeDropped,
+    encode_system_event,
+)
 from dcp.wire.vocabulary import Datatype, Magic, Opcode
 
-NEVER: Final = U64_MAX
-"""``replaced_at`` of a version that is still the newest of its key."""
 OPAQUE_OFFSET: Final = 12
+NO_COLLECTION: Final = -1
+"""``collection`` of what belongs to none: the events of scopes."""
+OVERHEAD_BYTES: Final = 700
+"""About what a version costs in memory beside its key and value, the head of one frame included."""
 
 _HEADER: Final = Struct(">BBHBBHIIQ")
 _MUTATION: Final = Struct(">QQIIIHB")
 _DELETION: Final = Struct(">QQH")
 _DELETION_WITH_TIME: Final = Struct(">QQIB")
 _EXPIRATION: Final = Struct(">QQI")
-_DEFAULT_COLLECTION: Final = b"\x00"
+_PREPARE: Final = Struct(">QQIIIBBB")
+_COMPLETION: Final = Struct(">QQ")
+_SYSTEM_EVENT: Final = Struct(">QIB")
+_CACHE_HINT: Final = 2
+"""The ``nru`` byte of a new document (kv_engine ``item.h``, INITIAL_NRU_VALUE)."""
 _XATTR: Final = int(Datatype.XATTR)
 _SNAPPY: Final = int(Datatype.SNAPPY)
 
@@ -39,22 +60,51 @@ class Flavour(IntFlag):
     NO_VALUE = 0x20
     UNDERLYING_DATATYPE = 0x40
     DELETED_USER_XATTRS = 0x80
+    COMMITS = 0x100
+    """Commits go as COMMIT: for streams of sync writes, from memory (disk keeps the document)."""
 
 
 # Plain ints: an IntFlag operation costs as much as the rest of an encoding.
 _COLLECTIONS: Final = int(Flavour.COLLECTIONS)
 _NO_VALUE: Final = int(Flavour.NO_VALUE)
 _DELETE_TIMES: Final = int(Flavour.DELETE_TIMES)
+_COMMITS: Final = int(Flavour.COMMITS)
 _RESHAPING: Final = _XATTR | _SNAPPY
 _MUTATION_OPCODE: Final = int(Opcode.DCP_MUTATION)
+_EXPIRATION_OPCODE: Final = int(Opcode.DCP_EXPIRATION)
+_EVENT_OPCODE: Final = int(Opcode.DCP_SYSTEM_EVENT)
+_PREPARE_OPCODE: Final = int(Opcode.DCP_PREPARE)
+_ABORT_OPCODE: Final = int(Opcode.DCP_ABORT)
 _REQUEST: Final = int(Magic.REQUEST)
+
+VersionKey = tuple[int, int, bytes]
+"""What versions of one thing have in common: namespace, collection or scope, key."""
+COMMITTED: Final = 0
+"""The namespace of documents and tombstones."""
+_PREPARED: Final = 1
+_COLLECTION_EVENT: Final = 2
+_SCOPE_EVENT: Final = 3
+
+_prefix = cache(encode_leb128)
+
+
+class SyncWrite(NamedTuple):
+    """A version's part in a sync write.
+
+    ``prepared_seqno`` is that of the prepare which a commit or abort completes; ``level`` and
+    ``deletes`` (the document will be deleted) are a prepare's.
+    """
+
+    prepared_seqno: int = 0
+    level: int = 0
+    deletes: bool = False
 
 
 class Content(NamedTuple):
     """What a version holds: a document, or with another opcode than MUTATION its tombstone.
 
     ``value`` and ``datatype`` are as stored, an xattr section included. ``expiry`` and
-    ``delete_time`` are in seconds since 1970, 0 is none.
+    ``delete_time`` are in seconds since 1970, 0 is none. ``sync`` is there in sync writes only.
     """
 
     value: bytes = b""
@@ -63,43 +113,112 @@ class Content(NamedTuple):
     expiry: int = 0
     opcode: int = _MUTATION_OPCODE
     delete_time: int = 0
+    sync: SyncWrite | None = None
 
 
 class Version:
-    """What one key held from ``seqno`` on, until ``replaced_at``."""
+    """What one key holds from ``seqno`` on."""
 
     __slots__ = (
         "_wire",
         "cas",
+        "collection",
         "datatype",
         "delete_time",
+        "event",
         "expiry",
         "flags",
         "key",
         "opcode",
-        "replaced_at",
         "rev",
         "seqno",
+        "sync",
         "value",
         "vbucket",
     )
 
     def __init__(
-        self, vbucket: int, key: bytes, content: Content, *, seqno: int, rev: int, cas: int
+        self,
+        vbucket: int,
+        key: bytes,
+        content: Content,
+        *,
+        seqno: int,
+        rev: int,
+        cas: int,
+        collection: int = 0,
     ) -> None:
         self.vbucket = vbucket
+        self.collection = collection
         self.key = key
         self.seqno = seqno
         self.rev = rev
         self.cas = cas
-        self.value, self.datatype, self.flags, self.expiry, self.opcode, self.delete_time = content
-        self.replaced_at = NEVER
+        self.value, self.datatype, self.flags, self.expiry, self.opcode, *_ = content
+        self.delete_time = content.delete_time
+        self.sync = content.sync
+        self.event: ManifestEvent | None = None
         self._wire: dict[int, tuple[bytes, bytes]] = {}
+
+    @classmethod
+    def of_event(cls, vbucket: int, event: ManifestEvent, *, seqno: int) -> "Version":
+        """Return a collection's or scope's coming or going as the item at ``seqno``."""
+        message = encode_system_event(event, seqno)
+        content = Content(message.value, opcode=_EVENT_OPCODE)
+        collection = getattr(event, "collection_id", NO_COLLECTION)
+        found = cls(vbucket, message.key, content, seqno=seqno, rev=1, cas=0, collection=collection)
+        found.event = event
+        return found
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the key holds a document from here on."""
+        return self.opcode == _MUTATION_OPCODE
+
+    @property
+    def is_document(self) -> bool:
+        """Whether this says what its key holds: a document or its tombstone."""
+        return self.opcode <= _EXPIRATION_OPCODE
 
     @property
     def is_deleted(self) -> bool:
-        """Whether the key holds no document from here on."""
-        return self.opcode != _MUTATION_OPCODE
+        """Whether this is a tombstone: the key holds no document from here on."""
+        return _MUTATION_OPCODE < self.opcode <= _EXPIRATION_OPCODE
+
+    @property
+    def is_visible(self) -> bool:
+        """Whether clients see it that did not ask for sync writes."""
+        return self.opcode not in (_PREPARE_OPCODE, _ABORT_OPCODE)
+
+    @property
+    def emptied_collection(self) -> int | None:
+        """The collection whose older items are all gone from here on: dropped, flushed or new."""
+        if isinstance(self.event, CollectionBegun | CollectionEnded | CollectionFlushed):
+            return self.event.collection_id
+        return None
+
+    @property
+    def dedup_key(self) -> VersionKey | None:
+        """What a checkpoint keeps only the newest of; None for system events, which it all keeps.
+
+        Prepares and aborts of a key are apart from what is committed (kv_engine
+        ``engines/ep/src/checkpoint.cc``).
+        """
+        return None if self.event is not None else self.stored_key
+
+    @property
+    def stored_key(self) -> VersionKey:
+        """What a disk keeps only the newest of: an event of a collection replaces its older one."""
+        if isinstance(self.event, ScopeCreated | ScopeDropped):
+            return _SCOPE_EVENT, self.event.scope_id, b""
+        if self.event is not None:
+            return _COLLECTION_EVENT, self.collection, b""
+        return (COMMITTED if self.is_document else _PREPARED), self.collection, self.key
+
+    @property
+    def size_bytes(self) -> int:
+        """About how much memory it takes."""
+        return len(self.value) + len(self.key) + OVERHEAD_BYTES
 
     def wire(self, flavour: int) -> tuple[bytes, bytes]:
         """Return the frame for this flavour as (all before the value, value); opaque 0."""
@@ -109,10 +228,28 @@ class Version:
         return parts
 
     def _encode(self, flavour: int) -> tuple[bytes, bytes]:
+        if self.event is not None:
+            message = encode_system_event(self.event, self.seqno)
+            extras = _SYSTEM_EVENT.pack(self.seqno, message.event, message.version)
+            return self._head(_EVENT_OPCODE, extras, self.key, self.value), self.value
+        key = _prefix(self.collection) + self.key if flavour & _COLLECTIONS else self.key
+        sync = self.sync
+        if (
+            sync is not None
+            and sync.prepared_seqno
+            and (flavour & _COMMITS or not self.is_document)
+        ):
+            opcode = _ABORT_OPCODE if self.opcode == _ABORT_OPCODE else int(Opcode.DCP_COMMIT)
+            extras = _COMPLETION.pack(sync.prepared_seqno, self.seqno)
+            return self._head(opcode, extras, key, b""), b""
         value, datatype = self._value_for(flavour)
         opcode, extras = self._extras_for(flavour)
-        key = _DEFAULT_COLLECTION + self.key if flavour & _COLLECTIONS else self.key
-        head = _HEADER.pack(
+        return self._head(opcode, extras, key, value, datatype, self.cas), value
+
+    def _head(
+        self, opcode: int, extras: bytes, key: bytes, value: bytes, datatype: int = 0, cas: int = 0
+    ) -> bytes:
+        header = _HEADER.pack(
             _REQUEST,
             opcode,
             len(key),
@@ -121,19 +258,24 @@ class Version:
             self.vbucket,
             len(extras) + len(key) + len(value),
             0,
-            self.cas,
+            cas,
         )
-        return head + extras + key, value
+        return header + extras + key
 
     def _extras_for(self, flavour: int) -> tuple[int, bytes]:
         seqno, rev = self.seqno, self.rev
-        if not self.is_deleted:
-            extras = _MUTATION.pack(seqno, rev, self.flags, self.expiry, 0, 0, 0)
+        if self.opcode == _MUTATION_OPCODE:
+            extras = _MUTATION.pack(seqno, rev, self.flags, self.expiry, 0, 0, _CACHE_HINT)
             return _MUTATION_OPCODE, extras
+        if self.opcode == _PREPARE_OPCODE:
+            sync = self.sync or SyncWrite()
+            return _PREPARE_OPCODE, _PREPARE.pack(
+                seqno, rev, self.flags, self.expiry, 0, 0, sync.deletes, sync.level
+            )
         if not flavour & _DELETE_TIMES:
             return Opcode.DCP_DELETION, _DELETION.pack(seqno, rev, 0)
-        if self.opcode == Opcode.DCP_EXPIRATION and flavour & Flavour.EXPIRY_OPCODE:
-            return Opcode.DCP_EXPIRATION, _EXPIRATION.pack(seqno, rev, self.delete_time)
+        if self.opcode == _EXPIRATION_OPCODE and flavour & Flavour.EXPIRY_OPCODE:
+            return _EXPIRATION_OPCODE, _EXPIRATION.pack(seqno, rev, self.delete_time)
         return Opcode.DCP_DELETION, _DELETION_WITH_TIME.pack(seqno, rev, self.delete_time, 0)
 
     def _value_for(self, flavour: int) -> tuple[bytes, int]:
@@ -141,8 +283,9 @@ class Version:
         value, datatype = self.value, self.datatype
         if not datatype & _RESHAPING and not flavour & _NO_VALUE:
             return value, datatype
+        lacks_xattrs = self.is_deleted and not flavour & Flavour.DELETED_USER_XATTRS
         reshaped = datatype & _XATTR and (
-            not flavour & Flavour.XATTRS or flavour & Flavour.NO_VALUE or self.is_deleted
+            not flavour & Flavour.XATTRS or flavour & Flavour.NO_VALUE or lacks_xattrs
         )
         if datatype & _SNAPPY and (reshaped or not flavour & Flavour.SNAPPY):
             value, datatype = inflate(value), datatype & ~_SNAPPY

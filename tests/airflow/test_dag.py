@@ -138,16 +138,16 @@ def claim_json(cluster: ProducerCluster, key: bytes, value: bytes) -> None:
     """Let the server claim that ``value`` is JSON; its own front door would look at it."""
 
     def store(documents: DocumentStore) -> Version:
-        history = documents.history
+        data = documents.data
         version = Version(
-            history.vbucket,
+            data.vbucket,
             key,
             Content(value, int(Datatype.JSON)),
-            seqno=history.high_seqno + 1,
+            seqno=data.high_seqno + 1,
             rev=1,
             cas=documents.clock.next(cluster.bucket.now()),
         )
-        history.append(version)
+        data.append(version)
         return version
 
     with cluster.bucket.lock:

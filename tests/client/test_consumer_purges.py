@@ -14,7 +14,9 @@ from dcp.client.node_links import NodeLink, NodeLinks
 from dcp.client.stream_keeper import StreamKeeper
 from dcp.client.vbucket_track import StreamStart
 from dcp.errors import NodeUnavailableError
-from dcp.producer.stream_filter import StreamFilter, parse_filter
+from dcp.producer.manifest import Manifest
+from dcp.producer.stream_filter import StreamFilter
+from dcp.producer.stream_request_value import parse_filter
 from dcp.protocol.events import SnapshotStarted
 from dcp.types import SnapshotRange
 from dcp.wire.vocabulary import Status
@@ -33,9 +35,9 @@ def test_the_purge_seqno_goes_into_the_stream_request(
     fill(cluster, 20)
     asked: list[bytes] = []
 
-    def record(value: bytes, *, collections: bool) -> StreamFilter | Status:
+    def record(value: bytes, manifest: Manifest, *, collections: bool) -> StreamFilter | Status:
         asked.append(value)
-        return parse_filter(value, collections=collections)
+        return parse_filter(value, manifest, collections=collections)
 
     monkeypatch.setattr("dcp.producer.dcp_commands.parse_filter", record)
     streams = starts(cluster)

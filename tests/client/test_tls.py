@@ -1,88 +1,81 @@
-"""TLS in front of the real producer: encrypted delivery, and certificates that are not trusted.
+"""TLS to the real producer: encrypted delivery, moves by the map, certificates not trusted."""
 
-``tests/data/tls`` holds a self-signed certificate for 127.0.0.1, valid for a hundred years.
-"""
-
-import select
-import socket
-import ssl
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
 
 import pytest
 
 from dcp.client.addresses import NodeAddress
 from dcp.client.connection import NodeConnection
+from dcp.client.consumer import Consumer
 from dcp.client.settings import ConnectionSettings, TlsSettings
 from dcp.errors import NodeUnavailableError
+from dcp.producer.cluster import ProducerCluster
 from dcp.protocol.position import Position
 from tests.client.conftest import MakeCluster
+from tests.client.consuming import settings, starts
 from tests.client.drained import CREDENTIALS, Drained, assert_same_state, caught_up, fill
+from tests.producer.tls import CERTIFICATE, TLS_FILES
 
-TLS = Path(__file__).parent.parent / "data" / "tls"
-
-
-def pass_on(client: ssl.SSLSocket, producer: socket.socket) -> None:
-    """Copy both directions on one thread (an SSL socket is not made for two) until one closes."""
-    while True:
-        held_back = client.pending() > 0
-        readable = [client] if held_back else select.select([client, producer], [], [])[0]
-        source, target = (client, producer) if client in readable else (producer, client)
-        data = source.recv(65536)
-        target.sendall(data)
-        if not data:
-            return
+TRUSTING = TlsSettings(CERTIFICATE)
 
 
-@contextmanager
-def tls_in_front_of(seed: str) -> Iterator[NodeAddress]:
-    """A proxy that decrypts one connection and passes it on to ``seed``."""
-    behind = NodeAddress.parse(seed)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(TLS / "certificate.pem", TLS / "key.pem")
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def serve() -> None:
-            with suppress(OSError):  # the end of either side ends the proxy
-                plain, _ = server.accept()
-                with (
-                    context.wrap_socket(plain, server_side=True) as client,
-                    socket.create_connection((behind.host, behind.port)) as producer,
-                ):
-                    pass_on(client, producer)
-
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
-        yield NodeAddress("127.0.0.1", server.getsockname()[1])
-        server.close()
-        thread.join(5)
+def first_node(cluster: ProducerCluster) -> NodeAddress:
+    return NodeAddress.parse(cluster.tls_seeds[0])
 
 
 def test_delivers_over_tls(make_cluster: MakeCluster) -> None:
-    cluster = make_cluster(vbuckets=2)
+    cluster = make_cluster(vbuckets=2, tls=TLS_FILES)
     fill(cluster, 2000, value_bytes=1000)
-    settings = ConnectionSettings(
+    chosen = ConnectionSettings(
         "default",
         window_bytes=100_000,
         read_buffer_bytes=5000,  # less than a TLS record, so that OpenSSL holds bytes back
-        tls=TlsSettings(str(TLS / "certificate.pem")),
+        tls=TRUSTING,
     )
-    with tls_in_front_of(cluster.seeds[0]) as address:
-        connection = NodeConnection(address, settings, CREDENTIALS, "tls")
-        connection.open()
-        try:
-            for vbucket in range(2):
-                connection.open_stream(vbucket, Position.beginning())
-            assert_same_state(cluster, Drained().run(connection, caught_up(cluster)))
-        finally:
-            connection.close()
+    connection = NodeConnection(first_node(cluster), chosen, CREDENTIALS, "tls")
+    connection.open()
+    try:
+        for vbucket in range(2):
+            connection.open_stream(vbucket, Position.beginning())
+        assert_same_state(cluster, Drained().run(connection, caught_up(cluster)))
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda cluster: cluster.move_vbucket(0, 1),
+        lambda cluster: cluster.failover(0),
+    ],
+    ids=["move", "failover"],
+)
+def test_a_consumer_stays_encrypted_when_the_map_changes(
+    make_cluster: MakeCluster, change: Callable[[ProducerCluster], None]
+) -> None:
+    cluster = make_cluster(nodes=2, vbuckets=4, tls=TLS_FILES)
+    fill(cluster, 100)
+    streams = [
+        replace(
+            start,
+            address=NodeAddress.parse(cluster.tls_seeds[cluster.vbucket_owner(start.vbucket)]),
+        )
+        for start in starts(cluster)
+    ]
+    chosen = settings(tls=TRUSTING)
+    with Consumer(streams, cluster.tls_seeds, chosen, CREDENTIALS, "tls", Random(5)) as consumer:
+        drained = Drained().run(consumer, caught_up(cluster))
+        change(cluster)
+        fill(cluster, 50)
+        drained.run(consumer, caught_up(cluster))
+        assert_same_state(cluster, drained)
 
 
 def test_a_certificate_that_is_not_trusted_is_refused(make_cluster: MakeCluster) -> None:
-    cluster = make_cluster()
-    with tls_in_front_of(cluster.seeds[0]) as address:
-        settings = ConnectionSettings("default", tls=TlsSettings())
-        with pytest.raises(NodeUnavailableError, match=r"TLS handshake with .* certificate verify"):
-            NodeConnection(address, settings, CREDENTIALS, "tls").open()
+    cluster = make_cluster(tls=TLS_FILES)
+    chosen = ConnectionSettings("default", tls=TlsSettings())
+    connection = NodeConnection(first_node(cluster), chosen, CREDENTIALS, "tls")
+    with pytest.raises(NodeUnavailableError, match=r"TLS handshake with .* certificate verify"):
+        connection.open()

@@ -15,9 +15,10 @@ from tests.conformance_formats.case_file import CaseFile, CaseResult
 from tests.conformance_formats.recorded_requests import is_login, learn_passwords
 from tests.conformance_formats.replay import ConnectionReplay
 
-_CLOSED = re.compile(
+CLOSED = re.compile(
     r"(?P<conn>.+): (client closes|(?P<server>server closed (the )?connection))\b.*"
 )
+"""The marks that say which side ended a connection."""
 _UNACKED = re.compile(r"unacked_bytes[ =](\d+)")
 _HELD = re.compile(r"(?:wire bytes|received-acked)[ =](\d+)")
 _RECEIVED = re.compile(r"received (\d+) messages of \[([\d, ]*)\] bytes")
@@ -25,12 +26,13 @@ _RECEIVED = re.compile(r"received (\d+) messages of \[([\d, ]*)\] bytes")
 
 @dataclass(frozen=True, slots=True)
 class FrameLine:
-    """Bytes that one side sent."""
+    """Bytes that one side sent; ``seconds`` since the recording began."""
 
     number: int
     conn: str
     from_server: bool
     data: bytes
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,7 @@ class MarkLine:
 
     number: int
     text: str
+    seconds: float = 0.0
 
 
 def parse_line(number: int, line: Any) -> FrameLine | MarkLine:
@@ -50,9 +53,10 @@ def parse_line(number: int, line: Any) -> FrameLine | MarkLine:
     where = f"line {number}"
     if not isinstance(line, dict) or not isinstance(line.get("t", 0), int | float):
         raise ValueError(f"{where}: found {str(line)[:80]}, expected a frame or a mark")
+    seconds = float(line.get("t", 0))
     keys = set(line) - {"t"}
     if keys == {"mark"} and isinstance(line["mark"], str):
-        return MarkLine(number, line["mark"])
+        return MarkLine(number, line["mark"], seconds)
     if keys != {"conn", "dir", "hex"} or line["dir"] not in ("c2s", "s2c"):
         raise ValueError(
             f"{where}: found members {sorted(line)} and dir {line.get('dir')!r}, expected conn, "
@@ -62,7 +66,7 @@ def parse_line(number: int, line: Any) -> FrameLine | MarkLine:
         data = bytes.fromhex(line["hex"])
     except (ValueError, TypeError):
         raise ValueError(f"{where}: found hex {str(line['hex'])[:40]!r}, expected hex") from None
-    return FrameLine(number, str(line["conn"]), line["dir"] == "s2c", data)
+    return FrameLine(number, str(line["conn"]), line["dir"] == "s2c", data, seconds)
 
 
 class Transcripts:
@@ -134,7 +138,7 @@ class _Replaying:
             replay.take_from_client(line.data, f"line {line.number}")
 
     def _take_mark(self, line: MarkLine) -> None:
-        closed = _CLOSED.fullmatch(line.text)
+        closed = CLOSED.fullmatch(line.text)
         if closed:
             self._close(closed["conn"], closed_by_server=closed["server"] is not None)
             return

@@ -1,6 +1,7 @@
 """A tiny client of raw frames: what the producer's tests speak to it with."""
 
 import socket
+import ssl
 from collections.abc import Callable
 from types import TracebackType
 from typing import Self
@@ -17,16 +18,22 @@ from dcp.wire.vocabulary import HelloFeature, Magic, Opcode, Status
 PLAIN_FEATURES = (HelloFeature.XATTR, HelloFeature.XERROR, HelloFeature.JSON)
 FEATURES = (*PLAIN_FEATURES, HelloFeature.COLLECTIONS)
 STREAM_OPCODES = frozenset(
-    (*range(Opcode.DCP_STREAM_END, Opcode.DCP_EXPIRATION + 1), Opcode.DCP_SEQNO_ADVANCED)
+    (
+        *range(Opcode.DCP_STREAM_END, Opcode.DCP_EXPIRATION + 1),
+        Opcode.DCP_SYSTEM_EVENT,
+        Opcode.DCP_SEQNO_ADVANCED,
+    )
 )
 
 
 class RawClient:
-    """A blocking socket; every wait is bounded by ``timeout``."""
+    """A blocking socket, encrypted where ``tls`` is given; waits are bounded by ``timeout``."""
 
-    def __init__(self, seed: str, timeout: float = 10.0) -> None:
+    def __init__(self, seed: str, timeout: float = 10.0, tls: ssl.SSLContext | None = None) -> None:
         host, port = seed.rsplit(":", 1)
         self.socket = socket.create_connection((host, int(port)), timeout)
+        if tls is not None:
+            self.socket = tls.wrap_socket(self.socket, server_hostname=host)
         self._splitter = FrameSplitter()
         self._received: list[Frame] = []
         self._opaque = 0x100

@@ -72,9 +72,32 @@ def test_replication_is_paused(trio: ProducerCluster, connect: Connect) -> None:
     assert trio.replica_seqno(trio.vbucket_of(b"k")) == 1
 
 
+def test_scopes_and_collections_are_changed(trio: ProducerCluster) -> None:
+    with _client(trio, 1) as admin:
+        admin.create_scope("s")
+        admin.create_collection("s.a", 60)
+        admin.create_collection(".b")
+        assert trio.manifest.at("s.a").max_ttl_seconds == 60
+        trio.set(b"k", b"1", collection="s.a")
+        admin.flush_collection("s.a")
+        vbucket = trio.vbucket_of(b"k")
+        assert trio.state_at(vbucket, trio.high_seqno(vbucket), collection="s.a") == {}
+        admin.drop_collection("_default.b")
+        admin.drop_scope("s")
+    assert (trio.manifest.uid, list(trio.manifest.collections)) == (6, [0])
+    assert [trio.high_seqno(v) for v in range(6)] == [7 + (v == vbucket) for v in range(6)]
+
+
 @pytest.mark.parametrize(
     ("name", "value", "context"),
     [
+        (b"scope.create", b"_s", "scope name: found '_s'"),
+        (b"scope.drop", b"s", "scope: found 's', expected one of _default"),
+        (b"collection.create", b"a", "path: found 'a', expected scope.collection"),
+        (b"collection.create", b".a x", "max_ttl: found 'x', expected a number of seconds"),
+        (b"collection.create", b"s.a", "scope: found 's'"),
+        (b"collection.drop", b".a", "collection: found 'a' in scope _default"),
+        (b"collection.flush", b"", "path: found '', expected scope.collection"),
         (b"node.failover", b"0", "node: found '0', expected a number from 1 to 3"),
         (b"node.failover", b"4", "node: found '4'"),
         (b"node.kill", b"two", "node: found 'two'"),

@@ -190,7 +190,7 @@ def test_collections_put_an_id_before_the_key(cluster: ProducerCluster, connect:
     refused = kv.call(m.Store(b"\x08k", b"1"), Opcode.SET)
     assert (refused.status, refused.value) == (
         Status.UNKNOWN_COLLECTION,
-        b'{"manifest_uid": "0"}',
+        b'{"error":{"context":"Unknown scope or collection in operation"},"manifest_uid":"0"}',
     )
 
 

@@ -23,7 +23,7 @@ from dcp.wire.vocabulary import (
     StreamFlag,
     VbucketState,
 )
-from tests.producer.raw_client import FEATURES, PLAIN_FEATURES, RawClient
+from tests.producer.raw_client import FEATURES, RawClient
 
 Connect = Callable[..., RawClient]
 MakeCluster = Callable[..., ProducerCluster]
@@ -190,15 +190,14 @@ def test_uuids_are_random_and_follow_the_seed() -> None:
     assert max(uuids(1)) > 2**63
 
 
-def test_without_a_record_only_the_current_branch_is_known() -> None:
+def test_without_a_record_no_past_is_known() -> None:
     cluster = ProducerCluster(ClusterSettings(vbuckets=1, record_branches=False))
     cluster.set(b"k", b"1")
     old = cluster.failover_log(0).current_uuid
     cluster.crash_restart(0, lost_seqnos=1)
-    assert cluster.state_at(0, 1) == {}
     assert cluster.branches(0) == (old, cluster.failover_log(0).current_uuid)
-    with pytest.raises(LocalProtocolError, match="records no others"):
-        cluster.state_at(0, 1, old)
+    with pytest.raises(LocalProtocolError, match="vbucket 0: this cluster records no branches"):
+        cluster.state_at(0, 1)
 
 
 def test_a_branch_that_never_was(cluster: ProducerCluster) -> None:
@@ -301,7 +300,8 @@ def _with_tombstones(cluster: ProducerCluster) -> None:
     cluster.set(b"last", b"1")
 
 
-def test_purged_tombstones_are_not_shown(cluster: ProducerCluster, connect: Connect) -> None:
+def test_purged_tombstones_are_not_shown(make_cluster: MakeCluster, connect: Connect) -> None:
+    cluster = make_cluster(vbuckets=1, checkpoint_items=1)
     _with_tombstones(cluster)
     assert cluster.purge_tombstones(0, 8) == 2
     assert cluster.purge_tombstones(0, 8) == 0
@@ -327,71 +327,21 @@ def test_the_newest_item_is_never_purged(cluster: ProducerCluster) -> None:
 
 
 def test_only_what_is_on_disk_is_purged(make_cluster: MakeCluster) -> None:
-    cluster = make_cluster(vbuckets=1, unpersisted_seqnos=3)
+    cluster = make_cluster(vbuckets=1, unpersisted_seqnos=2)
     _with_tombstones(cluster)
-    assert cluster.purge_tombstones(0) == 1
+    assert cluster.purge_tombstones(0) == 1  # 7: 8 is the newest item on disk, 9 is not there
     assert cluster.purge_seqno(0) == 7
-    cluster.crash_restart(0, lost_seqnos=3)  # 7 is the newest item now, and shown again
-    assert cluster.purge_seqno(0) == 0
 
 
-def test_a_stream_below_the_purge_seqno_ends(cluster: ProducerCluster, connect: Connect) -> None:
-    for number in range(6):
-        cluster.set(b"k%d" % number, b"1")
-    client = connect(cluster).log_in().open_dcp(window=1)
-    client.request_stream(0)
-    marker = client.message()  # fills the window: the snapshot to 6 is under way
-    careless = connect(cluster).log_in().open_dcp(b"careless", window=1)
-    careless.request_stream(0, flags=int(StreamFlag.IGNORE_PURGED_TOMBSTONES))
-    careless.message()
-    for number in range(3):
-        cluster.delete(b"k%d" % number)
-    cluster.set(b"last", b"1")
-    fresh = connect(cluster).log_in().open_dcp(b"fresh", window=1)
-    fresh.request_stream(0)
-    fresh.message()  # its snapshot goes to 10 and was taken before
-    assert marker == m.SnapshotMarker(0, 6, SnapshotFlag.MEMORY | SnapshotFlag.CHECKPOINT)
-
-    cluster.purge_tombstones(0)
-
-    client.ack(1000)
-    assert client.message() == m.StreamEnd(EndReason.ROLLBACK)
-    for unharmed, items in ((careless, 6), (fresh, 7)):
-        unharmed.ok(m.DcpControl(b"connection_buffer_size", b"0"), Opcode.DCP_CONTROL)
-        seqnos = [getattr(b, "by_seqno", 0) for b in unharmed.messages_to(10)]
-        assert len([seqno for seqno in seqnos if seqno]) >= items
-
-
-@pytest.mark.parametrize(
-    ("features", "start", "items"),
-    [
-        (FEATURES, 0, [3, 4, 5, 6]),
-        (FEATURES, 6, []),
-        (PLAIN_FEATURES, 0, [4, 5, 6, 10]),  # the state at 10: the next item that is shown
-        (PLAIN_FEATURES, 6, [10]),
-    ],
-)
-def test_a_snapshot_that_ends_at_a_purged_tombstone_can_be_completed(
-    cluster: ProducerCluster,
-    connect: Connect,
-    features: tuple[HelloFeature, ...],
-    start: int,
-    items: list[int],
-) -> None:
+def test_what_compaction_took_there_is_no_way_back_to(cluster: ProducerCluster) -> None:
     _with_tombstones(cluster)
+    old = cluster.failover_log(0).current_uuid
+    held = cluster.state_at(0, 6)
     cluster.purge_tombstones(0)
-    uuid = cluster.failover_log(0).current_uuid if start else 0
-    client = connect(cluster).log_in(features).open_dcp()
-    flags = int(StreamFlag.IGNORE_PURGED_TOMBSTONES)
-    client.request_stream(0, start, end=8, vb_uuid=uuid, flags=flags)
-    *messages, end = client.messages_until(lambda body: isinstance(body, m.StreamEnd))
-    assert end == m.StreamEnd(EndReason.OK)
-    assert [b.by_seqno for b in messages if isinstance(b, m.Mutation)] == items
-    if features is FEATURES:
-        assert messages[0] == m.SnapshotMarker(start, 8, 5)
-        assert messages[-1] == m.SeqnoAdvanced(8)
-    else:
-        assert messages[0] == m.SnapshotMarker(start, 10, 5)
+    cluster.crash_restart(0, lost_seqnos=4)
+    assert cluster.high_seqno(0) == 0
+    assert cluster.state_at(0, 6, old) == held
+    assert cluster.failover_log(0).entries[0].seqno == 0
 
 
 def test_disk_markers_name_the_purge_seqno(make_cluster: MakeCluster, connect: Connect) -> None:

@@ -140,8 +140,9 @@ def test_the_cluster_map_and_its_known_version(cluster: ProducerCluster, connect
     tree = json.loads(answer.value)
     assert (tree["rev"], tree["revEpoch"], tree["name"]) == (1, 1, "default")
     assert tree["vBucketServerMap"]["vBucketMap"] == [[0]]
-    port = int(cluster.seeds[0].rsplit(":", 1)[1])
-    assert tree["nodesExt"][0]["services"] == {"mgmt": 8091, "kv": port}
+    seeds = {"kv": cluster.seeds[0], "mgmt": cluster.http_seeds[0]}
+    ports = {name: int(seed.rsplit(":", 1)[1]) for name, seed in seeds.items()}
+    assert tree["nodesExt"][0]["services"] == ports
     current = client.call(m.GetClusterConfig(1, 1), Opcode.GET_CLUSTER_CONFIG)
     assert (current.status, current.value, current.datatype) == (Status.SUCCESS, b"", 0)
     older = client.call(m.GetClusterConfig(1, 0), Opcode.GET_CLUSTER_CONFIG)
@@ -184,7 +185,7 @@ def test_dcp_opens_once_per_connection_and_name(cluster: ProducerCluster, connec
     second.open_dcp(name=b"same")
     assert first.is_closed()
     assert second.request_stream(0).status == Status.SUCCESS
-    assert list(cluster.counters().connections) == ["same"]
+    assert list(cluster.counters().connections) == [(0, "same")]
     too_long = connect(cluster).log_in().call(m.DcpOpen(b"x" * 201, 1), Opcode.DCP_OPEN)
     assert too_long.status == Status.EINVAL
 

@@ -19,8 +19,8 @@ from tests.producer.conftest import Clock
 MakeCluster = Callable[..., ProducerCluster]
 
 
-def _client(seeds: list[str]) -> KvClient:
-    return KvClient(seeds, "Administrator", "password", "default")
+def _client(seeds: list[str], collection: str = "") -> KvClient:
+    return KvClient(seeds, "Administrator", "password", "default", collection=collection)
 
 
 def _load(
@@ -42,10 +42,11 @@ def pair(make_cluster: MakeCluster) -> ProducerCluster:
     return make_cluster(nodes=2, vbuckets=16)
 
 
-def _held(cluster: ProducerCluster) -> dict[bytes, bytes]:
+def _held(cluster: ProducerCluster, collection: int = 0) -> dict[bytes, bytes]:
     held: dict[bytes, bytes] = {}
     for vbucket in range(cluster.settings.vbuckets):
-        state = cluster.state_at(vbucket, cluster.high_seqno(vbucket))
+        high = cluster.high_seqno(vbucket)
+        state = cluster.state_at(vbucket, high, collection=collection)
         held |= {key: document.value for key, document in state.items()}
     return held
 
@@ -69,6 +70,22 @@ def test_a_moved_vbucket_is_found_again(pair: ProducerCluster) -> None:
             pair.move_vbucket(vbucket, 1 - pair.vbucket_owner(vbucket))
         assert client.set((b"key%d" % n, b"{}") for n in range(100)) == 100
     assert len(_held(pair)) == 100
+
+
+def test_a_collection_is_loaded(pair: ProducerCluster, tmp_path: Path) -> None:
+    pair.create_scope("s")
+    number = pair.create_collection("s", "a")
+    lines = tmp_path / "lines.jsonl"
+    lines.write_text("".join(f'{{"id":{n}}}\n' for n in range(50)))
+    assert _load(pair.seeds, lines, KeyRule("id", collection="s.a")) == 50
+    documents = {b"%d" % n: b'{"id":%d}' % n for n in range(50)}
+    assert _held(pair, number) == documents
+    assert _held(pair) == {}
+    with _client(pair.seeds, "s.a") as client:
+        assert client.get([b"7"]) == {b"7": b'{"id":7}'}
+        assert client.delete([b"7"]) == 1
+    with pytest.raises(BucketError, match=r"collection 's\.b' refused with status 0x88"):
+        _client(pair.seeds, "s.b")
 
 
 def test_refused_logins(pair: ProducerCluster) -> None:

@@ -46,6 +46,18 @@ def test_each_node_serves_its_own_vbuckets(pair: ProducerCluster, connect: Conne
     assert [node.get("thisNode") for node in tree["nodesExt"]] == [None, True]
 
 
+def test_a_name_belongs_to_one_node(pair: ProducerCluster, connect: Connect) -> None:
+    """A client may open the same name at every node, as gocbcore does, and is listed there."""
+    clients = [connect(pair, node).log_in().open_dcp(name=b"same") for node in (0, 1)]
+    assert clients[0].request_stream(0).status == Status.SUCCESS
+    assert clients[1].request_stream(2).status == Status.SUCCESS
+    assert list(pair.counters().connections) == [(0, "same"), (1, "same")]
+    for node in (0, 1):
+        other = connect(pair, node).log_in()
+        told = other.ok(m.Stat(b"dcp"), Opcode.STAT)
+        assert told == m.StatAnswer(b"ep_dcp_producer_count", b"1")
+
+
 def test_a_moved_vbucket_goes_on_at_the_other_node(pair: ProducerCluster, connect: Connect) -> None:
     keys = _keys_of(pair, 0, 3)
     for key in keys[:2]:
@@ -239,6 +251,10 @@ def test_start_and_stop(make_cluster: MakeCluster) -> None:
         {"vbuckets": 0},
         {"vbuckets": 1025},
         {"nodes": 2, "ports": (1,)},
+        {"nodes": 2, "http_ports": (0,)},
+        {"ports": (65536,)},
+        {"ports": (9000,), "http_ports": (9000,)},
+        {"tls_ports": (9000,)},
         {"bucket": ""},
     ],
 )

@@ -50,11 +50,11 @@ def test_a_stream_from_zero_near_the_end_reads_memory(
     assert decode(answer) == m.FailoverLogAnswer(cluster.failover_log(0).entries)
     messages = dcp.messages_to(5)
     assert messages[0] == m.SnapshotMarker(0, 5, FIRST_MEMORY)
-    assert messages[1] == m.Mutation(b"\0k1", b"1", 1, 1)
+    assert messages[1] == m.Mutation(b"\0k1", b"1", 1, 1, cache_hint=2)
     assert _seqnos(messages) == [1, 2, 3, 4, 5]
     cluster.set(b"later", b"{}")
     assert dcp.message() == m.SnapshotMarker(6, 6, MEMORY)
-    assert dcp.message() == m.Mutation(b"\0later", b"{}", 6, 1)
+    assert dcp.message() == m.Mutation(b"\0later", b"{}", 6, 1, cache_hint=2)
 
 
 def test_every_message_bears_opaque_and_vbucket_of_its_stream(
@@ -83,8 +83,14 @@ def test_a_stream_far_behind_reads_disk_then_memory(
     _fill(cluster, 11, 12)
     assert dcp.message() == m.SnapshotMarker(11, 12, FIRST_MEMORY)
     assert _seqnos(dcp.messages_to(12)) == [11, 12]
-    _fill(cluster, 13, 40)  # far behind again, but this stream is past its backfill
-    assert dcp.message() == m.SnapshotMarker(13, 40, MEMORY)
+    _fill(cluster, 13, 40)  # far behind again, but memory keeps what this stream lacks
+    markers = [b for b in dcp.messages_to(40) if isinstance(b, m.SnapshotMarker)]
+    assert markers == [  # one for each checkpoint; the stream was in the first of them already
+        m.SnapshotMarker(13, 18, MEMORY),
+        m.SnapshotMarker(19, 27, FIRST_MEMORY),
+        m.SnapshotMarker(28, 36, FIRST_MEMORY),
+        m.SnapshotMarker(37, 40, FIRST_MEMORY),
+    ]
 
 
 def test_disk_markers_have_version_2_2_where_asked(
@@ -107,13 +113,13 @@ def test_a_key_comes_once_per_snapshot(cluster: ProducerCluster, connect: Connec
     dcp.request_stream(0)
     marker, a, b = (dcp.message() for _ in range(3))
     assert marker == m.SnapshotMarker(0, 4, FIRST_MEMORY)
-    assert a == m.Mutation(b"\0a", b"3", 3, 2)
+    assert a == m.Mutation(b"\0a", b"3", 3, 2, cache_hint=2)
     assert b == m.Deletion(b"\0b", 4, 2, b"", 0)
     with cluster.batch():
         cluster.set(b"a", b"5")
         cluster.set(b"a", b"6")
     assert dcp.message() == m.SnapshotMarker(6, 6, MEMORY)
-    assert dcp.message() == m.Mutation(b"\0a", b"6", 6, 4)
+    assert dcp.message() == m.Mutation(b"\0a", b"6", 6, 4, cache_hint=2)
 
 
 def test_resuming_inside_a_snapshot_gives_a_longer_one(
@@ -146,12 +152,12 @@ def test_bounded_streams_end(cluster: ProducerCluster, connect: Connect) -> None
     assert _seqnos(dcp.messages_until(lambda body: body == end)) == list(range(1, 11))
     dcp.request_stream(0, end=4)
     messages = dcp.messages_until(lambda body: body == end)
-    assert messages[0] == m.SnapshotMarker(0, 4, FIRST_MEMORY)
-    assert _seqnos(messages) == [1, 2, 3, 4]
+    assert messages[0] == m.SnapshotMarker(0, 10, FIRST_MEMORY)
+    assert _seqnos(messages) == list(range(1, 11))  # past the end asked for: no whole state is less
     dcp.request_stream(0, end=4, flags=int(StreamFlag.DISK_ONLY))
     messages = dcp.messages_until(lambda body: body == end)
     assert messages[0] == m.SnapshotMarker(0, 10, DISK)
-    assert _seqnos(messages) == list(range(1, 11))  # past the end asked for
+    assert _seqnos(messages) == list(range(1, 11))
     uuid = cluster.failover_log(0).current_uuid
     dcp.request_stream(0, 10, vb_uuid=uuid, end=10)
     assert dcp.message() == end
@@ -301,9 +307,9 @@ def test_numbers_beyond_2_to_the_63(cluster: ProducerCluster, connect: Connect) 
     dcp = connect(cluster).log_in().open_dcp()
     assert dcp.ok(m.GetAllVbSeqnos(), Opcode.GET_ALL_VB_SEQNOS) == m.AllVbSeqnos(((0, base + 2),))
     dcp.request_stream(0)
-    assert dcp.message() == m.SnapshotMarker(0, base + 2, DISK)
+    assert dcp.message() == m.SnapshotMarker(0, base + 2, FIRST_MEMORY)
     frame = dcp.stream_frame()
-    assert decode(frame) == m.Mutation(b"\0a", b"2", base + 2, 2)
+    assert decode(frame) == m.Mutation(b"\0a", b"2", base + 2, 2, cache_hint=2)
     assert frame.cas == cas + 2
     assert cluster.state_at(0, base + 1)[b"a"].value == b"1"
     assert cluster.counters().seqnos_sent == {0: [base + 2]}

@@ -1,0 +1,128 @@
+"""A client's socket as bytes in and bytes out, plain or with TLS; for asyncio.
+
+TLS runs in memory (``ssl.SSLObject``) over the same non-blocking socket calls, so that both kinds
+stop reading and writing exactly when their owner does.
+"""
+
+import asyncio
+import socket
+import ssl
+from typing import Final, Protocol
+
+_READ_BYTES: Final = 256 * 1024
+_ENCRYPT_BYTES: Final = 256 * 1024
+_SEND_BUFFER_BYTES: Final = 1024 * 1024
+_HANDSHAKE_SECONDS: Final = 10.0
+
+
+class Channel(Protocol):
+    """A connected client. One task may receive while another sends."""
+
+    async def open(self) -> None:
+        """Do what comes before the first byte; raises OSError where the client cannot."""
+
+    async def receive(self) -> bytes:
+        """Return the bytes that are there; empty when the client closed."""
+
+    async def send(self, data: bytes | bytearray) -> None:
+        """Return when the socket took all of ``data``."""
+
+    def close(self) -> None:
+        """Let go of the socket; harmless when it is closed."""
+
+
+class PlainChannel:
+    """The socket itself."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self._loop = asyncio.get_running_loop()
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
+
+    async def open(self) -> None:
+        """Nothing comes first."""
+
+    async def receive(self) -> bytes:
+        """Return the bytes that are there; empty when the client closed."""
+        return await self._loop.sock_recv(self._socket, _READ_BYTES)
+
+    async def send(self, data: bytes | bytearray) -> None:
+        """Return when the socket took all of ``data``."""
+        await self._loop.sock_sendall(self._socket, data)
+
+    def close(self) -> None:
+        """Let go of the socket."""
+        self._socket.close()
+
+
+class TlsChannel:
+    """The server's side of TLS over a socket.
+
+    Encrypted bytes wait nowhere for long: they are read only when TLS has nothing left to give, and
+    a part of at most 256 KiB is encrypted when the socket took the part before it.
+    """
+
+    def __init__(self, sock: socket.socket, context: ssl.SSLContext) -> None:
+        self._plain = PlainChannel(sock)
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._sending = asyncio.Lock()
+
+    async def open(self) -> None:
+        """Shake hands.
+
+        Raises:
+            OSError: the client speaks no TLS that we accept, closed, or took too long.
+        """
+        async with asyncio.timeout(_HANDSHAKE_SECONDS):
+            while True:
+                try:
+                    self._tls.do_handshake()
+                except ssl.SSLWantReadError:
+                    await self._flush()
+                    await self._fill()
+                else:
+                    await self._flush()
+                    return
+
+    async def receive(self) -> bytes:
+        """Return the content of one record; empty when the client closed, politely or not."""
+        while True:
+            try:
+                return self._tls.read(_READ_BYTES)
+            except ssl.SSLWantReadError:
+                await self._flush()  # TLS's own answers, to a change of keys
+                await self._fill()
+            except ssl.SSLEOFError:
+                return b""
+
+    async def send(self, data: bytes | bytearray) -> None:
+        """Return when the socket took all of ``data``."""
+        with memoryview(data) as view:
+            for begin in range(0, len(view), _ENCRYPT_BYTES):
+                await self._send_part(view[begin : begin + _ENCRYPT_BYTES])
+
+    def close(self) -> None:
+        """Let go of the socket."""
+        self._plain.close()
+
+    async def _send_part(self, part: memoryview) -> None:
+        done = 0
+        while done < len(part):  # a write takes one record
+            done += self._tls.write(part[done:])
+        await self._flush()
+
+    async def _flush(self) -> None:
+        if self._outgoing.pending:
+            async with self._sending:  # two tasks must not mix their bytes
+                await self._plain.send(self._outgoing.read())
+
+    async def _fill(self) -> None:
+        data = await self._plain.receive()
+        if data:
+            self._incoming.write(data)
+        else:
+            self._incoming.write_eof()

@@ -1,0 +1,175 @@
+"""The checkpoint manager of one vbucket: what is queued, and the cursors that read it.
+
+    closed ... closed | open         checkpoints, oldest first
+           ^cursor       ^cursor     a cursor is a seqno: it had everything up to there
+
+A point-in-time snapshot is formed when a cursor asks (``next_items``): the rest of the checkpoint
+that it stands in, so that no key comes twice. It starts at its first item's seqno, or where the
+checkpoint's snapshot starts if the cursor had nothing from there on. It ends at the last item; of a
+received snapshot that is not complete, at the marker's end, however often asked.
+
+A cursor that had all of a closed checkpoint stands in the next one. Memory is given back only when
+asked for (``checkpoint_memory``); kv_engine also removes a closed checkpoint as soon as its last
+cursor leaves it, here it serves late streams until memory is short. Sources: kv_engine
+``engines/ep/src/checkpoint_manager.cc``, ``engines/ep/src/dcp/active_stream.cc`` (``snapshot``),
+and the DCP concepts document.
+"""
+
+from collections.abc import Mapping
+
+from dcp.producer.checkpoint import CheckpointKind, Q, Queued
+from dcp.producer.checkpoint_cursors import Cursor, Cursors
+from dcp.producer.checkpoint_queue import CheckpointQueue
+from dcp.producer.checkpoint_values import (
+    CheckpointFacts,
+    CheckpointLimits,
+    CursorFacts,
+    Items,
+    Registration,
+)
+
+__all__ = [
+    "CheckpointFacts",
+    "CheckpointKind",
+    "CheckpointLimits",
+    "CheckpointManager",
+    "CursorFacts",
+    "Items",
+    "Queued",
+    "Registration",
+]
+
+
+class CheckpointManager(CheckpointQueue[Q]):
+    """What was queued for a vbucket and may be read by cursors."""
+
+    def __init__(self, vbucket: int, limits: CheckpointLimits, high_seqno: int = 0) -> None:
+        super().__init__(vbucket, limits, high_seqno)
+        self._cursors = Cursors(vbucket)
+
+    @property
+    def checkpoints(self) -> tuple[CheckpointFacts, ...]:
+        """All checkpoints, oldest first; the last one is open."""
+        standing = [cursor.checkpoint_id for cursor in self.cursors.values()]
+        return tuple(
+            CheckpointFacts(
+                each.head.id,
+                each.head.kind,
+                each.head.snapshot_start,
+                self._end_of(each.head.id, each.snapshot_end),
+                each.high_seqno,
+                each.item_count,
+                each.memory_bytes,
+                standing.count(each.head.id),
+            )
+            for each in self._checkpoints
+        )
+
+    @property
+    def open_checkpoint(self) -> CheckpointFacts:
+        """The checkpoint that items are added to."""
+        return self.checkpoints[-1]
+
+    @property
+    def cursors(self) -> Mapping[str, CursorFacts]:
+        """All cursors by name."""
+        return {
+            name: CursorFacts(
+                cursor.seqno,
+                self._checkpoints.next_after(cursor.seqno).head.id,
+                cursor.is_droppable,
+            )
+            for name, cursor in self._cursors
+        }
+
+    def register(self, cursor: str, after_seqno: int, *, droppable: bool = True) -> Registration:
+        """Place a cursor so that it had everything up to a seqno; one of that name is replaced.
+
+        Raises:
+            LocalProtocolError: the seqno lies above the high seqno.
+        """
+        self._require_seqno(f"cursor {cursor}", after_seqno)
+        gone = self._checkpoints.gone_seqno
+        seqno = max(after_seqno, gone)
+        checkpoint = self._checkpoints.next_after(seqno)
+        is_inside = after_seqno > checkpoint.expelled_seqno
+        entered = checkpoint.head.id if is_inside else None
+        self._cursors.place(cursor, Cursor(seqno, droppable, entered))
+        return Registration(seqno + 1, needs_backfill=after_seqno < gone)
+
+    def remove(self, cursor: str) -> None:
+        """Forget a cursor, if it is there: it may have been dropped, or lost in a cut."""
+        self._cursors.forget(cursor)
+
+    def pending(self, cursor: str) -> bool:
+        """Tell whether ``next_items`` has anything.
+
+        Raises:
+            LocalProtocolError: there is no such cursor.
+        """
+        return self._cursors.named(cursor).seqno < self.high_seqno
+
+    def next_items(self, cursor: str) -> Items[Q] | None:
+        """Form a snapshot of what the cursor has not had of its checkpoint, and advance it.
+
+        None when there is nothing.
+
+        Raises:
+            LocalProtocolError: there is no such cursor.
+        """
+        place = self._cursors.named(cursor)
+        if place.seqno >= self.high_seqno:
+            return None
+        checkpoint = self._checkpoints.next_after(place.seqno)
+        head = checkpoint.head
+        items = checkpoint.after(place.seqno)
+        starts_above, begins = head.snapshot_start > place.seqno, place.entered != head.id
+        place.seqno, place.entered = items[-1].seqno, head.id
+        return Items(
+            items,
+            head.snapshot_start if starts_above else items[0].seqno,
+            self._end_of(head.id, checkpoint.snapshot_end),
+            head.kind,
+            begins,
+            head.high_completed_seqno,
+        )
+
+    def expel(self) -> int:
+        """Forget the items of the oldest checkpoint that every cursor has had; return the bytes.
+
+        A closed checkpoint that no cursor stands in is not for this, but for ``remove_closed``.
+        """
+        return self._checkpoints.expel(self._cursors.lowest_seqno(self.high_seqno))
+
+    def remove_closed(self) -> int:
+        """Remove the closed checkpoints before all cursors; return the bytes that this frees."""
+        return self._checkpoints.remove_closed(self._cursors.lowest_seqno(self.high_seqno))
+
+    def droppable_cursors(self) -> tuple[str, ...]:
+        """Return the cursors that may be dropped, the farthest behind first.
+
+        They stand in checkpoints before that of the last cursor that may not be dropped (the
+        persistence cursor), and never in the open one.
+        """
+        kept = self._cursors.lowest_kept_seqno(self.high_seqno)
+        return self._cursors.droppable_below(self._checkpoints.next_after(kept).head.begins_after)
+
+    def drop_cursors(self) -> tuple[str, ...]:
+        """Forget all ``droppable_cursors`` and return them; their streams go back to backfill."""
+        dropped = self.droppable_cursors()
+        for name in dropped:
+            self._cursors.forget(name)
+        return dropped
+
+    def cut(self, seqno: int) -> None:
+        """Lose all above ``seqno``, everything else that is in memory, and all cursors.
+
+        Raises:
+            LocalProtocolError: the seqno lies above the high seqno.
+        """
+        super().cut(seqno)
+        self._cursors = Cursors(self.vbucket)
+
+    def _end_of(self, checkpoint_id: int, closed_end: int) -> int:
+        is_open = checkpoint_id == self._checkpoints.open.head.id
+        return self._end_in_force if is_open else closed_end

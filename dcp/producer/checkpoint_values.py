@@ -1,0 +1,76 @@
+"""What goes into a checkpoint manager and what it says: limits, snapshots of items, facts."""
+
+from dataclasses import dataclass
+from typing import Generic
+
+from dcp.producer.checkpoint import CheckpointKind, Q
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointLimits:
+    """When the open checkpoint of an active vbucket is full; one item always fits."""
+
+    max_items: int = 10_000
+    max_bytes: int = 1024 * 1024
+
+    def __post_init__(self) -> None:
+        """Reject limits below 1."""
+        for name, value in (("max_items", self.max_items), ("max_bytes", self.max_bytes)):
+            if value < 1:
+                raise ValueError(f"checkpoint {name}: found {value}, expected 1 or more")
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """Memory serves items from ``next_seqno`` on; ``needs_backfill``: wanted ones have left it."""
+
+    next_seqno: int
+    needs_backfill: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Items(Generic[Q]):
+    """What a cursor got: a whole snapshot of one checkpoint, or a part of a received one.
+
+    ``begins_checkpoint``: the cursor had nothing of that checkpoint before.
+    ``high_completed_seqno``: as the marker of a DISK snapshot said.
+    """
+
+    items: tuple[Q, ...]
+    snapshot_start: int
+    snapshot_end: int
+    kind: CheckpointKind
+    begins_checkpoint: bool
+    high_completed_seqno: int | None = None
+
+    def __post_init__(self) -> None:
+        """Reject an empty snapshot, and items outside it."""
+        seqnos = [item.seqno for item in self.items[:1] + self.items[-1:]]
+        if not seqnos or not self.snapshot_start <= seqnos[0] <= seqnos[-1] <= self.snapshot_end:
+            raise ValueError(
+                f"items: found first and last seqno {seqnos}, expected them in "
+                f"[{self.snapshot_start}, {self.snapshot_end}]"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointFacts:
+    """A checkpoint as it is now. ``cursors``: how many stand in it."""
+
+    id: int
+    kind: CheckpointKind
+    snapshot_start: int
+    snapshot_end: int
+    high_seqno: int
+    item_count: int
+    memory_bytes: int
+    cursors: int
+
+
+@dataclass(frozen=True, slots=True)
+class CursorFacts:
+    """Where a cursor stands: it had everything up to ``seqno``."""
+
+    seqno: int
+    checkpoint_id: int
+    is_droppable: bool

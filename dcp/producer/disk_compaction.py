@@ -1,0 +1,67 @@
+"""What compaction leaves of a vbucket's log: the newest version of every key, in one disk snapshot.
+
+Several disk snapshots become one, de-duplicated (DCP concepts document, "Deduplication"), and
+tombstones up to a seqno go. The item with the highest seqno is never purged, so that clients can
+complete a snapshot that ends there.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from dcp.producer.disk_batch import Batch
+from dcp.producer.disk_contents import Contents
+from dcp.producer.disk_file import Data
+from dcp.producer.disk_index import NEVER, Columns
+from dcp.producer.disk_scan import Generation, Scan
+
+_COPIED_BYTES: Final = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """What a compaction did: tombstones that it purged, and by how much the file is smaller."""
+
+    purged: int
+    reclaimed_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionPlan:
+    """The items that stay, as they stand in the old file, and the batch that will hold them."""
+
+    kept: Columns
+    batch: Batch
+    purged: int
+
+    def frames(self, generation: Generation) -> Iterator[Data]:
+        """Yield the frames that stay, read from the old file."""
+        bounds = (0, self.batch.snapshot_end)
+        with Scan(generation, self.kept, bounds, purge_seqno=0, each_key_once=False) as scan:
+            while (frames := scan.read(_COPIED_BYTES)) is not None:
+                yield frames.data
+
+
+def plan_compaction(contents: Contents, purge_up_to_seqno: int) -> CompactionPlan:
+    """Decide what stays and what is purged."""
+    columns = contents.index.columns
+    is_live = columns.replaced_at == NEVER
+    is_purged = is_live & (columns.deleted > 0) & (columns.seqnos <= np.uint64(purge_up_to_seqno))
+    is_purged[-1:] = False
+    purged, stale = columns.seqnos[is_purged], columns.take(~is_live)
+    purge_seqno = max(contents.purge_seqno, int(purged[-1]) if len(purged) else 0)
+    kept = columns.take(is_live & ~is_purged)
+    tombstones = kept.deleted > 0
+    batch = Batch(
+        contents.state,
+        contents.persisted_seqno,
+        seqnos=kept.seqnos,
+        sizes=kept.sizes.astype(np.uint64),
+        tombstones=kept.seqnos[tombstones],
+        delete_times=kept.deleted[tombstones].astype(np.uint64) - np.uint64(1),
+        lost=contents.lost.merged(stale.seqnos, stale.replaced_at).above(purge_seqno),
+        purge_seqno=purge_seqno,
+    )
+    return CompactionPlan(kept, batch, len(purged))

@@ -1,0 +1,117 @@
+"""A vbucket's log as a file and what it says: opened, appended to, written anew.
+
+When it is opened every batch is read, up to the first that is not whole. A crash leaves a part of
+the batch that was being written: the file is cut there, nothing was promised of that batch. A
+damaged batch in the middle loses what follows it too; the warning says how much.
+"""
+
+import logging
+from collections.abc import Iterable
+from itertools import chain
+
+from dcp.producer.disk_batch import (
+    FILE_HEADER_BYTES,
+    Batch,
+    BrokenBatchError,
+    encode_file_header,
+    read_batch,
+    read_generation,
+)
+from dcp.producer.disk_compaction import CompactionPlan
+from dcp.producer.disk_contents import Contents
+from dcp.producer.disk_file import Data, DiskFile
+from dcp.producer.disk_scan import Generation
+
+_LOG = logging.getLogger(__name__)
+
+
+class Log:
+    """The log of one vbucket. What ``contents`` says is on disk.
+
+    ``generation`` reads the file, for as long as this file is the vbucket's.
+    """
+
+    def __init__(self, file: DiskFile, vbucket: int) -> None:
+        """Read the file, and cut from its end what is no whole batch.
+
+        Raises:
+            DiskFormatError: this is no log, of another format version, or another vbucket's.
+        """
+        self._file = file
+        self._vbucket = vbucket
+        self._read()
+
+    def _read(self) -> None:
+        self.contents, self.generation = Contents(), Generation(self._file)
+        self._number, self.size_bytes = 1, 0
+        end = self._file.size_bytes
+        if end < FILE_HEADER_BYTES:
+            if end:
+                text = "%s: %d bytes are too few for a log: starting with none"
+                _LOG.warning(text, self._file, end)
+            return
+        self._number = read_generation(self._file, self._vbucket)
+        self.size_bytes = FILE_HEADER_BYTES
+        while self.size_bytes < end:
+            try:
+                batch = read_batch(self._file, self.size_bytes, end, self._number)
+            except BrokenBatchError as error:
+                self._cut_tail(end - self.size_bytes, error)
+                return
+            self._take(batch)
+
+    def _cut_tail(self, lost_bytes: int, error: BrokenBatchError) -> None:
+        _LOG.warning(
+            "%s: %s: cut at byte %d, %d bytes are lost; vbucket %d goes on from seqno %d",
+            self._file,
+            error,
+            self.size_bytes,
+            lost_bytes,
+            self._vbucket,
+            self.contents.persisted_seqno,
+        )
+        self._file.append(self.size_bytes, ())
+
+    def _take(self, batch: Batch) -> None:
+        """Know of a batch that stands at the end of the file."""
+        self.contents.apply(batch, self.size_bytes)
+        self.size_bytes += batch.size_bytes
+
+    def append(self, batch: Batch, frames: Iterable[Data]) -> None:
+        """Write a batch durably; before the first one the file is made.
+
+        Raises:
+            OSError: the file cannot be written; the log is what it was.
+        """
+        if not self.size_bytes:
+            # By replacement: a crash never leaves a part of the file header.
+            self._file.replace([encode_file_header(self._vbucket, self._number)])
+            self.size_bytes = FILE_HEADER_BYTES
+        offset = self.size_bytes
+        self._file.append(offset, batch.encode(frames, generation=self._number, offset=offset))
+        self._take(batch)
+
+    def rewrite(self, plan: CompactionPlan) -> None:
+        """Put the next generation in this one's place; after a crash one of them is there.
+
+        Raises:
+            OSError: it cannot be written; the log holds what it held.
+        """
+        number = self._number + 1
+        header = encode_file_header(self._vbucket, number)
+        frames = plan.frames(self.generation)
+        batch = plan.batch.encode(frames, generation=number, offset=FILE_HEADER_BYTES)
+        self.generation.retire()
+        try:
+            self._file.replace(chain([header], batch))
+        except OSError:
+            self._read()  # only the file knows whether it is the old one
+            raise
+        self.contents, self.generation = Contents(), Generation(self._file)
+        self._number, self.size_bytes = number, FILE_HEADER_BYTES
+        self._take(plan.batch)
+
+    def close(self) -> None:
+        """Let scans that are open go on, whoever writes the file next."""
+        if self.size_bytes:
+            self.generation.retire()

@@ -1,0 +1,58 @@
+"""Seqnos to which a store cannot go back: compaction dropped what the vbucket held there.
+
+A version with seqno a that b replaced was held from a to b - 1. When compaction drops it, no cut
+to a seqno of that range is exact any more. The ranges of many versions overlap; only their union
+is kept.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+U64s = npt.NDArray[np.uint64]
+
+
+def no_seqnos() -> U64s:
+    """Return an empty column of seqnos."""
+    return np.empty(0, np.uint64)
+
+
+@dataclass(frozen=True, slots=True)
+class LostRanges:
+    """Ranges [start, end) of seqnos, ascending and apart from each other."""
+
+    starts: U64s = field(default_factory=no_seqnos)
+    ends: U64s = field(default_factory=no_seqnos)
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def covers(self, seqno: int) -> bool:
+        """Whether a range holds ``seqno``."""
+        place = int(np.searchsorted(self.starts, np.uint64(seqno), side="right")) - 1
+        return place >= 0 and seqno < int(self.ends[place])
+
+    def merged(self, starts: U64s, ends: U64s) -> "LostRanges":
+        """Return the union with more ranges, which may come in any order and overlap."""
+        starts = np.concatenate((self.starts, starts))
+        ends = np.concatenate((self.ends, ends))
+        if not len(starts):
+            return self
+        order = np.argsort(starts)
+        starts, reach = starts[order], np.maximum.accumulate(ends[order])
+        apart = np.flatnonzero(starts[1:] > reach[:-1]) + 1
+        return LostRanges(
+            starts[np.concatenate(([0], apart))],
+            reach[np.concatenate((apart - 1, [len(starts) - 1]))],
+        )
+
+    def above(self, seqno: int) -> "LostRanges":
+        """Return the ranges that do not end at or below ``seqno``."""
+        kept = self.ends > np.uint64(seqno)
+        return LostRanges(self.starts[kept], self.ends[kept])
+
+    def cut(self, seqno: int) -> "LostRanges":
+        """Return the ranges that begin at or below ``seqno``; none may hold it."""
+        kept = self.starts <= np.uint64(seqno)
+        return LostRanges(self.starts[kept], self.ends[kept])

@@ -1,0 +1,168 @@
+"""Reading a vbucket's log in order: the frames of (after, end] as they were when the scan began.
+
+A scan looks at the index and at the file only as it is read. Neither shows it anything new: a log
+only grows, items are replaced at seqnos above the scan's end, and going back makes a new index.
+Where compaction puts another file in the place of this one, the old is held open for the scans
+that are left.
+"""
+
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from dcp.producer.disk_file import Data, DiskFile, PinnedFile
+from dcp.producer.disk_index import Columns
+from dcp.producer.disk_ranges import U64s
+
+_BLOCK_ROWS: Final = 8192
+_GAP_BYTES: Final = 64 * 1024
+"""Less than this between two frames is read and thrown away: cheaper than another read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frames:
+    """Some frames in a row: frame i is ``data[ends[i] : ends[i + 1]]``; ``ends[0]`` is 0.
+
+    ``data`` may be the store's own memory: it must not be changed.
+    """
+
+    data: Data
+    ends: npt.NDArray[np.int64]
+    seqnos: U64s
+
+
+class Generation:
+    """A log's file from one compaction to the next, and how many scans read it."""
+
+    def __init__(self, file: DiskFile) -> None:
+        self._file = file
+        self._pinned: PinnedFile | None = None
+        self._scans = 0
+
+    def read(self, offset: int, size: int) -> Data:
+        """Return bytes of this generation, also when another has taken its place."""
+        return (self._pinned or self._file).read(offset, size)
+
+    def enter(self) -> None:
+        """Count one scan more."""
+        self._scans += 1
+
+    def leave(self) -> None:
+        """Count one scan less; the last one lets go of a file that was replaced."""
+        self._scans -= 1
+        if not self._scans and self._pinned is not None:
+            self._pinned.close()
+
+    def retire(self) -> None:
+        """Prepare for another file in this one's place, or another writer; to be called before."""
+        if self._scans:
+            self._pinned = self._file.pin()
+
+
+class Scan:
+    """The frames of (``start_seqno``, ``end_seqno``] in seqno order.
+
+    ``purge_seqno`` is the store's when the scan began. ``last_seqno`` is that of the last item that
+    is shown; None where there is none. A scan must be closed; it is its own
+    context manager.
+    """
+
+    def __init__(
+        self,
+        generation: Generation,
+        columns: Columns,
+        bounds: tuple[int, int],
+        *,
+        purge_seqno: int,
+        each_key_once: bool,
+    ) -> None:
+        self.start_seqno, self.end_seqno = bounds
+        self.purge_seqno = purge_seqno
+        self._each_key_once = each_key_once
+        self._columns = columns
+        shown = columns.seqnos
+        if each_key_once:
+            shown = shown[self._is_shown(columns)]
+        self.item_count = len(shown)
+        self.last_seqno = int(shown[-1]) if len(shown) else None
+        self._block = columns.take(slice(0))
+        self._ends = np.zeros(1, np.int64)
+        self._next = self._next_block = 0
+        self._generation: Generation | None = generation
+        generation.enter()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of what the scan holds; more than once does no harm."""
+        if self._generation is not None:
+            self._generation.leave()
+            self._generation = None
+            self._columns = self._block = self._columns.take(slice(0))
+
+    def read(self, most_bytes: int) -> Frames | None:
+        """Return the next frames, at least one and about ``most_bytes``; None after the last.
+
+        Raises:
+            ValueError: the scan is closed.
+            OSError: the file cannot be read.
+        """
+        if self._generation is None:
+            raise ValueError(
+                f"scan of seqnos {self.start_seqno} to {self.end_seqno}: read after it was closed"
+            )
+        while self._next == len(self._block):
+            if self._next_block >= len(self._columns):
+                return None
+            self._load_block()
+        first, base = self._next, self._ends[self._next]
+        fitting = int(np.searchsorted(self._ends, base + most_bytes, side="right")) - 1
+        last = self._next = max(first + 1, fitting)
+        ends = self._ends[first : last + 1] - base
+        rows = self._block.take(slice(first, last))
+        return Frames(_gathered(self._generation, rows), ends, rows.seqnos)
+
+    def _load_block(self) -> None:
+        """Find what is shown of the next rows."""
+        block = self._columns.take(slice(self._next_block, self._next_block + _BLOCK_ROWS))
+        self._next_block += len(block)
+        if self._each_key_once and not (shown := self._is_shown(block)).all():
+            block = block.take(shown)
+        self._block, self._next = block, 0
+        self._ends = np.zeros(len(block) + 1, np.int64)
+        np.cumsum(block.sizes, out=self._ends[1:], dtype=np.int64)
+
+    def _is_shown(self, columns: Columns) -> npt.NDArray[np.bool_]:
+        return columns.replaced_at > np.uint64(self.end_seqno)
+
+
+def _gathered(generation: Generation, rows: Columns) -> Data:
+    """Return the frames of some rows without what lies between them in the file."""
+    stops = rows.starts + rows.sizes
+    breaks = np.flatnonzero(rows.starts[1:] != stops[:-1]) + 1
+    if not len(breaks):
+        return generation.read(int(rows.starts[0]), int(stops[-1] - rows.starts[0]))
+    starts = rows.starts[np.concatenate(([0], breaks))]
+    stops = stops[np.concatenate((breaks - 1, [len(rows) - 1]))]
+    wide = np.flatnonzero(starts[1:] - stops[:-1] > _GAP_BYTES) + 1
+    parts: list[memoryview] = []
+    for near_starts, near_stops in zip(np.split(starts, wide), np.split(stops, wide), strict=True):
+        base = int(near_starts[0])
+        span = memoryview(generation.read(base, int(near_stops[-1]) - base))
+        parts += [
+            span[start - base : stop - base]
+            for start, stop in zip(near_starts.tolist(), near_stops.tolist(), strict=True)
+        ]
+    return b"".join(parts)

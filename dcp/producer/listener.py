@@ -1,0 +1,68 @@
+"""A listening port that hands over the sockets of its clients; may be closed and opened again."""
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import Final
+
+_BACKLOG: Final = 128
+_ACCEPT_AGAIN_SECONDS: Final = 0.1
+
+
+class Listener:
+    """One port. Methods run in the loop's thread."""
+
+    def __init__(self, host: str, port: int, serve: Callable[[socket.socket], None]) -> None:
+        """Give accepted sockets to ``serve``; port 0 takes a free one at the first ``open``."""
+        self.host = host
+        self.port = port
+        self._serve = serve
+        self._socket: socket.socket | None = None
+
+    def open(self) -> None:
+        """Listen and accept clients; harmless when it does.
+
+        Raises:
+            OSError: the port is taken or the host is not ours.
+        """
+        if self._socket is not None:
+            return
+        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((self.host, self.port))
+            listener.listen(_BACKLOG)
+            listener.setblocking(False)
+        except OSError:
+            listener.close()
+            raise
+        self.port = listener.getsockname()[1]
+        self._socket = listener
+        self._accept_from(listener)
+
+    def close(self) -> None:
+        """Accept no new clients; harmless when it is closed."""
+        if self._socket is not None:
+            asyncio.get_running_loop().remove_reader(self._socket)
+            self._socket.close()
+            self._socket = None
+
+    def _accept_from(self, listener: socket.socket) -> None:
+        """Watch the port. (A task that waits in ``sock_accept`` loses a client when cancelled.)."""
+        if self._socket is listener:
+            asyncio.get_running_loop().add_reader(listener, self._accept, listener)
+
+    def _accept(self, listener: socket.socket) -> None:
+        """Take the clients that wait."""
+        loop = asyncio.get_running_loop()
+        for _ in range(_BACKLOG):
+            try:
+                client, _address = listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError:  # out of descriptors: others may close meanwhile
+                loop.remove_reader(listener)
+                loop.call_later(_ACCEPT_AGAIN_SECONDS, self._accept_from, listener)
+                return
+            self._serve(client)

@@ -1,0 +1,239 @@
+"""The manifest of a bucket: its scopes and collections, and the way from one manifest to another.
+
+A manifest is a value. ``steps`` says how a vbucket that stands at one manifest comes to another:
+which system events it emits, in kv_engine's order (scopes come, collections go, collections come,
+scopes go), and what it stands at after each. When there are several, only the last carries the new
+uid, so that nobody who stops between them takes himself for whole (kv_engine
+``engines/ep/src/collections/vbucket_manifest.cc``).
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Final
+
+from dcp.errors import DcplakeError
+from dcp.wire.system_event import (
+    CollectionBegun,
+    CollectionEnded,
+    ManifestEvent,
+    ScopeCreated,
+    ScopeDropped,
+)
+
+DEFAULT: Final = "_default"
+DEFAULT_ID: Final = 0
+"""The id of the default scope, and of the default collection in it."""
+
+
+class ManifestError(DcplakeError):
+    """A manifest cannot be asked or changed so; says what was found and expected."""
+
+
+class UnknownCollectionError(ManifestError):
+    """No such collection in a scope that there is."""
+
+
+class UnknownScopeError(ManifestError):
+    """No such scope."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """A named set of collections."""
+
+    id: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Collection:
+    """A named set of documents; ``flush_uid`` is the manifest's that last emptied it, 0 for none.
+
+    ``max_ttl_seconds`` bounds the expiry of what is stored in it; None and 0 do not.
+    """
+
+    id: int
+    name: str
+    scope_id: int
+    max_ttl_seconds: int | None = None
+    flush_uid: int = 0
+
+
+_DEFAULT_SCOPE: Final = Scope(DEFAULT_ID, DEFAULT)
+_DEFAULT_COLLECTION: Final = Collection(DEFAULT_ID, DEFAULT, DEFAULT_ID)
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """Scopes and collections by id. The default scope is always there; its collection may go.
+
+    The given ids are those of all scopes and collections that there ever were.
+    """
+
+    uid: int = 0
+    scopes: Mapping[int, Scope] = field(
+        default_factory=lambda: MappingProxyType({DEFAULT_ID: _DEFAULT_SCOPE})
+    )
+    collections: Mapping[int, Collection] = field(
+        default_factory=lambda: MappingProxyType({DEFAULT_ID: _DEFAULT_COLLECTION})
+    )
+    given_scope_ids: frozenset[int] = frozenset()
+    given_collection_ids: frozenset[int] = frozenset()
+
+    def scope(self, name: str) -> Scope:
+        """Return the scope of that name; an empty one means the default scope.
+
+        Raises:
+            UnknownScopeError: there is none.
+        """
+        wanted = name or DEFAULT
+        for scope in self.scopes.values():
+            if scope.name == wanted:
+                return scope
+        known = ", ".join(scope.name for scope in self.scopes.values())
+        raise UnknownScopeError(f"scope: found {name!r}, expected one of {known}")
+
+    def collection(self, scope: str, name: str) -> Collection:
+        """Return the collection of that name in a scope; empty names mean the default ones.
+
+        Raises:
+            UnknownScopeError: there is no such scope.
+            UnknownCollectionError: there is no such collection in it.
+        """
+        wanted = name or DEFAULT
+        members = list(self.collections_of(self.scope(scope).id))
+        for collection in members:
+            if collection.name == wanted:
+                return collection
+        known = ", ".join(member.name for member in members) or "none: the scope is empty"
+        raise UnknownCollectionError(
+            f"collection: found {name!r} in scope {scope or DEFAULT}, expected one of {known}"
+        )
+
+    def at(self, path: str) -> Collection:
+        """Return the collection of a path ``scope.collection``; either name may be empty.
+
+        Raises:
+            ManifestError: a path of another form.
+            UnknownScopeError, UnknownCollectionError: as ``collection``.
+        """
+        scope, dot, name = path.partition(".")
+        if not dot or "." in name:
+            raise ManifestError(f"path: found {path!r}, expected scope.collection")
+        return self.collection(scope, name)
+
+    def collections_of(self, scope_id: int) -> Iterator[Collection]:
+        """Yield the collections of a scope, the oldest first."""
+        return (each for each in self.collections.values() if each.scope_id == scope_id)
+
+    def with_scope(self, scope: Scope) -> "Manifest":
+        """Return the manifest with one more scope."""
+        return replace(self, scopes=MappingProxyType({**self.scopes, scope.id: scope}))
+
+    def without_scope(self, scope_id: int) -> "Manifest":
+        """Return the manifest without a scope."""
+        left = {id_: scope for id_, scope in self.scopes.items() if id_ != scope_id}
+        return replace(self, scopes=MappingProxyType(left))
+
+    def with_collection(self, collection: Collection) -> "Manifest":
+        """Return the manifest with one more collection, or another one of its id."""
+        held = {**self.collections, collection.id: collection}
+        return replace(self, collections=MappingProxyType(held))
+
+    def without_collection(self, collection_id: int) -> "Manifest":
+        """Return the manifest without a collection."""
+        left = {id_: each for id_, each in self.collections.items() if id_ != collection_id}
+        return replace(self, collections=MappingProxyType(left))
+
+    def as_json(self) -> bytes:
+        """Return the JSON that GET_COLLECTIONS_MANIFEST answers; uids are hexadecimal."""
+        scopes = [
+            {
+                "collections": [_as_tree(each) for each in self.collections_of(scope.id)],
+                "name": scope.name,
+                "uid": f"{scope.id:x}",
+            }
+            for scope in _default_last(self)
+        ]
+        tree = {"scopes": scopes, "uid": f"{self.uid:x}"}
+        return json.dumps(tree, separators=(",", ":")).encode()
+
+    def steps(self, to: "Manifest") -> "list[Step]":
+        """Return the events that lead from here to another manifest, each with what holds after it.
+
+        A collection of both whose ``flush_uid`` differs begins anew.
+        """
+        found: list[Step] = []
+        at = self
+        changes = [*_scopes_come(self, to), *_collections_go(self, to)]
+        changes += [*_collections_come(self, to), *_scopes_go(self, to)]
+        for number, event in enumerate(changes, 1):
+            is_last = number == len(changes)
+            at = to if is_last else _after(at, event, to)
+            found.append((replace(event, manifest_uid=to.uid) if is_last else event, at))
+        return found
+
+
+FIRST: Final = Manifest()
+"""What every bucket begins with."""
+Step = tuple[ManifestEvent, Manifest]
+"""A system event, and the manifest that a vbucket stands at after it."""
+
+
+def _as_tree(collection: Collection) -> dict[str, str | int]:
+    ttl = collection.max_ttl_seconds
+    tree: dict[str, str | int] = {} if ttl is None else {"maxTTL": ttl}
+    return {**tree, "name": collection.name, "uid": f"{collection.id:x}"}
+
+
+def _default_last(manifest: Manifest) -> list[Scope]:
+    """Return the scopes in the order in which real servers were seen to list them."""
+    return sorted(manifest.scopes.values(), key=lambda scope: (scope.id == DEFAULT_ID, scope.id))
+
+
+def _scopes_come(old: Manifest, new: Manifest) -> Iterator[ManifestEvent]:
+    for scope in new.scopes.values():
+        if scope.id not in old.scopes:
+            yield ScopeCreated(old.uid, scope.id, scope.name.encode())
+
+
+def _collections_go(old: Manifest, new: Manifest) -> Iterator[ManifestEvent]:
+    for collection in sorted(old.collections.values(), key=lambda each: -each.id):
+        if collection.id not in new.collections:
+            yield CollectionEnded(old.uid, collection.scope_id, collection.id)
+
+
+def _collections_come(old: Manifest, new: Manifest) -> Iterator[ManifestEvent]:
+    for scope in _default_last(new):
+        for collection in new.collections_of(scope.id):
+            held = old.collections.get(collection.id)
+            if held is None or held.flush_uid != collection.flush_uid:
+                yield CollectionBegun(
+                    old.uid,
+                    scope.id,
+                    collection.id,
+                    collection.name.encode(),
+                    collection.max_ttl_seconds,
+                )
+
+
+def _scopes_go(old: Manifest, new: Manifest) -> Iterator[ManifestEvent]:
+    for scope in old.scopes.values():
+        if scope.id not in new.scopes:
+            yield ScopeDropped(old.uid, scope.id)
+
+
+def _after(at: Manifest, event: ManifestEvent, to: Manifest) -> Manifest:
+    """Return ``at`` with one step towards ``to`` done, under the uid that it had."""
+    match event:
+        case ScopeCreated():
+            return at.with_scope(to.scopes[event.scope_id])
+        case ScopeDropped():
+            return at.without_scope(event.scope_id)
+        case CollectionBegun():
+            return at.with_collection(to.collections[event.collection_id])
+        case CollectionEnded():
+            return at.without_collection(event.collection_id)
+    raise AssertionError(f"manifest: {type(event).__name__} is no step")

@@ -1,0 +1,106 @@
+"""Items as the disk keeps them: the frames that a connection gets which wants everything.
+
+A connection of another flavour gets them reshaped: decoded to versions and encoded anew. Most
+frames need none of that (documents in JSON, without xattrs): whole runs of them go out as they are,
+and what says so are a few bytes of each header, looked at all at once.
+"""
+
+from itertools import pairwise
+from struct import Struct
+from typing import Final
+
+import numpy as np
+
+from dcp.producer.disk_scan import Frames
+from dcp.producer.disk_store import StoredItem
+from dcp.producer.versions import Content, Flavour, SyncWrite, Version
+from dcp.wire.leb128 import decode_leb128
+from dcp.wire.stream_messages import SystemEvent
+from dcp.wire.system_event import decode_system_event
+from dcp.wire.vocabulary import HEADER_BYTES, Datatype, Opcode
+
+STORED_FLAVOUR: Final = int(
+    Flavour.COLLECTIONS
+    | Flavour.XATTRS
+    | Flavour.SNAPPY
+    | Flavour.DELETE_TIMES
+    | Flavour.EXPIRY_OPCODE
+    | Flavour.DELETED_USER_XATTRS
+)
+"""What the frames on disk have: nothing is left out, nothing inflated."""
+
+
+_HEADER: Final = Struct(">BBHBBHIIQ")
+_MUTATION: Final = Struct(">QQII")
+_DELETION: Final = Struct(">QQI")
+_PREPARE: Final = Struct(">QQIIIBBB")
+_COMPLETION: Final = Struct(">QQ")
+_SYSTEM_EVENT: Final = Struct(">QIB")
+_OPCODE_AT: Final = 1
+_VBUCKET_AT: Final = 6
+_DATATYPE_AT: Final = 5
+
+
+def stored_item(version: Version, replaces_seqno: int) -> StoredItem:
+    """Return a version as the disk keeps it; ``replaces_seqno`` is that of its key's last one."""
+    head, value = version.wire(STORED_FLAVOUR)
+    return StoredItem(
+        version.seqno, head, value, replaces_seqno, version.is_deleted, version.delete_time
+    )
+
+
+def version_of(frame: bytes | memoryview) -> Version:
+    """Return the version that a stored frame holds."""
+    _, opcode, key_bytes, extras_bytes, datatype, vbucket, body_bytes, _, cas = _HEADER.unpack_from(
+        frame
+    )
+    key_at = HEADER_BYTES + extras_bytes
+    value_at = key_at + key_bytes
+    wire_key = bytes(frame[key_at:value_at])
+    value = bytes(frame[value_at : HEADER_BYTES + body_bytes])
+    if opcode == Opcode.DCP_SYSTEM_EVENT:
+        return _event_of(frame, wire_key, value)
+    collection, prefix_bytes = decode_leb128(wire_key)
+    if opcode == Opcode.DCP_MUTATION:
+        seqno, rev, flags, expiry = _MUTATION.unpack_from(frame, HEADER_BYTES)
+        content = Content(value, datatype, flags, expiry)
+    elif opcode == Opcode.DCP_PREPARE:
+        seqno, rev, flags, expiry, _, _, deletes, level = _PREPARE.unpack_from(frame, HEADER_BYTES)
+        sync = SyncWrite(0, level, bool(deletes))
+        content = Content(value, datatype, flags, expiry, opcode, sync=sync)
+    elif opcode == Opcode.DCP_ABORT:
+        prepared, seqno = _COMPLETION.unpack_from(frame, HEADER_BYTES)
+        rev, content = 0, Content(opcode=opcode, sync=SyncWrite(prepared))
+    else:
+        seqno, rev, delete_time = _DELETION.unpack_from(frame, HEADER_BYTES)
+        content = Content(value, datatype, opcode=opcode, delete_time=delete_time)
+    key = wire_key[prefix_bytes:]
+    return Version(vbucket, key, content, seqno=seqno, rev=rev, cas=cas, collection=collection)
+
+
+def _event_of(frame: bytes | memoryview, key: bytes, value: bytes) -> Version:
+    vbucket = int.from_bytes(frame[_VBUCKET_AT : _VBUCKET_AT + 2])
+    seqno, event, version = _SYSTEM_EVENT.unpack_from(frame, HEADER_BYTES)
+    found = decode_system_event(SystemEvent(seqno, event, version, key, value))
+    if found is None:
+        raise AssertionError(f"stored system event at seqno {seqno}: found unknown event {event}")
+    return Version.of_event(vbucket, found, seqno=seqno)
+
+
+def serves(frames: Frames, flavour: int) -> bool:
+    """Whether these frames, as they are, are what a connection of this flavour gets."""
+    if not flavour & Flavour.COLLECTIONS or flavour & Flavour.NO_VALUE:
+        return False
+    if flavour & STORED_FLAVOUR == STORED_FLAVOUR:
+        return True
+    cells = np.frombuffer(frames.data, np.uint8)
+    starts = frames.ends[:-1]
+    reshaped = cells[starts + _DATATYPE_AT] & np.uint8(Datatype.SNAPPY | Datatype.XATTR)
+    other = cells[starts + _OPCODE_AT] != np.uint8(Opcode.DCP_MUTATION)
+    return not (reshaped.any() or other.any())
+
+
+def versions_of(frames: Frames) -> list[Version]:
+    """Return all versions that these frames hold, in order."""
+    whole = memoryview(frames.data)
+    return [version_of(whole[start:end]) for start, end in pairwise(frames.ends.tolist())]

@@ -1,0 +1,60 @@
+"""What one vbucket knows of collections: its manifest, and the newest seqno of each collection.
+
+A vbucket learns of collections by its own items: the manifest that it stands at is what its system
+events made it, and a fork that loses events loses what they told. It then lags behind the bucket's
+manifest until it emits events anew.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from dcp.producer.manifest import FIRST, Collection, Manifest
+from dcp.producer.versions import Version
+
+
+class VbucketCollections:
+    """The collections of one vbucket, fed with every item that is appended to its history."""
+
+    def __init__(self) -> None:
+        self.manifest = FIRST
+        self._high: dict[int, int] = {}
+        self._max_visible_seqno = 0
+        self._steps: list[tuple[int, Manifest]] = []
+
+    def find(self, collection: int) -> Collection | None:
+        """Return the collection of an id, None where there is none now."""
+        return self.manifest.collections.get(collection)
+
+    @property
+    def high_seqnos(self) -> Mapping[int, int]:
+        """The newest seqno of each collection that has items: of documents, sync writes, events."""
+        return self._high
+
+    @property
+    def max_visible_seqno(self) -> int:
+        """The newest seqno of what plain clients see."""
+        return self._max_visible_seqno
+
+    def note(self, version: Version) -> None:
+        """Count a new item of the history."""
+        self._high[version.collection] = version.seqno
+        if version.is_visible:
+            self._max_visible_seqno = version.seqno
+
+    def stand_at(self, manifest: Manifest, seqno: int) -> None:
+        """Stand at another manifest from the system event at ``seqno`` on."""
+        self.manifest = manifest
+        self._steps.append((seqno, manifest))
+
+    def raise_to(self, seqno: int) -> None:
+        """Count documents of the default collection up to ``seqno`` that were not noted."""
+        self._high[0] = max(self._high.get(0, 0), seqno)
+        self._max_visible_seqno = max(self._max_visible_seqno, seqno)
+
+    def cut(self, seqno: int, left: Iterable[Version]) -> None:
+        """Forget what came after ``seqno``; ``left`` holds at least the newest of every key."""
+        self._steps = [step for step in self._steps if step[0] <= seqno]
+        self.manifest = self._steps[-1][1] if self._steps else FIRST
+        self._high.clear()
+        self._max_visible_seqno = 0
+        for version in sorted(left, key=lambda version: version.seqno):
+            self.note(version)

@@ -1,0 +1,228 @@
+"""The data of one vbucket: checkpoints in memory, the log on disk, the newest version of every key.
+
+A write goes into the open checkpoint. At the end of a batch of writes its items are taken by the
+persistence cursor: they will be one disk snapshot, whatever is written to the same keys later. The
+flusher writes those batches, all or nothing of each; ``unpersisted_seqnos`` keeps back the ones
+that end among so many newest seqnos, as a disk that lags. What was taken is at a state that there
+was, so a crash or a failover can go back to the end of any batch (kv_engine
+``engines/ep/src/checkpoint_manager.cc``, ``docs/dcp/documentation/concepts.md``).
+"""
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from dcp.producer.checkpoint_manager import CheckpointLimits, CheckpointManager
+from dcp.producer.disk_file import DiskFile
+from dcp.producer.disk_scan import Scan
+from dcp.producer.disk_store import StoredItem, VbucketStore
+from dcp.producer.key_index import KeyIndex
+from dcp.producer.manifest import DEFAULT_ID
+from dcp.producer.preload import PreloadedSegment
+from dcp.producer.stored_items import stored_item, version_of, versions_of
+from dcp.producer.versions import Version
+from dcp.types import U64_MAX
+
+PERSISTENCE: Final = "persistence"
+"""The cursor of what must go to disk; it is never dropped."""
+_REBUILD_BYTES: Final = 4 * 1024 * 1024
+_BATCHES: Final = "batches"
+"""The cursor that takes what a batch of writes left, at its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataSettings:
+    """When checkpoints are closed; how many of the newest seqnos are kept from the disk."""
+
+    limits: CheckpointLimits
+    unpersisted_seqnos: int = 0
+
+
+class VbucketData:
+    """Versions of one vbucket. ``base_seqno`` is the high seqno before the first of them."""
+
+    def __init__(
+        self,
+        vbucket: int,
+        file: DiskFile,
+        settings: DataSettings,
+        *,
+        base_seqno: int = 0,
+        persisted_seqno: int | None = None,
+        purge_seqno: int = 0,
+    ) -> None:
+        self.vbucket = vbucket
+        self.base_seqno = base_seqno
+        self.on_append: Callable[[Version], None] = lambda _: None
+        self._segment: PreloadedSegment | None = None
+        self._segment_end = 0
+        self._settings = settings
+        self._persisted_floor = base_seqno if persisted_seqno is None else persisted_seqno
+        self._purge_floor = purge_seqno
+        self.keys = KeyIndex()
+        self._unwritten: deque[list[Version]] = deque()
+        self._store = VbucketStore.open(file, vbucket)
+        self.checkpoints = self._new_checkpoints(base_seqno)
+
+    def _new_checkpoints(self, high_seqno: int) -> CheckpointManager[Version]:
+        fresh: CheckpointManager[Version] = CheckpointManager(
+            self.vbucket, self._settings.limits, high_seqno
+        )
+        for cursor in (_BATCHES, PERSISTENCE):
+            fresh.register(cursor, high_seqno, droppable=False)
+        return fresh
+
+    # --- where it stands
+
+    @property
+    def high_seqno(self) -> int:
+        """The newest seqno; ``base_seqno`` while there is none."""
+        return self.checkpoints.high_seqno
+
+    @property
+    def persisted_seqno(self) -> int:
+        """The newest seqno on disk; not below where the data begins."""
+        return max(self._persisted_floor, self._store.persisted_seqno)
+
+    @property
+    def purge_seqno(self) -> int:
+        """The highest seqno of a purged tombstone; 0 while none was purged."""
+        return max(self._purge_floor, self._store.purge_seqno)
+
+    def batch_end_at(self, seqno: int) -> int:
+        """Return the end of the newest batch of writes that ended at or below ``seqno``.
+
+        Preloaded documents are of different keys: each is a batch of its own.
+        """
+        if self.base_seqno <= seqno <= self._segment_end:
+            return seqno
+        for batch in reversed(self._unwritten):
+            if batch[-1].seqno <= seqno:
+                return batch[-1].seqno
+        ends = [snapshot.end for snapshot in self._store.snapshots]
+        place = bisect_right(ends, seqno)
+        return ends[place - 1] if place else self.base_seqno
+
+    # --- documents
+
+    def newest(self, key: bytes, collection: int = DEFAULT_ID) -> Version | None:
+        """Return the newest version of ``key``, which may be a deletion."""
+        version = self.keys.newest(key, collection)
+        if version is None and collection == DEFAULT_ID and (seqno := self._preloaded_seqno(key)):
+            frame = self._store.read(seqno)
+            version = None if frame is None else version_of(frame)
+        return version
+
+    def _preloaded_seqno(self, key: bytes) -> int:
+        """Return the seqno at which ``key`` was preloaded; 0 if it was not, or is gone."""
+        row = None if self._segment is None else self._segment.row_of(key)
+        if row is None or self._segment is None or DEFAULT_ID in self.keys.emptied_at:
+            return 0
+        seqno = self._segment.seqno_of(row)
+        return seqno if seqno <= self._segment_end else 0
+
+    def newest_versions(self) -> Iterable[Version]:
+        """Return the newest version of all that was not only preloaded, events included."""
+        return self.keys.versions
+
+    @property
+    def preloaded_seqno(self) -> int:
+        """The seqno of the last preloaded document; ``base_seqno`` where there is none."""
+        return max(self.base_seqno, self._segment_end)
+
+    # --- writing
+
+    def start_at(self, base_seqno: int) -> None:
+        """Let seqnos begin after ``base_seqno``; only while nothing was written."""
+        if self.high_seqno != self.base_seqno:
+            raise ValueError(
+                f"vbucket {self.vbucket}: found {self.high_seqno - self.base_seqno} versions, "
+                "a base seqno must be set before the first write"
+            )
+        if not 0 <= base_seqno < U64_MAX:
+            raise ValueError(f"base seqno: found {base_seqno}, expected 0 to {U64_MAX - 1}")
+        self.base_seqno = self._persisted_floor = base_seqno
+        self.checkpoints = self._new_checkpoints(base_seqno)
+
+    def preload(self, segment: PreloadedSegment) -> None:
+        """Take a whole segment as the beginning of the data; it is on disk at once."""
+        if self.high_seqno != self.base_seqno:
+            raise ValueError(f"vbucket {self.vbucket}: a segment must come before the first write")
+        self._segment = segment
+        self._segment_end = segment.seqno_of(len(segment) - 1)
+        self._store.write_frames(segment.frames, segment.first_seqno, b"")
+        self.checkpoints = self._new_checkpoints(self._store.persisted_seqno)
+
+    def append(self, version: Version) -> None:
+        """Add the newest version; its seqno must be the next one."""
+        if version.seqno >= U64_MAX:
+            raise ValueError(f"vbucket {self.vbucket}: found seqno {version.seqno}, the last one")
+        self.checkpoints.queue(version)
+        self.keys.note(version)
+        self.on_append(version)
+
+    def settle(self) -> None:
+        """End a batch of writes: what it left will be a disk snapshot of its own."""
+        batch: list[Version] = []
+        while (taken := self.checkpoints.next_items(_BATCHES)) is not None:
+            batch += taken.items
+        if batch:
+            self._unwritten.append(batch)
+        self._flush(self.high_seqno - self._settings.unpersisted_seqnos)
+
+    def _flush(self, up_to: int) -> None:
+        """Write the batches that end at or below ``up_to``."""
+        while self._unwritten and self._unwritten[0][-1].seqno <= up_to:
+            batch = self._unwritten.popleft()
+            self._store.write([self._stored(version) for version in batch], b"")
+        self.checkpoints.register(PERSISTENCE, self.persisted_seqno, droppable=False)
+        self.checkpoints.remove_closed()
+
+    def _stored(self, version: Version) -> StoredItem:
+        replaces = self.keys.stored(version)
+        if not replaces and version.is_document and version.collection == DEFAULT_ID:
+            replaces = self._preloaded_seqno(version.key)
+        return stored_item(version, replaces)
+
+    # --- losing and forgetting
+
+    def cut(self, seqno: int) -> int:
+        """Lose every batch that ended above ``seqno``; return where the data now ends.
+
+        That is lower than a batch's end at ``seqno`` only where compaction took away what going
+        back needs: then everything is lost.
+        """
+        self._flush(seqno)
+        self._unwritten.clear()
+        left = max(self._store.cut(seqno), self.base_seqno)
+        self._persisted_floor = min(self._persisted_floor, left)
+        self._segment_end = min(self._segment_end, left)
+        self.checkpoints = self._new_checkpoints(left)
+        self._read_again()
+        return left
+
+    def _read_again(self) -> None:
+        """Learn the newest versions from disk."""
+        self.keys = KeyIndex()
+        with self.scan(self._segment_end) as scan:
+            while (frames := scan.read(_REBUILD_BYTES)) is not None:
+                for version in versions_of(frames):
+                    self.keys.note(version)
+                    self.keys.stored(version)
+
+    def purge(self, up_to: int) -> int:
+        """Compact the disk: drop tombstones up to a seqno, not the newest item; return how many."""
+        last = min(up_to, self.persisted_seqno)
+        return self._store.compact(purge_up_to_seqno=last).purged
+
+    # --- reading
+
+    def scan(self, after_seqno: int) -> Scan:
+        """Open one disk snapshot of everything after a seqno, each key at its newest version.
+
+        However many disk snapshots that merges: a store that is indexed by seqno, as kv_engine's,
+        has no older version to show. (The DCP concepts document lets merged ones keep them.)
+        """
+        return self._store.scan(after_seqno, each_key_once=True)

@@ -1,0 +1,61 @@
+"""``dcplake serve``: which ports its options mean, and which options do not go together."""
+
+import pytest
+
+from dcp.cli.main import main
+from dcp.producer.settings import ClusterSettings, TlsFiles
+from tests.producer.tls import CERTIFICATE, KEY
+
+TLS = ["--tls-cert", CERTIFICATE, "--tls-key", KEY]
+Ports = tuple[tuple[int, ...], ...]
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> list[ClusterSettings]:
+    """The settings that would be served."""
+    settings: list[ClusterSettings] = []
+    monkeypatch.setattr("dcp.producer.serve.serve", settings.append)
+    return settings
+
+
+@pytest.mark.parametrize(
+    ("words", "ports"),
+    [
+        ([], ((11210, 11211), (8091, 8092), (), ())),
+        (["--port", "0"], ((0, 0), (0, 0), (), ())),
+        (["--port", "12000"], ((12000, 12001), (0, 0), (), ())),
+        (["--port", "12000", "--http-port", "9000"], ((12000, 12001), (9000, 9001), (), ())),
+        (TLS, ((11210, 11211), (8091, 8092), (11207, 11208), (18091, 18092))),
+        (
+            [*TLS, "--port", "0", "--tls-port", "12100", "--https-port", "0"],
+            ((0, 0), (0, 0), (12100, 12101), (0, 0)),
+        ),
+    ],
+)
+def test_ports(served: list[ClusterSettings], words: list[str], ports: Ports) -> None:
+    assert main(["serve", "--nodes", "2", *words]) == 0
+    (settings,) = served
+    chosen = (settings.ports, settings.http_ports, settings.tls_ports, settings.https_ports)
+    assert chosen == ports
+    assert settings.tls == (TlsFiles(CERTIFICATE, KEY) if "--tls-cert" in words else None)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--tls-cert", CERTIFICATE], "--tls-cert, --tls-key: found one of them"),
+        (["--tls-port", "12100"], "expected --tls-cert and --tls-key"),
+        ([*TLS, "--nodes", "4"], "producer ports: found 11210 twice"),
+        (["--port", "65536"], "producer port: found 65536"),
+        (["--nodes", "0"], "--nodes: found 0"),
+    ],
+)
+def test_options_that_do_not_go_together(
+    served: list[ClusterSettings],
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    message: str,
+) -> None:
+    assert main(["serve", *words]) == 2
+    assert message in capsys.readouterr().err
+    assert served == []

@@ -1,0 +1,71 @@
+"""What makes two frames differ, and what is allowed to."""
+
+from dataclasses import replace
+
+import pytest
+
+from dcp.wire import messages as m
+from dcp.wire.codec import encode
+from dcp.wire.frame import Frame
+from dcp.wire.vocabulary import Magic, Opcode, Status
+from tests.producer_conformance.comparison import differences
+
+ITEM = encode(m.Mutation(b"k", b"{}", 5, 1), Opcode.DCP_MUTATION, opaque=7, cas=9, datatype=1)
+NOOP = encode(m.Empty(), Opcode.DCP_NOOP, opaque=1)
+
+
+def answer(value: bytes, opcode: int, status: int = Status.SUCCESS) -> Frame:
+    return Frame(Magic.RESPONSE, opcode, vbucket_or_status=status, value=value)
+
+
+def error(value: bytes) -> Frame:
+    return answer(value, Opcode.DCP_OPEN, Status.EINVAL)
+
+
+SAME = {
+    "a NOOP's opaque": (NOOP, replace(NOOP, opaque=2)),
+    "cache hint": (ITEM, replace(ITEM, extras=ITEM.extras[:-1] + b"\x03")),
+    "an error's text": (error(b'{"error":{"context":"a"}}'), error(b'{"error":{"ref":"b"}}')),
+    "salt": (
+        answer(b"r=x,s=a,i=1", Opcode.SASL_AUTH, Status.AUTH_CONTINUE),
+        answer(b"r=y,s=b,i=2", Opcode.SASL_AUTH, Status.AUTH_CONTINUE),
+    ),
+    "a feature of documents": (
+        answer(b"\x00\x06", Opcode.HELLO),
+        answer(b"\x00\x06\x00\x0f", Opcode.HELLO),
+    ),
+}
+DIFFERENT = {
+    "a stream's opaque": (ITEM, replace(ITEM, opaque=8), "opaque"),
+    "cas": (ITEM, replace(ITEM, cas=8), "cas"),
+    "extras": (ITEM, replace(ITEM, extras=b"\x01" + ITEM.extras[1:]), "extras"),
+    "value": (ITEM, replace(ITEM, value=b"[]"), "value"),
+    "an error without text": (error(b'{"error":{"context":"a"}}'), error(b""), "value"),
+    "more than an error's text": (
+        error(b'{"error":{"context":"a"}}'),
+        error(b'{"error":{"context":"a"},"manifest_uid":"1"}'),
+        "value",
+    ),
+    "a feature of streams": (
+        answer(b"\x00\x06", Opcode.HELLO),
+        answer(b"\x00\x06\x00\x12", Opcode.HELLO),
+        "value",
+    ),
+    "no map": (
+        answer(b"", Opcode.DCP_STREAM_REQ, Status.NOT_MY_VBUCKET),
+        answer(b'{"vBucketServerMap":{"vBucketMap":[]}}', Opcode.DCP_STREAM_REQ, 7),
+        "value",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", SAME)
+def test_same(what: str) -> None:
+    ours, recorded = SAME[what]
+    assert list(differences(ours, recorded)) == []
+
+
+@pytest.mark.parametrize("what", DIFFERENT)
+def test_different(what: str) -> None:
+    ours, recorded, field = DIFFERENT[what]
+    assert [fault.partition(":")[0] for fault in differences(ours, recorded)] == [field]

@@ -1,0 +1,180 @@
+"""Where a stream's items come from: memory while it keeps up, else the disk; over real sockets.
+
+The numbers are those of the DCP concepts document, where it gives any.
+"""
+
+from collections.abc import Callable
+
+import pytest
+
+from dcp.producer.cluster import ProducerCluster
+from dcp.wire import messages as m
+from dcp.wire.vocabulary import Opcode, SnapshotFlag
+from tests.producer.raw_client import RawClient
+
+Connect = Callable[..., RawClient]
+MakeCluster = Callable[..., ProducerCluster]
+DISK = int(SnapshotFlag.DISK | SnapshotFlag.CHECKPOINT)
+FIRST_MEMORY = int(SnapshotFlag.MEMORY | SnapshotFlag.CHECKPOINT)
+MEMORY = int(SnapshotFlag.MEMORY)
+QUOTA_BYTES = 200_000
+
+
+@pytest.fixture
+def one(make_cluster: MakeCluster) -> ProducerCluster:
+    return make_cluster(vbuckets=1)
+
+
+def _write(cluster: ProducerCluster, first: int, last: int, value: bytes = b"{}") -> None:
+    """Write seqnos ``first`` to ``last``, each another key, as one batch."""
+    with cluster.batch():
+        for seqno in range(first, last + 1):
+            cluster.set(b"k%d" % seqno, value)
+
+
+def _forget(cluster: ProducerCluster) -> None:
+    """Let memory have nothing of what is on disk and read by nobody."""
+    cluster.bucket.vbuckets[0].data.checkpoints.expel()
+
+
+def _snapshot(client: RawClient) -> tuple[m.Body, list[int]]:
+    """Take a whole snapshot: its marker, and the seqnos of its items."""
+    marker = client.message()
+    assert isinstance(marker, m.SnapshotMarker)
+    return marker, _seqnos(client.messages_to(marker.end))
+
+
+def _seqnos(messages: list[m.Body]) -> list[int]:
+    return [body.by_seqno for body in messages if isinstance(body, m.Mutation | m.Deletion)]
+
+
+@pytest.mark.parametrize(("start", "first_item"), [(0, 1), (15, 16), (20, 21), (25, 26)])
+def test_disk_snapshots_are_sent_as_one(
+    one: ProducerCluster, connect: Connect, start: int, first_item: int
+) -> None:
+    for first, last in ((1, 20), (21, 30), (31, 60)):
+        _write(one, first, last)
+    _forget(one)
+    client = connect(one).log_in().open_dcp()
+    uuid = one.failover_log(0).current_uuid if start else 0
+    client.request_stream(0, start, vb_uuid=uuid, snapshot=(start, 60 if start else 0))
+    marker, seqnos = _snapshot(client)
+    assert marker == m.SnapshotMarker(start, 60, DISK)
+    assert seqnos == list(range(first_item, 61))
+    assert one.counters().items_from_disk == len(seqnos)
+
+
+def test_two_clients_get_point_in_time_snapshots_of_their_own(
+    one: ProducerCluster, connect: Connect
+) -> None:
+    first, second = (connect(one).log_in().open_dcp(name) for name in (b"R1", b"R2"))
+    _write(one, 1, 100)
+    first.request_stream(0)
+    assert _snapshot(first) == (m.SnapshotMarker(0, 100, FIRST_MEMORY), list(range(1, 101)))
+    _write(one, 101, 120)
+    assert _snapshot(first) == (m.SnapshotMarker(101, 120, MEMORY), list(range(101, 121)))
+    second.request_stream(0)
+    assert _snapshot(second) == (m.SnapshotMarker(0, 120, FIRST_MEMORY), list(range(1, 121)))
+    _write(one, 121, 150)
+    for client in (first, second):
+        assert _snapshot(client) == (m.SnapshotMarker(121, 150, MEMORY), list(range(121, 151)))
+    assert one.counters().items_from_disk == 0
+
+
+def test_an_older_version_in_the_open_checkpoint_is_not_sent(
+    one: ProducerCluster, connect: Connect
+) -> None:
+    for key in (b"A", b"B", b"A"):
+        one.set(key, b"{}")
+    client = connect(one).log_in().open_dcp()
+    client.request_stream(0)
+    marker, *items = (client.message() for _ in range(3))
+    assert marker == m.SnapshotMarker(0, 3, FIRST_MEMORY)
+    told = [(each.by_seqno, each.key) for each in items if isinstance(each, m.Mutation)]
+    assert told == [(2, b"\0B"), (3, b"\0A")]
+
+
+def test_who_keeps_up_is_served_from_memory_for_ever(
+    make_cluster: MakeCluster, connect: Connect
+) -> None:
+    cluster = make_cluster(vbuckets=1, checkpoint_items=7)
+    client = connect(cluster).log_in().open_dcp()
+    client.request_stream(0)
+    for first in range(1, 400, 4):
+        _write(cluster, first, first + 3)
+        assert _seqnos(client.messages_to(first + 3)) == list(range(first, first + 4))
+    counters = cluster.counters()
+    assert counters.items_sent[0] == 400
+    assert counters.items_from_disk == 0
+    assert len(cluster.bucket.vbuckets[0].data.checkpoints.checkpoints) <= 2
+
+
+def test_from_disk_to_memory_nothing_is_missed_or_sent_twice(
+    one: ProducerCluster, connect: Connect
+) -> None:
+    _write(one, 1, 50, b'"%s"' % (b"x" * 1000))
+    _forget(one)
+    client = connect(one).log_in().open_dcp(window=5000)
+    client.request_stream(0)
+    assert client.message() == m.SnapshotMarker(0, 50, DISK)
+    _write(one, 51, 60)  # while the disk snapshot is under way
+    client.ok(m.DcpControl(b"connection_buffer_size", b"0"), Opcode.DCP_CONTROL)
+    assert _seqnos(client.messages_to(50)) == list(range(1, 51))
+    assert _snapshot(client) == (m.SnapshotMarker(51, 60, FIRST_MEMORY), list(range(51, 61)))
+
+
+def _stalled(cluster: ProducerCluster, client: RawClient) -> int:
+    """Let a client be in the middle of memory and stop reading; return the newest seqno then."""
+    _write(cluster, 1, 5)
+    client.request_stream(0)
+    client.messages_to(5)
+    client.ok(m.DcpControl(b"connection_buffer_size", b"1"), Opcode.DCP_CONTROL)
+    value = b'"%s"' % (b"x" * 1000)
+    for first in range(6, 606, 10):
+        _write(cluster, first, first + 9, value)
+    return 605
+
+
+def test_a_stalled_client_goes_back_to_the_disk_when_memory_is_short(
+    make_cluster: MakeCluster, connect: Connect
+) -> None:
+    cluster = make_cluster(vbuckets=1, checkpoint_quota_bytes=QUOTA_BYTES)
+    client = connect(cluster).log_in().open_dcp()
+    last = _stalled(cluster, client)
+    assert cluster.bucket.vbuckets[0].data.checkpoints.memory_bytes < QUOTA_BYTES
+    assert cluster.counters().cursors_dropped == 1
+    client.ok(m.DcpControl(b"connection_buffer_size", b"0"), Opcode.DCP_CONTROL)
+    messages = client.messages_to(last)
+    markers = [body for body in messages if isinstance(body, m.SnapshotMarker)]
+    assert markers[-1].flags == DISK
+    assert _seqnos(messages) == list(range(6, last + 1))
+    assert not [body for body in messages if isinstance(body, m.StreamEnd)]
+    _write(cluster, last + 1, last + 2)
+    assert _snapshot(client)[0] == m.SnapshotMarker(last + 1, last + 2, FIRST_MEMORY)
+
+
+@pytest.mark.parametrize(("name", "asks"), [(b"replication:a->b", False), (b"mine", True)])
+def test_who_does_not_want_it_keeps_the_cursor(
+    make_cluster: MakeCluster, connect: Connect, name: bytes, asks: bool
+) -> None:
+    cluster = make_cluster(vbuckets=1, checkpoint_quota_bytes=QUOTA_BYTES)
+    client = connect(cluster).log_in().open_dcp(name)
+    if asks:
+        refusal = m.DcpControl(b"supports_cursor_dropping_vulcan", b"false")
+        client.ok(refusal, Opcode.DCP_CONTROL)
+    last = _stalled(cluster, client)
+    assert cluster.counters().cursors_dropped == 0
+    client.ok(m.DcpControl(b"connection_buffer_size", b"0"), Opcode.DCP_CONTROL)
+    assert _seqnos(client.messages_to(last)) == list(range(6, last + 1))
+    assert cluster.counters().items_from_disk == 0
+
+
+def test_a_client_that_is_gone_holds_no_memory(make_cluster: MakeCluster, connect: Connect) -> None:
+    cluster = make_cluster(vbuckets=1)
+    client = connect(cluster).log_in().open_dcp()
+    client.request_stream(0)
+    client.ok(m.Empty(), Opcode.NOOP)
+    checkpoints = cluster.bucket.vbuckets[0].data.checkpoints
+    assert len(checkpoints.cursors) == 3
+    cluster.drop_connections()
+    assert len(checkpoints.cursors) == 2

@@ -1,0 +1,159 @@
+"""Every recorded conversation repeated with our producer: passes, or differs as the table says.
+
+The table is strict: a difference that is gone must leave it, one that moved must be looked at.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conformance import main
+from tests.conformance_formats.case_file import CaseFile, CaseResult
+from tests.producer_conformance.producer_transcripts import ProducerTranscripts
+
+CAPTURES = Path(__file__).parents[1] / "data" / "captures"
+
+PASSING = {
+    "01-backfill-then-memory": 64,
+    "02-flow-control": 45,
+    "02b-flow-control-close": 45,
+    "06-rollback": 324,
+    "08-errors": 158,
+    "10-hello-sasl": 29,
+}
+"""Transcripts of which everything is the same, with how many frames were compared."""
+
+DIFFERS = {
+    # stream ids
+    "03-noop": (
+        1,
+        "line 53: answer to DCP_CONTROL (0x00) (found answer to DCP_CONTROL (0x83)): "
+        "vbucket_or_status: found 0x83, expected 0x00",
+    ),
+    # forced compression; from disk: values left out
+    "04-data-kinds-disk": (
+        2,
+        "line 372: DCP_MUTATION of vbucket 0: datatype: found 0x01, expected 0x03; "
+        "value: found b'{",
+    ),
+    # forced compression
+    "04-data-kinds-memory": (
+        1,
+        "line 274: DCP_MUTATION of vbucket 0: datatype: found 0x01, expected 0x03; "
+        "value: found b'{",
+    ),
+    # collections
+    "05-collections-disk": (
+        13,
+        "line 18: DCP_MUTATION of vbucket 0: datatype: found 0x00, expected 0x01; cas: "
+        "found 1, expected 1795229392123133952",
+    ),
+    # collections
+    "05b-collections-live": (
+        4,
+        "line 16: answer to DCP_STREAM_REQ (0x00) (found answer to DCP_STREAM_REQ "
+        "(0x88)): vbucket_or_status: found 0x88, expected 0x00; datatype: found 0x01, "
+        "expected 0x00",
+    ),
+    # stream ids
+    "05c-stream-ids": (
+        1,
+        "line 16: answer to DCP_CONTROL (0x00) (found answer to DCP_CONTROL (0x83)): "
+        "vbucket_or_status: found 0x83, expected 0x00",
+    ),
+    # collections
+    "07-failover-log-and-seqnos": (
+        1,
+        "line 49: answer to GET_ALL_VB_SEQNOS (0x00) (found answer to GET_ALL_VB_SEQNOS "
+        "(0x88)): vbucket_or_status: found 0x88, expected 0x00; datatype: found 0x01",
+    ),
+    # collections, then out-of-order snapshots
+    "11-oso": (
+        8,
+        "line 18: answer to DCP_STREAM_REQ (0x00) (found answer to DCP_STREAM_REQ "
+        "(0x88)): vbucket_or_status: found 0x88, expected 0x00; datatype: found 0x01, "
+        "expected 0x00",
+    ),
+    # sync writes
+    "12-sync-writes-disk": (
+        8,
+        "line 19: DCP_MUTATION of vbucket 0: datatype: found 0x00, expected 0x03; "
+        "extras: found 00000000000000020000000000000001000000000000000000000000000002",
+    ),
+    # collections, sync writes
+    "13-bounded-streams": (
+        13,
+        "line 26: answer to GET_ALL_VB_SEQNOS (0x00): value: found "
+        "0000000000000000000400010000000000000001, expected "
+        "0000000000000000000200010000000000000001",
+    ),
+    # collections, sync writes
+    "14-bounded-memory-tail": (
+        4,
+        "line 38: DCP_SYSTEM_EVENT of vbucket 1 (found DCP_MUTATION of vbucket 1): "
+        "opcode: found 0x57, expected 0x5f; cas: found 1, expected 0",
+    ),
+    # collections, then out-of-order snapshots
+    "14b-oso-latest": (
+        5,
+        "line 18: answer to DCP_STREAM_REQ (0x00) (found answer to DCP_STREAM_REQ "
+        "(0x88)): vbucket_or_status: found 0x88, expected 0x00; datatype: found 0x01, "
+        "expected 0x00",
+    ),
+    # cursor dropping
+    "17-stalled-reader": (
+        1,
+        "line 59: DCP_SNAPSHOT_MARKER of vbucket 0 (found DCP_MUTATION of vbucket 0): "
+        "opcode: found 0x57, expected 0x56; cas: found 1, expected 0",
+    ),
+    # takeover streams
+    "20-clustermap-and-ephemeral": (
+        1,
+        "line 31: DCP_SNAPSHOT_MARKER of vbucket 0: extras: found "
+        "0000000000000000000000000000000100000005, expected "
+        "000000000000000000000000000000010000000d",
+    ),
+}
+"""What is missing (the comment), connections differ, and the first difference of the first."""
+
+
+def results(name: str) -> list[CaseResult]:
+    return list(ProducerTranscripts().run(CaseFile.read(CAPTURES / f"{name}.jsonl")))
+
+
+def names() -> Iterator[str]:
+    return (path.stem for path in sorted(CAPTURES.glob("*.jsonl")))
+
+
+def test_every_transcript_is_in_one_table() -> None:
+    assert sorted([*PASSING, *DIFFERS]) == list(names())
+
+
+@pytest.mark.parametrize("name", PASSING)
+def test_passes(name: str) -> None:
+    found = results(name)
+    assert [text for result in found for text in result.failures] == []
+    assert sum(result.tally["compared"] for result in found) == PASSING[name]
+
+
+@pytest.mark.parametrize("name", DIFFERS)
+def test_differs_where_a_feature_is_missing(name: str) -> None:
+    found = [text for result in results(name) for text in result.failures]
+    count, first = DIFFERS[name]
+    assert (len(found), found[0][: len(first)]) == (count, first)
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = CAPTURES / "10-hello-sasl.jsonl"
+    lines = [json.loads(line) for line in whole.read_text().splitlines()]
+    lines[1]["hex"] = lines[1]["hex"][:12] + "0084" + lines[1]["hex"][16:]
+    damaged = tmp_path / "damaged.jsonl"
+    damaged.write_text("\n".join(map(json.dumps, lines)))
+    assert main(["--producer", str(whole), str(damaged)]) == 1
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == f"{whole}: 29 compared"
+    assert said[1] == f"FAILED {damaged}: hello (from line 1)"
+    assert "vbucket_or_status: found 0x00, expected 0x84" in said[2]
+    assert said[-1] == "15 passed, 1 failed"

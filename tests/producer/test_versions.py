@@ -1,0 +1,140 @@
+"""Versions on the wire: sync writes as recorded, system events, keys and sizes."""
+
+import pytest
+
+from dcp.producer.versions import Content, Flavour, SyncWrite, Version
+from dcp.wire import messages as m
+from dcp.wire.codec import decode
+from dcp.wire.frame import Frame
+from dcp.wire.framing import FrameSplitter
+from dcp.wire.system_event import CollectionBegun, CollectionEnded, ScopeCreated
+from dcp.wire.vocabulary import Datatype, Opcode
+
+COLLECTIONS = int(Flavour.COLLECTIONS)
+SYNC = int(Flavour.COLLECTIONS | Flavour.COMMITS)
+
+
+def _version(content: Content, *, seqno: int = 3, collection: int = 0) -> Version:
+    return Version(1, b"s0", content, seqno=seqno, rev=2, cas=99, collection=collection)
+
+
+def _frame(version: Version, flavour: int) -> Frame:
+    block = FrameSplitter().feed(b"".join(version.wire(flavour)))
+    return block.frame(0)
+
+
+PREPARE = Content(
+    b"{}",
+    int(Datatype.JSON),
+    flags=7,
+    expiry=8,
+    opcode=int(Opcode.DCP_PREPARE),
+    sync=SyncWrite(level=1, deletes=True),
+)
+ABORT = Content(opcode=int(Opcode.DCP_ABORT), sync=SyncWrite(prepared_seqno=2))
+COMMIT = Content(b"{}", int(Datatype.JSON), sync=SyncWrite(prepared_seqno=2))
+DELETION = Content(opcode=int(Opcode.DCP_DELETION), delete_time=5)
+COMMITTED_DELETION = DELETION._replace(sync=SyncWrite(prepared_seqno=2))
+
+
+@pytest.mark.parametrize(
+    ("content", "flavour", "opcode", "body", "envelope"),
+    [
+        (
+            PREPARE,
+            COLLECTIONS,
+            Opcode.DCP_PREPARE,
+            m.Prepare(b"\x00s0", b"{}", 3, 2, 7, 8, 0, 0, 1, 1),
+            (99, 1),
+        ),
+        (PREPARE, 0, Opcode.DCP_PREPARE, m.Prepare(b"s0", b"{}", 3, 2, 7, 8, 0, 0, 1, 1), (99, 1)),
+        (ABORT, COLLECTIONS, Opcode.DCP_ABORT, m.Abort(b"\x00s0", 2, 3), (0, 0)),
+        (ABORT, 0, Opcode.DCP_ABORT, m.Abort(b"s0", 2, 3), (0, 0)),
+        (COMMIT, SYNC, Opcode.DCP_COMMIT, m.Commit(b"\x00s0", 2, 3), (0, 0)),
+        (
+            COMMIT,
+            COLLECTIONS,
+            Opcode.DCP_MUTATION,
+            m.Mutation(b"\x00s0", b"{}", 3, 2, cache_hint=2),
+            (99, 1),
+        ),
+        (COMMITTED_DELETION, SYNC, Opcode.DCP_COMMIT, m.Commit(b"\x00s0", 2, 3), (0, 0)),
+        (
+            COMMITTED_DELETION,
+            0,
+            Opcode.DCP_DELETION,
+            m.Deletion(b"s0", 3, 2, nmeta=0),
+            (99, 0),
+        ),
+        (DELETION, SYNC, Opcode.DCP_DELETION, m.Deletion(b"\x00s0", 3, 2, nmeta=0), (99, 0)),
+    ],
+)
+def test_frames_of_sync_writes(
+    content: Content, flavour: int, opcode: Opcode, body: m.Body, envelope: tuple[int, int]
+) -> None:
+    frame = _frame(_version(content), flavour)
+    assert (frame.opcode, frame.vbucket_or_status) == (opcode, 1)
+    assert decode(frame) == body
+    assert (frame.cas, frame.datatype) == envelope
+
+
+@pytest.mark.parametrize(
+    ("event", "key", "version"),
+    [
+        (CollectionBegun(1, 8, 9, b"c9"), b"c9", 0),
+        (CollectionBegun(1, 8, 9, b"c9", 30), b"c9", 1),
+        (CollectionEnded(1, 8, 9), b"", 0),
+        (ScopeCreated(1, 8, b"s8"), b"s8", 0),
+    ],
+)
+@pytest.mark.parametrize("flavour", [0, COLLECTIONS, SYNC, int(Flavour.NO_VALUE)])
+def test_frames_of_system_events(
+    event: CollectionBegun, key: bytes, version: int, flavour: int
+) -> None:
+    frame = _frame(Version.of_event(1, event, seqno=4), flavour)
+    body = decode(frame)
+    assert isinstance(body, m.SystemEvent)
+    assert (body.by_seqno, body.key, body.version) == (4, key, version)
+    assert (frame.cas, frame.datatype, len(frame.value)) == (0, 0, len(body.value))
+    assert body.value
+
+
+def test_keys_tell_what_is_kept_once() -> None:
+    """Prepares are apart from documents, collections from each other; events are all kept."""
+    documents = [_version(content) for content in (COMMIT, DELETION, COMMITTED_DELETION)]
+    assert len({version.dedup_key for version in documents}) == 1
+    assert _version(PREPARE).dedup_key == _version(ABORT).dedup_key != documents[0].dedup_key
+    assert _version(COMMIT, collection=8).dedup_key != documents[0].dedup_key
+    begun, ended = (
+        Version.of_event(0, event, seqno=4)
+        for event in (CollectionBegun(1, 8, 9, b"c9"), CollectionEnded(2, 8, 9))
+    )
+    scope = Version.of_event(0, ScopeCreated(1, 9, b"s"), seqno=4)
+    assert (begun.dedup_key, begun.stored_key) == (None, ended.stored_key)
+    assert len({begun.stored_key, scope.stored_key, documents[0].stored_key}) == 3
+
+
+@pytest.mark.parametrize(
+    ("content", "live", "deleted", "document", "visible"),
+    [
+        (COMMIT, True, False, True, True),
+        (DELETION, False, True, True, True),
+        (COMMITTED_DELETION, False, True, True, True),
+        (DELETION._replace(opcode=int(Opcode.DCP_EXPIRATION)), False, True, True, True),
+        (PREPARE, False, False, False, False),
+        (ABORT, False, False, False, False),
+    ],
+)
+def test_what_a_version_is(
+    content: Content, live: bool, deleted: bool, document: bool, visible: bool
+) -> None:
+    found = _version(content)
+    assert (found.is_live, found.is_deleted) == (live, deleted)
+    assert (found.is_document, found.is_visible) == (document, visible)
+
+
+def test_sizes_grow_with_key_and_value() -> None:
+    small = _version(COMMIT)
+    large = _version(COMMIT._replace(value=b"x" * 1002))
+    assert large.size_bytes - small.size_bytes == 1000
+    assert small.size_bytes > len(small.key) + len(small.value)

@@ -1,0 +1,254 @@
+"""A conversation repeated: the client's part is played to our producer, which must be the server.
+
+Nothing waits: the client's bytes and the passing of time are handed over as late as what was
+recorded allows, and the producer is asked for the next frame when the recorded server sent it. So
+it acts in the recorded order, however fast it is. After a silence of the recording everything said
+before must have had its effect: nothing more may come from ours then.
+
+Answers come in the order of the requests; stream messages in order per vbucket (and stream id).
+Each connection is compared until its first difference.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from dcp.errors import AuthenticationError
+from dcp.protocol.credentials import ALL_MECHANISMS, Credentials, Secret
+from dcp.protocol.responses import opcode_name
+from dcp.protocol.sasl import SaslExchange
+from dcp.wire.frame import Frame
+from dcp.wire.frame_info import stream_id_of
+from dcp.wire.vocabulary import Magic, Opcode, Status
+from tests.conformance_formats.case_file import CaseResult
+from tests.producer_conformance.comparison import differences
+from tests.producer_conformance.conversation import Conversation, Event, Kind
+from tests.producer_conformance.plan import make_plan
+from tests.producer_conformance.sightings import Sightings
+from tests.producer_conformance.subject import Line, Subject, is_stream_request
+from tests.producer_conformance.watching import watch
+
+NOOP_SLACK_SECONDS: Final = 1.0
+"""The recorded server counts whole seconds: a NOOP may come so much before its interval is over."""
+_WRONG_PASSWORD: Final = "no user's password"
+_NEVER_ANSWERED: Final = frozenset({Opcode.DCP_BUFFER_ACK})
+
+Channel = tuple[str, int, int | None]
+
+
+@dataclass(slots=True)
+class _Said:
+    """Bytes of the client that our producer was not given yet."""
+
+    event: Event
+    data: bytes
+    frame: Frame | None
+
+
+@dataclass(slots=True)
+class _Played:
+    """One connection of the rehearsal."""
+
+    name: str
+    line: Line
+    said: deque[_Said] = field(default_factory=deque)
+    received: dict[Channel, deque[Frame]] = field(default_factory=dict)
+    noops: dict[int, int] = field(default_factory=dict)
+    scram: SaslExchange | None = None
+    failure: str = ""
+    compared: int = 0
+
+
+def rehearse(conversation: Conversation) -> Iterator[CaseResult]:
+    """Yield one result per connection: its first difference, if there is one."""
+    for part in conversation.by_bucket():
+        yield from Rehearsal(part).run()
+
+
+class Rehearsal:
+    """One conversation with one producer."""
+
+    def __init__(self, conversation: Conversation) -> None:
+        self._conversation = conversation
+        self._sightings: Sightings = watch(conversation)
+        self._plan = make_plan(self._sightings)
+        self._subject = Subject(self._sightings)
+        self._played: dict[int, _Played] = {}
+
+    def run(self) -> Iterator[CaseResult]:
+        """Play all lines."""
+        for event in self._conversation.events:
+            if event.line in self._sightings.map_pushed and event.connection is not None:
+                self._subject.new_map(self._played[event.connection].line)
+            for order in self._plan.before.get(event.line, ()):
+                self._subject.carry_out(order)
+            if event.connection is None:
+                continue
+            played = self._played.get(event.connection)
+            if played is None:
+                name = self._conversation.names[event.connection]
+                played = self._played[event.connection] = _Played(name, self._subject.connect())
+            if not played.failure:
+                self._take(played, event)
+        for played in self._played.values():
+            played.line.close()
+            failures = (played.failure,) if played.failure else ()
+            yield CaseResult(played.name, failures, {"compared": played.compared})
+
+    def _take(self, played: _Played, event: Event) -> None:
+        if event.after_silence and event.kind is not Kind.SERVER:
+            self._require_silence(played, event)
+        if event.kind is Kind.CLIENT:
+            parts = [_Said(event, frame.to_bytes(), frame) for frame in event.frames]
+            if b"".join(part.data for part in parts) != event.data:
+                parts = [_Said(event, event.data, None)]
+            played.said.extend(parts)
+        elif event.kind is Kind.SERVER:
+            self._expect(played, event)
+        elif event.kind is Kind.CLOSED_BY_SERVER:
+            self._expect_close(played, event)
+            played.line.close()
+        else:
+            played.line.close()
+
+    # --- the client's part
+
+    def _say(self, played: _Played, now: float) -> None:
+        """Hand over the next of what the client said."""
+        one = played.said.popleft()
+        data = one.data
+        if one.frame is not None and self._is_unheard(one.event, one.frame):
+            return
+        if one.frame is not None:
+            if is_stream_request(one.frame):
+                from_disk = self._sightings.from_disk.get(one.event.line, False)
+                if from_disk:
+                    self._subject.forget(one.frame.vbucket)
+            data = self._adapted(played, one.frame, one.event.line).to_bytes()
+        played.line.send(data, now)
+
+    def _is_unheard(self, event: Event, frame: Frame) -> bool:
+        return (event.line, frame.opaque) in self._sightings.unheard
+
+    def _adapted(self, played: _Played, frame: Frame, line: int) -> Frame:
+        """Return what the client says to ours: proofs and answers depend on what it was told."""
+        if frame.opcode == Opcode.DCP_NOOP and frame.magic.is_response:
+            return replace(frame, opaque=played.noops.pop(frame.opaque, frame.opaque))
+        if frame.opcode == Opcode.SASL_AUTH and frame.key != b"PLAIN":
+            played.scram = self._scram(frame, is_wrong=line in self._sightings.failed_logins)
+        elif frame.opcode == Opcode.SASL_STEP and played.scram is not None:
+            return replace(frame, value=played.scram.payload)
+        return frame
+
+    def _scram(self, frame: Frame, *, is_wrong: bool) -> SaslExchange | None:
+        parts = dict(part.split("=", 1) for part in frame.value.decode().split(",") if "=" in part)
+        mechanism = frame.key.decode()
+        if mechanism not in ALL_MECHANISMS or not {"n", "r"} <= set(parts):
+            return None
+        known = self._sightings.logins.get(parts["n"], _WRONG_PASSWORD)
+        password = _WRONG_PASSWORD if is_wrong else known
+        credentials = Credentials(parts["n"], Secret(password), ALL_MECHANISMS)
+        return SaslExchange.start(mechanism, credentials, parts["r"])
+
+    # --- the server's part
+
+    def _expect(self, played: _Played, event: Event) -> None:
+        recorded = event.frames[0]
+        if self._is_unheard(event, recorded):
+            return
+        channel = _channel(recorded)
+        ours = self._next(played, channel, event)
+        where = f"line {event.line}: {_name(recorded)}"
+        if ours is None:
+            others = [_name(frame) for waiting in played.received.values() for frame in waiting]
+            closed = "the connection closed" if played.line.is_closed else "nothing"
+            played.failure = f"{where}: found {', '.join(others[:3]) or closed}, expected it"
+            return
+        faults = list(differences(ours, recorded))
+        if faults:
+            what = "" if _name(ours) == _name(recorded) else f" (found {_name(ours)})"
+            played.failure = f"{where}{what}: {'; '.join(faults)}"
+            return
+        played.compared += 1
+        if recorded.opcode == Opcode.DCP_NOOP and not recorded.magic.is_response:
+            played.noops[recorded.opaque] = ours.opaque
+        if ours.magic.is_response and ours.status == Status.AUTH_CONTINUE and played.scram:
+            try:
+                played.scram = played.scram.answer(ours.value)
+            except AuthenticationError as error:
+                played.failure = f"{where}: {error}"
+
+    def _next(self, played: _Played, channel: Channel, event: Event) -> Frame | None:
+        """Return our next frame on a channel, handing over what the client said as needed."""
+        while True:
+            waiting = played.received.get(channel)
+            if waiting:
+                return waiting.popleft()
+            if self._receive(played, event.seconds, answers_only=channel[0] != "stream"):
+                continue
+            if played.said:
+                self._say(played, event.seconds)
+                continue
+            due = played.line.due_seconds(event.seconds)
+            is_noop = channel == ("begun", Opcode.DCP_NOOP, None)
+            if not is_noop or due is None or due > event.seconds + NOOP_SLACK_SECONDS:
+                return None
+            if not self._receive(played, due, answers_only=True):
+                return None
+
+    def _receive(self, played: _Played, now: float, *, answers_only: bool) -> bool:
+        """Take what our producer sends next; whether there was anything."""
+        line = played.line
+        frames = line.answers(now) if answers_only else line.next_message(now)
+        for frame in frames:
+            played.received.setdefault(_channel(frame), deque()).append(frame)
+        return bool(frames)
+
+    def _require_silence(self, played: _Played, event: Event) -> None:
+        """All was said and done before the silence: nothing of ours may be left."""
+        while played.said:
+            self._say(played, event.seconds)
+        while self._receive(played, event.seconds, answers_only=False):
+            pass
+        left = [
+            _name(frame)
+            for channel, waiting in played.received.items()
+            for frame in waiting
+            if channel[1] != Opcode.DCP_NOOP  # a NOOP's time is the server's own
+        ]
+        if left:
+            played.failure = (
+                f"before line {event.line}: found {', '.join(left[:3])}"
+                f"{f' and {len(left) - 3} more' if len(left) > 3 else ''}, expected silence"
+            )
+
+    def _expect_close(self, played: _Played, event: Event) -> None:
+        """The server closed: so must ours, if it was for what the client said or did not say."""
+        unanswered = bool(played.said) and played.said[-1].frame is None
+        while played.said:
+            one = played.said[0].frame
+            unanswered |= one is not None and one.opcode not in _NEVER_ANSWERED
+            self._say(played, event.seconds)
+        while self._receive(played, event.seconds, answers_only=False):
+            pass
+        owes_noop = bool(played.noops) and self._sightings.idle_timeout_seconds is not None
+        if not played.line.is_closed and (unanswered or owes_noop):
+            played.failure = f"line {event.line}: found an open connection, expected it closed"
+
+
+def _channel(frame: Frame) -> Channel:
+    """Return which order a frame belongs to."""
+    if frame.magic.is_response:
+        return "answer", 0, None
+    if frame.opcode == Opcode.DCP_NOOP or frame.magic is Magic.SERVER_REQUEST:
+        return "begun", frame.opcode, None
+    return "stream", frame.vbucket, stream_id_of(frame.framing_extras)
+
+
+def _name(frame: Frame) -> str:
+    if frame.magic.is_response:
+        return f"answer to {opcode_name(frame.opcode)} ({frame.status:#04x})"
+    if frame.magic is Magic.SERVER_REQUEST:
+        return f"server request {frame.opcode:#04x}"
+    return f"{opcode_name(frame.opcode)} of vbucket {frame.vbucket}"

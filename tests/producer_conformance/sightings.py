@@ -1,0 +1,119 @@
+"""What a transcript shows of a vbucket, each with the line from which it must have been true.
+
+shown            an item, as one connection was shown it (connections see different parts of it)
+snapshot         a marker, the seqnos behind it that were shown, and where its stream stood
+verdict          a stream request and what the server said to it
+log, high        a failover log; a seqno that the vbucket had reached at least
+checkpoints      seqnos at which one began, for a later memory marker than the first says so
+states           the states in which the server can have said what it said
+ended            a STREAM_END because of a change of state
+"""
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+from dcp.types import FailoverLog
+from dcp.wire import messages as m
+from dcp.wire.vocabulary import VbucketState
+
+State = VbucketState | None
+"""None: the server has no such vbucket."""
+ANY_STATE: Final[frozenset[State]] = frozenset({*VbucketState, None}) - {VbucketState.ALIVE}
+STREAMABLE: Final[frozenset[State]] = frozenset({VbucketState.ACTIVE, VbucketState.REPLICA})
+MISSING: Final[frozenset[State]] = frozenset({None})
+
+
+class What(Enum):
+    """What has a seqno."""
+
+    DOCUMENT = "document"
+    SYSTEM_EVENT = "system event"
+    PREPARE = "prepare"
+    ABORT = "abort"
+    HIDDEN = "something that no stream shows"
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """What one seqno holds. ``quality`` grows with how much of it the connection is shown."""
+
+    seqno: int
+    key: bytes
+    what: What = What.DOCUMENT
+    collection_id: int = 0
+    rev: int = 1
+    cas: int = 1
+    opcode: int = 0
+    value: bytes = b""
+    datatype: int = 0
+    flags: int = 0
+    expiry: int = 0
+    delete_time: int = 0
+    quality: tuple[bool, ...] = ()
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """One marker: everything of (after, up_to] that was not shown had been replaced or is hidden.
+
+    ``up_to`` is the end once the snapshot was sent whole, else the last seqno shown. It was taken
+    at ``taken_line``: where its stream was asked for, if it is the first one.
+    """
+
+    line: int
+    after: int
+    end: int
+    up_to: int
+    shown: set[int] = field(default_factory=set)
+    taken_line: int = 0
+
+
+@dataclass(slots=True)
+class VbucketSightings:
+    """All about one vbucket; lists are in the order of lines, items by the line they came on."""
+
+    logs: list[tuple[int, FailoverLog]] = field(default_factory=list)
+    at_least: list[tuple[int, int]] = field(default_factory=list)
+    default_high: list[tuple[int, int]] = field(default_factory=list)
+    unpersisted: list[tuple[int, int]] = field(default_factory=list)
+    checkpoints: set[int] = field(default_factory=set)
+    items: list[tuple[int, Item]] = field(default_factory=list)
+    snapshots: list[Snapshot] = field(default_factory=list)
+    verdicts: list[tuple[int, m.StreamRequest, int]] = field(default_factory=list)
+    states: list[tuple[int, frozenset[State]]] = field(default_factory=list)
+    ended: list[int] = field(default_factory=list)
+
+    @property
+    def first_line(self) -> int:
+        """The first line that tells anything."""
+        lines = [line for line, *_ in (*self.logs, *self.at_least, *self.states)]
+        return min([*lines, *(line for line, *_ in self.verdicts), *self.ended], default=0)
+
+
+@dataclass(slots=True)
+class Sightings:
+    """All that a transcript shows of the server's state.
+
+    ``from_disk`` says of the line of a stream request whether its first snapshot came from disk.
+    ``logins`` are user names with the password that let them in; ``idle_timeout_seconds`` is the
+    silence after which a client that owed a NOOP's answer was cut off, None if none was.
+    ``failed_logins`` are the lines on which those began that were refused; ``without_streams`` the
+    users that may not open DCP connections; ``map_pushed`` the lines that bring a new cluster map;
+    ``unheard`` line and opaque of controls that are younger than the server, and of its refusals.
+    """
+
+    vbuckets: dict[int, VbucketSightings] = field(default_factory=dict)
+    vbucket_count: int = 0
+    from_disk: dict[int, bool] = field(default_factory=dict)
+    logins: dict[str, str] = field(default_factory=dict)
+    buckets: list[str] = field(default_factory=list)
+    failed_logins: set[int] = field(default_factory=set)
+    without_streams: set[str] = field(default_factory=set)
+    map_pushed: set[int] = field(default_factory=set)
+    unheard: set[tuple[int, int]] = field(default_factory=set)
+    idle_timeout_seconds: float | None = None
+
+    def vbucket(self, number: int) -> VbucketSightings:
+        """What is known of a vbucket, to be added to."""
+        return self.vbuckets.setdefault(number, VbucketSightings())

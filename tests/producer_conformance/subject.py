@@ -1,0 +1,187 @@
+"""Our producer, brought into a state and spoken to without sockets: bytes and a time in, bytes out.
+
+The only module here that knows the producer from inside. Time is the recording's, so that NOOPs and
+idle clients need no waiting. ``Line`` is a connection: what the socket's edge
+(``dcp/producer/connection.py``) does with a session, step by step.
+"""
+
+from typing import Final
+
+from dcp.errors import FrameError
+from dcp.producer.cluster import ProducerCluster
+from dcp.producer.commands import COMMANDS
+from dcp.producer.failover import VbucketFacts
+from dcp.producer.session import Session
+from dcp.producer.settings import ClusterSettings
+from dcp.producer.versions import Content, Version
+from dcp.wire.frame import Frame
+from dcp.wire.framing import FrameSplitter
+from dcp.wire.vocabulary import Opcode, VbucketState
+from tests.producer_conformance.plan import Order, Purge, SetUp
+from tests.producer_conformance.sightings import Item, Sightings, What
+
+_NODE: Final = 0
+_OTHER_NODE: Final = 1
+"""Has what the recorded server has not."""
+_DEFAULT_COLLECTION: Final = 0
+_ENDLESS_BYTES: Final = 2**50
+"""Memory keeps what the recording needs from it; ``forget`` says what not."""
+_IDLE_SLACK_SECONDS: Final = 2.0
+"""A server looks for idle clients now and then only."""
+
+
+class Subject:
+    """A producer of one node that runs without sockets, in the state of a recorded server."""
+
+    def __init__(self, sightings: Sightings) -> None:
+        settings = ClusterSettings(
+            nodes=2,
+            vbuckets=sightings.vbucket_count,
+            bucket=sightings.buckets[0] if sightings.buckets else "default",
+            users=sightings.logins or {"Administrator": "password"},
+            seed=1,
+            users_without_streams=frozenset(sightings.without_streams),
+            rules="server",
+            record_seqnos=False,
+            record_branches=False,
+            checkpoint_quota_bytes=_ENDLESS_BYTES,
+            idle_timeout_seconds=_patience_seconds(sightings),
+        )
+        self._cluster = ProducerCluster(settings)
+        for vbucket in self._cluster.bucket.map.vbuckets_of(_OTHER_NODE):
+            self._cluster.bucket.map.move(vbucket, _NODE)
+
+    def carry_out(self, order: Order) -> None:
+        """Bring a vbucket into the next state; open streams hear of it."""
+        if isinstance(order, SetUp):
+            owner = _OTHER_NODE if order.state is None else _NODE
+            self._cluster.bucket.map.move(order.vbucket, owner)
+            facts = VbucketFacts(
+                order.log,
+                order.high_seqno,
+                purge_seqno=order.purge_seqno,
+                persisted_seqno=order.high_seqno - order.unpersisted_seqnos,
+                collections_high_seqno=order.default_high_seqno,
+                state=order.state or VbucketState.DEAD,
+            )
+            versions = [_version(order.vbucket, item) for item in order.items]
+            self._cluster.set_up_vbucket(order.vbucket, facts, versions)
+        elif isinstance(order, Purge):
+            self._cluster.purge_tombstones(order.vbucket, order.up_to_seqno)
+        else:
+            if order.checkpoint_begins:
+                self._cluster.bucket.vbuckets[order.vbucket].data.checkpoints.close_open()
+            versions = [_version(order.vbucket, item) for item in order.items]
+            self._cluster.take_versions(order.vbucket, versions)
+        self.spread()
+
+    def spread(self) -> None:
+        """Wake the streams of what has changed."""
+        bucket = self._cluster.bucket
+        changed = bucket.collect_changes()
+        for connection in list(bucket.dcp_connections.values()):
+            connection.vbuckets_changed(changed)
+
+    def forget(self, vbucket: int) -> None:
+        """Let memory forget a vbucket's items as far as no stream needs them: they are on disk."""
+        if vbucket < len(self._cluster.bucket.vbuckets):
+            self._cluster.bucket.vbuckets[vbucket].data.checkpoints.expel()
+
+    def new_map(self, line: "Line") -> None:
+        """Let the cluster map have a new revision, which a connection hears of."""
+        cluster_map = self._cluster.bucket.map
+        cluster_map.move(0, cluster_map.owner(0) or _NODE)  # stays: only the revision grows
+        line.push_map()
+
+    def connect(self) -> "Line":
+        """Open a connection."""
+        return Line(Session(self._cluster.bucket, _NODE, COMMANDS))
+
+
+def _patience_seconds(sightings: Sightings) -> float:
+    """How long a client may be silent that owes the answer to a NOOP."""
+    found = sightings.idle_timeout_seconds
+    return ClusterSettings().idle_timeout_seconds if found is None else found - _IDLE_SLACK_SECONDS
+
+
+def _version(vbucket: int, item: Item) -> Version:
+    """Return an item as the producer keeps it.
+
+    What it cannot hold (all but documents of the default collection) becomes a document: it will
+    be shown where the recorded server showed something else, and that is the difference.
+    """
+    if item.what is not What.DOCUMENT or item.collection_id != _DEFAULT_COLLECTION:
+        key = f"({item.what.value} of collection {item.collection_id}) ".encode() + item.key
+        content = Content(item.value)
+        return Version(vbucket, key, content, seqno=item.seqno, rev=item.rev, cas=item.cas)
+    content = Content(
+        item.value,
+        item.datatype,
+        item.flags,
+        item.expiry,
+        item.opcode,
+        item.delete_time,
+    )
+    return Version(vbucket, item.key, content, seqno=item.seqno, rev=item.rev, cas=item.cas)
+
+
+class Line:
+    """One connection to the subject. ``received`` are frames that it sent and nobody took yet."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._in = FrameSplitter(session.max_frame_bytes)
+        self._out = FrameSplitter()
+        self._is_forgotten = False
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the producer has closed, or is about to once it said its last answers."""
+        return self._session.is_closing
+
+    def send(self, data: bytes, now: float) -> None:
+        """Hand over bytes of the client."""
+        if self._session.is_closing:
+            return
+        try:
+            block = self._in.feed(data)
+        except FrameError:
+            self._session.abort()
+            return
+        for index in range(len(block)):
+            self._session.feed(block.frame(index), now)
+        self._in.max_frame_bytes = self._session.max_frame_bytes
+
+    def answers(self, now: float) -> list[Frame]:
+        """Return what goes out before all stream messages: answers, NOOPs, notifications."""
+        return self._frames(0, now)
+
+    def next_message(self, now: float) -> list[Frame]:
+        """Return the next stream message, behind the answers if there are any; or nothing."""
+        return self._frames(1, now)
+
+    def _frames(self, most_bytes: int, now: float) -> list[Frame]:
+        frames = []
+        for data in self._session.output(most_bytes, now):
+            block = self._out.feed(bytes(data))
+            frames += [block.frame(index) for index in range(len(block))]
+        return frames
+
+    def push_map(self) -> None:
+        """Hear of a new cluster map, as the node's connections do."""
+        self._session.push_map()
+
+    def due_seconds(self, now: float) -> float | None:
+        """Return when the producer would say something by time alone."""
+        return self._session.next_deadline(now)
+
+    def close(self) -> None:
+        """Close from the client's side."""
+        if not self._is_forgotten:
+            self._is_forgotten = True
+            self._session.forget()
+
+
+def is_stream_request(frame: Frame) -> bool:
+    """Whether a frame asks for a stream."""
+    return not frame.magic.is_response and frame.opcode == Opcode.DCP_STREAM_REQ

@@ -1,0 +1,121 @@
+"""Reading sightings out of one stream: its markers, and the items behind them."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from dcp.wire import messages as m
+from dcp.wire.frame import Frame
+from dcp.wire.leb128 import split_collection_key
+from dcp.wire.vocabulary import SnapshotFlag
+from tests.producer_conformance.sightings import (
+    Item,
+    Sightings,
+    Snapshot,
+    VbucketSightings,
+    What,
+)
+
+
+@dataclass(slots=True)
+class WatchedStream:
+    """A stream as the client sees it. ``at`` is how far the client has been shown everything."""
+
+    about: VbucketSightings
+    request_line: int
+    answered_line: int
+    request: m.StreamRequest
+    at: int = field(init=False)
+    _snapshot: Snapshot | None = None
+    _is_in_memory: bool = False
+
+    def __post_init__(self) -> None:
+        """Stand where the request says."""
+        self.at = self.request.start
+
+    def take_marker(
+        self,
+        line: int,
+        marker: m.SnapshotMarker,
+        seen: Sightings,
+        *,
+        since: int,
+        after_silence: bool,
+    ) -> None:
+        """Begin a snapshot. ``since`` is the last line after which a write may have come.
+
+        What the first marker names was there when the stream was asked for if nothing can have come
+        since, or if it comes from disk at once.
+        """
+        is_disk = bool(marker.flags & SnapshotFlag.DISK)
+        is_first = self._snapshot is None
+        if is_first:
+            seen.from_disk[self.request_line] = is_disk
+        elif self._is_in_memory and marker.flags & SnapshotFlag.CHECKPOINT:
+            self.about.checkpoints.add(marker.start)  # the first after one from disk is always one
+        self._is_in_memory = not is_disk
+        was_there = is_first and (since < self.answered_line or (is_disk and not after_silence))
+        taken = self.request_line if was_there else line
+        self.about.at_least.append((taken, marker.end))
+        is_filtered = bool(self.request.value)
+        after = marker.end if is_filtered else self.at  # a filter leaves out what it likes
+        self._snapshot = Snapshot(line, after, marker.end, after, taken_line=taken)
+        self.about.snapshots.append(self._snapshot)
+
+    def show(self, line: int, item: Item) -> None:
+        """Take an item of the snapshot."""
+        self.about.items.append((line, item))
+        self.reach(line, item.seqno)
+        if self._snapshot is not None:
+            self._snapshot.shown.add(item.seqno)
+
+    def reach(self, line: int, seqno: int) -> None:
+        """Everything up to here was shown."""
+        self.at = max(self.at, seqno)
+        if self._snapshot is None:
+            self.about.at_least.append((line, seqno))
+        else:
+            self._snapshot.up_to = max(self._snapshot.up_to, seqno)
+
+
+def held_by(request: m.StreamRequest) -> int:
+    """The seqno that the server has if it goes on from this request."""
+    if request.start == request.snap_start:
+        return request.start
+    return request.snap_end
+
+
+def item_of(
+    frame: Frame, body: m.Body, quality: tuple[bool, ...], *, collections: bool
+) -> Item | None:
+    """Return what a stream was shown; None for what has no seqno of its own."""
+    fields: dict[str, Any]
+    match body:
+        case m.Mutation():
+            fields = {"flags": body.flags, "expiry": body.expiry}
+        case m.Deletion():
+            fields = {"delete_time": body.delete_time or 0}
+        case m.Expiration():
+            fields = {"delete_time": body.delete_time}
+        case m.SystemEvent():
+            return Item(body.by_seqno, body.key, What.SYSTEM_EVENT, value=body.value)
+        case m.Prepare():
+            return Item(body.by_seqno, body.key, What.PREPARE, rev=body.rev_seqno, cas=frame.cas)
+        case m.Abort():
+            return Item(body.abort_seqno, body.key, What.ABORT, cas=frame.cas)
+        case _:
+            return None
+    collection_id, key = 0, body.key
+    if collections:
+        collection_id, key = split_collection_key(body.key)
+    return Item(
+        body.by_seqno,
+        key,
+        collection_id=collection_id,
+        rev=body.rev_seqno,
+        cas=frame.cas,
+        opcode=frame.opcode,
+        value=body.value,
+        datatype=frame.datatype,
+        quality=quality,
+        **fields,
+    )

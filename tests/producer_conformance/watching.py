@@ -1,0 +1,311 @@
+"""Reading sightings out of a conversation: what each of the server's frames says of its state."""
+
+import json
+import re
+from collections import defaultdict, deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final
+
+from dcp.errors import FrameError
+from dcp.producer.settings import MAX_VBUCKETS
+from dcp.types import FailoverLog
+from dcp.wire import messages as m
+from dcp.wire.codec import decode
+from dcp.wire.frame import Frame
+from dcp.wire.vocabulary import (
+    EndReason,
+    HelloFeature,
+    Magic,
+    Opcode,
+    OpenFlag,
+    Status,
+    StreamFlag,
+    VbucketState,
+)
+from tests.producer_conformance.conversation import Conversation, Event, Kind
+from tests.producer_conformance.sightings import (
+    ANY_STATE,
+    MISSING,
+    STREAMABLE,
+    Sightings,
+)
+from tests.producer_conformance.watched_stream import WatchedStream, held_by, item_of
+
+_NO_VALUE: Final = OpenFlag.NO_VALUE | OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE
+_LEAST_IDLE_SECONDS: Final = 4.0
+"""A connection that ends after a shorter silence ends for another reason."""
+_SCRAM_USER: Final = re.compile(rb"n,,n=([^,]*),r=")
+_OF_ANY_STATE: Final = frozenset({Opcode.DCP_GET_FAILOVER_LOG, Opcode.GET_FAILOVER_LOG})
+_YOUNGER_CONTROLS: Final = frozenset(
+    {b"max_marker_version", b"flatbuffers_system_events", b"change_streams", b"cache_transfer"}
+)
+"""Came with 7.2 and later: what an older server says to them is no example to follow."""
+_PAUSES: Final = frozenset({Kind.MARK, Kind.CLIENT})
+"""What may lie between a stream's beginning and its first marker if it had to wait for a write."""
+
+
+@dataclass(slots=True)
+class _Connection:
+    features: frozenset[int] = frozenset()
+    open_flags: int = 0
+    controls: set[bytes] = field(default_factory=set)
+    asked: dict[int, deque[tuple[int, Frame]]] = field(default_factory=lambda: defaultdict(deque))
+    streams: dict[int, WatchedStream] = field(default_factory=dict)
+    noop_unanswered: bool = False
+    heard_seconds: float = 0.0
+    longest_silence_seconds: float = 0.0
+    user: bytes = b""
+    login_line: int = 0
+
+    @property
+    def quality(self) -> tuple[bool, ...]:
+        """How much of an item this connection is shown, the weightiest first."""
+        return (
+            not self.open_flags & _NO_VALUE,
+            bool(self.open_flags & OpenFlag.INCLUDE_XATTRS),
+            bool(self.open_flags & OpenFlag.INCLUDE_DELETED_USER_XATTRS),
+            HelloFeature.JSON in self.features,
+            b"force_value_compression" not in self.controls,
+            HelloFeature.SNAPPY in self.features,
+            b"enable_expiry_opcode" in self.controls,
+        )
+
+
+def watch(conversation: Conversation) -> Sightings:
+    """Return what the conversation shows of the server's state."""
+    watcher = _Watcher(len(conversation.names))
+    for event in conversation.events:
+        watcher.take(event)
+    return watcher.finish()
+
+
+class _Watcher:
+    """Goes through the events once."""
+
+    def __init__(self, connections: int) -> None:
+        self.seen = Sightings()
+        self._connections = [_Connection() for _ in range(connections)]
+        self._last_pause = 0
+        self._line = 0
+        self._was_silent = False
+        self._idle: list[float] = []
+
+    def finish(self) -> Sightings:
+        patience = max((one.longest_silence_seconds for one in self._connections), default=0.0)
+        if self._idle:
+            self.seen.idle_timeout_seconds = max(patience, min(self._idle))
+        if not self.seen.vbucket_count:  # no map was seen
+            most = max(self.seen.vbuckets, default=0) + 1
+            self.seen.vbucket_count = min(most, MAX_VBUCKETS)
+        return self.seen
+
+    def take(self, event: Event) -> None:
+        self._line, self._was_silent = event.line, event.after_silence
+        if event.kind in _PAUSES:
+            self._last_pause = event.line
+        if event.connection is None:
+            return
+        one = self._connections[event.connection]
+        if event.kind is Kind.CLIENT:
+            self._take_client(one, event)
+        elif event.kind is Kind.SERVER:
+            # What cannot be read tells nothing of the state; the comparison will tell of it.
+            with suppress(FrameError, ValueError):
+                self._take_server(one, event.frames[0])
+        elif event.kind is Kind.CLOSED_BY_SERVER and one.noop_unanswered:
+            silence = event.seconds - one.heard_seconds
+            if silence >= _LEAST_IDLE_SECONDS:
+                self._idle.append(silence)
+
+    # --- the client
+
+    def _take_client(self, one: _Connection, event: Event) -> None:
+        if one.heard_seconds and one.noop_unanswered:
+            silence = event.seconds - one.heard_seconds
+            one.longest_silence_seconds = max(one.longest_silence_seconds, silence)
+        one.heard_seconds = event.seconds
+        for frame in event.frames:
+            if frame.magic.is_response:
+                one.noop_unanswered = one.noop_unanswered and frame.opcode != Opcode.DCP_NOOP
+            else:
+                one.asked[frame.opaque].append((event.line, frame))
+
+    # --- the server
+
+    def _take_server(self, one: _Connection, frame: Frame) -> None:
+        body = decode(frame)
+        if frame.magic.is_response:
+            waiting = one.asked.get(frame.opaque) or deque()
+            asked = next((ask for ask in waiting if ask[1].opcode == frame.opcode), None)
+            if asked is not None:
+                if frame.opcode != Opcode.STAT:
+                    waiting.remove(asked)
+                self._take_answer(one, asked, frame, body)
+        elif frame.opcode == Opcode.DCP_NOOP:
+            one.noop_unanswered = True
+        else:
+            self._take_message(one, frame, body)
+
+    def _take_answer(
+        self, one: _Connection, asked: tuple[int, Frame], frame: Frame, body: m.Body
+    ) -> None:
+        line, request = asked
+        if frame.status == Status.NOT_MY_VBUCKET:
+            self._take_map(frame.value)
+            self._not_held(line, request)
+            return
+        take = _ANSWERS.get(request.opcode)
+        if take is not None:
+            take(self, one, asked, frame, body)
+
+    def _not_held(self, line: int, request: Frame) -> None:
+        states = ANY_STATE - STREAMABLE
+        if request.opcode in _OF_ANY_STATE:
+            states = MISSING
+        if request.opcode == Opcode.DCP_STREAM_REQ:
+            asked = decode(request)
+            if isinstance(asked, m.StreamRequest) and asked.flags & StreamFlag.ACTIVE_VB_ONLY:
+                states = ANY_STATE - {VbucketState.ACTIVE}
+        self.seen.vbucket(request.vbucket).states.append((line, states))
+
+    def _take_map(self, value: bytes) -> None:
+        try:
+            found = json.loads(value)["vBucketServerMap"]["vBucketMap"]
+        except (ValueError, KeyError, TypeError):
+            return
+        self.seen.vbucket_count = max(self.seen.vbucket_count, len(found))
+
+    def _hello(self, one: _Connection, _: object, __: Frame, body: m.Body) -> None:
+        if isinstance(body, m.HelloAnswer):
+            one.features = frozenset(body.features)
+
+    def _sasl(self, one: _Connection, asked: tuple[int, Frame], frame: Frame, _: m.Body) -> None:
+        request = asked[1]
+        first = _SCRAM_USER.match(request.value)
+        if request.key == b"PLAIN" and request.value.count(b"\0") == 2:
+            user, password = request.value.split(b"\0")[1:]
+            if frame.status == Status.SUCCESS:
+                self.seen.logins[user.decode()] = password.decode()
+                one.user = user
+        elif first is not None:
+            one.user = first[1]
+        if request.opcode == Opcode.SASL_AUTH:
+            one.login_line = asked[0]
+        elif frame.status == Status.SUCCESS:
+            self.seen.logins.setdefault(one.user.decode(), "unknown")
+        elif frame.status == Status.AUTH_ERROR:
+            self.seen.failed_logins.add(one.login_line)
+
+    def _select(self, _: _Connection, asked: tuple[int, Frame], frame: Frame, __: m.Body) -> None:
+        name = asked[1].key.decode("utf-8", "replace")
+        if frame.status == Status.SUCCESS and name not in self.seen.buckets:
+            self.seen.buckets.append(name)
+
+    def _config(self, _: _Connection, __: object, frame: Frame, ___: m.Body) -> None:
+        self._take_map(frame.value)
+
+    def _open(self, one: _Connection, asked: tuple[int, Frame], frame: Frame, _: m.Body) -> None:
+        opened = decode(asked[1])
+        if isinstance(opened, m.DcpOpen) and frame.status == Status.SUCCESS:
+            one.open_flags = opened.flags
+        elif frame.status == Status.EACCESS and one.user:
+            self.seen.without_streams.add(one.user.decode())
+
+    def _control(self, one: _Connection, asked: tuple[int, Frame], frame: Frame, _: m.Body) -> None:
+        if frame.status == Status.SUCCESS and asked[1].value == b"true":
+            one.controls.add(asked[1].key)
+        if frame.status == Status.EINVAL and asked[1].key in _YOUNGER_CONTROLS:
+            self.seen.unheard |= {(asked[0], frame.opaque), (self._line, frame.opaque)}
+
+    def _stream(
+        self, one: _Connection, asked: tuple[int, Frame], frame: Frame, body: m.Body
+    ) -> None:
+        line, request = asked
+        wanted = decode(request)
+        if not isinstance(wanted, m.StreamRequest):
+            return
+        about = self.seen.vbucket(request.vbucket)
+        about.verdicts.append((line, wanted, frame.status))
+        if frame.status == Status.ROLLBACK and isinstance(body, m.RollbackAnswer):
+            about.at_least.append((line, body.rollback_seqno))
+            about.states.append((line, STREAMABLE))
+        if frame.status != Status.SUCCESS or not isinstance(body, m.FailoverLogAnswer):
+            return
+        only_active = wanted.flags & StreamFlag.ACTIVE_VB_ONLY
+        about.states.append((line, frozenset({VbucketState.ACTIVE}) if only_active else STREAMABLE))
+        about.logs.append((line, FailoverLog(body.entries)))
+        about.at_least.append((line, held_by(wanted)))
+        one.streams[frame.opaque] = WatchedStream(about, line, self._line, wanted)
+
+    def _log(self, _: _Connection, asked: tuple[int, Frame], __: Frame, body: m.Body) -> None:
+        if isinstance(body, m.FailoverLogAnswer):
+            log = FailoverLog(body.entries)
+            self.seen.vbucket(asked[1].vbucket).logs.append((asked[0], log))
+
+    def _seqnos(self, one: _Connection, asked: tuple[int, Frame], _: Frame, body: m.Body) -> None:
+        line, request = asked
+        wanted = decode(request)
+        if not isinstance(body, m.AllVbSeqnos) or not isinstance(wanted, m.GetAllVbSeqnos):
+            return
+        in_states = ANY_STATE - {VbucketState.DEAD, None}
+        if wanted.state:
+            in_states = frozenset({VbucketState(wanted.state)})
+        listed = dict(body.seqnos)
+        for number in range(max(self.seen.vbucket_count, 1 + max(listed, default=-1))):
+            states = in_states if number in listed else ANY_STATE - in_states
+            self.seen.vbucket(number).states.append((line, states))
+        for number, seqno in body.seqnos:
+            about = self.seen.vbucket(number)
+            about.at_least.append((line, seqno))
+            if wanted.collection == 0 or HelloFeature.COLLECTIONS not in one.features:
+                about.default_high.append((line, seqno))
+
+    def _observed(self, _: _Connection, asked: tuple[int, Frame], __: Frame, body: m.Body) -> None:
+        if isinstance(body, m.ObserveSeqnoAnswer):
+            about = self.seen.vbucket(asked[1].vbucket)
+            about.at_least.append((asked[0], body.current))
+            about.unpersisted.append((asked[0], body.current - body.persisted))
+
+    # --- streams
+
+    def _take_message(self, one: _Connection, frame: Frame, body: m.Body) -> None:
+        if frame.magic is Magic.SERVER_REQUEST:
+            self._take_map(frame.value)
+            self.seen.map_pushed.add(self._line)
+        stream = one.streams.get(frame.opaque)
+        if stream is None:
+            return
+        if isinstance(body, m.SnapshotMarker):
+            stream.take_marker(
+                self._line, body, self.seen, since=self._last_pause, after_silence=self._was_silent
+            )
+        elif isinstance(body, m.StreamEnd):
+            if body.reason == EndReason.STATE_CHANGED:
+                stream.about.ended.append(self._line)
+            del one.streams[frame.opaque]
+        elif isinstance(body, m.SeqnoAdvanced):
+            stream.reach(self._line, body.seqno)
+        else:
+            has_collections = HelloFeature.COLLECTIONS in one.features
+            item = item_of(frame, body, one.quality, collections=has_collections)
+            if item is not None:
+                stream.show(self._line, item)
+
+
+_Answer = Callable[[_Watcher, _Connection, tuple[int, Frame], Frame, m.Body], None]
+_ANSWERS: Final[dict[int, _Answer]] = {
+    Opcode.HELLO: _Watcher._hello,
+    Opcode.SASL_AUTH: _Watcher._sasl,
+    Opcode.SASL_STEP: _Watcher._sasl,
+    Opcode.SELECT_BUCKET: _Watcher._select,
+    Opcode.GET_CLUSTER_CONFIG: _Watcher._config,
+    Opcode.DCP_OPEN: _Watcher._open,
+    Opcode.DCP_CONTROL: _Watcher._control,
+    Opcode.DCP_STREAM_REQ: _Watcher._stream,
+    Opcode.DCP_GET_FAILOVER_LOG: _Watcher._log,
+    Opcode.GET_FAILOVER_LOG: _Watcher._log,
+    Opcode.GET_ALL_VB_SEQNOS: _Watcher._seqnos,
+    Opcode.OBSERVE_SEQNO: _Watcher._observed,
+}
