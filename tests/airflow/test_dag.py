@@ -9,7 +9,6 @@ import pytest
 
 from dcp.errors import FencedError, IncompleteRunError, QualityError, SourceError
 from dcp.producer.cluster import ProducerCluster
-from dcp.producer.documents import DocumentStore
 from dcp.producer.versions import Content, Version
 from dcp.wire.vocabulary import Datatype
 from tests.airflow.conftest import DAGS, PASSWORD, ROOT, Airflow
@@ -136,22 +135,17 @@ def execute(airflow: Airflow, config: Path) -> tuple[int, str]:
 
 def claim_json(cluster: ProducerCluster, key: bytes, value: bytes) -> None:
     """Let the server claim that ``value`` is JSON; its own front door would look at it."""
-
-    def store(documents: DocumentStore) -> Version:
-        data = documents.data
-        version = Version(
-            data.vbucket,
+    with cluster.batch():
+        vbucket = cluster.bucket.vbucket_of(key)
+        claimed = Version(
+            vbucket.id,
             key,
             Content(value, int(Datatype.JSON)),
-            seqno=data.high_seqno + 1,
+            seqno=vbucket.data.high_seqno + 1,
             rev=1,
-            cas=documents.clock.next(cluster.bucket.now()),
+            cas=vbucket.documents.clock.next(cluster.bucket.now()),
         )
-        data.append(version)
-        return version
-
-    with cluster.bucket.lock:
-        cluster.bucket.write(key, store)
+        cluster.take_versions(vbucket.id, [claimed])
 
 
 def test_dag_replicates_and_checks_and_fails_for_a_violation(
