@@ -53,14 +53,16 @@ def cluster() -> Iterator[ProducerCluster]:
         yield cluster
 
 
-def fill(cluster: ProducerCluster, count: int, start: int = 0) -> None:
-    with cluster.batch():
-        for number in range(start, start + count):
-            cluster.set(b"key-%d" % number, b'{"n": %d}' % number)
+def fill(cluster: ProducerCluster, count: int, start: int = 0, batch_size: int = 10_000) -> None:
+    """Write documents; a crash of the producer loses whole batches of them."""
+    for first in range(start, start + count, batch_size):
+        with cluster.batch():
+            for number in range(first, min(first + batch_size, start + count)):
+                cluster.set(b"key-%d" % number, b'{"n": %d}' % number)
 
 
-def change(cluster: ProducerCluster, times: int = 1) -> None:
-    fill(cluster, 60, start=20 * times)
+def change(cluster: ProducerCluster, times: int = 1, batch_size: int = 10_000) -> None:
+    fill(cluster, 60, start=20 * times, batch_size=batch_size)
     for number in range(10 * times - 10, 10 * times):
         cluster.delete(b"key-%d" % number)
 
@@ -146,8 +148,7 @@ def test_a_driver_killed_at_each_step_in_turn_while_a_rollback_is_in_flight(
 
     A step of a round is one of the second round, so that each kill falls after the order.
     """
-    for start in range(0, 80, 4):  # a crash loses whole batches of writes
-        fill(cluster, 4, start)
+    fill(cluster, 80, batch_size=1)
     settings = settings_for(cluster, tmp_path)
     run(settings, once=True, spark=spark)
     lake = open_lake(spark, lake_location(settings))
@@ -155,7 +156,7 @@ def test_a_driver_killed_at_each_step_in_turn_while_a_rollback_is_in_flight(
         print(f"step {step}")
         for node in (0, 1):
             cluster.crash_restart(node, lost_seqnos=7)
-        change(cluster, number)
+        change(cluster, number, batch_size=1)
         before = latest_round(lake)
         kill_at(step, settings, tmp_path)
         committed = {"round.received": 0, "round.planned": 1}.get(step, 2)
