@@ -202,9 +202,9 @@ class VbucketStore:
             return None
         return bytes(self._log.generation.read(int(found.starts[0]), int(found.sizes[0])))
 
-    def warm_up(self) -> Iterator[Frames]:
-        """Yield everything that is live, in order, for what is built when a store is opened."""
-        with self.scan(0, each_key_once=True) as scan:
+    def warm_up(self, after_seqno: int = 0) -> Iterator[Frames]:
+        """Yield everything that is live above a seqno, in order, for what is built of it anew."""
+        with self.scan(after_seqno, each_key_once=True) as scan:
             while (frames := scan.read(_WARM_UP_BYTES)) is not None:
                 yield frames
 

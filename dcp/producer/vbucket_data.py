@@ -27,7 +27,6 @@ from dcp.types import U64_MAX
 
 PERSISTENCE: Final = "persistence"
 """The cursor of what must go to disk; it is never dropped."""
-_REBUILD_BYTES: Final = 4 * 1024 * 1024
 _BATCHES: Final = "batches"
 """The cursor that takes what a batch of writes left, at its end."""
 
@@ -206,11 +205,10 @@ class VbucketData:
     def _read_again(self) -> None:
         """Learn the newest versions from disk."""
         self.keys = KeyIndex()
-        with self.scan(self._segment_end) as scan:
-            while (frames := scan.read(_REBUILD_BYTES)) is not None:
-                for version in versions_of(frames):
-                    self.keys.note(version)
-                    self.keys.stored(version)
+        for frames in self._store.warm_up(self._segment_end):
+            for version in versions_of(frames):
+                self.keys.note(version)
+                self.keys.stored(version)
 
     def purge(self, up_to: int) -> int:
         """Compact the disk: drop tombstones up to a seqno, not the newest item; return how many."""
