@@ -65,12 +65,12 @@ bench: setup  ## measure everything in benchmarks/ (BENCH="decode" narrows)
 	@for name in $(BENCH); do echo "== $$name"; $(PYTHON) -m benchmarks.$$name $(ARGS); done
 
 # Tests take their seed and the size of their data from these two; without them both are fixed.
-soak: setup  ## the slow tests with fresh seeds and more data (ROUNDS=10 SEED=1 SCALE=4)
+soak: setup  ## slow tests and properties with fresh seeds and more data (ROUNDS=10 SEED=1 SCALE=4)
 	@for round in $$(seq $(ROUNDS)); do \
 	    seed=$$(($(SEED) + round - 1)); \
 	    echo "== soak $$round of $(ROUNDS): SEED=$$seed SCALE=$(SCALE)"; \
 	    DCPLAKE_TEST_SEED=$$seed DCPLAKE_TEST_SCALE=$(SCALE) \
-	        $(PYTHON) -m pytest -m slow --hypothesis-seed=$$seed $(ARGS); \
+	        $(PYTHON) -m pytest -m "slow or hypothesis" --hypothesis-seed=$$seed $(ARGS); \
 	done
 
 lock:  ## resolve the lock files anew (UPGRADE=1 lifts the versions; needs the network)

@@ -12,8 +12,11 @@ from tests.quick_spark import QUICK_CONF
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Machines that run tests are busy: how long one example takes says nothing.
-settings.register_profile("dcplake", deadline=None, print_blob=True)
+# Machines that run tests are busy: how long one example takes says nothing. The same code is held
+# against the same examples each time; `make soak` looks for new ones.
+settings.register_profile(
+    "dcplake", deadline=None, print_blob=True, derandomize="DCPLAKE_TEST_SEED" not in os.environ
+)
 settings.load_profile("dcplake")
 
 
@@ -27,6 +30,9 @@ def pytest_runtest_makereport(
         names = ("DCPLAKE_TEST_SEED", "DCPLAKE_TEST_SCALE")
         given = [f"{name}={os.environ[name]}" for name in names if name in os.environ]
         chosen = ["-m interop"] if item.get_closest_marker("interop") else []
+        examples = item.config.getoption("--hypothesis-seed", None)
+        if examples is not None:
+            chosen.append(f"--hypothesis-seed={examples}")
         command = " ".join([*given, ".venv/bin/python -m pytest", *chosen, f"'{item.nodeid}'"])
         report.sections.append(("repeat it with", command))
     return report
