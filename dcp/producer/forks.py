@@ -35,7 +35,7 @@ def fail_over(bucket: Bucket, node: int) -> None:
     for vbucket in owned:
         if bucket.vbuckets[vbucket].state is VbucketState.ACTIVE:
             bucket.vbuckets[vbucket].promote()
-        _end_streams(bucket, vbucket)
+        _begin_branch(bucket, vbucket)
 
 
 def crash(bucket: Bucket, node: int, lost_seqnos: int | None = None) -> None:
@@ -50,7 +50,7 @@ def crash(bucket: Bucket, node: int, lost_seqnos: int | None = None) -> None:
     for vbucket in bucket.map.vbuckets_of(node):
         if bucket.vbuckets[vbucket].state is VbucketState.ACTIVE:
             bucket.vbuckets[vbucket].crash(lost_seqnos)
-        _end_streams(bucket, vbucket)
+        _begin_branch(bucket, vbucket)
 
 
 def set_state(bucket: Bucket, vbucket: int, state: VbucketState) -> None:
@@ -63,7 +63,7 @@ def set_state(bucket: Bucket, vbucket: int, state: VbucketState) -> None:
         raise ValueError(f"vbucket {vbucket}: found state {state.name}, expected one of its own")
     if bucket.vbuckets[vbucket].state is not state:
         bucket.vbuckets[vbucket].set_state(state)
-        _end_streams(bucket, vbucket)
+        _begin_branch(bucket, vbucket)
 
 
 def purge_tombstones(bucket: Bucket, vbucket: int, up_to_seqno: int | None) -> int:
@@ -77,13 +77,19 @@ def set_up(
 ) -> None:
     """Make a vbucket of which ``facts`` are true, with these versions; its streams end."""
     bucket.vbuckets[vbucket].set_up(facts, versions)
+    bucket.learn_manifest(bucket.vbuckets[vbucket])
     _end_streams(bucket, vbucket)
+
+
+def _begin_branch(bucket: Bucket, vbucket: int) -> None:
+    """End the streams, and let a vbucket that lost system events emit them anew."""
+    _end_streams(bucket, vbucket)
+    bucket.follow_manifest(bucket.vbuckets[vbucket])
 
 
 def _end_streams(bucket: Bucket, vbucket: int) -> None:
     for connection in list(bucket.dcp_connections.values()):
         connection.end_stream(vbucket, EndReason.STATE_CHANGED, announce=True)
-    bucket.follow_manifest(bucket.vbuckets[vbucket])
     bucket.changed(vbucket)
 
 

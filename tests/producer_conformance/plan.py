@@ -15,8 +15,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from dcp.producer.manifest import DEFAULT_ID
 from dcp.types import END_OF_TIME, FailoverEntry, FailoverLog
 from dcp.wire import messages as m
+from dcp.wire.system_event import CollectionBegun, CollectionEnded
 from dcp.wire.vocabulary import Opcode, Status, VbucketState
 from tests.producer_conformance.histories import complete, merged, missed_by
 from tests.producer_conformance.sightings import (
@@ -25,6 +27,7 @@ from tests.producer_conformance.sightings import (
     Sightings,
     State,
     VbucketSightings,
+    What,
 )
 
 _NO_LOG = FailoverLog((FailoverEntry(1, 0),))
@@ -168,6 +171,10 @@ def _fill(era: _Era, about: VbucketSightings, before: _Era | None) -> None:
             if seqno <= shared:
                 views[seqno].append(item)
     era.shown = {seqno: merged(seen) for seqno, seen in views.items()}
+    _hear(era, about)
+    for line, collection in about.dropped:
+        gone = (seqno for seqno, item in era.shown.items() if _ends(item, collection))
+        era.reached += [(line, seqno) for seqno in gone if era.has(line)]
     era.reached += [seen for seen in about.at_least if era.has(seen[0])]
     era.reached += [(era.start, entry.seqno) for entry in era.log.entries]
     era.reached.sort()
@@ -176,6 +183,32 @@ def _fill(era: _Era, about: VbucketSightings, before: _Era | None) -> None:
     for line, seqno in era.purges:  # the newest item is never purged
         era.reached.append((line, min(seqno + 1, max(seqno, highest))))
     era.reached.sort()
+
+
+def _ends(item: Item, collection: int) -> bool:
+    event = item.event
+    return isinstance(event, CollectionEnded) and event.collection_id == collection
+
+
+def _hear(era: _Era, about: VbucketSightings) -> None:
+    """Let there be a collection of which nothing but its newest seqno was ever told.
+
+    Where nothing of it was shown it begins right after what the default collection has.
+    """
+    for line, collection, high in about.collection_high:
+        if not era.has(line) or high in era.shown:
+            continue
+        default_high = _next_of(about.default_high, line) or 0
+        begun = CollectionBegun(1, DEFAULT_ID, collection, b"unseen")
+        era.shown[default_high + 1] = Item(
+            default_high + 1, begun.name, What.SYSTEM_EVENT, collection, event=begun
+        )
+        for seqno in range(default_high + 2, high + 1):
+            key = b"unseen %d" % seqno
+            mutation = int(Opcode.DCP_MUTATION)
+            era.shown[seqno] = Item(
+                seqno, key, collection_id=collection, opcode=mutation, value=b"{}"
+            )
 
 
 def _shared_up_to(before: _Era, log: FailoverLog) -> int:

@@ -3,10 +3,13 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from dcp.producer.manifest import DEFAULT_ID
+from dcp.types import U64_MAX
 from dcp.wire import messages as m
 from dcp.wire.frame import Frame
 from dcp.wire.leb128 import split_collection_key
-from dcp.wire.vocabulary import SnapshotFlag
+from dcp.wire.system_event import decode_system_event
+from dcp.wire.vocabulary import EndReason, SnapshotFlag, StreamFlag
 from tests.producer_conformance.sightings import (
     Item,
     Sightings,
@@ -14,6 +17,9 @@ from tests.producer_conformance.sightings import (
     VbucketSightings,
     What,
 )
+
+_END_OF_SERVER = StreamFlag.TO_LATEST | StreamFlag.DISK_ONLY
+"""The stream's end is the server's own."""
 
 
 @dataclass(slots=True)
@@ -24,6 +30,7 @@ class WatchedStream:
     request_line: int
     answered_line: int
     request: m.StreamRequest
+    is_legacy: bool
     at: int = field(init=False)
     _snapshot: Snapshot | None = None
     _is_in_memory: bool = False
@@ -76,6 +83,20 @@ class WatchedStream:
         else:
             self._snapshot.up_to = max(self._snapshot.up_to, seqno)
 
+    def end(self, line: int, reason: int) -> None:
+        """Take a STREAM_END, which proves that what the stream waited for came.
+
+        That was its end; or for one that has none, without Collections, the default collection's.
+        """
+        if reason == EndReason.STATE_CHANGED:
+            self.about.ended.append(line)
+        elif reason == EndReason.OK and not self.request.flags & _END_OF_SERVER:
+            if self.request.end < U64_MAX:
+                self.about.at_least.append((line, self.request.end))
+                self.reach(line, self.request.end)
+            elif self.is_legacy:
+                self.about.dropped.append((line, DEFAULT_ID))
+
 
 def held_by(request: m.StreamRequest) -> int:
     """The seqno that the server has if it goes on from this request."""
@@ -97,16 +118,20 @@ def item_of(
         case m.Expiration():
             fields = {"delete_time": body.delete_time}
         case m.SystemEvent():
-            return Item(body.by_seqno, body.key, What.SYSTEM_EVENT, value=body.value)
+            event = decode_system_event(body)
+            if event is None:
+                raise ValueError(f"seqno {body.by_seqno}: found event {body.event}, unknown here")
+            return Item(body.by_seqno, body.key, What.SYSTEM_EVENT, event=event)
         case m.Prepare():
-            return Item(body.by_seqno, body.key, What.PREPARE, rev=body.rev_seqno, cas=frame.cas)
+            fields = {"flags": body.flags, "expiry": body.expiry, "what": What.PREPARE}
+            fields["message"] = body
         case m.Abort():
-            return Item(body.abort_seqno, body.key, What.ABORT, cas=frame.cas)
+            collection_id, key = _split(body.key, collections=collections)
+            what = What.ABORT
+            return Item(body.abort_seqno, key, what, collection_id, message=body, quality=quality)
         case _:
             return None
-    collection_id, key = 0, body.key
-    if collections:
-        collection_id, key = split_collection_key(body.key)
+    collection_id, key = _split(body.key, collections=collections)
     return Item(
         body.by_seqno,
         key,
@@ -119,3 +144,8 @@ def item_of(
         quality=quality,
         **fields,
     )
+
+
+def _split(key: bytes, *, collections: bool) -> tuple[int, bytes]:
+    """Return the collection of a key as sent, and the key in it."""
+    return split_collection_key(key) if collections else (0, key)

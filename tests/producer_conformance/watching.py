@@ -15,7 +15,6 @@ from dcp.wire import messages as m
 from dcp.wire.codec import decode
 from dcp.wire.frame import Frame
 from dcp.wire.vocabulary import (
-    EndReason,
     HelloFeature,
     Magic,
     Opcode,
@@ -30,6 +29,7 @@ from tests.producer_conformance.sightings import (
     MISSING,
     STREAMABLE,
     Sightings,
+    What,
 )
 from tests.producer_conformance.watched_stream import WatchedStream, held_by, item_of
 
@@ -237,7 +237,8 @@ class _Watcher:
         about.states.append((line, frozenset({VbucketState.ACTIVE}) if only_active else STREAMABLE))
         about.logs.append((line, FailoverLog(body.entries)))
         about.at_least.append((line, held_by(wanted)))
-        one.streams[frame.opaque] = WatchedStream(about, line, self._line, wanted)
+        is_legacy = HelloFeature.COLLECTIONS not in one.features
+        one.streams[frame.opaque] = WatchedStream(about, line, self._line, wanted, is_legacy)
 
     def _log(self, _: _Connection, asked: tuple[int, Frame], __: Frame, body: m.Body) -> None:
         if isinstance(body, m.FailoverLogAnswer):
@@ -261,6 +262,8 @@ class _Watcher:
             about.at_least.append((line, seqno))
             if wanted.collection == 0 or HelloFeature.COLLECTIONS not in one.features:
                 about.default_high.append((line, seqno))
+            elif wanted.collection is not None:
+                about.collection_high.append((line, wanted.collection, seqno))
 
     def _observed(self, _: _Connection, asked: tuple[int, Frame], __: Frame, body: m.Body) -> None:
         if isinstance(body, m.ObserveSeqnoAnswer):
@@ -282,8 +285,7 @@ class _Watcher:
                 self._line, body, self.seen, since=self._last_pause, after_silence=self._was_silent
             )
         elif isinstance(body, m.StreamEnd):
-            if body.reason == EndReason.STATE_CHANGED:
-                stream.about.ended.append(self._line)
+            stream.end(self._line, body.reason)
             del one.streams[frame.opaque]
         elif isinstance(body, m.SeqnoAdvanced):
             stream.reach(self._line, body.seqno)
@@ -292,6 +294,7 @@ class _Watcher:
             item = item_of(frame, body, one.quality, collections=has_collections)
             if item is not None:
                 stream.show(self._line, item)
+                self.seen.hides |= item.what is not What.DOCUMENT or bool(item.collection_id)
 
 
 _Answer = Callable[[_Watcher, _Connection, tuple[int, Frame], Frame, m.Body], None]
