@@ -281,7 +281,7 @@ class ProducerCluster(ClusterNodes):
         with self.bucket.lock:
             self.bucket.map.move(vbucket, node)
             for connection in list(self.bucket.dcp_connections.values()):
-                connection.end_stream(vbucket, EndReason.STATE_CHANGED, announce=True)
+                connection.end_streams(vbucket, EndReason.STATE_CHANGED)
         self._call_soon(self._push_map)
 
     def failover(self, node: int) -> None:

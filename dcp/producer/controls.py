@@ -2,8 +2,8 @@
 
 Sources: kv_engine ``dcp/producer.cc`` control(), ``docs/dcp/documentation/commands/control.md``;
 statuses as observed on a 7.0 server. Keys that only change how a server schedules or what it may
-leave out are accepted without effect. Stream ids, sync writes and change streams are refused
-NOT_SUPPORTED: this version has none.
+leave out are accepted without effect. Sync writes and change streams are refused NOT_SUPPORTED:
+this version has none.
 """
 
 from collections.abc import Callable
@@ -78,6 +78,11 @@ def _marker_version(dcp: DcpConnection, value: str) -> Status:
     return Status.SUCCESS
 
 
+def _stream_ids(dcp: DcpConnection, value: str) -> Status:
+    dcp.stream_ids |= _is_true(value)  # a one-way switch
+    return Status.SUCCESS
+
+
 def _one_of(*values: str) -> Control:
     return lambda _, value: Status.SUCCESS if value in values else Status.EINVAL
 
@@ -99,7 +104,7 @@ CONTROLS: Final[dict[bytes, Control]] = {
     b"supports_hifi_MFU": _always(Status.SUCCESS),
     b"send_stream_end_on_client_close_stream": _announce_closed,
     b"enable_expiry_opcode": _expiry_opcode,
-    b"enable_stream_id": _always(Status.NOT_SUPPORTED),
+    b"enable_stream_id": _stream_ids,
     b"enable_sync_writes": _always(Status.NOT_SUPPORTED),
     b"consumer_name": _always(Status.SUCCESS),
     b"enable_out_of_order_snapshots": _one_of("true", "true_with_seqno_advanced"),

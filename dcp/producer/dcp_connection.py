@@ -7,7 +7,7 @@ wait for flow control (kv_engine ``dcp/producer.cc``).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Final
 
 from dcp.producer.bucket import Bucket
@@ -33,7 +33,8 @@ _FLAVOUR_OF_FEATURE: Final = {
 class DcpConnection:
     """State of one DCP connection; ``close_session`` ends the TCP connection it lives on.
 
-    ``key`` is its node and its name: clients use one name at all nodes (gocbcore).
+    ``key`` is its node and its name: clients use one name at all nodes (gocbcore). ``streams`` are
+    by vbucket and stream id, which is None on connections without stream ids.
     """
 
     def __init__(
@@ -53,8 +54,9 @@ class DcpConnection:
         self.announces_closed_streams = False
         self.expiry_opcode = False
         self.marker_v2 = False
+        self.stream_ids = False
         self.keeps_cursors = b"replication" in key[1]
-        self.streams: dict[int, ActiveStream] = {}
+        self.streams: dict[tuple[int, int | None], ActiveStream] = {}
         self.bytes_sent = 0
         self._bucket = bucket
         self._ready: deque[ActiveStream] = deque()
@@ -90,35 +92,48 @@ class DcpConnection:
         """Return what a stream opened now must know."""
         return StreamSettings(self.flavour, self.marker_v2, self.keeps_cursors)
 
-    def is_streaming(self, vbucket: int) -> bool:
-        """Whether ``vbucket`` has a stream that sends items; an ending one may be replaced."""
-        stream = self.streams.get(vbucket)
+    def is_streaming(self, vbucket: int, stream_id: int | None = None) -> bool:
+        """Whether there is such a stream that sends items; an ending one may be replaced."""
+        stream = self.streams.get((vbucket, stream_id))
         return stream is not None and stream.is_sending
+
+    def streams_of(self, vbuckets: Set[int]) -> list[ActiveStream]:
+        """Return all streams of these vbuckets."""
+        if not self.stream_ids:
+            return [self.streams[v, None] for v in vbuckets if (v, None) in self.streams]
+        return [stream for (vbucket, _), stream in self.streams.items() if vbucket in vbuckets]
 
     def add_stream(self, stream: ActiveStream) -> None:
         """Take an accepted stream; it sends from now on."""
-        self.streams[stream.vbucket] = stream
+        self.streams[stream.vbucket, stream.stream_id] = stream
         self._wake(stream)
 
-    def end_stream(self, vbucket: int, reason: EndReason, *, announce: bool) -> bool:
-        """End the stream of ``vbucket``; return whether there was one."""
-        stream = self.streams.get(vbucket)
+    def close_stream(self, vbucket: int, stream_id: int | None) -> bool:
+        """End a stream as its client wants it; return whether there was one."""
+        stream = self.streams.get((vbucket, stream_id))
         if stream is None or not stream.is_sending:
             return False
-        stream.end(reason, announce=announce)
+        announce = self.announces_closed_streams
+        stream.end(EndReason.CLOSED, announce=announce)
         if announce:
             self._wake(stream)
         else:
-            del self.streams[vbucket]
+            del self.streams[vbucket, stream_id]
         return True
 
-    def cursors_dropped(self, vbucket: int, cursors: tuple[str, ...]) -> None:
-        """Tell the stream of ``vbucket``, if its cursor was dropped to free memory."""
-        stream = self.streams.get(vbucket)
-        if stream is not None and stream.cursor in cursors:
-            stream.cursor_dropped()
-            self._bucket.counters.cursors_dropped += 1
+    def end_streams(self, vbucket: int, reason: EndReason) -> None:
+        """End all streams of a vbucket; the client is told."""
+        for stream in self.streams_of({vbucket}):
+            stream.end(reason, announce=True)
             self._wake(stream)
+
+    def cursors_dropped(self, vbucket: int, cursors: tuple[str, ...]) -> None:
+        """Tell the streams of ``vbucket`` whose cursors were dropped to free memory."""
+        for stream in self.streams_of({vbucket}):
+            if stream.cursor in cursors:
+                stream.cursor_dropped()
+                self._bucket.counters.cursors_dropped += 1
+                self._wake(stream)
 
     def drop_streams(self) -> None:
         """Let go of all streams, as the connection is gone."""
@@ -128,7 +143,7 @@ class DcpConnection:
 
     def vbuckets_changed(self, vbuckets: set[int]) -> bool:
         """Let the streams of these vbuckets look for something to send; whether there are any."""
-        streams = [self.streams[v] for v in self.streams.keys() & vbuckets]
+        streams = self.streams_of(vbuckets)
         for stream in streams:
             self._wake(stream)
         return bool(streams)
@@ -182,5 +197,6 @@ class DcpConnection:
     def _drop(self, stream: ActiveStream) -> None:
         self._ready.popleft()
         self._is_ready.discard(stream)
-        if stream.phase is StreamPhase.DEAD and self.streams.get(stream.vbucket) is stream:
-            del self.streams[stream.vbucket]
+        key = stream.vbucket, stream.stream_id
+        if stream.phase is StreamPhase.DEAD and self.streams.get(key) is stream:
+            del self.streams[key]

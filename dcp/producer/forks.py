@@ -89,7 +89,7 @@ def _begin_branch(bucket: Bucket, vbucket: int) -> None:
 
 def _end_streams(bucket: Bucket, vbucket: int) -> None:
     for connection in list(bucket.dcp_connections.values()):
-        connection.end_stream(vbucket, EndReason.STATE_CHANGED, announce=True)
+        connection.end_streams(vbucket, EndReason.STATE_CHANGED)
     bucket.changed(vbucket)
 
 

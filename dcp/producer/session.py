@@ -92,8 +92,10 @@ class Session:
             self.dcp.noop.heard(now)
         if frame.magic.is_response:
             self._feed_answer(frame)
-        elif frame.magic is not Magic.REQUEST:
-            self.abort()  # framing extras were not granted, server requests are ours to send
+        elif frame.magic is Magic.SERVER_REQUEST:
+            self.abort()  # those are ours to send
+        elif frame.magic is Magic.ALT_REQUEST and not (self.dcp and self.dcp.stream_ids):
+            self.abort()  # framing extras were not granted
         else:
             self._feed_request(frame, now)
 

@@ -22,6 +22,7 @@ from dcp.producer.key_index import KeyIndex
 from dcp.producer.manifest import DEFAULT_ID
 from dcp.producer.stored_items import serves, versions_of
 from dcp.producer.stream_filter import StreamFilter
+from dcp.producer.stream_id_frames import with_stream_id
 from dcp.producer.versions import OPAQUE_OFFSET, Version
 
 CHUNK_ITEMS: Final = 2048
@@ -44,6 +45,12 @@ class Chunk:
         self._buffer = buffer
         self._parts = parts
         self._next = 0
+
+    def with_stream_id(self, stream_id: int) -> "Chunk":
+        """Return the same frames as a stream of that id sends them; none was taken yet."""
+        data = b"".join(self._parts) if self._buffer is None else self._buffer
+        framed, ends = with_stream_id(data, self._ends, stream_id)
+        return Chunk(ends, self._seqnos, memoryview(framed), [])
 
     @property
     def is_empty(self) -> bool:
@@ -164,10 +171,13 @@ class Snapshot:
     flags: int
     source: ItemSource
     covers: int
+    stream_id: int | None = None
     chunk: Chunk | None = field(default=None)
 
     def next_chunk(self, most_bytes: int) -> Chunk | None:
         """Return the chunk to take from; None when everything was taken."""
         if self.chunk is None or self.chunk.is_empty:
             self.chunk = self.source.next_chunk(most_bytes)
+            if self.chunk is not None and self.stream_id is not None:
+                self.chunk = self.chunk.with_stream_id(self.stream_id)
         return self.chunk

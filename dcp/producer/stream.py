@@ -35,7 +35,8 @@ from dcp.producer.vbucket_data import VbucketData
 from dcp.producer.versions import Flavour, Version
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
-from dcp.wire.vocabulary import EndReason, Opcode, SnapshotFlag, StreamFlag
+from dcp.wire.frame_info import stream_id_info
+from dcp.wire.vocabulary import EndReason, Magic, Opcode, SnapshotFlag, StreamFlag
 
 _NO_SEQNOS: Final[npt.NDArray[np.uint64]] = np.empty(0, np.uint64)
 _DISK: Final = int(SnapshotFlag.DISK | SnapshotFlag.CHECKPOINT)
@@ -109,6 +110,7 @@ class ActiveStream:
     ) -> None:
         self.vbucket = data.vbucket
         self.opaque = opaque
+        self.stream_id = wanted.stream_id
         self.cursor = f"stream {next(_numbers)}"
         self.sent_seqno = max(verdict.start, data.base_seqno)
         self.end_seqno = verdict.end
@@ -320,6 +322,7 @@ class ActiveStream:
         """Let a snapshot be in force, and return its marker."""
         if self._first_start is not None:
             snapshot.start, self._first_start = self._first_start, None
+        snapshot.stream_id = self.stream_id
         self._snapshot = snapshot
         return Batch(self._marker(snapshot), _NO_SEQNOS)
 
@@ -340,4 +343,14 @@ class ActiveStream:
         return self._frame(body, Opcode.DCP_SNAPSHOT_MARKER)
 
     def _frame(self, body: m.Body, opcode: int) -> bytes:
-        return encode(body, opcode, vbucket=self.vbucket, opaque=self.opaque).to_bytes()
+        magic, infos = Magic.REQUEST, b""
+        if self.stream_id is not None:
+            magic, infos = Magic.ALT_REQUEST, stream_id_info(self.stream_id)
+        return encode(
+            body,
+            opcode,
+            magic=magic,
+            vbucket=self.vbucket,
+            opaque=self.opaque,
+            framing_extras=infos,
+        ).to_bytes()

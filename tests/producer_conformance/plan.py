@@ -9,6 +9,7 @@ when its stream was asked for, what comes in a memory snapshot is written when t
 to send it.
 """
 
+import json
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -175,6 +176,7 @@ def _fill(era: _Era, about: VbucketSightings, before: _Era | None) -> None:
     for line, collection in about.dropped:
         gone = (seqno for seqno, item in era.shown.items() if _ends(item, collection))
         era.reached += [(line, seqno) for seqno in gone if era.has(line)]
+    era.reached += _known(era, about)
     era.reached += [seen for seen in about.at_least if era.has(seen[0])]
     era.reached += [(era.start, entry.seqno) for entry in era.log.entries]
     era.reached.sort()
@@ -209,6 +211,18 @@ def _hear(era: _Era, about: VbucketSightings) -> None:
             era.shown[seqno] = Item(
                 seqno, key, collection_id=collection, opcode=mutation, value=b"{}"
             )
+
+
+def _known(era: _Era, about: VbucketSightings) -> Iterator[tuple[int, int]]:
+    """Yield the lines of stream requests that were granted, and where what they name had begun."""
+    for line, request, status in about.verdicts:
+        if status != Status.SUCCESS or not request.value or not era.has(line):
+            continue
+        for name in json.loads(request.value).get("collections", ()):
+            for seqno, item in era.shown.items():
+                begun = item.event
+                if isinstance(begun, CollectionBegun) and begun.collection_id == int(name, 16):
+                    yield line, seqno
 
 
 def _shared_up_to(before: _Era, log: FailoverLog) -> int:

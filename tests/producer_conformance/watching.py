@@ -38,10 +38,16 @@ _LEAST_IDLE_SECONDS: Final = 4.0
 """A connection that ends after a shorter silence ends for another reason."""
 _SCRAM_USER: Final = re.compile(rb"n,,n=([^,]*),r=")
 _OF_ANY_STATE: Final = frozenset({Opcode.DCP_GET_FAILOVER_LOG, Opcode.GET_FAILOVER_LOG})
-_YOUNGER_CONTROLS: Final = frozenset(
-    {b"max_marker_version", b"flatbuffers_system_events", b"change_streams", b"cache_transfer"}
-)
-"""Came with 7.2 and later: what an older server says to them is no example to follow."""
+_UNHEARD_CONTROLS: Final[dict[int, frozenset[bytes]]] = {
+    Status.EINVAL: frozenset(
+        {b"max_marker_version", b"flatbuffers_system_events", b"change_streams", b"cache_transfer"}
+    ),
+    Status.SUCCESS: frozenset({b"con"}),
+}
+"""What an older server says to some controls is no example to follow. Those that are refused came
+with 7.2 and later; the other is none, but of a key it compared only the bytes that were there
+(kv_engine 7.0 ``engines/ep/src/dcp/producer.cc``, strncmp).
+"""
 _PAUSES: Final = frozenset({Kind.MARK, Kind.CLIENT})
 """What may lie between a stream's beginning and its first marker if it had to wait for a write."""
 
@@ -216,7 +222,7 @@ class _Watcher:
     def _control(self, one: _Connection, asked: tuple[int, Frame], frame: Frame, _: m.Body) -> None:
         if frame.status == Status.SUCCESS and asked[1].value == b"true":
             one.controls.add(asked[1].key)
-        if frame.status == Status.EINVAL and asked[1].key in _YOUNGER_CONTROLS:
+        if asked[1].key in _UNHEARD_CONTROLS.get(frame.status, ()):
             self.seen.unheard |= {(asked[0], frame.opaque), (self._line, frame.opaque)}
 
     def _stream(
