@@ -59,9 +59,11 @@ def _cursor_dropping(dcp: DcpConnection, value: str) -> Status:
     return Status.SUCCESS
 
 
-def _force_compression(dcp: DcpConnection, _: str) -> Status:
-    # Values stored compressed are sent so; others are not worth the work here.
-    return Status.SUCCESS if HelloFeature.SNAPPY in dcp.features else Status.EINVAL
+def _force_compression(dcp: DcpConnection, value: str) -> Status:
+    if HelloFeature.SNAPPY not in dcp.features:
+        return Status.EINVAL
+    dcp.forces_compression = _is_true(value)
+    return Status.SUCCESS
 
 
 def _deleted_user_xattrs(dcp: DcpConnection, value: str) -> Status:

@@ -53,6 +53,7 @@ class DcpConnection:
         self.close_session = close_session
         self.announces_closed_streams = False
         self.expiry_opcode = False
+        self.forces_compression = False
         self.marker_v2 = False
         self.stream_ids = False
         self.keeps_cursors = b"replication" in key[1]
@@ -74,6 +75,8 @@ class DcpConnection:
                 flavour |= bit
         if self.expiry_opcode:
             flavour |= Flavour.EXPIRY_OPCODE
+        if self.forces_compression:
+            flavour |= Flavour.COMPRESSED
         return int(flavour)
 
     @property

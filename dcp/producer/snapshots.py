@@ -23,7 +23,7 @@ from dcp.producer.manifest import DEFAULT_ID
 from dcp.producer.stored_items import serves, versions_of
 from dcp.producer.stream_filter import StreamFilter
 from dcp.producer.stream_id_frames import with_stream_id
-from dcp.producer.versions import OPAQUE_OFFSET, Version
+from dcp.producer.versions import OPAQUE_OFFSET, Flavour, Version
 
 CHUNK_ITEMS: Final = 2048
 _OPAQUE_BYTES: Final = np.arange(OPAQUE_OFFSET, OPAQUE_OFFSET + 4)
@@ -133,7 +133,9 @@ class DiskItems:
         self.filter = wanted
         self._scan = scan
         self._shows_documents = wanted.passes_collection(DEFAULT_ID)
-        self._flavour = flavour
+        # A scan that needs no bytes of a value reads none (as observed on a 7.0 server).
+        needs_values = flavour & Flavour.XATTRS or not flavour & Flavour.NO_VALUE
+        self._flavour = flavour if needs_values else flavour | Flavour.KEYS_ONLY
         self._keys = keys
 
     def next_chunk(self, most_bytes: int) -> Chunk | None:
