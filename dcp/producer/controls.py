@@ -2,8 +2,8 @@
 
 Sources: kv_engine ``dcp/producer.cc`` control(), ``docs/dcp/documentation/commands/control.md``;
 statuses as observed on a 7.0 server. Keys that only change how a server schedules or what it may
-leave out are accepted without effect. Sync writes and change streams are refused NOT_SUPPORTED:
-this version has none.
+leave out are accepted without effect. Change streams are refused NOT_SUPPORTED: this version has
+none. Stream ids and sync writes exclude each other.
 """
 
 from collections.abc import Callable
@@ -81,7 +81,21 @@ def _marker_version(dcp: DcpConnection, value: str) -> Status:
 
 
 def _stream_ids(dcp: DcpConnection, value: str) -> Status:
+    if dcp.sync_writes and _is_true(value):
+        return Status.NOT_SUPPORTED
     dcp.stream_ids |= _is_true(value)  # a one-way switch
+    return Status.SUCCESS
+
+
+def _sync_writes(dcp: DcpConnection, value: str) -> Status:
+    if dcp.stream_ids and _is_true(value):
+        return Status.NOT_SUPPORTED
+    dcp.sync_writes |= _is_true(value)  # a one-way switch
+    return Status.SUCCESS
+
+
+def _consumer_name(dcp: DcpConnection, value: str) -> Status:
+    dcp.consumer_name = value.encode()
     return Status.SUCCESS
 
 
@@ -107,8 +121,8 @@ CONTROLS: Final[dict[bytes, Control]] = {
     b"send_stream_end_on_client_close_stream": _announce_closed,
     b"enable_expiry_opcode": _expiry_opcode,
     b"enable_stream_id": _stream_ids,
-    b"enable_sync_writes": _always(Status.NOT_SUPPORTED),
-    b"consumer_name": _always(Status.SUCCESS),
+    b"enable_sync_writes": _sync_writes,
+    b"consumer_name": _consumer_name,
     b"enable_out_of_order_snapshots": _one_of("true", "true_with_seqno_advanced"),
     b"include_deleted_user_xattrs": _deleted_user_xattrs,
     b"v7_dcp_status_codes": _always(Status.SUCCESS),

@@ -117,6 +117,7 @@ def _open_stream(
         vbucket.documents.collections.manifest,
         collections=HelloFeature.COLLECTIONS in session.features,
         stream_ids=dcp.stream_ids,
+        sync_writes=dcp.sync_writes,
     )
     resume = _resume_request(request, wanted)
     named = vbucket.filtered_high_seqno(wanted) if isinstance(wanted, StreamFilter) else None
@@ -202,6 +203,19 @@ def buffer_ack(session: Session, _: Frame, body: m.Body, __: float) -> None:
     """Take back window; there is no answer."""
     session.bucket.counters.buffer_acks += 1
     _dcp(session).flow.acknowledge(cast("m.BufferAck", body).bytes)
+
+
+def seqno_acknowledged(session: Session, frame: Frame, body: m.Body, _: float) -> None:
+    """Accept that a replica holds everything up to a prepare; it must have been sent that."""
+    dcp = _dcp(session)
+    stream = dcp.streams.get((frame.vbucket, None))
+    seqno = cast("m.SeqnoAcknowledged", body).prepared_seqno
+    if not dcp.acknowledges or (stream is not None and seqno > stream.sent_seqno):
+        session.refuse(frame, Status.EINVAL)
+    elif session.bucket.owned(frame.vbucket, session.node) is None:
+        session.refuse_vbucket(frame)
+    else:
+        session.reply(frame, m.Empty())
 
 
 def failover_log(session: Session, frame: Frame, _: m.Body, __: float) -> None:
@@ -292,6 +306,7 @@ DCP_COMMANDS: Final[dict[int, Command]] = {
     Opcode.DCP_STREAM_REQ: Command(Gate.DCP, stream_request),
     Opcode.DCP_CLOSE_STREAM: Command(Gate.DCP, close_stream),
     Opcode.DCP_BUFFER_ACK: Command(Gate.DCP, buffer_ack),
+    Opcode.DCP_SEQNO_ACKNOWLEDGED: Command(Gate.DCP, seqno_acknowledged),
     Opcode.DCP_GET_FAILOVER_LOG: Command(Gate.DCP, failover_log),
     Opcode.GET_FAILOVER_LOG: Command(Gate.BUCKET, failover_log),
     Opcode.GET_ALL_VB_SEQNOS: Command(Gate.BUCKET, all_seqnos),

@@ -56,6 +56,8 @@ class DcpConnection:
         self.forces_compression = False
         self.marker_v2 = False
         self.stream_ids = False
+        self.sync_writes = False
+        self.consumer_name = b""
         self.keeps_cursors = b"replication" in key[1]
         self.streams: dict[tuple[int, int | None], ActiveStream] = {}
         self.bytes_sent = 0
@@ -75,6 +77,8 @@ class DcpConnection:
                 flavour |= bit
         if self.expiry_opcode:
             flavour |= Flavour.EXPIRY_OPCODE
+        if self.sync_writes:
+            flavour |= Flavour.COMMITS
         if self.forces_compression:
             flavour |= Flavour.COMPRESSED
         return int(flavour)
@@ -91,9 +95,19 @@ class DcpConnection:
             self.flags & OpenFlag.INCLUDE_XATTRS or HelloFeature.COLLECTIONS in self.features
         )
 
+    @property
+    def acknowledges(self) -> bool:
+        """Whether the client is a replica that acknowledges prepares; it must have a name."""
+        return self.sync_writes and bool(self.consumer_name)
+
     def stream_settings(self) -> StreamSettings:
         """Return what a stream opened now must know."""
-        return StreamSettings(self.flavour, self.marker_v2, self.keeps_cursors)
+        return StreamSettings(
+            self.flavour,
+            self.marker_v2,
+            tells_durability=self.acknowledges,
+            keeps_cursor=self.keeps_cursors,
+        )
 
     def is_streaming(self, vbucket: int, stream_id: int | None = None) -> bool:
         """Whether there is such a stream that sends items; an ending one may be replaced."""

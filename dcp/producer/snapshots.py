@@ -120,6 +120,12 @@ class MemoryItems:
         self._next = first + CHUNK_ITEMS
         return chunk_of(self._versions[first : self._next], self._flavour)
 
+    @property
+    def last_visible_seqno(self) -> int | None:
+        """The seqno of the last item that plain clients see; None where there is none."""
+        visible = (each.seqno for each in reversed(self._versions) if each.is_visible)
+        return next(visible, None)
+
     def close(self) -> None:
         """Forget the items."""
         self._versions = ()
@@ -135,7 +141,8 @@ class DiskItems:
         self._shows_documents = wanted.passes_collection(DEFAULT_ID)
         # A scan that needs no bytes of a value reads none (as observed on a 7.0 server).
         needs_values = flavour & Flavour.XATTRS or not flavour & Flavour.NO_VALUE
-        self._flavour = flavour if needs_values else flavour | Flavour.KEYS_ONLY
+        stored = flavour & ~Flavour.COMMITS  # a disk keeps the document, not that it was committed
+        self._flavour = int(stored if needs_values else stored | Flavour.KEYS_ONLY)
         self._keys = keys
 
     def next_chunk(self, most_bytes: int) -> Chunk | None:

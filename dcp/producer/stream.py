@@ -18,7 +18,7 @@ Markers start as kv_engine's do: the first at the client's own snap_start, later
 item (kv_engine ``dcp/active_stream.cc``, ``docs/dcp/documentation/commands/snapshot-marker.md``).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import count
 from typing import Final
@@ -28,6 +28,7 @@ import numpy.typing as npt
 
 from dcp.producer.checkpoint_manager import Items
 from dcp.producer.disk_scan import Scan
+from dcp.producer.durability import Durability
 from dcp.producer.failover import Verdict
 from dcp.producer.snapshots import DiskItems, MemoryItems, Snapshot
 from dcp.producer.stream_filter import EVERYTHING, StreamFilter
@@ -42,6 +43,7 @@ _NO_SEQNOS: Final[npt.NDArray[np.uint64]] = np.empty(0, np.uint64)
 _DISK: Final = int(SnapshotFlag.DISK | SnapshotFlag.CHECKPOINT)
 _MEMORY: Final = int(SnapshotFlag.MEMORY)
 _FIRST_MEMORY: Final = int(SnapshotFlag.MEMORY | SnapshotFlag.CHECKPOINT)
+_MARKER_V2_0: Final = 0
 _MARKER_V2_2: Final = 2
 _LOOK_AHEAD_BYTES: Final = 512 * 1024
 _numbers = count(1)
@@ -88,11 +90,14 @@ class Batch:
 class StreamSettings:
     """What the connection decides for all its streams.
 
-    ``keeps_cursor``: its streams are not sent back to the disk when memory is short.
+    ``marker_v2``: disk markers have version 2.2. ``tells_durability``: all markers tell how far
+    sync writes have come, in version 2.0 where it is not 2.2. ``keeps_cursor``: its streams are not
+    sent back to the disk when memory is short.
     """
 
     flavour: int
     marker_v2: bool = False
+    tells_durability: bool = False
     keeps_cursor: bool = False
 
 
@@ -327,20 +332,35 @@ class ActiveStream:
         return Batch(self._marker(snapshot), _NO_SEQNOS)
 
     def _marker(self, snapshot: Snapshot) -> bytes:
-        if self._settings.marker_v2 and snapshot.flags & SnapshotFlag.DISK:
-            body = m.SnapshotMarker(
-                snapshot.start,
-                snapshot.end,
-                snapshot.flags,
-                version=_MARKER_V2_2,
-                max_visible_seqno=snapshot.end,
-                high_completed_seqno=0,
-                purge_seqno=self._data.purge_seqno,
-                high_prepared_seqno=0,
+        body = m.SnapshotMarker(snapshot.start, snapshot.end, snapshot.flags)
+        is_disk = bool(snapshot.flags & SnapshotFlag.DISK)
+        durability = Durability(snapshot.end, 0, 0)
+        if self._settings.tells_durability:
+            durability = self._durability_of(snapshot)
+        if self._settings.tells_durability or (self._settings.marker_v2 and is_disk):
+            body = replace(
+                body,
+                version=_MARKER_V2_0,
+                max_visible_seqno=durability.max_visible_seqno,
+                high_completed_seqno=durability.high_completed_seqno,
             )
-        else:
-            body = m.SnapshotMarker(snapshot.start, snapshot.end, snapshot.flags)
+        if self._settings.marker_v2 and is_disk:
+            body = replace(
+                body,
+                version=_MARKER_V2_2,
+                purge_seqno=self._data.purge_seqno,
+                high_prepared_seqno=durability.high_prepared_seqno,
+            )
         return self._frame(body, Opcode.DCP_SNAPSHOT_MARKER)
+
+    def _durability_of(self, snapshot: Snapshot) -> Durability:
+        """Return what to tell of a snapshot; of one from memory no more than its visible end."""
+        if isinstance(snapshot.source, MemoryItems):
+            found = snapshot.source.last_visible_seqno
+            if found is not None:
+                return Durability(found, 0, 0)
+            return Durability(self._data.durability_at(snapshot.end).max_visible_seqno, 0, 0)
+        return self._data.durability_at(snapshot.end)
 
     def _frame(self, body: m.Body, opcode: int) -> bytes:
         magic, infos = Magic.REQUEST, b""
