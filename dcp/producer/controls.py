@@ -11,9 +11,14 @@ from math import isfinite
 from typing import Final
 
 from dcp.producer.dcp_connection import DcpConnection
+from dcp.producer.stream_settings import OutOfOrder
 from dcp.types import U32_MAX
 from dcp.wire.vocabulary import HelloFeature, OpenFlag, Status
 
+_OUT_OF_ORDER: Final = {
+    "true": OutOfOrder.YES,
+    "true_with_seqno_advanced": OutOfOrder.WITH_SEQNO_ADVANCED,
+}
 Control = Callable[[DcpConnection, str], Status]
 
 
@@ -94,6 +99,14 @@ def _sync_writes(dcp: DcpConnection, value: str) -> Status:
     return Status.SUCCESS
 
 
+def _out_of_order(dcp: DcpConnection, value: str) -> Status:
+    found = _OUT_OF_ORDER.get(value)
+    if found is None:
+        return Status.EINVAL
+    dcp.out_of_order = found
+    return Status.SUCCESS
+
+
 def _consumer_name(dcp: DcpConnection, value: str) -> Status:
     dcp.consumer_name = value.encode()
     return Status.SUCCESS
@@ -123,7 +136,7 @@ CONTROLS: Final[dict[bytes, Control]] = {
     b"enable_stream_id": _stream_ids,
     b"enable_sync_writes": _sync_writes,
     b"consumer_name": _consumer_name,
-    b"enable_out_of_order_snapshots": _one_of("true", "true_with_seqno_advanced"),
+    b"enable_out_of_order_snapshots": _out_of_order,
     b"include_deleted_user_xattrs": _deleted_user_xattrs,
     b"v7_dcp_status_codes": _always(Status.SUCCESS),
     b"flatbuffers_system_events": _always(Status.SUCCESS),

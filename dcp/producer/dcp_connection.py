@@ -13,7 +13,8 @@ from typing import Final
 from dcp.producer.bucket import Bucket
 from dcp.producer.flow_control import FlowControl
 from dcp.producer.noop import NoopTimer
-from dcp.producer.stream import ActiveStream, StreamPhase, StreamSettings
+from dcp.producer.stream import ActiveStream, StreamPhase
+from dcp.producer.stream_settings import OutOfOrder, StreamSettings
 from dcp.producer.versions import Flavour
 from dcp.wire.vocabulary import EndReason, HelloFeature, OpenFlag
 
@@ -58,6 +59,7 @@ class DcpConnection:
         self.stream_ids = False
         self.sync_writes = False
         self.consumer_name = b""
+        self.out_of_order = OutOfOrder.NO
         self.keeps_cursors = b"replication" in key[1]
         self.streams: dict[tuple[int, int | None], ActiveStream] = {}
         self.bytes_sent = 0
@@ -106,6 +108,7 @@ class DcpConnection:
             self.flavour,
             self.marker_v2,
             tells_durability=self.acknowledges,
+            out_of_order=self.out_of_order,
             keeps_cursor=self.keeps_cursors,
         )
 

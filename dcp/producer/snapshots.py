@@ -142,18 +142,18 @@ class DiskItems:
         # A scan that needs no bytes of a value reads none (as observed on a 7.0 server).
         needs_values = flavour & Flavour.XATTRS or not flavour & Flavour.NO_VALUE
         stored = flavour & ~Flavour.COMMITS  # a disk keeps the document, not that it was committed
-        self._flavour = int(stored if needs_values else stored | Flavour.KEYS_ONLY)
+        self.flavour = int(stored if needs_values else stored | Flavour.KEYS_ONLY)
         self._keys = keys
 
     def next_chunk(self, most_bytes: int) -> Chunk | None:
         """Read the next frames from disk that are shown."""
         while (frames := self._scan.read(most_bytes)) is not None:
             is_plain = self._keys.holds_documents_only
-            if is_plain and self._shows_documents and serves(frames, self._flavour):
+            if is_plain and self._shows_documents and serves(frames, self.flavour):
                 return Chunk(frames.ends, frames.seqnos, memoryview(frames.data), [])
             versions = self.shown(frames)
             if versions:
-                return chunk_of(versions, self._flavour)
+                return chunk_of(versions, self.flavour)
         return None
 
     def shown(self, frames: Frames) -> list[Version]:

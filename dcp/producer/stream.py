@@ -18,7 +18,7 @@ Markers start as kv_engine's do: the first at the client's own snap_start, later
 item (kv_engine ``dcp/active_stream.cc``, ``docs/dcp/documentation/commands/snapshot-marker.md``).
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from itertools import count
 from typing import Final
@@ -28,23 +28,23 @@ import numpy.typing as npt
 
 from dcp.producer.checkpoint_manager import Items
 from dcp.producer.disk_scan import Scan
-from dcp.producer.durability import Durability
 from dcp.producer.failover import Verdict
+from dcp.producer.key_order import KeyOrderItems
+from dcp.producer.markers import marker_of
 from dcp.producer.snapshots import DiskItems, MemoryItems, Snapshot
-from dcp.producer.stream_filter import EVERYTHING, StreamFilter
+from dcp.producer.stream_filter import EVERYTHING, FilterKind, StreamFilter
+from dcp.producer.stream_settings import OutOfOrder, StreamSettings
 from dcp.producer.vbucket_data import VbucketData
 from dcp.producer.versions import Flavour, Version
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
 from dcp.wire.frame_info import stream_id_info
-from dcp.wire.vocabulary import EndReason, Magic, Opcode, SnapshotFlag, StreamFlag
+from dcp.wire.vocabulary import EndReason, Magic, Opcode, OsoFlag, SnapshotFlag, StreamFlag
 
 _NO_SEQNOS: Final[npt.NDArray[np.uint64]] = np.empty(0, np.uint64)
 _DISK: Final = int(SnapshotFlag.DISK | SnapshotFlag.CHECKPOINT)
 _MEMORY: Final = int(SnapshotFlag.MEMORY)
 _FIRST_MEMORY: Final = int(SnapshotFlag.MEMORY | SnapshotFlag.CHECKPOINT)
-_MARKER_V2_0: Final = 0
-_MARKER_V2_2: Final = 2
 _LOOK_AHEAD_BYTES: Final = 512 * 1024
 _numbers = count(1)
 
@@ -86,21 +86,6 @@ class Batch:
     is_from_disk: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class StreamSettings:
-    """What the connection decides for all its streams.
-
-    ``marker_v2``: disk markers have version 2.2. ``tells_durability``: all markers tell how far
-    sync writes have come, in version 2.0 where it is not 2.2. ``keeps_cursor``: its streams are not
-    sent back to the disk when memory is short.
-    """
-
-    flavour: int
-    marker_v2: bool = False
-    tells_durability: bool = False
-    keeps_cursor: bool = False
-
-
 class ActiveStream:
     """An accepted stream; ``sent_seqno`` is how far the client has everything."""
 
@@ -127,6 +112,7 @@ class ActiveStream:
         self._first_start: int | None = min(verdict.snap_start, verdict.start)
         self._memory_flags = _FIRST_MEMORY
         self._snapshot: Snapshot | None = None
+        self._closing: list[bytes] = []
         self._reason = EndReason.OK
         self._has_cursor = False
         self.phase = self._first_phase()
@@ -187,6 +173,8 @@ class ActiveStream:
         ``room_bytes`` is what flow control has left; it must be positive.
         """
         while self.is_sending:
+            if self._closing:
+                return Batch(self._closing.pop(0), _NO_SEQNOS)
             if self._snapshot is not None:
                 batch = self._next_items(self._snapshot, room_bytes, most_bytes, most_items)
             elif self._filter.is_empty:
@@ -214,11 +202,15 @@ class ActiveStream:
         chunk = snapshot.next_chunk(min(room_bytes, most_bytes))
         if chunk is None:
             self._finish(snapshot)
+            if isinstance(snapshot.source, KeyOrderItems):
+                self._close_out_of_order(snapshot, snapshot.source)
+                return None
             return self._advance_to(snapshot.end) if self._knows_collections else None
         data, seqnos = chunk.take(room_bytes, most_bytes, most_items, self.opaque)
-        self.sent_seqno = int(seqnos[-1])
-        if self.sent_seqno >= snapshot.end:
-            self._finish(snapshot)
+        if not isinstance(snapshot.source, KeyOrderItems):
+            self.sent_seqno = int(seqnos[-1])
+            if self.sent_seqno >= snapshot.end:
+                self._finish(snapshot)
         return Batch(data, seqnos, bool(snapshot.flags & SnapshotFlag.DISK))
 
     def _advance_to(self, end: int) -> Batch:
@@ -227,7 +219,7 @@ class ActiveStream:
 
     def _finish(self, snapshot: Snapshot) -> None:
         self.sent_seqno = snapshot.covers
-        if isinstance(snapshot.source, DiskItems):
+        if isinstance(snapshot.source, DiskItems | KeyOrderItems):
             self._filter = snapshot.source.filter
         snapshot.source.close()
         self._snapshot = None
@@ -255,7 +247,37 @@ class ActiveStream:
             return None
         self._memory_flags = _FIRST_MEMORY
         source = self._items_of(scan)
+        if self._may_be_out_of_order:
+            return self._begin_out_of_order(KeyOrderItems(scan, source), end, covers)
         return self._begin(Snapshot(self.sent_seqno + 1, end, _DISK, source, covers))
+
+    @property
+    def _may_be_out_of_order(self) -> bool:
+        """Whether the backfill goes by key: a first one, of one collection, where it is wanted.
+
+        A 7.0 server was seen to do so whatever the collection's part of the vbucket is; newer ones
+        compare what both scans would read (kv_engine ``dcp/active_stream.cc``).
+        """
+        is_wanted = self._settings.out_of_order is not OutOfOrder.NO
+        names_one = len(self._filter.collections) == 1
+        is_named = self._filter.kind is FilterKind.COLLECTIONS
+        return is_wanted and is_named and names_one and not self.sent_seqno
+
+    def _begin_out_of_order(self, source: KeyOrderItems, end: int, covers: int) -> Batch:
+        """Let a snapshot be in force that has no marker: the next one is the stream's first."""
+        self._snapshot = Snapshot(1, end, _DISK, source, covers, self.stream_id)
+        begin = m.OsoSnapshot(OsoFlag.START)
+        return Batch(self._frame(begin, Opcode.DCP_OSO_SNAPSHOT), _NO_SEQNOS)
+
+    def _close_out_of_order(self, snapshot: Snapshot, source: KeyOrderItems) -> None:
+        if (
+            self._settings.out_of_order is OutOfOrder.WITH_SEQNO_ADVANCED
+            and source.last_seqno < snapshot.end
+        ):
+            advanced = m.SeqnoAdvanced(snapshot.end)
+            self._closing.append(self._frame(advanced, Opcode.DCP_SEQNO_ADVANCED))
+        end = m.OsoSnapshot(OsoFlag.END)
+        self._closing.append(self._frame(end, Opcode.DCP_OSO_SNAPSHOT))
 
     def _items_of(self, scan: Scan) -> DiskItems:
         return DiskItems(scan, self._settings.flavour, self._filter, self._data.keys)
@@ -329,38 +351,8 @@ class ActiveStream:
             snapshot.start, self._first_start = self._first_start, None
         snapshot.stream_id = self.stream_id
         self._snapshot = snapshot
-        return Batch(self._marker(snapshot), _NO_SEQNOS)
-
-    def _marker(self, snapshot: Snapshot) -> bytes:
-        body = m.SnapshotMarker(snapshot.start, snapshot.end, snapshot.flags)
-        is_disk = bool(snapshot.flags & SnapshotFlag.DISK)
-        durability = Durability(snapshot.end, 0, 0)
-        if self._settings.tells_durability:
-            durability = self._durability_of(snapshot)
-        if self._settings.tells_durability or (self._settings.marker_v2 and is_disk):
-            body = replace(
-                body,
-                version=_MARKER_V2_0,
-                max_visible_seqno=durability.max_visible_seqno,
-                high_completed_seqno=durability.high_completed_seqno,
-            )
-        if self._settings.marker_v2 and is_disk:
-            body = replace(
-                body,
-                version=_MARKER_V2_2,
-                purge_seqno=self._data.purge_seqno,
-                high_prepared_seqno=durability.high_prepared_seqno,
-            )
-        return self._frame(body, Opcode.DCP_SNAPSHOT_MARKER)
-
-    def _durability_of(self, snapshot: Snapshot) -> Durability:
-        """Return what to tell of a snapshot; of one from memory no more than its visible end."""
-        if isinstance(snapshot.source, MemoryItems):
-            found = snapshot.source.last_visible_seqno
-            if found is not None:
-                return Durability(found, 0, 0)
-            return Durability(self._data.durability_at(snapshot.end).max_visible_seqno, 0, 0)
-        return self._data.durability_at(snapshot.end)
+        marker = marker_of(snapshot, self._settings, self._data)
+        return Batch(self._frame(marker, Opcode.DCP_SNAPSHOT_MARKER), _NO_SEQNOS)
 
     def _frame(self, body: m.Body, opcode: int) -> bytes:
         magic, infos = Magic.REQUEST, b""

@@ -6,7 +6,8 @@ it acts in the recorded order, however fast it is. After a silence of the record
 before must have had its effect: nothing more may come from ours then.
 
 Answers come in the order of the requests; stream messages in order per vbucket (and stream id).
-Each connection is compared until its first difference.
+Each connection is compared until its first difference. One thing may come earlier than it did: the
+end of a bounded stream behind an out-of-order snapshot.
 """
 
 from collections import deque
@@ -54,6 +55,7 @@ class _Played:
     line: Line
     said: deque[_Said] = field(default_factory=deque)
     received: dict[Channel, deque[Frame]] = field(default_factory=dict)
+    out_of_order: set[int] = field(default_factory=set)
     noops: dict[int, int] = field(default_factory=dict)
     scram: SaslExchange | None = None
     failure: str = ""
@@ -171,6 +173,8 @@ class Rehearsal:
             played.failure = f"{where}{what}: {'; '.join(faults)}"
             return
         played.compared += 1
+        if recorded.opcode == Opcode.DCP_OSO_SNAPSHOT and not recorded.magic.is_response:
+            played.out_of_order.add(recorded.opaque)
         if recorded.opcode == Opcode.DCP_NOOP and not recorded.magic.is_response:
             played.noops[recorded.opaque] = ours.opaque
         if ours.magic.is_response and ours.status == Status.AUTH_CONTINUE and played.scram:
@@ -216,6 +220,8 @@ class Rehearsal:
             for channel, waiting in played.received.items()
             for frame in waiting
             if channel[1] != Opcode.DCP_NOOP  # a NOOP's time is the server's own
+            # Behind an out-of-order snapshot a 7.0 server forgets the end until the next write.
+            and not (frame.opcode == Opcode.DCP_STREAM_END and frame.opaque in played.out_of_order)
         ]
         if left:
             played.failure = (

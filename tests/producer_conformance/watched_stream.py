@@ -56,7 +56,7 @@ class WatchedStream:
         is_disk = bool(marker.flags & SnapshotFlag.DISK)
         is_first = self._snapshot is None
         if is_first:
-            seen.from_disk[self.request_line] = is_disk
+            seen.from_disk.setdefault(self.request_line, is_disk)
         elif self._is_in_memory and marker.flags & SnapshotFlag.CHECKPOINT:
             self.about.checkpoints.add(marker.start)  # the first after one from disk is always one
         self._is_in_memory = not is_disk
@@ -68,12 +68,23 @@ class WatchedStream:
         self._snapshot = Snapshot(line, after, marker.end, after, taken_line=taken)
         self.about.snapshots.append(self._snapshot)
 
+    def begin_out_of_order(self, line: int, seen: Sightings) -> None:
+        """Begin a snapshot without a marker: it is from disk, and was there when asked for."""
+        seen.from_disk[self.request_line] = True
+        self._snapshot = Snapshot(line, 0, 0, 0, taken_line=self.request_line)
+
+    def end_out_of_order(self) -> None:
+        """The next marker is the stream's first."""
+        self._snapshot = None
+
     def show(self, line: int, item: Item) -> None:
         """Take an item of the snapshot."""
         self.about.items.append((line, item))
         self.reach(line, item.seqno)
         if self._snapshot is not None:
             self._snapshot.shown.add(item.seqno)
+            if not self._snapshot.end:  # out of order
+                self.about.at_least.append((self._snapshot.taken_line, item.seqno))
 
     def reach(self, line: int, seqno: int) -> None:
         """Everything up to here was shown."""

@@ -19,6 +19,7 @@ from dcp.wire.vocabulary import (
     Magic,
     Opcode,
     OpenFlag,
+    OsoFlag,
     Status,
     StreamFlag,
     VbucketState,
@@ -290,6 +291,11 @@ class _Watcher:
             stream.take_marker(
                 self._line, body, self.seen, since=self._last_pause, after_silence=self._was_silent
             )
+        elif isinstance(body, m.OsoSnapshot):
+            if body.flags == OsoFlag.START:
+                stream.begin_out_of_order(self._line, self.seen)
+            else:
+                stream.end_out_of_order()
         elif isinstance(body, m.StreamEnd):
             stream.end(self._line, body.reason)
             del one.streams[frame.opaque]
