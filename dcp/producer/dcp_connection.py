@@ -12,11 +12,13 @@ from typing import Final
 
 from dcp.producer.bucket import Bucket
 from dcp.producer.flow_control import FlowControl
+from dcp.producer.forks import hand_over
 from dcp.producer.noop import NoopTimer
 from dcp.producer.stream import ActiveStream, StreamPhase
 from dcp.producer.stream_settings import OutOfOrder, StreamSettings
+from dcp.producer.takeover import TakeoverPhase
 from dcp.producer.versions import Flavour
-from dcp.wire.vocabulary import EndReason, HelloFeature, OpenFlag
+from dcp.wire.vocabulary import EndReason, HelloFeature, Opcode, OpenFlag
 
 _FLAVOUR_OF_OPEN: Final = {
     OpenFlag.INCLUDE_XATTRS: Flavour.XATTRS,
@@ -141,10 +143,29 @@ class DcpConnection:
             del self.streams[vbucket, stream_id]
         return True
 
-    def end_streams(self, vbucket: int, reason: EndReason) -> None:
-        """End all streams of a vbucket; the client is told."""
+    def end_streams(
+        self, vbucket: int, reason: EndReason, spared: ActiveStream | None = None
+    ) -> None:
+        """End all streams of a vbucket but one; the client is told."""
         for stream in self.streams_of({vbucket}):
-            stream.end(reason, announce=True)
+            if stream is not spared:
+                stream.end(reason, announce=True)
+                self._wake(stream)
+
+    def takeover_answered(self, opcode: int, opaque: int) -> None:
+        """Take the client's answer to a marker or state of a takeover stream, if it is one."""
+        for stream in self.streams.values():
+            takeover = stream.takeover
+            if stream.opaque != opaque or takeover is None or not stream.is_sending:
+                continue
+            if opcode == Opcode.DCP_SNAPSHOT_MARKER:
+                takeover.marker_answered()
+            else:
+                before, phase = takeover.phase, takeover.state_answered()
+                if phase is not before and phase is TakeoverPhase.SENDING_REST:
+                    hand_over(self._bucket, stream)
+                elif phase is TakeoverPhase.DONE:
+                    stream.end(EndReason.OK, announce=True)
             self._wake(stream)
 
     def cursors_dropped(self, vbucket: int, cursors: tuple[str, ...]) -> None:

@@ -141,8 +141,9 @@ class Scan:
             ValueError: the scan is closed, or has nothing at that seqno.
             OSError: the file cannot be read.
         """
-        rows, found = find(self._columns.seqnos, np.array([seqno], np.uint64))
-        if self._generation is None or not found[0]:
+        seqnos = self._columns.seqnos
+        rows, found = find(seqnos, np.array([seqno], np.uint64)) if len(seqnos) else (None, [False])
+        if self._generation is None or rows is None or not found[0]:
             raise ValueError(
                 f"scan of seqnos {self.start_seqno} to {self.end_seqno}: found no seqno {seqno}"
             )

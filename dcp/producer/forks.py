@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from dcp.producer.bucket import Bucket
 from dcp.producer.failover import VbucketFacts
+from dcp.producer.stream import ActiveStream
 from dcp.producer.versions import Version
 from dcp.wire.vocabulary import EndReason, VbucketState
 
@@ -66,6 +67,12 @@ def set_state(bucket: Bucket, vbucket: int, state: VbucketState) -> None:
         _begin_branch(bucket, vbucket)
 
 
+def hand_over(bucket: Bucket, stream: ActiveStream) -> None:
+    """Let the vbucket of a takeover stream be dead here; its other streams end."""
+    bucket.vbuckets[stream.vbucket].set_state(VbucketState.DEAD)
+    _end_streams(bucket, stream.vbucket, spared=stream)
+
+
 def purge_tombstones(bucket: Bucket, vbucket: int, up_to_seqno: int | None) -> int:
     """Compact a vbucket's disk without the tombstones up to a seqno; return how many there were."""
     data = bucket.vbuckets[vbucket].data
@@ -87,9 +94,9 @@ def _begin_branch(bucket: Bucket, vbucket: int) -> None:
     bucket.follow_manifest(bucket.vbuckets[vbucket])
 
 
-def _end_streams(bucket: Bucket, vbucket: int) -> None:
+def _end_streams(bucket: Bucket, vbucket: int, spared: ActiveStream | None = None) -> None:
     for connection in list(bucket.dcp_connections.values()):
-        connection.end_streams(vbucket, EndReason.STATE_CHANGED)
+        connection.end_streams(vbucket, EndReason.STATE_CHANGED, spared)
     bucket.changed(vbucket)
 
 

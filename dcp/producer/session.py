@@ -32,6 +32,9 @@ from dcp.wire.vocabulary import (
     Status,
 )
 
+_TAKEOVER_OPCODES: Final = frozenset({Opcode.DCP_SNAPSHOT_MARKER, Opcode.DCP_SET_VBUCKET_STATE})
+"""What the client of a takeover stream must answer."""
+
 
 class Gate:
     """Names of the conditions that a command may need."""
@@ -100,7 +103,11 @@ class Session:
             self._feed_request(frame, now)
 
     def _feed_answer(self, frame: Frame) -> None:
-        if frame.opcode != Opcode.DCP_NOOP or self.dcp is None:
+        if self.dcp is None:
+            return
+        if frame.opcode in _TAKEOVER_OPCODES and frame.status == Status.SUCCESS:
+            self.dcp.takeover_answered(frame.opcode, frame.opaque)
+        if frame.opcode != Opcode.DCP_NOOP:
             return
         if self.dcp.noop.answered(frame.opaque):
             self.bucket.counters.noops_answered += 1

@@ -34,6 +34,7 @@ from dcp.producer.markers import marker_of
 from dcp.producer.snapshots import DiskItems, MemoryItems, Snapshot
 from dcp.producer.stream_filter import EVERYTHING, FilterKind, StreamFilter
 from dcp.producer.stream_settings import OutOfOrder, StreamSettings
+from dcp.producer.takeover import Takeover
 from dcp.producer.vbucket_data import VbucketData
 from dcp.producer.versions import Flavour, Version
 from dcp.wire import messages as m
@@ -108,6 +109,7 @@ class ActiveStream:
         self._settings = settings
         self._filter = wanted
         self._disk_only = bool(flags & StreamFlag.DISK_ONLY)
+        self.takeover = Takeover() if flags & StreamFlag.TAKEOVER else None
         self._ignores_purged = bool(flags & StreamFlag.IGNORE_PURGED_TOMBSTONES)
         self._first_start: int | None = min(verdict.snap_start, verdict.start)
         self._memory_flags = _FIRST_MEMORY
@@ -187,6 +189,9 @@ class ActiveStream:
                 batch = self._open_backfill()
             elif (items := self._data.checkpoints.next_items(self.cursor)) is not None:
                 batch = self._open_memory_snapshot(items)
+            elif self.takeover is not None and (state := self.takeover.all_sent()) is not None:
+                body = m.SetVbucketState(state)
+                return Batch(self._frame(body, Opcode.DCP_SET_VBUCKET_STATE), _NO_SEQNOS)
             else:
                 return None
             if batch is not None:
@@ -341,6 +346,9 @@ class ActiveStream:
         flags, self._memory_flags = self._memory_flags, _MEMORY
         if items.begins_checkpoint:
             flags = _FIRST_MEMORY
+        if self.takeover is not None:
+            flags |= SnapshotFlag.ACK
+            self.takeover.unanswered_markers += 1
         end = items.snapshot_end if len(shown) == len(items.items) else shown[-1].seqno
         source = MemoryItems(shown, self._settings.flavour)
         return self._begin(Snapshot(shown[0].seqno, end, flags, source, items.snapshot_end))

@@ -20,6 +20,7 @@ FEATURES = (*PLAIN_FEATURES, HelloFeature.COLLECTIONS)
 STREAM_OPCODES = frozenset(
     (
         *range(Opcode.DCP_STREAM_END, Opcode.DCP_EXPIRATION + 1),
+        Opcode.DCP_SET_VBUCKET_STATE,
         Opcode.DCP_SYSTEM_EVENT,
         Opcode.DCP_PREPARE,
         Opcode.DCP_COMMIT,
