@@ -14,6 +14,10 @@ cursor that was dropped to save memory sends the stream back to the disk, which 
 by the marker's flags. A snapshot that has begun is always sent to its end, also beyond the end that
 was asked for: a part of it would be no state that there was.
 
+A first backfill of one collection may come in the order of keys instead, between two OSO_SNAPSHOT
+messages and without a marker. A takeover stream that has sent everything goes on as ``takeover.py``
+says.
+
 Markers start as kv_engine's do: the first at the client's own snap_start, later ones at their first
 item (kv_engine ``dcp/active_stream.cc``, ``docs/dcp/documentation/commands/snapshot-marker.md``).
 """
