@@ -74,7 +74,14 @@ class Purge:
     up_to_seqno: int
 
 
-Order = SetUp | Write | Purge
+@dataclass(frozen=True, slots=True)
+class DropCursors:
+    """Memory forgets the cursors of the vbucket's streams, as it does when it is short."""
+
+    vbucket: int
+
+
+Order = SetUp | Write | Purge | DropCursors
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,7 +296,8 @@ def _era_orders(vbucket: int, era: _Era, about: VbucketSightings) -> Iterator[tu
     seqnos = range(first, era.high_at(END_OF_TIME) + 1)
     items = complete(era.shown, seqnos, purge_seqno, snapshots)
     set_ups = _set_up_lines(era, about)
-    lines = sorted({*set_ups, *(line for line, _ in era.reached)})
+    dropped = [line for line in about.cursor_dropped if era.has(line)]
+    lines = sorted({*set_ups, *dropped, *(line for line, _ in era.reached)})
     done = 0
     for line in lines:
         high = era.high_at(line)
@@ -314,6 +322,8 @@ def _era_orders(vbucket: int, era: _Era, about: VbucketSightings) -> Iterator[tu
             yield line, Write(vbucket, items[done + 1 - first : high + 1 - first], begins)
         if line not in set_ups:
             yield from ((line, Purge(vbucket, up_to)) for at, up_to in era.purges if at == line)
+        if line in dropped:
+            yield line, DropCursors(vbucket)
         done = max(done, high)
 
 

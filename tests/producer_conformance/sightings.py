@@ -6,6 +6,7 @@ verdict          a stream request and what the server said to it
 log, high        a failover log; a seqno that the vbucket had reached at least
 collection_high  a collection, and the newest seqno that the vbucket has of it
 dropped          a collection, by a stream that showed nothing else
+cursor_dropped   a marker from disk in a stream that was in memory
 checkpoints      seqnos at which one began, for a later memory marker than the first says so
 states           the states in which the server can have said what it said
 ended            a STREAM_END because of a change of state
@@ -86,6 +87,7 @@ class VbucketSightings:
     default_high: list[tuple[int, int]] = field(default_factory=list)
     collection_high: list[tuple[int, int, int]] = field(default_factory=list)
     dropped: list[tuple[int, int]] = field(default_factory=list)
+    cursor_dropped: list[int] = field(default_factory=list)
     unpersisted: list[tuple[int, int]] = field(default_factory=list)
     checkpoints: set[int] = field(default_factory=set)
     items: list[tuple[int, Item]] = field(default_factory=list)
@@ -111,6 +113,7 @@ class Sightings:
     ``failed_logins`` are the lines on which those began that were refused; ``without_streams`` the
     users that may not open DCP connections; ``map_pushed`` the lines that bring a new cluster map;
     ``unheard`` line and opaque of controls that are younger than the server, and of its refusals.
+    ``left_out`` are the lines of markers whose items the recording leaves out.
     ``hides``: something was shown that not every stream is shown (of collections, sync writes).
     """
 
@@ -122,6 +125,7 @@ class Sightings:
     failed_logins: set[int] = field(default_factory=set)
     without_streams: set[str] = field(default_factory=set)
     map_pushed: set[int] = field(default_factory=set)
+    left_out: set[int] = field(default_factory=set)
     unheard: set[tuple[int, int]] = field(default_factory=set)
     idle_timeout_seconds: float | None = None
     hides: bool = False

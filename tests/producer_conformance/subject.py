@@ -18,7 +18,7 @@ from dcp.wire import messages as m
 from dcp.wire.frame import Frame
 from dcp.wire.framing import FrameSplitter
 from dcp.wire.vocabulary import Opcode, VbucketState
-from tests.producer_conformance.plan import Order, Purge, SetUp
+from tests.producer_conformance.plan import DropCursors, Order, Purge, SetUp
 from tests.producer_conformance.sightings import Item, Sightings, What
 
 _NODE: Final = 0
@@ -70,6 +70,8 @@ class Subject:
             self._cluster.set_up_vbucket(order.vbucket, facts, versions)
         elif isinstance(order, Purge):
             self._cluster.purge_tombstones(order.vbucket, order.up_to_seqno)
+        elif isinstance(order, DropCursors):
+            self._drop_cursors(order.vbucket)
         else:
             if order.checkpoint_begins:
                 self._cluster.bucket.vbuckets[order.vbucket].data.checkpoints.close_open()
@@ -118,6 +120,14 @@ class Subject:
         """Let memory forget a vbucket's items as far as no stream needs them: they are on disk."""
         if vbucket < len(self._cluster.bucket.vbuckets):
             self._cluster.bucket.vbuckets[vbucket].data.checkpoints.expel()
+
+    def _drop_cursors(self, vbucket: int) -> None:
+        checkpoints = self._cluster.bucket.vbuckets[vbucket].data.checkpoints
+        for connection in self._cluster.bucket.dcp_connections.values():
+            cursors = tuple(stream.cursor for stream in connection.streams_of({vbucket}))
+            for cursor in cursors:
+                checkpoints.remove(cursor)
+            connection.cursors_dropped(vbucket, cursors)
 
     def new_map(self, line: "Line") -> None:
         """Let the cluster map have a new revision, which a connection hears of."""

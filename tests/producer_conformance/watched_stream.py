@@ -34,6 +34,7 @@ class WatchedStream:
     at: int = field(init=False)
     _snapshot: Snapshot | None = None
     _is_in_memory: bool = False
+    _empty: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Stand where the request says."""
@@ -59,6 +60,9 @@ class WatchedStream:
             seen.from_disk.setdefault(self.request_line, is_disk)
         elif self._is_in_memory and marker.flags & SnapshotFlag.CHECKPOINT:
             self.about.checkpoints.add(marker.start)  # the first after one from disk is always one
+        if is_disk and self._is_in_memory:
+            self.about.cursor_dropped.append(line)
+        self._note_left_out(line, seen)
         self._is_in_memory = not is_disk
         was_there = is_first and (since < self.answered_line or (is_disk and not after_silence))
         taken = self.request_line if was_there else line
@@ -67,6 +71,16 @@ class WatchedStream:
         after = marker.end if is_filtered else self.at  # a filter leaves out what it likes
         self._snapshot = Snapshot(line, after, marker.end, after, taken_line=taken)
         self.about.snapshots.append(self._snapshot)
+
+    def _note_left_out(self, line: int, seen: Sightings) -> None:
+        """A marker comes behind a whole snapshot: two in a row without items are no accident."""
+        before = self._snapshot
+        if before is None or before.shown or before.up_to >= before.end:
+            self._empty = []
+            return
+        self._empty.append(before.line)
+        if len(self._empty) > 1:
+            seen.left_out |= {*self._empty, line}
 
     def begin_out_of_order(self, line: int, seen: Sightings) -> None:
         """Begin a snapshot without a marker: it is from disk, and was there when asked for."""
