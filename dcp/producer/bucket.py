@@ -165,6 +165,15 @@ class Bucket:
             vbucket.documents.emit(steps)
             self.wrote(vbucket.id)
 
+    def learn_manifest(self, vbucket: Vbucket) -> None:
+        """Take the manifest that another server's items made of a vbucket, if it is newer.
+
+        Other vbuckets are not made to follow: they come from that server too.
+        """
+        learned = vbucket.documents.collections.manifest
+        if learned.uid > self.manifest.uid:
+            self.manifest = learned
+
     def _steps_from(self, manifest: Manifest) -> list[Step]:
         """Return the steps to the bucket's manifest; vbuckets that take the same share them."""
         if self._way[0] is not manifest or self._way[1] is not self.manifest:

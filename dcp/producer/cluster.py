@@ -281,7 +281,7 @@ class ProducerCluster(ClusterNodes):
         with self.bucket.lock:
             self.bucket.map.move(vbucket, node)
             for connection in list(self.bucket.dcp_connections.values()):
-                connection.end_stream(vbucket, EndReason.STATE_CHANGED, announce=True)
+                connection.end_streams(vbucket, EndReason.STATE_CHANGED)
         self._call_soon(self._push_map)
 
     def failover(self, node: int) -> None:
@@ -362,11 +362,14 @@ class ProducerCluster(ClusterNodes):
     def take_versions(self, vbucket: int, versions: Sequence[Version]) -> None:
         """Append versions that another server made, as they are; streams hear of them together.
 
+        Their system events change the manifest, for the bucket where theirs is newer than its own.
+
         Raises:
             LocalProtocolError: a seqno is not the next one.
         """
         with self.bucket.lock:
             self.bucket.vbuckets[vbucket].take(versions)
+            self.bucket.learn_manifest(self.bucket.vbuckets[vbucket])
             self.bucket.wrote(vbucket)
 
     def snapshot_cut_after(self, items: int) -> None:

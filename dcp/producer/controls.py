@@ -2,8 +2,8 @@
 
 Sources: kv_engine ``dcp/producer.cc`` control(), ``docs/dcp/documentation/commands/control.md``;
 statuses as observed on a 7.0 server. Keys that only change how a server schedules or what it may
-leave out are accepted without effect. Stream ids, sync writes and change streams are refused
-NOT_SUPPORTED: this version has none.
+leave out are accepted without effect. Change streams are refused NOT_SUPPORTED: this version has
+none. Stream ids and sync writes exclude each other.
 """
 
 from collections.abc import Callable
@@ -11,9 +11,14 @@ from math import isfinite
 from typing import Final
 
 from dcp.producer.dcp_connection import DcpConnection
+from dcp.producer.stream_settings import OutOfOrder
 from dcp.types import U32_MAX
 from dcp.wire.vocabulary import HelloFeature, OpenFlag, Status
 
+_OUT_OF_ORDER: Final = {
+    "true": OutOfOrder.YES,
+    "true_with_seqno_advanced": OutOfOrder.WITH_SEQNO_ADVANCED,
+}
 Control = Callable[[DcpConnection, str], Status]
 
 
@@ -59,9 +64,11 @@ def _cursor_dropping(dcp: DcpConnection, value: str) -> Status:
     return Status.SUCCESS
 
 
-def _force_compression(dcp: DcpConnection, _: str) -> Status:
-    # Values stored compressed are sent so; others are not worth the work here.
-    return Status.SUCCESS if HelloFeature.SNAPPY in dcp.features else Status.EINVAL
+def _force_compression(dcp: DcpConnection, value: str) -> Status:
+    if HelloFeature.SNAPPY not in dcp.features:
+        return Status.EINVAL
+    dcp.forces_compression = _is_true(value)
+    return Status.SUCCESS
 
 
 def _deleted_user_xattrs(dcp: DcpConnection, value: str) -> Status:
@@ -75,6 +82,33 @@ def _marker_version(dcp: DcpConnection, value: str) -> Status:
     if HelloFeature.COLLECTIONS not in dcp.features:
         return Status.NOT_SUPPORTED
     dcp.marker_v2 = True
+    return Status.SUCCESS
+
+
+def _stream_ids(dcp: DcpConnection, value: str) -> Status:
+    if dcp.sync_writes and _is_true(value):
+        return Status.NOT_SUPPORTED
+    dcp.stream_ids |= _is_true(value)  # a one-way switch
+    return Status.SUCCESS
+
+
+def _sync_writes(dcp: DcpConnection, value: str) -> Status:
+    if dcp.stream_ids and _is_true(value):
+        return Status.NOT_SUPPORTED
+    dcp.sync_writes |= _is_true(value)  # a one-way switch
+    return Status.SUCCESS
+
+
+def _out_of_order(dcp: DcpConnection, value: str) -> Status:
+    found = _OUT_OF_ORDER.get(value)
+    if found is None:
+        return Status.EINVAL
+    dcp.out_of_order = found
+    return Status.SUCCESS
+
+
+def _consumer_name(dcp: DcpConnection, value: str) -> Status:
+    dcp.consumer_name = value.encode()
     return Status.SUCCESS
 
 
@@ -99,10 +133,10 @@ CONTROLS: Final[dict[bytes, Control]] = {
     b"supports_hifi_MFU": _always(Status.SUCCESS),
     b"send_stream_end_on_client_close_stream": _announce_closed,
     b"enable_expiry_opcode": _expiry_opcode,
-    b"enable_stream_id": _always(Status.NOT_SUPPORTED),
-    b"enable_sync_writes": _always(Status.NOT_SUPPORTED),
-    b"consumer_name": _always(Status.SUCCESS),
-    b"enable_out_of_order_snapshots": _one_of("true", "true_with_seqno_advanced"),
+    b"enable_stream_id": _stream_ids,
+    b"enable_sync_writes": _sync_writes,
+    b"consumer_name": _consumer_name,
+    b"enable_out_of_order_snapshots": _out_of_order,
     b"include_deleted_user_xattrs": _deleted_user_xattrs,
     b"v7_dcp_status_codes": _always(Status.SUCCESS),
     b"flatbuffers_system_events": _always(Status.SUCCESS),

@@ -3,6 +3,7 @@
 from itertools import pairwise
 from typing import Final, cast
 
+from dcp.errors import FrameError
 from dcp.producer.controls import apply_control, context_of_refusal
 from dcp.producer.dcp_connection import DcpConnection
 from dcp.producer.failover import (
@@ -21,9 +22,9 @@ from dcp.producer.vbucket import Vbucket
 from dcp.types import U16_MAX
 from dcp.wire import messages as m
 from dcp.wire.frame import Frame
+from dcp.wire.frame_info import stream_id_of
 from dcp.wire.vocabulary import (
     MAX_CONNECTION_NAME_BYTES,
-    EndReason,
     HelloFeature,
     Opcode,
     OpenFlag,
@@ -115,6 +116,8 @@ def _open_stream(
         request.value,
         vbucket.documents.collections.manifest,
         collections=HelloFeature.COLLECTIONS in session.features,
+        stream_ids=dcp.stream_ids,
+        sync_writes=dcp.sync_writes,
     )
     resume = _resume_request(request, wanted)
     named = vbucket.filtered_high_seqno(wanted) if isinstance(wanted, StreamFilter) else None
@@ -128,7 +131,7 @@ def _open_stream(
         session.refuse(frame, Status.ERANGE)
     elif not isinstance(wanted, StreamFilter):
         _refuse_filter(session, frame, wanted)
-    elif dcp.is_streaming(vbucket.id):
+    elif dcp.is_streaming(vbucket.id, wanted.stream_id):
         session.refuse(frame, Status.KEY_EEXISTS)
     elif verdict.status is Status.ROLLBACK:
         session.reply(frame, m.RollbackAnswer(verdict.rollback_seqno or 0), status=Status.ROLLBACK)
@@ -176,11 +179,22 @@ def _refuse_as_ordered(session: Session, frame: Frame, status: Status) -> None:
 
 
 def close_stream(session: Session, frame: Frame, _: m.Body, __: float) -> None:
-    """End a stream; a STREAM_END follows only where the client asked for it."""
+    """End a stream; a STREAM_END follows only where the client asked for it.
+
+    On connections with stream ids the framing extras name it, elsewhere nothing may.
+    """
     dcp = _dcp(session)
-    announce = dcp.announces_closed_streams
-    if dcp.end_stream(frame.vbucket, EndReason.CLOSED, announce=announce):
+    try:
+        stream_id = stream_id_of(frame.framing_extras)
+    except FrameError as error:
+        session.refuse(frame, Status.EINVAL, str(error))
+        return
+    if dcp.stream_ids is not (stream_id is not None):
+        session.refuse(frame, Status.DCP_STREAM_ID_INVALID)
+    elif dcp.close_stream(frame.vbucket, stream_id):
         session.reply(frame, m.Empty())
+    elif dcp.stream_ids and dcp.streams_of({frame.vbucket}):
+        session.refuse(frame, Status.DCP_STREAM_ID_INVALID)
     else:
         session.refuse(frame, Status.KEY_ENOENT)
 
@@ -189,6 +203,19 @@ def buffer_ack(session: Session, _: Frame, body: m.Body, __: float) -> None:
     """Take back window; there is no answer."""
     session.bucket.counters.buffer_acks += 1
     _dcp(session).flow.acknowledge(cast("m.BufferAck", body).bytes)
+
+
+def seqno_acknowledged(session: Session, frame: Frame, body: m.Body, _: float) -> None:
+    """Accept that a replica holds everything up to a prepare; it must have been sent that."""
+    dcp = _dcp(session)
+    stream = dcp.streams.get((frame.vbucket, None))
+    seqno = cast("m.SeqnoAcknowledged", body).prepared_seqno
+    if not dcp.acknowledges or (stream is not None and seqno > stream.sent_seqno):
+        session.refuse(frame, Status.EINVAL)
+    elif session.bucket.owned(frame.vbucket, session.node) is None:
+        session.refuse_vbucket(frame)
+    else:
+        session.reply(frame, m.Empty())
 
 
 def failover_log(session: Session, frame: Frame, _: m.Body, __: float) -> None:
@@ -279,6 +306,7 @@ DCP_COMMANDS: Final[dict[int, Command]] = {
     Opcode.DCP_STREAM_REQ: Command(Gate.DCP, stream_request),
     Opcode.DCP_CLOSE_STREAM: Command(Gate.DCP, close_stream),
     Opcode.DCP_BUFFER_ACK: Command(Gate.DCP, buffer_ack),
+    Opcode.DCP_SEQNO_ACKNOWLEDGED: Command(Gate.DCP, seqno_acknowledged),
     Opcode.DCP_GET_FAILOVER_LOG: Command(Gate.DCP, failover_log),
     Opcode.GET_FAILOVER_LOG: Command(Gate.BUCKET, failover_log),
     Opcode.GET_ALL_VB_SEQNOS: Command(Gate.BUCKET, all_seqnos),

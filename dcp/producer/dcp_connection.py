@@ -7,15 +7,18 @@ wait for flow control (kv_engine ``dcp/producer.cc``).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Final
 
 from dcp.producer.bucket import Bucket
 from dcp.producer.flow_control import FlowControl
+from dcp.producer.forks import hand_over
 from dcp.producer.noop import NoopTimer
-from dcp.producer.stream import ActiveStream, StreamPhase, StreamSettings
+from dcp.producer.stream import ActiveStream, StreamPhase
+from dcp.producer.stream_settings import OutOfOrder, StreamSettings
+from dcp.producer.takeover import TakeoverPhase
 from dcp.producer.versions import Flavour
-from dcp.wire.vocabulary import EndReason, HelloFeature, OpenFlag
+from dcp.wire.vocabulary import EndReason, HelloFeature, Opcode, OpenFlag
 
 _FLAVOUR_OF_OPEN: Final = {
     OpenFlag.INCLUDE_XATTRS: Flavour.XATTRS,
@@ -33,7 +36,8 @@ _FLAVOUR_OF_FEATURE: Final = {
 class DcpConnection:
     """State of one DCP connection; ``close_session`` ends the TCP connection it lives on.
 
-    ``key`` is its node and its name: clients use one name at all nodes (gocbcore).
+    ``key`` is its node and its name: clients use one name at all nodes (gocbcore). ``streams`` are
+    by vbucket and stream id, which is None on connections without stream ids.
     """
 
     def __init__(
@@ -52,9 +56,14 @@ class DcpConnection:
         self.close_session = close_session
         self.announces_closed_streams = False
         self.expiry_opcode = False
+        self.forces_compression = False
         self.marker_v2 = False
+        self.stream_ids = False
+        self.sync_writes = False
+        self.consumer_name = b""
+        self.out_of_order = OutOfOrder.NO
         self.keeps_cursors = b"replication" in key[1]
-        self.streams: dict[int, ActiveStream] = {}
+        self.streams: dict[tuple[int, int | None], ActiveStream] = {}
         self.bytes_sent = 0
         self._bucket = bucket
         self._ready: deque[ActiveStream] = deque()
@@ -72,6 +81,10 @@ class DcpConnection:
                 flavour |= bit
         if self.expiry_opcode:
             flavour |= Flavour.EXPIRY_OPCODE
+        if self.sync_writes:
+            flavour |= Flavour.COMMITS
+        if self.forces_compression:
+            flavour |= Flavour.COMPRESSED
         return int(flavour)
 
     @property
@@ -86,39 +99,82 @@ class DcpConnection:
             self.flags & OpenFlag.INCLUDE_XATTRS or HelloFeature.COLLECTIONS in self.features
         )
 
+    @property
+    def acknowledges(self) -> bool:
+        """Whether the client is a replica that acknowledges prepares; it must have a name."""
+        return self.sync_writes and bool(self.consumer_name)
+
     def stream_settings(self) -> StreamSettings:
         """Return what a stream opened now must know."""
-        return StreamSettings(self.flavour, self.marker_v2, self.keeps_cursors)
+        return StreamSettings(
+            self.flavour,
+            self.marker_v2,
+            tells_durability=self.acknowledges,
+            out_of_order=self.out_of_order,
+            keeps_cursor=self.keeps_cursors,
+        )
 
-    def is_streaming(self, vbucket: int) -> bool:
-        """Whether ``vbucket`` has a stream that sends items; an ending one may be replaced."""
-        stream = self.streams.get(vbucket)
+    def is_streaming(self, vbucket: int, stream_id: int | None = None) -> bool:
+        """Whether there is such a stream that sends items; an ending one may be replaced."""
+        stream = self.streams.get((vbucket, stream_id))
         return stream is not None and stream.is_sending
+
+    def streams_of(self, vbuckets: Set[int]) -> list[ActiveStream]:
+        """Return all streams of these vbuckets."""
+        if not self.stream_ids:
+            return [self.streams[v, None] for v in vbuckets if (v, None) in self.streams]
+        return [stream for (vbucket, _), stream in self.streams.items() if vbucket in vbuckets]
 
     def add_stream(self, stream: ActiveStream) -> None:
         """Take an accepted stream; it sends from now on."""
-        self.streams[stream.vbucket] = stream
+        self.streams[stream.vbucket, stream.stream_id] = stream
         self._wake(stream)
 
-    def end_stream(self, vbucket: int, reason: EndReason, *, announce: bool) -> bool:
-        """End the stream of ``vbucket``; return whether there was one."""
-        stream = self.streams.get(vbucket)
+    def close_stream(self, vbucket: int, stream_id: int | None) -> bool:
+        """End a stream as its client wants it; return whether there was one."""
+        stream = self.streams.get((vbucket, stream_id))
         if stream is None or not stream.is_sending:
             return False
-        stream.end(reason, announce=announce)
+        announce = self.announces_closed_streams
+        stream.end(EndReason.CLOSED, announce=announce)
         if announce:
             self._wake(stream)
         else:
-            del self.streams[vbucket]
+            del self.streams[vbucket, stream_id]
         return True
 
-    def cursors_dropped(self, vbucket: int, cursors: tuple[str, ...]) -> None:
-        """Tell the stream of ``vbucket``, if its cursor was dropped to free memory."""
-        stream = self.streams.get(vbucket)
-        if stream is not None and stream.cursor in cursors:
-            stream.cursor_dropped()
-            self._bucket.counters.cursors_dropped += 1
+    def end_streams(
+        self, vbucket: int, reason: EndReason, spared: ActiveStream | None = None
+    ) -> None:
+        """End all streams of a vbucket but one; the client is told."""
+        for stream in self.streams_of({vbucket}):
+            if stream is not spared:
+                stream.end(reason, announce=True)
+                self._wake(stream)
+
+    def takeover_answered(self, opcode: int, opaque: int) -> None:
+        """Take the client's answer to a marker or state of a takeover stream, if it is one."""
+        for stream in self.streams.values():
+            takeover = stream.takeover
+            if stream.opaque != opaque or takeover is None or not stream.is_sending:
+                continue
+            if opcode == Opcode.DCP_SNAPSHOT_MARKER:
+                takeover.marker_answered()
+            else:
+                before, phase = takeover.phase, takeover.state_answered()
+                if phase is not before and phase is TakeoverPhase.SENDING_REST:
+                    hand_over(self._bucket, stream)
+                elif phase is TakeoverPhase.DONE:
+                    stream.end(EndReason.OK, announce=True)
             self._wake(stream)
+
+    def cursors_dropped(self, vbucket: int, cursors: tuple[str, ...]) -> None:
+        """Tell the streams of ``vbucket`` whose cursors were dropped to free memory."""
+        for stream in self.streams_of({vbucket}):
+            if stream.cursor in cursors:
+                stream.cursor_dropped()
+                self._bucket.counters.cursors_dropped += 1
+                self._wake(stream)
 
     def drop_streams(self) -> None:
         """Let go of all streams, as the connection is gone."""
@@ -128,7 +184,7 @@ class DcpConnection:
 
     def vbuckets_changed(self, vbuckets: set[int]) -> bool:
         """Let the streams of these vbuckets look for something to send; whether there are any."""
-        streams = [self.streams[v] for v in self.streams.keys() & vbuckets]
+        streams = self.streams_of(vbuckets)
         for stream in streams:
             self._wake(stream)
         return bool(streams)
@@ -182,5 +238,6 @@ class DcpConnection:
     def _drop(self, stream: ActiveStream) -> None:
         self._ready.popleft()
         self._is_ready.discard(stream)
-        if stream.phase is StreamPhase.DEAD and self.streams.get(stream.vbucket) is stream:
-            del self.streams[stream.vbucket]
+        key = stream.vbucket, stream.stream_id
+        if stream.phase is StreamPhase.DEAD and self.streams.get(key) is stream:
+            del self.streams[key]

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dcp.producer.disk_file import Data, DiskFile, PinnedFile
-from dcp.producer.disk_index import Columns
+from dcp.producer.disk_index import Columns, find
 from dcp.producer.disk_ranges import U64s
 
 _BLOCK_ROWS: Final = 8192
@@ -133,6 +133,22 @@ class Scan:
         ends = self._ends[first : last + 1] - base
         rows = self._block.take(slice(first, last))
         return Frames(_gathered(self._generation, rows), ends, rows.seqnos)
+
+    def frame(self, seqno: int) -> bytes:
+        """Return one frame of the scan, wherever ``read`` stands.
+
+        Raises:
+            ValueError: the scan is closed, or has nothing at that seqno.
+            OSError: the file cannot be read.
+        """
+        seqnos = self._columns.seqnos
+        rows, found = find(seqnos, np.array([seqno], np.uint64)) if len(seqnos) else (None, [False])
+        if self._generation is None or rows is None or not found[0]:
+            raise ValueError(
+                f"scan of seqnos {self.start_seqno} to {self.end_seqno}: found no seqno {seqno}"
+            )
+        row = self._columns.take(rows)
+        return bytes(self._generation.read(int(row.starts[0]), int(row.sizes[0])))
 
     def _load_block(self) -> None:
         """Find what is shown of the next rows."""

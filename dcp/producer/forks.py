@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from dcp.producer.bucket import Bucket
 from dcp.producer.failover import VbucketFacts
+from dcp.producer.stream import ActiveStream
 from dcp.producer.versions import Version
 from dcp.wire.vocabulary import EndReason, VbucketState
 
@@ -35,7 +36,7 @@ def fail_over(bucket: Bucket, node: int) -> None:
     for vbucket in owned:
         if bucket.vbuckets[vbucket].state is VbucketState.ACTIVE:
             bucket.vbuckets[vbucket].promote()
-        _end_streams(bucket, vbucket)
+        _begin_branch(bucket, vbucket)
 
 
 def crash(bucket: Bucket, node: int, lost_seqnos: int | None = None) -> None:
@@ -50,7 +51,7 @@ def crash(bucket: Bucket, node: int, lost_seqnos: int | None = None) -> None:
     for vbucket in bucket.map.vbuckets_of(node):
         if bucket.vbuckets[vbucket].state is VbucketState.ACTIVE:
             bucket.vbuckets[vbucket].crash(lost_seqnos)
-        _end_streams(bucket, vbucket)
+        _begin_branch(bucket, vbucket)
 
 
 def set_state(bucket: Bucket, vbucket: int, state: VbucketState) -> None:
@@ -63,7 +64,13 @@ def set_state(bucket: Bucket, vbucket: int, state: VbucketState) -> None:
         raise ValueError(f"vbucket {vbucket}: found state {state.name}, expected one of its own")
     if bucket.vbuckets[vbucket].state is not state:
         bucket.vbuckets[vbucket].set_state(state)
-        _end_streams(bucket, vbucket)
+        _begin_branch(bucket, vbucket)
+
+
+def hand_over(bucket: Bucket, stream: ActiveStream) -> None:
+    """Let the vbucket of a takeover stream be dead here; its other streams end."""
+    bucket.vbuckets[stream.vbucket].set_state(VbucketState.DEAD)
+    _end_streams(bucket, stream.vbucket, spared=stream)
 
 
 def purge_tombstones(bucket: Bucket, vbucket: int, up_to_seqno: int | None) -> int:
@@ -77,13 +84,19 @@ def set_up(
 ) -> None:
     """Make a vbucket of which ``facts`` are true, with these versions; its streams end."""
     bucket.vbuckets[vbucket].set_up(facts, versions)
+    bucket.learn_manifest(bucket.vbuckets[vbucket])
     _end_streams(bucket, vbucket)
 
 
-def _end_streams(bucket: Bucket, vbucket: int) -> None:
-    for connection in list(bucket.dcp_connections.values()):
-        connection.end_stream(vbucket, EndReason.STATE_CHANGED, announce=True)
+def _begin_branch(bucket: Bucket, vbucket: int) -> None:
+    """End the streams, and let a vbucket that lost system events emit them anew."""
+    _end_streams(bucket, vbucket)
     bucket.follow_manifest(bucket.vbuckets[vbucket])
+
+
+def _end_streams(bucket: Bucket, vbucket: int, spared: ActiveStream | None = None) -> None:
+    for connection in list(bucket.dcp_connections.values()):
+        connection.end_streams(vbucket, EndReason.STATE_CHANGED, spared)
     bucket.changed(vbucket)
 
 

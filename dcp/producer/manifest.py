@@ -160,6 +160,31 @@ class Manifest:
         tree = {"scopes": scopes, "uid": f"{self.uid:x}"}
         return json.dumps(tree, separators=(",", ":")).encode()
 
+    def after(self, event: ManifestEvent) -> "Manifest":
+        """Return the manifest that an event of another server's vbucket makes of this one."""
+        uid = event.manifest_uid
+        at = replace(self, uid=uid)
+        match event:
+            case ScopeCreated():
+                given = self.given_scope_ids | {event.scope_id}
+                scope = Scope(event.scope_id, event.name.decode())
+                return replace(at.with_scope(scope), given_scope_ids=given)
+            case ScopeDropped():
+                return at.without_scope(event.scope_id)
+            case CollectionBegun():
+                given = self.given_collection_ids | {event.collection_id}
+                begun = Collection(
+                    event.collection_id,
+                    event.name.decode(),
+                    event.scope_id,
+                    event.max_ttl_seconds,
+                    flush_uid=uid if event.collection_id in self.collections else 0,
+                )
+                return replace(at.with_collection(begun), given_collection_ids=given)
+            case CollectionEnded():
+                return at.without_collection(event.collection_id)
+        return at
+
     def steps(self, to: "Manifest") -> "list[Step]":
         """Return the events that lead from here to another manifest, each with what holds after it.
 

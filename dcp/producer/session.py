@@ -32,6 +32,9 @@ from dcp.wire.vocabulary import (
     Status,
 )
 
+_TAKEOVER_OPCODES: Final = frozenset({Opcode.DCP_SNAPSHOT_MARKER, Opcode.DCP_SET_VBUCKET_STATE})
+"""What the client of a takeover stream must answer."""
+
 
 class Gate:
     """Names of the conditions that a command may need."""
@@ -92,13 +95,19 @@ class Session:
             self.dcp.noop.heard(now)
         if frame.magic.is_response:
             self._feed_answer(frame)
-        elif frame.magic is not Magic.REQUEST:
-            self.abort()  # framing extras were not granted, server requests are ours to send
+        elif frame.magic is Magic.SERVER_REQUEST:
+            self.abort()  # those are ours to send
+        elif frame.magic is Magic.ALT_REQUEST and not (self.dcp and self.dcp.stream_ids):
+            self.abort()  # framing extras were not granted
         else:
             self._feed_request(frame, now)
 
     def _feed_answer(self, frame: Frame) -> None:
-        if frame.opcode != Opcode.DCP_NOOP or self.dcp is None:
+        if self.dcp is None:
+            return
+        if frame.opcode in _TAKEOVER_OPCODES and frame.status == Status.SUCCESS:
+            self.dcp.takeover_answered(frame.opcode, frame.opaque)
+        if frame.opcode != Opcode.DCP_NOOP:
             return
         if self.dcp.noop.answered(frame.opaque):
             self.bucket.counters.noops_answered += 1

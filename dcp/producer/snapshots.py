@@ -22,7 +22,8 @@ from dcp.producer.key_index import KeyIndex
 from dcp.producer.manifest import DEFAULT_ID
 from dcp.producer.stored_items import serves, versions_of
 from dcp.producer.stream_filter import StreamFilter
-from dcp.producer.versions import OPAQUE_OFFSET, Version
+from dcp.producer.stream_id_frames import with_stream_id
+from dcp.producer.versions import OPAQUE_OFFSET, Flavour, Version
 
 CHUNK_ITEMS: Final = 2048
 _OPAQUE_BYTES: Final = np.arange(OPAQUE_OFFSET, OPAQUE_OFFSET + 4)
@@ -44,6 +45,12 @@ class Chunk:
         self._buffer = buffer
         self._parts = parts
         self._next = 0
+
+    def with_stream_id(self, stream_id: int) -> "Chunk":
+        """Return the same frames as a stream of that id sends them; none was taken yet."""
+        data = b"".join(self._parts) if self._buffer is None else self._buffer
+        framed, ends = with_stream_id(data, self._ends, stream_id)
+        return Chunk(ends, self._seqnos, memoryview(framed), [])
 
     @property
     def is_empty(self) -> bool:
@@ -113,6 +120,12 @@ class MemoryItems:
         self._next = first + CHUNK_ITEMS
         return chunk_of(self._versions[first : self._next], self._flavour)
 
+    @property
+    def last_visible_seqno(self) -> int | None:
+        """The seqno of the last item that plain clients see; None where there is none."""
+        visible = (each.seqno for each in reversed(self._versions) if each.is_visible)
+        return next(visible, None)
+
     def close(self) -> None:
         """Forget the items."""
         self._versions = ()
@@ -126,18 +139,21 @@ class DiskItems:
         self.filter = wanted
         self._scan = scan
         self._shows_documents = wanted.passes_collection(DEFAULT_ID)
-        self._flavour = flavour
+        # A scan that needs no bytes of a value reads none (as observed on a 7.0 server).
+        needs_values = flavour & Flavour.XATTRS or not flavour & Flavour.NO_VALUE
+        stored = flavour & ~Flavour.COMMITS  # a disk keeps the document, not that it was committed
+        self.flavour = int(stored if needs_values else stored | Flavour.KEYS_ONLY)
         self._keys = keys
 
     def next_chunk(self, most_bytes: int) -> Chunk | None:
         """Read the next frames from disk that are shown."""
         while (frames := self._scan.read(most_bytes)) is not None:
             is_plain = self._keys.holds_documents_only
-            if is_plain and self._shows_documents and serves(frames, self._flavour):
+            if is_plain and self._shows_documents and serves(frames, self.flavour):
                 return Chunk(frames.ends, frames.seqnos, memoryview(frames.data), [])
             versions = self.shown(frames)
             if versions:
-                return chunk_of(versions, self._flavour)
+                return chunk_of(versions, self.flavour)
         return None
 
     def shown(self, frames: Frames) -> list[Version]:
@@ -164,10 +180,13 @@ class Snapshot:
     flags: int
     source: ItemSource
     covers: int
+    stream_id: int | None = None
     chunk: Chunk | None = field(default=None)
 
     def next_chunk(self, most_bytes: int) -> Chunk | None:
         """Return the chunk to take from; None when everything was taken."""
         if self.chunk is None or self.chunk.is_empty:
             self.chunk = self.source.next_chunk(most_bytes)
+            if self.chunk is not None and self.stream_id is not None:
+                self.chunk = self.chunk.with_stream_id(self.stream_id)
         return self.chunk

@@ -55,7 +55,7 @@ def dcp(bucket: Bucket, node: int) -> Iterator[Statistic]:
             yield f"{prefix}:unacked_bytes", flow.outstanding_bytes
         yield f"{prefix}:total_bytes_sent", connection.bytes_sent
         yield f"{prefix}:num_streams", len(connection.streams)
-        for vbucket, stream in connection.streams.items():
+        for (vbucket, _), stream in connection.streams.items():
             yield f"{prefix}:stream_{vbucket}_last_sent_seqno", stream.sent_seqno
             yield f"{prefix}:stream_{vbucket}_end_seqno", stream.end_seqno
 

@@ -89,7 +89,7 @@ def _event_of(frame: bytes | memoryview, key: bytes, value: bytes) -> Version:
 
 def serves(frames: Frames, flavour: int) -> bool:
     """Whether these frames, as they are, are what a connection of this flavour gets."""
-    if not flavour & Flavour.COLLECTIONS or flavour & Flavour.NO_VALUE:
+    if not flavour & Flavour.COLLECTIONS or flavour & (Flavour.NO_VALUE | Flavour.COMPRESSED):
         return False
     if flavour & STORED_FLAVOUR == STORED_FLAVOUR:
         return True

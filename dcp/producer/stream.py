@@ -14,6 +14,10 @@ cursor that was dropped to save memory sends the stream back to the disk, which 
 by the marker's flags. A snapshot that has begun is always sent to its end, also beyond the end that
 was asked for: a part of it would be no state that there was.
 
+A first backfill of one collection may come in the order of keys instead, between two OSO_SNAPSHOT
+messages and without a marker. A takeover stream that has sent everything goes on as ``takeover.py``
+says.
+
 Markers start as kv_engine's do: the first at the client's own snap_start, later ones at their first
 item (kv_engine ``dcp/active_stream.cc``, ``docs/dcp/documentation/commands/snapshot-marker.md``).
 """
@@ -29,19 +33,23 @@ import numpy.typing as npt
 from dcp.producer.checkpoint_manager import Items
 from dcp.producer.disk_scan import Scan
 from dcp.producer.failover import Verdict
+from dcp.producer.key_order import KeyOrderItems
+from dcp.producer.markers import marker_of
 from dcp.producer.snapshots import DiskItems, MemoryItems, Snapshot
-from dcp.producer.stream_filter import EVERYTHING, StreamFilter
+from dcp.producer.stream_filter import EVERYTHING, FilterKind, StreamFilter
+from dcp.producer.stream_settings import OutOfOrder, StreamSettings
+from dcp.producer.takeover import Takeover
 from dcp.producer.vbucket_data import VbucketData
 from dcp.producer.versions import Flavour, Version
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
-from dcp.wire.vocabulary import EndReason, Opcode, SnapshotFlag, StreamFlag
+from dcp.wire.frame_info import stream_id_info
+from dcp.wire.vocabulary import EndReason, Magic, Opcode, OsoFlag, SnapshotFlag, StreamFlag
 
 _NO_SEQNOS: Final[npt.NDArray[np.uint64]] = np.empty(0, np.uint64)
 _DISK: Final = int(SnapshotFlag.DISK | SnapshotFlag.CHECKPOINT)
 _MEMORY: Final = int(SnapshotFlag.MEMORY)
 _FIRST_MEMORY: Final = int(SnapshotFlag.MEMORY | SnapshotFlag.CHECKPOINT)
-_MARKER_V2_2: Final = 2
 _LOOK_AHEAD_BYTES: Final = 512 * 1024
 _numbers = count(1)
 
@@ -83,18 +91,6 @@ class Batch:
     is_from_disk: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class StreamSettings:
-    """What the connection decides for all its streams.
-
-    ``keeps_cursor``: its streams are not sent back to the disk when memory is short.
-    """
-
-    flavour: int
-    marker_v2: bool = False
-    keeps_cursor: bool = False
-
-
 class ActiveStream:
     """An accepted stream; ``sent_seqno`` is how far the client has everything."""
 
@@ -109,6 +105,7 @@ class ActiveStream:
     ) -> None:
         self.vbucket = data.vbucket
         self.opaque = opaque
+        self.stream_id = wanted.stream_id
         self.cursor = f"stream {next(_numbers)}"
         self.sent_seqno = max(verdict.start, data.base_seqno)
         self.end_seqno = verdict.end
@@ -116,10 +113,12 @@ class ActiveStream:
         self._settings = settings
         self._filter = wanted
         self._disk_only = bool(flags & StreamFlag.DISK_ONLY)
+        self.takeover = Takeover() if flags & StreamFlag.TAKEOVER else None
         self._ignores_purged = bool(flags & StreamFlag.IGNORE_PURGED_TOMBSTONES)
         self._first_start: int | None = min(verdict.snap_start, verdict.start)
         self._memory_flags = _FIRST_MEMORY
         self._snapshot: Snapshot | None = None
+        self._closing: list[bytes] = []
         self._reason = EndReason.OK
         self._has_cursor = False
         self.phase = self._first_phase()
@@ -180,6 +179,8 @@ class ActiveStream:
         ``room_bytes`` is what flow control has left; it must be positive.
         """
         while self.is_sending:
+            if self._closing:
+                return Batch(self._closing.pop(0), _NO_SEQNOS)
             if self._snapshot is not None:
                 batch = self._next_items(self._snapshot, room_bytes, most_bytes, most_items)
             elif self._filter.is_empty:
@@ -192,6 +193,9 @@ class ActiveStream:
                 batch = self._open_backfill()
             elif (items := self._data.checkpoints.next_items(self.cursor)) is not None:
                 batch = self._open_memory_snapshot(items)
+            elif self.takeover is not None and (state := self.takeover.all_sent()) is not None:
+                body = m.SetVbucketState(state)
+                return Batch(self._frame(body, Opcode.DCP_SET_VBUCKET_STATE), _NO_SEQNOS)
             else:
                 return None
             if batch is not None:
@@ -207,11 +211,15 @@ class ActiveStream:
         chunk = snapshot.next_chunk(min(room_bytes, most_bytes))
         if chunk is None:
             self._finish(snapshot)
+            if isinstance(snapshot.source, KeyOrderItems):
+                self._close_out_of_order(snapshot, snapshot.source)
+                return None
             return self._advance_to(snapshot.end) if self._knows_collections else None
         data, seqnos = chunk.take(room_bytes, most_bytes, most_items, self.opaque)
-        self.sent_seqno = int(seqnos[-1])
-        if self.sent_seqno >= snapshot.end:
-            self._finish(snapshot)
+        if not isinstance(snapshot.source, KeyOrderItems):
+            self.sent_seqno = int(seqnos[-1])
+            if self.sent_seqno >= snapshot.end:
+                self._finish(snapshot)
         return Batch(data, seqnos, bool(snapshot.flags & SnapshotFlag.DISK))
 
     def _advance_to(self, end: int) -> Batch:
@@ -220,7 +228,7 @@ class ActiveStream:
 
     def _finish(self, snapshot: Snapshot) -> None:
         self.sent_seqno = snapshot.covers
-        if isinstance(snapshot.source, DiskItems):
+        if isinstance(snapshot.source, DiskItems | KeyOrderItems):
             self._filter = snapshot.source.filter
         snapshot.source.close()
         self._snapshot = None
@@ -248,7 +256,37 @@ class ActiveStream:
             return None
         self._memory_flags = _FIRST_MEMORY
         source = self._items_of(scan)
+        if self._may_be_out_of_order:
+            return self._begin_out_of_order(KeyOrderItems(scan, source), end, covers)
         return self._begin(Snapshot(self.sent_seqno + 1, end, _DISK, source, covers))
+
+    @property
+    def _may_be_out_of_order(self) -> bool:
+        """Whether the backfill goes by key: a first one, of one collection, where it is wanted.
+
+        A 7.0 server was seen to do so whatever the collection's part of the vbucket is; newer ones
+        compare what both scans would read (kv_engine ``dcp/active_stream.cc``).
+        """
+        is_wanted = self._settings.out_of_order is not OutOfOrder.NO
+        names_one = len(self._filter.collections) == 1
+        is_named = self._filter.kind is FilterKind.COLLECTIONS
+        return is_wanted and is_named and names_one and not self.sent_seqno
+
+    def _begin_out_of_order(self, source: KeyOrderItems, end: int, covers: int) -> Batch:
+        """Let a snapshot be in force that has no marker: the next one is the stream's first."""
+        self._snapshot = Snapshot(1, end, _DISK, source, covers, self.stream_id)
+        begin = m.OsoSnapshot(OsoFlag.START)
+        return Batch(self._frame(begin, Opcode.DCP_OSO_SNAPSHOT), _NO_SEQNOS)
+
+    def _close_out_of_order(self, snapshot: Snapshot, source: KeyOrderItems) -> None:
+        if (
+            self._settings.out_of_order is OutOfOrder.WITH_SEQNO_ADVANCED
+            and source.last_seqno < snapshot.end
+        ):
+            advanced = m.SeqnoAdvanced(snapshot.end)
+            self._closing.append(self._frame(advanced, Opcode.DCP_SEQNO_ADVANCED))
+        end = m.OsoSnapshot(OsoFlag.END)
+        self._closing.append(self._frame(end, Opcode.DCP_OSO_SNAPSHOT))
 
     def _items_of(self, scan: Scan) -> DiskItems:
         return DiskItems(scan, self._settings.flavour, self._filter, self._data.keys)
@@ -312,6 +350,9 @@ class ActiveStream:
         flags, self._memory_flags = self._memory_flags, _MEMORY
         if items.begins_checkpoint:
             flags = _FIRST_MEMORY
+        if self.takeover is not None:
+            flags |= SnapshotFlag.ACK
+            self.takeover.unanswered_markers += 1
         end = items.snapshot_end if len(shown) == len(items.items) else shown[-1].seqno
         source = MemoryItems(shown, self._settings.flavour)
         return self._begin(Snapshot(shown[0].seqno, end, flags, source, items.snapshot_end))
@@ -320,24 +361,20 @@ class ActiveStream:
         """Let a snapshot be in force, and return its marker."""
         if self._first_start is not None:
             snapshot.start, self._first_start = self._first_start, None
+        snapshot.stream_id = self.stream_id
         self._snapshot = snapshot
-        return Batch(self._marker(snapshot), _NO_SEQNOS)
-
-    def _marker(self, snapshot: Snapshot) -> bytes:
-        if self._settings.marker_v2 and snapshot.flags & SnapshotFlag.DISK:
-            body = m.SnapshotMarker(
-                snapshot.start,
-                snapshot.end,
-                snapshot.flags,
-                version=_MARKER_V2_2,
-                max_visible_seqno=snapshot.end,
-                high_completed_seqno=0,
-                purge_seqno=self._data.purge_seqno,
-                high_prepared_seqno=0,
-            )
-        else:
-            body = m.SnapshotMarker(snapshot.start, snapshot.end, snapshot.flags)
-        return self._frame(body, Opcode.DCP_SNAPSHOT_MARKER)
+        marker = marker_of(snapshot, self._settings, self._data)
+        return Batch(self._frame(marker, Opcode.DCP_SNAPSHOT_MARKER), _NO_SEQNOS)
 
     def _frame(self, body: m.Body, opcode: int) -> bytes:
-        return encode(body, opcode, vbucket=self.vbucket, opaque=self.opaque).to_bytes()
+        magic, infos = Magic.REQUEST, b""
+        if self.stream_id is not None:
+            magic, infos = Magic.ALT_REQUEST, stream_id_info(self.stream_id)
+        return encode(
+            body,
+            opcode,
+            magic=magic,
+            vbucket=self.vbucket,
+            opaque=self.opaque,
+            framing_extras=infos,
+        ).to_bytes()

@@ -46,7 +46,7 @@ class Vbucket:
         self.documents = DocumentStore(data, clock)
         self.failover_log = log
         self.state = VbucketState.ACTIVE
-        self._collection_high_seqno: int | None = None
+        self._set_default_high_seqno: int | None = None
         self.record = BranchRecord(self.id, log) if self._settings.record_branches else None
         if self.record is not None:
             data.on_append = self.record.append
@@ -60,15 +60,15 @@ class Vbucket:
 
     def filtered_high_seqno(self, wanted: StreamFilter) -> int | None:
         """Return the newest seqno of the collections that a filter names; None without names."""
-        if wanted.is_pass_through or self._collection_high_seqno is None:
-            return wanted.high_seqno(self.documents.collections.high_seqnos)
-        return self._collection_high_seqno
+        if wanted.collections == {DEFAULT_ID}:
+            return self.default_high_seqno
+        return wanted.high_seqno(self.documents.collections.high_seqnos)
 
     @property
     def default_high_seqno(self) -> int:
         """The newest seqno of the default collection."""
-        if self._collection_high_seqno is not None:
-            return self._collection_high_seqno
+        if self._set_default_high_seqno is not None:
+            return self._set_default_high_seqno
         return self.documents.collections.high_seqnos.get(DEFAULT_ID, 0)
 
     def facts(self, collections_high_seqno: int | None = None) -> VbucketFacts:
@@ -172,11 +172,13 @@ class Vbucket:
         self._begin(data, facts.failover_log, self.documents.clock)
         self.take(versions)
         data.purge(facts.purge_seqno)
-        self._collection_high_seqno = facts.collections_high_seqno
+        self._set_default_high_seqno = facts.collections_high_seqno
         self.state = facts.state
 
     def take(self, versions: Iterable[Version]) -> None:
         """Append versions as another server made them: their seqnos, revs and CAS values stay.
+
+        Their system events change the manifest that the vbucket stands at.
 
         Raises:
             LocalProtocolError: a seqno is not the next one.
@@ -184,7 +186,10 @@ class Vbucket:
         for version in versions:
             self.data.append(version)
             self.data.settle()
-            self.documents.collections.note(version)
+            collections = self.documents.collections
+            collections.note(version)
+            if version.event is not None:
+                collections.stand_at(collections.manifest.after(version.event), version.seqno)
             self.documents.clock.raise_floor(version.cas)
         self.documents.rewind()
 

@@ -18,6 +18,7 @@ from dcp.producer.checkpoint_manager import CheckpointLimits, CheckpointManager
 from dcp.producer.disk_file import DiskFile
 from dcp.producer.disk_scan import Scan
 from dcp.producer.disk_store import StoredItem, VbucketStore
+from dcp.producer.durability import Durability, durability_at
 from dcp.producer.key_index import KeyIndex
 from dcp.producer.manifest import DEFAULT_ID
 from dcp.producer.preload import PreloadedSegment
@@ -216,6 +217,10 @@ class VbucketData:
         return self._store.compact(purge_up_to_seqno=last).purged
 
     # --- reading
+
+    def durability_at(self, end_seqno: int) -> Durability:
+        """Return how far sync writes had come at a seqno; reads the newest version of all keys."""
+        return durability_at(self.newest_versions(), end_seqno, self.preloaded_seqno)
 
     def scan(self, after_seqno: int) -> Scan:
         """Open one disk snapshot of everything after a seqno, each key at its newest version.

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from dcp.producer.values import system_xattrs_only, without_xattrs, xattrs_only
 from dcp.wire.leb128 import encode_leb128
-from dcp.wire.snappy import inflate
+from dcp.wire.snappy import deflate, inflate
 from dcp.wire.system_event import (
     CollectionBegun,
     CollectionEnded,
@@ -62,6 +62,10 @@ class Flavour(IntFlag):
     DELETED_USER_XATTRS = 0x80
     COMMITS = 0x100
     """Commits go as COMMIT: for streams of sync writes, from memory (disk keeps the document)."""
+    COMPRESSED = 0x200
+    """What Snappy makes smaller goes compressed."""
+    KEYS_ONLY = 0x400
+    """Read from disk without values: documents keep the datatype of what was not read."""
 
 
 # Plain ints: an IntFlag operation costs as much as the rest of an encoding.
@@ -70,6 +74,7 @@ _NO_VALUE: Final = int(Flavour.NO_VALUE)
 _DELETE_TIMES: Final = int(Flavour.DELETE_TIMES)
 _COMMITS: Final = int(Flavour.COMMITS)
 _RESHAPING: Final = _XATTR | _SNAPPY
+_SELDOM: Final = _NO_VALUE | int(Flavour.COMPRESSED)
 _MUTATION_OPCODE: Final = int(Opcode.DCP_MUTATION)
 _EXPIRATION_OPCODE: Final = int(Opcode.DCP_EXPIRATION)
 _EVENT_OPCODE: Final = int(Opcode.DCP_SYSTEM_EVENT)
@@ -281,7 +286,7 @@ class Version:
     def _value_for(self, flavour: int) -> tuple[bytes, int]:
         """Shape the stored value: inflate, strip xattrs or the body, as the connection wants it."""
         value, datatype = self.value, self.datatype
-        if not datatype & _RESHAPING and not flavour & _NO_VALUE:
+        if not datatype & _RESHAPING and not flavour & _SELDOM:
             return value, datatype
         lacks_xattrs = self.is_deleted and not flavour & Flavour.DELETED_USER_XATTRS
         reshaped = datatype & _XATTR and (
@@ -296,8 +301,11 @@ class Version:
             datatype = datatype if value else 0
         if flavour & Flavour.NO_VALUE:
             value = xattrs_only(value) if datatype & _XATTR else b""
-            if not flavour & Flavour.UNDERLYING_DATATYPE:
-                datatype &= _XATTR
-            else:
-                datatype = self.datatype
+            keeps = flavour & Flavour.UNDERLYING_DATATYPE
+            keeps |= flavour & Flavour.KEYS_ONLY and not self.is_deleted
+            datatype = self.datatype if keeps else datatype & _XATTR
+        if flavour & Flavour.COMPRESSED and not datatype & _SNAPPY:
+            block = deflate(value)
+            if len(block) < len(value):
+                return block, datatype | _SNAPPY
         return value, datatype

@@ -20,8 +20,13 @@ FEATURES = (*PLAIN_FEATURES, HelloFeature.COLLECTIONS)
 STREAM_OPCODES = frozenset(
     (
         *range(Opcode.DCP_STREAM_END, Opcode.DCP_EXPIRATION + 1),
+        Opcode.DCP_SET_VBUCKET_STATE,
         Opcode.DCP_SYSTEM_EVENT,
+        Opcode.DCP_PREPARE,
+        Opcode.DCP_COMMIT,
+        Opcode.DCP_ABORT,
         Opcode.DCP_SEQNO_ADVANCED,
+        Opcode.DCP_OSO_SNAPSHOT,
     )
 )
 
@@ -88,11 +93,25 @@ class RawClient:
             self._received = kept + self._received
 
     def call(
-        self, body: m.Body, opcode: int, *, vbucket: int = 0, cas: int = 0, datatype: int = 0
+        self,
+        body: m.Body,
+        opcode: int,
+        *,
+        vbucket: int = 0,
+        cas: int = 0,
+        datatype: int = 0,
+        framing_extras: bytes = b"",
     ) -> Frame:
         self._opaque += 1
         request = encode(
-            body, opcode, vbucket=vbucket, cas=cas, datatype=datatype, opaque=self._opaque
+            body,
+            opcode,
+            magic=Magic.ALT_REQUEST if framing_extras else Magic.REQUEST,
+            vbucket=vbucket,
+            cas=cas,
+            datatype=datatype,
+            opaque=self._opaque,
+            framing_extras=framing_extras,
         )
         self.send(request)
         answer = self.answer()
@@ -172,7 +191,7 @@ class RawClient:
                 self.send(
                     encode(m.Empty(), frame.opcode, magic=Magic.RESPONSE, opaque=frame.opaque)
                 )
-            elif frame.opcode in STREAM_OPCODES and frame.magic is Magic.REQUEST:
+            elif frame.opcode in STREAM_OPCODES and not frame.magic.is_response:
                 return frame
 
     def message(self) -> m.Body:

@@ -9,9 +9,12 @@ from hypothesis import strategies as st
 
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.documents import DocumentError
+from dcp.producer.failover import VbucketFacts
 from dcp.producer.manifest import ManifestError, UnknownCollectionError
 from dcp.producer.manifest_changes import CreateCollection, CreateScope
 from dcp.producer.settings import ClusterSettings
+from dcp.producer.versions import Content, Version
+from dcp.types import FailoverEntry, FailoverLog
 from dcp.wire import messages as m
 from dcp.wire.codec import decode
 from dcp.wire.leb128 import encode_leb128
@@ -391,6 +394,34 @@ def test_high_seqnos_by_collection_as_recorded(
         assert asking.ok(question, Opcode.GET_ALL_VB_SEQNOS) == m.AllVbSeqnos(expected)
     unknown = client.call(m.GetAllVbSeqnos(1, 9), Opcode.GET_ALL_VB_SEQNOS)
     assert (unknown.status, unknown.value) == (Status.UNKNOWN_COLLECTION, UNKNOWN % 1)
+
+
+def test_items_of_another_server_bring_their_collections(
+    cluster: ProducerCluster, connect: Connect
+) -> None:
+    """A vbucket that is set up stands where its events say; the bucket learns from the newest."""
+
+    def document(seqno: int, collection: int) -> Version:
+        key, content = b"k%d" % seqno, Content(b"1")
+        return Version(0, key, content, seqno=seqno, rev=1, cas=seqno, collection=collection)
+
+    log = FailoverLog((FailoverEntry(7, 0),))
+    begun = Version.of_event(0, CollectionBegun(1, 0, 8, b"c8"), seqno=1)
+    cluster.set_up_vbucket(0, VbucketFacts(log, 2), [begun, document(2, 8)])
+    assert cluster.manifest.at(".c8").id == 8
+    dropped = Version.of_event(0, CollectionEnded(3, 0, 8), seqno=4)
+    new = Version.of_event(0, CollectionBegun(2, 0, 9, b"c9"), seqno=3)
+    cluster.take_versions(0, [new, dropped, document(5, 9)])
+    assert cluster.high_seqno(0) == 5
+    client = connect(cluster).log_in()
+    assert client.call(m.Empty(), Opcode.GET_COLLECTIONS_MANIFEST).value == (
+        b'{"scopes":[{"collections":[{"name":"_default","uid":"0"},{"name":"c9","uid":"9"}],'
+        b'"name":"_default","uid":"0"}],"uid":"3"}'
+    )
+    shown = _items_to(_stream(client, b'{"collections":["9"]}'), 5)
+    assert shown == [(3, CollectionBegun(2, 0, 9, b"c9")), (5, b"\x09k5")]
+    cluster.set_up_vbucket(0, VbucketFacts(log, 3))
+    assert cluster.high_seqno(0) == 3  # nothing but what is given, though it lacks the events
 
 
 def test_a_vbucket_that_becomes_active_is_told(cluster: ProducerCluster) -> None:

@@ -16,7 +16,8 @@ from dcp.producer.cluster import ProducerCluster
 from dcp.producer.documents import DocumentError
 from dcp.producer.failover import ResumeRequest, Rules, judge
 from dcp.producer.settings import ClusterSettings
-from dcp.producer.stream import ActiveStream, StreamPhase, StreamSettings
+from dcp.producer.stream import ActiveStream, StreamPhase
+from dcp.producer.stream_settings import StreamSettings
 from dcp.producer.versions import Flavour
 from dcp.types import FailoverLog
 from dcp.wire import messages as m

@@ -208,7 +208,7 @@ def test_dcp_opens_once_per_connection_and_name(cluster: ProducerCluster, connec
         ("include_deleted_user_xattrs", "true", Status.EINVAL),
         ("max_marker_version", "2.2", Status.NOT_SUPPORTED),
         ("max_marker_version", "2.1", Status.EINVAL),
-        ("enable_stream_id", "true", Status.NOT_SUPPORTED),
+        ("enable_stream_id", "true", Status.SUCCESS),
         ("no_such_key", "true", Status.EINVAL),
         ("enable_noop", "", Status.EINVAL),
     ],

@@ -162,12 +162,17 @@ def test_steps_lead_from_any_manifest_to_any_later_one(
     last = seen[-1]
     for first in seen:
         steps = first.steps(last)
+        learned = first
         held_scopes, held = set(first.scopes), set(first.collections)
         for number, (event, then) in enumerate(steps, 1):
             _apply(event, held_scopes, held)
             assert (set(then.scopes), set(then.collections)) == (held_scopes, held)
             assert {each.scope_id for each in then.collections.values()} <= held_scopes
             assert event.manifest_uid == (last.uid if number == len(steps) else first.uid)
+            learned = learned.after(event)
+            assert learned.given_collection_ids >= learned.collections.keys() - {0}
+        if steps:
+            assert _told(learned) == _told(last)
         assert (held_scopes, held) == (set(last.scopes), set(last.collections))
         if not steps:
             assert replace(first, uid=last.uid).as_json() == last.as_json()
@@ -175,6 +180,12 @@ def test_steps_lead_from_any_manifest_to_any_later_one(
         new = later.collections.keys() - earlier.collections.keys()
         assert not new & earlier.given_collection_ids
         assert later.uid == earlier.uid + 1
+
+
+def _told(manifest: Manifest) -> tuple[object, ...]:
+    """What events tell of a manifest; which manifest flushed a collection they do not."""
+    collections = {id_: replace(each, flush_uid=0) for id_, each in manifest.collections.items()}
+    return manifest.uid, dict(manifest.scopes), collections
 
 
 def _apply(event: ManifestEvent, scopes: set[int], collections: set[int]) -> None:

@@ -13,8 +13,9 @@ from dcp.producer.documents import DocumentError, DocumentStore
 from dcp.producer.failover import Verdict
 from dcp.producer.preload import PreloadedSegment, PreloadSettings
 from dcp.producer.snapshots import DiskItems
-from dcp.producer.stream import ActiveStream, StreamPhase, StreamSettings
+from dcp.producer.stream import ActiveStream, StreamPhase
 from dcp.producer.stream_filter import EVERYTHING
+from dcp.producer.stream_settings import StreamSettings
 from dcp.producer.vbucket_data import DataSettings, VbucketData
 from dcp.producer.versions import Flavour
 from dcp.types import END_OF_TIME

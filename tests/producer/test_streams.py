@@ -299,6 +299,61 @@ def test_compressed_values_travel_so_where_negotiated(
         assert (frame.value, frame.datatype) == (value, datatype)
 
 
+LONG = b"a" * 200
+SHAPED = SECTION + LONG
+
+
+@pytest.mark.parametrize("from_disk", [True, False])
+def test_forced_compression_of_what_becomes_smaller(
+    cluster: ProducerCluster, connect: Connect, from_disk: bool
+) -> None:
+    """Also of what is left when xattrs are gone, which had to be inflated for that."""
+    with cluster.batch():
+        cluster.set(b"short", BODY)
+        cluster.set(b"long", LONG)
+        cluster.set(b"block", deflate(LONG), datatype=SNAPPY)
+        cluster.set(b"xattrs", deflate(SHAPED), datatype=XATTR | SNAPPY)
+        cluster.set(b"empty", b"")
+    if from_disk:
+        cluster.bucket.vbuckets[0].data.checkpoints.expel()
+    features = (*FEATURES, HelloFeature.SNAPPY)
+    shown = {
+        0x01: [(deflate(LONG), SNAPPY)] * 3,
+        0x05: [(deflate(LONG), SNAPPY)] * 2 + [(deflate(SHAPED), XATTR | SNAPPY)],
+    }
+    for flags, values in shown.items():
+        dcp = connect(cluster).log_in(features)
+        dcp.open_dcp(name=b"%d" % flags, flags=flags, force_value_compression="true")
+        dcp.request_stream(0)
+        assert isinstance(dcp.message(), m.SnapshotMarker)
+        found = [(frame.value, frame.datatype) for frame in (dcp.stream_frame() for _ in range(5))]
+        assert found == [(BODY, JSON), *values, (b"", 0)]
+    plain = connect(cluster).log_in().open_dcp(name=b"plain")
+    control = m.DcpControl(b"force_value_compression", b"true")
+    assert plain.call(control, Opcode.DCP_CONTROL).status == Status.EINVAL
+
+
+@pytest.mark.parametrize("from_disk", [True, False])
+def test_datatypes_of_values_that_are_left_out(
+    cluster: ProducerCluster, connect: Connect, from_disk: bool
+) -> None:
+    """A disk that reads keys alone leaves documents their datatypes, as in 04-data-kinds-disk."""
+    with cluster.batch():
+        cluster.set(b"xattrs", deflate(SECTION + BODY), datatype=XATTR | SNAPPY)
+        cluster.set(b"gone", SECTION + BODY, datatype=XATTR)
+        cluster.delete(b"gone")
+    if from_disk:
+        cluster.bucket.vbuckets[0].data.checkpoints.expel()
+    stored = JSON | XATTR | SNAPPY
+    for flags, datatypes in ((0x09, (stored if from_disk else 0, 0)), (0x41, (stored, XATTR))):
+        dcp = connect(cluster).log_in().open_dcp(name=b"%d" % flags, flags=flags)
+        dcp.request_stream(0)
+        assert isinstance(dcp.message(), m.SnapshotMarker)
+        frames = dcp.stream_frame(), dcp.stream_frame()
+        assert tuple(frame.datatype for frame in frames) == datatypes
+        assert [frame.value for frame in frames] == [b"", b""]
+
+
 def test_numbers_beyond_2_to_the_63(cluster: ProducerCluster, connect: Connect) -> None:
     base, cas = 2**63 + 5, 2**64 - 2**20
     cluster.start_vbucket_at(0, seqno=base, cas=cas)

@@ -4,7 +4,7 @@ All fields are compared, uuids, CAS values and seqnos among them: the state hold
 These need not be the same:
 
     opaque              of what the server begins by itself (NOOP, map push): its own counter
-    cache hint          last byte of a mutation's extras: what the server's cache thinks of it
+    cache hint          in the extras of mutations and prepares: what the server's cache thinks
     cluster map         another cluster's; ours must be a map of as many vbuckets
     SASL payloads       salt, nonce and iterations are the server's; the parts must be there
     error texts         people's; where one has a text the other must have one
@@ -38,6 +38,9 @@ NOT_OFFERED: Final = frozenset(
 """Features that a server of documents has and a producer of streams need not have."""
 
 
+_CACHE_HINT_AT: Final[dict[int, int]] = {Opcode.DCP_MUTATION: 30, Opcode.DCP_PREPARE: 28}
+
+
 def differences(ours: Frame, recorded: Frame) -> Iterator[str]:
     """Yield each difference as ``field: found …, expected …``."""
     for name in FIELDS:
@@ -67,8 +70,10 @@ def is_of_the_server(frame: Frame) -> bool:
 
 def _counting(recorded: Frame, name: str, part: bytes) -> bytes:
     """Return of a frame's part what must be the same."""
-    is_mutation = not recorded.magic.is_response and recorded.opcode == Opcode.DCP_MUTATION
-    return part[:-1] if is_mutation and name == "extras" else part
+    if name != "extras" or recorded.magic.is_response:
+        return part
+    at = _CACHE_HINT_AT.get(recorded.opcode, len(part))
+    return part[:at] + part[at + 1 :]
 
 
 Rule = Callable[[bytes, bytes], str]

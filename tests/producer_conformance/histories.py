@@ -3,17 +3,23 @@
 Every seqno holds something. One that no stream was shown, below the end of a snapshot that would
 have shown it, held by then
 
+    a prepare                      that an abort which was shown gave up
     an older version of a key      where a later one's revision leaves room for it: de-duplicated
+    something of a collection      that was dropped since, within the same snapshot
     a purged tombstone             at or below the purge seqno: of a key that was shown and is gone
     something hidden               else (another collection, a prepare, an abort)
 
-and one that no snapshot reached may hold any document: nobody was to see it.
+(which makes a difference where the recording shows nothing that can be hidden), and one that no
+snapshot reached may hold any document: nobody was
+to see it.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from dcp.wire import messages as m
+from dcp.wire.system_event import CollectionEnded
 from dcp.wire.vocabulary import Opcode
 from tests.producer_conformance.sightings import Item, Snapshot, What
 
@@ -37,7 +43,7 @@ class _Room:
     The version at ``after`` was still the newest at ``held_until``: none of the room lies below.
     """
 
-    key: bytes
+    of: tuple[What, int, bytes]
     after: int
     before: int
     held_until: int
@@ -58,7 +64,12 @@ def complete(
         item = next((item for item in gone if item.seqno < seqno <= purge_seqno), None)
         if item is not None:
             gone.remove(item)
-            found[seqno] = Item(seqno, item.key, rev=item.rev + 1, opcode=_DELETION)
+            found[seqno] = replace(_tombstone(seqno, item.key), rev=item.rev + 1)
+    for abort in shown.values():
+        if isinstance(abort.message, m.Abort) and abort.message.prepared_seqno in seqnos:
+            prepared = abort.message.prepared_seqno
+            key, collection_id = abort.key, abort.collection_id
+            found.setdefault(prepared, Item(prepared, key, What.PREPARE, collection_id))
     # The seqno that replaced the unseen one lies at or below this.
     latest = {
         seqno: min((one.end for one in snapshots if one.after < seqno <= one.up_to), default=None)
@@ -67,26 +78,30 @@ def complete(
     }
     for room in _filled(_rooms(shown, snapshots), latest):
         for rev, seqno in enumerate(sorted(room.taken), room.first_rev):
-            found[seqno] = Item(seqno, room.key, rev=rev, opcode=_MUTATION, value=b"{}")
+            what, collection_id, key = room.of
+            item = Item(seqno, key, what, collection_id, rev, opcode=_MUTATION, value=b"{}")
+            found[seqno] = item
     for seqno in latest.keys() - found.keys():
-        found[seqno] = _unknown(seqno, purge_seqno, is_hidden=latest[seqno] is not None)
+        found[seqno] = _unknown(
+            seqno, purge_seqno, latest[seqno], _dropped_since(seqno, latest[seqno], shown)
+        )
     return tuple(found[seqno] for seqno in seqnos)
 
 
 def _rooms(shown: Mapping[int, Item], snapshots: Sequence[Snapshot]) -> list[_Room]:
-    by_key: dict[tuple[int, bytes], list[Item]] = defaultdict(list)
+    by_key: dict[tuple[What, int, bytes], list[Item]] = defaultdict(list)
     for seqno in sorted(shown):
         item = shown[seqno]
-        if item.what is What.DOCUMENT:
-            by_key[item.collection_id, item.key].append(item)
+        if item.what in (What.DOCUMENT, What.PREPARE):
+            by_key[item.what, item.collection_id, item.key].append(item)
     rooms = []
-    for (_, key), versions in by_key.items():
+    for of, versions in by_key.items():
         after, rev = 0, 0
         for version in versions:
             places = version.rev - rev - 1
             if places > 0:
                 held = max((one.end for one in snapshots if after in one.shown), default=0)
-                rooms.append(_Room(key, after, version.seqno, held, rev + 1, places))
+                rooms.append(_Room(of, after, version.seqno, held, rev + 1, places))
             after, rev = version.seqno, version.rev
     return sorted(rooms, key=lambda room: room.before)
 
@@ -134,8 +149,27 @@ def missed_by(snapshot: Snapshot, shown: Mapping[int, Item]) -> list[Item]:
     ]
 
 
-def _unknown(seqno: int, purge_seqno: int, *, is_hidden: bool) -> Item:
+def _dropped_since(seqno: int, end: int | None, shown: Mapping[int, Item]) -> int | None:
+    """Return a collection that was dropped behind a seqno, up to the end; None if none was."""
+    return next(
+        (
+            item.event.collection_id
+            for _, item in sorted(shown.items())
+            if end is not None
+            and seqno < item.seqno <= end
+            and isinstance(item.event, CollectionEnded)
+        ),
+        None,
+    )
+
+
+def _unknown(seqno: int, purge_seqno: int, end: int | None, dropped: int | None) -> Item:
     if seqno <= purge_seqno:
-        return Item(seqno, b"purged %d" % seqno, opcode=_DELETION)
-    what = What.HIDDEN if is_hidden else What.DOCUMENT
-    return Item(seqno, b"unseen %d" % seqno, what, opcode=_MUTATION, value=b"{}")
+        return _tombstone(seqno, b"purged %d" % seqno)
+    what = What.DOCUMENT if end is None or dropped is not None else What.HIDDEN
+    key = b"unseen %d" % seqno
+    return Item(seqno, key, what, dropped or 0, opcode=_MUTATION, value=b"{}")
+
+
+def _tombstone(seqno: int, key: bytes) -> Item:
+    return Item(seqno, key, opcode=_DELETION)

@@ -9,14 +9,17 @@ when its stream was asked for, what comes in a memory snapshot is written when t
 to send it.
 """
 
+import json
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from dcp.producer.manifest import DEFAULT_ID
 from dcp.types import END_OF_TIME, FailoverEntry, FailoverLog
 from dcp.wire import messages as m
+from dcp.wire.system_event import CollectionBegun, CollectionEnded
 from dcp.wire.vocabulary import Opcode, Status, VbucketState
 from tests.producer_conformance.histories import complete, merged, missed_by
 from tests.producer_conformance.sightings import (
@@ -25,6 +28,7 @@ from tests.producer_conformance.sightings import (
     Sightings,
     State,
     VbucketSightings,
+    What,
 )
 
 _NO_LOG = FailoverLog((FailoverEntry(1, 0),))
@@ -70,7 +74,14 @@ class Purge:
     up_to_seqno: int
 
 
-Order = SetUp | Write | Purge
+@dataclass(frozen=True, slots=True)
+class DropCursors:
+    """Memory forgets the cursors of the vbucket's streams, as it does when it is short."""
+
+    vbucket: int
+
+
+Order = SetUp | Write | Purge | DropCursors
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +179,11 @@ def _fill(era: _Era, about: VbucketSightings, before: _Era | None) -> None:
             if seqno <= shared:
                 views[seqno].append(item)
     era.shown = {seqno: merged(seen) for seqno, seen in views.items()}
+    _hear(era, about)
+    for line, collection in about.dropped:
+        gone = (seqno for seqno, item in era.shown.items() if _ends(item, collection))
+        era.reached += [(line, seqno) for seqno in gone if era.has(line)]
+    era.reached += _known(era, about)
     era.reached += [seen for seen in about.at_least if era.has(seen[0])]
     era.reached += [(era.start, entry.seqno) for entry in era.log.entries]
     era.reached.sort()
@@ -176,6 +192,44 @@ def _fill(era: _Era, about: VbucketSightings, before: _Era | None) -> None:
     for line, seqno in era.purges:  # the newest item is never purged
         era.reached.append((line, min(seqno + 1, max(seqno, highest))))
     era.reached.sort()
+
+
+def _ends(item: Item, collection: int) -> bool:
+    event = item.event
+    return isinstance(event, CollectionEnded) and event.collection_id == collection
+
+
+def _hear(era: _Era, about: VbucketSightings) -> None:
+    """Let there be a collection of which nothing but its newest seqno was ever told.
+
+    Where nothing of it was shown it begins right after what the default collection has.
+    """
+    for line, collection, high in about.collection_high:
+        if not era.has(line) or high in era.shown:
+            continue
+        default_high = _next_of(about.default_high, line) or 0
+        begun = CollectionBegun(1, DEFAULT_ID, collection, b"unseen")
+        era.shown[default_high + 1] = Item(
+            default_high + 1, begun.name, What.SYSTEM_EVENT, collection, event=begun
+        )
+        for seqno in range(default_high + 2, high + 1):
+            key = b"unseen %d" % seqno
+            mutation = int(Opcode.DCP_MUTATION)
+            era.shown[seqno] = Item(
+                seqno, key, collection_id=collection, opcode=mutation, value=b"{}"
+            )
+
+
+def _known(era: _Era, about: VbucketSightings) -> Iterator[tuple[int, int]]:
+    """Yield the lines of stream requests that were granted, and where what they name had begun."""
+    for line, request, status in about.verdicts:
+        if status != Status.SUCCESS or not request.value or not era.has(line):
+            continue
+        for name in json.loads(request.value).get("collections", ()):
+            for seqno, item in era.shown.items():
+                begun = item.event
+                if isinstance(begun, CollectionBegun) and begun.collection_id == int(name, 16):
+                    yield line, seqno
 
 
 def _shared_up_to(before: _Era, log: FailoverLog) -> int:
@@ -242,7 +296,8 @@ def _era_orders(vbucket: int, era: _Era, about: VbucketSightings) -> Iterator[tu
     seqnos = range(first, era.high_at(END_OF_TIME) + 1)
     items = complete(era.shown, seqnos, purge_seqno, snapshots)
     set_ups = _set_up_lines(era, about)
-    lines = sorted({*set_ups, *(line for line, _ in era.reached)})
+    dropped = [line for line in about.cursor_dropped if era.has(line)]
+    lines = sorted({*set_ups, *dropped, *(line for line, _ in era.reached)})
     done = 0
     for line in lines:
         high = era.high_at(line)
@@ -267,6 +322,8 @@ def _era_orders(vbucket: int, era: _Era, about: VbucketSightings) -> Iterator[tu
             yield line, Write(vbucket, items[done + 1 - first : high + 1 - first], begins)
         if line not in set_ups:
             yield from ((line, Purge(vbucket, up_to)) for at, up_to in era.purges if at == line)
+        if line in dropped:
+            yield line, DropCursors(vbucket)
         done = max(done, high)
 
 

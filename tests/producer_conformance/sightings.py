@@ -4,6 +4,9 @@ shown            an item, as one connection was shown it (connections see differ
 snapshot         a marker, the seqnos behind it that were shown, and where its stream stood
 verdict          a stream request and what the server said to it
 log, high        a failover log; a seqno that the vbucket had reached at least
+collection_high  a collection, and the newest seqno that the vbucket has of it
+dropped          a collection, by a stream that showed nothing else
+cursor_dropped   a marker from disk in a stream that was in memory
 checkpoints      seqnos at which one began, for a later memory marker than the first says so
 states           the states in which the server can have said what it said
 ended            a STREAM_END because of a change of state
@@ -15,6 +18,7 @@ from typing import Final
 
 from dcp.types import FailoverLog
 from dcp.wire import messages as m
+from dcp.wire.system_event import ManifestEvent
 from dcp.wire.vocabulary import VbucketState
 
 State = VbucketState | None
@@ -36,7 +40,10 @@ class What(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """What one seqno holds. ``quality`` grows with how much of it the connection is shown."""
+    """What one seqno holds. ``quality`` grows with how much of it the connection is shown.
+
+    ``event`` is what a system event tells, ``message`` the prepare or abort that was shown.
+    """
 
     seqno: int
     key: bytes
@@ -50,6 +57,8 @@ class Item:
     flags: int = 0
     expiry: int = 0
     delete_time: int = 0
+    event: ManifestEvent | None = None
+    message: m.Prepare | m.Abort | None = None
     quality: tuple[bool, ...] = ()
 
 
@@ -76,6 +85,9 @@ class VbucketSightings:
     logs: list[tuple[int, FailoverLog]] = field(default_factory=list)
     at_least: list[tuple[int, int]] = field(default_factory=list)
     default_high: list[tuple[int, int]] = field(default_factory=list)
+    collection_high: list[tuple[int, int, int]] = field(default_factory=list)
+    dropped: list[tuple[int, int]] = field(default_factory=list)
+    cursor_dropped: list[int] = field(default_factory=list)
     unpersisted: list[tuple[int, int]] = field(default_factory=list)
     checkpoints: set[int] = field(default_factory=set)
     items: list[tuple[int, Item]] = field(default_factory=list)
@@ -101,6 +113,8 @@ class Sightings:
     ``failed_logins`` are the lines on which those began that were refused; ``without_streams`` the
     users that may not open DCP connections; ``map_pushed`` the lines that bring a new cluster map;
     ``unheard`` line and opaque of controls that are younger than the server, and of its refusals.
+    ``left_out`` are the lines of markers whose items the recording leaves out.
+    ``hides``: something was shown that not every stream is shown (of collections, sync writes).
     """
 
     vbuckets: dict[int, VbucketSightings] = field(default_factory=dict)
@@ -111,8 +125,10 @@ class Sightings:
     failed_logins: set[int] = field(default_factory=set)
     without_streams: set[str] = field(default_factory=set)
     map_pushed: set[int] = field(default_factory=set)
+    left_out: set[int] = field(default_factory=set)
     unheard: set[tuple[int, int]] = field(default_factory=set)
     idle_timeout_seconds: float | None = None
+    hides: bool = False
 
     def vbucket(self, number: int) -> VbucketSightings:
         """What is known of a vbucket, to be added to."""

@@ -13,21 +13,22 @@ from dcp.producer.commands import COMMANDS
 from dcp.producer.failover import VbucketFacts
 from dcp.producer.session import Session
 from dcp.producer.settings import ClusterSettings
-from dcp.producer.versions import Content, Version
+from dcp.producer.versions import Content, SyncWrite, Version
+from dcp.wire import messages as m
 from dcp.wire.frame import Frame
 from dcp.wire.framing import FrameSplitter
 from dcp.wire.vocabulary import Opcode, VbucketState
-from tests.producer_conformance.plan import Order, Purge, SetUp
+from tests.producer_conformance.plan import DropCursors, Order, Purge, SetUp
 from tests.producer_conformance.sightings import Item, Sightings, What
 
 _NODE: Final = 0
 _OTHER_NODE: Final = 1
 """Has what the recorded server has not."""
-_DEFAULT_COLLECTION: Final = 0
 _ENDLESS_BYTES: Final = 2**50
 """Memory keeps what the recording needs from it; ``forget`` says what not."""
 _IDLE_SLACK_SECONDS: Final = 2.0
 """A server looks for idle clients now and then only."""
+_OPCODES: Final = {What.PREPARE: Opcode.DCP_PREPARE, What.ABORT: Opcode.DCP_ABORT}
 
 
 class Subject:
@@ -48,6 +49,7 @@ class Subject:
             idle_timeout_seconds=_patience_seconds(sightings),
         )
         self._cluster = ProducerCluster(settings)
+        self._hides = sightings.hides
         for vbucket in self._cluster.bucket.map.vbuckets_of(_OTHER_NODE):
             self._cluster.bucket.map.move(vbucket, _NODE)
 
@@ -64,16 +66,48 @@ class Subject:
                 collections_high_seqno=order.default_high_seqno,
                 state=order.state or VbucketState.DEAD,
             )
-            versions = [_version(order.vbucket, item) for item in order.items]
+            versions = [self._version(order.vbucket, item) for item in order.items]
             self._cluster.set_up_vbucket(order.vbucket, facts, versions)
         elif isinstance(order, Purge):
             self._cluster.purge_tombstones(order.vbucket, order.up_to_seqno)
+        elif isinstance(order, DropCursors):
+            self._drop_cursors(order.vbucket)
         else:
             if order.checkpoint_begins:
                 self._cluster.bucket.vbuckets[order.vbucket].data.checkpoints.close_open()
-            versions = [_version(order.vbucket, item) for item in order.items]
+            versions = [self._version(order.vbucket, item) for item in order.items]
             self._cluster.take_versions(order.vbucket, versions)
         self.spread()
+
+    def _version(self, vbucket: int, item: Item) -> Version:
+        """Return an item as the producer keeps it.
+
+        What no stream shows is a prepare, and a document where the recording has nothing hidden: it
+        will be shown where the recorded server showed nothing, and that is the difference.
+        """
+        if item.event is not None:
+            return Version.of_event(vbucket, item.event, seqno=item.seqno)
+        opcode = _OPCODES.get(item.what, item.opcode)
+        if item.what is What.HIDDEN and self._hides:
+            opcode = Opcode.DCP_PREPARE
+        content = Content(
+            item.value,
+            item.datatype,
+            item.flags,
+            item.expiry,
+            opcode,
+            item.delete_time,
+            _sync_write(item.message),
+        )
+        return Version(
+            vbucket,
+            item.key,
+            content,
+            seqno=item.seqno,
+            rev=item.rev,
+            cas=item.cas,
+            collection=item.collection_id,
+        )
 
     def spread(self) -> None:
         """Wake the streams of what has changed."""
@@ -86,6 +120,14 @@ class Subject:
         """Let memory forget a vbucket's items as far as no stream needs them: they are on disk."""
         if vbucket < len(self._cluster.bucket.vbuckets):
             self._cluster.bucket.vbuckets[vbucket].data.checkpoints.expel()
+
+    def _drop_cursors(self, vbucket: int) -> None:
+        checkpoints = self._cluster.bucket.vbuckets[vbucket].data.checkpoints
+        for connection in self._cluster.bucket.dcp_connections.values():
+            cursors = tuple(stream.cursor for stream in connection.streams_of({vbucket}))
+            for cursor in cursors:
+                checkpoints.remove(cursor)
+            connection.cursors_dropped(vbucket, cursors)
 
     def new_map(self, line: "Line") -> None:
         """Let the cluster map have a new revision, which a connection hears of."""
@@ -104,25 +146,13 @@ def _patience_seconds(sightings: Sightings) -> float:
     return ClusterSettings().idle_timeout_seconds if found is None else found - _IDLE_SLACK_SECONDS
 
 
-def _version(vbucket: int, item: Item) -> Version:
-    """Return an item as the producer keeps it.
-
-    What it cannot hold (all but documents of the default collection) becomes a document: it will
-    be shown where the recorded server showed something else, and that is the difference.
-    """
-    if item.what is not What.DOCUMENT or item.collection_id != _DEFAULT_COLLECTION:
-        key = f"({item.what.value} of collection {item.collection_id}) ".encode() + item.key
-        content = Content(item.value)
-        return Version(vbucket, key, content, seqno=item.seqno, rev=item.rev, cas=item.cas)
-    content = Content(
-        item.value,
-        item.datatype,
-        item.flags,
-        item.expiry,
-        item.opcode,
-        item.delete_time,
-    )
-    return Version(vbucket, item.key, content, seqno=item.seqno, rev=item.rev, cas=item.cas)
+def _sync_write(message: m.Prepare | m.Abort | None) -> SyncWrite | None:
+    match message:
+        case m.Prepare():
+            return SyncWrite(level=message.level, deletes=bool(message.deleted))
+        case m.Abort():
+            return SyncWrite(message.prepared_seqno)
+    return None
 
 
 class Line:

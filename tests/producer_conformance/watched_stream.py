@@ -3,10 +3,13 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from dcp.producer.manifest import DEFAULT_ID
+from dcp.types import U64_MAX
 from dcp.wire import messages as m
 from dcp.wire.frame import Frame
 from dcp.wire.leb128 import split_collection_key
-from dcp.wire.vocabulary import SnapshotFlag
+from dcp.wire.system_event import decode_system_event
+from dcp.wire.vocabulary import EndReason, SnapshotFlag, StreamFlag
 from tests.producer_conformance.sightings import (
     Item,
     Sightings,
@@ -14,6 +17,9 @@ from tests.producer_conformance.sightings import (
     VbucketSightings,
     What,
 )
+
+_END_OF_SERVER = StreamFlag.TO_LATEST | StreamFlag.DISK_ONLY
+"""The stream's end is the server's own."""
 
 
 @dataclass(slots=True)
@@ -24,9 +30,11 @@ class WatchedStream:
     request_line: int
     answered_line: int
     request: m.StreamRequest
+    is_legacy: bool
     at: int = field(init=False)
     _snapshot: Snapshot | None = None
     _is_in_memory: bool = False
+    _empty: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Stand where the request says."""
@@ -49,9 +57,12 @@ class WatchedStream:
         is_disk = bool(marker.flags & SnapshotFlag.DISK)
         is_first = self._snapshot is None
         if is_first:
-            seen.from_disk[self.request_line] = is_disk
+            seen.from_disk.setdefault(self.request_line, is_disk)
         elif self._is_in_memory and marker.flags & SnapshotFlag.CHECKPOINT:
             self.about.checkpoints.add(marker.start)  # the first after one from disk is always one
+        if is_disk and self._is_in_memory:
+            self.about.cursor_dropped.append(line)
+        self._note_left_out(line, seen)
         self._is_in_memory = not is_disk
         was_there = is_first and (since < self.answered_line or (is_disk and not after_silence))
         taken = self.request_line if was_there else line
@@ -61,12 +72,33 @@ class WatchedStream:
         self._snapshot = Snapshot(line, after, marker.end, after, taken_line=taken)
         self.about.snapshots.append(self._snapshot)
 
+    def _note_left_out(self, line: int, seen: Sightings) -> None:
+        """A marker comes behind a whole snapshot: two in a row without items are no accident."""
+        before = self._snapshot
+        if before is None or before.shown or before.up_to >= before.end:
+            self._empty = []
+            return
+        self._empty.append(before.line)
+        if len(self._empty) > 1:
+            seen.left_out |= {*self._empty, line}
+
+    def begin_out_of_order(self, line: int, seen: Sightings) -> None:
+        """Begin a snapshot without a marker: it is from disk, and was there when asked for."""
+        seen.from_disk[self.request_line] = True
+        self._snapshot = Snapshot(line, 0, 0, 0, taken_line=self.request_line)
+
+    def end_out_of_order(self) -> None:
+        """The next marker is the stream's first."""
+        self._snapshot = None
+
     def show(self, line: int, item: Item) -> None:
         """Take an item of the snapshot."""
         self.about.items.append((line, item))
         self.reach(line, item.seqno)
         if self._snapshot is not None:
             self._snapshot.shown.add(item.seqno)
+            if not self._snapshot.end:  # out of order
+                self.about.at_least.append((self._snapshot.taken_line, item.seqno))
 
     def reach(self, line: int, seqno: int) -> None:
         """Everything up to here was shown."""
@@ -75,6 +107,20 @@ class WatchedStream:
             self.about.at_least.append((line, seqno))
         else:
             self._snapshot.up_to = max(self._snapshot.up_to, seqno)
+
+    def end(self, line: int, reason: int) -> None:
+        """Take a STREAM_END, which proves that what the stream waited for came.
+
+        That was its end; or for one that has none, without Collections, the default collection's.
+        """
+        if reason == EndReason.STATE_CHANGED:
+            self.about.ended.append(line)
+        elif reason == EndReason.OK and not self.request.flags & _END_OF_SERVER:
+            if self.request.end < U64_MAX:
+                self.about.at_least.append((line, self.request.end))
+                self.reach(line, self.request.end)
+            elif self.is_legacy:
+                self.about.dropped.append((line, DEFAULT_ID))
 
 
 def held_by(request: m.StreamRequest) -> int:
@@ -97,16 +143,20 @@ def item_of(
         case m.Expiration():
             fields = {"delete_time": body.delete_time}
         case m.SystemEvent():
-            return Item(body.by_seqno, body.key, What.SYSTEM_EVENT, value=body.value)
+            event = decode_system_event(body)
+            if event is None:
+                raise ValueError(f"seqno {body.by_seqno}: found event {body.event}, unknown here")
+            return Item(body.by_seqno, body.key, What.SYSTEM_EVENT, event=event)
         case m.Prepare():
-            return Item(body.by_seqno, body.key, What.PREPARE, rev=body.rev_seqno, cas=frame.cas)
+            fields = {"flags": body.flags, "expiry": body.expiry, "what": What.PREPARE}
+            fields["message"] = body
         case m.Abort():
-            return Item(body.abort_seqno, body.key, What.ABORT, cas=frame.cas)
+            collection_id, key = _split(body.key, collections=collections)
+            what = What.ABORT
+            return Item(body.abort_seqno, key, what, collection_id, message=body, quality=quality)
         case _:
             return None
-    collection_id, key = 0, body.key
-    if collections:
-        collection_id, key = split_collection_key(body.key)
+    collection_id, key = _split(body.key, collections=collections)
     return Item(
         body.by_seqno,
         key,
@@ -119,3 +169,8 @@ def item_of(
         quality=quality,
         **fields,
     )
+
+
+def _split(key: bytes, *, collections: bool) -> tuple[int, bytes]:
+    """Return the collection of a key as sent, and the key in it."""
+    return split_collection_key(key) if collections else (0, key)

@@ -15,11 +15,11 @@ from dcp.wire import messages as m
 from dcp.wire.codec import decode
 from dcp.wire.frame import Frame
 from dcp.wire.vocabulary import (
-    EndReason,
     HelloFeature,
     Magic,
     Opcode,
     OpenFlag,
+    OsoFlag,
     Status,
     StreamFlag,
     VbucketState,
@@ -30,6 +30,7 @@ from tests.producer_conformance.sightings import (
     MISSING,
     STREAMABLE,
     Sightings,
+    What,
 )
 from tests.producer_conformance.watched_stream import WatchedStream, held_by, item_of
 
@@ -38,10 +39,16 @@ _LEAST_IDLE_SECONDS: Final = 4.0
 """A connection that ends after a shorter silence ends for another reason."""
 _SCRAM_USER: Final = re.compile(rb"n,,n=([^,]*),r=")
 _OF_ANY_STATE: Final = frozenset({Opcode.DCP_GET_FAILOVER_LOG, Opcode.GET_FAILOVER_LOG})
-_YOUNGER_CONTROLS: Final = frozenset(
-    {b"max_marker_version", b"flatbuffers_system_events", b"change_streams", b"cache_transfer"}
-)
-"""Came with 7.2 and later: what an older server says to them is no example to follow."""
+_UNHEARD_CONTROLS: Final[dict[int, frozenset[bytes]]] = {
+    Status.EINVAL: frozenset(
+        {b"max_marker_version", b"flatbuffers_system_events", b"change_streams", b"cache_transfer"}
+    ),
+    Status.SUCCESS: frozenset({b"con"}),
+}
+"""What an older server says to some controls is no example to follow. Those that are refused came
+with 7.2 and later; the other is none, but of a key it compared only the bytes that were there
+(kv_engine 7.0 ``engines/ep/src/dcp/producer.cc``, strncmp).
+"""
 _PAUSES: Final = frozenset({Kind.MARK, Kind.CLIENT})
 """What may lie between a stream's beginning and its first marker if it had to wait for a write."""
 
@@ -216,7 +223,7 @@ class _Watcher:
     def _control(self, one: _Connection, asked: tuple[int, Frame], frame: Frame, _: m.Body) -> None:
         if frame.status == Status.SUCCESS and asked[1].value == b"true":
             one.controls.add(asked[1].key)
-        if frame.status == Status.EINVAL and asked[1].key in _YOUNGER_CONTROLS:
+        if asked[1].key in _UNHEARD_CONTROLS.get(frame.status, ()):
             self.seen.unheard |= {(asked[0], frame.opaque), (self._line, frame.opaque)}
 
     def _stream(
@@ -237,7 +244,8 @@ class _Watcher:
         about.states.append((line, frozenset({VbucketState.ACTIVE}) if only_active else STREAMABLE))
         about.logs.append((line, FailoverLog(body.entries)))
         about.at_least.append((line, held_by(wanted)))
-        one.streams[frame.opaque] = WatchedStream(about, line, self._line, wanted)
+        is_legacy = HelloFeature.COLLECTIONS not in one.features
+        one.streams[frame.opaque] = WatchedStream(about, line, self._line, wanted, is_legacy)
 
     def _log(self, _: _Connection, asked: tuple[int, Frame], __: Frame, body: m.Body) -> None:
         if isinstance(body, m.FailoverLogAnswer):
@@ -261,6 +269,8 @@ class _Watcher:
             about.at_least.append((line, seqno))
             if wanted.collection == 0 or HelloFeature.COLLECTIONS not in one.features:
                 about.default_high.append((line, seqno))
+            elif wanted.collection is not None:
+                about.collection_high.append((line, wanted.collection, seqno))
 
     def _observed(self, _: _Connection, asked: tuple[int, Frame], __: Frame, body: m.Body) -> None:
         if isinstance(body, m.ObserveSeqnoAnswer):
@@ -281,9 +291,13 @@ class _Watcher:
             stream.take_marker(
                 self._line, body, self.seen, since=self._last_pause, after_silence=self._was_silent
             )
+        elif isinstance(body, m.OsoSnapshot):
+            if body.flags == OsoFlag.START:
+                stream.begin_out_of_order(self._line, self.seen)
+            else:
+                stream.end_out_of_order()
         elif isinstance(body, m.StreamEnd):
-            if body.reason == EndReason.STATE_CHANGED:
-                stream.about.ended.append(self._line)
+            stream.end(self._line, body.reason)
             del one.streams[frame.opaque]
         elif isinstance(body, m.SeqnoAdvanced):
             stream.reach(self._line, body.seqno)
@@ -292,6 +306,7 @@ class _Watcher:
             item = item_of(frame, body, one.quality, collections=has_collections)
             if item is not None:
                 stream.show(self._line, item)
+                self.seen.hides |= item.what is not What.DOCUMENT or bool(item.collection_id)
 
 
 _Answer = Callable[[_Watcher, _Connection, tuple[int, Frame], Frame, m.Body], None]

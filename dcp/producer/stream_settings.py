@@ -1,0 +1,28 @@
+"""What a connection decided for the streams that it opens from then on."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class OutOfOrder(Enum):
+    """Whether a first snapshot may come in the order of keys, and end with SEQNO_ADVANCED."""
+
+    NO = "no"
+    YES = "yes"
+    WITH_SEQNO_ADVANCED = "with SEQNO_ADVANCED"
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSettings:
+    """What the connection decides for all its streams.
+
+    ``marker_v2``: disk markers have version 2.2. ``tells_durability``: all markers tell how far
+    sync writes have come, in version 2.0 where it is not 2.2. ``keeps_cursor``: its streams are not
+    sent back to the disk when memory is short.
+    """
+
+    flavour: int
+    marker_v2: bool = False
+    tells_durability: bool = False
+    out_of_order: OutOfOrder = OutOfOrder.NO
+    keeps_cursor: bool = False
