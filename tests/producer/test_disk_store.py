@@ -423,7 +423,7 @@ def test_no_descriptor_is_held_but_for_scans_of_a_replaced_file(tmp_path: Path) 
     ("place", "byte", "message"),
     [
         (0, b"X", "found magic b'XCPDISK"),
-        (8, b"\x02", "found format version 2, expected 1"),
+        (8, b"\x01", "found format version 1, expected 2"),
         (16, b"\x07", "found header CRC"),
         (32, b"\0", "found header CRC"),
     ],

@@ -1,0 +1,96 @@
+"""Writes behind: what vbuckets got goes to disk a little later, many batches of writes in one.
+
+The bucket's lock is held while a write is prepared and when it is done, never while it runs: it
+runs in a thread of its own, and streams and commands go on meanwhile. What cannot wait (a fork, a
+purge, the end) waits for the write that runs, lock held. So does a writer who is far ahead of the
+disk: he writes himself, which is what bounds the memory.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from threading import RLock
+from typing import Final
+
+from dcp.producer.vbucket import Vbucket
+
+_LOG = logging.getLogger(__name__)
+HURRY_BYTES: Final = 8 * 1024 * 1024
+"""Pending writes of so much memory are written without waiting for the next turn."""
+MOST_BYTES: Final = 64 * 1024 * 1024
+"""With so much pending, whoever writes waits for the disk."""
+
+
+class Flusher:
+    """What is not on disk yet; all but ``run`` and ``close`` is called with the lock held."""
+
+    def __init__(self, vbuckets: Sequence[Vbucket], lock: RLock, seconds: float) -> None:
+        """``seconds`` pass between two turns, unless much is pending."""
+        self._vbuckets = vbuckets
+        self._lock = lock
+        self._seconds = seconds
+        self._pending: dict[int, int] = {}
+        self.pending_bytes = 0
+        self._hurry: Callable[[], object] = lambda: None
+        self._thread = ThreadPoolExecutor(1, "dcp-producer-disk")
+
+    def note(self, vbucket: int) -> None:
+        """Look at a vbucket that was written to, or whose batches were written."""
+        now = self._vbuckets[vbucket].data.unwritten_bytes
+        self.pending_bytes += now - self._pending.pop(vbucket, 0)
+        if now:
+            self._pending[vbucket] = now
+
+    def keep_up(self) -> None:
+        """Have much that is pending written now; if it is too much, write it here.
+
+        Raises:
+            OSError: a file cannot be written; what is pending stays so.
+        """
+        if self.pending_bytes >= HURRY_BYTES:
+            self._hurry()
+        if self.pending_bytes >= MOST_BYTES:
+            for vbucket in list(self._pending):
+                self._vbuckets[vbucket].data.flush()
+                self.note(vbucket)
+
+    async def run(self) -> None:
+        """Write what is pending, turn after turn, until cancelled."""
+        loop, woken = asyncio.get_running_loop(), asyncio.Event()
+        self._hurry = partial(loop.call_soon_threadsafe, woken.set)
+        try:
+            while True:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._seconds):
+                        await woken.wait()
+                woken.clear()
+                with self._lock:
+                    pending = list(self._pending)
+                for vbucket in pending:
+                    await self._write(vbucket, loop)
+        finally:
+            with self._lock:
+                self._hurry = lambda: None
+
+    async def _write(self, vbucket: int, loop: asyncio.AbstractEventLoop) -> None:
+        found = self._vbuckets[vbucket]
+        try:
+            with self._lock:
+                write = found.data.begin_flush()
+            if write is not None:
+                await loop.run_in_executor(self._thread, write.run)
+                with self._lock:
+                    found.data.finish_flush(write)
+                    if found.may_compact and found.data.wants_compaction:
+                        found.data.purge(0)
+        except OSError:
+            _LOG.exception("vbucket %d: cannot write to disk; it will be tried again", vbucket)
+        with self._lock:
+            self.note(vbucket)
+
+    def close(self) -> None:
+        """Let the thread end."""
+        self._thread.shutdown()
