@@ -69,9 +69,9 @@ class BucketStorage:
             OSError: the folder cannot be written.
         """
         if not self._is_new:
-            ended_at = self._record.ended_at or [None] * len(vbuckets)
-            for vbucket, ended in zip(vbuckets, ended_at, strict=True):
-                if vbucket.data.high_seqno != ended:
+            ended_at = self._record.ended_at
+            for vbucket in vbuckets:
+                if ended_at is None or ended_at[vbucket.id] != vbucket.data.high_seqno:
                     vbucket.recover()
             map_.reopen(self._record.owners, self._record.members, self._record.map_rev + 1)
         self._record = replace(self._record, starts=self._record.starts + 1, ended_at=None)

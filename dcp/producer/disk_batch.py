@@ -13,9 +13,9 @@ r"""The bytes of a vbucket's log: a file header, then batches. Every number is a
     frames         one after the other
     trailer        CRC of index, state and frames, begun with the header's CRC
 
-A batch is one disk snapshot or several, or loses everything above ``keep_up_to``, or both. It counts if it is
-there to its last byte and both its CRCs (CRC-32, IEEE) are right. Compaction writes a file of the
-next generation whose first batch holds everything that is live; only that batch has a
+A batch is one disk snapshot or several, or loses everything above ``keep_up_to``, or both. It
+counts if it is there to its last byte and both its CRCs (CRC-32, IEEE) are right. Compaction writes
+a file of the next generation whose first batch holds everything that is live; only that batch has a
 ``purge_seqno`` and lost ranges.
 """
 

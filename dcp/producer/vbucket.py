@@ -58,12 +58,13 @@ class Vbucket:
         self._begin(VbucketData(vbucket, MemoryFile(), data_settings), log, HybridClock())
 
     def _take_up(self, data: VbucketData, home: VbucketHome) -> None:
-        """Become what was saved in ``data``; a record of branches begins with a first write."""
+        """Become what was saved; of what was written before a restart there is no record."""
         saved = SavedVbucket(VbucketState.ACTIVE, FailoverLog((FailoverEntry(home.first_uuid, 0),)))
         if data.saved_state:
             saved = SavedVbucket.decode(data.saved_state, self.id)
         data.reopen(saved.base_seqno)
-        self._begin(data, saved.failover_log, HybridClock(saved.last_cas))
+        is_empty = data.high_seqno == data.base_seqno
+        self._begin(data, saved.failover_log, HybridClock(saved.last_cas), is_recorded=is_empty)
         data.state_at = partial(self._state_at, home)
         self.state = saved.state
         self.documents.rewind()
@@ -71,9 +72,6 @@ class Vbucket:
         self.documents.collections.restore(steps, saved.high_seqnos or {}, data.high_seqno)
         for version in data.newest_versions():
             self.documents.clock.raise_floor(version.cas)
-        if data.high_seqno > data.base_seqno:
-            self.record = None
-            data.on_append = lambda _: None
 
     def _state_at(self, home: VbucketHome, seqno: int) -> bytes:
         """Return what is saved with the items up to ``seqno``."""
@@ -95,13 +93,16 @@ class Vbucket:
         """
         self.data.save_state()
 
-    def _begin(self, data: VbucketData, log: FailoverLog, clock: HybridClock) -> None:
+    def _begin(
+        self, data: VbucketData, log: FailoverLog, clock: HybridClock, *, is_recorded: bool = True
+    ) -> None:
         self.data = data
         self.documents = DocumentStore(data, clock)
         self.failover_log = log
         self.state = VbucketState.ACTIVE
         self._collection_high_seqno: int | None = None
-        self.record = BranchRecord(self.id, log) if self._settings.record_branches else None
+        is_recorded = is_recorded and self._settings.record_branches
+        self.record = BranchRecord(self.id, log) if is_recorded else None
         if self.record is not None:
             data.on_append = self.record.append
 
