@@ -7,7 +7,7 @@ collected, so that writes close together reach a stream as one snapshot.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from random import Random
 from threading import RLock
@@ -96,8 +96,11 @@ class Bucket:
         Raises:
             OSError: the folder cannot be written.
         """
+        self._save(self.manifest)
+
+    def _save(self, manifest: Manifest, steps: Sequence[Step] = ()) -> None:
         if self._storage is not None and self._storage.is_open:
-            self._storage.save(self.map, self.manifest)
+            self._storage.save(self.map, manifest, steps)
 
     def close(self) -> None:
         """Write what is pending and give up the data folder, if there is one; once is enough.
@@ -209,9 +212,11 @@ class Bucket:
 
         Raises:
             ManifestError: a change that cannot be made; then none is.
+            OSError: the data folder cannot be written; then none is.
         """
-        self.manifest = changed(self.manifest, changes)
-        self.save()
+        manifest = changed(self.manifest, changes)
+        self._save(manifest)
+        self.manifest = manifest
         for vbucket in self.vbuckets:
             self.follow_manifest(vbucket)
 
@@ -226,8 +231,8 @@ class Bucket:
         """Return the steps to the bucket's manifest; vbuckets that take the same share them."""
         if self._way[0] is not manifest or self._way[1] is not self.manifest:
             steps = manifest.steps(self.manifest)
-            if self._storage is not None and steps:
-                self._storage.save(self.map, self.manifest, steps)
+            if steps:
+                self._save(self.manifest, steps)
             self._way = manifest, self.manifest, steps
         return self._way[2]
 

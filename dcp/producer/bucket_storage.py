@@ -5,6 +5,7 @@ that is as rare as changes of the cluster and its collections. So what a vbucket
 manifest that is not saved.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -77,13 +78,13 @@ class BucketStorage:
         self._record = replace(self._record, starts=self._record.starts + 1, ended_at=None)
         self.save(map_, self.manifest)
 
-    def save(self, map_: ClusterMap, manifest: Manifest, steps: list[Step] | None = None) -> None:
+    def save(self, map_: ClusterMap, manifest: Manifest, steps: Sequence[Step] = ()) -> None:
         """Save what changed of the map or the manifest, and the steps that lead to that one.
 
         Raises:
             OSError: the folder cannot be written; what was saved before is there.
         """
-        for _, then in steps or ():
+        for _, then in steps:
             self._manifests.add(then)
         self._manifests.add(manifest)
         self._record = replace(

@@ -33,9 +33,6 @@ class ManifestTable:
         for row in rows:
             self._add(_after(self._known[-1].manifest, row), row)
 
-    def __len__(self) -> int:
-        return len(self._known)
-
     def __getitem__(self, number: int) -> Manifest:
         return self._known[number].manifest
 

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Thread
 
@@ -14,7 +14,7 @@ import pytest
 
 from dcp.errors import SourceError
 from dcp.producer.kv_client import KvClient
-from dcp.types import FailoverLog, vbucket_of
+from dcp.types import FailoverLog
 from dcp.wire import messages as m
 from dcp.wire.codec import decode
 from dcp.wire.vocabulary import Opcode, Status
@@ -94,71 +94,54 @@ def _write_until_killed(served: Served, prefix: bytes, many: Event) -> None:
             return
 
 
+@dataclass(frozen=True)
 class _Reader:
-    """What a consumer has of a vbucket: keys with values by seqno, and its place."""
+    """What a consumer has of a vbucket: keys with values by seqno, all of one branch."""
 
-    def __init__(self, client: RawClient, vbucket: int) -> None:
-        self.client, self.vbucket = client, vbucket
-        self.vb_uuid = _log(client, vbucket).current_uuid
-        self.items: dict[int, tuple[bytes, bytes]] = {}
-        self.snapshot = (0, 0)
-        client.open_dcp(b"reader %d" % vbucket)
-        client.request_stream(vbucket)
-
-    def read_to(self, seqno: int) -> None:
-        while max(self.items, default=0) < seqno:
-            body = self.client.message()
-            if isinstance(body, m.SnapshotMarker):
-                self.snapshot = (body.start, body.end)
-            elif isinstance(body, m.Mutation):
-                self.items[body.by_seqno] = (body.key, body.value)
+    vbucket: int
+    vb_uuid: int
+    items: dict[int, tuple[bytes, bytes]]
 
 
-@pytest.fixture
-def sockets() -> Iterator[ExitStack]:
-    with ExitStack() as stack:
-        yield stack
-
-
-def test_killed_while_clients_write(serve: Serve, sockets: ExitStack) -> None:
+def test_killed_while_clients_write(serve: Serve) -> None:
     """What was called persisted is there; who has more is rolled back, who has not goes on."""
     first = serve()
     writers = []
     for name in (b"x", b"y"):
         many = Event()
-        writer = Thread(target=_write_until_killed, args=(first, name, many))
-        writer.start()
-        writers.append(writer)
+        writers.append(Thread(target=_write_until_killed, args=(first, name, many)))
+        writers[-1].start()
         assert many.wait(30)
     readers, persisted = [], {}
     for vbucket in range(VBUCKETS):
-        client = sockets.enter_context(first.raw())
-        reader = _Reader(client, vbucket)
-        on_disk = 0
-        while not on_disk:
-            on_disk = _observed(client, vbucket, reader.vb_uuid).persisted
-        persisted[vbucket] = on_disk
-        high = _observed(client, vbucket, reader.vb_uuid).current
-        reader.read_to(high)
-        readers.append(reader)
+        with first.raw() as client:
+            vb_uuid = _log(client, vbucket).current_uuid
+            while not (on_disk := _observed(client, vbucket, vb_uuid).persisted):
+                pass
+            persisted[vbucket] = on_disk
+            high = _observed(client, vbucket, vb_uuid).current
+            items = _items(client.open_dcp(), vbucket, high)
+            readers.append(_Reader(vbucket, vb_uuid, items))
     assert first.end(signal.SIGKILL) == -signal.SIGKILL
     for writer in writers:
         writer.join(30)
+
     again = serve()
     for reader in readers:
         _check_after_a_kill(again, reader, persisted[reader.vbucket])
 
 
 def _check_after_a_kill(again: Served, reader: _Reader, persisted: int) -> None:
-    with again.raw() as client:
-        log = _log(client, reader.vbucket)
-        branch, before = log.entries
+    with again.raw() as client, again.raw() as other:
+        branch, before = _log(client, reader.vbucket).entries
         assert (before.vb_uuid, before.seqno) == (reader.vb_uuid, 0)
         seen = _observed(client, reader.vbucket, branch.vb_uuid)
-        assert seen.current == seen.persisted == branch.seqno >= persisted
-        client.open_dcp()
         last, kept = max(reader.items), branch.seqno
-        answer = client.request_stream(
+        assert seen.current == seen.persisted == kept >= persisted
+        told = _items(other.open_dcp(b"from the beginning"), reader.vbucket, kept)
+        assert sorted(told) == list(range(1, kept + 1))
+        assert all(told[s] == item for s, item in reader.items.items() if s <= kept)
+        answer = client.open_dcp().request_stream(
             reader.vbucket, last, vb_uuid=reader.vb_uuid, snapshot=(last, last)
         )
         if last > kept:
@@ -166,13 +149,13 @@ def _check_after_a_kill(again: Served, reader: _Reader, persisted: int) -> None:
             assert decode(answer) == m.RollbackAnswer(kept)
         else:
             assert answer.status == Status.SUCCESS
-            client.ok(m.Empty(), Opcode.DCP_CLOSE_STREAM, vbucket=reader.vbucket)
-        client.request_stream(reader.vbucket, end=kept)
-        messages = client.messages_to(kept)
-        told = {b.by_seqno: (b.key, b.value) for b in messages if isinstance(b, m.Mutation)}
-        assert sorted(told) == list(range(1, kept + 1))
-        assert all(told[s] == item for s, item in reader.items.items() if s <= kept)
-        assert {vbucket_of(key[1:], VBUCKETS) for key, _ in told.values()} == {reader.vbucket}
+
+
+def _items(client: RawClient, vbucket: int, seqno: int) -> dict[int, tuple[bytes, bytes]]:
+    """Stream a vbucket from its beginning to an item."""
+    client.request_stream(vbucket)
+    messages = client.messages_to(seqno)
+    return {b.by_seqno: (b.key, b.value) for b in messages if isinstance(b, m.Mutation)}
 
 
 def test_stopped_nothing_is_lost_and_no_branch_begins(serve: Serve) -> None:

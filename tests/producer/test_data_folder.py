@@ -495,9 +495,9 @@ def test_who_is_far_ahead_of_the_disk_writes_himself(
 ) -> None:
     monkeypatch.setattr(flusher, "MOST_BYTES", 10_000)
     cluster = open_cluster(folder)
+    data = cluster.bucket.vbuckets[0].data
     for n in range(100):
         cluster.set(b"k%d" % n, b"x" * 900)
-        data = cluster.bucket.vbuckets[0].data
         assert data.unwritten_bytes < 10_000
     assert data.persisted_seqno > 80
 
