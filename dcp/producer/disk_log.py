@@ -26,11 +26,12 @@ from dcp.producer.disk_scan import Generation
 _LOG = logging.getLogger(__name__)
 
 
-class PendingBatch:
-    """A batch that has its place at a log's end and is not on disk yet."""
+class PendingWrite:
+    """A batch, or a log written anew, that is not on disk yet."""
 
-    def __init__(self, batch: Batch, write: Callable[[], None]) -> None:
-        self.batch = batch
+    def __init__(self, write: Callable[[], None], apply: Callable[[], None]) -> None:
+        """``apply`` lets the log know of it."""
+        self.apply = apply
         self._write = write
         self._lock = Lock()
         self._is_written = False
@@ -65,7 +66,7 @@ class Log:
 
     def _read(self) -> None:
         self.contents, self.generation = Contents(), Generation(self._file)
-        self._pending: PendingBatch | None = None
+        self._pending: PendingWrite | None = None
         self._number, self.size_bytes = 1, 0
         end = self._file.size_bytes
         if end < FILE_HEADER_BYTES:
@@ -113,7 +114,7 @@ class Log:
             self._pending = None
         self.finish(pending)
 
-    def begin(self, batch: Batch, frames: Sequence[Data]) -> PendingBatch:
+    def begin(self, batch: Batch, frames: Sequence[Data]) -> PendingWrite:
         """Give a batch its place at the end; until ``finish`` no other can get one."""
         self._require_nothing_pending()
         number, is_first = self._number, not self.size_bytes
@@ -125,14 +126,17 @@ class Log:
                 self._file.replace([encode_file_header(self._vbucket, number)])
             self._file.append(offset, batch.encode(frames, generation=number, offset=offset))
 
-        self._pending = PendingBatch(batch, write)
+        def apply() -> None:
+            self.size_bytes = offset
+            self._take(batch)
+
+        self._pending = PendingWrite(write, apply)
         return self._pending
 
-    def finish(self, pending: PendingBatch) -> None:
-        """Know of a batch that was written."""
+    def finish(self, pending: PendingWrite) -> None:
+        """Know of what was written."""
         self._pending = None
-        self.size_bytes = self.size_bytes or FILE_HEADER_BYTES
-        self._take(pending.batch)
+        pending.apply()
 
     def _require_nothing_pending(self) -> None:
         if self._pending is not None:
@@ -144,20 +148,39 @@ class Log:
         Raises:
             OSError: it cannot be written; the log holds what it held.
         """
+        old, pending = self.generation, self.begin_rewrite(plan)
+        try:
+            pending.run()
+        except BaseException as error:
+            self._pending = None
+            old.leave()
+            if isinstance(error, OSError):
+                self._read()  # only the file knows whether it is the old one
+            raise
+        self.finish(pending)
+
+    def begin_rewrite(self, plan: CompactionPlan) -> PendingWrite:
+        """Prepare ``rewrite``; until ``finish`` scans read the old file, and nothing is added."""
         self._require_nothing_pending()
         number = self._number + 1
         header = encode_file_header(self._vbucket, number)
-        frames = plan.frames(self.generation)
-        batch = plan.batch.encode(frames, generation=number, offset=FILE_HEADER_BYTES)
-        self.generation.retire()
-        try:
+        old = self.generation
+        old.enter()  # so that it is pinned, for all who read it until the end
+        old.retire()
+
+        def write() -> None:
+            frames = plan.frames(old)
+            batch = plan.batch.encode(frames, generation=number, offset=FILE_HEADER_BYTES)
             self._file.replace(chain([header], batch))
-        except OSError:
-            self._read()  # only the file knows whether it is the old one
-            raise
-        self.contents, self.generation = Contents(), Generation(self._file)
-        self._number, self.size_bytes = number, FILE_HEADER_BYTES
-        self._take(plan.batch)
+
+        def apply() -> None:
+            old.leave()
+            self.contents, self.generation = Contents(), Generation(self._file)
+            self._number, self.size_bytes = number, FILE_HEADER_BYTES
+            self._take(plan.batch)
+
+        self._pending = PendingWrite(write, apply)
+        return self._pending
 
     def close(self) -> None:
         """Let scans that are open go on, whoever writes the file next."""

@@ -17,7 +17,7 @@ from dcp.producer.disk_compaction import Compaction, plan_compaction
 from dcp.producer.disk_contents import Contents
 from dcp.producer.disk_file import Data, DiskFile
 from dcp.producer.disk_index import NEVER
-from dcp.producer.disk_log import Log, PendingBatch
+from dcp.producer.disk_log import Log, PendingWrite
 from dcp.producer.disk_ranges import U64s
 from dcp.producer.disk_scan import Frames, Scan
 from dcp.types import U32_MAX, require_unsigned
@@ -142,7 +142,7 @@ class VbucketStore:
 
     def begin(
         self, items: Sequence[StoredItem], state: bytes, inner_ends: Sequence[int] = ()
-    ) -> PendingBatch:
+    ) -> PendingWrite:
         """Prepare what ``write`` does, for another thread to ``run`` and this one to ``finish``.
 
         Until then the store tells what it told, may be read, and takes nothing else.
@@ -156,7 +156,7 @@ class VbucketStore:
         self._check(batch)
         return self._log.begin(batch, _frames_of(items))
 
-    def finish(self, pending: PendingBatch) -> None:
+    def finish(self, pending: PendingWrite) -> None:
         """Hold what was begun, once it is durable; waits for whoever runs it, or does it.
 
         Raises:
@@ -271,6 +271,11 @@ class VbucketStore:
         plan = plan_compaction(self._contents, purge_up_to_seqno)
         self._log.rewrite(plan)
         return Compaction(plan.purged, before - self.size_bytes)
+
+    def begin_compaction(self) -> PendingWrite:
+        """Prepare what ``compact`` does, as ``begin``; no tombstone goes, and something is here."""
+        self._require_open()
+        return self._log.begin_rewrite(plan_compaction(self._contents, 0))
 
     def close(self) -> None:
         """End the use of this store; scans that are open go on, whoever opens the file next."""

@@ -15,7 +15,9 @@ from functools import partial
 from threading import RLock
 from typing import Final
 
+from dcp.producer.disk_log import PendingWrite
 from dcp.producer.vbucket import Vbucket
+from dcp.producer.vbucket_data import VbucketData
 
 _LOG = logging.getLogger(__name__)
 HURRY_BYTES: Final = 8 * 1024 * 1024
@@ -78,18 +80,26 @@ class Flusher:
     async def _write(self, vbucket: int, loop: asyncio.AbstractEventLoop) -> None:
         found = self._vbuckets[vbucket]
         try:
-            with self._lock:
-                write = found.data.begin_flush()
-            if write is not None:
-                await loop.run_in_executor(self._thread, write.run)
-                with self._lock:
-                    found.data.finish_flush(write)
-                    if found.may_compact and found.data.wants_compaction:
-                        found.data.purge(0)
+            await self._do(found.data.begin_flush, found.data, loop)
+            if found.may_compact:
+                await self._do(found.data.begin_compaction, found.data, loop)
         except OSError:
             _LOG.exception("vbucket %d: cannot write to disk; it will be tried again", vbucket)
         with self._lock:
             self.note(vbucket)
+
+    async def _do(
+        self,
+        begin: Callable[[], PendingWrite | None],
+        data: VbucketData,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        with self._lock:
+            write = begin()
+        if write is not None:
+            await loop.run_in_executor(self._thread, write.run)
+            with self._lock:
+                data.finish_flush(write)
 
     def close(self) -> None:
         """Let the thread end."""

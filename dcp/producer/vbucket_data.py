@@ -18,7 +18,7 @@ from typing import Final
 
 from dcp.producer.checkpoint_manager import CheckpointLimits, CheckpointManager
 from dcp.producer.disk_file import DiskFile
-from dcp.producer.disk_log import PendingBatch
+from dcp.producer.disk_log import PendingWrite
 from dcp.producer.disk_scan import Scan
 from dcp.producer.disk_store import StoredItem, VbucketStore
 from dcp.producer.key_index import KeyIndex
@@ -74,7 +74,7 @@ class VbucketData:
         self.keys = KeyIndex()
         self._unwritten: deque[list[Version]] = deque()
         self.unwritten_bytes = 0
-        self._writing: PendingBatch | None = None
+        self._writing: PendingWrite | None = None
         self._store = VbucketStore.open(file, vbucket)
         self.checkpoints = self._new_checkpoints(base_seqno)
 
@@ -210,10 +210,10 @@ class VbucketData:
             self._finish_pending()
         self.checkpoints.remove_closed()
 
-    def begin_flush(self, up_to: int | None = None) -> PendingBatch | None:
+    def begin_flush(self, up_to: int | None = None) -> PendingWrite | None:
         """Return what is to be written next, for any thread to ``run``; None where nothing is.
 
-        ``finish_flush`` must follow. A batch that could not be written is returned again.
+        ``finish_flush`` must follow. What could not be written is returned again.
         """
         if self._writing is None:
             most = self.high_seqno - self._settings.unpersisted_seqnos if up_to is None else up_to
@@ -224,8 +224,19 @@ class VbucketData:
                 self._writing = self._store.begin(items, self.state_at(ends[-1]), ends[:-1])
         return self._writing
 
-    def finish_flush(self, written: PendingBatch) -> None:
-        """Know that a batch is on disk; nothing if somebody else could not wait and did that."""
+    def begin_compaction(self) -> PendingWrite | None:
+        """Return a log without old versions to be written, as ``begin_flush``; None: no need.
+
+        Half of a file that is not small must be versions that were replaced or lost.
+        """
+        store = self._store
+        is_wanted = store.stale_bytes >= max(_LEAST_STALE_BYTES, store.size_bytes // 2)
+        if self._writing is None and is_wanted:
+            self._writing = store.begin_compaction()
+        return self._writing
+
+    def finish_flush(self, written: PendingWrite) -> None:
+        """Know that it is on disk; nothing if somebody else could not wait and did that."""
         if self._writing is written:
             self._finish_pending()
             self.checkpoints.remove_closed()
@@ -289,12 +300,6 @@ class VbucketData:
         self._finish_pending()
         last = min(up_to, self.persisted_seqno)
         return self._store.compact(purge_up_to_seqno=last).purged
-
-    @property
-    def wants_compaction(self) -> bool:
-        """Whether half of a file that is not small is of versions that were replaced or lost."""
-        store = self._store
-        return store.stale_bytes >= max(_LEAST_STALE_BYTES, store.size_bytes // 2)
 
     def close(self) -> None:
         """End the use of the file; scans that are open go on."""
