@@ -53,7 +53,9 @@ class Bucket:
         self.vbuckets = self._open_vbuckets()
         self.flusher: Flusher | None = None
         if self._storage is not None:
-            self.flusher = Flusher(self.vbuckets, self.lock, settings.flush_seconds)
+            self.flusher = Flusher(
+                self.vbuckets, self.lock, settings.flush_seconds, settings.checkpoint_quota_bytes
+            )
         self.manifest = FIRST if self._storage is None else self._storage.manifest
         self._way: tuple[Manifest, Manifest, list[Step]] = self.manifest, self.manifest, []
         self.dead_nodes: set[int] = set()

@@ -20,20 +20,24 @@ from dcp.producer.vbucket import Vbucket
 from dcp.producer.vbucket_data import VbucketData
 
 _LOG = logging.getLogger(__name__)
-HURRY_BYTES: Final = 8 * 1024 * 1024
-"""Pending writes of so much memory are written without waiting for the next turn."""
-MOST_BYTES: Final = 64 * 1024 * 1024
-"""With so much pending, whoever writes waits for the disk."""
+HURRY_SHARE: Final = 1 / 32
+"""Pending writes of so much of the checkpoint quota are written without waiting for their turn."""
+MOST_SHARE: Final = 1 / 4
+"""With so much of it pending, whoever writes waits for the disk: no checkpoint of it can go."""
 
 
 class Flusher:
     """What is not on disk yet; all but ``run`` and ``close`` is called with the lock held."""
 
-    def __init__(self, vbuckets: Sequence[Vbucket], lock: RLock, seconds: float) -> None:
-        """``seconds`` pass between two turns, unless much is pending."""
+    def __init__(
+        self, vbuckets: Sequence[Vbucket], lock: RLock, seconds: float, quota_bytes: int
+    ) -> None:
+        """``seconds`` pass between two turns, unless much of the checkpoint quota is pending."""
         self._vbuckets = vbuckets
         self._lock = lock
         self._seconds = seconds
+        self._hurry_bytes = quota_bytes * HURRY_SHARE
+        self._most_bytes = quota_bytes * MOST_SHARE
         self._pending: dict[int, int] = {}
         self.pending_bytes = 0
         self._hurry: Callable[[], object] = lambda: None
@@ -52,9 +56,9 @@ class Flusher:
         Raises:
             OSError: a file cannot be written; what is pending stays so.
         """
-        if self.pending_bytes >= HURRY_BYTES:
+        if self.pending_bytes >= self._hurry_bytes:
             self._hurry()
-        if self.pending_bytes >= MOST_BYTES:
+        if self.pending_bytes >= self._most_bytes:
             for vbucket in list(self._pending):
                 self._vbuckets[vbucket].data.flush()
                 self.note(vbucket)

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dcp.errors import ConfigError, DcplakeError, LocalProtocolError, SourceError
-from dcp.producer import flusher, vbucket_data
+from dcp.producer import vbucket_data
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.disk_batch import DiskFormatError
 from dcp.producer.disk_file import Data, OsFile
@@ -416,18 +416,18 @@ def test_clients_are_told_what_is_on_disk(
 
 
 class _SlowDisk:
-    """Lets writes to files wait until they may."""
+    """Lets writes to files (``append``, ``replace``) wait until they may."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, name: str = "append") -> None:
         self.is_reached, self.may_go_on = Event(), Event()
-        append = OsFile.append
+        write = getattr(OsFile, name)
 
-        def slow(file: OsFile, offset: int, parts: Iterable[Data]) -> None:
+        def slow(file: OsFile, *arguments: object) -> None:
             self.is_reached.set()
             assert self.may_go_on.wait(10)
-            append(file, offset, parts)
+            write(file, *arguments)
 
-        monkeypatch.setattr(OsFile, "append", slow)
+        monkeypatch.setattr(OsFile, name, slow)
 
 
 def test_nobody_waits_for_a_slow_disk(
@@ -457,13 +457,52 @@ def test_a_fork_waits_for_the_write_that_runs(
     assert disk.is_reached.wait(10)
     _write(cluster, b"b")
     disk.may_go_on.set()
-    cluster.bucket.vbuckets[0].pause_replication()
     with cluster.bucket.lock:
         cluster.bucket.vbuckets[0].crash(lost_seqnos=1)
     assert (cluster.high_seqno(0), cluster.persisted_seqno(0)) == (1, 1)
     _write(cluster, b"c")
     cluster.stop()
     assert cluster.persisted_seqno(0) == 2
+
+
+def test_nobody_waits_for_a_compaction(
+    make_cluster: Open,
+    open_cluster: Open,
+    connect: Connect,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Backfills read the old file meanwhile, also to its end when it is another's."""
+    monkeypatch.setattr(vbucket_data, "_LEAST_STALE_BYTES", 20_000)
+    cluster = make_cluster(vbuckets=1, data_folder=folder, flush_seconds=0.001)
+    client = connect(cluster).log_in().open_dcp(window=2000)
+    _write(cluster, b"first", value=b"x" * 1500)
+    while not _persisted(client, 1):
+        pass
+    disk = _SlowDisk(monkeypatch, "replace")
+    for n in range(2, 42):
+        _write(cluster, b"k", value=b"x" * 1000)
+        if disk.is_reached.is_set():
+            break
+        while not _persisted(client, n) and not disk.is_reached.is_set():
+            pass
+    assert disk.is_reached.wait(10)
+    high = cluster.high_seqno(0)
+    cluster.bucket.vbuckets[0].data.checkpoints.expel()
+    client.request_stream(0)
+    assert isinstance(marker := client.message(), m.SnapshotMarker)
+    assert isinstance(client.message(), m.Mutation)
+    _write(cluster, b"last")
+    assert not _persisted(client, high + 1)
+    disk.may_go_on.set()
+    while not _persisted(client, high + 1):
+        pass
+    client.ack(5000)
+    newest = client.message()
+    assert isinstance(newest, m.Mutation)
+    assert (newest.key, newest.by_seqno) == (b"\0k", marker.end)
+    cluster.stop()
+    assert _told(open_cluster(folder)) == _told(cluster)
 
 
 def test_a_disk_that_fails_is_tried_again(
@@ -490,11 +529,8 @@ def test_a_disk_that_fails_is_tried_again(
     assert caplog.text.count("vbucket 0: cannot write to disk; it will be tried again") == 3
 
 
-def test_who_is_far_ahead_of_the_disk_writes_himself(
-    open_cluster: Open, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(flusher, "MOST_BYTES", 10_000)
-    cluster = open_cluster(folder)
+def test_who_is_far_ahead_of_the_disk_writes_himself(open_cluster: Open, folder: Path) -> None:
+    cluster = open_cluster(folder, checkpoint_quota_bytes=40_000)
     data = cluster.bucket.vbuckets[0].data
     for n in range(100):
         cluster.set(b"k%d" % n, b"x" * 900)
