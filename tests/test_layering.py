@@ -19,12 +19,13 @@ ROOT = Path(__file__).resolve().parents[1]
 MAY_IMPORT: dict[str, frozenset[str]] = {
     "errors": frozenset(),
     "types": frozenset({"errors"}),
+    "file_lock": frozenset({"errors"}),
     "schemas": frozenset(),
     "wire": frozenset({"types", "errors"}),
     "protocol": frozenset({"types", "errors", "wire"}),
     "client": frozenset({"types", "errors", "wire", "protocol"}),
-    "producer": frozenset({"types", "errors", "wire", "protocol"}),
-    "lake": frozenset({"types", "errors", "wire", "protocol", "client", "schemas"}),
+    "producer": frozenset({"types", "errors", "file_lock", "wire", "protocol"}),
+    "lake": frozenset({"types", "errors", "file_lock", "wire", "protocol", "client", "schemas"}),
     "cli": frozenset(
         {"types", "errors", "wire", "protocol", "client", "producer", "lake", "schemas"}
     ),
@@ -63,6 +64,7 @@ PURE = SPARK | INPUT_AND_OUTPUT
 FORBIDDEN: dict[str, frozenset[str]] = {
     "errors": PURE | {"numpy", "pyarrow", "pandas"},
     "types": PURE | {"numpy", "pyarrow", "pandas"},
+    "file_lock": SPARK | {"asyncio", "numpy", "pyarrow", "pandas"},
     "schemas": PURE,
     "wire": PURE,
     "protocol": PURE,

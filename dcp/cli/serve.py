@@ -1,6 +1,7 @@
 """``dcplake serve``: the embedded producer as a process of its own."""
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from dcp.cli.source_options import add_account_options, password_from
@@ -47,6 +48,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="how many of a vbucket's newest seqnos its replica lacks: lost by a failover (0)",
     )
     parser.add_argument(
+        "--data",
+        metavar="FOLDER",
+        type=Path,
+        help="keep the bucket's data there over a restart (without it, in memory only)",
+    )
+    parser.add_argument(
         "--rules",
         choices=("document", "server"),
         default="document",
@@ -76,6 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
         https_ports=_ports(arguments, "https_port", _HTTPS_PORT) if tls else (),
         replica_lag_seqnos=arguments.replica_lag,
         rules=arguments.rules,
+        data_folder=arguments.data,
     )
     serve(settings)
     return 0

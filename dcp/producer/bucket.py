@@ -7,18 +7,20 @@ collected, so that writes close together reach a stream as one snapshot.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from random import Random
 from threading import RLock
 from typing import TYPE_CHECKING
 
 from dcp.producer.auth import UserStore
+from dcp.producer.bucket_storage import BucketStorage
 from dcp.producer.checkpoint_account import CheckpointAccount
 from dcp.producer.cluster_map import ClusterMap
 from dcp.producer.counters import Counters
 from dcp.producer.documents import DocumentError, DocumentStore
 from dcp.producer.faults import Faults
+from dcp.producer.flusher import Flusher
 from dcp.producer.manifest import FIRST, Manifest, Step
 from dcp.producer.manifest_changes import Change, changed
 from dcp.producer.settings import ClusterSettings
@@ -37,15 +39,24 @@ class Bucket:
 
     def __init__(self, settings: ClusterSettings) -> None:
         self._random = random = Random(settings.seed)
+        self._storage: BucketStorage | None = None
+        if settings.data_folder is not None:
+            self._storage = BucketStorage(settings, settings.data_folder, random)
+            if settings.seed is not None and self._storage.starts:  # a branch's uuid is used once
+                random.seed(f"{settings.seed} start {self._storage.starts}")
         self.settings = settings
         self.name = settings.bucket
         self.lock = RLock()
         self.users = UserStore(settings.users)
-        self.map = ClusterMap(
-            settings.bucket, f"{random.getrandbits(128):032x}", settings.nodes, settings.vbuckets
-        )
-        self.vbuckets = [Vbucket(v, self._fresh_uuid, settings) for v in range(settings.vbuckets)]
-        self.manifest = FIRST
+        uuid = self._storage.bucket_uuid if self._storage else f"{random.getrandbits(128):032x}"
+        self.map = ClusterMap(settings.bucket, uuid, settings.nodes, settings.vbuckets)
+        self.vbuckets = self._open_vbuckets()
+        self.flusher: Flusher | None = None
+        if self._storage is not None:
+            self.flusher = Flusher(
+                self.vbuckets, self.lock, settings.flush_seconds, settings.checkpoint_quota_bytes
+            )
+        self.manifest = FIRST if self._storage is None else self._storage.manifest
         self._way: tuple[Manifest, Manifest, list[Step]] = self.manifest, self.manifest, []
         self.dead_nodes: set[int] = set()
         self.administrator: Administrator | None = None
@@ -57,6 +68,52 @@ class Bucket:
         self._written: set[int] = set()
         self._memory = CheckpointAccount(settings.checkpoint_quota_bytes)
         self._open_batches = 0
+        if self._storage is not None:
+            for vbucket in self.vbuckets:
+                self.follow_manifest(vbucket)
+
+    def _open_vbuckets(self) -> list[Vbucket]:
+        settings, storage = self.settings, self._storage
+        if storage is None:
+            return [Vbucket(v, self._fresh_uuid, settings) for v in range(settings.vbuckets)]
+        try:
+            vbuckets = [
+                Vbucket(v, self._fresh_uuid, settings, storage.home(v))
+                for v in range(settings.vbuckets)
+            ]
+            storage.begin(self.map, vbuckets)
+        except BaseException:
+            storage.abandon()
+            raise
+        return vbuckets
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether its data folder was given up."""
+        return self._storage is not None and not self._storage.is_open
+
+    def save(self) -> None:
+        """Save the map and the manifest where there is a data folder; to be called on a change.
+
+        Raises:
+            OSError: the folder cannot be written.
+        """
+        self._save(self.manifest)
+
+    def _save(self, manifest: Manifest, steps: Sequence[Step] = ()) -> None:
+        if self._storage is not None and self._storage.is_open:
+            self._storage.save(self.map, manifest, steps)
+
+    def close(self) -> None:
+        """Write what is pending and give up the data folder, if there is one; once is enough.
+
+        Raises:
+            OSError: the folder cannot be written; the next start is then as after a crash.
+        """
+        if self._storage is not None and self._storage.is_open:
+            self._storage.close(self.vbuckets)
+        if self.flusher is not None:
+            self.flusher.close()
 
     def _fresh_uuid(self) -> int:
         """Return the uuid of a new branch: random, 64 bits, never 0."""
@@ -103,7 +160,11 @@ class Bucket:
             data = self.vbuckets[vbucket].data
             data.settle()
             self._memory.note(data.checkpoints)
+            if self.flusher is not None:
+                self.flusher.note(vbucket)
         self._written.clear()
+        if self.flusher is not None:
+            self.flusher.keep_up()
         if self._memory.is_short:
             self._recover_memory()
 
@@ -153,8 +214,11 @@ class Bucket:
 
         Raises:
             ManifestError: a change that cannot be made; then none is.
+            OSError: the data folder cannot be written; then none is.
         """
-        self.manifest = changed(self.manifest, changes)
+        manifest = changed(self.manifest, changes)
+        self._save(manifest)
+        self.manifest = manifest
         for vbucket in self.vbuckets:
             self.follow_manifest(vbucket)
 
@@ -177,7 +241,10 @@ class Bucket:
     def _steps_from(self, manifest: Manifest) -> list[Step]:
         """Return the steps to the bucket's manifest; vbuckets that take the same share them."""
         if self._way[0] is not manifest or self._way[1] is not self.manifest:
-            self._way = manifest, self.manifest, manifest.steps(self.manifest)
+            steps = manifest.steps(self.manifest)
+            if steps:
+                self._save(self.manifest, steps)
+            self._way = manifest, self.manifest, steps
         return self._way[2]
 
     def expire_due(self, now: float) -> int:

@@ -144,6 +144,7 @@ class ProducerCluster(ClusterNodes):
             state.data.start_at(seqno)
             state.documents.count_preloaded()
             state.documents.clock.raise_floor(cas)
+            state.save()
 
     # --- scopes and collections
 
@@ -280,6 +281,7 @@ class ProducerCluster(ClusterNodes):
         """Hand a vbucket over to another node: streams end (state changed), a new map is pushed."""
         with self.bucket.lock:
             self.bucket.map.move(vbucket, node)
+            self.bucket.save()
             for connection in list(self.bucket.dcp_connections.values()):
                 connection.end_streams(vbucket, EndReason.STATE_CHANGED)
         self._call_soon(self._push_map)

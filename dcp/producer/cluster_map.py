@@ -63,6 +63,21 @@ class ClusterMap:
         """Where every node listens."""
         return self._addresses
 
+    @property
+    def owners(self) -> Sequence[int]:
+        """The node that holds each vbucket."""
+        return tuple(self._owners)
+
+    @property
+    def members(self) -> Sequence[bool]:
+        """Whether each node belongs to the cluster now."""
+        return tuple(self._members)
+
+    def reopen(self, owners: Sequence[int], members: Sequence[bool], rev: int) -> None:
+        """Take up where another process left the map, in a revision of its own."""
+        self._owners, self._members, self.rev = list(owners), list(members), rev
+        self._json.clear()
+
     def owner(self, vbucket: int) -> int | None:
         """Return the node that holds ``vbucket``; None when there is no such vbucket."""
         return self._owners[vbucket] if vbucket < len(self._owners) else None

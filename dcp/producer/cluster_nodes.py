@@ -30,7 +30,7 @@ class ClusterNodes:
         self._nodes: list[Node] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: Thread | None = None
-        self._pager: asyncio.Task[None] | None = None
+        self._background: list[asyncio.Task[None]] = []
         self._under_way: set[asyncio.Task[None]] = set()
 
     # --- life
@@ -40,9 +40,14 @@ class ClusterNodes:
 
         Raises:
             SourceError: a port cannot be opened.
+            LocalProtocolError: it runs, or it ran and gave up its data folder.
         """
         if self._thread is not None:
             raise LocalProtocolError("producer cluster: start() of one that runs already")
+        if self.bucket.is_closed:
+            raise LocalProtocolError(
+                "producer cluster: start() of one that has given up its data folder; make another"
+            )
         started = Event()
         failed: list[BaseException] = []
         self._thread = Thread(
@@ -53,18 +58,24 @@ class ClusterNodes:
         if failed:
             self._thread.join(_WAIT_SECONDS)
             self._thread = None
+            self.bucket.close()
             raise SourceError(f"producer cluster: cannot listen: {failed[0]}") from failed[0]
 
     def stop(self) -> None:
-        """Close all connections and ports; harmless when not running."""
-        if self._thread is None or self._loop is None:
-            return
-        with suppress(TimeoutError):
-            self._call(self._shut_down())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(_WAIT_SECONDS)
-        self._thread = None
-        self._loop = None
+        """Close all connections and ports, and the data folder; harmless when not running.
+
+        Raises:
+            OSError: the data folder cannot be written.
+        """
+        if self._thread is not None and self._loop is not None:
+            with suppress(TimeoutError):
+                self._call(self._shut_down())
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(_WAIT_SECONDS)
+            self._thread = None
+            self._loop = None
+        with self.bucket.lock:
+            self.bucket.close()
 
     def __enter__(self) -> Self:
         self.start()
@@ -132,6 +143,7 @@ class ClusterNodes:
             self.bucket.dead_nodes.discard(node)
             if not self.bucket.map.is_member(node):
                 self.bucket.map.join(node)
+                self.bucket.save()
                 self._call_soon(self._push_map)
 
     # --- the loop
@@ -200,12 +212,16 @@ class ClusterNodes:
             raise
         self.bucket.map.set_addresses([node.address for node in self._nodes])
         if settings.expiry_pager_seconds > 0:
-            self._pager = asyncio.ensure_future(self._page_expiries(settings.expiry_pager_seconds))
+            pager = self._page_expiries(settings.expiry_pager_seconds)
+            self._background.append(asyncio.ensure_future(pager))
+        if self.bucket.flusher is not None:
+            self._background.append(asyncio.ensure_future(self.bucket.flusher.run()))
 
     async def _shut_down(self) -> None:
-        if self._pager is not None:
-            self._pager.cancel()
-            await asyncio.gather(self._pager, return_exceptions=True)
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
+        self._background.clear()
         await asyncio.gather(*self._under_way, return_exceptions=True)
         for node in self._nodes:
             await node.kill()

@@ -2,19 +2,20 @@ r"""The bytes of a vbucket's log: a file header, then batches. Every number is a
 
     file header    magic "DCPDISK\n", format version, vbucket, generation, CRC of these
     batch header   magic "DCPBATCH", offset of this header in the file, generation, keep_up_to,
-                   snapshot_end, purge_seqno, numbers of items, replacements, tombstones and lost
-                   ranges, bytes of state and of frames, CRC of these
+                   snapshot_end, purge_seqno, numbers of items, replacements, tombstones, lost
+                   ranges and inner ends, bytes of state and of frames, CRC of these
     index          seqno of each item; frame bytes of each item;
                    seqno of each item that replaces another; the seqno it replaces;
                    seqno of each tombstone; its delete time in seconds;
-                   start of each lost range; its end
+                   start of each lost range; its end;
+                   last seqno of each disk snapshot in it but the last
     state          opaque to the disk
     frames         one after the other
     trailer        CRC of index, state and frames, begun with the header's CRC
 
-A batch is one disk snapshot, or loses everything above ``keep_up_to``, or both. It counts if it is
-there to its last byte and both its CRCs (CRC-32, IEEE) are right. Compaction writes a file of the
-next generation whose first batch holds everything that is live; only that batch has a
+A batch is one disk snapshot or several, or loses everything above ``keep_up_to``, or both. It
+counts if it is there to its last byte and both its CRCs (CRC-32, IEEE) are right. Compaction writes
+a file of the next generation whose first batch holds everything that is live; only that batch has a
 ``purge_seqno`` and lost ranges.
 """
 
@@ -32,15 +33,16 @@ from dcp.producer.disk_file import Data, DiskFile
 from dcp.producer.disk_ranges import LostRanges, U64s, no_seqnos
 from dcp.types import U64_MAX
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
 _FILE_MAGIC: Final = b"DCPDISK\n"
 _BATCH_MAGIC: Final = b"DCPBATCH"
 _FILE: Final = Struct("<8s3Q")
-_BATCH: Final = Struct("<8s11Q")
+_BATCH: Final = Struct("<8s12Q")
 _CRC: Final = Struct("<Q")
 FILE_HEADER_BYTES: Final = _FILE.size + _CRC.size
 _BATCH_HEADER_BYTES: Final = _BATCH.size + _CRC.size
 _CHECKED_BYTES: Final = 1024 * 1024
+_COLUMNS_OF_A_LENGTH: Final = (2, 2, 2, 2, 1)
 
 
 class DiskFormatError(DcplakeError):
@@ -58,7 +60,8 @@ class Batch:
     ``seqnos`` and ``sizes`` (in bytes) are of the items; ``replacing`` are the seqnos of items
     that replace an older version of their key, ``replaced`` the seqnos of those;
     ``delete_times`` (seconds) are those of ``tombstones``. With ``keep_up_to`` everything earlier
-    above that seqno is lost. The batch completes the vbucket up to ``snapshot_end``.
+    above that seqno is lost. The batch completes the vbucket up to ``snapshot_end``; of several
+    disk snapshots in one batch ``inner_ends`` are the last seqnos of all others, ascending.
     """
 
     state: bytes
@@ -70,6 +73,7 @@ class Batch:
     tombstones: U64s = field(default_factory=no_seqnos)
     delete_times: U64s = field(default_factory=no_seqnos)
     lost: LostRanges = field(default_factory=LostRanges)
+    inner_ends: U64s = field(default_factory=no_seqnos)
     keep_up_to: int = U64_MAX
     purge_seqno: int = 0
 
@@ -80,9 +84,10 @@ class Batch:
 
     @property
     def _index(self) -> tuple[U64s, ...]:
-        """All numbers but the header's: pairs of columns, each pair of one length."""
+        """All numbers but the header's: columns, two and two of one length but for the last."""
         items = (self.seqnos, self.sizes, self.replacing, self.replaced)
-        return (*items, self.tombstones, self.delete_times, self.lost.starts, self.lost.ends)
+        tombstones, lost = (self.tombstones, self.delete_times), (self.lost.starts, self.lost.ends)
+        return (*items, *tombstones, *lost, self.inner_ends)
 
     @property
     def frames_at(self) -> int:
@@ -163,7 +168,8 @@ def read_batch(file: DiskFile, offset: int, end: int, generation: int) -> Batch:
             f"expected offset {offset} in generation {generation}"
         )
     keep_up_to, snapshot_end, purge_seqno, *counts, state_bytes, data_bytes = numbers
-    frames_at = offset + _BATCH_HEADER_BYTES + 16 * sum(counts) + state_bytes
+    index_bytes = 8 * int(np.dot(counts, _COLUMNS_OF_A_LENGTH))
+    frames_at = offset + _BATCH_HEADER_BYTES + index_bytes + state_bytes
     size = frames_at + data_bytes + _CRC.size - offset
     if offset + size > end:
         raise BrokenBatchError(f"found {end - offset} bytes of a batch of {size}")
@@ -175,7 +181,7 @@ def read_batch(file: DiskFile, offset: int, end: int, generation: int) -> Batch:
         raise BrokenBatchError(f"the CRC over {size} bytes is wrong")
     columns = _columns(index, counts)
     return Batch(
-        bytes(index[16 * sum(counts) :]),
+        bytes(index[index_bytes:]),
         snapshot_end,
         seqnos=columns[0],
         sizes=columns[1],
@@ -184,12 +190,14 @@ def read_batch(file: DiskFile, offset: int, end: int, generation: int) -> Batch:
         tombstones=columns[4],
         delete_times=columns[5],
         lost=LostRanges(columns[6], columns[7]),
+        inner_ends=columns[8],
         keep_up_to=keep_up_to,
         purge_seqno=purge_seqno,
     )
 
 
 def _columns(index: Data, counts: list[int]) -> list[U64s]:
-    """Return the columns of an index: two of each length."""
-    numbers = np.frombuffer(index, "<u8", 2 * sum(counts)).astype(np.uint64, copy=False)
-    return np.split(numbers, np.cumsum(np.repeat(counts, 2))[:-1])
+    """Return the columns of an index."""
+    lengths = np.repeat(counts, _COLUMNS_OF_A_LENGTH)
+    numbers = np.frombuffer(index, "<u8", int(lengths.sum())).astype(np.uint64, copy=False)
+    return np.split(numbers, np.cumsum(lengths)[:-1])

@@ -5,6 +5,7 @@ No I/O happens here, so that a store that was opened anew is what it was before.
 
 from array import array
 from bisect import bisect_right
+from itertools import pairwise
 
 import numpy as np
 
@@ -45,6 +46,7 @@ class Contents:
         if len(batch.seqnos):
             self.index.append(columns_of(batch, offset + batch.frames_at))
             self.index.replace(batch.replaced, batch.replacing)
+        self.snapshot_ends.extend(batch.inner_ends.tolist())
         if batch.snapshot_end > self.persisted_seqno:
             self.snapshot_ends.append(batch.snapshot_end)
         if batch.purge_seqno:
@@ -58,13 +60,18 @@ class Contents:
         """Reject a batch of items that does not follow on what is here.
 
         Raises:
-            ValueError: seqnos do not ascend from above the persisted seqno, or a replaced seqno
-                is not the newest version of any key here.
+            ValueError: seqnos or ends of disk snapshots do not ascend from above the persisted
+                seqno, or a replaced seqno is not the newest version of any key here.
         """
         seqnos, persisted = batch.seqnos, self.persisted_seqno
         if batch.snapshot_end < persisted:
             raise ValueError(
                 f"found snapshot end {batch.snapshot_end}, expected {persisted} or more"
+            )
+        ends = [persisted, *batch.inner_ends.tolist(), batch.snapshot_end]
+        if len(ends) > 2 and any(end <= before for before, end in pairwise(ends)):
+            raise ValueError(
+                f"found snapshot ends {ends[1:]}, expected some that ascend from above {persisted}"
             )
         if not len(seqnos):
             return

@@ -6,8 +6,9 @@ damaged batch in the middle loses what follows it too; the warning says how much
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
 from itertools import chain
+from threading import Lock
 
 from dcp.producer.disk_batch import (
     FILE_HEADER_BYTES,
@@ -23,6 +24,28 @@ from dcp.producer.disk_file import Data, DiskFile
 from dcp.producer.disk_scan import Generation
 
 _LOG = logging.getLogger(__name__)
+
+
+class PendingWrite:
+    """A batch, or a log written anew, that is not on disk yet."""
+
+    def __init__(self, write: Callable[[], None], apply: Callable[[], None]) -> None:
+        """``apply`` lets the log know of it."""
+        self.apply = apply
+        self._write = write
+        self._lock = Lock()
+        self._is_written = False
+
+    def run(self) -> None:
+        """Write it durably, unless that was done; any thread may, several wait for the first.
+
+        Raises:
+            OSError: the file cannot be written; this may be called again.
+        """
+        with self._lock:
+            if not self._is_written:
+                self._write()
+                self._is_written = True
 
 
 class Log:
@@ -43,6 +66,7 @@ class Log:
 
     def _read(self) -> None:
         self.contents, self.generation = Contents(), Generation(self._file)
+        self._pending: PendingWrite | None = None
         self._number, self.size_bytes = 1, 0
         end = self._file.size_bytes
         if end < FILE_HEADER_BYTES:
@@ -77,19 +101,46 @@ class Log:
         self.contents.apply(batch, self.size_bytes)
         self.size_bytes += batch.size_bytes
 
-    def append(self, batch: Batch, frames: Iterable[Data]) -> None:
+    def append(self, batch: Batch, frames: Sequence[Data]) -> None:
         """Write a batch durably; before the first one the file is made.
 
         Raises:
             OSError: the file cannot be written; the log is what it was.
         """
-        if not self.size_bytes:
-            # By replacement: a crash never leaves a part of the file header.
-            self._file.replace([encode_file_header(self._vbucket, self._number)])
-            self.size_bytes = FILE_HEADER_BYTES
-        offset = self.size_bytes
-        self._file.append(offset, batch.encode(frames, generation=self._number, offset=offset))
-        self._take(batch)
+        pending = self.begin(batch, frames)
+        try:
+            pending.run()
+        finally:
+            self._pending = None
+        self.finish(pending)
+
+    def begin(self, batch: Batch, frames: Sequence[Data]) -> PendingWrite:
+        """Give a batch its place at the end; until ``finish`` no other can get one."""
+        self._require_nothing_pending()
+        number, is_first = self._number, not self.size_bytes
+        offset = self.size_bytes or FILE_HEADER_BYTES
+
+        def write() -> None:
+            if is_first:
+                # By replacement: a crash never leaves a part of the file header.
+                self._file.replace([encode_file_header(self._vbucket, number)])
+            self._file.append(offset, batch.encode(frames, generation=number, offset=offset))
+
+        def apply() -> None:
+            self.size_bytes = offset
+            self._take(batch)
+
+        self._pending = PendingWrite(write, apply)
+        return self._pending
+
+    def finish(self, pending: PendingWrite) -> None:
+        """Know of what was written."""
+        self._pending = None
+        pending.apply()
+
+    def _require_nothing_pending(self) -> None:
+        if self._pending is not None:
+            raise ValueError(f"vbucket {self._vbucket}: a batch is being written: finish it first")
 
     def rewrite(self, plan: CompactionPlan) -> None:
         """Put the next generation in this one's place; after a crash one of them is there.
@@ -97,19 +148,39 @@ class Log:
         Raises:
             OSError: it cannot be written; the log holds what it held.
         """
+        old, pending = self.generation, self.begin_rewrite(plan)
+        try:
+            pending.run()
+        except BaseException as error:
+            self._pending = None
+            old.leave()
+            if isinstance(error, OSError):
+                self._read()  # only the file knows whether it is the old one
+            raise
+        self.finish(pending)
+
+    def begin_rewrite(self, plan: CompactionPlan) -> PendingWrite:
+        """Prepare ``rewrite``; until ``finish`` scans read the old file, and nothing is added."""
+        self._require_nothing_pending()
         number = self._number + 1
         header = encode_file_header(self._vbucket, number)
-        frames = plan.frames(self.generation)
-        batch = plan.batch.encode(frames, generation=number, offset=FILE_HEADER_BYTES)
-        self.generation.retire()
-        try:
+        old = self.generation
+        old.enter()  # so that it is pinned, for all who read it until the end
+        old.retire()
+
+        def write() -> None:
+            frames = plan.frames(old)
+            batch = plan.batch.encode(frames, generation=number, offset=FILE_HEADER_BYTES)
             self._file.replace(chain([header], batch))
-        except OSError:
-            self._read()  # only the file knows whether it is the old one
-            raise
-        self.contents, self.generation = Contents(), Generation(self._file)
-        self._number, self.size_bytes = number, FILE_HEADER_BYTES
-        self._take(plan.batch)
+
+        def apply() -> None:
+            old.leave()
+            self.contents, self.generation = Contents(), Generation(self._file)
+            self._number, self.size_bytes = number, FILE_HEADER_BYTES
+            self._take(plan.batch)
+
+        self._pending = PendingWrite(write, apply)
+        return self._pending
 
     def close(self) -> None:
         """Let scans that are open go on, whoever writes the file next."""

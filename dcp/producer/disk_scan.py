@@ -7,6 +7,7 @@ that are left.
 """
 
 from dataclasses import dataclass
+from threading import Lock
 from types import TracebackType
 from typing import Final, Self
 
@@ -35,12 +36,13 @@ class Frames:
 
 
 class Generation:
-    """A log's file from one compaction to the next, and how many scans read it."""
+    """A log's file from one compaction to the next, and how many scans read it, in any thread."""
 
     def __init__(self, file: DiskFile) -> None:
         self._file = file
         self._pinned: PinnedFile | None = None
         self._scans = 0
+        self._lock = Lock()
 
     def read(self, offset: int, size: int) -> Data:
         """Return bytes of this generation, also when another has taken its place."""
@@ -48,12 +50,15 @@ class Generation:
 
     def enter(self) -> None:
         """Count one scan more."""
-        self._scans += 1
+        with self._lock:
+            self._scans += 1
 
     def leave(self) -> None:
         """Count one scan less; the last one lets go of a file that was replaced."""
-        self._scans -= 1
-        if not self._scans and self._pinned is not None:
+        with self._lock:
+            self._scans -= 1
+            is_last = not self._scans
+        if is_last and self._pinned is not None:
             self._pinned.close()
 
     def retire(self) -> None:

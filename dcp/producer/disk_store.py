@@ -1,11 +1,11 @@
 """The disk of one vbucket: an append-only log of ready frames that survives crashes.
 
-Each flush is one batch: one disk snapshot, there as a whole or not at all (DCP concepts document,
-"Disk Snapshots"). Frames are never parsed: a backfill is as fast as the file. The bytes are
-described in ``disk_batch.py``. A store and its scans are used by one thread at a time.
+Each flush is one batch: one disk snapshot or several, there as a whole or not at all (DCP concepts
+document, "Disk Snapshots"). Frames are never parsed: a backfill is as fast as the file. The bytes
+are described in ``disk_batch.py``. A store and its scans are used by one thread at a time.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -17,7 +17,7 @@ from dcp.producer.disk_compaction import Compaction, plan_compaction
 from dcp.producer.disk_contents import Contents
 from dcp.producer.disk_file import Data, DiskFile
 from dcp.producer.disk_index import NEVER
-from dcp.producer.disk_log import Log
+from dcp.producer.disk_log import Log, PendingWrite
 from dcp.producer.disk_ranges import U64s
 from dcp.producer.disk_scan import Frames, Scan
 from dcp.types import U32_MAX, require_unsigned
@@ -137,7 +137,33 @@ class VbucketStore:
         """
         last = items[-1].seqno if items else self.persisted_seqno
         batch = _batch_of(items, state, last if snapshot_end is None else snapshot_end)
-        self._write(batch, [b"".join([part for i in items for part in (i.head, i.value)])])
+        self._check(batch)
+        self._log.append(batch, _frames_of(items))
+
+    def begin(
+        self, items: Sequence[StoredItem], state: bytes, inner_ends: Sequence[int] = ()
+    ) -> PendingWrite:
+        """Prepare what ``write`` does, for another thread to ``run`` and this one to ``finish``.
+
+        Until then the store tells what it told, may be read, and takes nothing else.
+        ``inner_ends`` are the last seqnos of all disk snapshots in it but the last.
+
+        Raises:
+            ValueError: as ``write``.
+        """
+        last = items[-1].seqno if items else self.persisted_seqno
+        batch = replace(_batch_of(items, state, last), inner_ends=_u64s(list(inner_ends)))
+        self._check(batch)
+        return self._log.begin(batch, _frames_of(items))
+
+    def finish(self, pending: PendingWrite) -> None:
+        """Hold what was begun, once it is durable; waits for whoever runs it, or does it.
+
+        Raises:
+            OSError: the file cannot be written; this may be called again.
+        """
+        pending.run()
+        self._log.finish(pending)
 
     def write_frames(self, frames: npt.NDArray[np.uint8], first_seqno: int, state: bytes) -> None:
         """Write frames of equal length, one a row, as one disk snapshot; none replaces another.
@@ -156,15 +182,15 @@ class VbucketStore:
             seqnos=np.arange(count, dtype=np.uint64) + np.uint64(first_seqno),
             sizes=np.full(count, frame_bytes, np.uint64),
         )
-        self._write(batch, [np.ascontiguousarray(frames).reshape(-1).data])
+        self._check(batch)
+        self._log.append(batch, [np.ascontiguousarray(frames).reshape(-1).data])
 
-    def _write(self, batch: Batch, frames: Iterable[Data]) -> None:
+    def _check(self, batch: Batch) -> None:
         self._require_open()
         try:
             self._contents.check(batch)
         except ValueError as error:
             raise ValueError(f"vbucket {self._vbucket}: {error}") from None
-        self._log.append(batch, frames)
 
     # --- reading
 
@@ -246,6 +272,11 @@ class VbucketStore:
         self._log.rewrite(plan)
         return Compaction(plan.purged, before - self.size_bytes)
 
+    def begin_compaction(self) -> PendingWrite:
+        """Prepare what ``compact`` does, as ``begin``; no tombstone goes, and something is here."""
+        self._require_open()
+        return self._log.begin_rewrite(plan_compaction(self._contents, 0))
+
     def close(self) -> None:
         """End the use of this store; scans that are open go on, whoever opens the file next."""
         if not self._is_closed:
@@ -255,6 +286,10 @@ class VbucketStore:
     def _require_open(self) -> None:
         if self._is_closed:
             raise ValueError(f"vbucket {self._vbucket}: the store is closed")
+
+
+def _frames_of(items: Sequence[StoredItem]) -> list[Data]:
+    return [b"".join([part for i in items for part in (i.head, i.value)])]
 
 
 def _batch_of(items: Sequence[StoredItem], state: bytes, snapshot_end: int) -> Batch:

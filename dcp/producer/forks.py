@@ -33,6 +33,7 @@ def fail_over(bucket: Bucket, node: int) -> None:
         raise ValueError(f"failover of {name}: found no other living node to take its place")
     owned = bucket.map.vbuckets_of(node)
     bucket.map.fail_over(node, living[0])
+    bucket.save()
     for vbucket in owned:
         if bucket.vbuckets[vbucket].state is VbucketState.ACTIVE:
             bucket.vbuckets[vbucket].promote()

@@ -20,6 +20,11 @@ class HybridClock:
     def __init__(self, floor: int = 0) -> None:
         self._last = floor
 
+    @property
+    def last(self) -> int:
+        """The last CAS value that was given, or the floor."""
+        return self._last
+
     def raise_floor(self, floor: int) -> None:
         """Let every later CAS be greater than ``floor``."""
         if not 0 <= floor < U64_MAX:

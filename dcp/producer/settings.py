@@ -1,8 +1,10 @@
 """What a producer cluster is made of: sizes, names, users, and the limits of its connections."""
 
+import math
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from time import time
 from typing import Final, get_args
 
@@ -60,6 +62,9 @@ class ClusterSettings:
     ``replica_lag_seqnos``: each vbucket's replica lacks so many of the newest seqnos.
     ``replica_snapshot_seqnos``: its complete snapshots end at multiples of this.
     ``unpersisted_seqnos``: so many of the newest seqnos are not on disk yet.
+    ``data_folder`` keeps the bucket's data over a restart; it belongs to one process at a time, and
+    is made for one bucket, number of vbuckets and number of nodes. Writes go there within
+    ``flush_seconds``, or earlier when much is pending. None: the disk is memory, and at once.
     ``rules``: who is followed where the documents and real servers differ, see ``failover.py``.
     ``users_without_streams`` may log in and must not open DCP connections. ``clock`` returns
     seconds since 1970.
@@ -88,6 +93,8 @@ class ClusterSettings:
     replica_lag_seqnos: int = 0
     replica_snapshot_seqnos: int = 1
     unpersisted_seqnos: int = 0
+    data_folder: Path | None = None
+    flush_seconds: float = 0.1
     rules: Rules = "document"
     clock: Callable[[], float] = time
 
@@ -113,6 +120,10 @@ class ClusterSettings:
                 raise ConfigError(
                     f"producer {name}: found {seqnos} seqnos, expected {least} or more"
                 )
+        if not 0 < self.flush_seconds < math.inf:
+            raise ConfigError(
+                f"producer flush interval: found {self.flush_seconds} seconds, expected more than 0"
+            )
         if self.rules not in get_args(Rules):
             expected = " or ".join(get_args(Rules))
             raise ConfigError(f"producer rules: found {self.rules!r}, expected {expected}")

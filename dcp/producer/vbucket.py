@@ -7,7 +7,9 @@ writes. A failover makes that prefix the vbucket's data (``promote``), a crash w
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 
+from dcp.errors import LocalProtocolError
 from dcp.producer.branch_record import BranchRecord
 from dcp.producer.checkpoint_memory import limits_for
 from dcp.producer.disk_file import MemoryFile
@@ -20,6 +22,7 @@ from dcp.producer.preload import PreloadedSegment
 from dcp.producer.settings import ClusterSettings
 from dcp.producer.stream_filter import StreamFilter
 from dcp.producer.vbucket_data import DataSettings, VbucketData
+from dcp.producer.vbucket_state import SavedVbucket, VbucketHome
 from dcp.producer.versions import Version
 from dcp.types import FailoverEntry, FailoverLog
 from dcp.wire.vocabulary import VbucketState
@@ -29,25 +32,77 @@ class Vbucket:
     """A vbucket of a cluster; used under the bucket's lock. ``fresh_uuid`` gives new branches."""
 
     def __init__(
-        self, vbucket: int, fresh_uuid: Callable[[], int], settings: ClusterSettings
+        self,
+        vbucket: int,
+        fresh_uuid: Callable[[], int],
+        settings: ClusterSettings,
+        home: VbucketHome | None = None,
     ) -> None:
+        """Begin an empty vbucket, or with a ``home`` take up what is there.
+
+        Raises:
+            DiskFormatError: a file of another vbucket or of another version of dcplake.
+            OSError: a file that cannot be read.
+        """
         self.id = vbucket
         self._fresh_uuid = fresh_uuid
         self._settings = settings
         self._paused_at: int | None = None
-        self._begin(
-            VbucketData(vbucket, MemoryFile(), _data_settings(settings)),
-            FailoverLog((FailoverEntry(fresh_uuid(), 0),)),
-            HybridClock(),
-        )
+        self._home = home
+        data_settings = _data_settings(settings)
+        if home is not None:
+            data = VbucketData(vbucket, home.file, replace(data_settings, writes_behind=True))
+            self._take_up(data, home)
+            return
+        log = FailoverLog((FailoverEntry(fresh_uuid(), 0),))
+        self._begin(VbucketData(vbucket, MemoryFile(), data_settings), log, HybridClock())
 
-    def _begin(self, data: VbucketData, log: FailoverLog, clock: HybridClock) -> None:
+    def _take_up(self, data: VbucketData, home: VbucketHome) -> None:
+        """Become what was saved; of what was written before a restart there is no record."""
+        saved = SavedVbucket(VbucketState.ACTIVE, FailoverLog((FailoverEntry(home.first_uuid, 0),)))
+        if data.saved_state:
+            saved = SavedVbucket.decode(data.saved_state, self.id)
+        data.reopen(saved.base_seqno)
+        is_empty = data.high_seqno == data.base_seqno
+        self._begin(data, saved.failover_log, HybridClock(saved.last_cas), is_recorded=is_empty)
+        data.state_at = partial(self._state_at, home)
+        self.state = saved.state
+        self.documents.rewind()
+        steps = [(seqno, home.manifests[number]) for seqno, number in saved.manifests]
+        self.documents.collections.restore(steps, saved.high_seqnos or {}, data.high_seqno)
+        for version in data.newest_versions():
+            self.documents.clock.raise_floor(version.cas)
+
+    def _state_at(self, home: VbucketHome, seqno: int) -> bytes:
+        """Return what is saved with the items up to ``seqno``."""
+        collections = self.documents.collections
+        return SavedVbucket(
+            self.state,
+            self.failover_log,
+            self.data.base_seqno,
+            self.documents.clock.last,
+            tuple((at, home.manifests.number(m)) for at, m in collections.steps if at <= seqno),
+            collections.high_seqnos,
+        ).encode()
+
+    def save(self) -> None:
+        """Write the state durably where there is a data folder, if it changed.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        self.data.save_state()
+
+    def _begin(
+        self, data: VbucketData, log: FailoverLog, clock: HybridClock, *, is_recorded: bool = True
+    ) -> None:
         self.data = data
         self.documents = DocumentStore(data, clock)
         self.failover_log = log
         self.state = VbucketState.ACTIVE
         self._set_default_high_seqno: int | None = None
-        self.record = BranchRecord(self.id, log) if self._settings.record_branches else None
+        is_recorded = is_recorded and self._settings.record_branches
+        self.record = BranchRecord(self.id, log) if is_recorded else None
         if self.record is not None:
             data.on_append = self.record.append
 
@@ -102,6 +157,11 @@ class Vbucket:
         """Whether the replica stands still."""
         return self._paused_at is not None
 
+    @property
+    def may_compact(self) -> bool:
+        """Whether nothing older than the newest seqno may be wanted back: a replica's state."""
+        return self._paused_at is None and not self._settings.replica_lag_seqnos
+
     def pause_replication(self) -> None:
         """Let the replica stand still at what it holds now."""
         self._paused_at = self.replica_seqno
@@ -134,6 +194,17 @@ class Vbucket:
             high = self.data.high_seqno
             self._fork(high, high)
         self.state = state
+        self.save()
+
+    def recover(self) -> None:
+        """Begin a branch after an unclean restart, if active: what is here is what was on disk."""
+        if self.state is VbucketState.ACTIVE:
+            high = self.data.high_seqno
+            vb_uuid = self._fresh_uuid()
+            self.failover_log = fork(self.failover_log, high, vb_uuid)
+            if self.record is not None:
+                self.record.fork(vb_uuid, high)
+            self.save()
 
     def _fork(self, cut_seqno: int, entry_seqno: int) -> None:
         """Begin a branch that holds everything up to ``cut_seqno`` and is told from another on.
@@ -149,6 +220,7 @@ class Vbucket:
             self._paused_at = min(self._paused_at, left)
         if self.record is not None:
             self.record.fork(vb_uuid, left)
+        self.save()
 
     # --- any state, for tests
 
@@ -156,7 +228,12 @@ class Vbucket:
         """Become a vbucket of which ``facts`` are true; CAS values go on growing.
 
         ``versions`` end at the high seqno; what came before them is nobody's to see.
+
+        Raises:
+            LocalProtocolError: the vbucket lives in a data folder.
         """
+        if self._home is not None:
+            raise LocalProtocolError(f"vbucket {self.id}: set_up: found one in a data folder")
         high = facts.high_seqno
         persisted = high if facts.persisted_seqno is None else facts.persisted_seqno
         settings = replace(_data_settings(self._settings), unpersisted_seqnos=high - persisted)

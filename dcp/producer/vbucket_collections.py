@@ -5,7 +5,7 @@ events made it, and a fork that loses events loses what they told. It then lags 
 manifest until it emits events anew.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from dcp.producer.manifest import FIRST, Collection, Manifest
 from dcp.producer.versions import Version
@@ -39,6 +39,24 @@ class VbucketCollections:
         self._high[version.collection] = version.seqno
         if version.is_visible:
             self._max_visible_seqno = version.seqno
+
+    @property
+    def steps(self) -> Sequence[tuple[int, Manifest]]:
+        """Each system event's seqno with the manifest that the vbucket stands at from it on."""
+        return self._steps
+
+    def restore(
+        self, steps: Iterable[tuple[int, Manifest]], high_seqnos: Mapping[int, int], high_seqno: int
+    ) -> None:
+        """Take up what was told of a vbucket that ends at ``high_seqno``, after ``cut`` there.
+
+        Items above it are told of, too, if they were lost before they were on disk.
+        """
+        self._steps = [step for step in steps if step[0] <= high_seqno]
+        self.manifest = self._steps[-1][1] if self._steps else FIRST
+        for collection, seqno in high_seqnos.items():
+            if seqno <= high_seqno:
+                self._high[collection] = max(seqno, self._high.get(collection, 0))
 
     def stand_at(self, manifest: Manifest, seqno: int) -> None:
         """Stand at another manifest from the system event at ``seqno`` on."""

@@ -1,8 +1,9 @@
 """The data of one vbucket: checkpoints in memory, the log on disk, the newest version of every key.
 
 A write goes into the open checkpoint. At the end of a batch of writes its items are taken by the
-persistence cursor: they will be one disk snapshot, whatever is written to the same keys later. The
-flusher writes those batches, all or nothing of each; ``unpersisted_seqnos`` keeps back the ones
+persistence cursor: they will be one disk snapshot, whatever is written to the same keys later. They
+are written at once, or later by a flusher (``writes_behind``): many batches in one, all or nothing,
+and each stays a state that one can go back to; ``unpersisted_seqnos`` keeps back the ones
 that end among so many newest seqnos, as a disk that lags. What was taken is at a state that there
 was, so a crash or a failover can go back to the end of any batch (kv_engine
 ``engines/ep/src/checkpoint_manager.cc``, ``docs/dcp/documentation/concepts.md``).
@@ -12,10 +13,12 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Final
 
 from dcp.producer.checkpoint_manager import CheckpointLimits, CheckpointManager
 from dcp.producer.disk_file import DiskFile
+from dcp.producer.disk_log import PendingWrite
 from dcp.producer.disk_scan import Scan
 from dcp.producer.disk_store import StoredItem, VbucketStore
 from dcp.producer.durability import Durability, durability_at
@@ -28,16 +31,21 @@ from dcp.types import U64_MAX
 
 PERSISTENCE: Final = "persistence"
 """The cursor of what must go to disk; it is never dropped."""
+_LEAST_STALE_BYTES: Final = 8 * 1024 * 1024
 _BATCHES: Final = "batches"
 """The cursor that takes what a batch of writes left, at its end."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataSettings:
-    """When checkpoints are closed; how many of the newest seqnos are kept from the disk."""
+    """When checkpoints are closed; how many of the newest seqnos are kept from the disk.
+
+    With ``writes_behind`` somebody else calls ``flush``, or ``begin_flush`` and ``finish_flush``.
+    """
 
     limits: CheckpointLimits
     unpersisted_seqnos: int = 0
+    writes_behind: bool = False
 
 
 class VbucketData:
@@ -56,6 +64,8 @@ class VbucketData:
         self.vbucket = vbucket
         self.base_seqno = base_seqno
         self.on_append: Callable[[Version], None] = lambda _: None
+        self.state_at: Callable[[int], bytes] = lambda _: b""
+        """What is written beside the items up to a seqno: all else that makes the vbucket."""
         self._segment: PreloadedSegment | None = None
         self._segment_end = 0
         self._settings = settings
@@ -63,6 +73,8 @@ class VbucketData:
         self._purge_floor = purge_seqno
         self.keys = KeyIndex()
         self._unwritten: deque[list[Version]] = deque()
+        self.unwritten_bytes = 0
+        self._writing: PendingWrite | None = None
         self._store = VbucketStore.open(file, vbucket)
         self.checkpoints = self._new_checkpoints(base_seqno)
 
@@ -146,13 +158,26 @@ class VbucketData:
         self.base_seqno = self._persisted_floor = base_seqno
         self.checkpoints = self._new_checkpoints(base_seqno)
 
+    @property
+    def saved_state(self) -> bytes:
+        """The state that was last written; empty before the first."""
+        return self._store.state
+
+    def reopen(self, base_seqno: int) -> None:
+        """Take what the file held when it was opened as the data; before the first write."""
+        self.base_seqno = self._persisted_floor = base_seqno
+        self.checkpoints = self._new_checkpoints(self.persisted_seqno)
+        self._read_again()
+
     def preload(self, segment: PreloadedSegment) -> None:
         """Take a whole segment as the beginning of the data; it is on disk at once."""
         if self.high_seqno != self.base_seqno:
             raise ValueError(f"vbucket {self.vbucket}: a segment must come before the first write")
         self._segment = segment
         self._segment_end = segment.seqno_of(len(segment) - 1)
-        self._store.write_frames(segment.frames, segment.first_seqno, b"")
+        self._store.write_frames(
+            segment.frames, segment.first_seqno, self.state_at(self._segment_end)
+        )
         self.checkpoints = self._new_checkpoints(self._store.persisted_seqno)
 
     def append(self, version: Version) -> None:
@@ -170,15 +195,72 @@ class VbucketData:
             batch += taken.items
         if batch:
             self._unwritten.append(batch)
-        self._flush(self.high_seqno - self._settings.unpersisted_seqnos)
+            self.unwritten_bytes += _size_of(batch)
+        if not self._settings.writes_behind:
+            self.flush()
 
-    def _flush(self, up_to: int) -> None:
-        """Write the batches that end at or below ``up_to``."""
-        while self._unwritten and self._unwritten[0][-1].seqno <= up_to:
-            batch = self._unwritten.popleft()
-            self._store.write([self._stored(version) for version in batch], b"")
-        self.checkpoints.register(PERSISTENCE, self.persisted_seqno, droppable=False)
+    def flush(self, up_to: int | None = None) -> None:
+        """Write the batches that end at or below a seqno (None: all but ``unpersisted_seqnos``).
+
+        Raises:
+            OSError: the file cannot be written; this may be called again.
+        """
+        self._finish_pending()
+        while self.begin_flush(up_to) is not None:
+            self._finish_pending()
         self.checkpoints.remove_closed()
+
+    def begin_flush(self, up_to: int | None = None) -> PendingWrite | None:
+        """Return what is to be written next, for any thread to ``run``; None where nothing is.
+
+        ``finish_flush`` must follow. What could not be written is returned again.
+        """
+        if self._writing is None:
+            most = self.high_seqno - self._settings.unpersisted_seqnos if up_to is None else up_to
+            due = list(takewhile(lambda batch: batch[-1].seqno <= most, self._unwritten))
+            if due:
+                ends = [batch[-1].seqno for batch in due]
+                items = [self._stored(version) for batch in due for version in batch]
+                self._writing = self._store.begin(items, self.state_at(ends[-1]), ends[:-1])
+        return self._writing
+
+    def begin_compaction(self) -> PendingWrite | None:
+        """Return a log without old versions to be written, as ``begin_flush``; None: no need.
+
+        Half of a file that is not small must be versions that were replaced or lost.
+        """
+        store = self._store
+        is_wanted = store.stale_bytes >= max(_LEAST_STALE_BYTES, store.size_bytes // 2)
+        if self._writing is None and is_wanted:
+            self._writing = store.begin_compaction()
+        return self._writing
+
+    def finish_flush(self, written: PendingWrite) -> None:
+        """Know that it is on disk; nothing if somebody else could not wait and did that."""
+        if self._writing is written:
+            self._finish_pending()
+            self.checkpoints.remove_closed()
+
+    def _finish_pending(self) -> None:
+        """Wait until what is being written is on disk."""
+        if self._writing is None:
+            return
+        self._store.finish(self._writing)
+        self._writing = None
+        while self._unwritten and self._unwritten[0][-1].seqno <= self._store.persisted_seqno:
+            self.unwritten_bytes -= _size_of(self._unwritten.popleft())
+        self.checkpoints.register(PERSISTENCE, self.persisted_seqno, droppable=False)
+
+    def save_state(self) -> None:
+        """Write the state durably, if it is another than what is on disk.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        self._finish_pending()
+        state = self.state_at(self.persisted_seqno)
+        if state != self._store.state:
+            self._store.write([], state)
 
     def _stored(self, version: Version) -> StoredItem:
         replaces = self.keys.stored(version)
@@ -194,8 +276,9 @@ class VbucketData:
         That is lower than a batch's end at ``seqno`` only where compaction took away what going
         back needs: then everything is lost.
         """
-        self._flush(seqno)
+        self.flush(seqno)
         self._unwritten.clear()
+        self.unwritten_bytes = 0
         left = max(self._store.cut(seqno), self.base_seqno)
         self._persisted_floor = min(self._persisted_floor, left)
         self._segment_end = min(self._segment_end, left)
@@ -213,8 +296,13 @@ class VbucketData:
 
     def purge(self, up_to: int) -> int:
         """Compact the disk: drop tombstones up to a seqno, not the newest item; return how many."""
+        self._finish_pending()
         last = min(up_to, self.persisted_seqno)
         return self._store.compact(purge_up_to_seqno=last).purged
+
+    def close(self) -> None:
+        """End the use of the file; scans that are open go on."""
+        self._store.close()
 
     # --- reading
 
@@ -229,3 +317,7 @@ class VbucketData:
         has no older version to show. (The DCP concepts document lets merged ones keep them.)
         """
         return self._store.scan(after_seqno, each_key_once=True)
+
+
+def _size_of(batch: list[Version]) -> int:
+    return sum(version.size_bytes for version in batch)

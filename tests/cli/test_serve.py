@@ -1,5 +1,7 @@
 """``dcplake serve``: which ports its options mean, and which options do not go together."""
 
+from pathlib import Path
+
 import pytest
 
 from dcp.cli.main import main
@@ -38,6 +40,14 @@ def test_ports(served: list[ClusterSettings], words: list[str], ports: Ports) ->
     chosen = (settings.ports, settings.http_ports, settings.tls_ports, settings.https_ports)
     assert chosen == ports
     assert settings.tls == (TlsFiles(CERTIFICATE, KEY) if "--tls-cert" in words else None)
+
+
+@pytest.mark.parametrize(("words", "folder"), [([], None), (["--data", "kept"], Path("kept"))])
+def test_the_data_folder(
+    served: list[ClusterSettings], words: list[str], folder: Path | None
+) -> None:
+    assert main(["serve", *words]) == 0
+    assert [settings.data_folder for settings in served] == [folder]
 
 
 @pytest.mark.parametrize(

@@ -423,7 +423,7 @@ def test_no_descriptor_is_held_but_for_scans_of_a_replaced_file(tmp_path: Path) 
     ("place", "byte", "message"),
     [
         (0, b"X", "found magic b'XCPDISK"),
-        (8, b"\x02", "found format version 2, expected 1"),
+        (8, b"\x01", "found format version 1, expected 2"),
         (16, b"\x07", "found header CRC"),
         (32, b"\0", "found header CRC"),
     ],
@@ -530,3 +530,44 @@ def test_a_scan_outlives_its_store(file: DiskFile, store: VbucketStore) -> None:
     store.close()
     VbucketStore.open(file, 0).compact()
     assert [seqno for seqno, _ in read_all(scan)] == list(range(1, 9))
+
+
+# --- several disk snapshots in one batch, and batches that another thread writes
+
+
+def test_disk_snapshots_of_one_batch_are_apart(file: DiskFile, store: VbucketStore) -> None:
+    store.write(items([1]), b"")
+    pending = store.begin([*items([2, 3]), item(4, replaces=2)], b"state", [2, 3])
+    before = told(store)
+    pending.run()
+    assert told(store) == before
+    store.finish(pending)
+    for each in (store, VbucketStore.open(file, 0)):
+        assert [snapshot.end for snapshot in each.snapshots] == [1, 2, 3, 4]
+        assert each.state == b"state"
+    assert store.cut(3) == 3
+    assert seqnos_of(store) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("ends", [[1], [3], [4], [2, 2], [3, 2]])
+def test_ends_of_disk_snapshots_that_do_not_ascend(store: VbucketStore, ends: list[int]) -> None:
+    store.write(items([1]), b"")
+    with pytest.raises(ValueError, match=r"found snapshot ends \[.*expected some that ascend"):
+        store.begin(items([2, 3]), b"", ends)
+    store.write(items([2]), b"")
+
+
+def test_nothing_else_is_written_while_a_batch_is(store: VbucketStore) -> None:
+    store.write(items([1]), b"")
+    pending = store.begin(items([2]), b"")
+    changes: list[Callable[[], object]] = [
+        lambda: store.write([], b""),
+        lambda: store.cut(0),
+        store.compact,
+        lambda: store.begin(items([2]), b""),
+    ]
+    for change in changes:
+        with pytest.raises(ValueError, match="a batch is being written: finish it first"):
+            change()
+    store.finish(pending)
+    assert seqnos_of(store) == [1, 2]

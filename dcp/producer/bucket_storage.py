@@ -1,0 +1,137 @@
+"""A bucket that keeps its data in a folder: how it begins, what it saves, how it ends.
+
+The record of what vbuckets share is written at once, under the bucket's lock, whenever it changes:
+that is as rare as changes of the cluster and its collections. So what a vbucket saves never names a
+manifest that is not saved.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+from dcp.producer.cluster_map import ClusterMap
+from dcp.producer.data_folder import BucketRecord, DataFolder
+from dcp.producer.manifest import Manifest, Step
+from dcp.producer.manifest_table import ManifestTable
+from dcp.producer.settings import ClusterSettings
+from dcp.producer.vbucket import Vbucket
+from dcp.producer.vbucket_state import VbucketHome
+from dcp.types import U64_MAX
+
+
+class BucketStorage:
+    """The data folder of a bucket, locked until ``close``; used under the bucket's lock."""
+
+    def __init__(self, settings: ClusterSettings, folder: Path, random: Random) -> None:
+        """Lock the folder and read the bucket's record, or begin one.
+
+        Raises:
+            SourceError: another process serves from the folder.
+            ConfigError: the folder cannot be used, or is not for this bucket.
+        """
+        self._folder = DataFolder(folder)
+        try:
+            found = self._folder.load(settings.bucket, settings.vbuckets, settings.nodes)
+        except BaseException:
+            self._folder.close()
+            raise
+        self._is_new = found is None
+        self._record = _first_record(settings, random) if found is None else found
+        self._manifests = ManifestTable(self._record.manifests)
+        self.is_open = True
+
+    @property
+    def bucket_uuid(self) -> str:
+        """The uuid that the bucket has for good."""
+        return self._record.uuid
+
+    @property
+    def starts(self) -> int:
+        """How often a process served the bucket before this one."""
+        return self._record.starts
+
+    @property
+    def manifest(self) -> Manifest:
+        """The bucket's manifest when it was last saved."""
+        return self._manifests[self._record.manifest]
+
+    def home(self, vbucket: int) -> VbucketHome:
+        """Return where a vbucket's data lives."""
+        first_uuid = self._record.first_uuids[vbucket]
+        return VbucketHome(self._folder.file(vbucket), first_uuid, self._manifests)
+
+    def begin(self, map_: ClusterMap, vbuckets: list[Vbucket]) -> None:
+        """Go on with vbuckets as they were read; after a crash active ones begin a branch.
+
+        A vbucket that does not end where it was left counts as crashed, too.
+
+        Raises:
+            OSError: the folder cannot be written.
+        """
+        if not self._is_new:
+            ended_at = self._record.ended_at
+            for vbucket in vbuckets:
+                if ended_at is None or ended_at[vbucket.id] != vbucket.data.high_seqno:
+                    vbucket.recover()
+            map_.reopen(self._record.owners, self._record.members, self._record.map_rev + 1)
+        self._record = replace(self._record, starts=self._record.starts + 1, ended_at=None)
+        self.save(map_, self.manifest)
+
+    def save(self, map_: ClusterMap, manifest: Manifest, steps: Sequence[Step] = ()) -> None:
+        """Save what changed of the map or the manifest, and the steps that lead to that one.
+
+        Raises:
+            OSError: the folder cannot be written; what was saved before is there.
+        """
+        for _, then in steps:
+            self._manifests.add(then)
+        self._manifests.add(manifest)
+        self._record = replace(
+            self._record,
+            map_rev=map_.rev,
+            owners=map_.owners,
+            members=map_.members,
+            manifest=self._manifests.number(manifest),
+            manifests=self._manifests.rows,
+        )
+        self._folder.save(self._record)
+
+    def close(self, vbuckets: list[Vbucket]) -> None:
+        """Write all that is pending, say that this was a stop in good order, and unlock.
+
+        Raises:
+            OSError: the folder cannot be written; the next start is then as after a crash.
+        """
+        self.is_open = False
+        try:
+            for vbucket in vbuckets:
+                vbucket.data.flush(vbucket.data.high_seqno)
+                if vbucket.data.saved_state:
+                    vbucket.save()
+                vbucket.data.close()
+            ended_at = [vbucket.data.high_seqno for vbucket in vbuckets]
+            self._folder.save(replace(self._record, ended_at=ended_at))
+        finally:
+            self._folder.close()
+
+    def abandon(self) -> None:
+        """Unlock the folder and leave it as it is."""
+        self.is_open = False
+        self._folder.close()
+
+
+def _first_record(settings: ClusterSettings, random: Random) -> BucketRecord:
+    fresh = ClusterMap(settings.bucket, "", settings.nodes, settings.vbuckets)
+    return BucketRecord(
+        settings.bucket,
+        settings.vbuckets,
+        settings.nodes,
+        uuid=f"{random.getrandbits(128):032x}",
+        first_uuids=[random.randint(1, U64_MAX) for _ in range(settings.vbuckets)],
+        map_rev=fresh.rev,
+        owners=fresh.owners,
+        members=fresh.members,
+        manifest=0,
+        manifests=[],
+    )

@@ -1,0 +1,110 @@
+"""Writes behind: what vbuckets got goes to disk a little later, many batches of writes in one.
+
+The bucket's lock is held while a write is prepared and when it is done, never while it runs: it
+runs in a thread of its own, and streams and commands go on meanwhile. What cannot wait (a fork, a
+purge, the end) waits for the write that runs, lock held. So does a writer who is far ahead of the
+disk: he writes himself, which is what bounds the memory.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from threading import RLock
+from typing import Final
+
+from dcp.producer.disk_log import PendingWrite
+from dcp.producer.vbucket import Vbucket
+from dcp.producer.vbucket_data import VbucketData
+
+_LOG = logging.getLogger(__name__)
+HURRY_SHARE: Final = 1 / 32
+"""Pending writes of so much of the checkpoint quota are written without waiting for their turn."""
+MOST_SHARE: Final = 1 / 4
+"""With so much of it pending, whoever writes waits for the disk: no checkpoint of it can go."""
+
+
+class Flusher:
+    """What is not on disk yet; all but ``run`` and ``close`` is called with the lock held."""
+
+    def __init__(
+        self, vbuckets: Sequence[Vbucket], lock: RLock, seconds: float, quota_bytes: int
+    ) -> None:
+        """``seconds`` pass between two turns, unless much of the checkpoint quota is pending."""
+        self._vbuckets = vbuckets
+        self._lock = lock
+        self._seconds = seconds
+        self._hurry_bytes = quota_bytes * HURRY_SHARE
+        self._most_bytes = quota_bytes * MOST_SHARE
+        self._pending: dict[int, int] = {}
+        self.pending_bytes = 0
+        self._hurry: Callable[[], object] = lambda: None
+        self._thread = ThreadPoolExecutor(1, "dcp-producer-disk")
+
+    def note(self, vbucket: int) -> None:
+        """Look at a vbucket that was written to, or whose batches were written."""
+        now = self._vbuckets[vbucket].data.unwritten_bytes
+        self.pending_bytes += now - self._pending.pop(vbucket, 0)
+        if now:
+            self._pending[vbucket] = now
+
+    def keep_up(self) -> None:
+        """Have much that is pending written now; if it is too much, write it here.
+
+        Raises:
+            OSError: a file cannot be written; what is pending stays so.
+        """
+        if self.pending_bytes >= self._hurry_bytes:
+            self._hurry()
+        if self.pending_bytes >= self._most_bytes:
+            for vbucket in list(self._pending):
+                self._vbuckets[vbucket].data.flush()
+                self.note(vbucket)
+
+    async def run(self) -> None:
+        """Write what is pending, turn after turn, until cancelled."""
+        loop, woken = asyncio.get_running_loop(), asyncio.Event()
+        self._hurry = partial(loop.call_soon_threadsafe, woken.set)
+        try:
+            while True:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._seconds):
+                        await woken.wait()
+                woken.clear()
+                with self._lock:
+                    pending = list(self._pending)
+                for vbucket in pending:
+                    await self._write(vbucket, loop)
+        finally:
+            with self._lock:
+                self._hurry = lambda: None
+
+    async def _write(self, vbucket: int, loop: asyncio.AbstractEventLoop) -> None:
+        found = self._vbuckets[vbucket]
+        try:
+            await self._do(found.data.begin_flush, found.data, loop)
+            if found.may_compact:
+                await self._do(found.data.begin_compaction, found.data, loop)
+        except OSError:
+            _LOG.exception("vbucket %d: cannot write to disk; it will be tried again", vbucket)
+        with self._lock:
+            self.note(vbucket)
+
+    async def _do(
+        self,
+        begin: Callable[[], PendingWrite | None],
+        data: VbucketData,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        with self._lock:
+            write = begin()
+        if write is not None:
+            await loop.run_in_executor(self._thread, write.run)
+            with self._lock:
+                data.finish_flush(write)
+
+    def close(self) -> None:
+        """Let the thread end."""
+        self._thread.shutdown()

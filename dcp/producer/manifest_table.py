@@ -1,0 +1,95 @@
+"""All manifests that vbuckets stood at, by number: what they save of themselves names them so.
+
+A manifest may be large, and each vbucket saves which ones it stood at from which seqno on. The
+table is kept once for the bucket, as one row for each manifest that says what differs from the one
+before it.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from dcp.producer.manifest import FIRST, Collection, Manifest, Scope
+
+T = TypeVar("T")
+Row = dict[str, Any]
+"""A manifest as JSON: ids that are gone or given (or not given) since the row before, what came."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    manifest: Manifest
+    row: Row
+
+
+class ManifestTable:
+    """Numbers of manifests; 0 is that of the first one that every bucket has."""
+
+    def __init__(self, rows: Iterable[Row] = ()) -> None:
+        """Take the rows that a table had."""
+        self._known = [_Known(FIRST, {})]
+        self._numbers = {id(FIRST): 0}
+        for row in rows:
+            self._add(_after(self._known[-1].manifest, row), row)
+
+    def __getitem__(self, number: int) -> Manifest:
+        return self._known[number].manifest
+
+    @property
+    def rows(self) -> list[Row]:
+        """All that the table must be made of again."""
+        return [known.row for known in self._known[1:]]
+
+    def add(self, manifest: Manifest) -> None:
+        """Give a manifest a number, if it has none."""
+        if id(manifest) not in self._numbers:
+            self._add(manifest, _difference(self._known[-1].manifest, manifest))
+
+    def _add(self, manifest: Manifest, row: Row) -> None:
+        self._numbers[id(manifest)] = len(self._known)
+        self._known.append(_Known(manifest, row))  # which also keeps the id its own
+
+    def number(self, manifest: Manifest) -> int:
+        """Return the number of this object; raises KeyError for one that was never added."""
+        return self._numbers[id(manifest)]
+
+
+def _difference(old: Manifest, new: Manifest) -> Row:
+    scopes_gone, scopes = _changes(old.scopes, new.scopes)
+    collections_gone, collections = _changes(old.collections, new.collections)
+    return {
+        "uid": new.uid,
+        "scopes_gone": scopes_gone,
+        "scopes": [[scope.id, scope.name] for scope in scopes],
+        "collections_gone": collections_gone,
+        "collections": [
+            [each.id, each.name, each.scope_id, each.max_ttl_seconds, each.flush_uid]
+            for each in collections
+        ],
+        "given_scope_ids": sorted(old.given_scope_ids ^ new.given_scope_ids),
+        "given_collection_ids": sorted(old.given_collection_ids ^ new.given_collection_ids),
+    }
+
+
+def _changes(old: Mapping[int, T], new: Mapping[int, T]) -> tuple[list[int], list[T]]:
+    """Return which ids go and what comes then, so that the order is the new one's too."""
+    gone = [key for key in old if key not in new]
+    came = {key: value for key, value in new.items() if old.get(key) != value}
+    order = list({key: None for key in (*old, *came) if key in new})
+    return (gone, list(came.values())) if order == list(new) else (list(old), list(new.values()))
+
+
+def _after(old: Manifest, row: Row) -> Manifest:
+    scopes = {id_: scope for id_, scope in old.scopes.items() if id_ not in row["scopes_gone"]}
+    scopes |= {id_: Scope(id_, name) for id_, name in row["scopes"]}
+    gone = row["collections_gone"]
+    collections = {id_: each for id_, each in old.collections.items() if id_ not in gone}
+    collections |= {fields[0]: Collection(*fields) for fields in row["collections"]}
+    return Manifest(
+        row["uid"],
+        MappingProxyType(scopes),
+        MappingProxyType(collections),
+        old.given_scope_ids ^ frozenset(row["given_scope_ids"]),
+        old.given_collection_ids ^ frozenset(row["given_collection_ids"]),
+    )

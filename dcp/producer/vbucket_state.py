@@ -1,0 +1,79 @@
+"""What a vbucket saves beside its items, as JSON in every batch of its log.
+
+Whatever else a vbucket is can be read from its items. The numbers of the manifests are those of
+the bucket's ``ManifestTable``.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from dcp.producer.disk_batch import DiskFormatError
+from dcp.producer.disk_file import DiskFile
+from dcp.producer.manifest_table import ManifestTable
+from dcp.types import FailoverEntry, FailoverLog
+from dcp.wire.vocabulary import VbucketState
+
+STATE_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class VbucketHome:
+    """Where a vbucket's data lives on disk, and what the bucket knows of it."""
+
+    file: DiskFile
+    first_uuid: int
+    manifests: ManifestTable
+
+
+@dataclass(frozen=True, slots=True)
+class SavedVbucket:
+    """A vbucket without its items.
+
+    ``last_cas`` is the last CAS value that was given; ``manifests`` are pairs of the seqno of a
+    system event and the number of the manifest from it on; ``high_seqnos`` are by collection and
+    may be of items that are not on disk yet.
+    """
+
+    state: VbucketState
+    failover_log: FailoverLog
+    base_seqno: int = 0
+    last_cas: int = 0
+    manifests: tuple[tuple[int, int], ...] = ()
+    high_seqnos: Mapping[int, int] | None = None
+
+    def encode(self) -> bytes:
+        """Return the JSON."""
+        tree = {
+            "version": STATE_VERSION,
+            "state": int(self.state),
+            "log": [[entry.vb_uuid, entry.seqno] for entry in self.failover_log.entries],
+            "base": self.base_seqno,
+            "cas": self.last_cas,
+            "manifests": self.manifests,
+            "highs": list((self.high_seqnos or {}).items()),
+        }
+        return json.dumps(tree, separators=(",", ":")).encode()
+
+    @classmethod
+    def decode(cls, data: bytes, vbucket: int) -> "SavedVbucket":
+        """Return what ``encode`` made the bytes of.
+
+        Raises:
+            DiskFormatError: another version of dcplake wrote it.
+        """
+        tree = json.loads(data)
+        if tree["version"] != STATE_VERSION:
+            raise DiskFormatError(
+                f"vbucket {vbucket}: found state version {tree['version']}, "
+                f"expected {STATE_VERSION}"
+            )
+        return cls(
+            VbucketState(tree["state"]),
+            FailoverLog(tuple(FailoverEntry(*entry) for entry in tree["log"])),
+            tree["base"],
+            tree["cas"],
+            tuple((seqno, number) for seqno, number in tree["manifests"]),
+            dict(tree["highs"]),
+        )
