@@ -1,10 +1,13 @@
 """How much memory the checkpoints of a bucket take, kept up to date write by write."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from dcp.producer.checkpoint_manager import CheckpointManager
 from dcp.producer.checkpoint_memory import UPPER_MARK_PERCENT, recover
+
+_STEP_PERCENT: Final = 1
+"""How much more of the quota must be in use before recovery is tried again that did not do."""
 
 
 class CheckpointAccount:
@@ -14,17 +17,24 @@ class CheckpointAccount:
         self._quota_bytes = quota_bytes
         self._bytes_of: dict[int, int] = {}
         self.memory_bytes = 0
+        self._upper_mark_bytes = quota_bytes * UPPER_MARK_PERCENT // 100
+        self._due_at_bytes = self._upper_mark_bytes
 
     def note(self, manager: CheckpointManager[Any]) -> None:
         """Look at the checkpoints of a vbucket that was written."""
         now = manager.memory_bytes
         self.memory_bytes += now - self._bytes_of.get(manager.vbucket, 0)
         self._bytes_of[manager.vbucket] = now
+        if self.memory_bytes < self._upper_mark_bytes:
+            self._due_at_bytes = self._upper_mark_bytes
 
     @property
     def is_short(self) -> bool:
-        """Whether recovery must begin."""
-        return self.memory_bytes * 100 >= self._quota_bytes * UPPER_MARK_PERCENT
+        """Whether recovery must begin.
+
+        It looks at every vbucket: where it found too little to free, not again with each write.
+        """
+        return self.memory_bytes >= self._due_at_bytes
 
     def recover(self, managers: Iterable[CheckpointManager[Any]]) -> Mapping[int, tuple[str, ...]]:
         """Free memory; return the cursors that it took, by vbucket: their owners must be told."""
@@ -32,4 +42,6 @@ class CheckpointAccount:
         recovery = recover(all_managers, self._quota_bytes)
         for manager in all_managers:
             self.note(manager)
+        if self.memory_bytes >= self._upper_mark_bytes:
+            self._due_at_bytes = self.memory_bytes + self._quota_bytes * _STEP_PERCENT // 100
         return recovery.dropped

@@ -35,9 +35,9 @@ def test_the_purge_seqno_goes_into_the_stream_request(
     fill(cluster, 20)
     asked: list[bytes] = []
 
-    def record(value: bytes, manifest: Manifest, *, collections: bool) -> StreamFilter | Status:
+    def record(value: bytes, manifest: Manifest, **negotiated: bool) -> StreamFilter | Status:
         asked.append(value)
-        return parse_filter(value, manifest, collections=collections)
+        return parse_filter(value, manifest, **negotiated)
 
     monkeypatch.setattr("dcp.producer.dcp_commands.parse_filter", record)
     streams = starts(cluster)

@@ -1,0 +1,36 @@
+"""The account of a bucket's checkpoint memory: when recovery is due, and when not again."""
+
+from dcp.producer.checkpoint_account import CheckpointAccount
+from tests.producer.queued import COST, new_manager, write
+
+
+def test_recovery_that_frees_too_little_is_not_tried_with_each_write() -> None:
+    """All is held for a reader. One percent of the quota is two items here."""
+    manager = new_manager(1000)
+    manager.register("reader", 0, droppable=False)
+    account = CheckpointAccount(200 * COST)
+    due = []
+    for item in range(186):
+        write(manager, [item])
+        account.note(manager)
+        if account.is_short:
+            due.append(manager.high_seqno)
+            assert account.recover([manager]) == {}
+    assert due == [180, 182, 184, 186]
+
+
+def test_recovery_is_due_at_the_mark_again_once_memory_was_below_it() -> None:
+    manager = new_manager(1)
+    account = CheckpointAccount(10 * COST)
+    manager.register("reader", 0, droppable=False)
+    write(manager, range(12))
+    account.note(manager)
+    account.recover([manager])
+    assert not account.is_short
+    manager.remove("reader")
+    manager.remove_closed()
+    account.note(manager)
+    assert account.memory_bytes == 0
+    write(manager, range(12, 21))
+    account.note(manager)
+    assert account.is_short
