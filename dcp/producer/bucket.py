@@ -24,6 +24,7 @@ from dcp.producer.flusher import Flusher
 from dcp.producer.manifest import FIRST, Manifest, Step
 from dcp.producer.manifest_changes import Change, changed
 from dcp.producer.settings import ClusterSettings
+from dcp.producer.sync_write_board import SyncWriteBoard
 from dcp.producer.vbucket import Vbucket
 from dcp.types import U64_MAX, vbucket_of
 from dcp.wire.vocabulary import Status, VbucketState
@@ -68,6 +69,7 @@ class Bucket:
         self._written: set[int] = set()
         self._memory = CheckpointAccount(settings.checkpoint_quota_bytes)
         self._open_batches = 0
+        self.sync_writes = SyncWriteBoard(self)
         if self._storage is not None:
             for vbucket in self.vbuckets:
                 self.follow_manifest(vbucket)

@@ -281,6 +281,8 @@ class ProducerCluster(ClusterNodes):
         """Hand a vbucket over to another node: streams end (state changed), a new map is pushed."""
         with self.bucket.lock:
             self.bucket.map.move(vbucket, node)
+            self.bucket.vbuckets[vbucket].sync_writes.recover()
+            self.bucket.sync_writes.watch(vbucket)
             self.bucket.save()
             for connection in list(self.bucket.dcp_connections.values()):
                 connection.end_streams(vbucket, EndReason.STATE_CHANGED)

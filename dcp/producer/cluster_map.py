@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 EPOCH: Final = 1
+_CAPABILITIES: Final = ("collections", "durableWrite", "cccp", "dcp", "nodesExt", "xattr")
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +149,7 @@ class ClusterMap:
             "name": self.bucket,
             "uuid": self.bucket_uuid,
             "nodeLocator": "vbucket",
-            "bucketCapabilities": ["collections", "cccp", "dcp", "nodesExt", "xattr"],
+            "bucketCapabilities": _CAPABILITIES,
             "nodes": [{"hostname": address.at(address.mgmt)} for address in addresses],
             "nodesExt": extended,
             "vBucketServerMap": {

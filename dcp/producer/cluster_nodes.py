@@ -16,6 +16,7 @@ from dcp.producer.bucket import Bucket
 from dcp.producer.cluster_map import NodeAddress
 from dcp.producer.server import Node
 from dcp.producer.settings import ClusterSettings
+from dcp.producer.sync_write_watch import SyncWriteWatch
 
 _WAIT_SECONDS: Final = 30.0
 
@@ -214,6 +215,8 @@ class ClusterNodes:
         if settings.expiry_pager_seconds > 0:
             pager = self._page_expiries(settings.expiry_pager_seconds)
             self._background.append(asyncio.ensure_future(pager))
+        watch = SyncWriteWatch(self.bucket, self._call_soon)
+        self._background.append(asyncio.ensure_future(watch.run()))
         if self.bucket.flusher is not None:
             self._background.append(asyncio.ensure_future(self.bucket.flusher.run()))
 

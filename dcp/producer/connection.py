@@ -29,7 +29,7 @@ class ClientConnection:
         self._something_to_write = asyncio.Event()
         self._outbox_is_short = asyncio.Event()
         self._outbox_is_short.set()
-        session.on_close = self.wake
+        session.on_close = session.on_answer = self.wake
 
     def wake(self) -> None:
         """Let the writer look whether there is something; only from the loop's thread."""
@@ -84,7 +84,7 @@ class ClientConnection:
             for index in range(len(block)):
                 self.session.feed(block.frame(index), self._loop.time())
             splitter.max_frame_bytes = self.session.max_frame_bytes
-            if self.session.outbox_bytes > OUTBOX_BYTES:
+            if self.session.outbox_bytes > OUTBOX_BYTES or self.session.is_waiting:
                 self._outbox_is_short.clear()
 
     async def _write(self) -> None:
@@ -97,7 +97,8 @@ class ClientConnection:
                 deadline = self.session.next_deadline(now)
             if frames:
                 await self._send(frames)
-                self._outbox_is_short.set()
+                if not self.session.is_waiting:
+                    self._outbox_is_short.set()
             elif self.session.is_closing:
                 return
             else:

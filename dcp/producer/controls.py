@@ -2,8 +2,9 @@
 
 Sources: kv_engine ``dcp/producer.cc`` control(), ``docs/dcp/documentation/commands/control.md``;
 statuses as observed on a 7.0 server. Keys that only change how a server schedules or what it may
-leave out are accepted without effect. Change streams are refused NOT_SUPPORTED: this version has
-none. Stream ids and sync writes exclude each other.
+leave out are accepted without effect. What would change the messages and is not built (change
+streams, system events in FlatBuffers, cache transfers) is refused NOT_SUPPORTED. Stream ids and
+sync writes exclude each other.
 """
 
 from collections.abc import Callable
@@ -73,7 +74,7 @@ def _force_compression(dcp: DcpConnection, value: str) -> Status:
 
 def _deleted_user_xattrs(dcp: DcpConnection, value: str) -> Status:
     is_open = bool(dcp.flags & OpenFlag.INCLUDE_DELETED_USER_XATTRS)
-    return Status.SUCCESS if is_open == _is_true(value) else Status.EINVAL
+    return Status.SUCCESS if is_open and _is_true(value) else Status.EINVAL
 
 
 def _marker_version(dcp: DcpConnection, value: str) -> Status:
@@ -86,16 +87,20 @@ def _marker_version(dcp: DcpConnection, value: str) -> Status:
 
 
 def _stream_ids(dcp: DcpConnection, value: str) -> Status:
-    if dcp.sync_writes and _is_true(value):
+    if not _is_true(value):
+        return Status.EINVAL
+    if dcp.sync_writes:
         return Status.NOT_SUPPORTED
-    dcp.stream_ids |= _is_true(value)  # a one-way switch
+    dcp.stream_ids = True
     return Status.SUCCESS
 
 
 def _sync_writes(dcp: DcpConnection, value: str) -> Status:
-    if dcp.stream_ids and _is_true(value):
+    if not _is_true(value):
+        return Status.EINVAL
+    if dcp.stream_ids:
         return Status.NOT_SUPPORTED
-    dcp.sync_writes |= _is_true(value)  # a one-way switch
+    dcp.sync_writes = True
     return Status.SUCCESS
 
 
@@ -138,8 +143,8 @@ CONTROLS: Final[dict[bytes, Control]] = {
     b"consumer_name": _consumer_name,
     b"enable_out_of_order_snapshots": _out_of_order,
     b"include_deleted_user_xattrs": _deleted_user_xattrs,
-    b"v7_dcp_status_codes": _always(Status.SUCCESS),
-    b"flatbuffers_system_events": _always(Status.SUCCESS),
+    b"v7_dcp_status_codes": _one_of("true"),
+    b"flatbuffers_system_events": _always(Status.NOT_SUPPORTED),
     b"change_streams": _always(Status.NOT_SUPPORTED),
     b"max_marker_version": _marker_version,
     b"cache_transfer": _always(Status.NOT_SUPPORTED),

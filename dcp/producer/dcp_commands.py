@@ -17,6 +17,7 @@ from dcp.producer.manifest_commands import refuse_unknown_id
 from dcp.producer.session import Command, Gate, Session
 from dcp.producer.stream import ActiveStream
 from dcp.producer.stream_filter import StreamFilter
+from dcp.producer.stream_flags import fault_of
 from dcp.producer.stream_request_value import parse_filter
 from dcp.producer.vbucket import Vbucket
 from dcp.types import U16_MAX
@@ -100,6 +101,10 @@ def stream_request(session: Session, frame: Frame, body: m.Body, _: float) -> No
     if ordered is not None:
         counters.streams_refused[frame.vbucket] += 1
         _refuse_as_ordered(session, frame, ordered)
+        return
+    if (fault := fault_of(request.flags)) is not None:
+        counters.streams_refused[frame.vbucket] += 1
+        session.refuse(frame, Status.EINVAL, fault)
         return
     if vbucket is None:
         counters.streams_refused[frame.vbucket] += 1
@@ -294,13 +299,40 @@ def seqno_persistence(session: Session, frame: Frame, body: m.Body, _: float) ->
         session.refuse(frame, Status.ETMPFAIL)
 
 
+def wrong_way(session: Session, _: Frame, __: m.Body, ___: float) -> None:
+    """Cut off who sends what only a producer says (kv_engine ``connhandler.cc``)."""
+    session.abort()
+
+
 def _dcp(session: Session) -> DcpConnection:
     if session.dcp is None:
         raise AssertionError("the gate lets DCP commands pass only after DCP_OPEN")
     return session.dcp
 
 
+SENT_BY_PRODUCERS: Final = frozenset(
+    {
+        Opcode.DCP_ADD_STREAM,
+        Opcode.DCP_STREAM_END,
+        Opcode.DCP_SNAPSHOT_MARKER,
+        Opcode.DCP_MUTATION,
+        Opcode.DCP_DELETION,
+        Opcode.DCP_EXPIRATION,
+        Opcode.DCP_SET_VBUCKET_STATE,
+        Opcode.DCP_SYSTEM_EVENT,
+        Opcode.DCP_PREPARE,
+        Opcode.DCP_COMMIT,
+        Opcode.DCP_ABORT,
+        Opcode.DCP_SEQNO_ADVANCED,
+        Opcode.DCP_OSO_SNAPSHOT,
+        Opcode.DCP_CACHE_TRANSFER,
+        Opcode.DCP_CACHE_TRANSFER_END,
+    }
+)
+"""What is said to consumers: by producers, and ADD_STREAM by the cluster manager."""
+
 DCP_COMMANDS: Final[dict[int, Command]] = {
+    **{opcode: Command(Gate.DCP, wrong_way) for opcode in SENT_BY_PRODUCERS},
     Opcode.DCP_OPEN: Command(Gate.BUCKET, dcp_open),
     Opcode.DCP_CONTROL: Command(Gate.DCP, dcp_control),
     Opcode.DCP_STREAM_REQ: Command(Gate.DCP, stream_request),

@@ -2,7 +2,7 @@
 
 With Collections negotiated a key begins with its collection's id in LEB128, of which only the
 shortest encoding is taken; without, it is of the default collection. Values may carry only
-datatypes that the connection negotiated.
+datatypes that the connection negotiated. All but GET may ask for durability in framing extras.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,9 @@ from dcp.errors import FrameError
 from dcp.producer.documents import DocumentError, DocumentStore, check_key
 from dcp.producer.manifest import DEFAULT_ID
 from dcp.producer.manifest_commands import refuse_unknown_id
+from dcp.producer.request_framing import requirement_of
 from dcp.producer.session import Command, Gate, Session
+from dcp.producer.sync_write_commands import write_durably
 from dcp.producer.values import without_xattrs
 from dcp.producer.vbucket import Vbucket
 from dcp.producer.versions import Version
@@ -100,10 +102,13 @@ def touch(session: Session, frame: Frame, body: m.Body, _: float) -> None:
     expiry = cast("m.Touch", body).expiry
 
     def answer(vbucket: Vbucket, key: bytes, collection: int) -> None:
-        version = session.bucket.write_to(
-            vbucket, lambda documents: documents.touch(key, expiry, now, collection=collection)
-        )
-        session.reply(frame, m.Empty(), cas=version.cas)
+        def command(documents: DocumentStore) -> Version:
+            return documents.touch(key, expiry, now, collection=collection)
+
+        def reply(version: Version) -> None:
+            session.reply(frame, m.Empty(), cas=version.cas)
+
+        _write(session, frame, vbucket, command, reply)
 
     _on_document(session, frame, answer)
 
@@ -112,15 +117,31 @@ def _changing(session: Session, frame: Frame, command: Change) -> Answer:
     """Return what runs ``command`` and answers with the new CAS, and seqno where negotiated."""
 
     def answer(vbucket: Vbucket, key: bytes, collection: int) -> None:
-        version = session.bucket.write_to(
-            vbucket, lambda documents: command(documents, key, collection)
+        def reply(version: Version) -> None:
+            told = m.MutationAnswer()
+            if HelloFeature.MUTATION_SEQNO in session.features:
+                told = m.MutationAnswer(vbucket.failover_log.current_uuid, version.seqno)
+            session.reply(frame, told, cas=version.cas)
+
+        _write(
+            session, frame, vbucket, lambda documents: command(documents, key, collection), reply
         )
-        told = m.MutationAnswer()
-        if HelloFeature.MUTATION_SEQNO in session.features:
-            told = m.MutationAnswer(vbucket.failover_log.current_uuid, version.seqno)
-        session.reply(frame, told, cas=version.cas)
 
     return answer
+
+
+def _write(
+    session: Session,
+    frame: Frame,
+    vbucket: Vbucket,
+    command: Callable[[DocumentStore], Version],
+    reply: Callable[[Version], None],
+) -> None:
+    requirement = requirement_of(frame.opcode, frame.framing_extras)
+    if requirement is None:
+        reply(session.bucket.write_to(vbucket, command))
+    else:
+        write_durably(session, frame, vbucket, requirement, command, reply)
 
 
 def _on_document(session: Session, frame: Frame, answer: Answer) -> None:

@@ -5,10 +5,13 @@ Keys are logical, without a prefix; the collection is an argument of its own, 0 
 Every change becomes a version in the history. An expiry of up to 30 days is relative, beyond that
 absolute; 0 is none. A document that is due becomes an expiration as soon as anything touches it, or
 when the pager finds it (kv_engine ``docs/BinaryProtocol.md``, ``engines/ep/src/ep_vb.cc``).
+
+While a sync write on a key is under way (``sync_writes.py``) nobody else writes to it, it does not
+expire, and it is read as it was before; if that is not known, not at all.
 """
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,7 +21,7 @@ from dcp.producer.manifest import DEFAULT_ID, Step
 from dcp.producer.values import is_json, system_xattrs_only, without_xattrs
 from dcp.producer.vbucket_collections import VbucketCollections
 from dcp.producer.vbucket_data import VbucketData
-from dcp.producer.versions import Content, Version
+from dcp.producer.versions import Content, SyncWrite, Version
 from dcp.types import U32_MAX
 from dcp.wire.snappy import inflate
 from dcp.wire.vocabulary import ALL_DATATYPE_BITS, MAX_KEY_BYTES, Datatype, Opcode, Status
@@ -81,14 +84,22 @@ class DocumentStore:
         self.clock = clock or HybridClock()
         self.collections = VbucketCollections()
         self.count_preloaded()
+        self.maybe_visible: set[tuple[int, bytes]] = set()
+        """Collections and keys of prepares that may have been committed before a fork."""
         self._due: list[tuple[int, int, bytes]] = []
+        self._level = 0
 
     def get(self, key: bytes, now: float, *, collection: int = 0) -> Version:
         """Return the live version of ``key``, or raise DocumentError KEY_ENOENT.
 
-        This and all other commands raise UNKNOWN_COLLECTION for a collection that is not there.
+        This and all other commands raise UNKNOWN_COLLECTION for a collection that is not there,
+        and writes SYNC_WRITE_IN_PROGRESS where a sync write on the key is under way.
         """
         version = self._live(collection, key, now)
+        if (collection, key) in self.maybe_visible:
+            raise DocumentError(
+                Status.SYNC_WRITE_RE_COMMIT_IN_PROGRESS, f"get {key!r}: it is committed again"
+            )
         if version is None:
             raise DocumentError(Status.KEY_ENOENT, f"get {key!r}: no such document")
         return version
@@ -107,6 +118,7 @@ class DocumentStore:
     ) -> Version:
         """Store a document, new or not; a ``cas`` other than 0 must be that of the document."""
         live = self._live(collection, key, now)
+        self._require_free(collection, key)
         _check_cas(key, live, cas)
         return self._store(collection, key, value, now, flags, expiry, datatype)
 
@@ -122,7 +134,9 @@ class DocumentStore:
         collection: int = 0,
     ) -> Version:
         """Store a document that must not exist yet (else KEY_EEXISTS)."""
-        if self._live(collection, key, now) is not None:
+        live = self._live(collection, key, now)
+        self._require_free(collection, key)
+        if live is not None:
             raise DocumentError(Status.KEY_EEXISTS, f"add {key!r}: the document exists")
         return self._store(collection, key, value, now, flags, expiry, datatype)
 
@@ -142,33 +156,52 @@ class DocumentStore:
         live = self._live(collection, key, now)
         if live is None:
             raise DocumentError(Status.KEY_ENOENT, f"replace {key!r}: no such document")
+        self._require_free(collection, key)
         _check_cas(key, live, cas)
         return self._store(collection, key, value, now, flags, expiry, datatype)
 
     def delete(self, key: bytes, now: float, *, cas: int = 0, collection: int = 0) -> Version:
         """Delete a document; its system xattrs stay with the tombstone."""
         live = self._live(collection, key, now)
+        self._require_free(collection, key)
         if live is None:
             raise DocumentError(Status.KEY_ENOENT, f"delete {key!r}: no such document")
         _check_cas(key, live, cas)
-        return self._bury(live, Opcode.DCP_DELETION, now)
+        return self._change(collection, key, now, _tombstone(live, Opcode.DCP_DELETION, now))
 
     def touch(self, key: bytes, expiry: int, now: float, *, collection: int = 0) -> Version:
         """Give a document another expiry; that is a mutation."""
+        self._live(collection, key, now)
+        self._require_free(collection, key)
         live = self.get(key, now, collection=collection)
         until = self._expiry(collection, expiry, now)
         content = Content(live.value, live.datatype, live.flags, until)
-        return self._append(collection, key, now, content)
+        return self._change(collection, key, now, content)
+
+    def preparing(self, level: int, command: "Callable[[DocumentStore], Version]") -> Version:
+        """Run a command whose write is only prepared, with a durability level; return that."""
+        self._level = level
+        try:
+            return command(self)
+        finally:
+            self._level = 0
 
     def expire_due(self, now: float) -> int:
         """Turn every document whose expiry has come into an expiration; return how many."""
         expired = 0
+        later: list[tuple[int, int, bytes]] = []
         while self._due and self._due[0][0] <= now:
-            _, collection, key = heapq.heappop(self._due)
+            _, collection, key = due = heapq.heappop(self._due)
             newest = self.data.newest(key, collection)
-            if newest is not None and _is_due(newest, now):
-                self._bury(newest, Opcode.DCP_EXPIRATION, now)
+            if newest is None or not _is_due(newest, now):
+                continue
+            if self.data.keys.pending_prepare(key, collection) is None:
+                self._expire(newest, now)
                 expired += 1
+            else:
+                later.append(due)
+        for due in later:
+            heapq.heappush(self._due, due)
         return expired
 
     def rewind(self) -> None:
@@ -212,9 +245,16 @@ class DocumentStore:
         if version is None or version.is_deleted:
             return None
         if _is_due(version, now):
-            self._bury(version, Opcode.DCP_EXPIRATION, now)
+            if self.data.keys.pending_prepare(key, collection) is None:
+                self._expire(version, now)
             return None
         return version
+
+    def _require_free(self, collection: int, key: bytes) -> None:
+        if self.data.keys.pending_prepare(key, collection) is not None:
+            raise DocumentError(
+                Status.SYNC_WRITE_IN_PROGRESS, f"{key!r}: a sync write on it is under way"
+            )
 
     def _store(
         self,
@@ -231,7 +271,7 @@ class DocumentStore:
         if not 0 <= flags <= U32_MAX:
             raise DocumentError(Status.EINVAL, f"flags: found {flags}, expected 0 to {U32_MAX}")
         until = self._expiry(collection, expiry, now)
-        return self._append(collection, key, now, Content(value, stored, flags, until))
+        return self._change(collection, key, now, Content(value, stored, flags, until))
 
     def _expiry(self, collection: int, expiry: int, now: float) -> int:
         """Return when a document expires that is stored now, not later than its collection lets."""
@@ -240,14 +280,16 @@ class DocumentStore:
         latest = int(now) + found.max_ttl_seconds if found and found.max_ttl_seconds else 0
         return min(until or latest, latest) if latest else until
 
-    def _bury(self, live: Version, opcode: Opcode, now: float) -> Version:
-        """Append the tombstone of ``live``; it keeps the document's system xattrs."""
-        value = b""
-        if live.datatype & _XATTR:
-            stored = live.value
-            value = system_xattrs_only(inflate(stored) if live.datatype & _SNAPPY else stored)
-        content = Content(value, _XATTR if value else 0, opcode=int(opcode), delete_time=int(now))
-        return self._append(live.collection, live.key, now, content)
+    def _expire(self, due: Version, now: float) -> None:
+        content = _tombstone(due, Opcode.DCP_EXPIRATION, now)
+        self._append(due.collection, due.key, now, content)
+
+    def _change(self, collection: int, key: bytes, now: float, content: Content) -> Version:
+        """Append what a command makes of a document, or only its prepare."""
+        if self._level:
+            sync = SyncWrite(level=self._level, deletes=content.opcode != Opcode.DCP_MUTATION)
+            content = content._replace(opcode=int(Opcode.DCP_PREPARE), sync=sync)
+        return self._append(collection, key, now, content)
 
     def _append(self, collection: int, key: bytes, now: float, content: Content) -> Version:
         older = self.data.newest(key, collection)
@@ -260,11 +302,15 @@ class DocumentStore:
             cas=self.clock.next(now),
             collection=collection,
         )
+        self.append(version)
+        return version
+
+    def append(self, version: Version) -> None:
+        """Append a version that is ready; its seqno must be the next one."""
         self.data.append(version)
         self.collections.note(version)
-        if content.expiry:
-            heapq.heappush(self._due, (content.expiry, collection, key))
-        return version
+        if version.expiry and version.is_live:
+            heapq.heappush(self._due, (version.expiry, version.collection, version.key))
 
 
 def check_key(key: bytes, collection: int) -> None:
@@ -294,6 +340,15 @@ def checked_datatype(value: bytes, datatype: int) -> int:
             Status.E2BIG, f"value: found {len(plain)} bytes, expected at most {most}"
         )
     return datatype & ~_JSON | (_JSON if is_json(body) else 0)
+
+
+def _tombstone(live: Version, opcode: Opcode, now: float) -> Content:
+    """Return what deletes ``live``; it keeps the document's system xattrs."""
+    value = b""
+    if live.datatype & _XATTR:
+        stored = live.value
+        value = system_xattrs_only(inflate(stored) if live.datatype & _SNAPPY else stored)
+    return Content(value, _XATTR if value else 0, opcode=int(opcode), delete_time=int(now))
 
 
 def _check_cas(key: bytes, live: Version | None, cas: int) -> None:

@@ -23,6 +23,7 @@ _ATTRIBUTES: Final[dict[Status, tuple[str, ...]]] = {
     Status.ERANGE: ("invalid-input",),
     Status.ROLLBACK: ("dcp", "special-handling"),
     Status.EACCESS: ("support",),
+    Status.UNKNOWN_FRAME_INFO: ("support",),
     Status.UNKNOWN_COMMAND: ("support",),
     Status.ENOMEM: ("temp", "retry-later"),
     Status.NOT_SUPPORTED: ("support",),
@@ -31,6 +32,11 @@ _ATTRIBUTES: Final[dict[Status, tuple[str, ...]]] = {
     Status.ETMPFAIL: ("temp", "retry-now"),
     Status.UNKNOWN_COLLECTION: ("item-only", "fetch-config"),
     Status.UNKNOWN_SCOPE: ("item-only", "fetch-config"),
+    Status.DURABILITY_INVALID_LEVEL: ("invalid-input",),
+    Status.DURABILITY_IMPOSSIBLE: ("item-only", "invalid-input"),
+    Status.SYNC_WRITE_IN_PROGRESS: ("item-only", "retry-later"),
+    Status.SYNC_WRITE_AMBIGUOUS: ("item-only",),
+    Status.SYNC_WRITE_RE_COMMIT_IN_PROGRESS: ("item-only", "retry-later"),
 }
 
 ERROR_MAP: Final = json.dumps(

@@ -72,6 +72,7 @@ def hand_over(bucket: Bucket, stream: ActiveStream) -> None:
     """Let the vbucket of a takeover stream be dead here; its other streams end."""
     bucket.vbuckets[stream.vbucket].set_state(VbucketState.DEAD)
     _end_streams(bucket, stream.vbucket, spared=stream)
+    bucket.sync_writes.watch(stream.vbucket)
 
 
 def purge_tombstones(bucket: Bucket, vbucket: int, up_to_seqno: int | None) -> int:
@@ -87,12 +88,14 @@ def set_up(
     bucket.vbuckets[vbucket].set_up(facts, versions)
     bucket.learn_manifest(bucket.vbuckets[vbucket])
     _end_streams(bucket, vbucket)
+    bucket.sync_writes.watch(vbucket)
 
 
 def _begin_branch(bucket: Bucket, vbucket: int) -> None:
     """End the streams, and let a vbucket that lost system events emit them anew."""
     _end_streams(bucket, vbucket)
     bucket.follow_manifest(bucket.vbuckets[vbucket])
+    bucket.sync_writes.watch(vbucket)
 
 
 def _end_streams(bucket: Bucket, vbucket: int, spared: ActiveStream | None = None) -> None:

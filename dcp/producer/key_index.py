@@ -8,7 +8,8 @@ from bisect import bisect_right
 from collections.abc import Iterable
 
 from dcp.producer.manifest import DEFAULT_ID
-from dcp.producer.versions import COMMITTED, Version, VersionKey
+from dcp.producer.versions import COMMITTED, PREPARED, Version, VersionKey
+from dcp.wire.vocabulary import Opcode
 
 
 class KeyIndex:
@@ -38,6 +39,26 @@ class KeyIndex:
     def newest(self, key: bytes, collection: int) -> Version | None:
         """Return the newest version of ``key``, which may be a deletion."""
         return self._newest.get((COMMITTED, collection, key))
+
+    def pending_prepare(self, key: bytes, collection: int) -> Version | None:
+        """Return the prepare of the sync write that is under way on ``key``; None without one.
+
+        While one is, nothing else is written to its key: what is newer completed it.
+        """
+        found = self._newest.get((PREPARED, collection, key))
+        if found is None or found.opcode != Opcode.DCP_PREPARE:
+            return None
+        held = self._newest.get((COMMITTED, collection, key))
+        return found if held is None or held.seqno < found.seqno else None
+
+    def pending_prepares(self) -> list[Version]:
+        """Return the prepares of all sync writes that are under way, in their order."""
+        found = [
+            version
+            for (namespace, collection, key), version in self._newest.items()
+            if namespace == PREPARED and self.pending_prepare(key, collection) is version
+        ]
+        return sorted(found, key=lambda version: version.seqno)
 
     @property
     def versions(self) -> Iterable[Version]:

@@ -10,6 +10,7 @@ protocol (a NOOP request, an answer nobody asked for) ends the connection, and o
 """
 
 import json
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -18,6 +19,8 @@ from dcp.errors import FrameError
 from dcp.producer.auth import SaslConversation
 from dcp.producer.bucket import Bucket
 from dcp.producer.dcp_connection import DcpConnection
+from dcp.producer.documents import DocumentError
+from dcp.producer.request_framing import requirement_of
 from dcp.wire import messages as m
 from dcp.wire.codec import decode, encode
 from dcp.wire.frame import Frame
@@ -75,6 +78,11 @@ class Session:
         self.dcp: DcpConnection | None = None
         self.is_closing = False
         self.on_close: Callable[[], None] = lambda: None
+        self.on_answer: Callable[[], None] = lambda: None
+        self.is_waiting = False
+        """Whether a request has still to be answered; what comes after it waits, too."""
+        self._held: deque[tuple[Frame, float]] = deque()
+        self._is_going_on = False
         self._outbox: list[bytes] = []
         self.outbox_bytes = 0
         self._pushed_rev = bucket.map.rev
@@ -95,12 +103,40 @@ class Session:
             self.dcp.noop.heard(now)
         if frame.magic.is_response:
             self._feed_answer(frame)
+        elif self.is_waiting:
+            self._held.append((frame, now))
         elif frame.magic is Magic.SERVER_REQUEST:
             self.abort()  # those are ours to send
-        elif frame.magic is Magic.ALT_REQUEST and not (self.dcp and self.dcp.stream_ids):
-            self.abort()  # framing extras were not granted
+        elif frame.magic is Magic.ALT_REQUEST and not self._takes_framing_extras:
+            self.abort()  # they were not granted
         else:
             self._feed_request(frame, now)
+
+    @property
+    def _takes_framing_extras(self) -> bool:
+        has_stream_ids = self.dcp is not None and self.dcp.stream_ids
+        return has_stream_ids or HelloFeature.ALT_REQUEST in self.features
+
+    def wait(self) -> Callable[[Callable[[], None]], None]:
+        """Let further requests wait; return what goes on, after a function that answers."""
+        self.is_waiting = True
+
+        def go_on(answer: Callable[[], None]) -> None:
+            self.is_waiting = False
+            if not self.is_closing:
+                answer()
+            self._feed_held()
+            self.on_answer()
+
+        return go_on
+
+    def _feed_held(self) -> None:
+        if self._is_going_on:
+            return  # what is fed was answered at once: the loop below goes on
+        self._is_going_on = True
+        while self._held and not self.is_waiting:
+            self.feed(*self._held.popleft())
+        self._is_going_on = False
 
     def _feed_answer(self, frame: Frame) -> None:
         if self.dcp is None:
@@ -122,7 +158,10 @@ class Session:
             self.refuse(frame, Status.UNKNOWN_COMMAND)
         elif self._passes(command, frame):
             try:
+                requirement_of(frame.opcode, frame.framing_extras)
                 body = decode(frame)
+            except DocumentError as error:
+                self.refuse(frame, error.status, str(error))
             except (FrameError, ValueError) as error:
                 self.refuse(frame, Status.EINVAL, str(error))
             else:

@@ -26,20 +26,22 @@ GRANTED: Final = frozenset(
         HelloFeature.JSON,
         HelloFeature.DUPLEX,
         HelloFeature.CLUSTERMAP_CHANGE_NOTIFICATION,
+        HelloFeature.ALT_REQUEST,
+        HelloFeature.SYNC_REPLICATION,
         HelloFeature.COLLECTIONS,
         HelloFeature.GET_CLUSTER_CONFIG_WITH_GIVEN_VERSION,
     }
 )
-"""What we grant. Not those that let us answer in alternative framing or out of order."""
+"""What we grant. Not what lets us answer in alternative framing (Tracing) or out of order."""
 
 
 def hello(session: Session, frame: Frame, body: m.Body, _: float) -> None:
-    """Grant what we have of what is asked; every HELLO begins anew."""
+    """Grant what we have of what is asked, in the order of ids; every HELLO begins anew."""
     if len(frame.value) % 2:
         session.refuse(frame, Status.EINVAL, "Request value must be of even length")
         return
     asked = cast("m.Hello", body).features
-    granted = tuple(dict.fromkeys(feature for feature in asked if feature in GRANTED))
+    granted = tuple(sorted(GRANTED.intersection(asked)))
     pushes = HelloFeature.CLUSTERMAP_CHANGE_NOTIFICATION
     if pushes in granted and HelloFeature.DUPLEX not in granted:
         session.refuse(frame, Status.EINVAL, "Clustermap notifications need Duplex")

@@ -176,8 +176,16 @@ class ActiveStream:
     def next_batch(self, room_bytes: int, most_bytes: int, most_items: int) -> Batch | None:
         """Return what to send next, at least one message; None while there is nothing.
 
-        ``room_bytes`` is what flow control has left; it must be positive.
+        ``room_bytes`` is what flow control has left; it must be positive. A stream whose disk
+        cannot be read ends.
         """
+        try:
+            return self._next_batch(room_bytes, most_bytes, most_items)
+        except OSError:
+            self.end(EndReason.BACKFILL_FAILED, announce=True)
+            return self._next_batch(room_bytes, most_bytes, most_items)
+
+    def _next_batch(self, room_bytes: int, most_bytes: int, most_items: int) -> Batch | None:
         while self.is_sending:
             if self._closing:
                 return Batch(self._closing.pop(0), _NO_SEQNOS)
@@ -238,6 +246,13 @@ class ActiveStream:
     def _open_backfill(self) -> Batch | None:
         """Begin with what is on disk; None where that is nothing, or lacks what was purged."""
         scan = self._data.scan(self.sent_seqno)
+        try:
+            return self._begin_backfill(scan)
+        except OSError:
+            scan.close()
+            raise
+
+    def _begin_backfill(self, scan: Scan) -> Batch | None:
         if self._misses_purged:
             scan.close()
             self.end(EndReason.ROLLBACK, announce=True)

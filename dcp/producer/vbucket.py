@@ -21,6 +21,7 @@ from dcp.producer.manifest import DEFAULT_ID
 from dcp.producer.preload import PreloadedSegment
 from dcp.producer.settings import ClusterSettings
 from dcp.producer.stream_filter import StreamFilter
+from dcp.producer.sync_writes import SyncWrites
 from dcp.producer.vbucket_data import DataSettings, VbucketData
 from dcp.producer.vbucket_state import SavedVbucket, VbucketHome
 from dcp.producer.versions import Version
@@ -72,6 +73,7 @@ class Vbucket:
         self.documents.collections.restore(steps, saved.high_seqnos or {}, data.high_seqno)
         for version in data.newest_versions():
             self.documents.clock.raise_floor(version.cas)
+        self._recover_sync_writes()
 
     def _state_at(self, home: VbucketHome, seqno: int) -> bytes:
         """Return what is saved with the items up to ``seqno``."""
@@ -98,6 +100,7 @@ class Vbucket:
     ) -> None:
         self.data = data
         self.documents = DocumentStore(data, clock)
+        self.sync_writes = SyncWrites(self.documents)
         self.failover_log = log
         self.state = VbucketState.ACTIVE
         self._set_default_high_seqno: int | None = None
@@ -194,7 +197,11 @@ class Vbucket:
             high = self.data.high_seqno
             self._fork(high, high)
         self.state = state
+        self._recover_sync_writes()
         self.save()
+
+    def _recover_sync_writes(self) -> None:
+        self.sync_writes.recover(is_active=self.state is VbucketState.ACTIVE)
 
     def recover(self) -> None:
         """Begin a branch after an unclean restart, if active: what is here is what was on disk."""
@@ -215,6 +222,7 @@ class Vbucket:
         vb_uuid = self._fresh_uuid()
         left = self.data.cut(cut_seqno)
         self.documents.rewind()
+        self._recover_sync_writes()
         self.failover_log = fork(self.failover_log, min(entry_seqno, left), vb_uuid)
         if self._paused_at is not None:
             self._paused_at = min(self._paused_at, left)
@@ -246,7 +254,9 @@ class Vbucket:
             purge_seqno=facts.purge_seqno,
         )
         self._paused_at = None
+        told = self.sync_writes.give_up()
         self._begin(data, facts.failover_log, self.documents.clock)
+        self.sync_writes.tell_later(told)
         self.take(versions)
         data.purge(facts.purge_seqno)
         self._set_default_high_seqno = facts.collections_high_seqno

@@ -86,7 +86,8 @@ VersionKey = tuple[int, int, bytes]
 """What versions of one thing have in common: namespace, collection or scope, key."""
 COMMITTED: Final = 0
 """The namespace of documents and tombstones."""
-_PREPARED: Final = 1
+PREPARED: Final = 1
+"""The namespace of prepares and aborts."""
 _COLLECTION_EVENT: Final = 2
 _SCOPE_EVENT: Final = 3
 
@@ -218,7 +219,7 @@ class Version:
             return _SCOPE_EVENT, self.event.scope_id, b""
         if self.event is not None:
             return _COLLECTION_EVENT, self.collection, b""
-        return (COMMITTED if self.is_document else _PREPARED), self.collection, self.key
+        return (COMMITTED if self.is_document else PREPARED), self.collection, self.key
 
     @property
     def size_bytes(self) -> int:

@@ -24,7 +24,7 @@ MECHANISMS = [
 def test_hello_grants_a_part_of_what_is_asked(cluster: ProducerCluster, connect: Connect) -> None:
     client = connect(cluster)
     asked = (0x01, 0x02, 0x06, 0x07, 0x06, 0x0E, 0x0F, 0x10, 0x12, 0x7777)
-    assert client.ok(m.Hello(b"x", asked), Opcode.HELLO) == m.HelloAnswer((0x06, 0x07, 0x12))
+    assert client.ok(m.Hello(b"x", asked), Opcode.HELLO) == m.HelloAnswer((0x06, 0x07, 0x10, 0x12))
     assert client.ok(m.Hello(b"", ()), Opcode.HELLO) == m.HelloAnswer(())
     client.send(Frame(Magic.REQUEST, Opcode.HELLO, value=b"\0"))
     odd = client.answer()
@@ -209,6 +209,12 @@ def test_dcp_opens_once_per_connection_and_name(cluster: ProducerCluster, connec
         ("max_marker_version", "2.2", Status.NOT_SUPPORTED),
         ("max_marker_version", "2.1", Status.EINVAL),
         ("enable_stream_id", "true", Status.SUCCESS),
+        ("enable_stream_id", "yes", Status.EINVAL),
+        ("enable_sync_writes", "false", Status.EINVAL),
+        ("v7_dcp_status_codes", "true", Status.SUCCESS),
+        ("v7_dcp_status_codes", "1", Status.EINVAL),
+        ("flatbuffers_system_events", "true", Status.NOT_SUPPORTED),
+        ("include_deleted_user_xattrs", "false", Status.EINVAL),
         ("no_such_key", "true", Status.EINVAL),
         ("enable_noop", "", Status.EINVAL),
     ],

@@ -25,8 +25,6 @@ NOT_OFFERED: Final = frozenset(
     {
         HelloFeature.UNORDERED_EXECUTION,
         HelloFeature.TRACING,
-        HelloFeature.ALT_REQUEST,
-        HelloFeature.SYNC_REPLICATION,
         HelloFeature.PRESERVE_TTL,
         HelloFeature.VATTR,
         HelloFeature.PITR,

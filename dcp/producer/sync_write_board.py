@@ -1,0 +1,68 @@
+"""Which vbuckets of a bucket have sync writes under way; it lets them go on. Under the lock."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from dcp.producer.documents import DocumentError
+from dcp.producer.replication_chain import chain_of, is_possible
+from dcp.producer.sync_writes import Answer, Told
+from dcp.producer.versions import Version
+from dcp.wire.vocabulary import Status
+
+if TYPE_CHECKING:
+    from dcp.producer.bucket import Bucket
+
+
+class SyncWriteBoard:
+    """``on_pending`` is called when ``check`` is wanted from now on, until nothing is pending."""
+
+    def __init__(self, bucket: "Bucket") -> None:
+        self._bucket = bucket
+        self._pending: set[int] = set()
+        self.on_pending: Callable[[], None] = lambda: None
+        for vbucket in range(len(bucket.vbuckets)):
+            self.watch(vbucket)
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether any vbucket has a sync write under way."""
+        return bool(self._pending)
+
+    def require_possible(self, vbucket: int) -> None:
+        """Raise DocumentError DURABILITY_IMPOSSIBLE where too few copies of a vbucket exist."""
+        chain = chain_of(self._bucket, vbucket)
+        if not is_possible(chain):
+            found = sum(copy is not None for copy in chain)
+            raise DocumentError(
+                Status.DURABILITY_IMPOSSIBLE,
+                f"vbucket {vbucket}: found {found} of {len(chain)} copies, too few for a majority",
+            )
+
+    def track(self, prepare: Version, deadline: float, answer: Answer) -> None:
+        """Take a sync write whose prepare was appended; it may end at once."""
+        self._bucket.vbuckets[prepare.vbucket].sync_writes.track(prepare, deadline, answer)
+        self._go_on(prepare.vbucket)
+        self.watch(prepare.vbucket)
+
+    def watch(self, vbucket: int) -> None:
+        """Look after a vbucket that may have sync writes under way."""
+        if self._bucket.vbuckets[vbucket].sync_writes.is_pending:
+            self._pending.add(vbucket)
+            self.on_pending()
+
+    def check(self) -> None:
+        """Let everything go on that can now."""
+        for vbucket in sorted(self._pending):
+            self._go_on(vbucket)
+
+    def _go_on(self, vbucket: int) -> None:
+        bucket = self._bucket
+        state = bucket.vbuckets[vbucket]
+        before = state.data.high_seqno
+        told: list[Told] = list(state.sync_writes.step(chain_of(bucket, vbucket), bucket.now()))
+        if state.data.high_seqno != before:
+            bucket.wrote(vbucket)
+        if not state.sync_writes.is_pending:
+            self._pending.discard(vbucket)
+        for answer, status in told:
+            answer(status)
