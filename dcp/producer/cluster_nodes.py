@@ -14,6 +14,8 @@ from typing import Any, Final, Self
 from dcp.errors import LocalProtocolError, SourceError
 from dcp.producer.bucket import Bucket
 from dcp.producer.cluster_map import NodeAddress
+from dcp.producer.forks import end_streams
+from dcp.producer.replication import Replication
 from dcp.producer.server import Node
 from dcp.producer.settings import ClusterSettings
 
@@ -32,6 +34,7 @@ class ClusterNodes:
         self._thread: Thread | None = None
         self._background: list[asyncio.Task[None]] = []
         self._under_way: set[asyncio.Task[None]] = set()
+        self._replication = Replication(self.bucket, lambda node: self._nodes[node].awake)
 
     # --- life
 
@@ -121,6 +124,7 @@ class ClusterNodes:
         self._call(self._nodes[node].leave() if self._is_in_loop else self._nodes[node].kill())
         with self.bucket.lock:
             self.bucket.dead_nodes.add(node)
+        self._call_soon(self._follow_map)
 
     def refuse_node(self, node: int) -> None:
         """Close a node's port only."""
@@ -145,6 +149,7 @@ class ClusterNodes:
                 self.bucket.map.join(node)
                 self.bucket.save()
                 self._call_soon(self._push_map)
+        self._call_soon(self._follow_map)
 
     # --- the loop
 
@@ -211,6 +216,7 @@ class ClusterNodes:
                 await node.kill()
             raise
         self.bucket.map.set_addresses([node.address for node in self._nodes])
+        self._follow_map()
         if settings.expiry_pager_seconds > 0:
             pager = self._page_expiries(settings.expiry_pager_seconds)
             self._background.append(asyncio.ensure_future(pager))
@@ -222,6 +228,7 @@ class ClusterNodes:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
         self._background.clear()
+        await self._replication.stop()
         await asyncio.gather(*self._under_way, return_exceptions=True)
         for node in self._nodes:
             await node.kill()
@@ -245,6 +252,15 @@ class ClusterNodes:
         with self.bucket.lock:
             for node in self._nodes:
                 node.push_map()
+        self._follow_map()
+
+    def _follow_map(self) -> None:
+        """Let copies be where the map has them, and be fed by those that own them."""
+        with self.bucket.lock:
+            for node, vbucket in self.bucket.copies.follow(self.bucket.map):
+                end_streams(self.bucket, vbucket, node)
+            self._replication.reconcile()
+            self.bucket.copies_moved.notify_all()
 
     def _call_soon(self, function: Callable[[], None]) -> None:
         if self._loop is not None:

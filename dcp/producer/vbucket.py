@@ -17,7 +17,7 @@ from dcp.producer.documents import DocumentStore
 from dcp.producer.failover import VbucketFacts
 from dcp.producer.failover_log import fork
 from dcp.producer.hybrid_clock import HybridClock
-from dcp.producer.manifest import DEFAULT_ID
+from dcp.producer.manifest import DEFAULT_ID, Manifest
 from dcp.producer.preload import PreloadedSegment
 from dcp.producer.settings import ClusterSettings
 from dcp.producer.stream_filter import StreamFilter
@@ -263,12 +263,22 @@ class Vbucket:
         for version in versions:
             self.data.append(version)
             self.data.settle()
-            collections = self.documents.collections
-            collections.note(version)
-            if version.event is not None:
-                collections.stand_at(collections.manifest.after(version.event), version.seqno)
-            self.documents.clock.raise_floor(version.cas)
+            self.learn(version)
         self.documents.rewind()
+
+    def learn(self, version: Version, known: Manifest | None = None) -> None:
+        """Follow an item that another server made: count it, stand at the manifest it makes.
+
+        ``known`` is that manifest where it has its uid: an event tells only a part of it.
+        """
+        collections = self.documents.collections
+        collections.note(version)
+        if version.event is not None:
+            manifest = collections.manifest.after(version.event)
+            if known is not None and known.uid == manifest.uid:
+                manifest = known
+            collections.stand_at(manifest, version.seqno)
+        self.documents.clock.raise_floor(version.cas)
 
 
 def _data_settings(settings: ClusterSettings) -> DataSettings:
