@@ -1,5 +1,6 @@
 """Commands of DCP connections, and the seqno commands that any connection may send."""
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Final, cast
 
@@ -9,6 +10,7 @@ from dcp.producer.controls import apply_control, context_of_refusal
 from dcp.producer.dcp_connection import DcpConnection
 from dcp.producer.failover import (
     ResumeRequest,
+    VbucketFacts,
     judge,
     range_is_valid,
     state_allows,
@@ -123,7 +125,8 @@ def _open_stream(
     )
     resume = _resume_request(request, wanted)
     named = vbucket.filtered_high_seqno(wanted) if isinstance(wanted, StreamFilter) else None
-    facts = vbucket.facts(named)
+    facts = _facts(vbucket, resume, named)
+    copy = session.bucket.copies.at(session.node, vbucket.id)
     verdict = judge(resume, facts, session.bucket.settings.rules)
     if not state_allows(resume, facts):
         session.refuse_vbucket(frame)
@@ -139,6 +142,8 @@ def _open_stream(
         session.reply(frame, m.RollbackAnswer(verdict.rollback_seqno or 0), status=Status.ROLLBACK)
     elif verdict.status is not Status.SUCCESS:
         session.refuse(frame, verdict.status)
+    elif copy is not None and copy.awaits_first_disk_snapshot:
+        session.refuse(frame, Status.ETMPFAIL)
     else:
         session.bucket.counters.streams_opened[vbucket.id] += 1
         session.reply(frame, m.FailoverLogAnswer(vbucket.failover_log.entries))
@@ -148,6 +153,19 @@ def _open_stream(
         )
         return True
     return False
+
+
+def _facts(vbucket: Vbucket, resume: ResumeRequest, named: int | None) -> VbucketFacts:
+    """Return what decides a request; the rest of a snapshot that is being received is to come.
+
+    So whoever has a part of it may go on from there.
+    """
+    facts, checkpoints = vbucket.facts(named), vbucket.data.checkpoints
+    if checkpoints.is_snapshot_complete or resume.start > facts.high_seqno:
+        return facts
+    if not facts.high_seqno < resume.snap_end <= checkpoints.snapshot.end:
+        return facts
+    return replace(facts, high_seqno=resume.snap_end)
 
 
 def _resume_request(request: m.StreamRequest, wanted: StreamFilter | Status) -> ResumeRequest:

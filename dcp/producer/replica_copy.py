@@ -69,7 +69,8 @@ class ReplicaCopy:
         """Take a marker; what it announces follows.
 
         Each begins a checkpoint of its own, so that whoever streams from here stands at the ends
-        where the active's snapshots ended.
+        where the active's snapshots ended. One that comes inside another, which a lost connection
+        broke off, goes on with it: streams that stand where it cannot go back to the disk.
 
         Raises:
             LocalProtocolError: it does not end above the high seqno.
@@ -77,7 +78,11 @@ class ReplicaCopy:
         is_disk = bool(marker.flags & SnapshotFlag.DISK)
         kind = CheckpointKind.DISK if is_disk else CheckpointKind.MEMORY
         data = self.vbucket.data
-        data.checkpoints.begin_snapshot(marker.start, marker.end, kind, begins_checkpoint=True)
+        checkpoints = data.checkpoints
+        goes_on, broken = not checkpoints.is_snapshot_complete, checkpoints.open_checkpoint.id
+        checkpoints.begin_snapshot(marker.start, marker.end, kind, begins_checkpoint=not goes_on)
+        if goes_on and checkpoints.open_checkpoint.id != broken:
+            self.lost_cursors += data.drop_stream_cursors()
         if marker.purge_seqno:
             data.learn_purge_seqno(marker.purge_seqno)
         if is_disk and self.consistent_seqno == data.base_seqno:
@@ -114,7 +119,8 @@ class ReplicaCopy:
 
     def settle(self) -> bool:
         """Write what was received since the last time; whether there was anything."""
-        has_news, self._has_unsettled = self._has_unsettled, False
+        has_news = self._has_unsettled or bool(self.lost_cursors)
+        self._has_unsettled = False
         if has_news:
             self.vbucket.data.settle_received()
         return has_news

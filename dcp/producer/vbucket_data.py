@@ -224,8 +224,15 @@ class VbucketData:
         """
         self.settle_received()
         self._store.write([], self.state_at(seqno), snapshot_end=seqno)
-        lost = tuple(name for name in self.checkpoints.cursors if name not in _OWN_CURSORS)
+        lost = self.drop_stream_cursors()
         self.checkpoints = self._new_checkpoints(seqno)
+        return lost
+
+    def drop_stream_cursors(self) -> tuple[str, ...]:
+        """Forget the cursors of all streams, and return them: they must be told."""
+        lost = tuple(name for name in self.checkpoints.cursors if name not in _OWN_CURSORS)
+        for name in lost:
+            self.checkpoints.remove(name)
         return lost
 
     def learn_purge_seqno(self, seqno: int) -> None:
