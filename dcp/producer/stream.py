@@ -371,14 +371,14 @@ class ActiveStream:
         shown, self._filter = self._filter.split(items.items)
         end, got = items.snapshot_end, items.items[-1].seqno
         goes_on, self._open_end = self._open_end == end, end if got < end else None
-        flags = self._flags_of(items)
         source = MemoryItems(shown, self._settings.flavour)
         if goes_on:
-            self._snapshot = Snapshot(got, end, flags, source, got, self.stream_id)
+            self._snapshot = Snapshot(got, end, _MEMORY, source, got, self.stream_id)
             return None
         if not shown:
             self.sent_seqno, self._open_end = got, None
             return None
+        flags = self._flags_of(items)
         if self.takeover is not None:
             flags |= SnapshotFlag.ACK
             self.takeover.unanswered_markers += 1
