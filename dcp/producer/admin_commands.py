@@ -156,7 +156,7 @@ def _nodes(session: Session) -> str:
 
 
 def _replication_state(session: Session) -> str:
-    paused = any(vbucket.replication_is_paused for vbucket in session.bucket.vbuckets)
+    paused = session.bucket.copies.is_paused
     return "paused" if paused else "running"
 
 

@@ -21,6 +21,10 @@ class CheckpointAccount:
         self.memory_bytes += now - self._bytes_of.get(manager.vbucket, 0)
         self._bytes_of[manager.vbucket] = now
 
+    def forget(self, vbucket: int) -> None:
+        """Count a vbucket's checkpoints no more: they are gone, or another's to count."""
+        self.memory_bytes -= self._bytes_of.pop(vbucket, 0)
+
     @property
     def is_short(self) -> bool:
         """Whether recovery must begin."""

@@ -292,10 +292,15 @@ class ProducerCluster(ClusterNodes):
             self.bucket.map.move(vbucket, node)
             self.bucket.save()
             forks.end_streams(self.bucket, vbucket, before)
+            for place, at in self.bucket.copies.follow(self.bucket.map):
+                forks.end_streams(self.bucket, at, place)
         self._call_soon(self._push_map)
 
     def failover(self, node: int) -> None:
         """Let ``node`` be gone and promote its vbuckets' replicas on the next living node.
+
+        With ``ClusterSettings.replicas`` on the next that has a copy, which goes on from its last
+        whole snapshot; the other copies follow it.
 
         What the replicas had not is lost, each vbucket begins a new branch, connections to the
         node close, its streams with them, and the others are pushed the new map. Not
@@ -303,7 +308,8 @@ class ProducerCluster(ClusterNodes):
         to nodes).
 
         Raises:
-            ValueError: no such node, or no other that lives.
+            ValueError: no such node, no other that lives, or none with a copy of a vbucket; and
+                with replicas of a bucket in a data folder.
         """
 
         def act(gone: Node | None) -> None:

@@ -137,7 +137,8 @@ class ClusterNodes:
     def restore_node(self, node: int) -> None:
         """Undo ``kill_node``, ``refuse_node`` or ``hang_node``, on the same port.
 
-        A node that was failed over joins the cluster again and owns nothing until ``move_vbucket``.
+        A node that was failed over joins the cluster again: it owns nothing until ``move_vbucket``
+        and takes the copies that are absent.
         """
         if self._is_in_loop:
             self._nodes[node].restore()
@@ -147,6 +148,7 @@ class ClusterNodes:
             self.bucket.dead_nodes.discard(node)
             if not self.bucket.map.is_member(node):
                 self.bucket.map.join(node)
+                self.bucket.copies.follow(self.bucket.map)
                 self.bucket.save()
                 self._call_soon(self._push_map)
         self._call_soon(self._follow_map)

@@ -60,6 +60,8 @@ class Copies:
         """Remove a copy that is there and return it; nobody fills it any more."""
         copy = self._by_place.pop((node, vbucket))
         copy.feeder = None
+        if node in self._memory:
+            self._memory[node].forget(vbucket)
         return copy
 
     def follow(self, cluster_map: ClusterMap) -> list[Place]:

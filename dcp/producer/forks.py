@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from dcp.producer.bucket import Bucket
 from dcp.producer.failover import VbucketFacts
+from dcp.producer.promotion import heirs_of, promote
 from dcp.producer.replica_copy import ReplicaCopy
 from dcp.producer.stream import ActiveStream
 from dcp.producer.versions import Version
@@ -17,7 +18,8 @@ from dcp.wire.vocabulary import EndReason, VbucketState
 def fail_over(bucket: Bucket, node: int) -> None:
     """Take ``node`` out of the cluster and promote the replicas of its vbuckets.
 
-    The replica of a vbucket is on the next living node.
+    The replica of a vbucket is on the next living node. Where there are copies, on the next living
+    node that has one: it goes on with what was really there.
 
     Raises:
         ValueError: no such node, one that was failed over, or none is left to take its place.
@@ -32,14 +34,20 @@ def fail_over(bucket: Bucket, node: int) -> None:
     if not living:
         name = bucket.map.name_of(node)
         raise ValueError(f"failover of {name}: found no other living node to take its place")
-    owned = bucket.map.vbuckets_of(node)
-    bucket.map.fail_over(node, dict.fromkeys(owned, living[0]))
+    heirs = dict.fromkeys(bucket.map.vbuckets_of(node), living[0])
+    if bucket.map.replica_count:
+        heirs = heirs_of(bucket, node)
+    bucket.map.fail_over(node, heirs)
     bucket.save()
-    for vbucket in owned:
-        if bucket.vbuckets[vbucket].state is VbucketState.ACTIVE:
-            bucket.vbuckets[vbucket].promote()
+    for vbucket, heir in heirs.items():
         end_streams(bucket, vbucket, node)
+        if bucket.map.replica_count:
+            end_streams(bucket, vbucket, heir)
+            promote(bucket, vbucket, bucket.copies.take(heir, vbucket))
+        elif bucket.vbuckets[vbucket].state is VbucketState.ACTIVE:
+            bucket.vbuckets[vbucket].promote()
         bucket.follow_manifest(bucket.vbuckets[vbucket])
+    bucket.copies.follow(bucket.map)
 
 
 def crash(bucket: Bucket, node: int, lost_seqnos: int | None = None) -> None:

@@ -222,6 +222,29 @@ class Vbucket:
             self.record.fork(vb_uuid, left)
         self.save()
 
+    # --- what is another vbucket from here on
+
+    def succeed(self, old: "Vbucket") -> None:
+        """Be what ``old`` was, with the data and branches that are here: it was a copy of that."""
+        self._settings, self._paused_at = old._settings, old._paused_at
+        self.record = old.record
+        if self.record is not None:
+            self.data.on_append = self.record.append
+        self.documents.clock.raise_floor(old.documents.clock.last)
+        self.documents.rewind()
+        self.state = old.state
+
+    def begin_branch(self, *, is_first: bool) -> None:
+        """Begin a branch at the high seqno; the first one where nothing is known of any other."""
+        parent_uuid, high = self.failover_log.current_uuid, self.data.high_seqno
+        vb_uuid = self._fresh_uuid()
+        if is_first:
+            self.failover_log = FailoverLog((FailoverEntry(vb_uuid, high),))
+        else:
+            self.failover_log = fork(self.failover_log, high, vb_uuid)
+        if self.record is not None:
+            self.record.fork(vb_uuid, high, parent_uuid)
+
     # --- any state, for tests
 
     def set_up(self, facts: VbucketFacts, versions: Sequence[Version] = ()) -> None:
