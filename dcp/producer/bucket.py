@@ -185,6 +185,11 @@ class Bucket:
             if not self._open_batches:
                 self._settle()
 
+    @property
+    def is_in_batch(self) -> bool:
+        """Whether writes wait for others to be one disk snapshot with them."""
+        return self._open_batches > 0
+
     def _settle(self) -> None:
         for vbucket in self._written:
             data = self.vbuckets[vbucket].data

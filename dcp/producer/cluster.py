@@ -7,6 +7,7 @@ after; writes under ``with cluster.batch():`` reach a caught-up stream as one sn
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Final
 
 from dcp.errors import LocalProtocolError
 from dcp.producer import forks
@@ -31,6 +32,7 @@ from dcp.producer.versions import Version
 from dcp.types import FailoverLog
 from dcp.wire.vocabulary import Status, VbucketState
 
+_HAND_OVER_SECONDS: Final = 10.0
 CollectionName = int | str
 """A collection by its id, or by its path ``scope.collection``."""
 
@@ -96,11 +98,20 @@ class ProducerCluster(ClusterNodes):
         command: Callable[[DocumentStore, float, int], Version],
     ) -> Document:
         with self.bucket.lock:
+            self._wait_for_hand_over(self.bucket.vbucket_of(key).id)
             number = self._collection_id(collection)
             now = self.bucket.now()
             return Document.of(
                 self.bucket.write(key, lambda documents: command(documents, now, number))
             )
+
+    def _wait_for_hand_over(self, vbucket: int) -> None:
+        """Let a vbucket that a rebalance moves at this instant get there; not in a batch."""
+        if self.bucket.is_in_batch or self._is_in_loop:
+            return
+        self.bucket.copies_moved.wait_for(
+            lambda: not forks.is_handed_over(self.bucket, vbucket), _HAND_OVER_SECONDS
+        )
 
     def _collection_id(self, collection: CollectionName) -> int:
         return collection if isinstance(collection, int) else self.bucket.manifest.at(collection).id

@@ -144,6 +144,19 @@ class ClusterMap:
                 row[row.index(ABSENT)] = node
         self._changed()
 
+    def add(self, address: NodeAddress) -> int:
+        """Take in a node that never was there, in a new revision; return it. It holds nothing."""
+        self._addresses.append(address)
+        self._members.append(True)
+        self._changed()
+        return self.node_count - 1
+
+    def place(self, members: Sequence[int]) -> None:
+        """Let exactly these be members, and place all copies anew on them, in a new revision."""
+        self._members = [node in members for node in range(self.node_count)]
+        self._replicas = self._placed()
+        self._changed()
+
     def _placed(self) -> list[list[int]]:
         return [replicas_behind(o, self._members, self.replica_count) for o in self._owners]
 

@@ -105,6 +105,12 @@ def living_copies(bucket: Bucket, vbucket: int) -> Iterator[tuple[int, ReplicaCo
             yield node, copy
 
 
+def is_handed_over(bucket: Bucket, vbucket: int) -> bool:
+    """Whether a vbucket is dead because another node is about to own it."""
+    is_dead = bucket.vbuckets[vbucket].state is VbucketState.DEAD
+    return is_dead and any(copy.is_taking_over for _, copy in bucket.copies.of(vbucket))
+
+
 def lagging_copy(bucket: Bucket) -> str | None:
     """Say which copy on a living node lacks what its active, on a living node, holds; or None."""
     for vbucket, owner in enumerate(bucket.map.owners):

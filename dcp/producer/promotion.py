@@ -43,3 +43,18 @@ def promote(bucket: Bucket, vbucket: int, copy: ReplicaCopy) -> None:
     if old.state is VbucketState.ACTIVE:
         copy.vbucket.begin_branch(is_first=not copy.has_history)
     bucket.vbuckets[vbucket] = copy.vbucket
+
+
+def take_over(bucket: Bucket, vbucket: int, node: int) -> None:
+    """Let a node's copy be the active vbucket, as a takeover stream told it to, in a new map.
+
+    No branch begins: the copy holds all that there is, and the last owner is dead already.
+    """
+    copy = bucket.copies.take(node, vbucket)
+    copy.is_taking_over = False
+    copy.vbucket.succeed(bucket.vbuckets[vbucket])
+    copy.vbucket.state = VbucketState.ACTIVE
+    bucket.vbuckets[vbucket] = copy.vbucket
+    bucket.map.move(vbucket, node)
+    bucket.follow_manifest(copy.vbucket)
+    bucket.copies_moved.notify_all()

@@ -31,11 +31,18 @@ _LONGEST_WAIT_SECONDS: Final = 1.0
 class Feed:
     """What one node receives from another. Methods run in the loop's thread."""
 
-    def __init__(self, bucket: Bucket, source: int, target: int, awake: asyncio.Event) -> None:
+    def __init__(
+        self,
+        bucket: Bucket,
+        source: int,
+        target: int,
+        awake: asyncio.Event,
+        purpose: str = "replication",
+    ) -> None:
         """``awake`` cleared makes the receiving node hang."""
         self.source = source
         self.target = target
-        self.name = f"replication:node{source + 1}->node{target + 1}:{bucket.name}"
+        self.name = f"{purpose}:node{source + 1}->node{target + 1}:{bucket.name}"
         self.on_touched: Callable[[PassiveStream], None] = lambda _: None
         self._bucket = bucket
         self._awake = awake

@@ -226,6 +226,9 @@ class Vbucket:
 
     def succeed(self, old: "Vbucket") -> None:
         """Be what ``old`` was, with the data and branches that are here: it was a copy of that."""
+        is_empty = self.data.high_seqno == self.data.base_seqno
+        if is_empty and old.data.base_seqno > self.data.base_seqno:
+            self.data.start_at(old.data.base_seqno)
         self._settings, self._paused_at = old._settings, old._paused_at
         self.record = old.record
         if self.record is not None:
