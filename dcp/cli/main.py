@@ -20,6 +20,8 @@ COMMANDS: Final = {
     "demo": "producer, real documents, replication and SQL on the result, all on this machine",
     "serve": "run the embedded Couchbase-like producer",
     "load": "store JSON lines in a bucket",
+    "add-node": "start another node of the embedded producer",
+    "rebalance": "let the nodes of the embedded producer own evenly many vbuckets",
     "failover": "let a node of the embedded producer be gone, and its replicas go on",
     "plan": "say what a run would do, without doing it",
     "run": "replicate a bucket into its lake",
@@ -44,7 +46,7 @@ class Command(Protocol):
 
 
 def _command(name: str) -> Command:
-    return cast(Command, importlib.import_module(f"dcp.cli.{name}"))
+    return cast(Command, importlib.import_module(f"dcp.cli.{name.replace('-', '_')}"))
 
 
 def _parser(asked: str | None) -> argparse.ArgumentParser:

@@ -41,11 +41,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--https-port", type=int, help=f"as --http-port, for HTTPS ({_HTTPS_PORT})")
     parser.add_argument(
+        "--replicas",
+        type=int,
+        default=0,
+        metavar="N",
+        help="copies of each vbucket on other nodes, fed over the protocol (0)",
+    )
+    parser.add_argument(
         "--replica-lag",
         type=int,
         default=0,
         metavar="SEQNOS",
-        help="how many of a vbucket's newest seqnos its replica lacks: lost by a failover (0)",
+        help="without --replicas: how many of a vbucket's newest seqnos a failover loses (0)",
     )
     parser.add_argument(
         "--data",
@@ -81,6 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
         tls=tls,
         tls_ports=_ports(arguments, "tls_port", _TLS_PORT) if tls else (),
         https_ports=_ports(arguments, "https_port", _HTTPS_PORT) if tls else (),
+        replicas=arguments.replicas,
         replica_lag_seqnos=arguments.replica_lag,
         rules=arguments.rules,
         data_folder=arguments.data,

@@ -4,9 +4,10 @@ Nodes are numbered from 1, in the order of their ports.
 """
 
 import json
+import time
 from collections.abc import Sequence
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
 from dcp.errors import DcplakeError, NodeUnavailableError, RemoteProtocolError, SourceError
 from dcp.producer.kv_client import node_address
@@ -15,6 +16,8 @@ from dcp.wire import messages as m
 from dcp.wire.codec import encode
 from dcp.wire.frame import Frame
 from dcp.wire.vocabulary import Opcode, Status
+
+_ASK_AGAIN_SECONDS: Final = 0.05
 
 
 class NodeStatus(NamedTuple):
@@ -46,9 +49,14 @@ class AdminClient:
             AuthenticationError: user or password refused.
             BucketError: no such bucket, or no access to it.
         """
-        self._connection = _first_that_answers(seeds, timeout_seconds)
+        self._seeds, self._timeout_seconds = seeds, timeout_seconds
+        self._login = user, password, bucket
+        self._connect()
+
+    def _connect(self) -> None:
+        self._connection = _first_that_answers(self._seeds, self._timeout_seconds)
         try:
-            self._connection.log_in(user, password, bucket)
+            self._connection.log_in(*self._login)
         except DcplakeError:
             self.close()
             raise
@@ -84,6 +92,34 @@ class AdminClient:
         """Bring a node back: as it was, or as an empty member after a failover."""
         self._order("node.restore", str(node))
 
+    def add_node(self) -> NodeStatus:
+        """Start a node that owns nothing until ``rebalance``, and return it."""
+        self._order("node.add", "")
+        return self.nodes()[-1]
+
+    def rebalance(self, remove: int | None = None, timeout_seconds: float = 60.0) -> None:
+        """Let all nodes own evenly many vbuckets; return when they do.
+
+        Raises:
+            SourceError: the cluster refuses, it failed on the way, or took too long.
+        """
+        self._order("rebalance", "" if remove is None else str(remove))
+        give_up_at = time.monotonic() + timeout_seconds
+        while (state := self._rebalance_state()) == "running":
+            if time.monotonic() > give_up_at:
+                raise SourceError(f"rebalance: still running after {timeout_seconds} seconds")
+            time.sleep(_ASK_AGAIN_SECONDS)
+        if state != "none":
+            raise SourceError(f"rebalance {state}")
+
+    def _rebalance_state(self) -> str:
+        try:
+            return self._ask("rebalance").decode("utf-8", "replace")
+        except NodeUnavailableError:  # the node that we asked is the one that went
+            self.close()
+            self._connect()
+            return self._ask("rebalance").decode("utf-8", "replace")
+
     def pause_replication(self) -> None:
         """Let all replicas stand still at what they hold now."""
         self._order("replication", "paused")
@@ -115,12 +151,15 @@ class AdminClient:
 
     def nodes(self) -> list[NodeStatus]:
         """Return the nodes, the first one first."""
-        request = encode(m.IoctlGet(b"nodes"), Opcode.IOCTL_GET)
-        answer = self._checked("nodes", self._connection.call(request))
+        found = self._ask("nodes")
         try:
-            return [NodeStatus(**node) for node in json.loads(answer.value)]
+            return [NodeStatus(**node) for node in json.loads(found)]
         except (ValueError, TypeError) as error:
             raise RemoteProtocolError(f"list of nodes: malformed: {error}") from error
+
+    def _ask(self, name: str) -> bytes:
+        request = encode(m.IoctlGet(name.encode()), Opcode.IOCTL_GET)
+        return self._checked(name, self._connection.call(request)).value
 
     def _order(self, name: str, value: str) -> None:
         request = encode(m.IoctlSet(name.encode(), value.encode()), Opcode.IOCTL_SET)

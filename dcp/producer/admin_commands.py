@@ -5,6 +5,8 @@ The opcodes are kv_engine's (``include/mcbp/protocol/opcode.h``), the keys are o
     IOCTL_SET   node.failover      N                promote the replicas of node N's vbuckets
                 node.kill          N                close its port and connections
                 node.restore       N                bring it back; after a failover, empty
+                node.add                            start a node that owns nothing yet
+                rebalance          [N]              begin to let all own evenly much; N goes
                 replication        paused|running   let the replicas stand still, or follow again
                 scope.create       SCOPE
                 scope.drop         SCOPE            with its collections
@@ -12,11 +14,13 @@ The opcodes are kv_engine's (``include/mcbp/protocol/opcode.h``), the keys are o
                 collection.drop    SCOPE.NAME
                 collection.flush   SCOPE.NAME       its documents go, it stays
     IOCTL_GET   nodes                               the nodes as JSON
+                rebalance                           none, running, or ``failed:`` and why
                 replication                         paused or running
 
 Nodes are numbered from 1 here and wherever people name them (the command line, messages); in
 Python they are indexes from 0. An unknown key or a value without meaning is EINVAL, and the error
-context says why. Orders take effect before they are answered; connections to a node that goes away
+context says why. Orders take effect before they are answered, but for a rebalance, which is asked
+for until it is over; connections to a node that goes away
 may say their last answers.
 """
 
@@ -51,6 +55,16 @@ class Administrator(Protocol):
     def restore_node(self, node: int) -> None:
         """Bring a node back."""
 
+    @property
+    def rebalance_state(self) -> str:
+        """``none``, ``running``, or ``failed:`` and why."""
+
+    def add_node(self) -> int:
+        """Start a node that owns nothing."""
+
+    def rebalance(self, remove: int | None = None) -> None:
+        """Begin to let all nodes own evenly many vbuckets, without one that goes."""
+
     def pause_replication(self) -> None:
         """Let the replicas stand still."""
 
@@ -78,6 +92,16 @@ def _kill(administrator: Administrator, session: Session, value: str) -> None:
 
 def _restore(administrator: Administrator, session: Session, value: str) -> None:
     administrator.restore_node(_node(session, value))
+
+
+def _add(administrator: Administrator, _: Session, value: str) -> None:
+    if value:
+        raise ValueError(f"node.add: found {value!r}, expected no value")
+    administrator.add_node()
+
+
+def _rebalance(administrator: Administrator, session: Session, value: str) -> None:
+    administrator.rebalance(_node(session, value) if value else None)
 
 
 def _replication(administrator: Administrator, _: Session, value: str) -> None:
@@ -115,6 +139,8 @@ _ORDERS: Final[Mapping[str, Callable[[Administrator, Session, str], None]]] = {
     "node.failover": _failover,
     "node.kill": _kill,
     "node.restore": _restore,
+    "node.add": _add,
+    "rebalance": _rebalance,
     "replication": _replication,
     "scope.create": _change(CreateScope),
     "scope.drop": _change(DropScope),
@@ -156,12 +182,18 @@ def _nodes(session: Session) -> str:
 
 
 def _replication_state(session: Session) -> str:
-    paused = any(vbucket.replication_is_paused for vbucket in session.bucket.vbuckets)
+    paused = session.bucket.copies.is_paused
     return "paused" if paused else "running"
+
+
+def _rebalance_state(session: Session) -> str:
+    administrator = session.bucket.administrator
+    return "none" if administrator is None else administrator.rebalance_state
 
 
 _QUESTIONS: Final[Mapping[str, Callable[[Session], str]]] = {
     "nodes": _nodes,
+    "rebalance": _rebalance_state,
     "replication": _replication_state,
 }
 

@@ -19,6 +19,8 @@ _SCRAM: Final = {
 }
 MECHANISMS: Final = b" ".join((*_SCRAM, b"PLAIN"))
 _ITERATIONS: Final = 4096
+REPLICATION_USER: Final = "@replication"
+"""As whom the nodes of a cluster sign in at one another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,7 @@ class UserStore:
 
     def __init__(self, users: Mapping[str, str]) -> None:
         self._passwords = dict(users)
+        self._internal: dict[str, str] = {}
         self._salted: dict[tuple[bytes, str], tuple[bytes, bytes, bytes, int]] = {}
         self._pepper = token_bytes(32)
         for name, mechanism in _SCRAM.items():
@@ -63,15 +66,19 @@ class UserStore:
     def __repr__(self) -> str:
         return f"UserStore({sorted(self._passwords)})"
 
+    def add_internal(self, user: str, password: str) -> None:
+        """Know a user of our own, who signs in with PLAIN and may not be named by people."""
+        self._internal[user] = password
+
     def check_plain(self, payload: bytes) -> Outcome:
         """Check ``authzid NUL user NUL password``."""
         parts = payload.split(b"\0")
         if len(parts) != 3:
             return Rejected("PLAIN: the payload is not authzid NUL user NUL password")
         user = parts[1].decode("utf-8", "replace")
-        password = self._passwords.get(user, "")
-        same = hmac.compare_digest(password.encode(), parts[2])
-        return Accepted(user) if same and user in self._passwords else Rejected("PLAIN")
+        known = self._passwords | self._internal
+        same = hmac.compare_digest(known.get(user, "").encode(), parts[2])
+        return Accepted(user) if same and user in known else Rejected("PLAIN")
 
     def scram_info(self, mechanism: bytes, user: str) -> tuple[bytes, bytes, bytes, int]:
         """Return salt, stored key, server key and iterations; invented for an unknown user."""

@@ -57,9 +57,15 @@ class BranchRecord:
         """Note the newest version of the current branch."""
         self._current.versions.append(version)
 
-    def fork(self, vb_uuid: int, cut_seqno: int) -> None:
-        """Begin a branch that holds the current one up to ``cut_seqno``, and make it current."""
-        self._current = _Branch(self._current, cut_seqno)
+    def fork(self, vb_uuid: int, cut_seqno: int, parent_uuid: int | None = None) -> None:
+        """Begin a branch that holds another one up to ``cut_seqno``, and make it current.
+
+        That is the current one where ``parent_uuid`` names none that ever was.
+        """
+        parent = self._current
+        if parent_uuid is not None:
+            parent = self._branches.get(parent_uuid, parent)
+        self._current = _Branch(parent, cut_seqno)
         self._branches[vb_uuid] = self._current
 
     @property

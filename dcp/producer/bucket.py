@@ -9,14 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from random import Random
-from threading import RLock
+from secrets import token_hex
+from threading import Condition, RLock
 from typing import TYPE_CHECKING
 
-from dcp.producer.auth import UserStore
+from dcp.producer.auth import REPLICATION_USER, UserStore
 from dcp.producer.bucket_storage import BucketStorage
 from dcp.producer.checkpoint_account import CheckpointAccount
 from dcp.producer.cluster_map import ClusterMap
+from dcp.producer.copies import Copies
 from dcp.producer.counters import Counters
 from dcp.producer.documents import DocumentError, DocumentStore
 from dcp.producer.faults import Faults
@@ -49,8 +52,12 @@ class Bucket:
         self.name = settings.bucket
         self.lock = RLock()
         self.users = UserStore(settings.users)
+        self.replication_password = token_hex(16)
+        self.users.add_internal(REPLICATION_USER, self.replication_password)
         uuid = self._storage.bucket_uuid if self._storage else f"{random.getrandbits(128):032x}"
-        self.map = ClusterMap(settings.bucket, uuid, settings.nodes, settings.vbuckets)
+        self.map = ClusterMap(
+            settings.bucket, uuid, settings.nodes, settings.vbuckets, settings.replicas
+        )
         self.vbuckets = self._open_vbuckets()
         self.flusher: Flusher | None = None
         if self._storage is not None:
@@ -58,6 +65,14 @@ class Bucket:
                 self.vbuckets, self.lock, settings.flush_seconds, settings.checkpoint_quota_bytes
             )
         self.manifest = FIRST if self._storage is None else self._storage.manifest
+        self.copies = Copies(
+            self._empty_copy,
+            lambda: self.manifest,
+            max(1, settings.checkpoint_quota_bytes // settings.nodes),
+        )
+        self.copies.follow(self.map)
+        self.copies_moved = Condition(self.lock)
+        """Notified when a copy received something, or may be about to."""
         self._way: tuple[Manifest, Manifest, list[Step]] = self.manifest, self.manifest, []
         self.dead_nodes: set[int] = set()
         self.administrator: Administrator | None = None
@@ -73,6 +88,10 @@ class Bucket:
         if self._storage is not None:
             for vbucket in self.vbuckets:
                 self.follow_manifest(vbucket)
+
+    def _empty_copy(self, vbucket: int) -> Vbucket:
+        settings = replace(self.settings, record_branches=False)  # the active has the record
+        return Vbucket(vbucket, self._fresh_uuid, settings)
 
     def _open_vbuckets(self) -> list[Vbucket]:
         settings, storage = self.settings, self._storage
@@ -133,6 +152,17 @@ class Bucket:
         """Return a vbucket if ``node`` holds it."""
         return self.vbuckets[vbucket] if self.map.owner(vbucket) == node else None
 
+    def held(self, vbucket: int, node: int) -> Vbucket | None:
+        """Return what ``node`` has of a vbucket: the vbucket itself, or its copy."""
+        copy = self.copies.at(node, vbucket)
+        return self.owned(vbucket, node) if copy is None else copy.vbucket
+
+    def held_by(self, node: int) -> list[Vbucket]:
+        """Return all that ``node`` has, copies too, in the order of vbuckets."""
+        found = {vbucket: self.vbuckets[vbucket] for vbucket in self.map.vbuckets_of(node)}
+        found |= {vbucket: copy.vbucket for vbucket, copy in self.copies.of_node(node).items()}
+        return [found[vbucket] for vbucket in sorted(found)]
+
     def active(self, vbucket: int, node: int) -> Vbucket | None:
         """Return a vbucket if ``node`` holds it and it takes KV commands."""
         found = self.owned(vbucket, node)
@@ -157,6 +187,11 @@ class Bucket:
             if not self._open_batches:
                 self._settle()
 
+    @property
+    def is_in_batch(self) -> bool:
+        """Whether writes wait for others to be one disk snapshot with them."""
+        return self._open_batches > 0
+
     def _settle(self) -> None:
         for vbucket in self._written:
             data = self.vbuckets[vbucket].data
@@ -176,6 +211,19 @@ class Bucket:
         for vbucket, cursors in dropped.items():
             for connection in self.dcp_connections.values():
                 connection.cursors_dropped(vbucket, cursors)
+
+    def received(self, node: int, vbucket: int) -> None:
+        """Settle what a node's copy of ``vbucket`` received; its streams hear of it."""
+        copy = self.copies.at(node, vbucket)
+        if copy is None or not copy.settle():
+            return
+        lost, copy.lost_cursors = copy.lost_cursors, ()
+        dropped = self.copies.note_memory(node, vbucket)
+        for each, cursors in (*dropped.items(), (vbucket, lost)):
+            for connection in self.dcp_connections.values():
+                connection.cursors_dropped(each, cursors)
+        self.changed(vbucket)
+        self.copies_moved.notify_all()
 
     def wrote(self, vbucket: int) -> None:
         """Note that ``vbucket`` has new items: its disk and its streams must hear of them."""

@@ -28,6 +28,10 @@ class CheckpointAccount:
         if self.memory_bytes < self._upper_mark_bytes:
             self._due_at_bytes = self._upper_mark_bytes
 
+    def forget(self, vbucket: int) -> None:
+        """Count a vbucket's checkpoints no more: they are gone, or another's to count."""
+        self.memory_bytes -= self._bytes_of.pop(vbucket, 0)
+
     @property
     def is_short(self) -> bool:
         """Whether recovery must begin.

@@ -109,6 +109,16 @@ class CheckpointManager(CheckpointQueue[Q]):
         """
         return self._cursors.named(cursor).seqno < self.high_seqno
 
+    def next_is_whole(self, cursor: str) -> bool:
+        """Tell whether what ``next_items`` would give ends where its snapshot ends.
+
+        Raises:
+            LocalProtocolError: there is no such cursor.
+        """
+        seqno = self._cursors.named(cursor).seqno
+        is_open = self._checkpoints.next_after(seqno) is self._checkpoints.open
+        return self.is_snapshot_complete or not is_open
+
     def next_items(self, cursor: str) -> Items[Q] | None:
         """Form a snapshot of what the cursor has not had of its checkpoint, and advance it.
 

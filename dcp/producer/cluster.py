@@ -7,6 +7,7 @@ after; writes under ``with cluster.batch():`` reach a caught-up stream as one sn
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Final
 
 from dcp.errors import LocalProtocolError
 from dcp.producer import forks
@@ -29,8 +30,9 @@ from dcp.producer.server import Node
 from dcp.producer.settings import ClusterSettings
 from dcp.producer.versions import Version
 from dcp.types import FailoverLog
-from dcp.wire.vocabulary import EndReason, Status, VbucketState
+from dcp.wire.vocabulary import Status, VbucketState
 
+_HAND_OVER_SECONDS: Final = 10.0
 CollectionName = int | str
 """A collection by its id, or by its path ``scope.collection``."""
 
@@ -96,11 +98,20 @@ class ProducerCluster(ClusterNodes):
         command: Callable[[DocumentStore, float, int], Version],
     ) -> Document:
         with self.bucket.lock:
+            self._wait_for_hand_over(self.bucket.vbucket_of(key).id)
             number = self._collection_id(collection)
             now = self.bucket.now()
             return Document.of(
                 self.bucket.write(key, lambda documents: command(documents, now, number))
             )
+
+    def _wait_for_hand_over(self, vbucket: int) -> None:
+        """Let a vbucket that a rebalance moves at this instant get there; not in a batch."""
+        if self.bucket.is_in_batch or self._is_in_loop:
+            return
+        self.bucket.copies_moved.wait_for(
+            lambda: not forks.is_handed_over(self.bucket, vbucket), _HAND_OVER_SECONDS
+        )
 
     def _collection_id(self, collection: CollectionName) -> int:
         return collection if isinstance(collection, int) else self.bucket.manifest.at(collection).id
@@ -124,6 +135,7 @@ class ProducerCluster(ClusterNodes):
                 if not len(ids):
                     continue
                 state = self.bucket.vbuckets[vbucket]
+                forks.end_streams(self.bucket, vbucket)
                 first_cas = state.documents.clock.next(self.bucket.now())
                 state.preload(
                     PreloadedSegment(
@@ -142,6 +154,7 @@ class ProducerCluster(ClusterNodes):
         with self.bucket.lock:
             state = self.bucket.vbuckets[vbucket]
             state.data.start_at(seqno)
+            forks.end_streams(self.bucket, vbucket)
             state.documents.count_preloaded()
             state.documents.clock.raise_floor(cas)
             state.save()
@@ -244,9 +257,15 @@ class ProducerCluster(ClusterNodes):
             return self.bucket.vbuckets[vbucket].data.purge_seqno
 
     def replica_seqno(self, vbucket: int) -> int:
-        """Return the newest seqno that a vbucket's replica holds: where a failover would cut."""
+        """Return the newest seqno that a vbucket's replica holds: where a failover would cut.
+
+        With ``ClusterSettings.replicas`` that of the copy to be promoted; 0 where none lives.
+        """
         with self.bucket.lock:
-            return self.bucket.vbuckets[vbucket].replica_seqno
+            if not self.settings.replicas:
+                return self.bucket.vbuckets[vbucket].replica_seqno
+            copy = next((copy for _, copy in forks.living_copies(self.bucket, vbucket)), None)
+            return 0 if copy is None else copy.consistent_seqno
 
     def high_seqno(self, vbucket: int) -> int:
         """Return the newest seqno of a vbucket."""
@@ -280,16 +299,21 @@ class ProducerCluster(ClusterNodes):
     def move_vbucket(self, vbucket: int, node: int) -> None:
         """Hand a vbucket over to another node: streams end (state changed), a new map is pushed."""
         with self.bucket.lock:
+            before = self.vbucket_owner(vbucket)
             self.bucket.map.move(vbucket, node)
             self.bucket.vbuckets[vbucket].sync_writes.recover()
             self.bucket.sync_writes.watch(vbucket)
             self.bucket.save()
-            for connection in list(self.bucket.dcp_connections.values()):
-                connection.end_streams(vbucket, EndReason.STATE_CHANGED)
+            forks.end_streams(self.bucket, vbucket, before)
+            for place, at in self.bucket.copies.follow(self.bucket.map):
+                forks.end_streams(self.bucket, at, place)
         self._call_soon(self._push_map)
 
     def failover(self, node: int) -> None:
         """Let ``node`` be gone and promote its vbuckets' replicas on the next living node.
+
+        With ``ClusterSettings.replicas`` on the next that has a copy, which goes on from its last
+        whole snapshot; the other copies follow it.
 
         What the replicas had not is lost, each vbucket begins a new branch, connections to the
         node close, its streams with them, and the others are pushed the new map. Not
@@ -297,7 +321,8 @@ class ProducerCluster(ClusterNodes):
         to nodes).
 
         Raises:
-            ValueError: no such node, or no other that lives.
+            ValueError: no such node, no other that lives, or none with a copy of a vbucket; and
+                with replicas of a bucket in a data folder.
         """
 
         def act(gone: Node | None) -> None:
@@ -329,19 +354,48 @@ class ProducerCluster(ClusterNodes):
     def pause_replication(self) -> None:
         """Let all replicas stand still at what they hold now."""
         with self.bucket.lock:
+            self.bucket.copies.is_paused = True
+            self._call_soon(self._follow_map)
             for vbucket in self.bucket.vbuckets:
                 vbucket.pause_replication()
 
     def resume_replication(self) -> None:
         """Let all replicas follow again, as far behind as the settings say."""
         with self.bucket.lock:
+            self.bucket.copies.is_paused = False
+            self._call_soon(self._follow_map)
             for vbucket in self.bucket.vbuckets:
                 vbucket.resume_replication()
 
-    def set_vbucket_state(self, vbucket: int, state: VbucketState) -> None:
-        """Change a vbucket's state: its streams end, and becoming active begins a branch."""
+    def wait_until_replicated(self, timeout_seconds: float = 10.0) -> None:
+        """Return when all copies on living nodes hold what their actives hold at an instant.
+
+        Not inside ``batch()``. Writes that go on meanwhile may keep it waiting.
+
+        Raises:
+            TimeoutError: they did not get there; the message names one that lacks something.
+        """
+        with self.bucket.copies_moved:
+            self.bucket.copies_moved.wait_for(
+                lambda: forks.lagging_copy(self.bucket) is None, timeout_seconds
+            )
+            lagging = forks.lagging_copy(self.bucket)
+        if lagging is not None:
+            raise TimeoutError(f"replication: after {timeout_seconds} seconds {lagging}")
+
+    def set_vbucket_state(self, vbucket: int, state: VbucketState, node: int | None = None) -> None:
+        """Change a vbucket's state: its streams end, and becoming active begins a branch.
+
+        With ``node`` that of this node's copy, which may be anything but active.
+
+        Raises:
+            ValueError: not a state that it can be in, or no copy on that node.
+        """
         with self.bucket.lock:
-            forks.set_state(self.bucket, vbucket, state)
+            if node is None or node == self.bucket.map.owner(vbucket):
+                forks.set_state(self.bucket, vbucket, state)
+            else:
+                forks.set_state_of_copy(self.bucket, vbucket, node, state)
 
     def purge_tombstones(self, vbucket: int, up_to_seqno: int | None = None) -> int:
         """Purge the tombstones on disk up to a seqno (None: all), never the newest item.

@@ -6,9 +6,11 @@ has a manager port of its own, since clients tell nodes apart by it.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
+
+from dcp.producer.placement import ABSENT, replicas_behind
 
 EPOCH: Final = 1
 _CAPABILITIES: Final = ("collections", "durableWrite", "cccp", "dcp", "nodesExt", "xattr")
@@ -42,16 +44,21 @@ class NodeAddress:
 class ClusterMap:
     """Owners of vbuckets over nodes; node ids are places in the list of their addresses.
 
-    A node that was failed over keeps its id and leaves the map's JSON until it joins again.
+    A node that was failed over keeps its id and leaves the map's JSON until it joins again. Of
+    each vbucket the map names ``replica_count`` copies, or says that one is absent.
     """
 
-    def __init__(self, bucket: str, bucket_uuid: str, nodes: int, vbuckets: int) -> None:
+    def __init__(
+        self, bucket: str, bucket_uuid: str, nodes: int, vbuckets: int, replica_count: int = 0
+    ) -> None:
         self.bucket = bucket
         self.bucket_uuid = bucket_uuid
         self.rev = 1
         self._owners = [vbucket * nodes // vbuckets for vbucket in range(vbuckets)]
         self._addresses = [NodeAddress()] * nodes
         self._members = [True] * nodes
+        self.replica_count = replica_count
+        self._replicas = self._placed()
         self._json: dict[int, bytes] = {}
 
     @property
@@ -77,6 +84,7 @@ class ClusterMap:
     def reopen(self, owners: Sequence[int], members: Sequence[bool], rev: int) -> None:
         """Take up where another process left the map, in a revision of its own."""
         self._owners, self._members, self.rev = list(owners), list(members), rev
+        self._replicas = self._placed()
         self._json.clear()
 
     def owner(self, vbucket: int) -> int | None:
@@ -86,6 +94,10 @@ class ClusterMap:
     def vbuckets_of(self, node: int) -> list[int]:
         """Return the vbuckets that ``node`` holds, ascending."""
         return [vbucket for vbucket, owner in enumerate(self._owners) if owner == node]
+
+    def replicas(self, vbucket: int) -> list[int]:
+        """Return the nodes that hold a copy of ``vbucket``, the first to be promoted first."""
+        return [node for node in self._replicas[vbucket] if node != ABSENT]
 
     def is_member(self, node: int) -> bool:
         """Whether ``node`` belongs to the cluster now."""
@@ -107,19 +119,47 @@ class ClusterMap:
             raise ValueError(f"move vbucket {vbucket}: found node {node} of {self.node_count}")
         if not self._members[node]:
             raise ValueError(f"move vbucket {vbucket}: {self.name_of(node)} is no member any more")
-        self._owners[vbucket] = node
+        before, self._owners[vbucket] = self._owners[vbucket], node
+        row = self._replicas[vbucket]
+        self._replicas[vbucket] = [before if each == node else each for each in row]
         self._changed()
 
-    def fail_over(self, node: int, to: int) -> None:
-        """Take ``node`` out and give all it held to ``to``, in a new revision."""
-        self._owners = [to if owner == node else owner for owner in self._owners]
+    def fail_over(self, node: int, to: Mapping[int, int]) -> None:
+        """Take ``node`` out and give its vbuckets to those that ``to`` names, in a new revision.
+
+        Copies that it held, or that are owners now, are absent until a node joins.
+        """
+        for vbucket, owner in to.items():
+            self._owners[vbucket] = owner
+        for vbucket, owner in enumerate(self._owners):
+            left = [each for each in self.replicas(vbucket) if each not in (node, owner)]
+            self._replicas[vbucket] = left + [ABSENT] * (self.replica_count - len(left))
         self._members[node] = False
         self._changed()
 
     def join(self, node: int) -> None:
-        """Take ``node`` in again, in a new revision; it holds nothing."""
+        """Take ``node`` in again, in a new revision; it owns nothing, and holds absent copies."""
         self._members[node] = True
+        for row in self._replicas:
+            if ABSENT in row:
+                row[row.index(ABSENT)] = node
         self._changed()
+
+    def add(self, address: NodeAddress) -> int:
+        """Take in a node that never was there, in a new revision; return it. It holds nothing."""
+        self._addresses.append(address)
+        self._members.append(True)
+        self._changed()
+        return self.node_count - 1
+
+    def place(self, members: Sequence[int]) -> None:
+        """Let exactly these be members, and place all copies anew on them, in a new revision."""
+        self._members = [node in members for node in range(self.node_count)]
+        self._replicas = self._placed()
+        self._changed()
+
+    def _placed(self) -> list[list[int]]:
+        return [replicas_behind(o, self._members, self.replica_count) for o in self._owners]
 
     def _changed(self) -> None:
         self.rev += 1
@@ -154,8 +194,11 @@ class ClusterMap:
             "nodesExt": extended,
             "vBucketServerMap": {
                 "hashAlgorithm": "CRC",
-                "numReplicas": 0,
+                "numReplicas": self.replica_count,
                 "serverList": [address.at(address.kv) for address in addresses],
-                "vBucketMap": [[place[owner]] for owner in self._owners],
+                "vBucketMap": [
+                    [place[owner], *(place.get(node, ABSENT) for node in row)]
+                    for owner, row in zip(self._owners, self._replicas, strict=True)
+                ],
             },
         }

@@ -5,6 +5,7 @@ comes over one of its own connections cannot wait, and lets that connection say 
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from threading import Event, Thread, get_ident
@@ -14,10 +15,14 @@ from typing import Any, Final, Self
 from dcp.errors import LocalProtocolError, SourceError
 from dcp.producer.bucket import Bucket
 from dcp.producer.cluster_map import NodeAddress
+from dcp.producer.forks import end_streams
+from dcp.producer.rebalance import Rebalance
+from dcp.producer.replication import Replication
 from dcp.producer.server import Node
 from dcp.producer.settings import ClusterSettings
 from dcp.producer.sync_write_watch import SyncWriteWatch
 
+_LOG = logging.getLogger(__name__)
 _WAIT_SECONDS: Final = 30.0
 
 
@@ -33,6 +38,10 @@ class ClusterNodes:
         self._thread: Thread | None = None
         self._background: list[asyncio.Task[None]] = []
         self._under_way: set[asyncio.Task[None]] = set()
+        self._rebalancing: asyncio.Task[None] | None = None
+        self.rebalance_state = "none"
+        """``none``, ``running``, or ``failed:`` and why, of the last one."""
+        self._replication = Replication(self.bucket, lambda node: self._nodes[node].awake)
 
     # --- life
 
@@ -122,6 +131,7 @@ class ClusterNodes:
         self._call(self._nodes[node].leave() if self._is_in_loop else self._nodes[node].kill())
         with self.bucket.lock:
             self.bucket.dead_nodes.add(node)
+        self._call_soon(self._follow_map)
 
     def refuse_node(self, node: int) -> None:
         """Close a node's port only."""
@@ -134,7 +144,8 @@ class ClusterNodes:
     def restore_node(self, node: int) -> None:
         """Undo ``kill_node``, ``refuse_node`` or ``hang_node``, on the same port.
 
-        A node that was failed over joins the cluster again and owns nothing until ``move_vbucket``.
+        A node that was failed over joins the cluster again: it owns nothing until ``move_vbucket``
+        and takes the copies that are absent.
         """
         if self._is_in_loop:
             self._nodes[node].restore()
@@ -144,8 +155,97 @@ class ClusterNodes:
             self.bucket.dead_nodes.discard(node)
             if not self.bucket.map.is_member(node):
                 self.bucket.map.join(node)
+                self.bucket.copies.follow(self.bucket.map)
                 self.bucket.save()
                 self._call_soon(self._push_map)
+        self._call_soon(self._follow_map)
+
+    # --- nodes that come and go
+
+    def add_node(self) -> int:
+        """Start a node on free ports and return it; it owns nothing until ``rebalance``.
+
+        Raises:
+            ValueError: the bucket is kept in a data folder, which is made for its nodes.
+            LocalProtocolError: the cluster does not run.
+        """
+        if self.settings.data_folder is not None:
+            raise ValueError(
+                "add node: found a bucket in a data folder, which is made for the nodes it began "
+                "with"
+            )
+        if self._is_in_loop:
+            return self._open_node()
+        added: list[int] = []
+        self._call(_now(lambda: added.append(self._open_node())))
+        return added[0]
+
+    def _open_node(self) -> int:
+        tls_port = None if self._tls is None else 0
+        address = NodeAddress(self.settings.host, 0, 0, tls_port, tls_port)
+        node = Node(self.bucket, len(self._nodes), address, self._tls)
+        node.listen()
+        self._nodes.append(node)
+        with self.bucket.lock:
+            added = self.bucket.map.add(node.address)
+        self._call_soon(self._push_map)
+        return added
+
+    def rebalance(self, remove: int | None = None, timeout_seconds: float = 60.0) -> None:
+        """Let all members own evenly many vbuckets, and place the copies anew.
+
+        Each vbucket that must move does so by a takeover stream into its new node: no branch
+        begins, its streams end (state changed), a new map is pushed. For an instant it takes no
+        writes: clients are answered NOT_MY_VBUCKET, ``set`` and the like wait. ``remove`` names a
+        node that gives all away and goes. Returns when the owners are right; copies may still be on
+        their way (``wait_until_replicated``). An order over the protocol does not wait:
+        ``rebalance_state`` tells.
+
+        Raises:
+            ValueError: it cannot be done as things are: a data folder, a member that is dead, no
+                other node to take what there is, a vbucket that is not active, or one runs already.
+            SourceError: a node was lost on the way; another call goes on from there.
+            TimeoutError: it took too long, and was given up.
+            LocalProtocolError: the cluster does not run.
+        """
+        if self._loop is None:
+            raise LocalProtocolError("producer cluster: it does not run")
+        if self._rebalancing is not None:
+            raise ValueError("rebalance: found one that runs already")
+        work = Rebalance(self.bucket, remove, lambda node: self._nodes[node].awake, self._push_map)
+        self.rebalance_state = "running"
+        if self._is_in_loop:
+            self._call(self._log_failure(self._rebalance(work, remove)))
+            return
+        future = asyncio.run_coroutine_threadsafe(self._rebalance(work, remove), self._loop)
+        try:
+            future.result(timeout_seconds)
+        except TimeoutError:
+            future.cancel()
+            raise TimeoutError(f"rebalance: not done after {timeout_seconds} seconds") from None
+
+    async def _rebalance(self, work: Rebalance, remove: int | None) -> None:
+        self._rebalancing = asyncio.current_task()
+        try:
+            await work.run()
+            if remove is not None:
+                with self.bucket.lock:
+                    self.bucket.dead_nodes.add(remove)
+                await self._leave(remove)
+        except BaseException as error:
+            self.rebalance_state = f"failed: {str(error) or type(error).__name__}"
+            raise
+        else:
+            self.rebalance_state = "none"
+        finally:
+            self._rebalancing = None
+            self._push_map()
+
+    async def _log_failure(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except SourceError:
+            _LOG.exception("an order over the protocol failed")
 
     # --- the loop
 
@@ -212,6 +312,7 @@ class ClusterNodes:
                 await node.kill()
             raise
         self.bucket.map.set_addresses([node.address for node in self._nodes])
+        self._follow_map()
         if settings.expiry_pager_seconds > 0:
             pager = self._page_expiries(settings.expiry_pager_seconds)
             self._background.append(asyncio.ensure_future(pager))
@@ -225,6 +326,9 @@ class ClusterNodes:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
         self._background.clear()
+        if self._rebalancing is not None:
+            self._rebalancing.cancel()
+        await self._replication.stop()
         await asyncio.gather(*self._under_way, return_exceptions=True)
         for node in self._nodes:
             await node.kill()
@@ -248,6 +352,15 @@ class ClusterNodes:
         with self.bucket.lock:
             for node in self._nodes:
                 node.push_map()
+        self._follow_map()
+
+    def _follow_map(self) -> None:
+        """Let copies be where the map has them, and be fed by those that own them."""
+        with self.bucket.lock:
+            for node, vbucket in self.bucket.copies.follow(self.bucket.map):
+                end_streams(self.bucket, vbucket, node)
+            self._replication.reconcile()
+            self.bucket.copies_moved.notify_all()
 
     def _call_soon(self, function: Callable[[], None]) -> None:
         if self._loop is not None:

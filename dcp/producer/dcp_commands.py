@@ -1,13 +1,16 @@
 """Commands of DCP connections, and the seqno commands that any connection may send."""
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Final, cast
 
 from dcp.errors import FrameError
+from dcp.producer.auth import REPLICATION_USER
 from dcp.producer.controls import apply_control, context_of_refusal
 from dcp.producer.dcp_connection import DcpConnection
 from dcp.producer.failover import (
     ResumeRequest,
+    VbucketFacts,
     judge,
     range_is_valid,
     state_allows,
@@ -66,6 +69,7 @@ def dcp_open(session: Session, frame: Frame, body: m.Body, now: float) -> None:
             request.flags,
             session.features,
             session.close,
+            is_internal=session.user == REPLICATION_USER,
         )
         session.dcp.noop.heard(now)
         session.bucket.open_dcp(session.dcp)
@@ -95,8 +99,8 @@ def stream_request(session: Session, frame: Frame, body: m.Body, _: float) -> No
     """Open a stream, in the order of checks that kv_engine has."""
     request = cast("m.StreamRequest", body)
     dcp = _dcp(session)
-    vbucket = session.bucket.owned(frame.vbucket, session.node)
-    ordered = session.bucket.faults.refusal(frame.vbucket)
+    vbucket = session.bucket.held(frame.vbucket, session.node)
+    ordered = None if dcp.is_internal else session.bucket.faults.refusal(frame.vbucket)
     counters = session.bucket.counters
     if ordered is not None:
         counters.streams_refused[frame.vbucket] += 1
@@ -126,7 +130,8 @@ def _open_stream(
     )
     resume = _resume_request(request, wanted)
     named = vbucket.filtered_high_seqno(wanted) if isinstance(wanted, StreamFilter) else None
-    facts = vbucket.facts(named)
+    facts = _facts(vbucket, resume, named)
+    copy = session.bucket.copies.at(session.node, vbucket.id)
     verdict = judge(resume, facts, session.bucket.settings.rules)
     if not state_allows(resume, facts):
         session.refuse_vbucket(frame)
@@ -142,6 +147,8 @@ def _open_stream(
         session.reply(frame, m.RollbackAnswer(verdict.rollback_seqno or 0), status=Status.ROLLBACK)
     elif verdict.status is not Status.SUCCESS:
         session.refuse(frame, verdict.status)
+    elif copy is not None and copy.awaits_first_disk_snapshot:
+        session.refuse(frame, Status.ETMPFAIL)
     else:
         session.bucket.counters.streams_opened[vbucket.id] += 1
         session.reply(frame, m.FailoverLogAnswer(vbucket.failover_log.entries))
@@ -151,6 +158,19 @@ def _open_stream(
         )
         return True
     return False
+
+
+def _facts(vbucket: Vbucket, resume: ResumeRequest, named: int | None) -> VbucketFacts:
+    """Return what decides a request; the rest of a snapshot that is being received is to come.
+
+    So whoever has a part of it may go on from there.
+    """
+    facts, checkpoints = vbucket.facts(named), vbucket.data.checkpoints
+    if checkpoints.is_snapshot_complete or resume.start > facts.high_seqno:
+        return facts
+    if not facts.high_seqno < resume.snap_end <= checkpoints.snapshot.end:
+        return facts
+    return replace(facts, high_seqno=resume.snap_end)
 
 
 def _resume_request(request: m.StreamRequest, wanted: StreamFilter | Status) -> ResumeRequest:
@@ -217,7 +237,7 @@ def seqno_acknowledged(session: Session, frame: Frame, body: m.Body, _: float) -
     seqno = cast("m.SeqnoAcknowledged", body).prepared_seqno
     if not dcp.acknowledges or (stream is not None and seqno > stream.sent_seqno):
         session.refuse(frame, Status.EINVAL)
-    elif session.bucket.owned(frame.vbucket, session.node) is None:
+    elif session.bucket.held(frame.vbucket, session.node) is None:
         session.refuse_vbucket(frame)
     else:
         session.reply(frame, m.Empty())
@@ -225,7 +245,7 @@ def seqno_acknowledged(session: Session, frame: Frame, body: m.Body, _: float) -
 
 def failover_log(session: Session, frame: Frame, _: m.Body, __: float) -> None:
     """Answer a vbucket's branches, newest first."""
-    vbucket = session.bucket.owned(frame.vbucket, session.node)
+    vbucket = session.bucket.held(frame.vbucket, session.node)
     if vbucket is None:
         session.refuse_vbucket(frame)
     else:
@@ -235,7 +255,8 @@ def failover_log(session: Session, frame: Frame, _: m.Body, __: float) -> None:
 def all_seqnos(session: Session, frame: Frame, body: m.Body, _: float) -> None:
     """Answer the high seqnos of this node's vbuckets, or of one collection where they know it.
 
-    A client with Collections is told the newest seqno that it can see, one without the default
+    A client with Collections is told the newest seqno that it can see, of a copy the end of the
+    last whole snapshot, one without the default
     collection's, sync writes under way included, whatever collection it names (as observed on a
     7.0 server).
     """
@@ -249,7 +270,7 @@ def all_seqnos(session: Session, frame: Frame, body: m.Body, _: float) -> None:
         refuse_unknown_id(session, frame, Status.UNKNOWN_COLLECTION)
     else:
         wanted = {VbucketState(state)} if state else set(VbucketState) - {VbucketState.DEAD}
-        held = [session.bucket.vbuckets[v] for v in session.bucket.map.vbuckets_of(session.node)]
+        held = session.bucket.held_by(session.node)
         seqnos = ((v.id, _seqno_of(v, collection)) for v in held if v.state in wanted)
         known = tuple((vbucket, seqno) for vbucket, seqno in seqnos if seqno is not None)
         session.reply(frame, m.AllVbSeqnos(known))
@@ -258,6 +279,8 @@ def all_seqnos(session: Session, frame: Frame, body: m.Body, _: float) -> None:
 def _seqno_of(vbucket: Vbucket, collection: int | None) -> int | None:
     """Return the newest seqno of a collection, None where the vbucket does not know it."""
     known = vbucket.documents.collections
+    if collection is None and not vbucket.data.checkpoints.is_snapshot_complete:
+        return vbucket.data.checkpoints.consistent_seqno
     if collection is None:
         return known.max_visible_seqno
     if known.find(collection) is None:
@@ -270,7 +293,7 @@ def _seqno_of(vbucket: Vbucket, collection: int | None) -> int | None:
 def observe_seqno(session: Session, frame: Frame, body: m.Body, _: float) -> None:
     """Answer persisted and high seqno; for an old branch also where it ended."""
     asked = cast("m.ObserveSeqno", body).vb_uuid
-    vbucket = session.bucket.owned(frame.vbucket, session.node)
+    vbucket = session.bucket.held(frame.vbucket, session.node)
     if vbucket is None:
         session.refuse_vbucket(frame)
         return
@@ -290,7 +313,7 @@ def observe_seqno(session: Session, frame: Frame, body: m.Body, _: float) -> Non
 
 def seqno_persistence(session: Session, frame: Frame, body: m.Body, _: float) -> None:
     """Answer whether ``seqno`` is on disk; a client that is told "not yet" asks again."""
-    vbucket = session.bucket.owned(frame.vbucket, session.node)
+    vbucket = session.bucket.held(frame.vbucket, session.node)
     if vbucket is None:
         session.refuse_vbucket(frame)
     elif cast("m.SeqnoPersistence", body).seqno <= vbucket.data.persisted_seqno:

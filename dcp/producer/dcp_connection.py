@@ -11,6 +11,7 @@ from collections.abc import Callable, Set
 from typing import Final
 
 from dcp.producer.bucket import Bucket
+from dcp.producer.faults import NO_FAULTS
 from dcp.producer.flow_control import FlowControl
 from dcp.producer.forks import hand_over
 from dcp.producer.noop import NoopTimer
@@ -47,8 +48,12 @@ class DcpConnection:
         flags: int,
         features: frozenset[int],
         close_session: Callable[[], None],
+        *,
+        is_internal: bool = False,
     ) -> None:
+        """``is_internal``: the client is a node of the cluster, which copies what is there."""
         self.key = key
+        self.is_internal = is_internal
         self.flags = flags
         self.features = features
         self.flow = FlowControl()
@@ -81,7 +86,7 @@ class DcpConnection:
                 flavour |= bit
         if self.expiry_opcode:
             flavour |= Flavour.EXPIRY_OPCODE
-        if self.sync_writes:
+        if self.sync_writes and not self.is_internal:  # our copies want whole documents
             flavour |= Flavour.COMMITS
         if self.forces_compression:
             flavour |= Flavour.COMPRESSED
@@ -193,7 +198,7 @@ class DcpConnection:
         """Return stream messages to send: about ``most_bytes``, or one message of any size."""
         frames: list[bytes | bytearray] = []
         left = most_bytes
-        faults = self._bucket.faults
+        faults = NO_FAULTS if self.is_internal else self._bucket.faults
         while self._ready and left > 0 and self.flow.room_bytes > 0:
             stream = self._ready[0]
             batch = stream.next_batch(self.flow.room_bytes, left, faults.most_items)

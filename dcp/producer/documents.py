@@ -287,7 +287,10 @@ class DocumentStore:
     def _change(self, collection: int, key: bytes, now: float, content: Content) -> Version:
         """Append what a command makes of a document, or only its prepare."""
         if self._level:
-            sync = SyncWrite(level=self._level, deletes=content.opcode != Opcode.DCP_MUTATION)
+            deletes = content.opcode != Opcode.DCP_MUTATION
+            sync = SyncWrite(level=self._level, deletes=deletes)
+            if deletes:  # a prepare has no other field for the time, and its commit needs it
+                content = content._replace(expiry=content.delete_time)
             content = content._replace(opcode=int(Opcode.DCP_PREPARE), sync=sync)
         return self._append(collection, key, now, content)
 

@@ -4,10 +4,12 @@ Functions on the bucket, under its lock. Streams of a vbucket end before anythin
 its new branch: a stream never goes on across a fork.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from dcp.producer.bucket import Bucket
 from dcp.producer.failover import VbucketFacts
+from dcp.producer.promotion import heirs_of, promote
+from dcp.producer.replica_copy import ReplicaCopy
 from dcp.producer.stream import ActiveStream
 from dcp.producer.versions import Version
 from dcp.wire.vocabulary import EndReason, VbucketState
@@ -16,7 +18,8 @@ from dcp.wire.vocabulary import EndReason, VbucketState
 def fail_over(bucket: Bucket, node: int) -> None:
     """Take ``node`` out of the cluster and promote the replicas of its vbuckets.
 
-    The replica of a vbucket is on the next living node.
+    The replica of a vbucket is on the next living node. Where there are copies, on the next living
+    node that has one: it goes on with what was really there.
 
     Raises:
         ValueError: no such node, one that was failed over, or none is left to take its place.
@@ -31,13 +34,21 @@ def fail_over(bucket: Bucket, node: int) -> None:
     if not living:
         name = bucket.map.name_of(node)
         raise ValueError(f"failover of {name}: found no other living node to take its place")
-    owned = bucket.map.vbuckets_of(node)
-    bucket.map.fail_over(node, living[0])
+    heirs = dict.fromkeys(bucket.map.vbuckets_of(node), living[0])
+    if bucket.map.replica_count:
+        heirs = heirs_of(bucket, node)
+    bucket.map.fail_over(node, heirs)
     bucket.save()
-    for vbucket in owned:
-        if bucket.vbuckets[vbucket].state is VbucketState.ACTIVE:
+    for vbucket, heir in heirs.items():
+        end_streams(bucket, vbucket, node)
+        if bucket.map.replica_count:
+            end_streams(bucket, vbucket, heir)
+            promote(bucket, vbucket, bucket.copies.take(heir, vbucket))
+        elif bucket.vbuckets[vbucket].state is VbucketState.ACTIVE:
             bucket.vbuckets[vbucket].promote()
-        _begin_branch(bucket, vbucket)
+        bucket.follow_manifest(bucket.vbuckets[vbucket])
+        bucket.sync_writes.watch(vbucket)
+    bucket.copies.follow(bucket.map)
 
 
 def crash(bucket: Bucket, node: int, lost_seqnos: int | None = None) -> None:
@@ -68,10 +79,61 @@ def set_state(bucket: Bucket, vbucket: int, state: VbucketState) -> None:
         _begin_branch(bucket, vbucket)
 
 
+def set_state_of_copy(bucket: Bucket, vbucket: int, node: int, state: VbucketState) -> None:
+    """Change the state of a node's copy of a vbucket; its streams end.
+
+    Raises:
+        ValueError: no copy there, or a state that only the vbucket itself can be in.
+    """
+    copy = bucket.copies.at(node, vbucket)
+    if copy is None:
+        raise ValueError(f"vbucket {vbucket}: found no copy on {bucket.map.name_of(node)}")
+    if state in (VbucketState.ALIVE, VbucketState.ACTIVE):
+        raise ValueError(
+            f"vbucket {vbucket}, its copy: found state {state.name}, "
+            "expected REPLICA, PENDING or DEAD"
+        )
+    if copy.vbucket.state is not state:
+        copy.vbucket.state = state
+        end_streams(bucket, vbucket, node)
+
+
+def living_copies(bucket: Bucket, vbucket: int) -> Iterator[tuple[int, ReplicaCopy]]:
+    """Yield nodes that live and hold a copy, with the copies, the first to be promoted first."""
+    for node in bucket.map.replicas(vbucket):
+        copy = bucket.copies.at(node, vbucket)
+        if copy is not None and node not in bucket.dead_nodes:
+            yield node, copy
+
+
+def is_handed_over(bucket: Bucket, vbucket: int) -> bool:
+    """Whether a vbucket is dead because another node is about to own it."""
+    is_dead = bucket.vbuckets[vbucket].state is VbucketState.DEAD
+    return is_dead and any(copy.is_taking_over for _, copy in bucket.copies.of(vbucket))
+
+
+def lagging_copy(bucket: Bucket) -> str | None:
+    """Say which copy on a living node lacks what its active, on a living node, holds; or None."""
+    for vbucket, owner in enumerate(bucket.map.owners):
+        active = bucket.vbuckets[vbucket]
+        if owner in bucket.dead_nodes or active.state is not VbucketState.ACTIVE:
+            continue
+        is_empty = active.data.high_seqno == active.data.base_seqno
+        wanted = 0 if is_empty else active.data.high_seqno
+        for node, copy in living_copies(bucket, vbucket):
+            has_all = copy.high_seqno == wanted == copy.consistent_seqno
+            if not (has_all and copy.vbucket.failover_log == active.failover_log):
+                return (
+                    f"the copy of vbucket {vbucket} on {bucket.map.name_of(node)} holds seqno "
+                    f"{copy.high_seqno} (whole up to {copy.consistent_seqno}), expected {wanted}"
+                )
+    return None
+
+
 def hand_over(bucket: Bucket, stream: ActiveStream) -> None:
     """Let the vbucket of a takeover stream be dead here; its other streams end."""
     bucket.vbuckets[stream.vbucket].set_state(VbucketState.DEAD)
-    _end_streams(bucket, stream.vbucket, spared=stream)
+    end_streams(bucket, stream.vbucket, spared=stream)
     bucket.sync_writes.watch(stream.vbucket)
 
 
@@ -87,20 +149,30 @@ def set_up(
     """Make a vbucket of which ``facts`` are true, with these versions; its streams end."""
     bucket.vbuckets[vbucket].set_up(facts, versions)
     bucket.learn_manifest(bucket.vbuckets[vbucket])
-    _end_streams(bucket, vbucket)
+    end_streams(bucket, vbucket)
     bucket.sync_writes.watch(vbucket)
 
 
 def _begin_branch(bucket: Bucket, vbucket: int) -> None:
     """End the streams, and let a vbucket that lost system events emit them anew."""
-    _end_streams(bucket, vbucket)
+    end_streams(bucket, vbucket)
     bucket.follow_manifest(bucket.vbuckets[vbucket])
     bucket.sync_writes.watch(vbucket)
 
 
-def _end_streams(bucket: Bucket, vbucket: int, spared: ActiveStream | None = None) -> None:
+def end_streams(
+    bucket: Bucket,
+    vbucket: int,
+    node: int | None = None,
+    *,
+    reason: EndReason = EndReason.STATE_CHANGED,
+    spared: ActiveStream | None = None,
+) -> None:
+    """End the streams of what a node (None: the owner) has of a vbucket, but for one."""
+    at = bucket.map.owner(vbucket) if node is None else node
     for connection in list(bucket.dcp_connections.values()):
-        connection.end_streams(vbucket, EndReason.STATE_CHANGED, spared)
+        if connection.key[0] == at:
+            connection.end_streams(vbucket, reason, spared)
     bucket.changed(vbucket)
 
 

@@ -1,9 +1,11 @@
 """The copies of a vbucket that a sync write counts on: the active first, then its replicas.
 
-A cluster of one node has no replicas. In a larger one each vbucket has one: the one that a failover
-would promote, as far as it has come (``Vbucket.replica_seqno``); it persists what it holds. With
-no other node in the cluster nobody is there to be it; where the others are down, it acknowledges
-nothing.
+With ``ClusterSettings.replicas`` these are the copies that the map names; a copy acknowledges
+whole snapshots (kv_engine ``engines/ep/src/durability/passive_durability_monitor.cc``). Else a
+replica is a distance: a cluster of one node has none, in a larger one each vbucket has one, the one
+that a failover would promote, as far as it has come (``Vbucket.replica_seqno``); it persists what
+it holds. With no other node in the cluster nobody is there to be it. A node that is down
+acknowledges nothing.
 """
 
 from collections.abc import Sequence
@@ -38,6 +40,8 @@ def chain_of(bucket: "Bucket", vbucket: int) -> Chain:
     """Return the copies of a vbucket as they are now."""
     state = bucket.vbuckets[vbucket]
     active = Copy(state.data.high_seqno, state.data.persisted_seqno)
+    if bucket.map.replica_count:
+        return (active, *_copies_of(bucket, vbucket))
     count = bucket.map.node_count
     if count == 1:
         return (active,)
@@ -47,3 +51,13 @@ def chain_of(bucket: "Bucket", vbucket: int) -> Chain:
         return active, None
     held = 0 if bucket.dead_nodes.issuperset(others) else state.replica_seqno
     return active, Copy(held, held)
+
+
+def _copies_of(bucket: "Bucket", vbucket: int) -> Sequence[Copy | None]:
+    found: list[Copy | None] = []
+    for node in bucket.map.replicas(vbucket):
+        copy = bucket.copies.at(node, vbucket)
+        held = 0 if copy is None or node in bucket.dead_nodes else copy.consistent_seqno
+        persisted = 0 if copy is None else copy.vbucket.data.persisted_seqno
+        found.append(Copy(held, min(held, persisted)))
+    return found + [None] * (bucket.map.replica_count - len(found))

@@ -35,8 +35,9 @@ class Node:
         self._tls = tls
         self._clients: dict[asyncio.Task[None], ClientConnection] = {}
         self._http_clients: dict[asyncio.Task[None], HttpConnection] = {}
-        self._awake = asyncio.Event()
-        self._awake.set()
+        self.awake = asyncio.Event()
+        """Cleared while the node hangs."""
+        self.awake.set()
         self._kv = Listener(address.host, address.kv, self._serve_kv)
         self._mgmt = Listener(address.host, address.mgmt, self._serve_http)
         self._listeners = [self._kv, self._mgmt]
@@ -91,11 +92,11 @@ class Node:
     def _run_session(self, channel: Channel) -> None:
         with self._bucket.lock:
             session = Session(self._bucket, self.node, COMMANDS)
-        connection = ClientConnection(self._bucket, session, channel, self._awake)
+        connection = ClientConnection(self._bucket, session, channel, self.awake)
         self._clients[self._start(connection)] = connection
 
     def _run_http(self, channel: Channel) -> None:
-        connection = HttpConnection(self._bucket, self.node, channel, self._awake)
+        connection = HttpConnection(self._bucket, self.node, channel, self.awake)
         self._http_clients[self._start(connection)] = connection
 
     def _start(self, client: ClientConnection | HttpConnection) -> asyncio.Task[None]:
@@ -156,9 +157,9 @@ class Node:
 
     def hang(self) -> None:
         """Keep ports and connections open, read and answer nothing."""
-        self._awake.clear()
+        self.awake.clear()
 
     def restore(self) -> None:
         """Be well again, on the same ports."""
-        self._awake.set()
+        self.awake.set()
         self.listen()

@@ -17,6 +17,7 @@ WRITE_BYTES: Final = 512 * 1024
 OUTBOX_BYTES: Final = 1024 * 1024
 """Answers that may wait for a client which does not read; then its requests are not read either."""
 MAX_VBUCKETS: Final = 1024
+MAX_REPLICAS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,8 @@ class ClusterSettings:
     ``record_seqnos`` keeps every sent seqno in the counters, 8 bytes each (for tests).
     ``record_branches`` keeps what failovers and crashes lose, so that ``state_at`` can tell of
     every branch (for tests; without it ``state_at`` knows the current branch only).
+    ``replicas``: so many copies of each vbucket are on other nodes, fed over the wire. With 0 a
+    replica is a distance only, and the next two say which.
     ``replica_lag_seqnos``: each vbucket's replica lacks so many of the newest seqnos.
     ``replica_snapshot_seqnos``: its complete snapshots end at multiples of this.
     ``unpersisted_seqnos``: so many of the newest seqnos are not on disk yet.
@@ -90,6 +93,7 @@ class ClusterSettings:
     idle_timeout_seconds: float = 360.0
     record_seqnos: bool = True
     record_branches: bool = True
+    replicas: int = 0
     replica_lag_seqnos: int = 0
     replica_snapshot_seqnos: int = 1
     unpersisted_seqnos: int = 0
@@ -106,6 +110,7 @@ class ClusterSettings:
             )
         if self.nodes < 1:
             raise ConfigError(f"producer nodes: found {self.nodes}, expected at least 1")
+        self._check_replicas()
         if self.checkpoint_quota_bytes < 1:
             raise ConfigError(
                 f"producer checkpoint quota: found {self.checkpoint_quota_bytes} bytes, "
@@ -132,6 +137,22 @@ class ClusterSettings:
             raise ConfigError("producer bucket: found an empty name")
         if not self.users:
             raise ConfigError("producer users: found none, expected at least one name and password")
+
+    def _check_replicas(self) -> None:
+        if not 0 <= self.replicas <= MAX_REPLICAS:
+            raise ConfigError(
+                f"producer replicas: found {self.replicas}, expected 0 to {MAX_REPLICAS}"
+            )
+        if self.replicas >= self.nodes and self.replicas:
+            raise ConfigError(
+                f"producer replicas: found {self.replicas} with {self.nodes} nodes, "
+                "expected fewer replicas than nodes"
+            )
+        if self.replicas and (self.replica_lag_seqnos or self.replica_snapshot_seqnos != 1):
+            raise ConfigError(
+                f"producer replicas: found {self.replicas} with a replica lag or snapshots in "
+                "seqnos, expected those without replicas only: real ones are as far as they are"
+            )
 
     def _check_ports(self) -> None:
         named = {

@@ -13,33 +13,33 @@ def general(bucket: Bucket, node: int) -> Iterator[Statistic]:
     owned = [bucket.vbuckets[vbucket] for vbucket in bucket.map.vbuckets_of(node)]
     yield "bucket", bucket.name
     yield "vb_active_num", len(owned)
+    yield "vb_replica_num", len(bucket.copies.of_node(node))
     yield "curr_versions", sum(v.data.high_seqno - v.data.base_seqno for v in owned)
 
 
 def vbucket_seqnos(bucket: Bucket, node: int) -> Iterator[Statistic]:
     """Return seqnos and branch of every vbucket of the node."""
-    for vbucket in bucket.map.vbuckets_of(node):
-        state = bucket.vbuckets[vbucket]
-        yield f"vb_{vbucket}:high_seqno", state.data.high_seqno
-        yield f"vb_{vbucket}:last_persisted_seqno", state.data.persisted_seqno
-        yield f"vb_{vbucket}:purge_seqno", state.data.purge_seqno
-        yield f"vb_{vbucket}:uuid", state.failover_log.current_uuid
+    for held in bucket.held_by(node):
+        yield f"vb_{held.id}:high_seqno", held.data.high_seqno
+        yield f"vb_{held.id}:last_persisted_seqno", held.data.persisted_seqno
+        yield f"vb_{held.id}:purge_seqno", held.data.purge_seqno
+        yield f"vb_{held.id}:uuid", held.failover_log.current_uuid
 
 
 def vbucket_states(bucket: Bucket, node: int) -> Iterator[Statistic]:
     """Return the state of every vbucket of the node."""
-    for vbucket in bucket.map.vbuckets_of(node):
-        yield f"vb_{vbucket}", bucket.vbuckets[vbucket].state.name.lower()
+    for held in bucket.held_by(node):
+        yield f"vb_{held.id}", held.state.name.lower()
 
 
 def failovers(bucket: Bucket, node: int) -> Iterator[Statistic]:
     """Return the failover log of every vbucket of the node."""
-    for vbucket in bucket.map.vbuckets_of(node):
-        entries = bucket.vbuckets[vbucket].failover_log.entries
-        yield f"vb_{vbucket}:num_entries", len(entries)
+    for held in bucket.held_by(node):
+        entries = held.failover_log.entries
+        yield f"vb_{held.id}:num_entries", len(entries)
         for index, entry in enumerate(entries):
-            yield f"vb_{vbucket}:{index}:id", entry.vb_uuid
-            yield f"vb_{vbucket}:{index}:seq", entry.seqno
+            yield f"vb_{held.id}:{index}:id", entry.vb_uuid
+            yield f"vb_{held.id}:{index}:seq", entry.seqno
 
 
 def dcp(bucket: Bucket, node: int) -> Iterator[Statistic]:

@@ -14,6 +14,11 @@ cursor that was dropped to save memory sends the stream back to the disk, which 
 by the marker's flags. A snapshot that has begun is always sent to its end, also beyond the end that
 was asked for: a part of it would be no state that there was.
 
+From a copy that is inside a snapshot a client gets the same one: disk and memory under one marker
+that ends where the active's snapshot ends, and the rest as the copy receives it. Streams that leave
+something out, and those of the disk only, wait until the snapshot is whole (DCP concepts document,
+"Streaming from a replica vbucket").
+
 A first backfill of one collection may come in the order of keys instead, between two OSO_SNAPSHOT
 messages and without a marker. A takeover stream that has sent everything goes on as ``takeover.py``
 says.
@@ -30,7 +35,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from dcp.producer.checkpoint_manager import Items
+from dcp.producer.checkpoint_manager import CheckpointKind, Items
 from dcp.producer.disk_scan import Scan
 from dcp.producer.failover import Verdict
 from dcp.producer.key_order import KeyOrderItems
@@ -118,6 +123,7 @@ class ActiveStream:
         self._first_start: int | None = min(verdict.snap_start, verdict.start)
         self._memory_flags = _FIRST_MEMORY
         self._snapshot: Snapshot | None = None
+        self._open_end: int | None = None  # of a snapshot that a copy is receiving
         self._closing: list[bytes] = []
         self._reason = EndReason.OK
         self._has_cursor = False
@@ -150,6 +156,8 @@ class ActiveStream:
     @property
     def is_inside_snapshot(self) -> bool:
         """Whether items of the snapshot in force are still to be sent."""
+        if self._open_end is not None:
+            return True
         return self._snapshot is not None and self.sent_seqno < self._snapshot.end
 
     def cursor_dropped(self) -> None:
@@ -194,9 +202,11 @@ class ActiveStream:
             elif self._filter.is_empty:
                 self.end(self._filter.end_reason, announce=True)
                 break
-            elif self.sent_seqno >= self.end_seqno:
+            elif self.sent_seqno >= self.end_seqno and self._open_end is None:
                 self.end(EndReason.OK, announce=True)
                 break
+            elif self._waits_for_whole:
+                return None
             elif self.phase is StreamPhase.BACKFILLING:
                 batch = self._open_backfill()
             elif (items := self._data.checkpoints.next_items(self.cursor)) is not None:
@@ -222,7 +232,8 @@ class ActiveStream:
             if isinstance(snapshot.source, KeyOrderItems):
                 self._close_out_of_order(snapshot, snapshot.source)
                 return None
-            return self._advance_to(snapshot.end) if self._knows_collections else None
+            is_over = self._open_end is None and self._knows_collections
+            return self._advance_to(snapshot.end) if is_over else None
         data, seqnos = chunk.take(room_bytes, most_bytes, most_items, self.opaque)
         if not isinstance(snapshot.source, KeyOrderItems):
             self.sent_seqno = int(seqnos[-1])
@@ -233,6 +244,17 @@ class ActiveStream:
     def _advance_to(self, end: int) -> Batch:
         """Return the SEQNO_ADVANCED that ends a snapshot whose last item is not there."""
         return Batch(self._frame(m.SeqnoAdvanced(end), Opcode.DCP_SEQNO_ADVANCED), _NO_SEQNOS)
+
+    @property
+    def _waits_for_whole(self) -> bool:
+        """Whether what comes next is part of a snapshot of which only the whole may be shown."""
+        checkpoints = self._data.checkpoints
+        if checkpoints.is_snapshot_complete:
+            return False
+        shows_all = self._filter.is_pass_through and self._knows_collections
+        if shows_all and not self._disk_only:
+            return False
+        return self.phase is StreamPhase.BACKFILLING or not checkpoints.next_is_whole(self.cursor)
 
     def _finish(self, snapshot: Snapshot) -> None:
         self.sent_seqno = snapshot.covers
@@ -270,6 +292,9 @@ class ActiveStream:
                 self._on(_Event.BACKFILL_DONE)
             return None
         self._memory_flags = _FIRST_MEMORY
+        self._open_end = None
+        if not self._data.checkpoints.is_snapshot_complete:
+            end = self._open_end = self._data.checkpoints.snapshot.end
         source = self._items_of(scan)
         if self._may_be_out_of_order:
             return self._begin_out_of_order(KeyOrderItems(scan, source), end, covers)
@@ -356,21 +381,32 @@ class ActiveStream:
         """Begin with what the cursor got; None where nothing of that is shown.
 
         It ends with its last item that is shown, after which nothing changed for this client (as
-        observed on a 7.0 server).
+        observed on a 7.0 server); what a copy is still receiving ends where it was announced.
         """
         shown, self._filter = self._filter.split(items.items)
-        if not shown:
-            self.sent_seqno = items.snapshot_end
+        end, got = items.snapshot_end, items.items[-1].seqno
+        goes_on, self._open_end = self._open_end == end, end if got < end else None
+        source = MemoryItems(shown, self._settings.flavour)
+        if goes_on:
+            self._snapshot = Snapshot(got, end, _MEMORY, source, got, self.stream_id)
             return None
-        flags, self._memory_flags = self._memory_flags, _MEMORY
-        if items.begins_checkpoint:
-            flags = _FIRST_MEMORY
+        if not shown:
+            self.sent_seqno, self._open_end = got, None
+            return None
+        flags = self._flags_of(items)
         if self.takeover is not None:
             flags |= SnapshotFlag.ACK
             self.takeover.unanswered_markers += 1
-        end = items.snapshot_end if len(shown) == len(items.items) else shown[-1].seqno
-        source = MemoryItems(shown, self._settings.flavour)
-        return self._begin(Snapshot(shown[0].seqno, end, flags, source, items.snapshot_end))
+        if self._open_end is None and len(shown) < len(items.items):
+            end = shown[-1].seqno
+        return self._begin(Snapshot(shown[0].seqno, end, flags, source, got))
+
+    def _flags_of(self, items: Items[Version]) -> int:
+        if items.kind is CheckpointKind.DISK:
+            self._memory_flags = _FIRST_MEMORY
+            return _DISK
+        flags, self._memory_flags = self._memory_flags, _MEMORY
+        return _FIRST_MEMORY if items.begins_checkpoint else flags
 
     def _begin(self, snapshot: Snapshot) -> Batch:
         """Let a snapshot be in force, and return its marker."""

@@ -133,7 +133,7 @@ class SyncWrites:
             if state is write.state:
                 left.append(write)
                 continue
-            self._end(write, state, now)
+            self._end(write, state)
             if write.answer is not None:
                 is_done = state is WriteState.COMMITTED
                 status = Status.SUCCESS if is_done else Status.SYNC_WRITE_AMBIGUOUS
@@ -154,26 +154,26 @@ class SyncWrites:
             return WriteEvent.IMPOSSIBLE
         return WriteEvent.TIMED_OUT if now >= write.deadline else None
 
-    def _end(self, write: _Write, state: WriteState, now: float) -> None:
+    def _end(self, write: _Write, state: WriteState) -> None:
         self._documents.maybe_visible.discard(write.key)
         if state is WriteState.FORGOTTEN:
             return
         seqno = self._documents.data.high_seqno + 1
         is_commit = state is WriteState.COMMITTED
-        completion = commit_of(write.prepare, seqno, now) if is_commit else None
-        self._documents.append(completion or abort_of(write.prepare, seqno))
+        complete = commit_of if is_commit else abort_of
+        self._documents.append(complete(write.prepare, seqno))
 
 
-def commit_of(prepare: Version, seqno: int, now: float) -> Version:
-    """Return the document or tombstone at ``seqno`` that a prepare becomes."""
+def commit_of(prepare: Version, seqno: int) -> Version:
+    """Return the document or tombstone at ``seqno`` that a prepare becomes, on any copy."""
     deletes = bool(prepare.sync and prepare.sync.deletes)
     content = Content(
         prepare.value,
         prepare.datatype,
         prepare.flags,
-        prepare.expiry,
+        0 if deletes else prepare.expiry,
         opcode=int(Opcode.DCP_DELETION if deletes else Opcode.DCP_MUTATION),
-        delete_time=int(now) if deletes else 0,
+        delete_time=prepare.expiry if deletes else 0,
         sync=SyncWrite(prepare.seqno),
     )
     return _after(prepare, content, seqno)

@@ -17,7 +17,7 @@ from dcp.producer.documents import DocumentStore
 from dcp.producer.failover import VbucketFacts
 from dcp.producer.failover_log import fork
 from dcp.producer.hybrid_clock import HybridClock
-from dcp.producer.manifest import DEFAULT_ID
+from dcp.producer.manifest import DEFAULT_ID, Manifest
 from dcp.producer.preload import PreloadedSegment
 from dcp.producer.settings import ClusterSettings
 from dcp.producer.stream_filter import StreamFilter
@@ -73,7 +73,7 @@ class Vbucket:
         self.documents.collections.restore(steps, saved.high_seqnos or {}, data.high_seqno)
         for version in data.newest_versions():
             self.documents.clock.raise_floor(version.cas)
-        self._recover_sync_writes()
+        self.recover_sync_writes()
 
     def _state_at(self, home: VbucketHome, seqno: int) -> bytes:
         """Return what is saved with the items up to ``seqno``."""
@@ -197,10 +197,11 @@ class Vbucket:
             high = self.data.high_seqno
             self._fork(high, high)
         self.state = state
-        self._recover_sync_writes()
+        self.recover_sync_writes()
         self.save()
 
-    def _recover_sync_writes(self) -> None:
+    def recover_sync_writes(self) -> None:
+        """Follow a history that was cut, handed over or read anew, in the state it is in now."""
         self.sync_writes.recover(is_active=self.state is VbucketState.ACTIVE)
 
     def recover(self) -> None:
@@ -222,13 +223,41 @@ class Vbucket:
         vb_uuid = self._fresh_uuid()
         left = self.data.cut(cut_seqno)
         self.documents.rewind()
-        self._recover_sync_writes()
+        self.recover_sync_writes()
         self.failover_log = fork(self.failover_log, min(entry_seqno, left), vb_uuid)
         if self._paused_at is not None:
             self._paused_at = min(self._paused_at, left)
         if self.record is not None:
             self.record.fork(vb_uuid, left)
         self.save()
+
+    # --- what is another vbucket from here on
+
+    def succeed(self, old: "Vbucket") -> None:
+        """Be what ``old`` was, with the data and branches that are here: it was a copy of that."""
+        is_empty = self.data.high_seqno == self.data.base_seqno
+        if is_empty and old.data.base_seqno > self.data.base_seqno:
+            self.data.start_at(old.data.base_seqno)
+        self._settings, self._paused_at = old._settings, old._paused_at
+        self.record = old.record
+        if self.record is not None:
+            self.data.on_append = self.record.append
+        self.documents.clock.raise_floor(old.documents.clock.last)
+        self.documents.rewind()
+        self.state = old.state
+        self.sync_writes.tell_later(old.sync_writes.give_up())
+        self.recover_sync_writes()
+
+    def begin_branch(self, *, is_first: bool) -> None:
+        """Begin a branch at the high seqno; the first one where nothing is known of any other."""
+        parent_uuid, high = self.failover_log.current_uuid, self.data.high_seqno
+        vb_uuid = self._fresh_uuid()
+        if is_first:
+            self.failover_log = FailoverLog((FailoverEntry(vb_uuid, high),))
+        else:
+            self.failover_log = fork(self.failover_log, high, vb_uuid)
+        if self.record is not None:
+            self.record.fork(vb_uuid, high, parent_uuid)
 
     # --- any state, for tests
 
@@ -273,12 +302,22 @@ class Vbucket:
         for version in versions:
             self.data.append(version)
             self.data.settle()
-            collections = self.documents.collections
-            collections.note(version)
-            if version.event is not None:
-                collections.stand_at(collections.manifest.after(version.event), version.seqno)
-            self.documents.clock.raise_floor(version.cas)
+            self.learn(version)
         self.documents.rewind()
+
+    def learn(self, version: Version, known: Manifest | None = None) -> None:
+        """Follow an item that another server made: count it, stand at the manifest it makes.
+
+        ``known`` is that manifest where it has its uid: an event tells only a part of it.
+        """
+        collections = self.documents.collections
+        collections.note(version)
+        if version.event is not None:
+            manifest = collections.manifest.after(version.event)
+            if known is not None and known.uid == manifest.uid:
+                manifest = known
+            collections.stand_at(manifest, version.seqno)
+        self.documents.clock.raise_floor(version.cas)
 
 
 def _data_settings(settings: ClusterSettings) -> DataSettings:

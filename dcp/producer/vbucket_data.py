@@ -16,7 +16,11 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Final
 
-from dcp.producer.checkpoint_manager import CheckpointLimits, CheckpointManager
+from dcp.producer.checkpoint_manager import (
+    CheckpointKind,
+    CheckpointLimits,
+    CheckpointManager,
+)
 from dcp.producer.disk_file import DiskFile
 from dcp.producer.disk_log import PendingWrite
 from dcp.producer.disk_scan import Scan
@@ -34,6 +38,7 @@ PERSISTENCE: Final = "persistence"
 _LEAST_STALE_BYTES: Final = 8 * 1024 * 1024
 _BATCHES: Final = "batches"
 """The cursor that takes what a batch of writes left, at its end."""
+_OWN_CURSORS: Final = (_BATCHES, PERSISTENCE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +79,7 @@ class VbucketData:
         self.keys = KeyIndex()
         self._unwritten: deque[list[Version]] = deque()
         self.unwritten_bytes = 0
+        self._part_ends: set[int] = set()
         self._writing: PendingWrite | None = None
         self._store = VbucketStore.open(file, vbucket)
         self.checkpoints = self._new_checkpoints(base_seqno)
@@ -82,7 +88,7 @@ class VbucketData:
         fresh: CheckpointManager[Version] = CheckpointManager(
             self.vbucket, self._settings.limits, high_seqno
         )
-        for cursor in (_BATCHES, PERSISTENCE):
+        for cursor in _OWN_CURSORS:
             fresh.register(cursor, high_seqno, droppable=False)
         return fresh
 
@@ -106,14 +112,16 @@ class VbucketData:
     def batch_end_at(self, seqno: int) -> int:
         """Return the end of the newest batch of writes that ended at or below ``seqno``.
 
-        Preloaded documents are of different keys: each is a batch of its own.
+        Preloaded documents are of different keys: each is a batch of its own. Of what a replica
+        received it is the end of a whole snapshot.
         """
         if self.base_seqno <= seqno <= self._segment_end:
             return seqno
         for batch in reversed(self._unwritten):
             if batch[-1].seqno <= seqno:
                 return batch[-1].seqno
-        ends = [snapshot.end for snapshot in self._store.snapshots]
+        parts = self._part_ends
+        ends = [each.end for each in self._store.snapshots if each.end not in parts]
         place = bisect_right(ends, seqno)
         return ends[place - 1] if place else self.base_seqno
 
@@ -187,6 +195,49 @@ class VbucketData:
         self.checkpoints.queue(version)
         self.keys.note(version)
         self.on_append(version)
+
+    def receive(self, version: Version) -> None:
+        """Add an item of the snapshot that a replica is receiving; ``settle_received`` follows.
+
+        Raises:
+            LocalProtocolError: its seqno is not above the high seqno or outside the snapshot.
+        """
+        self.checkpoints.receive(version)
+        self.keys.note(version)
+
+    def settle_received(self) -> None:
+        """Write what a replica received, also where that is a part of a snapshot only.
+
+        What came from the active's disk leaves memory at once, if no stream wants it.
+        """
+        if not self.checkpoints.is_snapshot_complete:
+            self._part_ends.add(self.high_seqno)
+        self.settle()
+        self.flush(self.high_seqno)
+        if self.checkpoints.open_checkpoint.kind is CheckpointKind.DISK:
+            self.checkpoints.expel()
+
+    def advance_to(self, seqno: int) -> tuple[str, ...]:
+        """Be complete up to a seqno at which a replica was told that there is no item.
+
+        Returns the cursors that memory lost by it: their streams go back to the disk.
+        """
+        self.settle_received()
+        self._store.write([], self.state_at(seqno), snapshot_end=seqno)
+        lost = self.drop_stream_cursors()
+        self.checkpoints = self._new_checkpoints(seqno)
+        return lost
+
+    def drop_stream_cursors(self) -> tuple[str, ...]:
+        """Forget the cursors of all streams, and return them: they must be told."""
+        lost = tuple(name for name in self.checkpoints.cursors if name not in _OWN_CURSORS)
+        for name in lost:
+            self.checkpoints.remove(name)
+        return lost
+
+    def learn_purge_seqno(self, seqno: int) -> None:
+        """Know that the vbucket this is a copy of has no tombstones any more up to a seqno."""
+        self._purge_floor = max(self._purge_floor, seqno)
 
     def settle(self) -> None:
         """End a batch of writes: what it left will be a disk snapshot of its own."""
@@ -282,6 +333,7 @@ class VbucketData:
         left = max(self._store.cut(seqno), self.base_seqno)
         self._persisted_floor = min(self._persisted_floor, left)
         self._segment_end = min(self._segment_end, left)
+        self._part_ends = {end for end in self._part_ends if end <= left}
         self.checkpoints = self._new_checkpoints(left)
         self._read_again()
         return left

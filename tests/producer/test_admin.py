@@ -102,6 +102,8 @@ def test_scopes_and_collections_are_changed(trio: ProducerCluster) -> None:
         (b"node.failover", b"4", "node: found '4'"),
         (b"node.kill", b"two", "node: found 'two'"),
         (b"node.restore", b"", "node: found ''"),
+        (b"node.add", b"1", "node.add: found '1', expected no value"),
+        (b"rebalance", b"4", "node: found '4'"),
         (b"node.explode", b"1", "key: found 'node.explode', expected node.failover, "),
         (b"replication", b"maybe", "replication: found 'maybe', expected paused or running"),
     ],
@@ -119,7 +121,7 @@ def test_questions_without_meaning(trio: ProducerCluster, connect: Connect) -> N
     answer = connect(trio).log_in().call(m.IoctlGet(b"weather"), Opcode.IOCTL_GET)
     assert answer.status == Status.EINVAL
     context = json.loads(answer.value)["error"]["context"]
-    assert context == "key: found 'weather', expected nodes, replication"
+    assert context == "key: found 'weather', expected nodes, rebalance, replication"
 
 
 @pytest.mark.parametrize(

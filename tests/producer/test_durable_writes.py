@@ -17,7 +17,7 @@ from dcp.producer.request_framing import DurabilityLevel, Requirement, requireme
 from dcp.producer.settings import ClusterSettings
 from dcp.producer.sync_writes import NEXT, WriteEvent, WriteState
 from dcp.producer.vbucket import Vbucket
-from dcp.producer.versions import Version
+from dcp.producer.versions import Content, SyncWrite, Version
 from dcp.wire import messages as m
 from dcp.wire.codec import decode, encode
 from dcp.wire.frame import Frame
@@ -25,6 +25,7 @@ from dcp.wire.frame_info import FrameInfo, RequestInfo, encode_frame_infos
 from dcp.wire.vocabulary import HelloFeature, Magic, Opcode, Status, VbucketState
 from tests.producer.conftest import Clock
 from tests.producer.raw_client import PLAIN_FEATURES, RawClient
+from tests.producer.test_replicas import assert_copies_are_equal
 
 Connect = Callable[..., RawClient]
 MakeCluster = Callable[..., ProducerCluster]
@@ -159,7 +160,7 @@ def test_streams_show_a_prepare_and_its_commit(
     assert sync.request_stream(0).status == plain.request_stream(0).status == Status.SUCCESS
     until = 1_700_000_060
     assert sync.messages_until(_is_commit)[1:] == [
-        m.Prepare(b"k", b"", 5, 3, 0, 0, 0, 0, 1, level),
+        m.Prepare(b"k", b"", 5, 3, 0, until - 60, 0, 0, 1, level),
         m.Commit(b"k", 5, 6),
     ]
     assert plain.messages_to(6)[1:] == [m.Deletion(b"k", 6, 3, b"", 0)]
@@ -170,6 +171,47 @@ def test_streams_show_a_prepare_and_its_commit(
         m.Commit(b"k", 7, 8),
     ]
     assert plain.messages_to(8)[-1:] == [m.Mutation(b"k", b"2", 8, 4, 7, until, cache_hint=2)]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_copies_on_other_nodes_acknowledge(
+    make_cluster: MakeCluster, connect: Connect, level: DurabilityLevel
+) -> None:
+    """They hold what was prepared and committed byte for byte; a majority of three is two."""
+    cluster = make_cluster(vbuckets=1, nodes=3, replicas=2)
+    kv = connect(cluster).log_in(FEATURES)
+    assert _set(kv, b"k", b"1", durability(level)).status == Status.SUCCESS
+    assert _set(kv, b"j", b"1", durability(level)).status == Status.SUCCESS
+    gone = kv.call(m.KeyOnly(b"k"), Opcode.DELETE, framing_extras=durability(level))
+    assert gone.status == Status.SUCCESS
+    assert_copies_are_equal(cluster)
+    cluster.kill_node(2)
+    assert _set(kv, b"k", b"2", durability(level)).status == Status.SUCCESS
+    cluster.pause_replication()
+    _send(kv, 7, m.Store(b"l", b"1"), Opcode.SET, durability(level))
+    other = connect(cluster).log_in(FEATURES)
+    _wait_for(cluster, 9, other)
+    held = other.call(m.KeyOnly(b"l"), Opcode.GET)
+    assert held.status == Status.KEY_ENOENT
+    cluster.resume_replication()
+    assert kv.answer().status == Status.SUCCESS
+
+
+def test_a_copy_commits_what_it_was_told_of(make_cluster: MakeCluster, connect: Connect) -> None:
+    """The active is lost between a prepare and its commit; another copy must be there first."""
+    cluster = make_cluster(vbuckets=1, nodes=3, replicas=1)
+    prepare = Content(b"1", opcode=Opcode.DCP_PREPARE, sync=SyncWrite(level=1))
+    cluster.take_versions(0, [Version(0, b"k", prepare, seqno=1, rev=1, cas=1)])
+    cluster.wait_until_replicated()
+    cluster.failover(0)
+    kv = connect(cluster, cluster.vbucket_owner(0)).log_in(FEATURES)
+    held = kv.call(m.KeyOnly(b"k"), Opcode.GET)
+    assert held.status == Status.SYNC_WRITE_RE_COMMIT_IN_PROGRESS
+    cluster.rebalance()
+    _wait_for(cluster, 2, kv)
+    held = kv.call(m.KeyOnly(b"k"), Opcode.GET)
+    assert (held.cas, decode(held)) == (1, m.GetAnswer(0, b"1"))
+    assert_copies_are_equal(cluster)
 
 
 def test_a_write_waits_for_its_replica(

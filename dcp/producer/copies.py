@@ -1,0 +1,92 @@
+"""All copies of vbuckets on the nodes that do not own them, as the cluster map places them.
+
+Each node has a share of the checkpoint quota for its copies; beyond it the streams of slow clients
+go back to the copies' disk, as on an active vbucket.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+from dcp.producer.checkpoint_account import CheckpointAccount
+from dcp.producer.cluster_map import ClusterMap
+from dcp.producer.manifest import Manifest
+from dcp.producer.replica_copy import ReplicaCopy
+from dcp.producer.vbucket import Vbucket
+
+Place = tuple[int, int]
+"""A node and a vbucket."""
+
+
+class Copies:
+    """Copies by place; used under the bucket's lock."""
+
+    def __init__(
+        self,
+        make: Callable[[int], Vbucket],
+        known_manifest: Callable[[], Manifest],
+        quota_bytes: int,
+    ) -> None:
+        """``make`` returns an empty vbucket; ``quota_bytes`` is what a node's copies may take."""
+        self._make: Final = make
+        self._known_manifest: Final = known_manifest
+        self._quota_bytes: Final = quota_bytes
+        self._by_place: dict[Place, ReplicaCopy] = {}
+        self._memory: dict[int, CheckpointAccount] = {}
+        self.is_paused = False
+
+    def at(self, node: int, vbucket: int) -> ReplicaCopy | None:
+        """Return a node's copy of a vbucket, if it has one."""
+        return self._by_place.get((node, vbucket))
+
+    def of(self, vbucket: int) -> Iterator[tuple[int, ReplicaCopy]]:
+        """Yield the nodes that have a copy of a vbucket, with the copies."""
+        for (node, each), copy in self._by_place.items():
+            if each == vbucket:
+                yield node, copy
+
+    def of_node(self, node: int) -> dict[int, ReplicaCopy]:
+        """Return the copies on a node by vbucket."""
+        return {vbucket: copy for (at, vbucket), copy in self._by_place.items() if at == node}
+
+    def add(self, node: int, vbucket: int) -> ReplicaCopy:
+        """Return a node's copy of a vbucket, a new and empty one where it has none."""
+        copy = self.at(node, vbucket)
+        if copy is None:
+            copy = ReplicaCopy(self._make(vbucket), self._known_manifest)
+            self._by_place[node, vbucket] = copy
+        return copy
+
+    def take(self, node: int, vbucket: int) -> ReplicaCopy:
+        """Remove a copy that is there and return it; nobody fills it any more."""
+        copy = self._by_place.pop((node, vbucket))
+        copy.feeder = None
+        if node in self._memory:
+            self._memory[node].forget(vbucket)
+        return copy
+
+    def follow(self, cluster_map: ClusterMap) -> list[Place]:
+        """Have the copies that the map names, and those that take over; return what went."""
+        wanted = {
+            (node, vbucket): None
+            for vbucket in range(len(cluster_map.owners))
+            for node in cluster_map.replicas(vbucket)
+        }
+        gone = [
+            place
+            for place, copy in self._by_place.items()
+            if place not in wanted and not copy.is_taking_over
+        ]
+        for place in gone:
+            self.take(*place)
+        for place in wanted:
+            self.add(*place)
+        return gone
+
+    def note_memory(self, node: int, vbucket: int) -> Mapping[int, tuple[str, ...]]:
+        """Look at what a copy takes now; return the cursors, by vbucket, that had to go for it."""
+        memory = self._memory.setdefault(node, CheckpointAccount(self._quota_bytes))
+        memory.note(self._by_place[node, vbucket].vbucket.data.checkpoints)
+        if not memory.is_short:
+            return {}
+        managers = [copy.vbucket.data.checkpoints for copy in self.of_node(node).values()]
+        return memory.recover(managers)

@@ -1,0 +1,62 @@
+"""A copy becomes the vbucket: by a failover on a new branch, by a takeover on the one that is.
+
+Functions on the bucket, under its lock. What the copy holds is what the vbucket holds from then on;
+the record of branches and the floor of CAS values are handed over.
+"""
+
+from dcp.producer.bucket import Bucket
+from dcp.producer.replica_copy import ReplicaCopy
+from dcp.wire.vocabulary import VbucketState
+
+
+def heirs_of(bucket: Bucket, node: int) -> dict[int, int]:
+    """Return the node whose copy goes on for each of a node's vbuckets: the next that lives.
+
+    Raises:
+        ValueError: no copy of one of them lives, or the bucket is kept in a data folder.
+    """
+    if bucket.settings.data_folder is not None:
+        raise ValueError(
+            f"failover of {bucket.map.name_of(node)}: copies are in memory, "
+            "found a bucket in a data folder, of which they cannot take the place"
+        )
+    found: dict[int, int] = {}
+    for vbucket in bucket.map.vbuckets_of(node):
+        living = [each for each in bucket.map.replicas(vbucket) if each not in bucket.dead_nodes]
+        if not living:
+            raise ValueError(
+                f"failover of {bucket.map.name_of(node)}: found no living node with a copy of "
+                f"vbucket {vbucket}; restore one, or rebalance"
+            )
+        found[vbucket] = living[0]
+    return found
+
+
+def promote(bucket: Bucket, vbucket: int, copy: ReplicaCopy) -> None:
+    """Let a copy go on as the vbucket, from its last whole snapshot, on a branch of its own.
+
+    In another state than active the vbucket stays in it, and no branch begins.
+    """
+    copy.drop_part()
+    old = bucket.vbuckets[vbucket]
+    copy.vbucket.succeed(old)
+    if old.state is VbucketState.ACTIVE:
+        copy.vbucket.begin_branch(is_first=not copy.has_history)
+    bucket.vbuckets[vbucket] = copy.vbucket
+
+
+def take_over(bucket: Bucket, vbucket: int, node: int) -> None:
+    """Let a node's copy be the active vbucket, as a takeover stream told it to, in a new map.
+
+    No branch begins: the copy holds all that there is, and the last owner is dead already.
+    """
+    copy = bucket.copies.take(node, vbucket)
+    copy.is_taking_over = False
+    copy.vbucket.succeed(bucket.vbuckets[vbucket])
+    copy.vbucket.state = VbucketState.ACTIVE
+    copy.vbucket.recover_sync_writes()
+    bucket.vbuckets[vbucket] = copy.vbucket
+    bucket.map.move(vbucket, node)
+    bucket.follow_manifest(copy.vbucket)
+    bucket.sync_writes.watch(vbucket)
+    bucket.copies_moved.notify_all()

@@ -1,0 +1,171 @@
+"""Vbuckets move to the nodes that should own them, by takeover streams over the wire.
+
+For each pair of nodes of which one takes from the other there is one connection, with a takeover
+stream for each vbucket. A copy on the taking node is filled; told to be pending, its own streams
+end; told to be active, it is the vbucket, with the branches that it had, in a new map. What fails
+leaves every vbucket where it is: active on one node. Source: kv_engine
+``engines/ep/src/dcp/active_stream.cc`` (takeoverSendPhase), ``passive_stream.cc``.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+
+from dcp.errors import SourceError
+from dcp.producer.bucket import Bucket
+from dcp.producer.forks import end_streams
+from dcp.producer.passive_stream import PassivePhase, PassiveStream
+from dcp.producer.placement import even_owners
+from dcp.producer.promotion import take_over
+from dcp.producer.replica_copy import ReplicaCopy
+from dcp.producer.replication import Feed
+from dcp.wire.vocabulary import VbucketState
+
+
+class Rebalance:
+    """One change of owners. Methods run in the loop's thread, with the bucket's lock free."""
+
+    def __init__(
+        self,
+        bucket: Bucket,
+        remove: int | None,
+        awake: Callable[[int], asyncio.Event],
+        map_changed: Callable[[], None],
+    ) -> None:
+        """Plan it; ``map_changed`` is called in the loop when copies or owners are other ones.
+
+        Raises:
+            ValueError: it cannot be done as things are; see ``checked_members``.
+        """
+        self._bucket = bucket
+        self._remove = remove
+        self._awake = awake
+        self._map_changed = map_changed
+        with bucket.lock:
+            self._members = checked_members(bucket, remove)
+
+    async def run(self) -> None:
+        """Move what must move, and place the copies anew.
+
+        Raises:
+            SourceError: a node was lost on the way; vbuckets that moved stay where they are.
+        """
+        with self._bucket.lock:
+            owners = self._bucket.map.owners
+            wanted = even_owners(owners, self._members)
+            pairs: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+            for vbucket, (source, target) in enumerate(zip(owners, wanted, strict=True)):
+                if source != target:
+                    pairs[source, target].append(vbucket)
+        for (source, target), vbuckets in pairs.items():
+            move = _Move(self._bucket, source, target, vbuckets, self._map_changed)
+            await move.run(self._awake(target))
+        with self._bucket.lock:
+            self._bucket.map.place(self._members)
+        self._map_changed()
+
+
+class _Move:
+    """What one node takes over from another."""
+
+    def __init__(
+        self,
+        bucket: Bucket,
+        source: int,
+        target: int,
+        vbuckets: Sequence[int],
+        map_changed: Callable[[], None],
+    ) -> None:
+        self._bucket, self._source, self._target = bucket, source, target
+        self._map_changed = map_changed
+        self._is_over = asyncio.Event()
+        self._ended: int | None = None
+        with bucket.lock:
+            self._left: dict[int, ReplicaCopy] = {
+                vbucket: bucket.copies.add(target, vbucket) for vbucket in vbuckets
+            }
+            for copy in self._left.values():
+                copy.is_taking_over = True
+
+    async def run(self, awake: asyncio.Event) -> None:
+        self._map_changed()  # whoever filled the copies leaves them to us
+        feed = Feed(self._bucket, self._source, self._target, awake, purpose="replication:takeover")
+        feed.on_touched = self._touched
+        with self._bucket.lock:
+            feed.follow(dict(self._left), takes_over=self._left)
+        talk = asyncio.ensure_future(feed.converse())
+        over = asyncio.ensure_future(self._is_over.wait())
+        try:
+            await asyncio.wait((talk, over), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (talk, over):
+                task.cancel()
+            outcome, _ = await asyncio.gather(talk, over, return_exceptions=True)
+            failed = self._give_up()
+        if failed:
+            cause = outcome if isinstance(outcome, SourceError) else None
+            text = str(cause) if cause else "the connection was lost, or the stream ended"
+            name = self._bucket.map.name_of(self._target)
+            raise SourceError(
+                f"rebalance: {len(failed)} vbuckets, the first is {failed[0]}, did not get to "
+                f"{name}: {text}"
+            ) from cause
+
+    def _touched(self, stream: PassiveStream) -> None:
+        """Look at what a stream was told; the lock is held."""
+        vbucket = stream.vbucket
+        if stream.state == VbucketState.PENDING:
+            if stream.copy.vbucket.state is not VbucketState.PENDING:
+                stream.copy.vbucket.state = VbucketState.PENDING
+                end_streams(self._bucket, vbucket, self._target)
+        elif stream.state == VbucketState.ACTIVE:
+            take_over(self._bucket, vbucket, self._target)
+            del self._left[vbucket]
+            asyncio.get_running_loop().call_soon(self._map_changed)
+        has_failed = stream.phase is PassivePhase.ENDED and vbucket in self._left
+        if has_failed or not self._left:
+            self._is_over.set()
+
+    def _give_up(self) -> list[int]:
+        """Let what did not move be as it was; return the vbuckets."""
+        with self._bucket.lock:
+            for vbucket, copy in self._left.items():
+                copy.is_taking_over = False
+                copy.vbucket.state = VbucketState.REPLICA
+                active = self._bucket.vbuckets[vbucket]
+                if active.state is VbucketState.DEAD:  # by our stream; nobody else became active
+                    active.state = VbucketState.ACTIVE
+                    self._bucket.follow_manifest(active)
+            self._bucket.copies_moved.notify_all()
+            return list(self._left)
+
+
+def checked_members(bucket: Bucket, remove: int | None) -> list[int]:
+    """Return the nodes that shall own vbuckets: all members, but for one that is to go.
+
+    Raises:
+        ValueError: a bucket in a data folder, a member that does not live, a node that is none or
+            the last one, or a vbucket that is not active.
+    """
+    if bucket.settings.data_folder is not None:
+        raise ValueError(
+            "rebalance: found a bucket in a data folder, which is made for the nodes it began with"
+        )
+    members = [node for node in range(bucket.map.node_count) if bucket.map.is_member(node)]
+    if remove is not None and remove not in members:
+        raise ValueError(f"rebalance: found node index {remove} to remove, expected a member")
+    for node in members:
+        if node in bucket.dead_nodes:
+            raise ValueError(
+                f"rebalance: {bucket.map.name_of(node)} does not answer; "
+                "restore it, or fail it over first"
+            )
+    for vbucket in bucket.vbuckets:
+        if vbucket.state is not VbucketState.ACTIVE:
+            raise ValueError(
+                f"rebalance: found vbucket {vbucket.id} {vbucket.state.name}, expected ACTIVE"
+            )
+    left = [node for node in members if node != remove]
+    if not left:
+        raise ValueError("rebalance: found no other node to take what the last one holds")
+    return left

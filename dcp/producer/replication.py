@@ -1,0 +1,188 @@
+"""The asyncio edge of replication: a task for each pair of nodes of which one copies the other.
+
+Which pairs there are, and which vbuckets their connections carry, follows from the cluster map and
+from who lives (``reconcile``, to be called when either changes). A connection that is lost is made
+again, soon at first and then with longer waits. What is received is handed over under the bucket's
+lock, at most 256 KiB at a time, and is on the copy's disk before the next.
+"""
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import Final
+
+from dcp.errors import FrameError, SourceError
+from dcp.producer.bucket import Bucket
+from dcp.producer.forks import end_streams
+from dcp.producer.passive_stream import PassiveStream
+from dcp.producer.replica_copy import ReplicaCopy
+from dcp.producer.replication_connection import ReplicationConnection
+from dcp.wire.framing import FrameSplitter
+from dcp.wire.vocabulary import EndReason
+
+_LOG = logging.getLogger(__name__)
+_READ_BYTES: Final = 256 * 1024
+_FIRST_WAIT_SECONDS: Final = 0.02
+_LONGEST_WAIT_SECONDS: Final = 1.0
+
+
+class Feed:
+    """What one node receives from another. Methods run in the loop's thread."""
+
+    def __init__(
+        self,
+        bucket: Bucket,
+        source: int,
+        target: int,
+        awake: asyncio.Event,
+        purpose: str = "replication",
+    ) -> None:
+        """``awake`` cleared makes the receiving node hang."""
+        self.source = source
+        self.target = target
+        self.name = f"{purpose}:node{source + 1}->node{target + 1}:{bucket.name}"
+        self.on_touched: Callable[[PassiveStream], None] = lambda _: None
+        self._bucket = bucket
+        self._awake = awake
+        self._copies: Mapping[int, ReplicaCopy] = {}
+        self._takes_over: frozenset[int] = frozenset()
+        self._connection: ReplicationConnection | None = None
+        self._writer: asyncio.StreamWriter | None = None
+
+    def follow(self, copies: Mapping[int, ReplicaCopy], takes_over: Iterable[int] = ()) -> None:
+        """Fill exactly these copies; the bucket's lock is held."""
+        self._copies, self._takes_over = copies, frozenset(takes_over)
+        if self._connection is not None:
+            self._connection.follow(self._copies, self._takes_over)
+            self._write(self._connection)
+
+    async def run(self) -> None:
+        """Receive, and connect again when the connection is lost, until cancelled."""
+        wait_seconds = _FIRST_WAIT_SECONDS
+        while True:
+            try:
+                if await self.converse():
+                    wait_seconds = _FIRST_WAIT_SECONDS
+            except (SourceError, FrameError) as error:
+                _LOG.warning("%s: %s: connecting again", self.name, error)
+            await asyncio.sleep(wait_seconds)
+            wait_seconds = min(2 * wait_seconds, _LONGEST_WAIT_SECONDS)
+
+    async def converse(self) -> bool:
+        """Connect and receive until the connection is lost; whether it ever got ready.
+
+        Raises:
+            SourceError: the peer refuses us, or sent what does not fit.
+            FrameError: the peer sent what is no frame.
+        """
+        address = self._bucket.map.addresses[self.source]
+        try:
+            reader, self._writer = await asyncio.open_connection(address.host, address.kv)
+        except OSError:
+            return False
+        loop = asyncio.get_running_loop()
+        with self._bucket.lock:
+            password = self._bucket.replication_password
+            connection = ReplicationConnection(self._bucket.name, self.name, password, loop.time())
+            self._connection = connection
+            connection.follow(self._copies, self._takes_over)
+        try:
+            await self._receive(reader, connection)
+        except OSError:
+            pass
+        finally:
+            with self._bucket.lock:
+                connection.close()
+                self._connection = None
+            self._writer.close()
+            with suppress(OSError):
+                await self._writer.wait_closed()
+        return connection.is_ready
+
+    async def _receive(
+        self, reader: asyncio.StreamReader, connection: ReplicationConnection
+    ) -> None:
+        splitter, wait_seconds = FrameSplitter(), _FIRST_WAIT_SECONDS
+        loop = asyncio.get_running_loop()
+        while True:
+            self._write(connection)
+            try:
+                async with asyncio.timeout(wait_seconds if connection.wants_retry else None):
+                    data = await reader.read(_READ_BYTES)
+            except TimeoutError:
+                wait_seconds = min(2 * wait_seconds, _LONGEST_WAIT_SECONDS)
+                with self._bucket.lock:
+                    connection.retry()
+                continue
+            await self._awake.wait()
+            if not data:
+                return
+            block = splitter.feed(data)
+            with self._bucket.lock:
+                try:
+                    touched = connection.feed(block, loop.time())
+                finally:
+                    self._write(connection)
+                for stream in touched:
+                    self._settle(stream)
+
+    def _settle(self, stream: PassiveStream) -> None:
+        """Make what a stream received known on the node; the lock is held."""
+        if stream.rolled_back:
+            stream.rolled_back = False
+            reason = EndReason.ROLLBACK
+            end_streams(self._bucket, stream.vbucket, self.target, reason=reason)
+        self._bucket.received(self.target, stream.vbucket)
+        self._bucket.copies_moved.notify_all()
+        self.on_touched(stream)
+
+    def _write(self, connection: ReplicationConnection) -> None:
+        data = connection.output()
+        if data and self._writer is not None:
+            self._writer.write(data)  # requests and acknowledgements: never much
+
+
+class Replication:
+    """All feeds of a cluster. Methods run in the loop's thread."""
+
+    def __init__(self, bucket: Bucket, awake: Callable[[int], asyncio.Event]) -> None:
+        """``awake`` returns the event that is cleared while a node hangs."""
+        self._bucket = bucket
+        self._awake = awake
+        self._feeds: dict[tuple[int, int], tuple[Feed, asyncio.Task[None]]] = {}
+
+    def reconcile(self) -> None:
+        """Have the feeds that map, living nodes and orders want; the bucket's lock is held."""
+        wanted = self._wanted()
+        for pair in [pair for pair in self._feeds if pair not in wanted]:
+            feed, task = self._feeds.pop(pair)
+            feed.follow({})
+            task.cancel()
+        for pair, copies in wanted.items():
+            if pair not in self._feeds:
+                feed = Feed(self._bucket, *pair, self._awake(pair[1]))
+                task = asyncio.ensure_future(feed.run())
+                self._feeds[pair] = feed, task
+            self._feeds[pair][0].follow(copies)
+
+    def _wanted(self) -> dict[tuple[int, int], dict[int, ReplicaCopy]]:
+        """Return the copies to be filled by source and target, and by vbucket."""
+        bucket = self._bucket
+        found: defaultdict[tuple[int, int], dict[int, ReplicaCopy]] = defaultdict(dict)
+        if bucket.copies.is_paused:
+            return found
+        for vbucket, source in enumerate(bucket.map.owners):
+            for target, copy in bucket.copies.of(vbucket):
+                if not {source, target} & bucket.dead_nodes and not copy.is_taking_over:
+                    found[source, target][vbucket] = copy
+        return found
+
+    async def stop(self) -> None:
+        """End all feeds."""
+        tasks = [task for _, task in self._feeds.values()]
+        self._feeds.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,216 @@
+"""A node's DCP connection to another one, sans-I/O: bytes and time go in, bytes come out.
+
+    follow(copies)    have a passive stream into each of these copies, and no other
+    feed(block, now)  frames of the peer
+    output(now)       what to write next
+
+It signs in as the cluster's own user, opens DCP with flow control and NOOPs, and asks for items as
+a disk keeps them, prepares and aborts too. One connection carries all streams of two nodes. A
+stream that was refused or has ended is asked for again by ``retry``; what no stream fits ends the
+connection (``MessageRefusedError``), after it was answered.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from dcp.errors import SourceError
+from dcp.producer.auth import REPLICATION_USER
+from dcp.producer.passive_stream import MessageRefusedError, PassivePhase, PassiveStream
+from dcp.producer.replica_copy import ReplicaCopy
+from dcp.protocol.bootstrap import Bootstrap, BootstrapSettings, Control, Progress, steps_for
+from dcp.protocol.credentials import PLAIN, Credentials, Secret
+from dcp.protocol.flow_control import FlowSettings, ReceiveWindow
+from dcp.protocol.liveness import LivenessSettings
+from dcp.wire import messages as m
+from dcp.wire.codec import decode, encode
+from dcp.wire.frame import Frame
+from dcp.wire.framing import FrameBlock
+from dcp.wire.vocabulary import HelloFeature, Magic, Opcode, OpenFlag
+
+_FEATURES: Final = (
+    HelloFeature.XATTR,
+    HelloFeature.XERROR,
+    HelloFeature.SELECT_BUCKET,
+    HelloFeature.JSON,
+    HelloFeature.SNAPPY,
+    HelloFeature.COLLECTIONS,
+)
+_OPEN_FLAGS: Final = (
+    OpenFlag.PRODUCER
+    | OpenFlag.INCLUDE_XATTRS
+    | OpenFlag.INCLUDE_DELETE_TIMES
+    | OpenFlag.INCLUDE_DELETED_USER_XATTRS
+)
+_CONTROLS: Final = (
+    Control("enable_expiry_opcode", "true", optional=False),
+    Control("enable_sync_writes", "true", optional=False),
+    Control("max_marker_version", "2.2", optional=False),
+    Control("send_stream_end_on_client_close_stream", "true", optional=False),
+)
+_WINDOW_BYTES: Final = 4 * 1024 * 1024
+
+
+class ReplicationConnection:
+    """One connection; used under the bucket's lock. ``streams`` are by opaque."""
+
+    def __init__(self, bucket: str, name: str, password: str, now: float) -> None:
+        flow, liveness = FlowSettings(_WINDOW_BYTES), LivenessSettings()
+        settings = BootstrapSettings(
+            bucket,
+            name,
+            agent="dcplake-replication",
+            features=_FEATURES,
+            open_flags=int(_OPEN_FLAGS),
+            controls=_CONTROLS,
+        )
+        credentials = Credentials(REPLICATION_USER, Secret(password), (PLAIN,))
+        progress = Progress(settings, credentials, nonce="")
+        self._bootstrap = Bootstrap(steps_for(settings, flow, liveness), progress).settled()
+        self._window = ReceiveWindow(flow, now)
+        self._outbox: list[bytes] = []
+        self._copies: dict[int, ReplicaCopy] = {}
+        self._takes_over: frozenset[int] = frozenset()
+        self.streams: dict[int, PassiveStream] = {}
+        self.wants_retry = False
+        self._last_opaque = 0
+        self._ask()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether streams may be asked for."""
+        return self._bootstrap.is_done
+
+    def _ask(self) -> None:
+        if not self._bootstrap.is_done:
+            step = self._bootstrap.step
+            self._put(encode(step.request(self._bootstrap.progress), step.opcode))
+
+    # --- streams
+
+    def follow(self, copies: Mapping[int, ReplicaCopy], takes_over: Iterable[int] = ()) -> None:
+        """Fill exactly these copies, by vbucket; those of ``takes_over`` by takeover streams."""
+        self._copies = dict(copies)
+        self._takes_over = frozenset(takes_over)
+        for stream in list(self.streams.values()):
+            if self._copies.get(stream.vbucket) is not stream.copy:
+                self._close(stream)
+        self.retry()
+
+    def _close(self, stream: PassiveStream) -> None:
+        """Want no more of a stream; what is on its way belongs to none."""
+        stream.end()
+        del self.streams[stream.opaque]
+        close = encode(m.Empty(), Opcode.DCP_CLOSE_STREAM, vbucket=stream.vbucket)
+        self._put(close)
+
+    def retry(self) -> None:
+        """Ask for all streams that are wanted and not there."""
+        if not self.is_ready:
+            return
+        self.wants_retry = False
+        streaming = {stream.vbucket for stream in self.streams.values()}
+        for vbucket, copy in self._copies.items():
+            if vbucket not in streaming:
+                self._last_opaque += 1
+                takes_over = vbucket in self._takes_over
+                stream = PassiveStream(copy, self._last_opaque, takes_over=takes_over)
+                self.streams[stream.opaque] = stream
+                self._request(stream)
+
+    def _request(self, stream: PassiveStream) -> None:
+        self._put(
+            encode(
+                stream.request(),
+                Opcode.DCP_STREAM_REQ,
+                vbucket=stream.vbucket,
+                opaque=stream.opaque,
+            )
+        )
+
+    def close(self) -> None:
+        """Let all streams be over, as the connection is."""
+        for stream in self.streams.values():
+            stream.end()
+        self.streams.clear()
+
+    # --- input
+
+    def feed(self, block: FrameBlock, now: float) -> list[PassiveStream]:
+        """Act on frames; return the streams whose copies were touched, each once.
+
+        Raises:
+            MessageRefusedError: a message that fits no stream; ``output`` answers it.
+            SourceError: the peer refuses us.
+        """
+        touched: dict[int, PassiveStream] = {}
+        view = memoryview(block.buffer)
+        for index in range(len(block)):
+            raw = view[int(block.offsets[index]) : int(block.offsets[index + 1])]
+            magic, opcode = raw[0], raw[1]
+            if magic == Magic.RESPONSE:
+                self._answer(block.frame(index), touched)
+            elif magic != Magic.REQUEST:
+                continue  # a push that we did not ask for
+            elif opcode == Opcode.DCP_NOOP:
+                self._say(Opcode.DCP_NOOP, int.from_bytes(raw[12:16]))
+            else:
+                self._window = self._window.charge(len(raw)).release(len(raw))
+                self._message(raw, touched)
+        self._window, acked_bytes = self._window.acknowledge(now)
+        if acked_bytes:
+            self._put(encode(m.BufferAck(acked_bytes), Opcode.DCP_BUFFER_ACK))
+        return list(touched.values())
+
+    def _message(self, raw: memoryview, touched: dict[int, PassiveStream]) -> None:
+        opaque = int.from_bytes(raw[12:16])
+        stream = self.streams.get(opaque)
+        if stream is None or not stream.is_in_charge:
+            return  # late, of a stream that was closed
+        try:
+            answers = stream.feed(raw)
+        except MessageRefusedError as error:
+            self._say(raw[1], opaque, error.status)
+            raise
+        touched[opaque] = stream
+        for opcode in answers:
+            self._say(opcode, opaque)
+        if stream.phase is PassivePhase.ENDED:
+            del self.streams[opaque]
+            self.wants_retry = not stream.takes_over
+
+    def _answer(self, frame: Frame, touched: dict[int, PassiveStream]) -> None:
+        if not self._bootstrap.is_done:
+            self._bootstrap = self._bootstrap.answer(frame)
+            self._ask()
+            self.retry()
+            return
+        stream = self.streams.get(frame.opaque)
+        if frame.opcode != Opcode.DCP_STREAM_REQ or stream is None or not stream.is_in_charge:
+            return  # to CLOSE_STREAM, or to a stream that was closed
+        stream.answered(frame.status, decode(frame))
+        touched[stream.opaque] = stream
+        if stream.phase is PassivePhase.REQUESTED:
+            self._request(stream)
+        elif stream.phase is PassivePhase.ENDED:
+            stream.end()
+            del self.streams[stream.opaque]
+            self.wants_retry = True
+            if stream.takes_over:
+                raise SourceError(
+                    f"takeover of vbucket {stream.vbucket}: refused with status {frame.status:#04x}"
+                )
+
+    # --- output
+
+    def output(self) -> bytes:
+        """Return what to write."""
+        data = b"".join(self._outbox)
+        self._outbox.clear()
+        return data
+
+    def _say(self, opcode: int, opaque: int, status: int = 0) -> None:
+        body: m.Body = m.Refusal(b"") if status else m.Empty()
+        self._put(encode(body, opcode, magic=Magic.RESPONSE, opaque=opaque, status=status))
+
+    def _put(self, frame: Frame) -> None:
+        self._outbox.append(frame.to_bytes())

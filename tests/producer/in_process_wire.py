@@ -1,0 +1,42 @@
+"""A replication connection between two nodes without a socket: bytes move when a test says so."""
+
+from dcp.producer.bucket import Bucket
+from dcp.producer.commands import COMMANDS
+from dcp.producer.replication_connection import ReplicationConnection
+from dcp.producer.session import Session
+from dcp.wire.framing import FrameSplitter
+
+
+class InProcessWire:
+    """Feeds all copies on ``target`` of vbuckets that ``source`` owns."""
+
+    def __init__(self, bucket: Bucket, source: int, target: int) -> None:
+        self._bucket, self._target = bucket, target
+        name = f"replication:{source}->{target}"
+        self._session = Session(bucket, source, COMMANDS)
+        self._to_server, self._to_client = FrameSplitter(), FrameSplitter()
+        self.connection = ReplicationConnection(
+            bucket.name, name, bucket.replication_password, now=0.0
+        )
+        owned = bucket.map.vbuckets_of(source)
+        copies = bucket.copies.of_node(target)
+        self.connection.follow({v: copies[v] for v in owned if v in copies})
+
+    def close(self) -> None:
+        self.connection.close()
+        self._session.forget()
+
+    def pump(self, rounds: int = 1_000_000, most_bytes: int = 1 << 20) -> None:
+        """Move bytes to and fro, at most so often, until nothing moves."""
+        for _ in range(rounds):
+            requests = self._to_server.feed(self.connection.output())
+            for index in range(len(requests)):
+                self._session.feed(requests.frame(index), 0.0)
+            answers = b"".join(self._session.output(most_bytes, 0.0))
+            if not answers and not len(requests):
+                if not self.connection.wants_retry:
+                    return
+                self.connection.retry()
+            with self._bucket.lock:
+                for stream in self.connection.feed(self._to_client.feed(answers), 0.0):
+                    self._bucket.received(self._target, stream.vbucket)

@@ -1,0 +1,299 @@
+"""Passive streams fed by hand: a table of what fits and what is refused, and a naive model."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import count
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dcp.producer.manifest import FIRST
+from dcp.producer.passive_stream import MessageRefusedError, PassivePhase, PassiveStream
+from dcp.producer.replica_copy import ReplicaCopy
+from dcp.producer.settings import ClusterSettings
+from dcp.producer.stored_items import STORED_FLAVOUR
+from dcp.producer.vbucket import Vbucket
+from dcp.producer.versions import Content, SyncWrite, Version
+from dcp.types import END_OF_TIME, FailoverEntry, FailoverLog, SnapshotRange
+from dcp.wire import messages as m
+from dcp.wire.codec import encode
+from dcp.wire.system_event import CollectionBegun
+from dcp.wire.vocabulary import Opcode, Status, StreamFlag, VbucketState
+
+MEMORY, DISK, ACK = 0x05, 0x06, 0x08
+LOG = FailoverLog((FailoverEntry(0xABC, 0),))
+
+
+def _copy() -> ReplicaCopy:
+    numbers = count(1)
+    vbucket = Vbucket(0, lambda: next(numbers), ClusterSettings(vbuckets=1))
+    return ReplicaCopy(vbucket, lambda: FIRST)
+
+
+def _accepted(copy: ReplicaCopy, *, takes_over: bool = False) -> PassiveStream:
+    stream = PassiveStream(copy, 7, takes_over=takes_over)
+    stream.answered(Status.SUCCESS, m.FailoverLogAnswer(LOG.entries))
+    return stream
+
+
+def _message(body: m.Body, opcode: int, vbucket: int = 0) -> bytes:
+    return encode(body, opcode, vbucket=vbucket, opaque=7).to_bytes()
+
+
+def _marker(start: int, end: int, flags: int = MEMORY, purge_seqno: int | None = None) -> bytes:
+    body = m.SnapshotMarker(start, end, flags)
+    if purge_seqno is not None:
+        body = m.SnapshotMarker(start, end, flags, 2, end, 0, None, purge_seqno, 0)
+    return _message(body, Opcode.DCP_SNAPSHOT_MARKER)
+
+
+def _version(seqno: int, key: bytes = b"k", content: Content | None = None) -> Version:
+    found = Content(b"v%d" % seqno) if content is None else content
+    return Version(0, key, found, seqno=seqno, rev=seqno, cas=seqno << 16)
+
+
+def _item(seqno: int, key: bytes = b"k", content: Content | None = None) -> bytes:
+    return b"".join(_version(seqno, key, content).wire(STORED_FLAVOUR))
+
+
+def _advanced(seqno: int) -> bytes:
+    return _message(m.SeqnoAdvanced(seqno), Opcode.DCP_SEQNO_ADVANCED)
+
+
+def _state(state: VbucketState) -> bytes:
+    return _message(m.SetVbucketState(state), Opcode.DCP_SET_VBUCKET_STATE)
+
+
+END = _message(m.StreamEnd(2), Opcode.DCP_STREAM_END)
+
+
+@pytest.mark.parametrize(
+    ("messages", "status"),
+    [
+        ([_item(1)], Status.ERANGE),
+        ([_marker(0, 3), _item(4)], Status.ERANGE),
+        ([_marker(0, 3), _item(2), _item(2)], Status.ERANGE),
+        ([_marker(0, 3), _item(2), _item(1)], Status.ERANGE),
+        ([_marker(2, 3), _item(1)], Status.ERANGE),
+        ([_marker(0, 3), _item(3), _item(4)], Status.ERANGE),
+        ([_marker(0, 3), _item(3), _marker(1, 3)], Status.ERANGE),
+        ([_marker(0, 3), _item(3), _marker(1, 2)], Status.ERANGE),
+        ([_marker(0, 3), _item(2), _advanced(2)], Status.ERANGE),
+        ([_marker(0, 3), _item(2), _advanced(4)], Status.ERANGE),
+        ([_marker(0, 3), _item(3), _advanced(3)], Status.ERANGE),
+        ([END, _marker(0, 3)], Status.ERANGE),
+        ([_state(VbucketState.PENDING)], Status.EINVAL),
+        ([_message(m.OsoSnapshot(1), Opcode.DCP_OSO_SNAPSHOT)], Status.EINVAL),
+        ([_message(m.SnapshotMarker(0, 3, 1), Opcode.DCP_SNAPSHOT_MARKER, 1)], Status.EINVAL),
+        ([_marker(3, 0)], Status.EINVAL),
+    ],
+)
+def test_what_does_not_fit(messages: Sequence[bytes], status: Status) -> None:
+    """The last message is refused, and nothing changes by it."""
+    copy = _copy()
+    stream = _accepted(copy)
+    for message in messages[:-1]:
+        stream.feed(message)
+    before = (copy.high_seqno, copy.consistent_seqno, copy.snapshot, stream.phase)
+    with pytest.raises(MessageRefusedError) as refusal:
+        stream.feed(messages[-1])
+    assert refusal.value.status is status
+    assert (copy.high_seqno, copy.consistent_seqno, copy.snapshot, stream.phase) == before
+
+
+@pytest.mark.parametrize(
+    ("messages", "high", "consistent", "phase"),
+    [
+        ([_marker(0, 3)], 0, 0, PassivePhase.RECEIVING),
+        ([_marker(0, 3), _item(2)], 2, 0, PassivePhase.RECEIVING),
+        ([_marker(0, 3), _item(2), _item(3)], 3, 3, PassivePhase.READING),
+        ([_marker(0, 3), _item(2), _advanced(3)], 3, 3, PassivePhase.READING),
+        ([_marker(0, 9), _item(2), _advanced(3)], 2, 0, PassivePhase.RECEIVING),
+        ([_marker(0, 3), _item(3), _advanced(5)], 5, 5, PassivePhase.READING),
+        ([_marker(0, 3), _item(2), _marker(0, 9)], 2, 0, PassivePhase.RECEIVING),
+        ([_marker(0, 3), _item(2), _marker(0, 9), _item(9)], 9, 9, PassivePhase.READING),
+        ([_marker(0, 3), _item(3), _marker(6, 9), _item(7)], 7, 3, PassivePhase.RECEIVING),
+        ([_marker(0, 3), _item(2), END], 2, 0, PassivePhase.ENDED),
+    ],
+)
+def test_what_fits(
+    messages: Sequence[bytes], high: int, consistent: int, phase: PassivePhase
+) -> None:
+    copy = _copy()
+    stream = _accepted(copy)
+    for message in messages:
+        assert stream.feed(message) == []
+        copy.settle()
+    assert (copy.high_seqno, copy.consistent_seqno, stream.phase) == (high, consistent, phase)
+    assert copy.vbucket.data.persisted_seqno == high
+
+
+def test_requests() -> None:
+    """What is asked for: all, then what comes next, or the rest of a snapshot."""
+    copy = _copy()
+    active_only = int(StreamFlag.ACTIVE_VB_ONLY)
+    stream = PassiveStream(copy, 7)
+    assert stream.request() == m.StreamRequest(active_only, 0, END_OF_TIME, 0, 0, 0)
+    stream.answered(Status.SUCCESS, m.FailoverLogAnswer(LOG.entries))
+    assert copy.vbucket.failover_log == LOG
+    stream.feed(_marker(0, 3))
+    stream.feed(_item(3))
+    again = PassiveStream(copy, 8)
+    assert again.request() == m.StreamRequest(active_only, 3, END_OF_TIME, 0xABC, 3, 3)
+    again.answered(Status.SUCCESS, m.FailoverLogAnswer(LOG.entries))
+    again.feed(_marker(4, 9))
+    again.feed(_item(5))
+    last = PassiveStream(copy, 9, takes_over=True)
+    takeover = active_only | StreamFlag.TAKEOVER
+    assert last.request() == m.StreamRequest(takeover, 5, END_OF_TIME, 0xABC, 4, 9)
+    assert (stream.is_in_charge, again.is_in_charge, last.is_in_charge) == (False, False, True)
+
+
+def test_a_refused_request_ends_the_stream() -> None:
+    stream = PassiveStream(_copy(), 7)
+    stream.answered(Status.NOT_MY_VBUCKET, m.Refusal(b""))
+    assert stream.phase is PassivePhase.ENDED
+
+
+@pytest.mark.parametrize(
+    ("rollback_seqno", "left"), [(9, 0), (8, 6), (6, 6), (5, 3), (3, 3), (2, 0), (0, 0)]
+)
+def test_rolling_back_to_a_whole_snapshot(rollback_seqno: int, left: int) -> None:
+    """And to nothing, where it was told to go back and could not."""
+    copy = _copy()
+    stream = _accepted(copy)
+    for end in (3, 6, 9):
+        stream.feed(_marker(end - 2, end))
+        for seqno in range(end - 2, end + 1):
+            stream.feed(_item(seqno, b"k%d" % (seqno % 2)))
+            copy.settle()
+    again = PassiveStream(copy, 8)
+    again.answered(Status.ROLLBACK, m.RollbackAnswer(rollback_seqno))
+    assert again.phase is PassivePhase.REQUESTED
+    assert (copy.high_seqno, copy.consistent_seqno) == (left, left)
+    newest = {version.key: version.seqno for version in copy.vbucket.data.newest_versions()}
+    expected = {b"k%d" % (seqno % 2): seqno for seqno in range(1, left + 1)}
+    assert newest == expected
+
+
+def test_a_takeover_is_answered() -> None:
+    """Markers when their end is there, states at once."""
+    stream = _accepted(_copy(), takes_over=True)
+    assert stream.feed(_marker(0, 2, MEMORY | ACK)) == []
+    assert stream.feed(_item(1)) == []
+    assert stream.feed(_item(2)) == [Opcode.DCP_SNAPSHOT_MARKER]
+    for state in (VbucketState.PENDING, VbucketState.ACTIVE):
+        assert stream.feed(_state(state)) == [Opcode.DCP_SET_VBUCKET_STATE]
+        assert stream.state == state
+
+
+def test_the_first_disk_snapshot() -> None:
+    copy = _copy()
+    stream = _accepted(copy)
+    stream.feed(_marker(0, 9, DISK, purge_seqno=4))
+    waits = [copy.awaits_first_disk_snapshot]
+    assert copy.vbucket.data.purge_seqno == 4
+    stream.feed(_item(5))
+    copy.settle()
+    assert copy.vbucket.data.checkpoints.memory_bytes == 0  # what is on disk need not stay
+    assert copy.snapshot == SnapshotRange(0, 9)
+    waits.append(copy.awaits_first_disk_snapshot)
+    stream.feed(_item(9, b"l"))
+    waits.append(copy.awaits_first_disk_snapshot)
+    stream.feed(_marker(10, 12, DISK))
+    waits.append(copy.awaits_first_disk_snapshot)
+    assert waits == [True, True, False, False]
+
+
+def test_every_kind_of_item_is_the_same_in_the_copy() -> None:
+    xattrs = b"\0\0\0\x0a\0\0\0\x06_s\0{}\0body"
+    begun = CollectionBegun(1, 0, 8, b"c", None)
+    versions = [
+        _version(1, content=Content(b"{}", 1, flags=0xFFFF, expiry=1_800_000_000)),
+        _version(2, content=Content(b"", 0, opcode=Opcode.DCP_DELETION, delete_time=5)),
+        _version(3, content=Content(b"", 0, opcode=Opcode.DCP_EXPIRATION, delete_time=6)),
+        _version(4, b"x", Content(xattrs, 4)),
+        _version(5, b"p", Content(b"1", opcode=Opcode.DCP_PREPARE, sync=SyncWrite(0, 1))),
+        _version(6, b"p", Content(opcode=Opcode.DCP_ABORT, sync=SyncWrite(5))),
+        Version.of_event(0, begun, seqno=7),
+    ]
+    copy = _copy()
+    stream = _accepted(copy)
+    for version in versions:
+        frame = b"".join(version.wire(STORED_FLAVOUR))
+        stream.feed(_marker(version.seqno, version.seqno))
+        stream.feed(frame)
+        copy.settle()
+        with copy.vbucket.data.scan(version.seqno - 1) as scan:
+            found = scan.read(1 << 20)
+        assert found is not None
+        assert bytes(found.data) == frame
+    assert copy.vbucket.documents.collections.manifest.collections.keys() == {0, 8}
+
+
+@dataclass
+class NaiveActive:
+    """Keys by seqno; a snapshot shows the newest seqno of each key in its range."""
+
+    keys: list[bytes] = field(default_factory=list)
+
+    def state(self, seqno: int) -> dict[bytes, int]:
+        return {key: at for at, key in enumerate(self.keys[:seqno], 1)}
+
+    def snapshot(self, after: int, end: int) -> list[int]:
+        return sorted(at for at in self.state(end).values() if at > after)
+
+
+@given(st.data())
+def test_a_copy_is_what_a_naive_model_says(data: st.DataObject) -> None:
+    """Snapshots in parts, broken off and merged with the next, wrong messages, rollbacks."""
+
+    def draw(least: int, most: int) -> int:
+        return data.draw(st.integers(least, most))
+
+    size = draw(1, 40)
+    active = NaiveActive([b"k%d" % draw(0, 5) for _ in range(size)])
+    copy = _copy()
+    stream = _accepted(copy)
+    ends, received = [0], 0  # whole snapshots that the copy has, and its newest seqno
+    told = 0  # an active shows no older state than the one of which it sent a part
+    for _ in range(draw(1, 12)):
+        if received == size:
+            break
+        end = told = draw(max(received + 1, told), size)
+        stream.feed(_marker(received + 1, end, DISK if draw(0, 1) else MEMORY))
+        items = active.snapshot(received, end)
+        sent = items[: draw(1, len(items))]
+        for seqno in sent:
+            stream.feed(_item(seqno, active.keys[seqno - 1]))
+            if draw(0, 3) == 0:
+                copy.settle()
+            if draw(0, 5) == 0:
+                with pytest.raises(MessageRefusedError):
+                    stream.feed(_item(draw(1, seqno)))
+        received = sent[-1]
+        if received == end:
+            ends.append(end)
+        else:
+            stream.end()
+            stream = _accepted(copy)
+        copy.settle()
+        if draw(0, 3) == 0:
+            asked = draw(0, received)
+            whole = max(each for each in ends if each <= asked)
+            expected = whole if whole < received else 0
+            stream = PassiveStream(copy, 7)
+            stream.answered(Status.ROLLBACK, m.RollbackAnswer(asked))
+            stream.answered(Status.SUCCESS, m.FailoverLogAnswer(LOG.entries))
+            ends = [each for each in ends if each <= expected]
+            received = told = expected
+        assert (copy.high_seqno, copy.consistent_seqno) == (received, ends[-1])
+        newest = {version.key: version.seqno for version in copy.vbucket.data.newest_versions()}
+        if received == ends[-1]:
+            assert newest == active.state(received)
+        assert all(active.keys[seqno - 1] == key for key, seqno in newest.items())
+    copy.drop_part()
+    newest = {version.key: version.seqno for version in copy.vbucket.data.newest_versions()}
+    assert newest == active.state(ends[-1])
+    assert copy.high_seqno == ends[-1]
