@@ -54,6 +54,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="keep the bucket's data there over a restart (without it, in memory only)",
     )
     parser.add_argument(
+        "--bucket-type",
+        choices=("couchbase", "ephemeral"),
+        default="couchbase",
+        help="an ephemeral bucket has no disk, and a crash loses all of it (couchbase)",
+    )
+    parser.add_argument(
         "--rules",
         choices=("document", "server"),
         default="document",
@@ -64,6 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT."""
+    from dcp.producer.bucket_type import BucketType
     from dcp.producer.serve import serve
     from dcp.producer.settings import ClusterSettings
 
@@ -74,6 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
         nodes=arguments.nodes,
         vbuckets=arguments.vbuckets,
         bucket=arguments.bucket,
+        bucket_type=BucketType(arguments.bucket_type),
         users={arguments.user: password_from(arguments)},
         host=arguments.host,
         ports=_ports(arguments, "port", _PORT),

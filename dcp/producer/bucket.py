@@ -17,6 +17,7 @@ from dcp.producer.auth import UserStore
 from dcp.producer.bucket_storage import BucketStorage
 from dcp.producer.checkpoint_account import CheckpointAccount
 from dcp.producer.cluster_map import ClusterMap
+from dcp.producer.compactor import Compactor
 from dcp.producer.counters import Counters
 from dcp.producer.documents import DocumentError, DocumentStore
 from dcp.producer.faults import Faults
@@ -49,12 +50,21 @@ class Bucket:
         self.lock = RLock()
         self.users = UserStore(settings.users)
         uuid = self._storage.bucket_uuid if self._storage else f"{random.getrandbits(128):032x}"
-        self.map = ClusterMap(settings.bucket, uuid, settings.nodes, settings.vbuckets)
+        self.map = ClusterMap(
+            settings.bucket, uuid, settings.nodes, settings.vbuckets, settings.bucket_type
+        )
         self.vbuckets = self._open_vbuckets()
+        self.compactor = Compactor(
+            self.vbuckets, self.lock, settings.stale_removal_seconds, settings.clock
+        )
         self.flusher: Flusher | None = None
         if self._storage is not None:
             self.flusher = Flusher(
-                self.vbuckets, self.lock, settings.flush_seconds, settings.checkpoint_quota_bytes
+                self.vbuckets,
+                self.lock,
+                settings.flush_seconds,
+                settings.checkpoint_quota_bytes,
+                settings.clock,
             )
         self.manifest = FIRST if self._storage is None else self._storage.manifest
         self._way: tuple[Manifest, Manifest, list[Step]] = self.manifest, self.manifest, []

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from dcp.producer.bucket_type import BucketType
+
 EPOCH: Final = 1
 
 
@@ -44,9 +46,17 @@ class ClusterMap:
     A node that was failed over keeps its id and leaves the map's JSON until it joins again.
     """
 
-    def __init__(self, bucket: str, bucket_uuid: str, nodes: int, vbuckets: int) -> None:
+    def __init__(
+        self,
+        bucket: str,
+        bucket_uuid: str,
+        nodes: int,
+        vbuckets: int,
+        bucket_type: BucketType = BucketType.COUCHBASE,
+    ) -> None:
         self.bucket = bucket
         self.bucket_uuid = bucket_uuid
+        self.bucket_type = bucket_type
         self.rev = 1
         self._owners = [vbucket * nodes // vbuckets for vbucket in range(vbuckets)]
         self._addresses = [NodeAddress()] * nodes
@@ -146,6 +156,7 @@ class ClusterMap:
             "rev": self.rev,
             "revEpoch": EPOCH,
             "name": self.bucket,
+            "bucketType": self.bucket_type.told,
             "uuid": self.bucket_uuid,
             "nodeLocator": "vbucket",
             "bucketCapabilities": ["collections", "cccp", "dcp", "nodesExt", "xattr"],

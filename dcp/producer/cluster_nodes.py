@@ -214,6 +214,7 @@ class ClusterNodes:
         if settings.expiry_pager_seconds > 0:
             pager = self._page_expiries(settings.expiry_pager_seconds)
             self._background.append(asyncio.ensure_future(pager))
+        self._background.append(asyncio.ensure_future(self.bucket.compactor.run()))
         if self.bucket.flusher is not None:
             self._background.append(asyncio.ensure_future(self.bucket.flusher.run()))
 

@@ -256,7 +256,7 @@ class DocumentStore:
             key,
             content,
             seqno=self.data.high_seqno + 1,
-            rev=1 if older is None else older.rev + 1,
+            rev=(self.data.keys.forgotten_rev if older is None else older.rev) + 1,
             cas=self.clock.next(now),
             collection=collection,
         )

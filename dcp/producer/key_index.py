@@ -12,11 +12,16 @@ from dcp.producer.versions import COMMITTED, Version, VersionKey
 
 
 class KeyIndex:
-    """Keys of one vbucket; ``emptied_at`` has the seqnos of events that emptied a collection."""
+    """Keys of one vbucket; ``emptied_at`` has the seqnos of events that emptied a collection.
+
+    ``forgotten_rev`` is the highest revision of a forgotten tombstone: a key that is not here goes
+    on above it (kv_engine ``engines/ep/src/vbucket.cc``, updateRevSeqNoOfNewStoredValue).
+    """
 
     def __init__(self) -> None:
         self.emptied_at: dict[int, list[int]] = {}
         self.holds_documents_only = True
+        self.forgotten_rev = 0
         self._newest: dict[VersionKey, Version] = {}
         self._stored_seqnos: dict[VersionKey, int] = {}
         self._collections = {DEFAULT_ID}  # those that ever had an item
@@ -57,6 +62,15 @@ class KeyIndex:
         replaces = self._stored_seqnos.get(version.stored_key, 0)
         self._stored_seqnos[version.stored_key] = version.seqno
         return replaces
+
+    def forget_tombstones(self, up_to_seqno: int) -> None:
+        """Forget the tombstones up to a seqno, all of which were purged from disk."""
+        tombstones = [(key, v) for key, v in self._newest.items() if v.is_deleted]
+        for key, version in tombstones:
+            if version.seqno <= up_to_seqno:
+                self.forgotten_rev = max(self.forgotten_rev, version.rev)
+                self._stored_seqnos.pop(key, None)
+                del self._newest[key]
 
 
 def _is_of(version: Version, collection: int) -> bool:

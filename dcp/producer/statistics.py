@@ -21,7 +21,7 @@ def vbucket_seqnos(bucket: Bucket, node: int) -> Iterator[Statistic]:
     for vbucket in bucket.map.vbuckets_of(node):
         state = bucket.vbuckets[vbucket]
         yield f"vb_{vbucket}:high_seqno", state.data.high_seqno
-        yield f"vb_{vbucket}:last_persisted_seqno", state.data.persisted_seqno
+        yield f"vb_{vbucket}:last_persisted_seqno", state.told_persisted_seqno
         yield f"vb_{vbucket}:purge_seqno", state.data.purge_seqno
         yield f"vb_{vbucket}:uuid", state.failover_log.current_uuid
 

@@ -99,6 +99,11 @@ class VbucketData:
         return max(self._persisted_floor, self._store.persisted_seqno)
 
     @property
+    def stored_bytes(self) -> int:
+        """The length of the log, with what compaction will drop of it."""
+        return self._store.size_bytes
+
+    @property
     def purge_seqno(self) -> int:
         """The highest seqno of a purged tombstone; 0 while none was purged."""
         return max(self._purge_floor, self._store.purge_seqno)
@@ -224,15 +229,25 @@ class VbucketData:
                 self._writing = self._store.begin(items, self.state_at(ends[-1]), ends[:-1])
         return self._writing
 
-    def begin_compaction(self) -> PendingWrite | None:
+    def begin_compaction(
+        self, purge_before_seconds: int = 0, *, leaves_nothing: bool = False
+    ) -> PendingWrite | None:
         """Return a log without old versions to be written, as ``begin_flush``; None: no need.
 
-        Half of a file that is not small must be versions that were replaced or lost.
+        Half of a file that is not small must be versions that were replaced or lost, or tombstones
+        that will go: those of the seqnos up to which each was deleted before a time. With
+        ``leaves_nothing`` any are enough, while no scan reads the file: for a scan that goes on
+        the whole file is kept, so then only what pays for that.
         """
+        if self._writing is not None:
+            return self._writing
         store = self._store
-        is_wanted = store.stale_bytes >= max(_LEAST_STALE_BYTES, store.size_bytes // 2)
-        if self._writing is None and is_wanted:
-            self._writing = store.begin_compaction()
+        purged = store.purgeable_seqno(purge_before_seconds)
+        least = max(_LEAST_STALE_BYTES, store.size_bytes // 2)
+        if leaves_nothing and not store.is_scanned:
+            least = 1
+        if store.stale_bytes + store.purgeable_bytes(purged) >= least:
+            self._writing = store.begin_compaction(purged)
         return self._writing
 
     def finish_flush(self, written: PendingWrite) -> None:
@@ -245,8 +260,11 @@ class VbucketData:
         """Wait until what is being written is on disk."""
         if self._writing is None:
             return
+        purged = self._store.purge_seqno
         self._store.finish(self._writing)
         self._writing = None
+        if self._store.purge_seqno > purged:
+            self.keys.forget_tombstones(self._store.purge_seqno)
         while self._unwritten and self._unwritten[0][-1].seqno <= self._store.persisted_seqno:
             self.unwritten_bytes -= _size_of(self._unwritten.popleft())
         self.checkpoints.register(PERSISTENCE, self.persisted_seqno, droppable=False)
@@ -298,7 +316,9 @@ class VbucketData:
         """Compact the disk: drop tombstones up to a seqno, not the newest item; return how many."""
         self._finish_pending()
         last = min(up_to, self.persisted_seqno)
-        return self._store.compact(purge_up_to_seqno=last).purged
+        purged = self._store.compact(purge_up_to_seqno=last).purged
+        self.keys.forget_tombstones(self._store.purge_seqno)
+        return purged
 
     def close(self) -> None:
         """End the use of the file; scans that are open go on."""
