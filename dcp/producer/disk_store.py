@@ -105,6 +105,11 @@ class VbucketStore:
         return self._contents.stale_bytes
 
     @property
+    def overhead_bytes(self) -> int:
+        """The bytes of the log that are no frames: batches of few items are mostly that."""
+        return self._log.size_bytes - self._contents.frame_bytes
+
+    @property
     def snapshots(self) -> Sequence[DiskSnapshot]:
         """The disk snapshots since the last compaction, in order; a compacted prefix is one."""
         ends = self._contents.snapshot_ends

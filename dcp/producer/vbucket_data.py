@@ -234,19 +234,19 @@ class VbucketData:
     ) -> PendingWrite | None:
         """Return a log without old versions to be written, as ``begin_flush``; None: no need.
 
-        Half of a file that is not small must be versions that were replaced or lost, or tombstones
-        that will go: those of the seqnos up to which each was deleted before a time. With
-        ``leaves_nothing`` any are enough, while no scan reads the file: for a scan that goes on
-        the whole file is kept, so then only what pays for that.
+        Half of a file that is not small must be no frames that stay: versions that were replaced or
+        lost, tombstones that will go (those of the seqnos up to which each was deleted before a
+        time), and what surrounds frames in small batches. With ``leaves_nothing`` any such version
+        is enough, while no scan reads the file: for a scan that goes on the whole file is kept, so
+        then only what pays for that.
         """
         if self._writing is not None:
             return self._writing
         store = self._store
         purged = store.purgeable_seqno(purge_before_seconds)
-        least = max(_LEAST_STALE_BYTES, store.size_bytes // 2)
-        if leaves_nothing and not store.is_scanned:
-            least = 1
-        if store.stale_bytes + store.purgeable_bytes(purged) >= least:
+        goes = store.stale_bytes + store.purgeable_bytes(purged)
+        pays = goes + store.overhead_bytes >= max(_LEAST_STALE_BYTES, store.size_bytes // 2)
+        if goes and (pays or (leaves_nothing and not store.is_scanned)):
             self._writing = store.begin_compaction(purged)
         return self._writing
 
