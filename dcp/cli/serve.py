@@ -60,6 +60,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="an ephemeral bucket has no disk, and a crash loses all of it (couchbase)",
     )
     parser.add_argument(
+        "--memory-quota",
+        type=int,
+        default=0,
+        metavar="BYTES",
+        help="what documents may take whose values are in memory and on disk (0: no limit)",
+    )
+    parser.add_argument(
         "--rules",
         choices=("document", "server"),
         default="document",
@@ -89,6 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
         tls=tls,
         tls_ports=_ports(arguments, "tls_port", _TLS_PORT) if tls else (),
         https_ports=_ports(arguments, "https_port", _HTTPS_PORT) if tls else (),
+        memory_quota_bytes=arguments.memory_quota,
         replica_lag_seqnos=arguments.replica_lag,
         rules=arguments.rules,
         data_folder=arguments.data,

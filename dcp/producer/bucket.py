@@ -24,6 +24,7 @@ from dcp.producer.faults import Faults
 from dcp.producer.flusher import Flusher
 from dcp.producer.manifest import FIRST, Manifest, Step
 from dcp.producer.manifest_changes import Change, changed
+from dcp.producer.resident_values import ResidentValues
 from dcp.producer.settings import ClusterSettings
 from dcp.producer.vbucket import Vbucket
 from dcp.types import U64_MAX, vbucket_of
@@ -53,6 +54,10 @@ class Bucket:
         self.map = ClusterMap(
             settings.bucket, uuid, settings.nodes, settings.vbuckets, settings.bucket_type
         )
+        self.counters = Counters(record_seqnos=settings.record_seqnos)
+        self._values: ResidentValues | None = None
+        if settings.memory_quota_bytes:
+            self._values = ResidentValues(settings.memory_quota_bytes, self.counters)
         self.vbuckets = self._open_vbuckets()
         self.compactor = Compactor(
             self.vbuckets, self.lock, settings.stale_removal_seconds, settings.clock
@@ -70,7 +75,6 @@ class Bucket:
         self._way: tuple[Manifest, Manifest, list[Step]] = self.manifest, self.manifest, []
         self.dead_nodes: set[int] = set()
         self.administrator: Administrator | None = None
-        self.counters = Counters(record_seqnos=settings.record_seqnos)
         self.faults = Faults()
         self.on_change: Callable[[], None] = lambda: None
         self.dcp_connections: dict[tuple[int, bytes], DcpConnection] = {}
@@ -85,10 +89,13 @@ class Bucket:
     def _open_vbuckets(self) -> list[Vbucket]:
         settings, storage = self.settings, self._storage
         if storage is None:
-            return [Vbucket(v, self._fresh_uuid, settings) for v in range(settings.vbuckets)]
+            return [
+                Vbucket(v, self._fresh_uuid, settings, values=self._values)
+                for v in range(settings.vbuckets)
+            ]
         try:
             vbuckets = [
-                Vbucket(v, self._fresh_uuid, settings, storage.home(v))
+                Vbucket(v, self._fresh_uuid, settings, storage.home(v), self._values)
                 for v in range(settings.vbuckets)
             ]
             storage.begin(self.map, vbuckets)

@@ -91,7 +91,7 @@ class DocumentStore:
         version = self._live(collection, key, now)
         if version is None:
             raise DocumentError(Status.KEY_ENOENT, f"get {key!r}: no such document")
-        return version
+        return self.data.with_value(version)
 
     def set(  # noqa: PLR0913  as many as KV SET has
         self,
@@ -244,7 +244,7 @@ class DocumentStore:
         """Append the tombstone of ``live``; it keeps the document's system xattrs."""
         value = b""
         if live.datatype & _XATTR:
-            stored = live.value
+            stored = self.data.with_value(live).value
             value = system_xattrs_only(inflate(stored) if live.datatype & _SNAPPY else stored)
         content = Content(value, _XATTR if value else 0, opcode=int(opcode), delete_time=int(now))
         return self._append(live.collection, live.key, now, content)

@@ -8,6 +8,7 @@ from bisect import bisect_right
 from collections.abc import Iterable
 
 from dcp.producer.manifest import DEFAULT_ID
+from dcp.producer.resident_values import EvictedVersion, ResidentValues
 from dcp.producer.versions import COMMITTED, Version, VersionKey
 
 
@@ -18,7 +19,10 @@ class KeyIndex:
     on above it (kv_engine ``engines/ep/src/vbucket.cc``, updateRevSeqNoOfNewStoredValue).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, values: ResidentValues | None = None) -> None:
+        """``values`` says which values on disk stay in memory too; without it all do."""
+        self._values = values
+        self._evictor = self._evict
         self.emptied_at: dict[int, list[int]] = {}
         self.holds_documents_only = True
         self.forgotten_rev = 0
@@ -33,12 +37,17 @@ class KeyIndex:
         if not version.is_document or version.collection != DEFAULT_ID:
             self.holds_documents_only = False
         self._collections.add(version.collection)
-        self._newest[version.stored_key] = version
+        key = version.stored_key
+        if self._values is not None and (older := self._newest.get(key)) is not None:
+            self._values.forget(older)
+        self._newest[key] = version
 
     def _empty(self, collection: int, seqno: int) -> None:
         self.emptied_at.setdefault(collection, []).append(seqno)
         for key in [k for k, v in self._newest.items() if _is_of(v, collection)]:
-            del self._newest[key]
+            version = self._newest.pop(key)
+            if self._values is not None:
+                self._values.forget(version)
 
     def newest(self, key: bytes, collection: int) -> Version | None:
         """Return the newest version of ``key``, which may be a deletion."""
@@ -62,6 +71,42 @@ class KeyIndex:
         replaces = self._stored_seqnos.get(version.stored_key, 0)
         self._stored_seqnos[version.stored_key] = version.seqno
         return replaces
+
+    # --- values
+
+    def note_stored(self, version: Version) -> None:
+        """Note a version as it was read from disk, its value left there if values may be."""
+        is_left = self._values is not None and version.is_live
+        self.note(EvictedVersion.of(version) if is_left else version)
+        self.stored(version)
+
+    def may_evict(self, versions: Iterable[Version]) -> None:
+        """Let the values of documents go, which are on disk now, when memory is short."""
+        if self._values is not None:
+            for version in versions:
+                if version.is_live and self._newest.get(version.stored_key) is version:
+                    self._values.add(version, self._evictor)
+
+    def use(self, version: Version) -> None:
+        """Note that the value of a newest version was used."""
+        if self._values is not None:
+            self._values.use(version)
+
+    def restore(self, version: Version) -> None:
+        """Take a newest version whose value was read back."""
+        self._newest[version.stored_key] = version
+        if self._values is not None:
+            self._values.add_read(version, self._evictor)
+
+    def close(self) -> None:
+        """Hold no values any more: another index takes this one's place."""
+        if self._values is not None:
+            self._values.forget_all(self._evictor)
+
+    def _evict(self, version: Version) -> None:
+        self._newest[version.stored_key] = EvictedVersion.of(version)
+
+    # --- tombstones
 
     def forget_tombstones(self, up_to_seqno: int) -> None:
         """Forget the tombstones up to a seqno, all of which were purged from disk."""

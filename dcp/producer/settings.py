@@ -55,6 +55,9 @@ class ClusterSettings:
     a stream that starts before what memory has reads a disk snapshot first.
     ``checkpoint_quota_bytes``: what all checkpoints together may take; beyond it slow streams go
     back to the disk.
+    ``memory_quota_bytes``: what the documents may take whose values are in memory though they are
+    on disk; the others' are read when they are asked for. 0: no limit. (``record_branches`` keeps
+    all values anyway.)
     ``seed`` fixes vbucket uuids and the bucket's uuid; None makes them random.
     ``expiry_pager_seconds`` 0 turns the background pager off (``expire_due`` remains).
     ``record_seqnos`` keeps every sent seqno in the counters, 8 bytes each (for tests).
@@ -86,6 +89,7 @@ class ClusterSettings:
     seed: int | None = None
     checkpoint_items: int = 10_000
     checkpoint_quota_bytes: int = 256 * 1024 * 1024
+    memory_quota_bytes: int = 0
     host: str = "127.0.0.1"
     ports: tuple[int, ...] = ()
     http_ports: tuple[int, ...] = ()
@@ -154,6 +158,13 @@ class ClusterSettings:
             raise ConfigError(
                 "producer bucket type: found ephemeral with a data folder or an unpersisted tail, "
                 "expected neither: such a bucket has no disk"
+            )
+        if self.memory_quota_bytes < 0 or (
+            self.bucket_type is BucketType.EPHEMERAL and self.memory_quota_bytes
+        ):
+            raise ConfigError(
+                f"producer memory quota: found {self.memory_quota_bytes} bytes for a bucket of "
+                f"type {self.bucket_type.value}, expected 0 or, where there is a disk, more"
             )
         if not 0 < self.stale_removal_seconds < math.inf:
             raise ConfigError(

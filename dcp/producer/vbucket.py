@@ -22,6 +22,7 @@ from dcp.producer.failover_log import fork
 from dcp.producer.hybrid_clock import HybridClock
 from dcp.producer.manifest import DEFAULT_ID
 from dcp.producer.preload import PreloadedSegment
+from dcp.producer.resident_values import ResidentValues
 from dcp.producer.settings import ClusterSettings
 from dcp.producer.stream_filter import StreamFilter
 from dcp.producer.vbucket_data import DataSettings, VbucketData
@@ -40,8 +41,11 @@ class Vbucket:
         fresh_uuid: Callable[[], int],
         settings: ClusterSettings,
         home: VbucketHome | None = None,
+        values: ResidentValues | None = None,
     ) -> None:
         """Begin an empty vbucket, or with a ``home`` take up what is there.
+
+        ``values`` of the whole bucket decides which values stay in memory; without it all do.
 
         Raises:
             DiskFormatError: a file of another vbucket or of another version of dcplake.
@@ -52,13 +56,16 @@ class Vbucket:
         self._settings = settings
         self._paused_at: int | None = None
         self._home = home
+        self._values = values
         data_settings = _data_settings(settings)
         if home is not None:
-            data = VbucketData(vbucket, home.file, replace(data_settings, writes_behind=True))
+            behind = replace(data_settings, writes_behind=True)
+            data = VbucketData(vbucket, home.file, behind, values=values)
             self._take_up(data, home)
             return
         log = FailoverLog((FailoverEntry(fresh_uuid(), 0),))
-        self._begin(VbucketData(vbucket, MemoryFile(), data_settings), log, HybridClock())
+        data = VbucketData(vbucket, MemoryFile(), data_settings, values=values)
+        self._begin(data, log, HybridClock())
 
     def _take_up(self, data: VbucketData, home: VbucketHome) -> None:
         """Become what was saved; of what was written before a restart there is no record."""
@@ -278,7 +285,9 @@ class Vbucket:
             base_seqno=high - len(versions),
             persisted_seqno=persisted - len(versions),
             purge_seqno=facts.purge_seqno,
+            values=self._values,
         )
+        self.data.keys.close()
         self._paused_at = None
         self._begin(data, facts.failover_log, self.documents.clock)
         self.take(versions)

@@ -25,6 +25,7 @@ from dcp.producer.durability import Durability, durability_at
 from dcp.producer.key_index import KeyIndex
 from dcp.producer.manifest import DEFAULT_ID
 from dcp.producer.preload import PreloadedSegment
+from dcp.producer.resident_values import EvictedVersion, ResidentValues
 from dcp.producer.stored_items import stored_item, version_of, versions_of
 from dcp.producer.versions import Version
 from dcp.types import U64_MAX
@@ -60,7 +61,9 @@ class VbucketData:
         base_seqno: int = 0,
         persisted_seqno: int | None = None,
         purge_seqno: int = 0,
+        values: ResidentValues | None = None,
     ) -> None:
+        """``values`` of all vbuckets decides which values stay in memory; without it all do."""
         self.vbucket = vbucket
         self.base_seqno = base_seqno
         self.on_append: Callable[[Version], None] = lambda _: None
@@ -71,7 +74,8 @@ class VbucketData:
         self._settings = settings
         self._persisted_floor = base_seqno if persisted_seqno is None else persisted_seqno
         self._purge_floor = purge_seqno
-        self.keys = KeyIndex()
+        self._values = values
+        self.keys = KeyIndex(values)
         self._unwritten: deque[list[Version]] = deque()
         self.unwritten_bytes = 0
         self._writing: PendingWrite | None = None
@@ -131,6 +135,22 @@ class VbucketData:
             frame = self._store.read(seqno)
             version = None if frame is None else version_of(frame)
         return version
+
+    def with_value(self, version: Version) -> Version:
+        """Return a newest version with its value, which is read from disk where it was evicted.
+
+        Raises:
+            OSError: the file cannot be read.
+        """
+        if not isinstance(version, EvictedVersion):
+            self.keys.use(version)
+            return version
+        frame = self._store.read(version.seqno)
+        if frame is None:
+            raise AssertionError(f"vbucket {self.vbucket}: seqno {version.seqno} is not on disk")
+        whole = version_of(frame)
+        self.keys.restore(whole)
+        return whole
 
     def _preloaded_seqno(self, key: bytes) -> int:
         """Return the seqno at which ``key`` was preloaded; 0 if it was not, or is gone."""
@@ -266,7 +286,9 @@ class VbucketData:
         if self._store.purge_seqno > purged:
             self.keys.forget_tombstones(self._store.purge_seqno)
         while self._unwritten and self._unwritten[0][-1].seqno <= self._store.persisted_seqno:
-            self.unwritten_bytes -= _size_of(self._unwritten.popleft())
+            written = self._unwritten.popleft()
+            self.unwritten_bytes -= _size_of(written)
+            self.keys.may_evict(written)
         self.checkpoints.register(PERSISTENCE, self.persisted_seqno, droppable=False)
 
     def save_state(self) -> None:
@@ -306,11 +328,11 @@ class VbucketData:
 
     def _read_again(self) -> None:
         """Learn the newest versions from disk."""
-        self.keys = KeyIndex()
+        self.keys.close()
+        self.keys = KeyIndex(self._values)
         for frames in self._store.warm_up(self._segment_end):
             for version in versions_of(frames):
-                self.keys.note(version)
-                self.keys.stored(version)
+                self.keys.note_stored(version)
 
     def purge(self, up_to: int) -> int:
         """Compact the disk: drop tombstones up to a seqno, not the newest item; return how many."""

@@ -51,6 +51,12 @@ def test_the_data_folder(
     assert [settings.data_folder for settings in served] == [folder]
 
 
+@pytest.mark.parametrize(("words", "quota"), [([], 0), (["--memory-quota", "4096"], 4096)])
+def test_the_memory_quota(served: list[ClusterSettings], words: list[str], quota: int) -> None:
+    assert main(["serve", *words]) == 0
+    assert [settings.memory_quota_bytes for settings in served] == [quota]
+
+
 @pytest.mark.parametrize("name", ["couchbase", "ephemeral"])
 def test_the_bucket_type(served: list[ClusterSettings], name: str) -> None:
     assert main(["serve", "--bucket-type", name]) == 0
