@@ -27,6 +27,7 @@ class KeyIndex:
         self.holds_documents_only = True
         self.forgotten_rev = 0
         self._newest: dict[VersionKey, Version] = {}
+        # What the disk has of keys whose newest version it has not; of others it has the newest.
         self._stored_seqnos: dict[VersionKey, int] = {}
         self._collections = {DEFAULT_ID}  # those that ever had an item
 
@@ -38,14 +39,17 @@ class KeyIndex:
             self.holds_documents_only = False
         self._collections.add(version.collection)
         key = version.stored_key
-        if self._values is not None and (older := self._newest.get(key)) is not None:
+        older = self._newest.get(key)
+        if self._values is not None and older is not None:
             self._values.forget(older)
+        self._stored_seqnos.setdefault(key, 0 if older is None else older.seqno)
         self._newest[key] = version
 
     def _empty(self, collection: int, seqno: int) -> None:
         self.emptied_at.setdefault(collection, []).append(seqno)
         for key in [k for k, v in self._newest.items() if _is_of(v, collection)]:
             version = self._newest.pop(key)
+            self._stored_seqnos.setdefault(key, version.seqno)
             if self._values is not None:
                 self._values.forget(version)
 
@@ -68,16 +72,21 @@ class KeyIndex:
 
     def stored(self, version: Version) -> int:
         """Note that a version goes to disk; return the seqno that it replaces there, or 0."""
-        replaces = self._stored_seqnos.get(version.stored_key, 0)
-        self._stored_seqnos[version.stored_key] = version.seqno
+        key = version.stored_key
+        replaces = self._stored_seqnos[key]
+        if self._newest.get(key) is version:
+            del self._stored_seqnos[key]
+        else:
+            self._stored_seqnos[key] = version.seqno
         return replaces
 
     # --- values
 
     def note_stored(self, version: Version) -> None:
         """Note a version as it was read from disk, its value left there if values may be."""
-        is_left = self._values is not None and version.is_live
-        self.note(EvictedVersion.of(version) if is_left else version)
+        if self._values is not None and version.is_live:
+            version = EvictedVersion.of(version)
+        self.note(version)
         self.stored(version)
 
     def may_evict(self, versions: Iterable[Version]) -> None:
@@ -114,7 +123,6 @@ class KeyIndex:
         for key, version in tombstones:
             if version.seqno <= up_to_seqno:
                 self.forgotten_rev = max(self.forgotten_rev, version.rev)
-                self._stored_seqnos.pop(key, None)
                 del self._newest[key]
 
 
