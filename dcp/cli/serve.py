@@ -61,6 +61,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="keep the bucket's data there over a restart (without it, in memory only)",
     )
     parser.add_argument(
+        "--bucket-type",
+        choices=("couchbase", "ephemeral"),
+        default="couchbase",
+        help="an ephemeral bucket has no disk, and a crash loses all of it (couchbase)",
+    )
+    parser.add_argument(
+        "--memory-quota",
+        type=int,
+        default=0,
+        metavar="BYTES",
+        help="what documents may take whose values are in memory and on disk (0: no limit)",
+    )
+    parser.add_argument(
         "--rules",
         choices=("document", "server"),
         default="document",
@@ -71,6 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT."""
+    from dcp.producer.bucket_type import BucketType
     from dcp.producer.serve import serve
     from dcp.producer.settings import ClusterSettings
 
@@ -81,6 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
         nodes=arguments.nodes,
         vbuckets=arguments.vbuckets,
         bucket=arguments.bucket,
+        bucket_type=BucketType(arguments.bucket_type),
         users={arguments.user: password_from(arguments)},
         host=arguments.host,
         ports=_ports(arguments, "port", _PORT),
@@ -89,6 +104,7 @@ def run(arguments: argparse.Namespace) -> int:
         tls_ports=_ports(arguments, "tls_port", _TLS_PORT) if tls else (),
         https_ports=_ports(arguments, "https_port", _HTTPS_PORT) if tls else (),
         replicas=arguments.replicas,
+        memory_quota_bytes=arguments.memory_quota,
         replica_lag_seqnos=arguments.replica_lag,
         rules=arguments.rules,
         data_folder=arguments.data,

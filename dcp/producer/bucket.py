@@ -19,6 +19,7 @@ from dcp.producer.auth import REPLICATION_USER, UserStore
 from dcp.producer.bucket_storage import BucketStorage
 from dcp.producer.checkpoint_account import CheckpointAccount
 from dcp.producer.cluster_map import ClusterMap
+from dcp.producer.compactor import Compactor
 from dcp.producer.copies import Copies
 from dcp.producer.counters import Counters
 from dcp.producer.documents import DocumentError, DocumentStore
@@ -26,6 +27,7 @@ from dcp.producer.faults import Faults
 from dcp.producer.flusher import Flusher
 from dcp.producer.manifest import FIRST, Manifest, Step
 from dcp.producer.manifest_changes import Change, changed
+from dcp.producer.resident_values import ResidentValues
 from dcp.producer.settings import ClusterSettings
 from dcp.producer.sync_write_board import SyncWriteBoard
 from dcp.producer.vbucket import Vbucket
@@ -56,13 +58,29 @@ class Bucket:
         self.users.add_internal(REPLICATION_USER, self.replication_password)
         uuid = self._storage.bucket_uuid if self._storage else f"{random.getrandbits(128):032x}"
         self.map = ClusterMap(
-            settings.bucket, uuid, settings.nodes, settings.vbuckets, settings.replicas
+            settings.bucket,
+            uuid,
+            settings.nodes,
+            settings.vbuckets,
+            settings.replicas,
+            settings.bucket_type,
         )
+        self.counters = Counters(record_seqnos=settings.record_seqnos)
+        self._values: ResidentValues | None = None
+        if settings.memory_quota_bytes:
+            self._values = ResidentValues(settings.memory_quota_bytes, self.counters)
         self.vbuckets = self._open_vbuckets()
+        self.compactor = Compactor(
+            self._all_held, self.lock, settings.stale_removal_seconds, settings.clock
+        )
         self.flusher: Flusher | None = None
         if self._storage is not None:
             self.flusher = Flusher(
-                self.vbuckets, self.lock, settings.flush_seconds, settings.checkpoint_quota_bytes
+                self.vbuckets,
+                self.lock,
+                settings.flush_seconds,
+                settings.checkpoint_quota_bytes,
+                settings.clock,
             )
         self.manifest = FIRST if self._storage is None else self._storage.manifest
         self.copies = Copies(
@@ -76,7 +94,6 @@ class Bucket:
         self._way: tuple[Manifest, Manifest, list[Step]] = self.manifest, self.manifest, []
         self.dead_nodes: set[int] = set()
         self.administrator: Administrator | None = None
-        self.counters = Counters(record_seqnos=settings.record_seqnos)
         self.faults = Faults()
         self.on_change: Callable[[], None] = lambda: None
         self.dcp_connections: dict[tuple[int, bytes], DcpConnection] = {}
@@ -91,15 +108,21 @@ class Bucket:
 
     def _empty_copy(self, vbucket: int) -> Vbucket:
         settings = replace(self.settings, record_branches=False)  # the active has the record
-        return Vbucket(vbucket, self._fresh_uuid, settings)
+        return Vbucket(vbucket, self._fresh_uuid, settings, values=self._values)
+
+    def _all_held(self) -> list[Vbucket]:
+        return [*self.vbuckets, *self.copies.all_vbuckets()]
 
     def _open_vbuckets(self) -> list[Vbucket]:
         settings, storage = self.settings, self._storage
         if storage is None:
-            return [Vbucket(v, self._fresh_uuid, settings) for v in range(settings.vbuckets)]
+            return [
+                Vbucket(v, self._fresh_uuid, settings, values=self._values)
+                for v in range(settings.vbuckets)
+            ]
         try:
             vbuckets = [
-                Vbucket(v, self._fresh_uuid, settings, storage.home(v))
+                Vbucket(v, self._fresh_uuid, settings, storage.home(v), self._values)
                 for v in range(settings.vbuckets)
             ]
             storage.begin(self.map, vbuckets)

@@ -121,6 +121,14 @@ class ProducerCluster(ClusterNodes):
         with self.bucket.lock:
             return self.bucket.expire_due(self.bucket.now() if now is None else now)
 
+    def remove_stale(self, now: float | None = None) -> int:
+        """Remove what is due at ``now`` (default: the clock), as is done by itself now and then.
+
+        Returns how many bytes of replaced versions and purged tombstones there were.
+        """
+        with self.bucket.lock:
+            return self.bucket.compactor.run_once(self.bucket.now() if now is None else now)
+
     @contextmanager
     def batch(self) -> Iterator[None]:
         """Hold back all streams: what is written inside reaches them together."""

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from dcp.producer.bucket_type import BucketType
 from dcp.producer.placement import ABSENT, replicas_behind
 
 EPOCH: Final = 1
@@ -49,10 +50,17 @@ class ClusterMap:
     """
 
     def __init__(
-        self, bucket: str, bucket_uuid: str, nodes: int, vbuckets: int, replica_count: int = 0
+        self,
+        bucket: str,
+        bucket_uuid: str,
+        nodes: int,
+        vbuckets: int,
+        replica_count: int = 0,
+        bucket_type: BucketType = BucketType.COUCHBASE,
     ) -> None:
         self.bucket = bucket
         self.bucket_uuid = bucket_uuid
+        self.bucket_type = bucket_type
         self.rev = 1
         self._owners = [vbucket * nodes // vbuckets for vbucket in range(vbuckets)]
         self._addresses = [NodeAddress()] * nodes
@@ -187,6 +195,7 @@ class ClusterMap:
             "rev": self.rev,
             "revEpoch": EPOCH,
             "name": self.bucket,
+            "bucketType": self.bucket_type.told,
             "uuid": self.bucket_uuid,
             "nodeLocator": "vbucket",
             "bucketCapabilities": _CAPABILITIES,

@@ -318,6 +318,7 @@ class ClusterNodes:
             self._background.append(asyncio.ensure_future(pager))
         watch = SyncWriteWatch(self.bucket, self._call_soon)
         self._background.append(asyncio.ensure_future(watch.run()))
+        self._background.append(asyncio.ensure_future(self.bucket.compactor.run()))
         if self.bucket.flusher is not None:
             self._background.append(asyncio.ensure_future(self.bucket.flusher.run()))
 

@@ -48,6 +48,10 @@ class Copies:
         """Return the copies on a node by vbucket."""
         return {vbucket: copy for (at, vbucket), copy in self._by_place.items() if at == node}
 
+    def all_vbuckets(self) -> list[Vbucket]:
+        """Return what all copies hold."""
+        return [copy.vbucket for copy in self._by_place.values()]
+
     def add(self, node: int, vbucket: int) -> ReplicaCopy:
         """Return a node's copy of a vbucket, a new and empty one where it has none."""
         copy = self.at(node, vbucket)
@@ -77,7 +81,7 @@ class Copies:
             if place not in wanted and not copy.is_taking_over
         ]
         for place in gone:
-            self.take(*place)
+            self.take(*place).vbucket.data.keys.close()
         for place in wanted:
             self.add(*place)
         return gone

@@ -29,13 +29,16 @@ class CountersSnapshot:
     ``connections`` is keyed by node and name. ``seqnos_sent`` lists the seqnos of all items put on
     the wire, in order, over all streams; ``items_from_disk`` is how many of them were read from
     disk, the others came from memory. ``cursors_dropped``: how often a stream was sent back to the
-    disk, as memory was short.
+    disk, as memory was short. ``values_evicted``, ``values_read``: values of documents that left
+    memory and are on disk only, and how often a command read one back.
     """
 
     items_sent: dict[int, int]
     seqnos_sent: dict[int, list[int]]
     items_from_disk: int
     cursors_dropped: int
+    values_evicted: int
+    values_read: int
     streams_opened: dict[int, int]
     streams_refused: dict[int, int]
     connections: dict[tuple[int, str], ConnectionCounters]
@@ -57,6 +60,8 @@ class Counters:
     items_sent: Counter[int] = field(default_factory=Counter)
     items_from_disk: int = 0
     cursors_dropped: int = 0
+    values_evicted: int = 0
+    values_read: int = 0
     streams_opened: Counter[int] = field(default_factory=Counter)
     streams_refused: Counter[int] = field(default_factory=Counter)
     flows: dict[tuple[int, bytes], FlowControl] = field(default_factory=dict)
@@ -91,6 +96,8 @@ class Counters:
             seqnos_sent={v: np.concatenate(parts).tolist() for v, parts in self._seqnos.items()},
             items_from_disk=self.items_from_disk,
             cursors_dropped=self.cursors_dropped,
+            values_evicted=self.values_evicted,
+            values_read=self.values_read,
             streams_opened=dict(self.streams_opened),
             streams_refused=dict(self.streams_refused),
             connections=connections,

@@ -59,6 +59,7 @@ class DcpConnection:
         self.flow = FlowControl()
         self.noop = NoopTimer(bucket.settings.idle_timeout_seconds)
         self.close_session = close_session
+        self._scans_by_key = bucket.settings.bucket_type.scans_by_key
         self.announces_closed_streams = False
         self.expiry_opcode = False
         self.forces_compression = False
@@ -115,7 +116,7 @@ class DcpConnection:
             self.flavour,
             self.marker_v2,
             tells_durability=self.acknowledges,
-            out_of_order=self.out_of_order,
+            out_of_order=self.out_of_order if self._scans_by_key else OutOfOrder.NO,
             keeps_cursor=self.keeps_cursors,
         )
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from dcp.producer.disk_batch import Batch
 from dcp.producer.disk_contents import Contents
@@ -44,12 +45,19 @@ class CompactionPlan:
                 yield frames.data
 
 
+def is_purged_up_to(columns: Columns, seqno: int) -> npt.NDArray[np.bool_]:
+    """Return which items are tombstones that a purge up to a seqno takes."""
+    is_purged: npt.NDArray[np.bool_] = columns.seqnos <= np.uint64(seqno)
+    is_purged &= (columns.replaced_at == NEVER) & (columns.deleted > 0)
+    is_purged[-1:] = False
+    return is_purged
+
+
 def plan_compaction(contents: Contents, purge_up_to_seqno: int) -> CompactionPlan:
     """Decide what stays and what is purged."""
     columns = contents.index.columns
     is_live = columns.replaced_at == NEVER
-    is_purged = is_live & (columns.deleted > 0) & (columns.seqnos <= np.uint64(purge_up_to_seqno))
-    is_purged[-1:] = False
+    is_purged = is_purged_up_to(columns, purge_up_to_seqno)
     purged, stale = columns.seqnos[is_purged], columns.take(~is_live)
     purge_seqno = max(contents.purge_seqno, int(purged[-1]) if len(purged) else 0)
     kept = columns.take(is_live & ~is_purged)

@@ -48,6 +48,11 @@ class Generation:
         """Return bytes of this generation, also when another has taken its place."""
         return (self._pinned or self._file).read(offset, size)
 
+    @property
+    def is_scanned(self) -> bool:
+        """Whether a scan is open."""
+        return self._scans > 0
+
     def enter(self) -> None:
         """Count one scan more."""
         with self._lock:

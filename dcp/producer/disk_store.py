@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dcp.producer.disk_batch import Batch
-from dcp.producer.disk_compaction import Compaction, plan_compaction
+from dcp.producer.disk_compaction import Compaction, is_purged_up_to, plan_compaction
 from dcp.producer.disk_contents import Contents
 from dcp.producer.disk_file import Data, DiskFile
 from dcp.producer.disk_index import NEVER
@@ -105,6 +105,11 @@ class VbucketStore:
         return self._contents.stale_bytes
 
     @property
+    def overhead_bytes(self) -> int:
+        """The bytes of the log that are no frames: batches of few items are mostly that."""
+        return self._log.size_bytes - self._contents.frame_bytes
+
+    @property
     def snapshots(self) -> Sequence[DiskSnapshot]:
         """The disk snapshots since the last compaction, in order; a compacted prefix is one."""
         ends = self._contents.snapshot_ends
@@ -119,6 +124,16 @@ class VbucketStore:
         younger = (columns.replaced_at == NEVER) & (columns.deleted > deleted_before_seconds)
         row = int(np.argmax(younger)) if younger.any() else len(columns)
         return int(columns.seqnos[row]) - 1 if row < len(columns) else self.persisted_seqno
+
+    def purgeable_bytes(self, up_to_seqno: int) -> int:
+        """Return the bytes of the tombstones' frames that a purge up to a seqno takes."""
+        columns = self._contents.index.columns
+        return int(columns.sizes[is_purged_up_to(columns, up_to_seqno)].sum(dtype=np.int64))
+
+    @property
+    def is_scanned(self) -> bool:
+        """Whether a scan is open that reads the present file."""
+        return self._log.generation.is_scanned
 
     # --- writing
 
@@ -272,10 +287,10 @@ class VbucketStore:
         self._log.rewrite(plan)
         return Compaction(plan.purged, before - self.size_bytes)
 
-    def begin_compaction(self) -> PendingWrite:
-        """Prepare what ``compact`` does, as ``begin``; no tombstone goes, and something is here."""
+    def begin_compaction(self, purge_up_to_seqno: int = 0) -> PendingWrite:
+        """Prepare what ``compact`` does, as ``begin``; there must be something here."""
         self._require_open()
-        return self._log.begin_rewrite(plan_compaction(self._contents, 0))
+        return self._log.begin_rewrite(plan_compaction(self._contents, purge_up_to_seqno))
 
     def close(self) -> None:
         """End the use of this store; scans that are open go on, whoever opens the file next."""

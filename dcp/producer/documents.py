@@ -102,7 +102,7 @@ class DocumentStore:
             )
         if version is None:
             raise DocumentError(Status.KEY_ENOENT, f"get {key!r}: no such document")
-        return version
+        return self.data.with_value(version)
 
     def set(  # noqa: PLR0913  as many as KV SET has
         self,
@@ -167,7 +167,7 @@ class DocumentStore:
         if live is None:
             raise DocumentError(Status.KEY_ENOENT, f"delete {key!r}: no such document")
         _check_cas(key, live, cas)
-        return self._change(collection, key, now, _tombstone(live, Opcode.DCP_DELETION, now))
+        return self._change(collection, key, now, self._tombstone(live, Opcode.DCP_DELETION, now))
 
     def touch(self, key: bytes, expiry: int, now: float, *, collection: int = 0) -> Version:
         """Give a document another expiry; that is a mutation."""
@@ -281,7 +281,7 @@ class DocumentStore:
         return min(until or latest, latest) if latest else until
 
     def _expire(self, due: Version, now: float) -> None:
-        content = _tombstone(due, Opcode.DCP_EXPIRATION, now)
+        content = self._tombstone(due, Opcode.DCP_EXPIRATION, now)
         self._append(due.collection, due.key, now, content)
 
     def _change(self, collection: int, key: bytes, now: float, content: Content) -> Version:
@@ -294,6 +294,14 @@ class DocumentStore:
             content = content._replace(opcode=int(Opcode.DCP_PREPARE), sync=sync)
         return self._append(collection, key, now, content)
 
+    def _tombstone(self, live: Version, opcode: Opcode, now: float) -> Content:
+        """Return what deletes ``live``; it keeps the document's system xattrs."""
+        value = b""
+        if live.datatype & _XATTR:
+            stored = self.data.with_value(live).value
+            value = system_xattrs_only(inflate(stored) if live.datatype & _SNAPPY else stored)
+        return Content(value, _XATTR if value else 0, opcode=int(opcode), delete_time=int(now))
+
     def _append(self, collection: int, key: bytes, now: float, content: Content) -> Version:
         older = self.data.newest(key, collection)
         version = Version(
@@ -301,7 +309,7 @@ class DocumentStore:
             key,
             content,
             seqno=self.data.high_seqno + 1,
-            rev=1 if older is None else older.rev + 1,
+            rev=(self.data.keys.forgotten_rev if older is None else older.rev) + 1,
             cas=self.clock.next(now),
             collection=collection,
         )
@@ -343,15 +351,6 @@ def checked_datatype(value: bytes, datatype: int) -> int:
             Status.E2BIG, f"value: found {len(plain)} bytes, expected at most {most}"
         )
     return datatype & ~_JSON | (_JSON if is_json(body) else 0)
-
-
-def _tombstone(live: Version, opcode: Opcode, now: float) -> Content:
-    """Return what deletes ``live``; it keeps the document's system xattrs."""
-    value = b""
-    if live.datatype & _XATTR:
-        stored = live.value
-        value = system_xattrs_only(inflate(stored) if live.datatype & _SNAPPY else stored)
-    return Content(value, _XATTR if value else 0, opcode=int(opcode), delete_time=int(now))
 
 
 def _check_cas(key: bytes, live: Version | None, cas: int) -> None:

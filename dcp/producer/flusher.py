@@ -15,9 +15,8 @@ from functools import partial
 from threading import RLock
 from typing import Final
 
-from dcp.producer.disk_log import PendingWrite
+from dcp.producer.compactor import write_off_lock
 from dcp.producer.vbucket import Vbucket
-from dcp.producer.vbucket_data import VbucketData
 
 _LOG = logging.getLogger(__name__)
 HURRY_SHARE: Final = 1 / 32
@@ -30,9 +29,18 @@ class Flusher:
     """What is not on disk yet; all but ``run`` and ``close`` is called with the lock held."""
 
     def __init__(
-        self, vbuckets: Sequence[Vbucket], lock: RLock, seconds: float, quota_bytes: int
+        self,
+        vbuckets: Sequence[Vbucket],
+        lock: RLock,
+        seconds: float,
+        quota_bytes: int,
+        clock: Callable[[], float],
     ) -> None:
-        """``seconds`` pass between two turns, unless much of the checkpoint quota is pending."""
+        """``seconds`` pass between two turns, unless much of the checkpoint quota is pending.
+
+        ``clock`` returns seconds since 1970.
+        """
+        self._clock = clock
         self._vbuckets = vbuckets
         self._lock = lock
         self._seconds = seconds
@@ -76,34 +84,21 @@ class Flusher:
                 with self._lock:
                     pending = list(self._pending)
                 for vbucket in pending:
-                    await self._write(vbucket, loop)
+                    await self._write(vbucket)
         finally:
             with self._lock:
                 self._hurry = lambda: None
 
-    async def _write(self, vbucket: int, loop: asyncio.AbstractEventLoop) -> None:
+    async def _write(self, vbucket: int) -> None:
         found = self._vbuckets[vbucket]
+        begin_compaction = partial(found.begin_compaction, self._clock())
         try:
-            await self._do(found.data.begin_flush, found.data, loop)
-            if found.may_compact:
-                await self._do(found.data.begin_compaction, found.data, loop)
+            for begin in (found.data.begin_flush, begin_compaction):
+                await write_off_lock(begin, found.data, self._lock, self._thread)
         except OSError:
             _LOG.exception("vbucket %d: cannot write to disk; it will be tried again", vbucket)
         with self._lock:
             self.note(vbucket)
-
-    async def _do(
-        self,
-        begin: Callable[[], PendingWrite | None],
-        data: VbucketData,
-        loop: asyncio.AbstractEventLoop,
-    ) -> None:
-        with self._lock:
-            write = begin()
-        if write is not None:
-            await loop.run_in_executor(self._thread, write.run)
-            with self._lock:
-                data.finish_flush(write)
 
     def close(self) -> None:
         """Let the thread end."""

@@ -82,11 +82,12 @@ def _bucket(bucket: Bucket, node: int, _user: str) -> HttpResponse:
     tree = json.loads(bucket.map.as_json(node))
     for entry in tree["nodes"]:
         entry |= {"status": "healthy", "clusterMembership": "active", "version": VERSION.decode()}
+    backend = bucket.map.bucket_type.storage_backend
+    if backend is not None:
+        tree["storageBackend"] = backend
     return _json(
         tree
         | {
-            "bucketType": "membase",
-            "storageBackend": "couchstore",
             "replicaNumber": tree["vBucketServerMap"]["numReplicas"],
             "streamingUri": f"/pools/default/bs/{bucket.name}",
         }

@@ -8,17 +8,27 @@ from bisect import bisect_right
 from collections.abc import Iterable
 
 from dcp.producer.manifest import DEFAULT_ID
+from dcp.producer.resident_values import EvictedVersion, ResidentValues
 from dcp.producer.versions import COMMITTED, PREPARED, Version, VersionKey
 from dcp.wire.vocabulary import Opcode
 
 
 class KeyIndex:
-    """Keys of one vbucket; ``emptied_at`` has the seqnos of events that emptied a collection."""
+    """Keys of one vbucket; ``emptied_at`` has the seqnos of events that emptied a collection.
 
-    def __init__(self) -> None:
+    ``forgotten_rev`` is the highest revision of a forgotten tombstone: a key that is not here goes
+    on above it (kv_engine ``engines/ep/src/vbucket.cc``, updateRevSeqNoOfNewStoredValue).
+    """
+
+    def __init__(self, values: ResidentValues | None = None) -> None:
+        """``values`` says which values on disk stay in memory too; without it all do."""
+        self._values = values
+        self._evictor = self._evict
         self.emptied_at: dict[int, list[int]] = {}
         self.holds_documents_only = True
+        self.forgotten_rev = 0
         self._newest: dict[VersionKey, Version] = {}
+        # What the disk has of keys whose newest version it has not; of others it has the newest.
         self._stored_seqnos: dict[VersionKey, int] = {}
         self._collections = {DEFAULT_ID}  # those that ever had an item
 
@@ -29,12 +39,20 @@ class KeyIndex:
         if not version.is_document or version.collection != DEFAULT_ID:
             self.holds_documents_only = False
         self._collections.add(version.collection)
-        self._newest[version.stored_key] = version
+        key = version.stored_key
+        older = self._newest.get(key)
+        if self._values is not None and older is not None:
+            self._values.forget(older)
+        self._stored_seqnos.setdefault(key, 0 if older is None else older.seqno)
+        self._newest[key] = version
 
     def _empty(self, collection: int, seqno: int) -> None:
         self.emptied_at.setdefault(collection, []).append(seqno)
         for key in [k for k, v in self._newest.items() if _is_of(v, collection)]:
-            del self._newest[key]
+            version = self._newest.pop(key)
+            self._stored_seqnos.setdefault(key, version.seqno)
+            if self._values is not None:
+                self._values.forget(version)
 
     def newest(self, key: bytes, collection: int) -> Version | None:
         """Return the newest version of ``key``, which may be a deletion."""
@@ -75,9 +93,58 @@ class KeyIndex:
 
     def stored(self, version: Version) -> int:
         """Note that a version goes to disk; return the seqno that it replaces there, or 0."""
-        replaces = self._stored_seqnos.get(version.stored_key, 0)
-        self._stored_seqnos[version.stored_key] = version.seqno
+        key = version.stored_key
+        replaces = self._stored_seqnos[key]
+        if self._newest.get(key) is version:
+            del self._stored_seqnos[key]
+        else:
+            self._stored_seqnos[key] = version.seqno
         return replaces
+
+    # --- values
+
+    def note_stored(self, version: Version) -> None:
+        """Note a version as it was read from disk, its value left there if values may be."""
+        if self._values is not None and version.is_live:
+            version = EvictedVersion.of(version)
+        self.note(version)
+        self.stored(version)
+
+    def may_evict(self, versions: Iterable[Version]) -> None:
+        """Let the values of documents go, which are on disk now, when memory is short."""
+        if self._values is not None:
+            for version in versions:
+                if version.is_live and self._newest.get(version.stored_key) is version:
+                    self._values.add(version, self._evictor)
+
+    def use(self, version: Version) -> None:
+        """Note that the value of a newest version was used."""
+        if self._values is not None:
+            self._values.use(version)
+
+    def restore(self, version: Version) -> None:
+        """Take a newest version whose value was read back."""
+        self._newest[version.stored_key] = version
+        if self._values is not None:
+            self._values.add_read(version, self._evictor)
+
+    def close(self) -> None:
+        """Hold no values any more: another index takes this one's place."""
+        if self._values is not None:
+            self._values.forget_all(self._evictor)
+
+    def _evict(self, version: Version) -> None:
+        self._newest[version.stored_key] = EvictedVersion.of(version)
+
+    # --- tombstones
+
+    def forget_tombstones(self, up_to_seqno: int) -> None:
+        """Forget the tombstones up to a seqno, all of which were purged from disk."""
+        tombstones = [(key, v) for key, v in self._newest.items() if v.is_deleted]
+        for key, version in tombstones:
+            if version.seqno <= up_to_seqno:
+                self.forgotten_rev = max(self.forgotten_rev, version.rev)
+                del self._newest[key]
 
 
 def _is_of(version: Version, collection: int) -> bool:

@@ -42,6 +42,7 @@ def promote(bucket: Bucket, vbucket: int, copy: ReplicaCopy) -> None:
     copy.vbucket.succeed(old)
     if old.state is VbucketState.ACTIVE:
         copy.vbucket.begin_branch(is_first=not copy.has_history)
+    old.data.keys.close()
     bucket.vbuckets[vbucket] = copy.vbucket
 
 
@@ -52,9 +53,11 @@ def take_over(bucket: Bucket, vbucket: int, node: int) -> None:
     """
     copy = bucket.copies.take(node, vbucket)
     copy.is_taking_over = False
-    copy.vbucket.succeed(bucket.vbuckets[vbucket])
+    old = bucket.vbuckets[vbucket]
+    copy.vbucket.succeed(old)
     copy.vbucket.state = VbucketState.ACTIVE
     copy.vbucket.recover_sync_writes()
+    old.data.keys.close()
     bucket.vbuckets[vbucket] = copy.vbucket
     bucket.map.move(vbucket, node)
     bucket.follow_manifest(copy.vbucket)

@@ -9,6 +9,7 @@ from time import time
 from typing import Final, get_args
 
 from dcp.errors import ConfigError
+from dcp.producer.bucket_type import BucketType
 from dcp.producer.failover import Rules
 from dcp.types import U16_MAX
 
@@ -55,6 +56,9 @@ class ClusterSettings:
     a stream that starts before what memory has reads a disk snapshot first.
     ``checkpoint_quota_bytes``: what all checkpoints together may take; beyond it slow streams go
     back to the disk.
+    ``memory_quota_bytes``: what the documents may take whose values are in memory though they are
+    on disk; the others' are read when they are asked for. 0: no limit. (``record_branches`` keeps
+    all values anyway.)
     ``seed`` fixes vbucket uuids and the bucket's uuid; None makes them random.
     ``expiry_pager_seconds`` 0 turns the background pager off (``expire_due`` remains).
     ``record_seqnos`` keeps every sent seqno in the counters, 8 bytes each (for tests).
@@ -68,6 +72,10 @@ class ClusterSettings:
     ``data_folder`` keeps the bucket's data over a restart; it belongs to one process at a time, and
     is made for one bucket, number of vbuckets and number of nodes. Writes go there within
     ``flush_seconds``, or earlier when much is pending. None: the disk is memory, and at once.
+    ``bucket_type``: an ephemeral bucket has no disk, and a crash loses all of it. Every
+    ``stale_removal_seconds`` it is looked whether versions and tombstones are to be removed that
+    nobody needs; tombstones when they are ``metadata_purge_age_seconds`` old (None: as old as
+    Couchbase has it for that type, 3 days or 60 seconds; infinity: never).
     ``rules``: who is followed where the documents and real servers differ, see ``failover.py``.
     ``users_without_streams`` may log in and must not open DCP connections. ``clock`` returns
     seconds since 1970.
@@ -76,6 +84,7 @@ class ClusterSettings:
     nodes: int = 1
     vbuckets: int = 64
     bucket: str = "default"
+    bucket_type: BucketType = BucketType.COUCHBASE
     users: Mapping[str, str] = field(
         default_factory=lambda: {"Administrator": "password"}, repr=False
     )
@@ -83,6 +92,7 @@ class ClusterSettings:
     seed: int | None = None
     checkpoint_items: int = 10_000
     checkpoint_quota_bytes: int = 256 * 1024 * 1024
+    memory_quota_bytes: int = 0
     host: str = "127.0.0.1"
     ports: tuple[int, ...] = ()
     http_ports: tuple[int, ...] = ()
@@ -99,6 +109,8 @@ class ClusterSettings:
     unpersisted_seqnos: int = 0
     data_folder: Path | None = None
     flush_seconds: float = 0.1
+    stale_removal_seconds: float = 60.0
+    metadata_purge_age_seconds: float | None = None
     rules: Rules = "document"
     clock: Callable[[], float] = time
 
@@ -129,6 +141,7 @@ class ClusterSettings:
             raise ConfigError(
                 f"producer flush interval: found {self.flush_seconds} seconds, expected more than 0"
             )
+        self._check_bucket_type()
         if self.rules not in get_args(Rules):
             expected = " or ".join(get_args(Rules))
             raise ConfigError(f"producer rules: found {self.rules!r}, expected {expected}")
@@ -153,6 +166,44 @@ class ClusterSettings:
                 f"producer replicas: found {self.replicas} with a replica lag or snapshots in "
                 "seqnos, expected those without replicas only: real ones are as far as they are"
             )
+
+    def _check_bucket_type(self) -> None:
+        if self.bucket_type not in tuple(BucketType):
+            expected = " or ".join(str(each) for each in BucketType)
+            raise ConfigError(
+                f"producer bucket type: found {self.bucket_type!r}, expected {expected}"
+            )
+        if self.bucket_type is BucketType.EPHEMERAL and (
+            self.data_folder is not None or self.unpersisted_seqnos
+        ):
+            raise ConfigError(
+                "producer bucket type: found ephemeral with a data folder or an unpersisted tail, "
+                "expected neither: such a bucket has no disk"
+            )
+        if self.memory_quota_bytes < 0 or (
+            self.bucket_type is BucketType.EPHEMERAL and self.memory_quota_bytes
+        ):
+            raise ConfigError(
+                f"producer memory quota: found {self.memory_quota_bytes} bytes for a bucket of "
+                f"type {self.bucket_type.value}, expected 0 or, where there is a disk, more"
+            )
+        if not 0 < self.stale_removal_seconds < math.inf:
+            raise ConfigError(
+                f"producer stale removal: found {self.stale_removal_seconds} seconds, "
+                "expected more than 0"
+            )
+        if not self.purge_age_seconds >= 0:
+            raise ConfigError(
+                f"producer metadata purge age: found {self.purge_age_seconds} seconds, "
+                "expected 0 or more"
+            )
+
+    @property
+    def purge_age_seconds(self) -> float:
+        """How old a tombstone must be to be purged by itself."""
+        if self.metadata_purge_age_seconds is None:
+            return self.bucket_type.metadata_purge_age_seconds
+        return self.metadata_purge_age_seconds
 
     def _check_ports(self) -> None:
         named = {

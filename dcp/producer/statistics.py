@@ -21,7 +21,7 @@ def vbucket_seqnos(bucket: Bucket, node: int) -> Iterator[Statistic]:
     """Return seqnos and branch of every vbucket of the node."""
     for held in bucket.held_by(node):
         yield f"vb_{held.id}:high_seqno", held.data.high_seqno
-        yield f"vb_{held.id}:last_persisted_seqno", held.data.persisted_seqno
+        yield f"vb_{held.id}:last_persisted_seqno", held.told_persisted_seqno
         yield f"vb_{held.id}:purge_seqno", held.data.purge_seqno
         yield f"vb_{held.id}:uuid", held.failover_log.current_uuid
 

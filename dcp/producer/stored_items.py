@@ -42,11 +42,14 @@ _DATATYPE_AT: Final = 5
 
 
 def stored_item(version: Version, replaces_seqno: int) -> StoredItem:
-    """Return a version as the disk keeps it; ``replaces_seqno`` is that of its key's last one."""
+    """Return a version as the disk keeps it; ``replaces_seqno`` is that of its key's last one.
+
+    What a sync write deleted is no tombstone that may be purged: without it, its prepare would look
+    as if it were under way.
+    """
     head, value = version.wire(STORED_FLAVOUR)
-    return StoredItem(
-        version.seqno, head, value, replaces_seqno, version.is_deleted, version.delete_time
-    )
+    may_purge = version.is_deleted and version.sync is None
+    return StoredItem(version.seqno, head, value, replaces_seqno, may_purge, version.delete_time)
 
 
 def version_of(frame: bytes | memoryview) -> Version:

@@ -5,20 +5,24 @@ writes. A failover makes that prefix the vbucket's data (``promote``), a crash w
 (``crash``).
 """
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
 from dcp.errors import LocalProtocolError
 from dcp.producer.branch_record import BranchRecord
+from dcp.producer.bucket_type import BucketType
 from dcp.producer.checkpoint_memory import limits_for
 from dcp.producer.disk_file import MemoryFile
+from dcp.producer.disk_log import PendingWrite
 from dcp.producer.documents import DocumentStore
 from dcp.producer.failover import VbucketFacts
 from dcp.producer.failover_log import fork
 from dcp.producer.hybrid_clock import HybridClock
 from dcp.producer.manifest import DEFAULT_ID, Manifest
 from dcp.producer.preload import PreloadedSegment
+from dcp.producer.resident_values import ResidentValues
 from dcp.producer.settings import ClusterSettings
 from dcp.producer.stream_filter import StreamFilter
 from dcp.producer.sync_writes import SyncWrites
@@ -38,8 +42,11 @@ class Vbucket:
         fresh_uuid: Callable[[], int],
         settings: ClusterSettings,
         home: VbucketHome | None = None,
+        values: ResidentValues | None = None,
     ) -> None:
         """Begin an empty vbucket, or with a ``home`` take up what is there.
+
+        ``values`` of the whole bucket decides which values stay in memory; without it all do.
 
         Raises:
             DiskFormatError: a file of another vbucket or of another version of dcplake.
@@ -50,13 +57,16 @@ class Vbucket:
         self._settings = settings
         self._paused_at: int | None = None
         self._home = home
+        self._values = values
         data_settings = _data_settings(settings)
         if home is not None:
-            data = VbucketData(vbucket, home.file, replace(data_settings, writes_behind=True))
+            behind = replace(data_settings, writes_behind=True)
+            data = VbucketData(vbucket, home.file, behind, values=values)
             self._take_up(data, home)
             return
         log = FailoverLog((FailoverEntry(fresh_uuid(), 0),))
-        self._begin(VbucketData(vbucket, MemoryFile(), data_settings), log, HybridClock())
+        data = VbucketData(vbucket, MemoryFile(), data_settings, values=values)
+        self._begin(data, log, HybridClock())
 
     def _take_up(self, data: VbucketData, home: VbucketHome) -> None:
         """Become what was saved; of what was written before a restart there is no record."""
@@ -140,6 +150,20 @@ class Vbucket:
             self.state,
         )
 
+    @property
+    def is_ephemeral(self) -> bool:
+        """Whether there is no disk: what is persisted is a matter of words."""
+        return self._settings.bucket_type is BucketType.EPHEMERAL
+
+    @property
+    def told_persisted_seqno(self) -> int:
+        """What clients are told to be on disk.
+
+        0 of an ephemeral bucket, though streams and SEQNO_PERSISTENCE take all of it for persisted
+        (kv_engine ``ephemeral_vb.h``, getPublicPersistenceSeqno and getPersistenceSeqno).
+        """
+        return 0 if self.is_ephemeral else self.data.persisted_seqno
+
     # --- the replica
 
     @property
@@ -162,8 +186,24 @@ class Vbucket:
 
     @property
     def may_compact(self) -> bool:
-        """Whether nothing older than the newest seqno may be wanted back: a replica's state."""
-        return self._paused_at is None and not self._settings.replica_lag_seqnos
+        """Whether nothing older than the newest seqno may be wanted back.
+
+        That is a replica's state, or the last whole snapshot while the next one is received.
+        """
+        is_behind = self._paused_at is not None or self._settings.replica_lag_seqnos > 0
+        return not is_behind and self.data.checkpoints.is_snapshot_complete
+
+    def begin_compaction(self, now: float) -> PendingWrite | None:
+        """Prepare a compaction if one is due at ``now``, for ``VbucketData.finish_flush``.
+
+        Tombstones go that are as old as the settings say, with all of lower seqnos. Of an ephemeral
+        vbucket nothing is left that was replaced.
+        """
+        if not self.may_compact:
+            return None
+        # Delete times are whole seconds: those up to (now - age) are below the next whole one.
+        before = math.floor(max(now - self._settings.purge_age_seconds, -1.0)) + 1
+        return self.data.begin_compaction(before, leaves_nothing=self.is_ephemeral)
 
     def pause_replication(self) -> None:
         """Let the replica stand still at what it holds now."""
@@ -182,14 +222,19 @@ class Vbucket:
     def crash(self, lost_seqnos: int | None) -> None:
         """Go on with what is on disk, or with ``lost_seqnos`` less than there was; a new branch.
 
-        More is lost where that lies within a batch of writes: there is no state to go back to.
+        More is lost where that lies within a batch of writes: there is no state to go back to. An
+        ephemeral vbucket loses everything and is as new: it knows no older branch.
         A branch is added also when nothing was lost: an unclean restart cannot know (kv_engine
         ``engines/ep/src/warmup.cc``).
         """
         left = self.data.persisted_seqno
-        if lost_seqnos is not None:
+        if self.is_ephemeral:
+            left = self.data.base_seqno
+        elif lost_seqnos is not None:
             left = self.data.batch_end_at(self.data.high_seqno - lost_seqnos)
         self._fork(left, left)
+        if self.is_ephemeral:
+            self.failover_log = FailoverLog(self.failover_log.entries[:1])
 
     def set_state(self, state: VbucketState) -> None:
         """Change the state; what becomes active without a takeover begins a branch."""
@@ -281,7 +326,9 @@ class Vbucket:
             base_seqno=high - len(versions),
             persisted_seqno=persisted - len(versions),
             purge_seqno=facts.purge_seqno,
+            values=self._values,
         )
+        self.data.keys.close()
         self._paused_at = None
         told = self.sync_writes.give_up()
         self._begin(data, facts.failover_log, self.documents.clock)

@@ -29,6 +29,7 @@ from dcp.producer.durability import Durability, durability_at
 from dcp.producer.key_index import KeyIndex
 from dcp.producer.manifest import DEFAULT_ID
 from dcp.producer.preload import PreloadedSegment
+from dcp.producer.resident_values import EvictedVersion, ResidentValues
 from dcp.producer.stored_items import stored_item, version_of, versions_of
 from dcp.producer.versions import Version
 from dcp.types import U64_MAX
@@ -65,7 +66,9 @@ class VbucketData:
         base_seqno: int = 0,
         persisted_seqno: int | None = None,
         purge_seqno: int = 0,
+        values: ResidentValues | None = None,
     ) -> None:
+        """``values`` of all vbuckets decides which values stay in memory; without it all do."""
         self.vbucket = vbucket
         self.base_seqno = base_seqno
         self.on_append: Callable[[Version], None] = lambda _: None
@@ -76,7 +79,8 @@ class VbucketData:
         self._settings = settings
         self._persisted_floor = base_seqno if persisted_seqno is None else persisted_seqno
         self._purge_floor = purge_seqno
-        self.keys = KeyIndex()
+        self._values = values
+        self.keys = KeyIndex(values)
         self._unwritten: deque[list[Version]] = deque()
         self.unwritten_bytes = 0
         self._part_ends: set[int] = set()
@@ -103,6 +107,11 @@ class VbucketData:
     def persisted_seqno(self) -> int:
         """The newest seqno on disk; not below where the data begins."""
         return max(self._persisted_floor, self._store.persisted_seqno)
+
+    @property
+    def stored_bytes(self) -> int:
+        """The length of the log, with what compaction will drop of it."""
+        return self._store.size_bytes
 
     @property
     def purge_seqno(self) -> int:
@@ -134,6 +143,22 @@ class VbucketData:
             frame = self._store.read(seqno)
             version = None if frame is None else version_of(frame)
         return version
+
+    def with_value(self, version: Version) -> Version:
+        """Return a newest version with its value, which is read from disk where it was evicted.
+
+        Raises:
+            OSError: the file cannot be read.
+        """
+        if not isinstance(version, EvictedVersion):
+            self.keys.use(version)
+            return version
+        frame = self._store.read(version.seqno)
+        if frame is None:
+            raise AssertionError(f"vbucket {self.vbucket}: seqno {version.seqno} is not on disk")
+        whole = version_of(frame)
+        self.keys.restore(whole)
+        return whole
 
     def _preloaded_seqno(self, key: bytes) -> int:
         """Return the seqno at which ``key`` was preloaded; 0 if it was not, or is gone."""
@@ -275,15 +300,25 @@ class VbucketData:
                 self._writing = self._store.begin(items, self.state_at(ends[-1]), ends[:-1])
         return self._writing
 
-    def begin_compaction(self) -> PendingWrite | None:
+    def begin_compaction(
+        self, purge_before_seconds: int = 0, *, leaves_nothing: bool = False
+    ) -> PendingWrite | None:
         """Return a log without old versions to be written, as ``begin_flush``; None: no need.
 
-        Half of a file that is not small must be versions that were replaced or lost.
+        Half of a file that is not small must be no frames that stay: versions that were replaced or
+        lost, tombstones that will go (those of the seqnos up to which each was deleted before a
+        time), and what surrounds frames in small batches. With ``leaves_nothing`` any such version
+        is enough, while no scan reads the file: for a scan that goes on the whole file is kept, so
+        then only what pays for that.
         """
+        if self._writing is not None:
+            return self._writing
         store = self._store
-        is_wanted = store.stale_bytes >= max(_LEAST_STALE_BYTES, store.size_bytes // 2)
-        if self._writing is None and is_wanted:
-            self._writing = store.begin_compaction()
+        purged = store.purgeable_seqno(purge_before_seconds)
+        goes = store.stale_bytes + store.purgeable_bytes(purged)
+        pays = goes + store.overhead_bytes >= max(_LEAST_STALE_BYTES, store.size_bytes // 2)
+        if goes and (pays or (leaves_nothing and not store.is_scanned)):
+            self._writing = store.begin_compaction(purged)
         return self._writing
 
     def finish_flush(self, written: PendingWrite) -> None:
@@ -296,10 +331,15 @@ class VbucketData:
         """Wait until what is being written is on disk."""
         if self._writing is None:
             return
+        purged = self._store.purge_seqno
         self._store.finish(self._writing)
         self._writing = None
+        if self._store.purge_seqno > purged:
+            self.keys.forget_tombstones(self._store.purge_seqno)
         while self._unwritten and self._unwritten[0][-1].seqno <= self._store.persisted_seqno:
-            self.unwritten_bytes -= _size_of(self._unwritten.popleft())
+            written = self._unwritten.popleft()
+            self.unwritten_bytes -= _size_of(written)
+            self.keys.may_evict(written)
         self.checkpoints.register(PERSISTENCE, self.persisted_seqno, droppable=False)
 
     def save_state(self) -> None:
@@ -340,17 +380,19 @@ class VbucketData:
 
     def _read_again(self) -> None:
         """Learn the newest versions from disk."""
-        self.keys = KeyIndex()
+        self.keys.close()
+        self.keys = KeyIndex(self._values)
         for frames in self._store.warm_up(self._segment_end):
             for version in versions_of(frames):
-                self.keys.note(version)
-                self.keys.stored(version)
+                self.keys.note_stored(version)
 
     def purge(self, up_to: int) -> int:
         """Compact the disk: drop tombstones up to a seqno, not the newest item; return how many."""
         self._finish_pending()
         last = min(up_to, self.persisted_seqno)
-        return self._store.compact(purge_up_to_seqno=last).purged
+        purged = self._store.compact(purge_up_to_seqno=last).purged
+        self.keys.forget_tombstones(self._store.purge_seqno)
+        return purged
 
     def close(self) -> None:
         """End the use of the file; scans that are open go on."""

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from dcp.cli.main import main
+from dcp.producer.bucket_type import BucketType
 from dcp.producer.settings import ClusterSettings, TlsFiles
 from tests.producer.tls import CERTIFICATE, KEY
 
@@ -50,6 +51,18 @@ def test_the_data_folder(
     assert [settings.data_folder for settings in served] == [folder]
 
 
+@pytest.mark.parametrize(("words", "quota"), [([], 0), (["--memory-quota", "4096"], 4096)])
+def test_the_memory_quota(served: list[ClusterSettings], words: list[str], quota: int) -> None:
+    assert main(["serve", *words]) == 0
+    assert [settings.memory_quota_bytes for settings in served] == [quota]
+
+
+@pytest.mark.parametrize("name", ["couchbase", "ephemeral"])
+def test_the_bucket_type(served: list[ClusterSettings], name: str) -> None:
+    assert main(["serve", "--bucket-type", name]) == 0
+    assert [settings.bucket_type for settings in served] == [BucketType(name)]
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -58,6 +71,7 @@ def test_the_data_folder(
         ([*TLS, "--nodes", "4"], "producer ports: found 11210 twice"),
         (["--port", "65536"], "producer port: found 65536"),
         (["--nodes", "0"], "--nodes: found 0"),
+        (["--bucket-type", "ephemeral", "--data", "kept"], "such a bucket has no disk"),
     ],
 )
 def test_options_that_do_not_go_together(
