@@ -4,6 +4,7 @@ With HTTP seeds the agent knows no other address until a map arrives, as in go-d
 it signs in with SCRAM, over TLS with PLAIN.
 """
 
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -49,6 +50,38 @@ def test_what_is_asked_before_streaming(
     paths = ("/pools", "/pools/default/buckets/default", "/whoami")
     nodes = {"memd": scenarios.NODES, "mgmt": scenarios.NODES}
     assert told == {"event": "pinged", "collection": 0} | nodes | dict.fromkeys(paths, 200)
+
+
+LEVELS = ("majority", "majorityAndPersistOnMaster", "persistToMajority")
+
+
+def _write(cluster: ProducerCluster, start: scenarios.StartDriver) -> dict[str, str]:
+    """Let the agent write with every level of durability; return how each ended."""
+    with start(cluster, to="write") as driver:
+        (told,) = driver.until("written")
+        driver.finish()
+    return {level: told[level] for level in LEVELS}
+
+
+def test_durable_writes(cluster: ProducerCluster, start: scenarios.StartDriver) -> None:
+    assert _write(cluster, start) == dict.fromkeys(LEVELS, "well")
+    held: set[bytes] = set()
+    for vbucket in range(scenarios.VBUCKETS):
+        held |= cluster.state_at(vbucket, cluster.high_seqno(vbucket)).keys()
+    assert held == {level.encode() for level in LEVELS}
+    seqnos = sum(cluster.high_seqno(vbucket) for vbucket in range(scenarios.VBUCKETS))
+    assert seqnos == 2 * 3 * len(LEVELS)  # a prepare and a commit for each of three writes
+
+
+def test_durable_writes_that_end_badly(
+    make_cluster: MakeCluster, start: scenarios.StartDriver
+) -> None:
+    late = make_cluster(nodes=1, unpersisted_seqnos=100, clock=time.time)
+    ambiguous = dict.fromkeys(LEVELS[1:], "ambiguous")
+    assert _write(late, start) == {LEVELS[0]: "well"} | ambiguous
+    alone = make_cluster(nodes=2)
+    alone.failover(1)
+    assert _write(alone, start) == dict.fromkeys(LEVELS, "impossible")
 
 
 @pytest.mark.parametrize("collections", ["true", "false"])

@@ -1,5 +1,7 @@
 // Streams a bucket with gocbcore's DCP agent, from the beginning, and says in JSON lines what came.
 //
+// To write: writes documents with every level of durability, and says how that ended.
+//
 // To ping: only asks what go-dcp asks before it streams, and says the answers.
 //
 // To now: ends by itself with a line per vbucket. To infinity: takes orders from standard input,
@@ -41,7 +43,7 @@ func main() {
 	flag.StringVar(&given.bucket, "bucket", "default", "")
 	flag.StringVar(&given.user, "user", "", "")
 	flag.StringVar(&given.tlsCA, "tls-ca", "", "PEM file; encrypts, and signs in with PLAIN")
-	flag.StringVar(&given.to, "to", "now", "ping, now or infinity")
+	flag.StringVar(&given.to, "to", "now", "ping, write, now or infinity")
 	flag.IntVar(&given.windowBytes, "window-bytes", 65536, "flow control")
 	flag.BoolVar(&given.collections, "collections", true, "")
 	flag.Parse()
@@ -52,8 +54,11 @@ func main() {
 }
 
 func run(given options) error {
-	if given.to == "ping" {
+	switch given.to {
+	case "ping":
 		return ping(given)
+	case "write":
+		return writeDurably(given)
 	}
 	config, err := agentConfig(given)
 	if err != nil {

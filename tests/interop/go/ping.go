@@ -10,25 +10,11 @@ import (
 // ping starts as go-dcp does, with an agent for documents beside the one for streams: it waits until
 // all nodes answer over both protocols, then asks what go-dcp asks, and says what it was told.
 func ping(given options) error {
-	config, err := agentConfig(given)
-	if err != nil {
-		return err
-	}
-	agent, err := gocbcore.CreateAgent(&gocbcore.AgentConfig{
-		BucketName:           config.BucketName,
-		SeedConfig:           config.SeedConfig,
-		SecurityConfig:       config.SecurityConfig,
-		CompressionConfig:    config.CompressionConfig,
-		IoConfig:             config.IoConfig,
-		DefaultRetryStrategy: config.DefaultRetryStrategy,
-	})
+	agent, err := documentAgent(given)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = agent.Close() }()
-	if err := waitUntilReady(agent); err != nil {
-		return err
-	}
 	told := map[string]any{"event": "pinged"}
 	if err := pingNodes(agent, told); err != nil {
 		return err
@@ -43,6 +29,30 @@ func ping(given options) error {
 	}
 	say(told)
 	return nil
+}
+
+// documentAgent returns an agent for documents, when all nodes answer.
+func documentAgent(given options) (*gocbcore.Agent, error) {
+	config, err := agentConfig(given)
+	if err != nil {
+		return nil, err
+	}
+	agent, err := gocbcore.CreateAgent(&gocbcore.AgentConfig{
+		BucketName:           config.BucketName,
+		SeedConfig:           config.SeedConfig,
+		SecurityConfig:       config.SecurityConfig,
+		CompressionConfig:    config.CompressionConfig,
+		IoConfig:             config.IoConfig,
+		DefaultRetryStrategy: config.DefaultRetryStrategy,
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := waitUntilReady(agent); err != nil {
+		_ = agent.Close()
+		return nil, err
+	}
+	return agent, nil
 }
 
 func pingNodes(agent *gocbcore.Agent, told map[string]any) error {
