@@ -16,7 +16,11 @@ _HANDSHAKE_SECONDS: Final = 10.0
 
 
 class Channel(Protocol):
-    """A connected client. One task may receive while another sends."""
+    """A connected client. One task may receive while another sends.
+
+    Every call lets other tasks have their turn, also where the socket makes nobody wait: a client
+    that floods us, or reads as fast as we write, must not have the loop for itself.
+    """
 
     async def open(self) -> None:
         """Do what comes before the first byte; raises OSError where the client cannot."""
@@ -46,11 +50,13 @@ class PlainChannel:
 
     async def receive(self) -> bytes:
         """Return the bytes that are there; empty when the client closed."""
+        await asyncio.sleep(0)
         return await self._loop.sock_recv(self._socket, _READ_BYTES)
 
     async def send(self, data: bytes | bytearray) -> None:
         """Return when the socket took all of ``data``."""
         await self._loop.sock_sendall(self._socket, data)
+        await asyncio.sleep(0)
 
     def close(self) -> None:
         """Let go of the socket."""

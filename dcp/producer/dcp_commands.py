@@ -133,6 +133,8 @@ def _open_stream(
         _refuse_filter(session, frame, wanted)
     elif dcp.is_streaming(vbucket.id, wanted.stream_id):
         session.refuse(frame, Status.KEY_EEXISTS)
+    elif not dcp.has_room_for_stream:
+        session.refuse(frame, Status.ENOMEM)
     elif verdict.status is Status.ROLLBACK:
         session.reply(frame, m.RollbackAnswer(verdict.rollback_seqno or 0), status=Status.ROLLBACK)
     elif verdict.status is not Status.SUCCESS:

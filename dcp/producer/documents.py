@@ -7,12 +7,12 @@ absolute; 0 is none. A document that is due becomes an expiration as soon as any
 when the pager finds it (kv_engine ``docs/BinaryProtocol.md``, ``engines/ep/src/ep_vb.cc``).
 """
 
-import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from dcp.errors import DcplakeError, FrameError
+from dcp.producer.expiry_queue import ExpiryQueue
 from dcp.producer.hybrid_clock import HybridClock
 from dcp.producer.manifest import DEFAULT_ID, Step
 from dcp.producer.values import is_json, system_xattrs_only, without_xattrs
@@ -81,7 +81,7 @@ class DocumentStore:
         self.clock = clock or HybridClock()
         self.collections = VbucketCollections()
         self.count_preloaded()
-        self._due: list[tuple[int, int, bytes]] = []
+        self.expiries = ExpiryQueue()
 
     def get(self, key: bytes, now: float, *, collection: int = 0) -> Version:
         """Return the live version of ``key``, or raise DocumentError KEY_ENOENT.
@@ -163,8 +163,8 @@ class DocumentStore:
     def expire_due(self, now: float) -> int:
         """Turn every document whose expiry has come into an expiration; return how many."""
         expired = 0
-        while self._due and self._due[0][0] <= now:
-            _, collection, key = heapq.heappop(self._due)
+        while (due := self.expiries.pop_due(now)) is not None:
+            collection, key = due
             newest = self.data.newest(key, collection)
             if newest is not None and _is_due(newest, now):
                 self._bury(newest, Opcode.DCP_EXPIRATION, now)
@@ -174,12 +174,10 @@ class DocumentStore:
     def rewind(self) -> None:
         """Follow a history that was cut: expire what expires there. CAS values go on growing."""
         left = list(self.data.newest_versions())
-        self._due = [
-            (version.expiry, version.collection, version.key)
-            for version in left
-            if version.expiry and version.is_live
-        ]
-        heapq.heapify(self._due)
+        self.expiries = ExpiryQueue()
+        for version in left:
+            if version.is_live:
+                self.expiries.note(version.collection, version.key, version.expiry)
         self.collections.cut(self.data.high_seqno, left)
         self.count_preloaded()
 
@@ -262,8 +260,7 @@ class DocumentStore:
         )
         self.data.append(version)
         self.collections.note(version)
-        if content.expiry:
-            heapq.heappush(self._due, (content.expiry, collection, key))
+        self.expiries.note(collection, key, content.expiry)
         return version
 
 

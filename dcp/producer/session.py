@@ -10,7 +10,7 @@ protocol (a NOOP request, an answer nobody asked for) ends the connection, and o
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -18,6 +18,7 @@ from dcp.errors import FrameError
 from dcp.producer.auth import SaslConversation
 from dcp.producer.bucket import Bucket
 from dcp.producer.dcp_connection import DcpConnection
+from dcp.producer.outbox import Outbox
 from dcp.wire import messages as m
 from dcp.wire.codec import decode, encode
 from dcp.wire.frame import Frame
@@ -75,12 +76,17 @@ class Session:
         self.dcp: DcpConnection | None = None
         self.is_closing = False
         self.on_close: Callable[[], None] = lambda: None
-        self._outbox: list[bytes] = []
-        self.outbox_bytes = 0
+        self._outbox = Outbox()
         self._pushed_rev = bucket.map.rev
+        self._map_is_due = False
         bucket.counters.connections_opened += 1
 
     # --- input
+
+    @property
+    def outbox_bytes(self) -> int:
+        """What waits for the client, apart from the streams."""
+        return self._outbox.waiting_bytes
 
     @property
     def max_frame_bytes(self) -> int:
@@ -161,6 +167,13 @@ class Session:
         )
         self._put(answer)
 
+    def reply_with_many(self, frame: Frame, bodies: Iterable[m.Body]) -> None:
+        """Answer with a frame for each body, made when the client has read what came before."""
+        self._outbox.put_long(
+            encode(body, frame.opcode, magic=Magic.RESPONSE, opaque=frame.opaque).to_bytes()
+            for body in bodies
+        )
+
     def refuse(self, frame: Frame, status: Status, context: str = "") -> None:
         """Answer ``frame`` with an error, and its context as JSON when there is one.
 
@@ -214,10 +227,9 @@ class Session:
         """Return what to write next, in order; empty when there is nothing to write now."""
         if self.dcp is not None and not self.is_closing:
             self._keep_alive(self.dcp, now)
-        frames: list[bytes | bytearray] = list(self._outbox)
-        self._outbox.clear()
-        self.outbox_bytes = 0
-        if self.dcp is not None and not self.is_closing:
+        self._put_map_that_is_due()
+        frames: list[bytes | bytearray] = [*self._outbox.take(most_bytes)]
+        if self.dcp is not None and not self.is_closing and self._outbox.is_empty:
             frames += self.dcp.next_frames(most_bytes)
         return frames
 
@@ -234,10 +246,17 @@ class Session:
         return self.dcp.noop.next_deadline(now) if self.dcp is not None else None
 
     def push_map(self) -> None:
-        """Send the cluster map to a client that asked for changes, if it is newer."""
+        """Send the cluster map to a client that asked for changes, if it is newer.
+
+        It gets the newest when it next takes something: those in between wait nowhere.
+        """
+        self._map_is_due = True
+
+    def _put_map_that_is_due(self) -> None:
+        is_due, self._map_is_due = self._map_is_due, False
         wanted = {HelloFeature.DUPLEX, HelloFeature.CLUSTERMAP_CHANGE_NOTIFICATION}
         cluster_map = self.bucket.map
-        if not self.bucket_selected or not wanted <= self.features:
+        if not is_due or not self.bucket_selected or not wanted <= self.features:
             return
         if self._pushed_rev >= cluster_map.rev:
             return
@@ -259,6 +278,6 @@ class Session:
         return self.dcp is not None and self.dcp.vbuckets_changed(vbuckets)
 
     def _put(self, frame: Frame) -> None:
-        data = frame.to_bytes()
-        self._outbox.append(data)
-        self.outbox_bytes += len(data)
+        self._outbox.put(frame.to_bytes())
+        counters = self.bucket.counters
+        counters.peak_outbox_bytes = max(counters.peak_outbox_bytes, self.outbox_bytes)

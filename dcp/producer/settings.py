@@ -16,6 +16,10 @@ WRITE_BYTES: Final = 512 * 1024
 """How much of its streams a connection hands to the socket at once."""
 OUTBOX_BYTES: Final = 1024 * 1024
 """Answers that may wait for a client which does not read; then its requests are not read either."""
+TURN_FRAMES: Final = 128
+"""Requests of one client that are acted on before others have their turn."""
+LAST_WORDS_SECONDS: Final = 1.0
+"""How long a client whose connection ends may take to read the last answers."""
 MAX_VBUCKETS: Final = 1024
 
 
@@ -56,6 +60,7 @@ class ClusterSettings:
     back to the disk.
     ``seed`` fixes vbucket uuids and the bucket's uuid; None makes them random.
     ``expiry_pager_seconds`` 0 turns the background pager off (``expire_due`` remains).
+    ``max_connections`` of clients to a node, whatever they speak; it closes more at once, unheard.
     ``record_seqnos`` keeps every sent seqno in the counters, 8 bytes each (for tests).
     ``record_branches`` keeps what failovers and crashes lose, so that ``state_at`` can tell of
     every branch (for tests; without it ``state_at`` knows the current branch only).
@@ -88,6 +93,7 @@ class ClusterSettings:
     https_ports: tuple[int, ...] = ()
     expiry_pager_seconds: float = 0.0
     idle_timeout_seconds: float = 360.0
+    max_connections: int = 5_000
     record_seqnos: bool = True
     record_branches: bool = True
     replica_lag_seqnos: int = 0
@@ -120,6 +126,10 @@ class ClusterSettings:
                 raise ConfigError(
                     f"producer {name}: found {seqnos} seqnos, expected {least} or more"
                 )
+        if self.max_connections < 1:
+            raise ConfigError(
+                f"producer connections: found at most {self.max_connections}, expected 1 or more"
+            )
         if not 0 < self.flush_seconds < math.inf:
             raise ConfigError(
                 f"producer flush interval: found {self.flush_seconds} seconds, expected more than 0"

@@ -1,5 +1,6 @@
 """Commands before and beside the data: HELLO, SASL, bucket, cluster map, version, statistics."""
 
+from itertools import chain
 from typing import Final, cast
 
 from dcp.producer.auth import MECHANISMS, Accepted, Challenge, Outcome, Rejected
@@ -139,9 +140,9 @@ def stat(session: Session, frame: Frame, body: m.Body, _: float) -> None:
     if group is None:
         session.refuse(frame, Status.KEY_ENOENT)
         return
-    for name, value in group(session.bucket, session.node):
-        session.reply(frame, m.StatAnswer(name.encode(), str(value).encode()))
-    session.reply(frame, m.StatAnswer())
+    found = group(session.bucket, session.node)
+    answers = (m.StatAnswer(name.encode(), str(value).encode()) for name, value in found)
+    session.reply_with_many(frame, chain(answers, (m.StatAnswer(),)))
 
 
 SETUP_COMMANDS: Final[dict[int, Command]] = {

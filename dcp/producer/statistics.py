@@ -1,4 +1,8 @@
-"""Groups of statistics that STAT answers, named as kv_engine names them."""
+"""Groups of statistics that STAT answers, named as kv_engine names them.
+
+A group is walked through while the client reads it, and much may happen meanwhile: it copies what
+it goes over, and says of each thing how that is when its turn comes.
+"""
 
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -55,7 +59,7 @@ def dcp(bucket: Bucket, node: int) -> Iterator[Statistic]:
             yield f"{prefix}:unacked_bytes", flow.outstanding_bytes
         yield f"{prefix}:total_bytes_sent", connection.bytes_sent
         yield f"{prefix}:num_streams", len(connection.streams)
-        for (vbucket, _), stream in connection.streams.items():
+        for (vbucket, _), stream in list(connection.streams.items()):
             yield f"{prefix}:stream_{vbucket}_last_sent_seqno", stream.sent_seqno
             yield f"{prefix}:stream_{vbucket}_end_seqno", stream.end_seqno
 
