@@ -12,7 +12,7 @@ from dcp.errors import FrameError
 from dcp.producer.bucket import Bucket
 from dcp.producer.channels import Channel
 from dcp.producer.session import Session
-from dcp.producer.settings import LAST_WORDS_SECONDS, OUTBOX_BYTES, TURN_FRAMES, WRITE_BYTES
+from dcp.producer.settings import OUTBOX_BYTES, TURN_FRAMES, WRITE_BYTES
 from dcp.wire.framing import FrameBlock, FrameSplitter
 
 
@@ -55,8 +55,10 @@ class ClientConnection:
         tasks = (reader, writer, closing)
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            if self.session.is_closing:  # let it say the last answers, if the client reads at all
-                await asyncio.wait((writer,), timeout=LAST_WORDS_SECONDS)
+            if self.session.is_closing:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._bucket.settings.last_words_seconds):
+                        await self._say_last_words(reader, writer)
         finally:
             for task in tasks:
                 task.cancel()
@@ -64,6 +66,16 @@ class ClientConnection:
             for result in results:
                 if isinstance(result, Exception) and not isinstance(result, OSError):
                     raise result
+
+    async def _say_last_words(
+        self, reader: asyncio.Future[None], writer: asyncio.Future[None]
+    ) -> None:
+        """Return when the client has got everything that was sent to it, if it reads at all."""
+        await asyncio.wait((writer,))
+        with self._bucket.lock:
+            self.session.forget()
+        reader.cancel()
+        await self._channel.end()
 
     def close(self) -> None:
         """Let go of channel and session; for the done callback of ``run``, however it ended."""

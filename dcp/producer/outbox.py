@@ -36,9 +36,12 @@ class Outbox:
         self.waiting_bytes += LONG_ANSWER_BYTES
 
     def take(self, most_bytes: int) -> list[bytes]:
-        """Return what waits, in order, up to about ``most_bytes`` into an answer that is long."""
+        """Return what waits, in order, about ``most_bytes`` of it where an answer is long.
+
+        At least one frame is returned where one waits.
+        """
         taken: list[bytes] = []
-        left = most_bytes
+        left = max(1, most_bytes)
         while self._waiting:
             first = self._waiting[0]
             if isinstance(first, bytes):

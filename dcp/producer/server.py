@@ -19,7 +19,6 @@ from dcp.producer.connection import ClientConnection
 from dcp.producer.http_connection import HttpConnection
 from dcp.producer.listener import Listener
 from dcp.producer.session import Session
-from dcp.producer.settings import LAST_WORDS_SECONDS
 
 _LOG = logging.getLogger(__name__)
 ChannelOf = Callable[[socket.socket], Channel]
@@ -106,6 +105,12 @@ class Node:
         if not task.cancelled() and task.exception() is not None:
             _LOG.error("connection to node %d failed", self.node, exc_info=task.exception())
 
+    def close_overdue(self, now: float) -> None:
+        """Close the connections of clients that were silent for too long; the lock is held."""
+        if self._awake.is_set():
+            for client in self._clients.values():
+                client.session.close_if_overdue(now)
+
     def vbuckets_changed(self, vbuckets: set[int]) -> None:
         """Wake the connections that stream any of these vbuckets; the lock is held."""
         for client in self._clients.values():
@@ -142,8 +147,8 @@ class Node:
         with self._bucket.lock:
             self.fall_silent()
         await self.refuse()
-        if self._clients:
-            await asyncio.wait(self._clients, timeout=LAST_WORDS_SECONDS)
+        if self._clients and self._awake.is_set():
+            await asyncio.wait(self._clients, timeout=self._bucket.settings.last_words_seconds)
         await self.drop_connections()
 
     async def kill(self) -> None:

@@ -18,6 +18,7 @@ from dcp.errors import FrameError
 from dcp.producer.auth import SaslConversation
 from dcp.producer.bucket import Bucket
 from dcp.producer.dcp_connection import DcpConnection
+from dcp.producer.liveness import Liveness, LivenessLimits
 from dcp.producer.outbox import Outbox
 from dcp.wire import messages as m
 from dcp.wire.codec import decode, encode
@@ -77,6 +78,11 @@ class Session:
         self.is_closing = False
         self.on_close: Callable[[], None] = lambda: None
         self._outbox = Outbox()
+        self._liveness = Liveness(
+            LivenessLimits(
+                bucket.settings.authentication_seconds, bucket.settings.connection_idle_seconds
+            )
+        )
         self._pushed_rev = bucket.map.rev
         self._map_is_due = False
         bucket.counters.connections_opened += 1
@@ -97,6 +103,7 @@ class Session:
         """Act on one frame; what it leads to waits in ``output``."""
         if self.is_closing:
             return
+        self._liveness.heard(now)
         if self.dcp is not None:
             self.dcp.noop.heard(now)
         if frame.magic.is_response:
@@ -238,7 +245,15 @@ class Session:
         if opaque is not None:
             self.bucket.counters.noops_sent += 1
             self._put(encode(m.Empty(), Opcode.DCP_NOOP, opaque=opaque))
-        if dcp.noop.is_dead(now):
+        self.close_if_overdue(now)
+
+    def close_if_overdue(self, now: float) -> None:
+        """Close if the client said nothing for too long, whether or not anything can be written."""
+        if self.dcp is not None:
+            is_overdue = self.dcp.noop.is_dead(now)
+        else:
+            is_overdue = self._liveness.is_overdue(now, is_logged_in=self.user is not None)
+        if is_overdue:
             self.abort()
 
     def next_deadline(self, now: float) -> float | None:

@@ -80,6 +80,15 @@ class RawClient:
         except TimeoutError:
             return False
 
+    def frames_to_the_end(self) -> list[Frame]:
+        """Read until the server closes: in good order, and behind a whole frame."""
+        frames, self._received = self._received, []
+        while data := self.socket.recv(1 << 20):
+            block = self._splitter.feed(data)
+            frames += [block.frame(index) for index in range(len(block))]
+        assert self._splitter.pending_bytes == 0
+        return frames
+
     def answer(self) -> Frame:
         """The next answer; stream messages before it are kept."""
         kept: list[Frame] = []

@@ -5,7 +5,6 @@ from collections.abc import Callable
 
 import pytest
 
-from dcp.producer import connection
 from dcp.producer.bucket import Bucket
 from dcp.producer.commands import COMMANDS
 from dcp.producer.connection import ClientConnection
@@ -39,16 +38,18 @@ class StuckChannel:
         self.is_sending.set()
         await asyncio.Event().wait()
 
+    async def end(self) -> None:
+        raise AssertionError("there is something to send first")
+
     def close(self) -> None:
         self.is_closed = True
 
 
 @pytest.mark.parametrize("end", [Session.close, Session.abort])
 def test_a_connection_that_must_end_does_although_its_client_reads_nothing(
-    monkeypatch: pytest.MonkeyPatch, end: Callable[[Session], None]
+    end: Callable[[Session], None],
 ) -> None:
-    monkeypatch.setattr(connection, "LAST_WORDS_SECONDS", 0.01)
-    bucket = Bucket(ClusterSettings(vbuckets=1))
+    bucket = Bucket(ClusterSettings(vbuckets=1, last_words_seconds=0.01))
     session = Session(bucket, 0, COMMANDS)
 
     async def serve() -> StuckChannel:
