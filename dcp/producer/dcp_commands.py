@@ -65,6 +65,7 @@ def dcp_open(session: Session, frame: Frame, body: m.Body, now: float) -> None:
             request.flags,
             session.features,
             session.close,
+            user=session.user or "",
         )
         session.dcp.noop.heard(now)
         session.bucket.open_dcp(session.dcp)
@@ -144,7 +145,15 @@ def _open_stream(
         session.reply(frame, m.FailoverLogAnswer(vbucket.failover_log.entries))
         settings = dcp.stream_settings()
         dcp.add_stream(
-            ActiveStream(vbucket.data, frame.opaque, verdict, request.flags, settings, wanted)
+            ActiveStream(
+                vbucket.data,
+                frame.opaque,
+                verdict,
+                request.flags,
+                settings,
+                wanted,
+                vb_uuid=request.vb_uuid,
+            )
         )
         return True
     return False

@@ -49,8 +49,10 @@ class DcpConnection:
         flags: int,
         features: frozenset[int],
         close_session: Callable[[], None],
+        user: str = "",
     ) -> None:
         self.key = key
+        self.user = user
         self.flags = flags
         self.features = features
         self.flow = FlowControl()
@@ -66,7 +68,7 @@ class DcpConnection:
         self.out_of_order = OutOfOrder.NO
         self.keeps_cursors = b"replication" in key[1]
         self.streams: dict[tuple[int, int | None], ActiveStream] = {}
-        self.bytes_sent = 0
+        self.bytes_sent = self.items_sent = 0
         self._bucket = bucket
         self._ready: OrderedDict[ActiveStream, None] = OrderedDict()
 
@@ -114,6 +116,13 @@ class DcpConnection:
             out_of_order=self.out_of_order,
             keeps_cursor=self.keeps_cursors,
         )
+
+    @property
+    def paused_reason(self) -> str | None:
+        """Why nothing is being sent, as kv_engine calls it (``connhandler.cc``); None if it is."""
+        if not self._ready:
+            return "ReadyListEmpty"
+        return "BufferLogFull" if self.flow.room_bytes <= 0 else None
 
     @property
     def has_room_for_stream(self) -> bool:
@@ -215,6 +224,7 @@ class DcpConnection:
             self._charge(len(data))
             left -= len(data)
             if len(batch.seqnos):
+                self.items_sent += len(batch.seqnos)
                 self._bucket.counters.count_items(
                     stream.vbucket, batch.seqnos, from_disk=batch.is_from_disk
                 )

@@ -5,6 +5,7 @@ their frames stay on disk until compaction, so whoever reads those asks ``is_gon
 """
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable
 
 from dcp.producer.manifest import DEFAULT_ID
@@ -12,11 +13,16 @@ from dcp.producer.versions import COMMITTED, Version, VersionKey
 
 
 class KeyIndex:
-    """Keys of one vbucket; ``emptied_at`` has the seqnos of events that emptied a collection."""
+    """Keys of one vbucket; ``emptied_at`` has the seqnos of events that emptied a collection.
+
+    ``live`` counts the documents of each collection.
+    """
 
     def __init__(self) -> None:
         self.emptied_at: dict[int, list[int]] = {}
         self.holds_documents_only = True
+        self.holds_sync_writes = False
+        self.live: Counter[int] = Counter()
         self._newest: dict[VersionKey, Version] = {}
         self._stored_seqnos: dict[VersionKey, int] = {}
         self._collections = {DEFAULT_ID}  # those that ever had an item
@@ -27,13 +33,20 @@ class KeyIndex:
             self._empty(version.collection, version.seqno)
         if not version.is_document or version.collection != DEFAULT_ID:
             self.holds_documents_only = False
+        if not version.is_document and version.event is None:
+            self.holds_sync_writes = True
         self._collections.add(version.collection)
+        if version.is_document:
+            older = self._newest.get(version.stored_key)
+            was_live = older is not None and older.is_live
+            self.live[version.collection] += version.is_live - was_live
         self._newest[version.stored_key] = version
 
     def _empty(self, collection: int, seqno: int) -> None:
         self.emptied_at.setdefault(collection, []).append(seqno)
         for key in [k for k, v in self._newest.items() if _is_of(v, collection)]:
             del self._newest[key]
+        self.live.pop(collection, None)
 
     def newest(self, key: bytes, collection: int) -> Version | None:
         """Return the newest version of ``key``, which may be a deletion."""

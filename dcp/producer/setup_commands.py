@@ -5,8 +5,10 @@ from typing import Final, cast
 
 from dcp.producer.auth import MECHANISMS, Accepted, Challenge, Outcome, Rejected
 from dcp.producer.error_map import ERROR_MAP
+from dcp.producer.manifest_commands import refuse_unknown_id
 from dcp.producer.session import Command, Gate, Session
-from dcp.producer.statistics import STATISTICS
+from dcp.producer.statistic import StatisticsRefusedError, text_of
+from dcp.producer.statistics import statistics_of
 from dcp.wire import messages as m
 from dcp.wire.frame import Frame
 from dcp.wire.vocabulary import Datatype, HelloFeature, Opcode, Status
@@ -136,12 +138,19 @@ def list_buckets(session: Session, frame: Frame, _: m.Body, __: float) -> None:
 
 def stat(session: Session, frame: Frame, body: m.Body, _: float) -> None:
     """Answer one statistic per frame, then an empty one."""
-    group = STATISTICS.get(cast("m.Stat", body).group)
-    if group is None:
-        session.refuse(frame, Status.KEY_ENOENT)
+    asked = cast("m.Stat", body)
+    try:
+        found = statistics_of(session.bucket, session.node, asked.group, asked.value)
+    except StatisticsRefusedError as refused:
+        if refused.status is Status.NOT_MY_VBUCKET:
+            session.refuse_vbucket(frame)
+        elif refused.status in (Status.UNKNOWN_COLLECTION, Status.UNKNOWN_SCOPE):
+            refuse_unknown_id(session, frame, refused.status)
+        else:
+            context = str(refused) if refused.status is Status.EINVAL else ""
+            session.refuse(frame, refused.status, context)
         return
-    found = group(session.bucket, session.node)
-    answers = (m.StatAnswer(name.encode(), str(value).encode()) for name, value in found)
+    answers = (m.StatAnswer(name.encode(), text_of(value).encode()) for name, value in found)
     session.reply_with_many(frame, chain(answers, (m.StatAnswer(),)))
 
 
