@@ -19,6 +19,7 @@ from dcp.producer.auth import SaslConversation
 from dcp.producer.bucket import Bucket
 from dcp.producer.dcp_connection import DcpConnection
 from dcp.producer.liveness import Liveness, LivenessLimits
+from dcp.producer.map_news import MapNews
 from dcp.producer.outbox import Outbox
 from dcp.wire import messages as m
 from dcp.wire.codec import decode, encode
@@ -30,7 +31,6 @@ from dcp.wire.vocabulary import (
     HelloFeature,
     Magic,
     Opcode,
-    ServerOpcode,
     Status,
 )
 
@@ -83,8 +83,7 @@ class Session:
                 bucket.settings.authentication_seconds, bucket.settings.connection_idle_seconds
             )
         )
-        self._pushed_rev = bucket.map.rev
-        self._map_is_due = False
+        self.map_news = MapNews(bucket.map)
         bucket.counters.connections_opened += 1
 
     # --- input
@@ -202,13 +201,13 @@ class Session:
             self.abort()
 
     def refuse_vbucket(self, frame: Frame) -> None:
-        """Answer NOT_MY_VBUCKET with the map in the body."""
-        config = self.bucket.map.as_json(self.node)
+        """Answer NOT_MY_VBUCKET with the map in the body, unless the client wants it once."""
+        config = self.map_news.for_refusal(self.node, self.features)
         self.reply(
             frame,
             m.Refusal(config),
             status=Status.NOT_MY_VBUCKET,
-            datatype=int(Datatype.JSON),
+            datatype=int(Datatype.JSON) if config else 0,
         )
 
     def abort(self) -> None:
@@ -234,7 +233,10 @@ class Session:
         """Return what to write next, in order; empty when there is nothing to write now."""
         if self.dcp is not None and not self.is_closing:
             self._keep_alive(self.dcp, now)
-        self._put_map_that_is_due()
+        if self.bucket_selected:
+            news = self.map_news.notification(self.bucket.name, self.node, self.features)
+            if news is not None:
+                self._put(news)
         frames: list[bytes | bytearray] = [*self._outbox.take(most_bytes)]
         if self.dcp is not None and not self.is_closing and self._outbox.is_empty:
             frames += self.dcp.next_frames(most_bytes)
@@ -265,28 +267,7 @@ class Session:
 
         It gets the newest when it next takes something: those in between wait nowhere.
         """
-        self._map_is_due = True
-
-    def _put_map_that_is_due(self) -> None:
-        is_due, self._map_is_due = self._map_is_due, False
-        wanted = {HelloFeature.DUPLEX, HelloFeature.CLUSTERMAP_CHANGE_NOTIFICATION}
-        cluster_map = self.bucket.map
-        if not is_due or not self.bucket_selected or not wanted <= self.features:
-            return
-        if self._pushed_rev >= cluster_map.rev:
-            return
-        self._pushed_rev = cluster_map.rev
-        body = m.ClustermapNotification(
-            self.bucket.name.encode(), cluster_map.as_json(self.node), 1, cluster_map.rev
-        )
-        self._put(
-            encode(
-                body,
-                ServerOpcode.CLUSTERMAP_CHANGE_NOTIFICATION,
-                magic=Magic.SERVER_REQUEST,
-                datatype=int(Datatype.JSON),
-            )
-        )
+        self.map_news.due()
 
     def vbuckets_changed(self, vbuckets: set[int]) -> bool:
         """Wake the streams of these vbuckets; whether this connection has any."""

@@ -31,6 +31,8 @@ GRANTED: Final = frozenset(
         HelloFeature.CLUSTERMAP_CHANGE_NOTIFICATION,
         HelloFeature.COLLECTIONS,
         HelloFeature.GET_CLUSTER_CONFIG_WITH_GIVEN_VERSION,
+        HelloFeature.DEDUPE_NOT_MY_VBUCKET_CLUSTERMAP,
+        HelloFeature.CLUSTERMAP_CHANGE_NOTIFICATION_BRIEF,
     }
 )
 """What we grant. Not those that let us answer in alternative framing or out of order."""
@@ -43,10 +45,13 @@ def hello(session: Session, frame: Frame, body: m.Body, _: float) -> None:
         return
     asked = cast("m.Hello", body).features
     granted = tuple(dict.fromkeys(feature for feature in asked if feature in GRANTED))
-    pushes = HelloFeature.CLUSTERMAP_CHANGE_NOTIFICATION
-    if pushes in granted and HelloFeature.DUPLEX not in granted:
+    full = HelloFeature.CLUSTERMAP_CHANGE_NOTIFICATION
+    brief = HelloFeature.CLUSTERMAP_CHANGE_NOTIFICATION_BRIEF
+    if not {full, brief}.isdisjoint(granted) and HelloFeature.DUPLEX not in granted:
         session.refuse(frame, Status.EINVAL, "Clustermap notifications need Duplex")
         return
+    if brief in granted:  # who asks for both gets the brief ones
+        granted = tuple(feature for feature in granted if feature != full)
     session.features = frozenset(granted)
     session.reply(frame, m.HelloAnswer(granted))
 
@@ -84,6 +89,7 @@ def _sasl_outcome(session: Session, frame: Frame, outcome: Outcome) -> None:
 def select_bucket(session: Session, frame: Frame, body: m.Body, _: float) -> None:
     """Select the one bucket there is; any other is refused as one without access."""
     name = cast("m.SelectBucket", body).bucket
+    session.map_news.forget()
     session.bucket_selected = name == session.bucket.name.encode()
     if session.bucket_selected or name == b"@no bucket@":
         session.reply(frame, m.Empty())
@@ -94,6 +100,7 @@ def select_bucket(session: Session, frame: Frame, body: m.Body, _: float) -> Non
 def get_cluster_config(session: Session, frame: Frame, body: m.Body, _: float) -> None:
     """Answer the map, or nothing when the client names this version or a newer one."""
     known = cast("m.GetClusterConfig", body)
+    session.map_news.told()
     if session.bucket.map.is_known_to(known.epoch, known.rev):
         session.reply(frame, m.Text(b""))
     else:

@@ -132,6 +132,16 @@ class RawClient:
         assert answer.status == Status.SUCCESS, hex(answer.status)
         return decode(answer)
 
+    def statistics(self, group: str, value: bytes = b"") -> dict[str, str]:
+        """All statistics of a group, each of which comes once."""
+        found: dict[str, str] = {}
+        body = self.ok(m.Stat(group.encode(), value), Opcode.STAT)
+        while isinstance(body, m.StatAnswer) and body.key:
+            assert body.key.decode() not in found
+            found[body.key.decode()] = body.value.decode()
+            body = decode(self.answer())
+        return found
+
     # --- bootstrap
 
     def log_in(

@@ -19,17 +19,6 @@ Connect = Callable[..., RawClient]
 MakeCluster = Callable[..., ProducerCluster]
 
 
-def ask(client: RawClient, group: str, value: bytes = b"") -> dict[str, str]:
-    """All statistics of a group, each of which comes once."""
-    found: dict[str, str] = {}
-    body = client.ok(m.Stat(group.encode(), value), Opcode.STAT)
-    while isinstance(body, m.StatAnswer) and body.key:
-        assert body.key.decode() not in found
-        found[body.key.decode()] = body.value.decode()
-        body = decode(client.answer())
-    return found
-
-
 def below(found: dict[str, str], prefix: str) -> dict[str, str]:
     return {key.removeprefix(prefix): v for key, v in found.items() if key.startswith(prefix)}
 
@@ -85,7 +74,7 @@ def test_every_group_answers(cluster: ProducerCluster, client: RawClient, group:
     fill(cluster)
     needed = {"dcpagg": " :", "dcp-vbtakeover": " 0 x", "collections-byid": " 0"}
     needed["scopes-byid"] = " 0x0"
-    assert ask(client, group + needed.get(group, ""))
+    assert client.statistics(group + needed.get(group, ""))
 
 
 def test_a_connection_and_its_stream(
@@ -97,7 +86,7 @@ def test_a_connection_and_its_stream(
     dcp.messages_to(5)
     dcp.ack(100)
     dcp.ok(m.Empty(), Opcode.NOOP)
-    found = ask(client, "dcp")
+    found = client.statistics("dcp")
     mine = below(found, "eq_dcpq:mine:")
     counters = cluster.counters()
     expected = {
@@ -139,7 +128,7 @@ def test_a_stream_behind_a_full_window(make_cluster: MakeCluster, connect: Conne
     dcp.request_stream(0)
     dcp.messages_to(2)
     dcp.ok(m.Empty(), Opcode.NOOP)
-    mine = below(ask(connect(cluster).log_in(), "dcp"), "eq_dcpq:mine:")
+    mine = below(connect(cluster).log_in().statistics("dcp"), "eq_dcpq:mine:")
     sent = int(mine["stream_0_last_sent_seqno"])
     assert 0 < sent < 100
     assert mine["paused_current_reason"] == "BufferLogFull"
@@ -156,7 +145,7 @@ def test_how_streams_are_told(
     dcp.request_stream(0, flags=StreamFlag.ACTIVE_VB_ONLY)
 
     def streams(options: object) -> dict[str, str]:
-        found = ask(client, "dcp", json.dumps(options).encode())
+        found = client.statistics("dcp", json.dumps(options).encode())
         return below(found, "eq_dcpq:mine:stream_0")
 
     assert streams({"stream_format": "skip"}) == {}
@@ -175,7 +164,7 @@ def test_sums_over_connections(
     fill(cluster)
     for name in (b"replication:a", b"replication:b", b"views:a", b"plain", b'"i":"1","a":"go/1"'):
         connect(cluster).log_in().open_dcp(name=name).request_stream(0)
-    found = ask(client, "dcpagg :")
+    found = client.statistics("dcpagg :")
     counts = {key: value for key, value in found.items() if key.endswith(":count")}
     assert counts == {
         ":total:count": "5",
@@ -192,7 +181,7 @@ def test_a_takeover_that_nobody_does_yet(
 ) -> None:
     fill(cluster)
     cluster.delete(b"k0")
-    nobody = ask(client, "dcp-vbtakeover 0 mine")
+    nobody = client.statistics("dcp-vbtakeover 0 mine")
     assert nobody == {
         "status": "connection_does_not_exist",
         "on_disk_deletes": "1",
@@ -201,10 +190,10 @@ def test_a_takeover_that_nobody_does_yet(
         "estimate": "5",
     }
     dcp = connect(cluster).log_in().open_dcp(name=b"mine")
-    assert ask(client, "dcp-vbtakeover 0 mine")["status"] == "stream_does_not_exist"
+    assert client.statistics("dcp-vbtakeover 0 mine")["status"] == "stream_does_not_exist"
     dcp.request_stream(0)
     dcp.messages_to(6)
-    found = ask(client, "dcp-vbtakeover 0 mine")
+    found = client.statistics("dcp-vbtakeover 0 mine")
     assert (found["name"], found["status"], found["estimate"]) == ("mine", "in-memory", "0")
 
 
@@ -215,7 +204,7 @@ def test_vbuckets(make_cluster: MakeCluster, connect: Connect) -> None:
     cluster.set(b"k", b"2")
     client = connect(cluster).log_in()
     uuid = cluster.failover_log(home).current_uuid
-    seqnos = ask(client, f"vbucket-seqno {home}")
+    seqnos = client.statistics(f"vbucket-seqno {home}")
     assert seqnos == {
         f"vb_{home}:{name}": str(value)
         for name, value in {
@@ -231,11 +220,11 @@ def test_vbuckets(make_cluster: MakeCluster, connect: Connect) -> None:
             "max_visible_seqno": 2,
         }.items()
     }
-    assert len(ask(client, "vbucket-seqno")) == 4 * len(seqnos)
-    details = ask(client, f"vbucket-details {home}")
+    assert len(client.statistics("vbucket-seqno")) == 4 * len(seqnos)
+    details = client.statistics(f"vbucket-details {home}")
     assert details[f"vb_{home}:num_items"] == "1"
     assert details[f"vb_{home}"] == "active"
-    assert ask(client, f"failovers {home}") == {
+    assert client.statistics(f"failovers {home}") == {
         f"vb_{home}:num_entries": "1",
         f"vb_{home}:num_erroneous_entries_erased": "0",
         f"vb_{home}:0:id": str(uuid),
@@ -247,10 +236,10 @@ def test_checkpoints(cluster: ProducerCluster, client: RawClient, connect: Conne
     fill(cluster)
     dcp = connect(cluster).log_in().open_dcp()
     dcp.request_stream(0)
-    before = ask(client, "checkpoint")
+    before = client.statistics("checkpoint")
     dcp.messages_to(5)
     dcp.ok(m.Empty(), Opcode.NOOP)
-    found = below(ask(client, "checkpoint 0"), "vb_0:")
+    found = below(client.statistics("checkpoint 0"), "vb_0:")
     assert len(before) == len(found)
     assert (found["state"], found["num_checkpoints"]) == ("active", "1")
     assert found["num_checkpoint_items"] == found["num_open_checkpoint_items"] == "5"
@@ -271,14 +260,14 @@ def test_collections_and_scopes(cluster: ProducerCluster, client: RawClient) -> 
     cluster.delete(b"k1", collection="s.c")
     c, d = (cluster.bucket.manifest.at(path) for path in ("s.c", "s.d"))
     prefix = f"{c.scope_id:#x}:{c.id:#x}:"
-    everything = ask(client, "collections")
+    everything = client.statistics("collections")
     assert everything["manifest_uid"] == "2"
     assert everything["0x0:0x0:items"] == "1"
-    alone = below(ask(client, "collections s.c"), prefix)
+    alone = below(client.statistics("collections s.c"), prefix)
     assert alone == {"items": "2", "name": "c", "scope_name": "s", "maxTTL": "60"}
     assert below(everything, prefix) == alone
-    assert ask(client, f"collections-byid {c.id:#x}") == ask(client, "collections s.c")
-    scope = ask(client, "scopes s")
+    assert client.statistics(f"collections-byid {c.id:#x}") == client.statistics("collections s.c")
+    scope = client.statistics("scopes s")
     assert scope == {
         f"{c.scope_id:#x}:items": "2",
         f"{c.scope_id:#x}:name": "s",
@@ -286,12 +275,12 @@ def test_collections_and_scopes(cluster: ProducerCluster, client: RawClient) -> 
         prefix + "name": "c",
         f"{d.scope_id:#x}:{d.id:#x}:name": "d",
     }
-    assert ask(client, f"scopes-byid {c.scope_id:x}") == scope
-    assert ask(client, "scopes")["manifest_uid"] == "2"
-    details = ask(client, "collections-details 0")
+    assert client.statistics(f"scopes-byid {c.scope_id:x}") == scope
+    assert client.statistics("scopes")["manifest_uid"] == "2"
+    details = client.statistics("collections-details 0")
     assert details[f"vb_0:{c.id:#x}:items"] == "2"
     cluster.change_manifest(FlushCollection("s", "c"))
-    flushed = below(ask(client, "collections s.c"), prefix)
+    flushed = below(client.statistics("collections s.c"), prefix)
     assert (flushed["items"], flushed["flush_uid"]) == ("0", "3")
 
 
@@ -299,7 +288,7 @@ def test_documents_are_counted_beside_those_that_were_preloaded(
     cluster: ProducerCluster, connect: Connect
 ) -> None:
     def documents() -> str:
-        return ask(connect(cluster).log_in(), "")["curr_items"]
+        return connect(cluster).log_in().statistics("")["curr_items"]
 
     cluster.preload(10, 100)
     cluster.set(b"doc:0000000003", b"{}")
@@ -315,7 +304,7 @@ def test_documents_are_counted_beside_those_that_were_preloaded(
 
 def test_memory(cluster: ProducerCluster, client: RawClient) -> None:
     fill(cluster)
-    found = ask(client, "memory")
+    found = client.statistics("memory")
     assert int(found["ep_checkpoint_memory"]) > 0
     quota = cluster.settings.checkpoint_quota_bytes
     assert found["ep_checkpoint_memory_quota"] == str(quota)
