@@ -5,18 +5,30 @@ stop reading and writing exactly when their owner does.
 """
 
 import asyncio
+import fcntl
 import socket
 import ssl
+import sys
+import termios
+from contextlib import suppress
 from typing import Final, Protocol
 
 _READ_BYTES: Final = 256 * 1024
 _ENCRYPT_BYTES: Final = 256 * 1024
 _SEND_BUFFER_BYTES: Final = 1024 * 1024
 _HANDSHAKE_SECONDS: Final = 10.0
+_LOOK_AGAIN_SECONDS: Final = 0.01
+KEEP_ALIVE: Final = {socket.TCP_KEEPIDLE: 360, socket.TCP_KEEPINTVL: 10, socket.TCP_KEEPCNT: 3}
+"""After so many seconds of silence TCP asks, how often, and how many times before it gives up
+(kv_engine ``daemon/settings.h``)."""
 
 
 class Channel(Protocol):
-    """A connected client. One task may receive while another sends."""
+    """A connected client. One task may receive while another sends.
+
+    Every call lets other tasks have their turn, also where the socket makes nobody wait: a client
+    that floods us, or reads as fast as we write, must not have the loop for itself.
+    """
 
     async def open(self) -> None:
         """Do what comes before the first byte; raises OSError where the client cannot."""
@@ -26,6 +38,13 @@ class Channel(Protocol):
 
     async def send(self, data: bytes | bytearray) -> None:
         """Return when the socket took all of ``data``."""
+
+    async def end(self) -> None:
+        """Say that nothing more comes, and return when the client has all that was sent.
+
+        What it says meanwhile is thrown away: to close a socket that was not read would take back
+        what is still on its way.
+        """
 
     def close(self) -> None:
         """Let go of the socket; harmless when it is closed."""
@@ -40,21 +59,40 @@ class PlainChannel:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in KEEP_ALIVE.items():
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
     async def open(self) -> None:
         """Nothing comes first."""
 
     async def receive(self) -> bytes:
         """Return the bytes that are there; empty when the client closed."""
+        await asyncio.sleep(0)
         return await self._loop.sock_recv(self._socket, _READ_BYTES)
 
     async def send(self, data: bytes | bytearray) -> None:
         """Return when the socket took all of ``data``."""
         await self._loop.sock_sendall(self._socket, data)
+        await asyncio.sleep(0)
+
+    async def end(self) -> None:
+        """Return when the client has acknowledged everything, or closed."""
+        self._socket.shutdown(socket.SHUT_WR)
+        while _unacknowledged_bytes(self._socket):
+            with suppress(BlockingIOError):
+                if not self._socket.recv(_READ_BYTES):
+                    return
+            await asyncio.sleep(_LOOK_AGAIN_SECONDS)
 
     def close(self) -> None:
         """Let go of the socket."""
         self._socket.close()
+
+
+def _unacknowledged_bytes(sock: socket.socket) -> int:
+    count = fcntl.ioctl(sock, termios.TIOCOUTQ, bytes(4))  # SIOCOUTQ of tcp(7)
+    return int.from_bytes(count, sys.byteorder)
 
 
 class TlsChannel:
@@ -104,6 +142,13 @@ class TlsChannel:
         with memoryview(data) as view:
             for begin in range(0, len(view), _ENCRYPT_BYTES):
                 await self._send_part(view[begin : begin + _ENCRYPT_BYTES])
+
+    async def end(self) -> None:
+        """Take leave in TLS too."""
+        with suppress(ssl.SSLWantReadError):
+            self._tls.unwrap()
+        await self._flush()
+        await self._plain.end()
 
     def close(self) -> None:
         """Let go of the socket."""

@@ -144,6 +144,10 @@ class CheckpointManager(CheckpointQueue[Q]):
             head.high_completed_seqno,
         )
 
+    def items_after(self, seqno: int) -> int:
+        """Return about how many items there are above a seqno: not more than seqnos."""
+        return min(self.high_seqno - seqno, sum(each.item_count for each in self._checkpoints))
+
     def expel(self) -> int:
         """Forget the items of the oldest checkpoint that every cursor has had; return the bytes.
 

@@ -24,6 +24,8 @@ from dcp.producer.sync_write_watch import SyncWriteWatch
 
 _LOG = logging.getLogger(__name__)
 _WAIT_SECONDS: Final = 30.0
+_WATCH_SECONDS: Final = 0.5
+"""How often to look for clients that were silent for too long."""
 
 
 class ClusterNodes:
@@ -73,6 +75,10 @@ class ClusterNodes:
 
     def stop(self) -> None:
         """Close all connections and ports, and the data folder; harmless when not running.
+
+        Clients get what they were sent before, and the answers that they are owed: whole frames,
+        and then the end of the connection (servers announce no STREAM_END either, kv_engine
+        ``dcp/active_stream.cc``). Who does not read is cut off after ``last_words_seconds``.
 
         Raises:
             OSError: the data folder cannot be written.
@@ -313,6 +319,7 @@ class ClusterNodes:
             raise
         self.bucket.map.set_addresses([node.address for node in self._nodes])
         self._follow_map()
+        self._background.append(asyncio.ensure_future(self._watch_connections()))
         if settings.expiry_pager_seconds > 0:
             pager = self._page_expiries(settings.expiry_pager_seconds)
             self._background.append(asyncio.ensure_future(pager))
@@ -331,8 +338,14 @@ class ClusterNodes:
             self._rebalancing.cancel()
         await self._replication.stop()
         await asyncio.gather(*self._under_way, return_exceptions=True)
-        for node in self._nodes:
-            await node.kill()
+        await asyncio.gather(*(node.leave() for node in self._nodes))
+
+    async def _watch_connections(self) -> None:
+        while True:
+            await asyncio.sleep(_WATCH_SECONDS)
+            with self.bucket.lock:
+                for node in self._nodes:
+                    node.close_overdue(asyncio.get_running_loop().time())
 
     async def _page_expiries(self, interval_seconds: float) -> None:
         while True:

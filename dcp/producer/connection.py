@@ -1,7 +1,8 @@
 """One client's connection: a task that reads and a task that writes, around a sans-I/O session.
 
-Memory per connection is bounded: reading stops while more than ``OUTBOX_BYTES`` of answers wait for
-the client, and stream messages are taken from the session only when the socket took the last ones.
+Memory per connection is bounded: requests are acted on in turns, none while more than
+``OUTBOX_BYTES`` of answers wait for the client, and stream messages are taken from the session only
+when the socket took the last ones. Between two turns other clients have theirs.
 """
 
 import asyncio
@@ -11,8 +12,8 @@ from dcp.errors import FrameError
 from dcp.producer.bucket import Bucket
 from dcp.producer.channels import Channel
 from dcp.producer.session import Session
-from dcp.producer.settings import OUTBOX_BYTES, WRITE_BYTES
-from dcp.wire.framing import FrameSplitter
+from dcp.producer.settings import OUTBOX_BYTES, TURN_FRAMES, WRITE_BYTES
+from dcp.wire.framing import FrameBlock, FrameSplitter
 
 
 class ClientConnection:
@@ -29,11 +30,17 @@ class ClientConnection:
         self._something_to_write = asyncio.Event()
         self._outbox_is_short = asyncio.Event()
         self._outbox_is_short.set()
-        session.on_close = session.on_answer = self.wake
+        session.on_answer = self.wake
+        self._is_closing = asyncio.Event()
+        session.on_close = self._end
 
     def wake(self) -> None:
         """Let the writer look whether there is something; only from the loop's thread."""
         self._something_to_write.set()
+
+    def _end(self) -> None:
+        self._is_closing.set()
+        self.wake()
 
     async def run(self) -> None:
         """Serve the client; returns when the connection is over. ``close`` must follow."""
@@ -45,17 +52,31 @@ class ClientConnection:
     async def _read_and_write(self) -> None:
         reader = asyncio.ensure_future(self._read())
         writer = asyncio.ensure_future(self._write())
+        closing = asyncio.ensure_future(self._is_closing.wait())
+        tasks = (reader, writer, closing)
         try:
-            await asyncio.wait((reader, writer), return_when=asyncio.FIRST_COMPLETED)
-            if reader.done() and self.session.is_closing:
-                await asyncio.wait((writer,), timeout=1.0)  # let it say the last answers
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if self.session.is_closing:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._bucket.settings.last_words_seconds):
+                        await self._say_last_words(reader, writer)
         finally:
-            for task in (reader, writer):
+            for task in tasks:
                 task.cancel()
-            results = await asyncio.gather(reader, writer, return_exceptions=True)
+            results = await asyncio.gather(*tasks, return_exceptions=True)
             for result in results:
                 if isinstance(result, Exception) and not isinstance(result, OSError):
                     raise result
+
+    async def _say_last_words(
+        self, reader: asyncio.Future[None], writer: asyncio.Future[None]
+    ) -> None:
+        """Return when the client has got everything that was sent to it, if it reads at all."""
+        await asyncio.wait((writer,))
+        with self._bucket.lock:
+            self.session.forget()
+        reader.cancel()
+        await self._channel.end()
 
     def close(self) -> None:
         """Let go of channel and session; for the done callback of ``run``, however it ended."""
@@ -71,21 +92,33 @@ class ClientConnection:
             if not data:
                 return
             try:
-                self._feed(splitter, data)
+                await self._act_on(splitter.feed(data))
             except FrameError:
                 with self._bucket.lock:
                     self.session.abort()
-            self.wake()
-            await self._outbox_is_short.wait()
-
-    def _feed(self, splitter: FrameSplitter, data: bytes) -> None:
-        block = splitter.feed(data)
-        with self._bucket.lock:
-            for index in range(len(block)):
-                self.session.feed(block.frame(index), self._loop.time())
             splitter.max_frame_bytes = self.session.max_frame_bytes
-            if self.session.outbox_bytes > OUTBOX_BYTES or self.session.is_waiting:
-                self._outbox_is_short.clear()
+
+    async def _act_on(self, block: FrameBlock) -> None:
+        done = 0
+        while done < len(block) and not self.session.is_closing:
+            done = self._take_turn(block, done)
+            self.wake()
+            if done < len(block):
+                await asyncio.sleep(0)
+            await self._outbox_is_short.wait()
+            await self._awake.wait()
+
+    def _take_turn(self, block: FrameBlock, first: int) -> int:
+        """Act on some frames of a block from ``first`` on; return where to go on."""
+        index = first
+        with self._bucket.lock:
+            while index < min(first + TURN_FRAMES, len(block)):
+                self.session.feed(block.frame(index), self._loop.time())
+                index += 1
+                if self.session.outbox_bytes > OUTBOX_BYTES or self.session.is_waiting:
+                    self._outbox_is_short.clear()
+                    break
+        return index
 
     async def _write(self) -> None:
         while True:
@@ -96,18 +129,14 @@ class ClientConnection:
                 frames = self.session.output(WRITE_BYTES, now)
                 deadline = self.session.next_deadline(now)
             if frames:
-                await self._send(frames)
-                if not self.session.is_waiting:
-                    self._outbox_is_short.set()
-            elif self.session.is_closing:
+                await self._channel.send(frames[0] if len(frames) == 1 else b"".join(frames))
+            if self.session.outbox_bytes <= OUTBOX_BYTES and not self.session.is_waiting:
+                self._outbox_is_short.set()
+            if frames:
+                continue
+            if self.session.is_closing:
                 return
-            else:
-                await self._wait_until(deadline)
-
-    async def _send(self, frames: list[bytes | bytearray]) -> None:
-        data = frames[0] if len(frames) == 1 else b"".join(frames)
-        await self._channel.send(data)
-        await asyncio.sleep(0)  # sending does not yield while the socket takes all
+            await self._wait_until(deadline)
 
     async def _wait_until(self, deadline: float | None) -> None:
         timeout = None if deadline is None else max(0.0, deadline - self._loop.time())

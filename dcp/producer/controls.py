@@ -16,6 +16,7 @@ from dcp.producer.stream_settings import OutOfOrder
 from dcp.types import U32_MAX
 from dcp.wire.vocabulary import HelloFeature, OpenFlag, Status
 
+_U32_DIGITS: Final = len(str(U32_MAX))
 _OUT_OF_ORDER: Final = {
     "true": OutOfOrder.YES,
     "true_with_seqno_advanced": OutOfOrder.WITH_SEQNO_ADVANCED,
@@ -44,9 +45,10 @@ def _noop_interval(dcp: DcpConnection, value: str) -> Status:
 
 
 def _buffer_size(dcp: DcpConnection, value: str) -> Status:
-    if not (value.isascii() and value.isdigit() and int(value) <= U32_MAX):
+    digits = value.lstrip("0") or value[-1:]
+    if not digits.isdigit() or len(digits) > _U32_DIGITS or int(digits) > U32_MAX:
         return Status.EINVAL
-    dcp.flow.set_window(int(value))
+    dcp.flow.set_window(int(digits))
     return Status.SUCCESS
 
 

@@ -28,9 +28,10 @@ class CountersSnapshot:
 
     ``connections`` is keyed by node and name. ``seqnos_sent`` lists the seqnos of all items put on
     the wire, in order, over all streams; ``items_from_disk`` is how many of them were read from
-    disk, the others came from memory. ``cursors_dropped``: how often a stream was sent back to the
-    disk, as memory was short. ``values_evicted``, ``values_read``: values of documents that left
-    memory and are on disk only, and how often a command read one back.
+    disk, the others came from memory. ``peak_outbox_bytes``: the most answers that ever waited for
+    one client. ``cursors_dropped``: how often a stream was sent back to the disk, as memory was
+    short. ``values_evicted``, ``values_read``: values of documents that left memory and are on disk
+    only, and how often a command read one back.
     """
 
     items_sent: dict[int, int]
@@ -45,9 +46,11 @@ class CountersSnapshot:
     bytes_sent: int
     buffer_acks: int
     peak_unacked_bytes: int
+    peak_outbox_bytes: int
     noops_sent: int
     noops_answered: int
     connections_opened: int
+    connections_refused: int
     connections_closed_for_errors: int
     dcp_connections_opened: int
 
@@ -68,9 +71,11 @@ class Counters:
     bytes_sent: int = 0
     buffer_acks: int = 0
     peak_unacked_bytes: int = 0
+    peak_outbox_bytes: int = 0
     noops_sent: int = 0
     noops_answered: int = 0
     connections_opened: int = 0
+    connections_refused: int = 0
     connections_closed_for_errors: int = 0
     dcp_connections_opened: int = 0
     _seqnos: dict[int, list[npt.NDArray[np.uint64]]] = field(default_factory=dict)
@@ -104,9 +109,11 @@ class Counters:
             bytes_sent=self.bytes_sent,
             buffer_acks=self.buffer_acks,
             peak_unacked_bytes=self.peak_unacked_bytes,
+            peak_outbox_bytes=self.peak_outbox_bytes,
             noops_sent=self.noops_sent,
             noops_answered=self.noops_answered,
             connections_opened=self.connections_opened,
+            connections_refused=self.connections_refused,
             connections_closed_for_errors=self.connections_closed_for_errors,
             dcp_connections_opened=self.dcp_connections_opened,
         )

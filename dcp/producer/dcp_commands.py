@@ -70,6 +70,7 @@ def dcp_open(session: Session, frame: Frame, body: m.Body, now: float) -> None:
             session.features,
             session.close,
             is_internal=session.user == REPLICATION_USER,
+            user=session.user or "",
         )
         session.dcp.noop.heard(now)
         session.bucket.open_dcp(session.dcp)
@@ -143,6 +144,8 @@ def _open_stream(
         _refuse_filter(session, frame, wanted)
     elif dcp.is_streaming(vbucket.id, wanted.stream_id):
         session.refuse(frame, Status.KEY_EEXISTS)
+    elif not dcp.has_room_for_stream:
+        session.refuse(frame, Status.ENOMEM)
     elif verdict.status is Status.ROLLBACK:
         session.reply(frame, m.RollbackAnswer(verdict.rollback_seqno or 0), status=Status.ROLLBACK)
     elif verdict.status is not Status.SUCCESS:
@@ -154,7 +157,15 @@ def _open_stream(
         session.reply(frame, m.FailoverLogAnswer(vbucket.failover_log.entries))
         settings = dcp.stream_settings()
         dcp.add_stream(
-            ActiveStream(vbucket.data, frame.opaque, verdict, request.flags, settings, wanted)
+            ActiveStream(
+                vbucket.data,
+                frame.opaque,
+                verdict,
+                request.flags,
+                settings,
+                wanted,
+                vb_uuid=request.vb_uuid,
+            )
         )
         return True
     return False

@@ -6,7 +6,7 @@ wait for flow control (kv_engine ``dcp/producer.cc``).
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable, Set
 from typing import Final
 
@@ -32,6 +32,8 @@ _FLAVOUR_OF_FEATURE: Final = {
     HelloFeature.COLLECTIONS: Flavour.COLLECTIONS,
     HelloFeature.SNAPPY: Flavour.SNAPPY,
 }
+MAX_STREAMS: Final = 16 * 1024
+"""Streams on one connection: 16 of each of 1024 vbuckets."""
 
 
 class DcpConnection:
@@ -48,12 +50,14 @@ class DcpConnection:
         flags: int,
         features: frozenset[int],
         close_session: Callable[[], None],
+        user: str = "",
         *,
         is_internal: bool = False,
     ) -> None:
         """``is_internal``: the client is a node of the cluster, which copies what is there."""
         self.key = key
         self.is_internal = is_internal
+        self.user = user
         self.flags = flags
         self.features = features
         self.flow = FlowControl()
@@ -70,10 +74,9 @@ class DcpConnection:
         self.out_of_order = OutOfOrder.NO
         self.keeps_cursors = b"replication" in key[1]
         self.streams: dict[tuple[int, int | None], ActiveStream] = {}
-        self.bytes_sent = 0
+        self.bytes_sent = self.items_sent = 0
         self._bucket = bucket
-        self._ready: deque[ActiveStream] = deque()
-        self._is_ready: set[ActiveStream] = set()
+        self._ready: OrderedDict[ActiveStream, None] = OrderedDict()
 
     @property
     def flavour(self) -> int:
@@ -120,6 +123,18 @@ class DcpConnection:
             keeps_cursor=self.keeps_cursors,
         )
 
+    @property
+    def paused_reason(self) -> str | None:
+        """Why nothing is being sent, as kv_engine calls it (``connhandler.cc``); None if it is."""
+        if not self._ready:
+            return "ReadyListEmpty"
+        return "BufferLogFull" if self.flow.room_bytes <= 0 else None
+
+    @property
+    def has_room_for_stream(self) -> bool:
+        """Whether the client may open one more; those count too whose end it was not told yet."""
+        return max(len(self.streams), len(self._ready)) < MAX_STREAMS
+
     def is_streaming(self, vbucket: int, stream_id: int | None = None) -> bool:
         """Whether there is such a stream that sends items; an ending one may be replaced."""
         stream = self.streams.get((vbucket, stream_id))
@@ -147,6 +162,7 @@ class DcpConnection:
             self._wake(stream)
         else:
             del self.streams[vbucket, stream_id]
+            self._ready.pop(stream, None)  # else it stays as long as the window is full
         return True
 
     def end_streams(
@@ -187,6 +203,7 @@ class DcpConnection:
         for stream in self.streams.values():
             stream.end(EndReason.DISCONNECTED, announce=False)
         self.streams.clear()
+        self._ready.clear()
 
     def vbuckets_changed(self, vbuckets: set[int]) -> bool:
         """Let the streams of these vbuckets look for something to send; whether there are any."""
@@ -201,18 +218,19 @@ class DcpConnection:
         left = most_bytes
         faults = NO_FAULTS if self.is_internal else self._bucket.faults
         while self._ready and left > 0 and self.flow.room_bytes > 0:
-            stream = self._ready[0]
+            stream = next(iter(self._ready))
             batch = stream.next_batch(self.flow.room_bytes, left, faults.most_items)
             if batch is None or stream.phase is StreamPhase.DEAD:
                 self._drop(stream)
             else:
-                self._ready.rotate(-1)
+                self._ready.move_to_end(stream)
             if batch is None:
                 continue
             data = batch.data
             self._charge(len(data))
             left -= len(data)
             if len(batch.seqnos):
+                self.items_sent += len(batch.seqnos)
                 self._bucket.counters.count_items(
                     stream.vbucket, batch.seqnos, from_disk=batch.is_from_disk
                 )
@@ -237,13 +255,10 @@ class DcpConnection:
             )
 
     def _wake(self, stream: ActiveStream) -> None:
-        if stream not in self._is_ready:
-            self._is_ready.add(stream)
-            self._ready.append(stream)
+        self._ready.setdefault(stream)
 
     def _drop(self, stream: ActiveStream) -> None:
-        self._ready.popleft()
-        self._is_ready.discard(stream)
+        self._ready.pop(stream, None)
         key = stream.vbucket, stream.stream_id
         if stream.phase is StreamPhase.DEAD and self.streams.get(key) is stream:
             del self.streams[key]

@@ -10,12 +10,12 @@ While a sync write on a key is under way (``sync_writes.py``) nobody else writes
 expire, and it is read as it was before; if that is not known, not at all.
 """
 
-import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from dcp.errors import DcplakeError, FrameError
+from dcp.producer.expiry_queue import ExpiryQueue
 from dcp.producer.hybrid_clock import HybridClock
 from dcp.producer.manifest import DEFAULT_ID, Step
 from dcp.producer.values import is_json, system_xattrs_only, without_xattrs
@@ -86,7 +86,7 @@ class DocumentStore:
         self.count_preloaded()
         self.maybe_visible: set[tuple[int, bytes]] = set()
         """Collections and keys of prepares that may have been committed before a fork."""
-        self._due: list[tuple[int, int, bytes]] = []
+        self.expiries = ExpiryQueue()
         self._level = 0
 
     def get(self, key: bytes, now: float, *, collection: int = 0) -> Version:
@@ -189,9 +189,9 @@ class DocumentStore:
     def expire_due(self, now: float) -> int:
         """Turn every document whose expiry has come into an expiration; return how many."""
         expired = 0
-        later: list[tuple[int, int, bytes]] = []
-        while self._due and self._due[0][0] <= now:
-            _, collection, key = due = heapq.heappop(self._due)
+        later: list[Version] = []
+        while (due := self.expiries.pop_due(now)) is not None:
+            collection, key = due
             newest = self.data.newest(key, collection)
             if newest is None or not _is_due(newest, now):
                 continue
@@ -199,20 +199,18 @@ class DocumentStore:
                 self._expire(newest, now)
                 expired += 1
             else:
-                later.append(due)
-        for due in later:
-            heapq.heappush(self._due, due)
+                later.append(newest)
+        for newest in later:
+            self.expiries.note(newest.collection, newest.key, newest.expiry)
         return expired
 
     def rewind(self) -> None:
         """Follow a history that was cut: expire what expires there. CAS values go on growing."""
         left = list(self.data.newest_versions())
-        self._due = [
-            (version.expiry, version.collection, version.key)
-            for version in left
-            if version.expiry and version.is_live
-        ]
-        heapq.heapify(self._due)
+        self.expiries = ExpiryQueue()
+        for version in left:
+            if version.is_live:
+                self.expiries.note(version.collection, version.key, version.expiry)
         self.collections.cut(self.data.high_seqno, left)
         self.count_preloaded()
 
@@ -320,8 +318,8 @@ class DocumentStore:
         """Append a version that is ready; its seqno must be the next one."""
         self.data.append(version)
         self.collections.note(version)
-        if version.expiry and version.is_live:
-            heapq.heappush(self._due, (version.expiry, version.collection, version.key))
+        if version.is_document:
+            self.expiries.note(version.collection, version.key, version.expiry)
 
 
 def check_key(key: bytes, collection: int) -> None:

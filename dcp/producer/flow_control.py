@@ -17,13 +17,13 @@ UNLIMITED: Final = 2**62
 class FlowControl:
     """Window and outstanding bytes; plain arithmetic."""
 
-    __slots__ = ("acks", "outstanding_bytes", "peak_bytes", "window_bytes")
+    __slots__ = ("acked_bytes", "acks", "outstanding_bytes", "peak_bytes", "window_bytes")
 
     def __init__(self) -> None:
         self.window_bytes = 0
         self.outstanding_bytes = 0
         self.peak_bytes = 0
-        self.acks = 0
+        self.acks = self.acked_bytes = 0
 
     def set_window(self, window_bytes: int) -> None:
         """Take the value of the control ``connection_buffer_size``."""
@@ -47,4 +47,5 @@ class FlowControl:
         """Take a DCP_BUFFER_ACK; without meaning while flow control is off."""
         self.acks += 1
         if self.window_bytes:
+            self.acked_bytes += frame_bytes
             self.outstanding_bytes = max(0, self.outstanding_bytes - frame_bytes)

@@ -5,6 +5,7 @@ their frames stay on disk until compaction, so whoever reads those asks ``is_gon
 """
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable
 
 from dcp.producer.manifest import DEFAULT_ID
@@ -17,7 +18,8 @@ class KeyIndex:
     """Keys of one vbucket; ``emptied_at`` has the seqnos of events that emptied a collection.
 
     ``forgotten_rev`` is the highest revision of a forgotten tombstone: a key that is not here goes
-    on above it (kv_engine ``engines/ep/src/vbucket.cc``, updateRevSeqNoOfNewStoredValue).
+    on above it (kv_engine ``engines/ep/src/vbucket.cc``, updateRevSeqNoOfNewStoredValue). ``live``
+    counts the documents of each collection.
     """
 
     def __init__(self, values: ResidentValues | None = None) -> None:
@@ -27,6 +29,8 @@ class KeyIndex:
         self.emptied_at: dict[int, list[int]] = {}
         self.holds_documents_only = True
         self.forgotten_rev = 0
+        self.holds_sync_writes = False
+        self.live: Counter[int] = Counter()
         self._newest: dict[VersionKey, Version] = {}
         # What the disk has of keys whose newest version it has not; of others it has the newest.
         self._stored_seqnos: dict[VersionKey, int] = {}
@@ -38,11 +42,16 @@ class KeyIndex:
             self._empty(version.collection, version.seqno)
         if not version.is_document or version.collection != DEFAULT_ID:
             self.holds_documents_only = False
+        if not version.is_document and version.event is None:
+            self.holds_sync_writes = True
         self._collections.add(version.collection)
         key = version.stored_key
         older = self._newest.get(key)
         if self._values is not None and older is not None:
             self._values.forget(older)
+        if version.is_document:
+            was_live = older is not None and older.is_live
+            self.live[version.collection] += version.is_live - was_live
         self._stored_seqnos.setdefault(key, 0 if older is None else older.seqno)
         self._newest[key] = version
 
@@ -53,6 +62,7 @@ class KeyIndex:
             self._stored_seqnos.setdefault(key, version.seqno)
             if self._values is not None:
                 self._values.forget(version)
+        self.live.pop(collection, None)
 
     def newest(self, key: bytes, collection: int) -> Version | None:
         """Return the newest version of ``key``, which may be a deletion."""

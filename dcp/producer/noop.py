@@ -22,11 +22,11 @@ class NoopTimer:
         self._next_opaque = _FIRST_OPAQUE
         self._unanswered: int | None = None
         self._sent_at: float | None = None
-        self._heard_at: float | None = None
+        self.heard_at: float | None = None
 
     def heard(self, now: float) -> None:
         """Note that something came from the client."""
-        self._heard_at = now
+        self.heard_at = now
 
     def answered(self, opaque: int) -> bool:
         """Take a NOOP answer; whether it is the one we wait for."""
@@ -34,6 +34,11 @@ class NoopTimer:
             return False
         self._unanswered = None
         return True
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the client owes an answer."""
+        return self._unanswered is not None
 
     def due(self, now: float) -> int | None:
         """Return the opaque of the NOOP that must be sent now, if any."""
@@ -52,15 +57,15 @@ class NoopTimer:
         """Whether nothing came for longer than the idle timeout."""
         return (
             self.is_enabled
-            and self._heard_at is not None
-            and now - self._heard_at > self._idle_timeout_seconds
+            and self.heard_at is not None
+            and now - self.heard_at > self._idle_timeout_seconds
         )
 
     def next_deadline(self, now: float) -> float | None:
         """Return when to ask again; None while NOOPs are off."""
         if not self.is_enabled:
             return None
-        idle_at = (self._heard_at if self._heard_at is not None else now) + (
+        idle_at = (self.heard_at if self.heard_at is not None else now) + (
             self._idle_timeout_seconds
         )
         if self._unanswered is not None:

@@ -8,6 +8,8 @@ import asyncio
 import logging
 import socket
 import ssl
+from collections.abc import Callable
+from functools import partial
 
 from dcp.producer.bucket import Bucket
 from dcp.producer.channels import Channel, PlainChannel, TlsChannel
@@ -19,7 +21,8 @@ from dcp.producer.listener import Listener
 from dcp.producer.session import Session
 
 _LOG = logging.getLogger(__name__)
-_LAST_WORDS_SECONDS = 1.0
+ChannelOf = Callable[[socket.socket], Channel]
+RunChannel = Callable[[Channel], None]
 
 
 class Node:
@@ -32,19 +35,19 @@ class Node:
         self.node = node
         self._host = address.host
         self._bucket = bucket
-        self._tls = tls
         self._clients: dict[asyncio.Task[None], ClientConnection] = {}
         self._http_clients: dict[asyncio.Task[None], HttpConnection] = {}
         self.awake = asyncio.Event()
         """Cleared while the node hangs."""
         self.awake.set()
-        self._kv = Listener(address.host, address.kv, self._serve_kv)
-        self._mgmt = Listener(address.host, address.mgmt, self._serve_http)
+        self._kv = self._listener(address.kv, PlainChannel, self._run_session)
+        self._mgmt = self._listener(address.mgmt, PlainChannel, self._run_http)
         self._listeners = [self._kv, self._mgmt]
         self._kv_tls = self._mgmt_tls = None
         if tls is not None:
-            self._kv_tls = Listener(address.host, address.kv_tls or 0, self._serve_kv_tls)
-            self._mgmt_tls = Listener(address.host, address.mgmt_tls or 0, self._serve_https)
+            encrypted = partial(TlsChannel, context=tls)
+            self._kv_tls = self._listener(address.kv_tls or 0, encrypted, self._run_session)
+            self._mgmt_tls = self._listener(address.mgmt_tls or 0, encrypted, self._run_http)
             self._listeners += [self._kv_tls, self._mgmt_tls]
 
     @property
@@ -72,22 +75,15 @@ class Node:
         for listener in self._listeners:
             listener.open()
 
-    def _serve_kv(self, sock: socket.socket) -> None:
-        self._run_session(PlainChannel(sock))
+    def _listener(self, port: int, channel_of: ChannelOf, run: RunChannel) -> Listener:
+        def serve(sock: socket.socket) -> None:
+            if len(self._clients) + len(self._http_clients) < self._bucket.settings.max_connections:
+                run(channel_of(sock))
+            else:
+                sock.close()
+                self._bucket.counters.connections_refused += 1
 
-    def _serve_kv_tls(self, sock: socket.socket) -> None:
-        self._run_session(self._encrypted(sock))
-
-    def _serve_http(self, sock: socket.socket) -> None:
-        self._run_http(PlainChannel(sock))
-
-    def _serve_https(self, sock: socket.socket) -> None:
-        self._run_http(self._encrypted(sock))
-
-    def _encrypted(self, sock: socket.socket) -> Channel:
-        if self._tls is None:
-            raise AssertionError("TLS ports are opened only where there is a certificate")
-        return TlsChannel(sock, self._tls)
+        return Listener(self._host, port, serve)
 
     def _run_session(self, channel: Channel) -> None:
         with self._bucket.lock:
@@ -109,6 +105,12 @@ class Node:
         client.close()
         if not task.cancelled() and task.exception() is not None:
             _LOG.error("connection to node %d failed", self.node, exc_info=task.exception())
+
+    def close_overdue(self, now: float) -> None:
+        """Close the connections of clients that were silent for too long; the lock is held."""
+        if self.awake.is_set():
+            for client in self._clients.values():
+                client.session.close_if_overdue(now)
 
     def vbuckets_changed(self, vbuckets: set[int]) -> None:
         """Wake the connections that stream any of these vbuckets; the lock is held."""
@@ -146,8 +148,8 @@ class Node:
         with self._bucket.lock:
             self.fall_silent()
         await self.refuse()
-        if self._clients:
-            await asyncio.wait(self._clients, timeout=_LAST_WORDS_SECONDS)
+        if self._clients and self.awake.is_set():
+            await asyncio.wait(self._clients, timeout=self._bucket.settings.last_words_seconds)
         await self.drop_connections()
 
     async def kill(self) -> None:

@@ -10,8 +10,7 @@ protocol (a NOOP request, an answer nobody asked for) ends the connection, and o
 """
 
 import json
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -20,6 +19,9 @@ from dcp.producer.auth import SaslConversation
 from dcp.producer.bucket import Bucket
 from dcp.producer.dcp_connection import DcpConnection
 from dcp.producer.documents import DocumentError
+from dcp.producer.liveness import Liveness, LivenessLimits
+from dcp.producer.map_news import MapNews
+from dcp.producer.outbox import Outbox
 from dcp.producer.request_framing import requirement_of
 from dcp.wire import messages as m
 from dcp.wire.codec import decode, encode
@@ -31,7 +33,6 @@ from dcp.wire.vocabulary import (
     HelloFeature,
     Magic,
     Opcode,
-    ServerOpcode,
     Status,
 )
 
@@ -80,15 +81,22 @@ class Session:
         self.on_close: Callable[[], None] = lambda: None
         self.on_answer: Callable[[], None] = lambda: None
         self.is_waiting = False
-        """Whether a request has still to be answered; what comes after it waits, too."""
-        self._held: deque[tuple[Frame, float]] = deque()
-        self._is_going_on = False
-        self._outbox: list[bytes] = []
-        self.outbox_bytes = 0
-        self._pushed_rev = bucket.map.rev
+        """Whether a request has still to be answered; no more must be fed before that is."""
+        self._outbox = Outbox()
+        self._liveness = Liveness(
+            LivenessLimits(
+                bucket.settings.authentication_seconds, bucket.settings.connection_idle_seconds
+            )
+        )
+        self.map_news = MapNews(bucket.map)
         bucket.counters.connections_opened += 1
 
     # --- input
+
+    @property
+    def outbox_bytes(self) -> int:
+        """What waits for the client, apart from the streams."""
+        return self._outbox.waiting_bytes
 
     @property
     def max_frame_bytes(self) -> int:
@@ -99,12 +107,11 @@ class Session:
         """Act on one frame; what it leads to waits in ``output``."""
         if self.is_closing:
             return
+        self._liveness.heard(now)
         if self.dcp is not None:
             self.dcp.noop.heard(now)
         if frame.magic.is_response:
             self._feed_answer(frame)
-        elif self.is_waiting:
-            self._held.append((frame, now))
         elif frame.magic is Magic.SERVER_REQUEST:
             self.abort()  # those are ours to send
         elif frame.magic is Magic.ALT_REQUEST and not self._takes_framing_extras:
@@ -125,18 +132,9 @@ class Session:
             self.is_waiting = False
             if not self.is_closing:
                 answer()
-            self._feed_held()
             self.on_answer()
 
         return go_on
-
-    def _feed_held(self) -> None:
-        if self._is_going_on:
-            return  # what is fed was answered at once: the loop below goes on
-        self._is_going_on = True
-        while self._held and not self.is_waiting:
-            self.feed(*self._held.popleft())
-        self._is_going_on = False
 
     def _feed_answer(self, frame: Frame) -> None:
         if self.dcp is None:
@@ -200,6 +198,13 @@ class Session:
         )
         self._put(answer)
 
+    def reply_with_many(self, frame: Frame, bodies: Iterable[m.Body]) -> None:
+        """Answer with a frame for each body, made when the client has read what came before."""
+        self._outbox.put_long(
+            encode(body, frame.opcode, magic=Magic.RESPONSE, opaque=frame.opaque).to_bytes()
+            for body in bodies
+        )
+
     def refuse(self, frame: Frame, status: Status, context: str = "") -> None:
         """Answer ``frame`` with an error, and its context as JSON when there is one.
 
@@ -221,13 +226,13 @@ class Session:
             self.abort()
 
     def refuse_vbucket(self, frame: Frame) -> None:
-        """Answer NOT_MY_VBUCKET with the map in the body."""
-        config = self.bucket.map.as_json(self.node)
+        """Answer NOT_MY_VBUCKET with the map in the body, unless the client wants it once."""
+        config = self.map_news.for_refusal(self.node, self.features)
         self.reply(
             frame,
             m.Refusal(config),
             status=Status.NOT_MY_VBUCKET,
-            datatype=int(Datatype.JSON),
+            datatype=int(Datatype.JSON) if config else 0,
         )
 
     def abort(self) -> None:
@@ -253,10 +258,12 @@ class Session:
         """Return what to write next, in order; empty when there is nothing to write now."""
         if self.dcp is not None and not self.is_closing:
             self._keep_alive(self.dcp, now)
-        frames: list[bytes | bytearray] = list(self._outbox)
-        self._outbox.clear()
-        self.outbox_bytes = 0
-        if self.dcp is not None and not self.is_closing:
+        if self.bucket_selected:
+            news = self.map_news.notification(self.bucket.name, self.node, self.features)
+            if news is not None:
+                self._put(news)
+        frames: list[bytes | bytearray] = [*self._outbox.take(most_bytes)]
+        if self.dcp is not None and not self.is_closing and self._outbox.is_empty:
             frames += self.dcp.next_frames(most_bytes)
         return frames
 
@@ -265,7 +272,15 @@ class Session:
         if opaque is not None:
             self.bucket.counters.noops_sent += 1
             self._put(encode(m.Empty(), Opcode.DCP_NOOP, opaque=opaque))
-        if dcp.noop.is_dead(now):
+        self.close_if_overdue(now)
+
+    def close_if_overdue(self, now: float) -> None:
+        """Close if the client said nothing for too long, whether or not anything can be written."""
+        if self.dcp is not None:
+            is_overdue = self.dcp.noop.is_dead(now)
+        else:
+            is_overdue = self._liveness.is_overdue(now, is_logged_in=self.user is not None)
+        if is_overdue:
             self.abort()
 
     def next_deadline(self, now: float) -> float | None:
@@ -273,31 +288,17 @@ class Session:
         return self.dcp.noop.next_deadline(now) if self.dcp is not None else None
 
     def push_map(self) -> None:
-        """Send the cluster map to a client that asked for changes, if it is newer."""
-        wanted = {HelloFeature.DUPLEX, HelloFeature.CLUSTERMAP_CHANGE_NOTIFICATION}
-        cluster_map = self.bucket.map
-        if not self.bucket_selected or not wanted <= self.features:
-            return
-        if self._pushed_rev >= cluster_map.rev:
-            return
-        self._pushed_rev = cluster_map.rev
-        body = m.ClustermapNotification(
-            self.bucket.name.encode(), cluster_map.as_json(self.node), 1, cluster_map.rev
-        )
-        self._put(
-            encode(
-                body,
-                ServerOpcode.CLUSTERMAP_CHANGE_NOTIFICATION,
-                magic=Magic.SERVER_REQUEST,
-                datatype=int(Datatype.JSON),
-            )
-        )
+        """Send the cluster map to a client that asked for changes, if it is newer.
+
+        It gets the newest when it next takes something: those in between wait nowhere.
+        """
+        self.map_news.due()
 
     def vbuckets_changed(self, vbuckets: set[int]) -> bool:
         """Wake the streams of these vbuckets; whether this connection has any."""
         return self.dcp is not None and self.dcp.vbuckets_changed(vbuckets)
 
     def _put(self, frame: Frame) -> None:
-        data = frame.to_bytes()
-        self._outbox.append(data)
-        self.outbox_bytes += len(data)
+        self._outbox.put(frame.to_bytes())
+        counters = self.bucket.counters
+        counters.peak_outbox_bytes = max(counters.peak_outbox_bytes, self.outbox_bytes)

@@ -17,6 +17,8 @@ WRITE_BYTES: Final = 512 * 1024
 """How much of its streams a connection hands to the socket at once."""
 OUTBOX_BYTES: Final = 1024 * 1024
 """Answers that may wait for a client which does not read; then its requests are not read either."""
+TURN_FRAMES: Final = 128
+"""Requests of one client that are acted on before others have their turn."""
 MAX_VBUCKETS: Final = 1024
 MAX_REPLICAS: Final = 3
 
@@ -61,6 +63,11 @@ class ClusterSettings:
     all values anyway.)
     ``seed`` fixes vbucket uuids and the bucket's uuid; None makes them random.
     ``expiry_pager_seconds`` 0 turns the background pager off (``expire_due`` remains).
+    ``idle_timeout_seconds``, ``authentication_seconds``, ``connection_idle_seconds``: how long a
+    client may be silent that takes NOOPs, be there without logging in, and be silent that is no DCP
+    client; 0 for ever (``liveness.py``). ``last_words_seconds``: how long it may take to read what
+    it was sent when its connection ends, also when the cluster stops.
+    ``max_connections`` of clients to a node, whatever they speak; it closes more at once, unheard.
     ``record_seqnos`` keeps every sent seqno in the counters, 8 bytes each (for tests).
     ``record_branches`` keeps what failovers and crashes lose, so that ``state_at`` can tell of
     every branch (for tests; without it ``state_at`` knows the current branch only).
@@ -101,6 +108,10 @@ class ClusterSettings:
     https_ports: tuple[int, ...] = ()
     expiry_pager_seconds: float = 0.0
     idle_timeout_seconds: float = 360.0
+    authentication_seconds: float = 300.0
+    connection_idle_seconds: float = 0.0
+    last_words_seconds: float = 2.0
+    max_connections: int = 5_000
     record_seqnos: bool = True
     record_branches: bool = True
     replicas: int = 0
@@ -137,6 +148,7 @@ class ClusterSettings:
                 raise ConfigError(
                     f"producer {name}: found {seqnos} seqnos, expected {least} or more"
                 )
+        self._check_connections()
         if not 0 < self.flush_seconds < math.inf:
             raise ConfigError(
                 f"producer flush interval: found {self.flush_seconds} seconds, expected more than 0"
@@ -204,6 +216,20 @@ class ClusterSettings:
         if self.metadata_purge_age_seconds is None:
             return self.bucket_type.metadata_purge_age_seconds
         return self.metadata_purge_age_seconds
+
+    def _check_connections(self) -> None:
+        if self.max_connections < 1:
+            raise ConfigError(
+                f"producer connections: found at most {self.max_connections}, expected 1 or more"
+            )
+        for name, seconds in (
+            ("idle timeout", self.idle_timeout_seconds),
+            ("time to log in", self.authentication_seconds),
+            ("idle time of connections", self.connection_idle_seconds),
+            ("time for last words", self.last_words_seconds),
+        ):
+            if not 0 <= seconds < math.inf:
+                raise ConfigError(f"producer {name}: found {seconds} seconds, expected 0 or more")
 
     def _check_ports(self) -> None:
         named = {

@@ -1,11 +1,14 @@
 """Commands before and beside the data: HELLO, SASL, bucket, cluster map, version, statistics."""
 
+from itertools import chain
 from typing import Final, cast
 
 from dcp.producer.auth import MECHANISMS, Accepted, Challenge, Outcome, Rejected
 from dcp.producer.error_map import ERROR_MAP
+from dcp.producer.manifest_commands import refuse_unknown_id
 from dcp.producer.session import Command, Gate, Session
-from dcp.producer.statistics import STATISTICS
+from dcp.producer.statistic import StatisticsRefusedError, text_of
+from dcp.producer.statistics import statistics_of
 from dcp.wire import messages as m
 from dcp.wire.frame import Frame
 from dcp.wire.vocabulary import Datatype, HelloFeature, Opcode, Status
@@ -30,6 +33,8 @@ GRANTED: Final = frozenset(
         HelloFeature.SYNC_REPLICATION,
         HelloFeature.COLLECTIONS,
         HelloFeature.GET_CLUSTER_CONFIG_WITH_GIVEN_VERSION,
+        HelloFeature.DEDUPE_NOT_MY_VBUCKET_CLUSTERMAP,
+        HelloFeature.CLUSTERMAP_CHANGE_NOTIFICATION_BRIEF,
     }
 )
 """What we grant. Not what lets us answer in alternative framing (Tracing) or out of order."""
@@ -42,10 +47,13 @@ def hello(session: Session, frame: Frame, body: m.Body, _: float) -> None:
         return
     asked = cast("m.Hello", body).features
     granted = tuple(sorted(GRANTED.intersection(asked)))
-    pushes = HelloFeature.CLUSTERMAP_CHANGE_NOTIFICATION
-    if pushes in granted and HelloFeature.DUPLEX not in granted:
+    full = HelloFeature.CLUSTERMAP_CHANGE_NOTIFICATION
+    brief = HelloFeature.CLUSTERMAP_CHANGE_NOTIFICATION_BRIEF
+    if not {full, brief}.isdisjoint(granted) and HelloFeature.DUPLEX not in granted:
         session.refuse(frame, Status.EINVAL, "Clustermap notifications need Duplex")
         return
+    if brief in granted:  # who asks for both gets the brief ones
+        granted = tuple(feature for feature in granted if feature != full)
     session.features = frozenset(granted)
     session.reply(frame, m.HelloAnswer(granted))
 
@@ -83,6 +91,7 @@ def _sasl_outcome(session: Session, frame: Frame, outcome: Outcome) -> None:
 def select_bucket(session: Session, frame: Frame, body: m.Body, _: float) -> None:
     """Select the one bucket there is; any other is refused as one without access."""
     name = cast("m.SelectBucket", body).bucket
+    session.map_news.forget()
     session.bucket_selected = name == session.bucket.name.encode()
     if session.bucket_selected or name == b"@no bucket@":
         session.reply(frame, m.Empty())
@@ -93,6 +102,7 @@ def select_bucket(session: Session, frame: Frame, body: m.Body, _: float) -> Non
 def get_cluster_config(session: Session, frame: Frame, body: m.Body, _: float) -> None:
     """Answer the map, or nothing when the client names this version or a newer one."""
     known = cast("m.GetClusterConfig", body)
+    session.map_news.told()
     if session.bucket.map.is_known_to(known.epoch, known.rev):
         session.reply(frame, m.Text(b""))
     else:
@@ -137,13 +147,20 @@ def list_buckets(session: Session, frame: Frame, _: m.Body, __: float) -> None:
 
 def stat(session: Session, frame: Frame, body: m.Body, _: float) -> None:
     """Answer one statistic per frame, then an empty one."""
-    group = STATISTICS.get(cast("m.Stat", body).group)
-    if group is None:
-        session.refuse(frame, Status.KEY_ENOENT)
+    asked = cast("m.Stat", body)
+    try:
+        found = statistics_of(session.bucket, session.node, asked.group, asked.value)
+    except StatisticsRefusedError as refused:
+        if refused.status is Status.NOT_MY_VBUCKET:
+            session.refuse_vbucket(frame)
+        elif refused.status in (Status.UNKNOWN_COLLECTION, Status.UNKNOWN_SCOPE):
+            refuse_unknown_id(session, frame, refused.status)
+        else:
+            context = str(refused) if refused.status is Status.EINVAL else ""
+            session.refuse(frame, refused.status, context)
         return
-    for name, value in group(session.bucket, session.node):
-        session.reply(frame, m.StatAnswer(name.encode(), str(value).encode()))
-    session.reply(frame, m.StatAnswer())
+    answers = (m.StatAnswer(name.encode(), text_of(value).encode()) for name, value in found)
+    session.reply_with_many(frame, chain(answers, (m.StatAnswer(),)))
 
 
 SETUP_COMMANDS: Final[dict[int, Command]] = {

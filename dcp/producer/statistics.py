@@ -1,69 +1,53 @@
-"""Groups of statistics that STAT answers, named as kv_engine names them."""
+"""The register of the groups of statistics that STAT answers, named as kv_engine names them.
 
-from collections.abc import Callable, Iterator
+A key is the name of a group, perhaps with an argument behind a space. Unknown groups are
+KEY_ENOENT (kv_engine ``engines/ep/src/ep_engine.cc``, getStats).
+"""
+
+from collections.abc import Iterator
 from typing import Final
 
+from dcp.producer import bucket_statistics as of_bucket
+from dcp.producer import dcp_statistics as of_dcp
+from dcp.producer import vbucket_statistics as of_vbuckets
 from dcp.producer.bucket import Bucket
+from dcp.producer.statistic import (
+    Group,
+    Question,
+    Statistic,
+    StatisticsRefusedError,
+    without_argument,
+)
+from dcp.wire.vocabulary import Status
 
-Statistic = tuple[str, int | str]
-
-
-def general(bucket: Bucket, node: int) -> Iterator[Statistic]:
-    """Return what a node is and how much it holds."""
-    owned = [bucket.vbuckets[vbucket] for vbucket in bucket.map.vbuckets_of(node)]
-    yield "bucket", bucket.name
-    yield "vb_active_num", len(owned)
-    yield "vb_replica_num", len(bucket.copies.of_node(node))
-    yield "curr_versions", sum(v.data.high_seqno - v.data.base_seqno for v in owned)
-
-
-def vbucket_seqnos(bucket: Bucket, node: int) -> Iterator[Statistic]:
-    """Return seqnos and branch of every vbucket of the node."""
-    for held in bucket.held_by(node):
-        yield f"vb_{held.id}:high_seqno", held.data.high_seqno
-        yield f"vb_{held.id}:last_persisted_seqno", held.told_persisted_seqno
-        yield f"vb_{held.id}:purge_seqno", held.data.purge_seqno
-        yield f"vb_{held.id}:uuid", held.failover_log.current_uuid
-
-
-def vbucket_states(bucket: Bucket, node: int) -> Iterator[Statistic]:
-    """Return the state of every vbucket of the node."""
-    for held in bucket.held_by(node):
-        yield f"vb_{held.id}", held.state.name.lower()
-
-
-def failovers(bucket: Bucket, node: int) -> Iterator[Statistic]:
-    """Return the failover log of every vbucket of the node."""
-    for held in bucket.held_by(node):
-        entries = held.failover_log.entries
-        yield f"vb_{held.id}:num_entries", len(entries)
-        for index, entry in enumerate(entries):
-            yield f"vb_{held.id}:{index}:id", entry.vb_uuid
-            yield f"vb_{held.id}:{index}:seq", entry.seqno
-
-
-def dcp(bucket: Bucket, node: int) -> Iterator[Statistic]:
-    """Return flow control and streams of every DCP connection to the node."""
-    own = {name: each for (at, name), each in bucket.dcp_connections.items() if at == node}
-    yield "ep_dcp_producer_count", len(own)
-    for name, connection in own.items():
-        prefix = "eq_dcpq:" + name.decode("utf-8", "replace")
-        flow = connection.flow
-        yield f"{prefix}:flow_control", "enabled" if flow.window_bytes else "disabled"
-        if flow.window_bytes:
-            yield f"{prefix}:max_buffer_bytes", flow.window_bytes
-            yield f"{prefix}:unacked_bytes", flow.outstanding_bytes
-        yield f"{prefix}:total_bytes_sent", connection.bytes_sent
-        yield f"{prefix}:num_streams", len(connection.streams)
-        for (vbucket, _), stream in connection.streams.items():
-            yield f"{prefix}:stream_{vbucket}_last_sent_seqno", stream.sent_seqno
-            yield f"{prefix}:stream_{vbucket}_end_seqno", stream.end_seqno
-
-
-STATISTICS: Final[dict[bytes, Callable[[Bucket, int], Iterator[Statistic]]]] = {
-    b"": general,
-    b"vbucket": vbucket_states,
-    b"vbucket-seqno": vbucket_seqnos,
-    b"failovers": failovers,
-    b"dcp": dcp,
+GROUPS: Final[dict[str, Group]] = {
+    "": without_argument(of_bucket.general),
+    "memory": without_argument(of_bucket.memory),
+    "uuid": without_argument(of_bucket.uuid),
+    "vbucket": without_argument(of_vbuckets.states),
+    "vbucket-seqno": of_vbuckets.seqnos,
+    "vbucket-details": of_vbuckets.details,
+    "failovers": of_vbuckets.failovers,
+    "checkpoint": of_vbuckets.checkpoints,
+    "dcp": without_argument(of_dcp.connections),
+    "dcpagg": of_dcp.aggregated,
+    "dcp-vbtakeover": of_dcp.takeover,
+    "collections": of_bucket.collections,
+    "collections-byid": of_bucket.collections_by_id,
+    "collections-details": of_bucket.collection_details,
+    "scopes": of_bucket.scopes,
+    "scopes-byid": of_bucket.scopes_by_id,
 }
+
+
+def statistics_of(bucket: Bucket, node: int, key: bytes, value: bytes) -> Iterator[Statistic]:
+    """Return the statistics of a group; they are found as they are read.
+
+    Raises:
+        StatisticsRefusedError: an unknown group, or an argument that it cannot have.
+    """
+    name, _, argument = key.decode("utf-8", "replace").partition(" ")
+    group = GROUPS.get(name)
+    if group is None:
+        raise StatisticsRefusedError(Status.KEY_ENOENT, f"statistics: found group {name!r}")
+    return group(Question(bucket, node, argument, value))

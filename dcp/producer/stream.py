@@ -107,13 +107,20 @@ class ActiveStream:
         flags: int,
         settings: StreamSettings,
         wanted: StreamFilter = EVERYTHING,
+        *,
+        vb_uuid: int = 0,
     ) -> None:
+        """Begin; ``vb_uuid`` is what the client asked with, for those who look."""
         self.vbucket = data.vbucket
         self.opaque = opaque
         self.stream_id = wanted.stream_id
         self.cursor = f"stream {next(_numbers)}"
         self.sent_seqno = max(verdict.start, data.base_seqno)
         self.end_seqno = verdict.end
+        self.flags, self.vb_uuid = flags, vb_uuid
+        self.start_seqno, self.snap_start_seqno = verdict.start, verdict.snap_start
+        self.items_from_disk = self.items_from_memory = 0
+        self.sent_snap_end_seqno = 0
         self._data = data
         self._settings = settings
         self._filter = wanted
@@ -159,6 +166,11 @@ class ActiveStream:
         if self._open_end is not None:
             return True
         return self._snapshot is not None and self.sent_seqno < self._snapshot.end
+
+    @property
+    def has_cursor(self) -> bool:
+        """Whether memory keeps what comes next."""
+        return self._has_cursor and self.is_sending
 
     def cursor_dropped(self) -> None:
         """Go back to the disk, as memory no longer keeps what comes next."""
@@ -239,7 +251,12 @@ class ActiveStream:
             self.sent_seqno = int(seqnos[-1])
             if self.sent_seqno >= snapshot.end:
                 self._finish(snapshot)
-        return Batch(data, seqnos, bool(snapshot.flags & SnapshotFlag.DISK))
+        is_from_disk = bool(snapshot.flags & SnapshotFlag.DISK)
+        if is_from_disk:
+            self.items_from_disk += len(seqnos)
+        else:
+            self.items_from_memory += len(seqnos)
+        return Batch(data, seqnos, is_from_disk)
 
     def _advance_to(self, end: int) -> Batch:
         """Return the SEQNO_ADVANCED that ends a snapshot whose last item is not there."""
@@ -414,6 +431,7 @@ class ActiveStream:
             snapshot.start, self._first_start = self._first_start, None
         snapshot.stream_id = self.stream_id
         self._snapshot = snapshot
+        self.sent_snap_end_seqno = snapshot.end
         marker = marker_of(snapshot, self._settings, self._data)
         return Batch(self._frame(marker, Opcode.DCP_SNAPSHOT_MARKER), _NO_SEQNOS)
 

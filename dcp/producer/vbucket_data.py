@@ -10,7 +10,7 @@ was, so a crash or a failover can go back to the end of any batch (kv_engine
 """
 
 from bisect import bisect_right
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import takewhile
@@ -76,6 +76,7 @@ class VbucketData:
         """What is written beside the items up to a seqno: all else that makes the vbucket."""
         self._segment: PreloadedSegment | None = None
         self._segment_end = 0
+        self._overwritten = 0  # of the segment
         self._settings = settings
         self._persisted_floor = base_seqno if persisted_seqno is None else persisted_seqno
         self._purge_floor = purge_seqno
@@ -168,6 +169,34 @@ class VbucketData:
         seqno = self._segment.seqno_of(row)
         return seqno if seqno <= self._segment_end else 0
 
+    def _note(self, version: Version, *, is_read: bool = False) -> None:
+        if self._segment is not None and version.is_document and version.collection == DEFAULT_ID:
+            is_known = self.keys.newest(version.key, DEFAULT_ID) is not None
+            self._overwritten += not is_known and self._preloaded_seqno(version.key) > 0
+        if is_read:
+            self.keys.note_stored(version)
+        else:
+            self.keys.note(version)
+
+    def document_counts(self) -> Counter[int]:
+        """Return how many documents there are of each collection that has some."""
+        counts = Counter(self.keys.live)
+        if self._segment is not None and DEFAULT_ID not in self.keys.emptied_at:
+            counts[DEFAULT_ID] += self.preloaded_seqno - self.base_seqno - self._overwritten
+        return +counts
+
+    def tombstones_on_disk(self) -> int:
+        """Return about how many keys hold a tombstone on disk: all that is no document there."""
+        return max(0, self._store.item_count - self.document_counts().total())
+
+    @property
+    def persisted_snapshot(self) -> tuple[int, int]:
+        """Where the newest snapshot on disk begins and ends."""
+        snapshots = self._store.snapshots
+        if not snapshots:
+            return self.persisted_seqno, self.persisted_seqno
+        return snapshots[-1].start, snapshots[-1].end
+
     def newest_versions(self) -> Iterable[Version]:
         """Return the newest version of all that was not only preloaded, events included."""
         return self.keys.versions
@@ -218,7 +247,7 @@ class VbucketData:
         if version.seqno >= U64_MAX:
             raise ValueError(f"vbucket {self.vbucket}: found seqno {version.seqno}, the last one")
         self.checkpoints.queue(version)
-        self.keys.note(version)
+        self._note(version)
         self.on_append(version)
 
     def receive(self, version: Version) -> None:
@@ -228,7 +257,7 @@ class VbucketData:
             LocalProtocolError: its seqno is not above the high seqno or outside the snapshot.
         """
         self.checkpoints.receive(version)
-        self.keys.note(version)
+        self._note(version)
 
     def settle_received(self) -> None:
         """Write what a replica received, also where that is a part of a snapshot only.
@@ -381,10 +410,10 @@ class VbucketData:
     def _read_again(self) -> None:
         """Learn the newest versions from disk."""
         self.keys.close()
-        self.keys = KeyIndex(self._values)
+        self.keys, self._overwritten = KeyIndex(self._values), 0
         for frames in self._store.warm_up(self._segment_end):
             for version in versions_of(frames):
-                self.keys.note_stored(version)
+                self._note(version, is_read=True)
 
     def purge(self, up_to: int) -> int:
         """Compact the disk: drop tombstones up to a seqno, not the newest item; return how many."""

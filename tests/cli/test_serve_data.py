@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Thread
@@ -14,7 +15,7 @@ import pytest
 
 from dcp.errors import SourceError
 from dcp.producer.kv_client import KvClient
-from dcp.types import FailoverLog
+from dcp.types import FailoverLog, vbucket_of
 from dcp.wire import messages as m
 from dcp.wire.codec import decode
 from dcp.wire.vocabulary import Opcode, Status
@@ -189,3 +190,22 @@ def test_two_processes_on_one_folder(serve: Serve, tmp_path: Path) -> None:
     )
     assert second.returncode == SourceError.exit_code
     assert f'another producer serves from it ({{"pid": {first.process.pid}' in second.stderr
+
+
+def test_a_stop_tells_clients_what_they_were_sent(serve: Serve) -> None:
+    """One that reads gets whole frames and then the end; one that does not holds nothing up."""
+    served = serve()
+    with served.raw() as writer, served.raw() as reader, served.raw() as stuck:
+        for number in range(8):
+            body = m.Store(b"\0k%d" % number, b"x" * 4_000_000)
+            vbucket = vbucket_of(b"k%d" % number, VBUCKETS)
+            writer.ok(body, Opcode.SET, vbucket=vbucket)
+        for client, name in ((reader, b"reader"), (stuck, b"stuck")):
+            client.open_dcp(name=name)
+            for vbucket in range(VBUCKETS):
+                client.request_stream(vbucket)
+        reader.stream_frame()
+        with ThreadPoolExecutor() as pool:
+            code = pool.submit(served.end, signal.SIGTERM)
+            assert len(reader.frames_to_the_end()) < 2 * VBUCKETS + 8
+        assert code.result() == 0

@@ -80,6 +80,15 @@ class RawClient:
         except TimeoutError:
             return False
 
+    def frames_to_the_end(self) -> list[Frame]:
+        """Read until the server closes: in good order, and behind a whole frame."""
+        frames, self._received = self._received, []
+        while data := self.socket.recv(1 << 20):
+            block = self._splitter.feed(data)
+            frames += [block.frame(index) for index in range(len(block))]
+        assert self._splitter.pending_bytes == 0
+        return frames
+
     def answer(self) -> Frame:
         """The next answer; stream messages before it are kept."""
         kept: list[Frame] = []
@@ -122,6 +131,16 @@ class RawClient:
         answer = self.call(body, opcode, vbucket=vbucket, datatype=datatype)
         assert answer.status == Status.SUCCESS, hex(answer.status)
         return decode(answer)
+
+    def statistics(self, group: str, value: bytes = b"") -> dict[str, str]:
+        """All statistics of a group, each of which comes once."""
+        found: dict[str, str] = {}
+        body = self.ok(m.Stat(group.encode(), value), Opcode.STAT)
+        while isinstance(body, m.StatAnswer) and body.key:
+            assert body.key.decode() not in found
+            found[body.key.decode()] = body.value.decode()
+            body = decode(self.answer())
+        return found
 
     # --- bootstrap
 

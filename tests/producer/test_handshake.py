@@ -321,3 +321,50 @@ def test_map_changes_are_pushed_to_who_asked(
     assert (body.bucket, body.epoch, body.rev) == (b"default", 1, 2)
     assert json.loads(body.config)["vBucketServerMap"]["vBucketMap"] == [[1], [0], [1], [1]]
     assert other.is_quiet()
+
+
+def test_brief_notifications_name_the_revision_and_leave_the_map_to_be_asked_for(
+    make_cluster: Callable[..., ProducerCluster], connect: Connect
+) -> None:
+    cluster = make_cluster(nodes=2, vbuckets=4)
+    features = (
+        HelloFeature.DUPLEX,
+        HelloFeature.CLUSTERMAP_CHANGE_NOTIFICATION,
+        HelloFeature.CLUSTERMAP_CHANGE_NOTIFICATION_BRIEF,
+    )
+    client = connect(cluster)
+    granted = client.ok(m.Hello(b"x", features), Opcode.HELLO)
+    assert granted == m.HelloAnswer((HelloFeature.DUPLEX, features[2]))
+    assert client.call(m.Hello(b"x", features[2:]), Opcode.HELLO).status == Status.EINVAL
+    client.log_in(features)
+    cluster.move_vbucket(0, 1)
+    push = client.next_frame()
+    assert (push.magic, push.datatype) == (Magic.SERVER_REQUEST, 0)
+    assert decode(push) == m.ClustermapNotification(b"default", b"", 1, 2)
+    newer = client.call(m.GetClusterConfig(1, 1), Opcode.GET_CLUSTER_CONFIG)
+    assert json.loads(newer.value)["rev"] == 2
+
+
+@pytest.mark.parametrize("once", [True, False])
+def test_the_map_in_refusals_may_be_wanted_once(
+    make_cluster: Callable[..., ProducerCluster], connect: Connect, once: bool
+) -> None:
+    cluster = make_cluster(nodes=2, vbuckets=4)
+    wanted = (HelloFeature.DEDUPE_NOT_MY_VBUCKET_CLUSTERMAP,) if once else ()
+    client = connect(cluster).log_in((*FEATURES, *wanted))
+
+    def refused() -> list[int | None]:
+        """The revisions that two refusals name."""
+        answers = [client.call(m.Empty(), Opcode.GET_FAILOVER_LOG, vbucket=3) for _ in range(2)]
+        assert {answer.status for answer in answers} == {Status.NOT_MY_VBUCKET}
+        assert all(bool(answer.datatype) is bool(answer.value) for answer in answers)
+        return [json.loads(answer.value)["rev"] if answer.value else None for answer in answers]
+
+    assert refused() == [1, None if once else 1]
+    cluster.move_vbucket(0, 1)
+    assert refused() == [2, None if once else 2]
+    client.ok(m.SelectBucket(b"default"), Opcode.SELECT_BUCKET)
+    assert refused() == [2, None if once else 2]
+    cluster.move_vbucket(0, 0)
+    client.ok(m.GetClusterConfig(), Opcode.GET_CLUSTER_CONFIG)
+    assert refused() == [None if once else 3] * 2

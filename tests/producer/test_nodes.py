@@ -54,8 +54,7 @@ def test_a_name_belongs_to_one_node(pair: ProducerCluster, connect: Connect) -> 
     assert list(pair.counters().connections) == [(0, "same"), (1, "same")]
     for node in (0, 1):
         other = connect(pair, node).log_in()
-        told = other.ok(m.Stat(b"dcp"), Opcode.STAT)
-        assert told == m.StatAnswer(b"ep_dcp_producer_count", b"1")
+        assert other.statistics("dcp")["ep_dcp_producer_count"] == "1"
 
 
 def test_a_moved_vbucket_goes_on_at_the_other_node(pair: ProducerCluster, connect: Connect) -> None:

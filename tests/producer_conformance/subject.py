@@ -184,7 +184,10 @@ class Line:
 
     def answers(self, now: float) -> list[Frame]:
         """Return what goes out before all stream messages: answers, NOOPs, notifications."""
-        return self._frames(0, now)
+        found: list[Frame] = []
+        while more := self._frames(0, now):
+            found += more
+        return found
 
     def next_message(self, now: float) -> list[Frame]:
         """Return the next stream message, behind the answers if there are any; or nothing."""

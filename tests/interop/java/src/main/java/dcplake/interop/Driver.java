@@ -43,7 +43,7 @@ public final class Driver {
     }
   }
 
-  private static Client client(Options options) {
+  static Client client(Options options) {
     Client.Builder builder = Client.builder()
         .seedNodes(options.seeds())
         .bucket(options.bucket())

@@ -1,0 +1,73 @@
+"""``dcplake serve`` as a process of its own, with documents in it; what it costs, by ``/proc``.
+
+python -m benchmarks._served COUNT VALUE_BYTES VBUCKETS
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from dcp.producer.preload import PreloadSettings
+from dcp.producer.serve import serve
+from dcp.producer.settings import ClusterSettings
+
+USER: Final = "bench"
+PASSWORD: Final = "bench"  # noqa: S105  (of the producer that is started here)
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A serving process."""
+
+    pid: int
+    seeds: list[str]
+
+    @property
+    def cpu_seconds(self) -> float:
+        """What it has used so far, in user and system mode."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / _TICKS
+
+    @property
+    def resident_bytes(self) -> int:
+        """How much memory it has."""
+        pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+@contextmanager
+def served(count: int, value_bytes: int, vbuckets: int) -> Iterator[Served]:
+    """Start the process; it has ``count`` documents of ``value_bytes`` on its disk, in memory."""
+    words = [sys.executable, "-m", "benchmarks._served", *map(str, (count, value_bytes, vbuckets))]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE)
+    try:
+        if process.stdout is None:
+            raise AssertionError("its output is a pipe")
+        ready = json.loads(process.stdout.readline())
+        yield Served(process.pid, ready["seeds"])
+        process.terminate()
+        if process.wait(30):
+            raise SystemExit(f"the producer ended with {process.returncode}")
+    finally:
+        process.kill()
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def main() -> None:
+    """Serve until SIGTERM."""
+    count, value_bytes, vbuckets = map(int, sys.argv[1:])
+    settings = ClusterSettings(vbuckets=vbuckets, users={USER: PASSWORD}, seed=1)
+    serve(settings, preload=PreloadSettings(count, value_bytes) if count else None)
+
+
+if __name__ == "__main__":
+    main()

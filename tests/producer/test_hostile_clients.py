@@ -1,0 +1,463 @@
+"""Clients that break the protocol, flood, or never read: they harm only themselves.
+
+While each of them goes on, another client streams everything, in order; and what the producer keeps
+for the hostile one stays within bounds. Nothing is asserted on time.
+"""
+
+import socket
+from collections.abc import Callable, Iterator
+from itertools import repeat
+from random import Random
+from threading import Event, Thread
+
+import pytest
+
+from dcp.producer import dcp_connection
+from dcp.producer.cluster import ProducerCluster
+from dcp.producer.outbox import LONG_ANSWER_BYTES
+from dcp.producer.settings import OUTBOX_BYTES
+from dcp.types import END_OF_TIME, U32_MAX
+from dcp.wire import messages as m
+from dcp.wire.codec import encode
+from dcp.wire.frame import Frame
+from dcp.wire.frame_info import stream_id_info
+from dcp.wire.vocabulary import EndReason, HelloFeature, Magic, Opcode, Status
+from tests.producer.raw_client import FEATURES, RawClient
+from tests.producer.tls import TLS_FILES, client_context
+from tests.seeds import seeds
+
+Connect = Callable[..., RawClient]
+MakeCluster = Callable[..., ProducerCluster]
+
+EVERYTHING = m.StreamRequest(0, 0, END_OF_TIME, 0, 0, 0)
+MANY = 10_000
+DOCUMENTS = 200
+STUCK_SECONDS = 0.2
+"""A socket that takes nothing for so long is taken for one that nobody reads at the other end."""
+
+
+@pytest.fixture
+def good(cluster: ProducerCluster, connect: Connect) -> Iterator[None]:
+    """A client that reads; it has one half of the documents to get meanwhile, one afterwards."""
+    reader = connect(cluster).log_in().open_dcp(name=b"good", window=4096)
+    assert reader.request_stream(0).status == Status.SUCCESS
+    write(cluster, b"before")
+    yield
+    write(cluster, b"after")
+    documents = {b"%b-%d" % (when, n) for when in (b"before", b"after") for n in range(DOCUMENTS)}
+    seqnos: list[int] = []
+    while not seqnos or seqnos[-1] < cluster.high_seqno(0):
+        frame = reader.stream_frame()
+        reader.ack(24 + frame.body_bytes)
+        if frame.opcode == Opcode.DCP_MUTATION:
+            seqnos.append(int.from_bytes(frame.extras[:8]))
+            documents.discard(frame.key[1:])
+    assert seqnos == sorted(set(seqnos))
+    assert not documents
+
+
+def write(cluster: ProducerCluster, prefix: bytes) -> None:
+    for number in range(DOCUMENTS):
+        cluster.set(b"%b-%d" % (prefix, number), b'{"n":%d}' % number)
+
+
+def send_until_stuck(client: RawClient, data: Iterator[bytes]) -> int:
+    """Send without ever reading, until the producer stops reading too; return how many bytes."""
+    sent = 0
+    client.socket.settimeout(STUCK_SECONDS)
+    try:
+        for part in data:
+            view = memoryview(part)
+            while view:
+                taken = client.socket.send(view)
+                view, sent = view[taken:], sent + taken
+    except (TimeoutError, ConnectionError):
+        pass
+    finally:
+        client.socket.settimeout(10.0)
+    return sent
+
+
+def requests(body: m.Body, opcode: int, vbuckets: int, count: int = MANY) -> list[bytes]:
+    """So many requests, each with its opaque, going around the vbuckets."""
+    return [
+        encode(body, opcode, opaque=number, vbucket=number % vbuckets).to_bytes()
+        for number in range(count)
+    ]
+
+
+def in_blocks(parts: list[bytes]) -> Iterator[bytes]:
+    """The same bytes in larger pieces."""
+    return (b"".join(parts[first : first + 1000]) for first in range(0, len(parts), 1000))
+
+
+# --- garbage
+
+
+def random_bytes(random: Random) -> bytes:
+    return random.randbytes(random.randrange(1, 4000))
+
+
+def random_frame(random: Random) -> bytes:
+    """A header that splits well, and nonsense behind it."""
+    extras = random.randbytes(random.choice((0, 0, 4, 8, 24, 48)))
+    key, value = random.randbytes(random.randrange(20)), random.randbytes(random.randrange(60))
+    opcode, vbucket = random.randrange(256), random.choice((0, 0, 1, 65535))
+    return Frame(Magic.REQUEST, opcode, 0, vbucket, 7, 0, b"", extras, key, value).to_bytes()
+
+
+def damaged_request(random: Random) -> bytes:
+    """A stream request with some bits turned over."""
+    body = EVERYTHING
+    data = bytearray(encode(body, Opcode.DCP_STREAM_REQ).to_bytes())
+    for _ in range(random.randrange(1, 5)):
+        data[random.randrange(len(data))] ^= 1 << random.randrange(8)
+    return bytes(data)
+
+
+def truncated_frame(random: Random) -> bytes:
+    data = encode(m.KeyOnly(b"k" * 100), Opcode.GET).to_bytes()
+    return data[: random.randrange(1, len(data))]
+
+
+def huge_length(random: Random) -> bytes:
+    """A header that announces up to 4 GiB."""
+    length = random.choice((30 * 1024 * 1024 + 1, U32_MAX))
+    return b"\x80\x01" + bytes(6) + length.to_bytes(4) + bytes(12) + b"x" * 1000
+
+
+def long_number(random: Random) -> bytes:
+    """More digits than Python makes an int of."""
+    value = b"9" * random.randrange(4301, 9000)
+    return encode(m.DcpControl(b"connection_buffer_size", value), Opcode.DCP_CONTROL).to_bytes()
+
+
+def deep_json(random: Random) -> bytes:
+    value = b'{"collections":' + b"[" * random.randrange(50_000, 90_000)
+    body = m.StreamRequest(0, 0, END_OF_TIME, 0, 0, 0, value)
+    return encode(body, Opcode.DCP_STREAM_REQ).to_bytes()
+
+
+GARBAGE = [
+    random_bytes,
+    random_frame,
+    damaged_request,
+    truncated_frame,
+    huge_length,
+    long_number,
+    deep_json,
+]
+
+
+@pytest.mark.parametrize("stage", ["silent", "logged in", "streaming"])
+@pytest.mark.parametrize("garbage", GARBAGE)
+def test_garbage(
+    cluster: ProducerCluster,
+    connect: Connect,
+    good: None,
+    caplog: pytest.LogCaptureFixture,
+    garbage: Callable[[Random], bytes],
+    stage: str,
+) -> None:
+    random = Random(f"{seeds(1)[0]} {garbage.__name__} {stage}")
+    for number in range(20):
+        bad = connect(cluster)
+        if stage != "silent":
+            bad.log_in()
+        if stage == "streaming":
+            bad.open_dcp(name=b"bad-%d" % number)
+            bad.request_stream(0)
+        send_until_stuck(bad, iter([garbage(random)]))
+    assert cluster.counters().peak_outbox_bytes <= OUTBOX_BYTES
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+@pytest.mark.parametrize(
+    ("value", "status"),
+    [
+        (b"9" * 5000, Status.EINVAL),
+        (b"0" * 5000 + b"8", Status.SUCCESS),
+        (b"00", Status.SUCCESS),
+        ("٣".encode(), Status.EINVAL),
+    ],
+)
+def test_numbers_of_any_length_are_read(
+    cluster: ProducerCluster, connect: Connect, value: bytes, status: Status
+) -> None:
+    dcp = connect(cluster).log_in().open_dcp()
+    control = m.DcpControl(b"connection_buffer_size", value)
+    assert dcp.call(control, Opcode.DCP_CONTROL).status == status
+
+
+# --- clients that never read
+
+
+@pytest.mark.parametrize("window", [0, 1, 100_000, 2**31])
+def test_a_stream_that_nobody_reads(
+    cluster: ProducerCluster, connect: Connect, good: None, window: int
+) -> None:
+    greedy = connect(cluster).log_in().open_dcp(name=b"bad", window=window)
+    send_until_stuck(greedy, iter(requests(EVERYTHING, Opcode.DCP_STREAM_REQ, 1, 1)))
+    cluster.set(b"large", b"x" * 1_000_000)
+    for number in range(40):
+        cluster.set(b"large-%d" % number, b"x" * 1_000_000)
+    flow = cluster.counters().connections[0, "bad"]
+    if 0 < window <= 100_000:
+        assert flow.peak_unacked_bytes < window + 1_000_100
+
+
+@pytest.mark.parametrize(
+    ("body", "opcode", "vbuckets", "answer_bytes"),
+    [
+        (EVERYTHING, Opcode.DCP_STREAM_REQ, 1, 100),
+        (EVERYTHING, Opcode.DCP_STREAM_REQ, 65_536, 20_000),
+        (m.DcpControl(b"enable_noop", b"true"), Opcode.DCP_CONTROL, 1, 24),
+        (m.Empty(), Opcode.DCP_GET_FAILOVER_LOG, 1024, 40),
+        (m.Empty(), Opcode.GET_FAILOVER_LOG, 65_536, 20_000),
+        (m.Stat(b"vbucket-seqno"), Opcode.STAT, 1, LONG_ANSWER_BYTES),
+        (m.Stat(b"nosuch"), Opcode.STAT, 1, 24),
+        (m.GetClusterConfig(), Opcode.GET_CLUSTER_CONFIG, 1, 20_000),
+        (m.GetAllVbSeqnos(), Opcode.GET_ALL_VB_SEQNOS, 1, 24 + 10 * 1024),
+        (m.KeyOnly(b"\0large"), Opcode.GET, 1024, 1_000_100),
+        (m.Store(b"\0k", b"x" * 1000), Opcode.SET, 1024, 100),
+        (m.Empty(), Opcode.NOOP, 1, 24),
+    ],
+)
+def test_requests_whose_answers_nobody_reads(
+    make_cluster: MakeCluster,
+    connect: Connect,
+    body: m.Body,
+    opcode: int,
+    vbuckets: int,
+    answer_bytes: int,
+) -> None:
+    """However many there are, what waits is the bound and one answer."""
+    cluster = make_cluster(vbuckets=1024)
+    cluster.set(b"large", b"x" * 1_000_000)
+    greedy = connect(cluster).log_in().open_dcp(name=b"bad")
+    send_until_stuck(greedy, in_blocks(requests(body, opcode, vbuckets)))
+    good = connect(cluster).log_in().open_dcp(name=b"good")
+    home = cluster.vbucket_of(b"large")
+    assert good.request_stream(home).status == Status.SUCCESS
+    good.messages_to(cluster.high_seqno(home))
+    assert cluster.counters().peak_outbox_bytes <= OUTBOX_BYTES + answer_bytes
+
+
+def test_ten_thousand_stream_requests_are_all_answered(
+    cluster: ProducerCluster, connect: Connect, good: None
+) -> None:
+    """The vbucket's first is accepted, its others refused; unknown vbuckets get the map."""
+    dcp = connect(cluster).log_in().open_dcp(name=b"bad")
+    body = EVERYTHING
+    dcp.send(*(encode(body, 0x53, opaque=n, vbucket=n % 2) for n in range(MANY)))
+    answers = [dcp.answer() for _ in range(MANY)]
+    assert [answer.opaque for answer in answers] == list(range(MANY))
+    assert {answer.status for answer in answers[1::2]} == {Status.NOT_MY_VBUCKET}
+    assert [answer.status for answer in answers[::2]] == [
+        Status.SUCCESS,
+        *repeat(Status.KEY_EEXISTS, MANY // 2 - 1),
+    ]
+    assert cluster.counters().streams_opened == {0: 2}
+
+
+@pytest.fixture
+def few_streams(monkeypatch: pytest.MonkeyPatch) -> int:
+    """A lower limit of streams on a connection."""
+    monkeypatch.setattr(dcp_connection, "MAX_STREAMS", 50)
+    return 50
+
+
+def test_a_connection_has_so_many_streams_and_no_more(
+    cluster: ProducerCluster, connect: Connect, good: None, few_streams: int
+) -> None:
+    dcp = connect(cluster).log_in().open_dcp(name=b"bad", enable_stream_id="true")
+
+    def request(stream_id: int) -> Status:
+        value = b'{"sid":%d}' % stream_id
+        return Status(dcp.request_stream(0, value=value).status)
+
+    accepted = [request(stream_id) for stream_id in range(1, few_streams + 1)]
+    assert accepted == [Status.SUCCESS] * few_streams
+    assert request(few_streams + 1) == Status.ENOMEM
+    closing = Frame(Magic.ALT_REQUEST, Opcode.DCP_CLOSE_STREAM, framing_extras=stream_id_info(1))
+    dcp.send(closing)
+    assert dcp.answer().status == Status.SUCCESS
+    assert request(few_streams + 1) == Status.SUCCESS
+
+
+@pytest.mark.parametrize(("announced", "most"), [("true", 49), ("false", 500)])
+def test_streams_that_are_opened_and_closed_behind_a_full_window(
+    cluster: ProducerCluster,
+    connect: Connect,
+    good: None,
+    few_streams: int,
+    announced: str,
+    most: int,
+) -> None:
+    """Ends that are to be told wait for the window: no more of them than streams may be."""
+    dcp = connect(cluster).log_in()
+    dcp.open_dcp(b"bad", window=1, send_stream_end_on_client_close_stream=announced)
+    dcp.request_stream(0)
+    dcp.stream_frame()  # its marker has filled the window
+    dcp.ok(m.Empty(), Opcode.DCP_CLOSE_STREAM)
+    statuses = []
+    for _ in range(500):
+        statuses.append(dcp.request_stream(0).status)
+        dcp.call(m.Empty(), Opcode.DCP_CLOSE_STREAM)
+    assert statuses == [Status.SUCCESS] * most + [Status.ENOMEM] * (500 - most)
+
+
+# --- half-open connections
+
+
+@pytest.mark.parametrize("said", [b"", b"\x80", encode(m.Hello(b"x", ()), 0x1F).to_bytes()])
+@pytest.mark.parametrize("tls", [False, True])
+def test_half_open_connections(
+    make_cluster: MakeCluster, connect: Connect, said: bytes, tls: bool
+) -> None:
+    cluster = make_cluster(vbuckets=1, tls=TLS_FILES)
+    write(cluster, b"doc")
+    for number in range(50):
+        host, port = (cluster.tls_seeds if tls else cluster.seeds)[0].split(":")
+        silent = connect(cluster) if not tls else None
+        half = silent.socket if silent else socket.create_connection((host, int(port)), 10.0)
+        half.sendall(said)
+        if number % 2:
+            half.shutdown(socket.SHUT_WR)
+        if number % 5 == 0 or silent is None:
+            half.close()
+    good = connect(cluster).log_in().open_dcp()
+    good.request_stream(0)
+    good.messages_to(DOCUMENTS)
+
+
+def test_who_stops_writing_is_closed(cluster: ProducerCluster, connect: Connect) -> None:
+    client = connect(cluster).log_in()
+    client.socket.shutdown(socket.SHUT_WR)
+    assert client.is_closed()
+
+
+def test_the_name_of_a_client_that_is_stuck_can_be_taken(
+    cluster: ProducerCluster, connect: Connect, good: None
+) -> None:
+    """That its connection ends although it reads nothing is tested in ``test_connection.py``."""
+    for number in range(10):
+        cluster.set(b"large-%d" % number, b"x" * 1_000_000)
+    stuck = connect(cluster).log_in().open_dcp(name=b"same")
+    stuck.send(encode(EVERYTHING, Opcode.DCP_STREAM_REQ))
+    send_until_stuck(stuck, repeat(encode(m.Empty(), Opcode.NOOP).to_bytes() * 1000))
+    successor = connect(cluster).log_in().open_dcp(name=b"same")
+    successor.request_stream(0)
+    successor.messages_to(cluster.high_seqno(0))
+
+
+# --- storms
+
+
+def test_a_connection_for_each_request(
+    cluster: ProducerCluster, connect: Connect, good: None
+) -> None:
+    for number in range(100):
+        with RawClient(cluster.seeds[0]) as client:
+            client.log_in().open_dcp(name=b"storm-%d" % number)
+            client.request_stream(0)
+    counters = cluster.counters()
+    assert counters.dcp_connections_opened == 101
+    assert counters.connections_closed_for_errors == 0
+
+
+def test_more_connections_than_allowed_are_closed_unheard(
+    make_cluster: MakeCluster, connect: Connect
+) -> None:
+    cluster = make_cluster(vbuckets=1, max_connections=10)
+    clients = [connect(cluster) for _ in range(10)]
+    assert all(client.log_in() for client in clients)
+    refused = [connect(cluster) for _ in range(20)]
+    assert all(client.is_closed() for client in refused)
+    counters = cluster.counters()
+    assert (counters.connections_opened, counters.connections_refused) == (10, 20)
+    clients[0].socket.close()
+    with pytest.raises(EOFError):
+        while True:  # until the producer has noticed
+            connect(cluster).log_in()
+
+
+@pytest.mark.parametrize("acked", [0, 1, U32_MAX])
+def test_an_endless_stream_of_acks(
+    cluster: ProducerCluster, connect: Connect, good: None, acked: int
+) -> None:
+    """They have no answer that could slow them down, and take back no more than was sent."""
+    dcp = connect(cluster).log_in().open_dcp(name=b"bad", window=10_000)
+    dcp.request_stream(0)
+    block = encode(m.BufferAck(acked), Opcode.DCP_BUFFER_ACK).to_bytes() * 10_000
+    enough = Event()
+
+    def flood() -> None:
+        while not enough.is_set():
+            dcp.socket.sendall(block)
+
+    thread = Thread(target=flood)
+    thread.start()
+    try:
+        other = connect(cluster).log_in()
+        while cluster.counters().buffer_acks < 30_000:
+            other.ok(m.Empty(), Opcode.NOOP)
+        assert cluster.counters().connections[0, "bad"].unacked_bytes >= 0
+    finally:
+        enough.set()
+        thread.join()
+
+
+def test_maps_do_not_pile_up_for_a_client_that_reads_none(
+    make_cluster: MakeCluster, connect: Connect
+) -> None:
+    cluster = make_cluster(nodes=2, vbuckets=1024)
+    features = (*FEATURES, HelloFeature.DUPLEX, HelloFeature.CLUSTERMAP_CHANGE_NOTIFICATION)
+    lazy = connect(cluster).log_in(features).open_dcp(name=b"bad")
+    stat = encode(m.Stat(b"vbucket-seqno"), Opcode.STAT).to_bytes()
+    send_until_stuck(lazy, repeat(stat, 500))
+    for turn in range(200):
+        cluster.move_vbucket(0, 1 - turn % 2)
+    assert cluster.counters().peak_outbox_bytes <= OUTBOX_BYTES + 2 * LONG_ANSWER_BYTES
+    good = connect(cluster).log_in().open_dcp(name=b"good")
+    assert good.request_stream(1).status == Status.SUCCESS
+
+
+def test_tls_clients_that_flood_and_never_read(make_cluster: MakeCluster, connect: Connect) -> None:
+    cluster = make_cluster(vbuckets=1, tls=TLS_FILES)
+    write(cluster, b"doc")
+    with RawClient(cluster.tls_seeds[0], tls=client_context()) as greedy:
+        greedy.log_in().open_dcp(name=b"bad")
+        send_until_stuck(greedy, repeat(encode(m.Empty(), Opcode.NOOP).to_bytes() * 1000))
+        good = connect(cluster).log_in().open_dcp(name=b"good")
+        good.request_stream(0)
+        good.messages_to(DOCUMENTS)
+    assert cluster.counters().peak_outbox_bytes <= OUTBOX_BYTES + 24
+
+
+def test_an_expiry_that_is_written_again_and_again(
+    cluster: ProducerCluster, connect: Connect, good: None
+) -> None:
+    """What is to expire is a list of documents, not of writes."""
+    writer = connect(cluster).log_in(())
+    for expiry in range(2_000_000_000, 2_000_001_000):
+        writer.send(encode(m.Store(b"k", b"1", expiry=expiry), Opcode.SET))
+    for _ in range(1_000):
+        assert writer.answer().status == Status.SUCCESS
+    assert len(cluster.bucket.vbuckets[0].documents.expiries) < 100
+
+
+def test_the_end_that_is_told_last(cluster: ProducerCluster, connect: Connect) -> None:
+    """Streams that end behind a full window are told in order once there is room."""
+    dcp = connect(cluster).log_in()
+    dcp.open_dcp(window=1, send_stream_end_on_client_close_stream="true")
+    write(cluster, b"doc")
+    for _ in range(3):
+        assert dcp.request_stream(0).status == Status.SUCCESS
+        dcp.ok(m.Empty(), Opcode.DCP_CLOSE_STREAM)
+    ends: list[m.Body] = []
+    while len(ends) < 3:
+        dcp.ack(100)
+        message = dcp.message()
+        ends += [message] if isinstance(message, m.StreamEnd) else []
+    assert ends == [m.StreamEnd(EndReason.CLOSED)] * 3

@@ -1,0 +1,134 @@
+"""Clients that are silent: who is closed after how long, and what TCP looks for by itself."""
+
+import asyncio
+import socket
+from collections.abc import Callable
+
+import pytest
+
+from dcp.errors import ConfigError
+from dcp.producer.bucket import Bucket
+from dcp.producer.channels import PlainChannel
+from dcp.producer.cluster import ProducerCluster
+from dcp.producer.commands import COMMANDS
+from dcp.producer.liveness import Liveness, LivenessLimits
+from dcp.producer.session import Session
+from dcp.producer.settings import ClusterSettings
+from dcp.types import END_OF_TIME
+from dcp.wire import messages as m
+from dcp.wire.codec import encode
+from dcp.wire.frame import Frame
+from dcp.wire.vocabulary import Opcode
+from tests.producer.raw_client import RawClient
+
+Connect = Callable[..., RawClient]
+MakeCluster = Callable[..., ProducerCluster]
+
+LOG_IN = (
+    encode(m.Sasl(b"PLAIN", b"\0Administrator\0password"), Opcode.SASL_AUTH),
+    encode(m.SelectBucket(b"default"), Opcode.SELECT_BUCKET),
+)
+OPEN_DCP = (*LOG_IN, encode(m.DcpOpen(b"x", 1), Opcode.DCP_OPEN))
+NOOPS_ON = (*OPEN_DCP, encode(m.DcpControl(b"enable_noop", b"true"), Opcode.DCP_CONTROL))
+
+
+def session_of(**settings: float) -> Session:
+    return Session(Bucket(ClusterSettings(vbuckets=1, **settings)), 0, COMMANDS)  # type: ignore[arg-type]  # all of them are floats
+
+
+@pytest.mark.parametrize(
+    ("said", "closes_after"),
+    [((), 10.0), (LOG_IN, 20.0), (OPEN_DCP, None), (NOOPS_ON, 30.0)],
+    ids=["nothing", "a user", "DCP", "DCP with NOOPs"],
+)
+def test_who_is_closed_after_how_long(said: tuple[Frame, ...], closes_after: float | None) -> None:
+    session = session_of(
+        authentication_seconds=10.0, connection_idle_seconds=20.0, idle_timeout_seconds=30.0
+    )
+    session.close_if_overdue(0.0)
+    for frame in said:
+        session.feed(frame, 5.0)
+    heard_at = 5.0 if said else 0.0
+    session.close_if_overdue(heard_at + (closes_after or 1e9))
+    assert not session.is_closing
+    session.close_if_overdue(heard_at + (closes_after or 1e9) + 0.1)
+    assert session.is_closing is (closes_after is not None)
+
+
+def test_who_does_not_log_in_cannot_gain_time_by_talking() -> None:
+    session = session_of(authentication_seconds=10.0)
+    for second in range(11):
+        session.close_if_overdue(second)
+        assert not session.is_closing
+        session.feed(encode(m.Empty(), Opcode.SASL_LIST_MECHS), second)
+    session.close_if_overdue(10.1)
+    assert session.is_closing
+
+
+def test_users_may_be_silent_for_ever_by_default_and_gain_time_by_talking_else() -> None:
+    default = Liveness(LivenessLimits(300.0, 0.0))
+    strict = Liveness(LivenessLimits(300.0, 10.0))
+    assert not default.is_overdue(0.0, is_logged_in=True)
+    assert not default.is_overdue(1e9, is_logged_in=True)
+    for second in range(0, 100, 10):
+        strict.heard(second)
+        assert not strict.is_overdue(second + 10, is_logged_in=True)
+    assert strict.is_overdue(100.1, is_logged_in=True)
+
+
+def test_silent_connections_are_closed(make_cluster: MakeCluster, connect: Connect) -> None:
+    cluster = make_cluster(
+        vbuckets=1, authentication_seconds=0.2, connection_idle_seconds=0.3, last_words_seconds=0.1
+    )
+    dcp = connect(cluster).log_in().open_dcp(noop=False)
+    silent, stranger, user = connect(cluster), connect(cluster), connect(cluster).log_in()
+    stranger.ok(m.Empty(), Opcode.SASL_LIST_MECHS)
+    assert all(client.is_closed() for client in (silent, stranger, user))
+    assert cluster.counters().connections_closed_for_errors == 3
+    dcp.ok(m.Empty(), Opcode.NOOP)
+
+
+def test_a_client_that_takes_noops_and_reads_nothing_is_closed(
+    make_cluster: MakeCluster, connect: Connect
+) -> None:
+    """The NOOP that it owes an answer to cannot even be sent: there is no room for it."""
+    cluster = make_cluster(vbuckets=1, idle_timeout_seconds=0.5, last_words_seconds=0.1)
+    for number in range(20):
+        cluster.set(b"large-%d" % number, b"x" * 1_000_000)
+    stuck = connect(cluster).log_in().open_dcp(set_noop_interval="0.1")
+    stuck.send(encode(m.StreamRequest(0, 0, END_OF_TIME, 0, 0, 0), Opcode.DCP_STREAM_REQ))
+    other = connect(cluster).log_in()
+    while cluster.counters().connections:
+        other.ok(m.Empty(), Opcode.NOOP)
+    assert cluster.counters().connections_closed_for_errors == 1
+
+
+def test_tcp_looks_for_dead_peers() -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    with listener, socket.create_connection(listener.getsockname()):
+        accepted, _ = listener.accept()
+
+        async def options() -> list[int]:
+            channel = PlainChannel(accepted)
+            names = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+            found = [accepted.getsockopt(socket.IPPROTO_TCP, name) for name in names]
+            is_on = accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            channel.close()
+            return [is_on, *found]
+
+        assert asyncio.run(options()) == [1, 360, 10, 3]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "idle_timeout_seconds",
+        "authentication_seconds",
+        "connection_idle_seconds",
+        "last_words_seconds",
+    ],
+)
+@pytest.mark.parametrize("seconds", [-1.0, float("inf"), float("nan")])
+def test_impossible_times_are_refused(name: str, seconds: float) -> None:
+    with pytest.raises(ConfigError, match=r"producer .*expected 0 or more"):
+        session_of(**{name: seconds})
