@@ -167,8 +167,8 @@ def _only_member(cluster: ProducerCluster) -> None:
         (_dead_member, None, "does not answer; restore it, or fail it over first"),
         (_pending_vbucket, None, "found vbucket 0 PENDING, expected ACTIVE"),
         (_only_member, 0, "found no other node to take"),
-        (_only_member, 1, "found node index 1 to remove, expected a member"),
-        (_only_member, 7, "found node index 7 to remove"),
+        (_only_member, 1, "found node 2 to remove, expected a member"),
+        (_only_member, 7, "found node 8 to remove"),
     ],
 )
 def test_what_cannot_be_done(
