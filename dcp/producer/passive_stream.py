@@ -188,7 +188,8 @@ class PassiveStream:
         return []
 
     def _item(self, raw: bytes | memoryview) -> list[int]:
-        self._require(_Event.ITEM)
+        if self.phase is not PassivePhase.RECEIVING:
+            self._require(_Event.ITEM)
         version = version_of(raw)
         try:
             self.copy.receive(version)
@@ -211,10 +212,11 @@ class PassiveStream:
         return self._reached(seqno) if inside else []
 
     def _reached(self, seqno: int) -> list[int]:
-        is_last = seqno == self._snapshot_end
-        self._on(_Event.LAST if is_last else _Event.ITEM)
-        answers = is_last and self._marker_wants_answer
-        return [Opcode.DCP_SNAPSHOT_MARKER] if answers else []
+        if seqno != self._snapshot_end:
+            self._on(_Event.ITEM)
+            return []
+        self._on(_Event.LAST)
+        return [Opcode.DCP_SNAPSHOT_MARKER] if self._marker_wants_answer else []
 
     def _require(self, event: _Event) -> None:
         if (self.phase, event) not in _NEXT:
