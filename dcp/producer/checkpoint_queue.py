@@ -10,7 +10,7 @@ here knows who reads. Sources: kv_engine ``engines/ep/src/checkpoint_manager.cc`
 from typing import Generic
 
 from dcp.errors import LocalProtocolError
-from dcp.producer.checkpoint import CheckpointKind, Q
+from dcp.producer.checkpoint import CheckpointHead, CheckpointKind, Q
 from dcp.producer.checkpoint_list import CheckpointList
 from dcp.producer.checkpoint_values import CheckpointLimits
 from dcp.types import SnapshotRange, require_unsigned
@@ -49,6 +49,11 @@ class CheckpointQueue(Generic[Q]):
         """
         start = self._checkpoints.open.head.snapshot_start
         return SnapshotRange(min(start, self.high_seqno), self._end_in_force)
+
+    @property
+    def open_head(self) -> CheckpointHead:
+        """What the open checkpoint is."""
+        return self._checkpoints.open.head
 
     @property
     def is_snapshot_complete(self) -> bool:

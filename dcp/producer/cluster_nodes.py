@@ -336,6 +336,7 @@ class ClusterNodes:
         self._background.clear()
         if self._rebalancing is not None:
             self._rebalancing.cancel()
+            await asyncio.gather(self._rebalancing, return_exceptions=True)
         await self._replication.stop()
         await asyncio.gather(*self._under_way, return_exceptions=True)
         await asyncio.gather(*(node.leave() for node in self._nodes))

@@ -4,7 +4,8 @@ Each node has a share of the checkpoint quota for its copies; beyond it the stre
 go back to the copies' disk, as on an active vbucket.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from dcp.producer.checkpoint_account import CheckpointAccount
@@ -30,39 +31,37 @@ class Copies:
         self._make: Final = make
         self._known_manifest: Final = known_manifest
         self._quota_bytes: Final = quota_bytes
-        self._by_place: dict[Place, ReplicaCopy] = {}
+        self._of: defaultdict[int, dict[int, ReplicaCopy]] = defaultdict(dict)
         self._memory: dict[int, CheckpointAccount] = {}
         self.is_paused = False
 
     def at(self, node: int, vbucket: int) -> ReplicaCopy | None:
         """Return a node's copy of a vbucket, if it has one."""
-        return self._by_place.get((node, vbucket))
+        return self._of[vbucket].get(node)
 
-    def of(self, vbucket: int) -> Iterator[tuple[int, ReplicaCopy]]:
-        """Yield the nodes that have a copy of a vbucket, with the copies."""
-        for (node, each), copy in self._by_place.items():
-            if each == vbucket:
-                yield node, copy
+    def of(self, vbucket: int) -> Iterable[tuple[int, ReplicaCopy]]:
+        """Return the nodes that have a copy of a vbucket, with the copies."""
+        return self._of[vbucket].items()
 
     def of_node(self, node: int) -> dict[int, ReplicaCopy]:
         """Return the copies on a node by vbucket."""
-        return {vbucket: copy for (at, vbucket), copy in self._by_place.items() if at == node}
+        return {vbucket: each[node] for vbucket, each in self._of.items() if node in each}
 
     def all_vbuckets(self) -> list[Vbucket]:
         """Return what all copies hold."""
-        return [copy.vbucket for copy in self._by_place.values()]
+        return [copy.vbucket for at in self._of.values() for copy in at.values()]
 
     def add(self, node: int, vbucket: int) -> ReplicaCopy:
         """Return a node's copy of a vbucket, a new and empty one where it has none."""
         copy = self.at(node, vbucket)
         if copy is None:
             copy = ReplicaCopy(self._make(vbucket), self._known_manifest)
-            self._by_place[node, vbucket] = copy
+            self._of[vbucket][node] = copy
         return copy
 
     def take(self, node: int, vbucket: int) -> ReplicaCopy:
         """Remove a copy that is there and return it; nobody fills it any more."""
-        copy = self._by_place.pop((node, vbucket))
+        copy = self._of[vbucket].pop(node)
         copy.feeder = None
         if node in self._memory:
             self._memory[node].forget(vbucket)
@@ -70,26 +69,21 @@ class Copies:
 
     def follow(self, cluster_map: ClusterMap) -> list[Place]:
         """Have the copies that the map names, and those that take over; return what went."""
-        wanted = {
-            (node, vbucket): None
-            for vbucket in range(len(cluster_map.owners))
-            for node in cluster_map.replicas(vbucket)
-        }
-        gone = [
-            place
-            for place, copy in self._by_place.items()
-            if place not in wanted and not copy.is_taking_over
-        ]
-        for place in gone:
-            self.take(*place).vbucket.data.keys.close()
-        for place in wanted:
-            self.add(*place)
+        gone: list[Place] = []
+        for vbucket in range(len(cluster_map.owners)):
+            wanted = cluster_map.replicas(vbucket)
+            for node, copy in list(self.of(vbucket)):
+                if node not in wanted and not copy.is_taking_over:
+                    self.take(node, vbucket).vbucket.data.keys.close()
+                    gone.append((node, vbucket))
+            for node in wanted:
+                self.add(node, vbucket)
         return gone
 
     def note_memory(self, node: int, vbucket: int) -> Mapping[int, tuple[str, ...]]:
         """Look at what a copy takes now; return the cursors, by vbucket, that had to go for it."""
         memory = self._memory.setdefault(node, CheckpointAccount(self._quota_bytes))
-        memory.note(self._by_place[node, vbucket].vbucket.data.checkpoints)
+        memory.note(self._of[vbucket][node].vbucket.data.checkpoints)
         if not memory.is_short:
             return {}
         managers = [copy.vbucket.data.checkpoints for copy in self.of_node(node).values()]

@@ -24,13 +24,10 @@ from typing import Final
 from dcp.errors import FrameError, LocalProtocolError, RemoteProtocolError
 from dcp.producer.replica_copy import ReplicaCopy
 from dcp.producer.stored_items import version_of
-from dcp.producer.sync_writes import commit_of
-from dcp.producer.versions import Version
 from dcp.types import END_OF_TIME, FailoverLog
 from dcp.wire import messages as m
 from dcp.wire.codec import decode
 from dcp.wire.frame import parse_frame
-from dcp.wire.leb128 import decode_leb128
 from dcp.wire.vocabulary import Opcode, SnapshotFlag, Status, StreamFlag
 
 _ITEMS: Final = frozenset(
@@ -40,7 +37,6 @@ _ITEMS: Final = frozenset(
         Opcode.DCP_EXPIRATION,
         Opcode.DCP_SYSTEM_EVENT,
         Opcode.DCP_PREPARE,
-        Opcode.DCP_COMMIT,
         Opcode.DCP_ABORT,
     }
 )
@@ -192,27 +188,14 @@ class PassiveStream:
         return []
 
     def _item(self, raw: bytes | memoryview) -> list[int]:
-        self._require(_Event.ITEM)
-        version = self._committed(raw) if raw[1] == Opcode.DCP_COMMIT else version_of(raw)
+        if self.phase is not PassivePhase.RECEIVING:
+            self._require(_Event.ITEM)
+        version = version_of(raw)
         try:
             self.copy.receive(version)
         except LocalProtocolError as error:
             raise MessageRefusedError(Status.ERANGE, str(error)) from error
         return self._reached(version.seqno)
-
-    def _committed(self, raw: bytes | memoryview) -> Version:
-        """Return the document that a commit makes of the prepare that the copy holds."""
-        commit = decode(parse_frame(bytes(raw)))
-        if not isinstance(commit, m.Commit):
-            raise AssertionError(f"a frame of DCP_COMMIT: found {type(commit).__name__}")
-        collection, prefix_bytes = decode_leb128(commit.key)
-        key = commit.key[prefix_bytes:]
-        prepare = self.copy.vbucket.data.keys.pending_prepare(key, collection)
-        if prepare is None or prepare.seqno != commit.prepared_seqno:
-            found = "none" if prepare is None else f"one at seqno {prepare.seqno}"
-            expected = f"a prepare of {key!r} at seqno {commit.prepared_seqno}"
-            raise self._refusal(Status.EINVAL, found, expected)
-        return commit_of(prepare, commit.commit_seqno)
 
     def _advanced(self, seqno: int) -> list[int]:
         inside = self.phase is PassivePhase.RECEIVING
@@ -229,10 +212,11 @@ class PassiveStream:
         return self._reached(seqno) if inside else []
 
     def _reached(self, seqno: int) -> list[int]:
-        is_last = seqno == self._snapshot_end
-        self._on(_Event.LAST if is_last else _Event.ITEM)
-        answers = is_last and self._marker_wants_answer
-        return [Opcode.DCP_SNAPSHOT_MARKER] if answers else []
+        if seqno != self._snapshot_end:
+            self._on(_Event.ITEM)
+            return []
+        self._on(_Event.LAST)
+        return [Opcode.DCP_SNAPSHOT_MARKER] if self._marker_wants_answer else []
 
     def _require(self, event: _Event) -> None:
         if (self.phase, event) not in _NEXT:

@@ -153,7 +153,7 @@ def checked_members(bucket: Bucket, remove: int | None) -> list[int]:
         )
     members = [node for node in range(bucket.map.node_count) if bucket.map.is_member(node)]
     if remove is not None and remove not in members:
-        raise ValueError(f"rebalance: found node index {remove} to remove, expected a member")
+        raise ValueError(f"rebalance: found node {remove + 1} to remove, expected a member")
     for node in members:
         if node in bucket.dead_nodes:
             raise ValueError(

@@ -79,9 +79,9 @@ class ReplicaCopy:
         kind = CheckpointKind.DISK if is_disk else CheckpointKind.MEMORY
         data = self.vbucket.data
         checkpoints = data.checkpoints
-        goes_on, broken = not checkpoints.is_snapshot_complete, checkpoints.open_checkpoint.id
+        goes_on, broken = not checkpoints.is_snapshot_complete, checkpoints.open_head.id
         checkpoints.begin_snapshot(marker.start, marker.end, kind, begins_checkpoint=not goes_on)
-        if goes_on and checkpoints.open_checkpoint.id != broken:
+        if goes_on and checkpoints.open_head.id != broken:
             self.lost_cursors += data.drop_stream_cursors()
         if marker.purge_seqno:
             data.learn_purge_seqno(marker.purge_seqno)

@@ -143,6 +143,7 @@ class ReplicationConnection:
             SourceError: the peer refuses us.
         """
         touched: dict[int, PassiveStream] = {}
+        charged_bytes = 0
         view = memoryview(block.buffer)
         for index in range(len(block)):
             raw = view[int(block.offsets[index]) : int(block.offsets[index + 1])]
@@ -154,9 +155,10 @@ class ReplicationConnection:
             elif opcode == Opcode.DCP_NOOP:
                 self._say(Opcode.DCP_NOOP, int.from_bytes(raw[12:16]))
             else:
-                self._window = self._window.charge(len(raw)).release(len(raw))
+                charged_bytes += len(raw)
                 self._message(raw, touched)
-        self._window, acked_bytes = self._window.acknowledge(now)
+        window = self._window.charge(charged_bytes).release(charged_bytes)
+        self._window, acked_bytes = window.acknowledge(now)
         if acked_bytes:
             self._put(encode(m.BufferAck(acked_bytes), Opcode.DCP_BUFFER_ACK))
         return list(touched.values())

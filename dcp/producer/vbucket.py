@@ -1,8 +1,9 @@
 """One vbucket: documents, data, branches, state, and how far its replica has come.
 
-A replica is a distance, not a copy: it holds the active's data but for the newest batches of
-writes. A failover makes that prefix the vbucket's data (``promote``), a crash what was on disk
-(``crash``).
+Without ``ClusterSettings.replicas`` a replica is a distance, not a copy: it holds the active's data
+but for the newest batches of writes. A failover makes that prefix the vbucket's data (``promote``),
+a crash what was on disk (``crash``). A copy on another node (``replica_copy.py``) is a vbucket of
+its own, which may take this one's place (``succeed``).
 """
 
 import math

@@ -268,7 +268,7 @@ class VbucketData:
             self._part_ends.add(self.high_seqno)
         self.settle()
         self.flush(self.high_seqno)
-        if self.checkpoints.open_checkpoint.kind is CheckpointKind.DISK:
+        if self.checkpoints.open_head.kind is CheckpointKind.DISK:
             self.checkpoints.expel()
 
     def advance_to(self, seqno: int) -> tuple[str, ...]:

@@ -1,9 +1,5 @@
 """``dcplake serve`` as a process, and ``dcplake failover`` on it."""
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
@@ -11,6 +7,7 @@ import pytest
 from dcp.cli.main import main
 from dcp.producer.kv_client import KvClient
 from dcp.types import vbucket_of
+from tests.cli.serving import serving
 
 USER, PASSWORD = "tester", "secret-of-the-test"
 
@@ -19,20 +16,8 @@ USER, PASSWORD = "tester", "secret-of-the-test"
 def seeds(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Two nodes with four vbuckets each; replicas lack the newest seqno."""
     monkeypatch.setenv("DCPLAKE_PASSWORD", PASSWORD)
-    words = ["serve", "--nodes", "2", "--vbuckets", "8", "--port", "0", "--user", USER]
-    command = [sys.executable, "-m", "dcp.cli.main", *words, "--replica-lag", "1"]
-    process = subprocess.Popen(
-        [*command, "--rules", "server"], stdout=subprocess.PIPE, env=os.environ
-    )
-    try:
-        assert process.stdout is not None
-        yield json.loads(process.stdout.readline())["seeds"]
-    finally:
-        process.terminate()
-        process.wait(10)
-        if process.stdout is not None:
-            process.stdout.close()
-    assert process.returncode == 0
+    with serving(USER, "--nodes", "2", "--replica-lag", "1", "--rules", "server") as found:
+        yield found
 
 
 def _values(seeds: list[str], keys: list[bytes]) -> dict[bytes, bytes]:

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from concurrent.futures import CancelledError
 from pathlib import Path
 from threading import Event, Thread
 
@@ -167,8 +168,8 @@ def _only_member(cluster: ProducerCluster) -> None:
         (_dead_member, None, "does not answer; restore it, or fail it over first"),
         (_pending_vbucket, None, "found vbucket 0 PENDING, expected ACTIVE"),
         (_only_member, 0, "found no other node to take"),
-        (_only_member, 1, "found node index 1 to remove, expected a member"),
-        (_only_member, 7, "found node index 7 to remove"),
+        (_only_member, 1, "found node 2 to remove, expected a member"),
+        (_only_member, 7, "found node 8 to remove"),
     ],
 )
 def test_what_cannot_be_done(
@@ -216,6 +217,38 @@ def test_a_rebalance_that_is_given_up(make_cluster: MakeCluster, hangs: int) -> 
     assert _owners(cluster) == [1, 1]
 
 
+def test_a_stop_amid_a_rebalance(make_cluster: MakeCluster) -> None:
+    """It is given up, and begun anew after the start."""
+    cluster = make_cluster(nodes=2, vbuckets=2, replicas=1)
+    write_everything(cluster)
+    cluster.hang_node(1)
+    given_up: list[BaseException] = []
+
+    def rebalance() -> None:
+        try:
+            cluster.rebalance(remove=0)
+        except CancelledError as error:
+            given_up.append(error)
+
+    thread = Thread(target=rebalance)
+    thread.start()
+    _wait_for_takeover(cluster)
+    cluster.stop()
+    thread.join()
+    assert len(given_up) == 1
+    cluster.start()
+    assert_copies_are_equal(cluster)
+    cluster.rebalance(remove=0)
+    assert _owners(cluster) == [1, 1]
+
+
+def _wait_for_takeover(cluster: ProducerCluster) -> None:
+    with cluster.bucket.copies_moved:
+        cluster.bucket.copies_moved.wait_for(
+            lambda: any(copy.is_taking_over for _, copy in cluster.bucket.copies.of(0)), 10.0
+        )
+
+
 def test_a_rebalance_whose_source_is_lost(make_cluster: MakeCluster) -> None:
     """Every vbucket is where it was when the node is back."""
     cluster = make_cluster(nodes=2, vbuckets=2, replicas=1)
@@ -230,10 +263,7 @@ def test_a_rebalance_whose_source_is_lost(make_cluster: MakeCluster) -> None:
 
     thread = Thread(target=rebalance)
     thread.start()
-    with cluster.bucket.copies_moved:
-        cluster.bucket.copies_moved.wait_for(
-            lambda: any(copy.is_taking_over for _, copy in cluster.bucket.copies.of(0)), 10.0
-        )
+    _wait_for_takeover(cluster)
     cluster.kill_node(0)
     cluster.restore_node(1)
     thread.join()
