@@ -48,6 +48,9 @@ _MISSING: Final = frozenset(
     }
 )
 
+_REDACTED: Final = "*********(redacted)"
+"""What Spark shows for a value that may be a secret, or has ``url`` in it or in its key."""
+
 
 @dataclass(frozen=True, slots=True)
 class ReplicaTable:
@@ -382,7 +385,7 @@ def replica_exists(lake: LakeTables, replica: ReplicaTable) -> bool:
 
 def _exists(spark: SparkSession, table_sql: str) -> bool:
     try:
-        spark.sql(f"DESCRIBE DETAIL {table_sql}").collect()
+        spark.sql(f"SHOW TBLPROPERTIES {table_sql}").collect()
     except PySparkException as error:
         if error.getCondition() in _MISSING:
             return False
@@ -419,6 +422,10 @@ def table_properties(spark: SparkSession, table_sql: str, where: str) -> dict[st
 
     """
     try:
+        # DESCRIBE DETAIL counts the table's files as well: a Spark job after each commit.
+        shown = spark.sql(f"SHOW TBLPROPERTIES {table_sql}").collect()
+        if all(row["value"] != _REDACTED for row in shown):
+            return {row["key"]: row["value"] for row in shown}
         rows = spark.sql(f"DESCRIBE DETAIL {table_sql}").select("properties").collect()
     except PySparkException as error:
         if error.getCondition() in _MISSING:

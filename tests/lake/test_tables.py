@@ -50,6 +50,17 @@ def test_a_lake_is_opened_as_it_was_made(spark: "SparkSession", tmp_path: Path) 
         create_lake(spark, location, LakeIdentity("lake-2", "beer", "bucket-uuid", 2))
 
 
+def test_names_that_spark_would_not_show_are_found(spark: "SparkSession", tmp_path: Path) -> None:
+    """Spark shows no value that has ``url`` in it or in its key."""
+    location = LakeLocation(root=str(tmp_path))
+    create_lake(spark, location, LakeIdentity("lake-1", "curls", "bucket-uuid", 2))
+    lake = open_lake(spark, location)
+    assert lake.identity.bucket == "curls"
+    urls = replica_of("shop", "urls", 8)
+    ensure_replica(lake, urls)
+    assert replicas_in(lake) == (urls,)
+
+
 def test_what_is_no_lake_is_named_and_left_alone(spark: "SparkSession", tmp_path: Path) -> None:
     location = LakeLocation(root=str(tmp_path))
     with pytest.raises(LakeError, match=r"table changes: found no Delta table there"):
