@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Generator, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pytest
 from hypothesis import settings
@@ -18,6 +18,27 @@ settings.register_profile(
     "dcplake", deadline=None, print_blob=True, derandomize="DCPLAKE_TEST_SEED" not in os.environ
 )
 settings.load_profile("dcplake")
+
+
+_LONGEST: Final = (
+    "test_a_past_that_is_gone_is_made_up_for",
+    "test_resync_mends_whatever_was_done_to_a_lake",
+    "test_a_driver_killed_at_each_step_in_turn_while_a_rollback_is_in_flight",
+    "test_dag_replicates_and_checks_and_fails_for_a_violation",
+    "test_every_version_equals_the_source_at_its_complete_seqnos",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let long tests begin first: of several processes none is left alone with one at the end."""
+
+    def place(item: pytest.Item) -> int:
+        name = getattr(item, "originalname", item.name)
+        if name in _LONGEST:
+            return _LONGEST.index(name)
+        return len(_LONGEST) + (item.get_closest_marker("slow") is None)
+
+    items.sort(key=place)
 
 
 @pytest.hookimpl(wrapper=True)
