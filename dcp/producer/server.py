@@ -61,11 +61,6 @@ class Node:
             self._mgmt_tls.port if self._mgmt_tls else None,
         )
 
-    @property
-    def sessions(self) -> list[Session]:
-        """The sessions of all open connections."""
-        return [client.session for client in self._clients.values()]
-
     def listen(self) -> None:
         """Open the ports (free ones the first time, where 0 was asked for) and accept clients.
 

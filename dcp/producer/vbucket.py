@@ -181,11 +181,6 @@ class Vbucket:
         return max(self.data.base_seqno, held - held % self._settings.replica_snapshot_seqnos)
 
     @property
-    def replication_is_paused(self) -> bool:
-        """Whether the replica stands still."""
-        return self._paused_at is not None
-
-    @property
     def may_compact(self) -> bool:
         """Whether nothing older than the newest seqno may be wanted back.
 
