@@ -242,7 +242,10 @@ def buffer_ack(session: Session, _: Frame, body: m.Body, __: float) -> None:
 
 
 def seqno_acknowledged(session: Session, frame: Frame, body: m.Body, _: float) -> None:
-    """Accept that a replica holds everything up to a prepare; it must have been sent that."""
+    """Take it that a replica holds everything up to a prepare; it must have been sent that.
+
+    Sync writes count on it where the replica is a node of the cluster.
+    """
     dcp = _dcp(session)
     stream = dcp.streams.get((frame.vbucket, None))
     seqno = cast("m.SeqnoAcknowledged", body).prepared_seqno
@@ -251,6 +254,9 @@ def seqno_acknowledged(session: Session, frame: Frame, body: m.Body, _: float) -
     elif session.bucket.held(frame.vbucket, session.node) is None:
         session.refuse_vbucket(frame)
     else:
+        if stream is not None:
+            stream.acknowledged_seqno = max(stream.acknowledged_seqno, seqno)
+            session.bucket.sync_writes.acknowledged(frame.vbucket)
         session.reply(frame, m.Empty())
 
 

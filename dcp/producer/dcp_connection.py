@@ -140,6 +140,11 @@ class DcpConnection:
         stream = self.streams.get((vbucket, stream_id))
         return stream is not None and stream.is_sending
 
+    def acknowledged(self, vbucket: int) -> int:
+        """Return up to which prepare the copy acknowledged that a stream of the vbucket fills."""
+        stream = self.streams.get((vbucket, None))
+        return stream.acknowledged_seqno if stream is not None and stream.is_sending else 0
+
     def streams_of(self, vbuckets: Set[int]) -> list[ActiveStream]:
         """Return all streams of these vbuckets."""
         if not self.stream_ids:

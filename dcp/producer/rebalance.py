@@ -19,6 +19,7 @@ from dcp.producer.placement import even_owners
 from dcp.producer.promotion import take_over
 from dcp.producer.replica_copy import ReplicaCopy
 from dcp.producer.replication import Feed
+from dcp.producer.replication_chain import TAKEOVER
 from dcp.wire.vocabulary import VbucketState
 
 
@@ -89,7 +90,7 @@ class _Move:
 
     async def run(self, awake: asyncio.Event) -> None:
         self._map_changed()  # whoever filled the copies leaves them to us
-        feed = Feed(self._bucket, self._source, self._target, awake, purpose="replication:takeover")
+        feed = Feed(self._bucket, self._source, self._target, awake, TAKEOVER)
         feed.on_touched = self._touched
         with self._bucket.lock:
             feed.follow(dict(self._left), takes_over=self._left)

@@ -9,13 +9,14 @@ kv_engine ``engines/ep/src/dcp/passive_stream.cc``, ``engines/ep/src/kv_bucket.c
 from collections.abc import Callable
 
 from dcp.errors import LocalProtocolError
+from dcp.producer.acknowledgements import Acknowledgements
 from dcp.producer.checkpoint_manager import CheckpointKind
 from dcp.producer.manifest import Manifest
 from dcp.producer.vbucket import Vbucket
 from dcp.producer.versions import Version
 from dcp.types import FailoverLog, SnapshotRange
 from dcp.wire import messages as m
-from dcp.wire.vocabulary import SnapshotFlag, VbucketState
+from dcp.wire.vocabulary import Opcode, SnapshotFlag, VbucketState
 
 
 class ReplicaCopy:
@@ -32,6 +33,7 @@ class ReplicaCopy:
         self._first_disk_end: int | None = None
         self._has_unsettled = False
         self.lost_cursors: tuple[str, ...] = ()
+        self._acknowledgements = Acknowledgements()
 
     # --- where it stands
 
@@ -52,6 +54,12 @@ class ReplicaCopy:
         if checkpoints.is_snapshot_complete:
             return SnapshotRange(self.high_seqno, self.high_seqno)
         return checkpoints.snapshot
+
+    @property
+    def acknowledged_seqno(self) -> int:
+        """The newest prepare that it holds whole, on disk where it must be, with all before it."""
+        self._acknowledgements.reach(self.consistent_seqno, self.vbucket.data.persisted_seqno)
+        return self._acknowledgements.seqno
 
     @property
     def awaits_first_disk_snapshot(self) -> bool:
@@ -96,6 +104,10 @@ class ReplicaCopy:
         """
         self.vbucket.data.receive(version)
         self.vbucket.learn(version, self._known_manifest())
+        if version.opcode == Opcode.DCP_PREPARE and version.sync is not None:
+            self._acknowledgements.prepared(
+                version.seqno, version.sync.level, self.consistent_seqno
+            )
         self._received(version.seqno)
 
     def advance_to(self, seqno: int) -> None:
@@ -138,6 +150,7 @@ class ReplicaCopy:
             left = data.cut(data.base_seqno)
         self._first_disk_end = None
         self._has_unsettled = False
+        self._acknowledgements.cut(left)
         self.vbucket.documents.rewind()
         return left
 

@@ -18,6 +18,7 @@ from dcp.producer.bucket import Bucket
 from dcp.producer.forks import end_streams
 from dcp.producer.passive_stream import PassiveStream
 from dcp.producer.replica_copy import ReplicaCopy
+from dcp.producer.replication_chain import REPLICATION, connection_name
 from dcp.producer.replication_connection import ReplicationConnection
 from dcp.wire.framing import FrameSplitter
 from dcp.wire.vocabulary import EndReason
@@ -37,12 +38,12 @@ class Feed:
         source: int,
         target: int,
         awake: asyncio.Event,
-        purpose: str = "replication",
+        purpose: str = REPLICATION,
     ) -> None:
         """``awake`` cleared makes the receiving node hang."""
         self.source = source
         self.target = target
-        self.name = f"{purpose}:node{source + 1}->node{target + 1}:{bucket.name}"
+        self.name = connection_name(source, target, bucket.name, purpose)
         self.on_touched: Callable[[PassiveStream], None] = lambda _: None
         self._bucket = bucket
         self._awake = awake
@@ -127,6 +128,7 @@ class Feed:
                     self._write(connection)
                 for stream in touched:
                     self._settle(stream)
+                    connection.acknowledge(stream)
 
     def _settle(self, stream: PassiveStream) -> None:
         """Make what a stream received known on the node; the lock is held."""
