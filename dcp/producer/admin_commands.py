@@ -13,21 +13,29 @@ The opcodes are kv_engine's (``include/mcbp/protocol/opcode.h``), the keys are o
                 collection.create  SCOPE.NAME [TTL] TTL: the longest life of a document, in seconds
                 collection.drop    SCOPE.NAME
                 collection.flush   SCOPE.NAME       its documents go, it stays
-    IOCTL_GET   nodes                               the nodes as JSON
+                node.join          JSON             take in a node of another process
+    IOCTL_GET   cluster                             what such a process must know, as JSON
+                leader                              where the process is that takes orders
+                nodes                               the nodes as JSON
                 rebalance                           none, running, or ``failed:`` and why
                 replication                         paused or running
 
 Nodes are numbered from 1 here and wherever people name them (the command line, messages); in
 Python they are indexes from 0. An unknown key or a value without meaning is EINVAL, and the error
 context says why. Orders take effect before they are answered, but for a rebalance, which is asked
-for until it is over; connections to a node that goes away
-may say their last answers.
+for until it is over; connections to a node that goes away may say their last answers. A process
+that joined another one's cluster refuses orders, and says where that one is; what it takes from
+there is in ``member_commands.py``.
 """
 
 import json
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol, cast
 
+from dcp.errors import RemoteProtocolError
+from dcp.producer.auth import REPLICATION_USER
+from dcp.producer.cluster_map import NodeAddress
+from dcp.producer.cluster_state import ClusterState, Invitation
 from dcp.producer.manifest import ManifestError
 from dcp.producer.manifest_changes import (
     Change,
@@ -37,10 +45,13 @@ from dcp.producer.manifest_changes import (
     DropScope,
     FlushCollection,
 )
+from dcp.producer.member_commands import answer, carry_out, member_of
 from dcp.producer.session import Command, Gate, Session
 from dcp.wire import messages as m
 from dcp.wire.frame import Frame
 from dcp.wire.vocabulary import Opcode, Status
+
+_JOIN: Final = b"node.join"
 
 
 class Administrator(Protocol):
@@ -58,6 +69,12 @@ class Administrator(Protocol):
     @property
     def rebalance_state(self) -> str:
         """``none``, ``running``, or ``failed:`` and why."""
+
+    def invitation(self) -> Invitation:
+        """Return what a process must know that wants to be a node."""
+
+    def join(self, address: NodeAddress) -> tuple[int, ClusterState]:
+        """Take in a node of another process; return it, and the cluster with it."""
 
     def add_node(self) -> int:
         """Start a node that owns nothing."""
@@ -153,6 +170,12 @@ _ORDERS: Final[Mapping[str, Callable[[Administrator, Session, str], None]]] = {
 def ioctl_set(session: Session, frame: Frame, body: m.Body, _: float) -> None:
     """Carry out an order."""
     request = cast("m.IoctlSet", body)
+    if session.user == REPLICATION_USER:
+        _order_of_first(session, frame, request)
+        return
+    if request.name == _JOIN:
+        _join(session, frame, request.value)
+        return
     order = _ORDERS.get(request.name.decode("utf-8", "replace"))
     administrator = session.bucket.administrator
     if order is None or administrator is None:
@@ -164,6 +187,37 @@ def ioctl_set(session: Session, frame: Frame, body: m.Body, _: float) -> None:
         session.refuse(frame, Status.EINVAL, str(error))
     else:
         session.reply(frame, m.Text())
+
+
+def _order_of_first(session: Session, frame: Frame, request: m.IoctlSet) -> None:
+    member = member_of(session)
+    try:
+        if member is None or not carry_out(member, request.name, request.value):
+            _refuse_key(session, frame, request.name, {})
+            return
+    except RemoteProtocolError as error:
+        session.refuse(frame, Status.EINVAL, str(error))
+    else:
+        session.reply(frame, m.Text())
+
+
+def _join(session: Session, frame: Frame, value: bytes) -> None:
+    administrator = session.bucket.administrator
+    try:
+        address = NodeAddress(**json.loads(value))
+    except (ValueError, TypeError):
+        session.refuse(frame, Status.EINVAL, "node.join: expected the address of a node as JSON")
+        return
+    if administrator is None:
+        _refuse_key(session, frame, _JOIN, _ORDERS)
+        return
+    try:
+        node, state = administrator.join(address)
+    except ValueError as error:
+        session.refuse(frame, Status.EINVAL, str(error))
+    else:
+        tree = {"node": node, "state": state.tree()}
+        session.reply(frame, m.Text(json.dumps(tree).encode()))
 
 
 def _nodes(session: Session) -> str:
@@ -191,7 +245,16 @@ def _rebalance_state(session: Session) -> str:
     return "none" if administrator is None else administrator.rebalance_state
 
 
+def _cluster(session: Session) -> str:
+    administrator = session.bucket.administrator
+    if administrator is None:
+        raise ValueError("cluster: found no cluster, expected one")
+    return administrator.invitation().encode().decode()
+
+
 _QUESTIONS: Final[Mapping[str, Callable[[Session], str]]] = {
+    "cluster": _cluster,
+    "leader": lambda session: session.bucket.led_by,
     "nodes": _nodes,
     "rebalance": _rebalance_state,
     "replication": _replication_state,
@@ -201,11 +264,18 @@ _QUESTIONS: Final[Mapping[str, Callable[[Session], str]]] = {
 def ioctl_get(session: Session, frame: Frame, body: m.Body, _: float) -> None:
     """Answer a question about the cluster."""
     name = cast("m.IoctlGet", body).name
+    member = member_of(session)
+    found = answer(member, name) if member is not None else None
     question = _QUESTIONS.get(name.decode("utf-8", "replace"))
-    if question is None:
+    if found is not None:
+        session.reply(frame, m.Text(found))
+    elif question is None:
         _refuse_key(session, frame, name, _QUESTIONS)
     else:
-        session.reply(frame, m.Text(question(session).encode()))
+        try:
+            session.reply(frame, m.Text(question(session).encode()))
+        except ValueError as error:
+            session.refuse(frame, Status.EINVAL, str(error))
 
 
 def _refuse_key(session: Session, frame: Frame, name: bytes, known: Mapping[str, object]) -> None:

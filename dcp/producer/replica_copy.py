@@ -20,7 +20,10 @@ from dcp.wire.vocabulary import Opcode, SnapshotFlag, VbucketState
 
 
 class ReplicaCopy:
-    """A copy; used under the bucket's lock. ``feeder`` is the passive stream that may fill it."""
+    """A copy; used under the bucket's lock. ``feeder`` is the passive stream that may fill it.
+
+    ``has_taken_over``: it was told to be active, and will be when the map says so.
+    """
 
     def __init__(self, vbucket: Vbucket, known_manifest: Callable[[], Manifest]) -> None:
         """Take an empty vbucket; ``known_manifest`` returns the newest manifest of the bucket."""
@@ -29,6 +32,7 @@ class ReplicaCopy:
         self.feeder: object | None = None
         self.has_history = False
         self.is_taking_over = False
+        self.has_taken_over = False
         self._known_manifest = known_manifest
         self._first_disk_end: int | None = None
         self._has_unsettled = False

@@ -15,11 +15,11 @@ from typing import Final
 
 from dcp.errors import FrameError, SourceError
 from dcp.producer.bucket import Bucket
-from dcp.producer.forks import end_streams
 from dcp.producer.passive_stream import PassiveStream
 from dcp.producer.replica_copy import ReplicaCopy
 from dcp.producer.replication_chain import REPLICATION, connection_name
 from dcp.producer.replication_connection import ReplicationConnection
+from dcp.producer.stream_ends import end_streams
 from dcp.wire.framing import FrameSplitter
 from dcp.wire.vocabulary import EndReason
 
