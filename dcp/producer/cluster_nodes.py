@@ -275,6 +275,10 @@ class ClusterNodes:
         self._call_soon(self._push_map)
         return node, self._links.state()
 
+    def is_heard(self, node: int) -> bool:
+        """Whether a node of another process answers; ``bucket.copies_moved`` tells of changes."""
+        return self._links.is_alive(node)
+
     def wait_until_told(self, timeout_seconds: float = 10.0) -> None:
         """Return when all other processes that live know the cluster as it is now.
 
@@ -329,6 +333,7 @@ class ClusterNodes:
             future.result(timeout_seconds)
         except TimeoutError:
             future.cancel()
+            self._call(self._until_given_up())
             raise TimeoutError(f"rebalance: not done after {timeout_seconds} seconds") from None
 
     async def _rebalance(self, work: Rebalance, remove: int | None) -> None:
@@ -347,6 +352,10 @@ class ClusterNodes:
         finally:
             self._rebalancing = None
             self._push_map()
+
+    async def _until_given_up(self) -> None:
+        if self._rebalancing is not None:
+            await asyncio.wait((self._rebalancing,))
 
     async def _log_failure(self, work: Coroutine[Any, Any, None]) -> None:
         try:

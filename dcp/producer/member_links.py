@@ -32,6 +32,8 @@ class MemberLink:
         self.known_number = 0
         """The number of the last state that the process answered."""
         self.is_alive = False
+        self.is_new = True
+        """Whether it is still to be found out whether the process answers."""
         self._links = links
         self._connection: OrderConnection | None = None
         self._turn = asyncio.Lock()
@@ -53,22 +55,28 @@ class MemberLink:
             wait_seconds = min(2 * wait_seconds, _LONGEST_WAIT_SECONDS)
 
     async def _converse(self) -> None:
-        self._connection = await self._links.connect(self.node)
+        self._connection = connection = await self._links.connect(self.node)
         try:
-            while True:
+            while not connection.lost.is_set():
                 self.news.clear()
                 state = self._links.state()
                 await self.order(STATE, state.encode())
                 self.known_number = state.number
                 self._links.is_heard(self, alive=True)
-                try:
-                    async with asyncio.timeout(_SIGN_OF_LIFE_SECONDS):
-                        await self.news.wait()
-                except TimeoutError:
-                    continue
+                await self._until_there_is_news(connection)
         finally:
-            connection, self._connection = self._connection, None
+            self._connection = None
             await connection.close()
+
+    async def _until_there_is_news(self, connection: OrderConnection) -> None:
+        waits = [asyncio.ensure_future(e.wait()) for e in (self.news, connection.lost)]
+        try:
+            await asyncio.wait(
+                waits, timeout=_SIGN_OF_LIFE_SECONDS, return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            for each in waits:
+                each.cancel()
 
     async def order(self, name: bytes, value: bytes = b"") -> None:
         """Have an order carried out; raises OSError or SourceError where that cannot be."""
@@ -136,7 +144,10 @@ class MemberLinks:
         """Return when all that live know the cluster as it is now."""
         number = self.state().number
         self.wake()
-        while any(each.is_alive and each.known_number < number for each, _ in self._links.values()):
+        while any(
+            (each.is_alive or each.is_new) and each.known_number < number
+            for each, _ in self._links.values()
+        ):
             self._progress.clear()
             await self._progress.wait()
 
@@ -149,7 +160,7 @@ class MemberLinks:
 
     def is_heard(self, link: MemberLink, *, alive: bool) -> None:
         """Note whether a node answers."""
-        was_alive, link.is_alive = link.is_alive, alive
+        was_alive, link.is_alive, link.is_new = link.is_alive, alive, False
         self._progress.set()
         if was_alive is alive or self._links.get(link.node, (None,))[0] is not link:
             return
@@ -164,6 +175,7 @@ class MemberLinks:
         """End all connections; the processes go on with what they know."""
         tasks = [task for _, task in self._links.values()]
         self._links = {}
+        self._progress = asyncio.Event()  # another loop may want it next
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -4,7 +4,7 @@ import asyncio
 from contextlib import suppress
 from typing import Self
 
-from dcp.errors import RemoteProtocolError, SourceError
+from dcp.errors import FrameError, RemoteProtocolError, SourceError
 from dcp.producer.auth import REPLICATION_USER
 from dcp.producer.cluster_map import NodeAddress
 from dcp.wire import messages as m
@@ -18,14 +18,33 @@ _READ_BYTES = 64 * 1024
 
 
 class OrderConnection:
-    """A connection to a node, signed in as the cluster's own user. Not for two tasks at once."""
+    """A connection to a node, signed in as the cluster's own user. Not for two tasks at once.
+
+    ``lost`` is set when the peer closes it.
+    """
 
     def __init__(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, timeout_seconds: float
     ) -> None:
-        self._reader, self._writer = reader, writer
+        self.lost = asyncio.Event()
+        self._writer = writer
         self._timeout_seconds = timeout_seconds
-        self._splitter = FrameSplitter()
+        self._answers: asyncio.Queue[Frame | None] = asyncio.Queue(1)  # None at the end
+        self._reading = asyncio.ensure_future(self._read(reader))
+
+    async def _read(self, reader: asyncio.StreamReader) -> None:
+        splitter = FrameSplitter()
+        try:
+            while data := await reader.read(_READ_BYTES):
+                block = splitter.feed(data)
+                for index in range(len(block)):
+                    await self._answers.put(block.frame(index))
+        except (OSError, FrameError):
+            pass  # what follows cannot be read either
+        finally:
+            self.lost.set()
+            if self._answers.empty():
+                self._answers.put_nowait(None)
 
     @classmethod
     async def open(cls, address: NodeAddress, password: str, timeout_seconds: float) -> Self:
@@ -57,7 +76,9 @@ class OrderConnection:
         self._writer.write(encode(body, opcode).to_bytes())
         async with asyncio.timeout(self._timeout_seconds):
             await self._writer.drain()
-            answer = await self._answer()
+            answer = await self._answers.get()
+        if answer is None:
+            raise ConnectionResetError("the connection was closed")
         if not answer.magic.is_response or answer.opcode != opcode:
             raise RemoteProtocolError(
                 f"order {opcode.name}: found opcode {answer.opcode:#04x}, expected its answer"
@@ -67,17 +88,10 @@ class OrderConnection:
             raise SourceError(f"order {opcode.name}: found status {answer.status:#04x} {text}")
         return answer.value
 
-    async def _answer(self) -> Frame:
-        while True:
-            data = await self._reader.read(_READ_BYTES)
-            if not data:
-                raise ConnectionResetError("the connection was closed")
-            block = self._splitter.feed(data)
-            if len(block):
-                return block.frame(0)  # we asked for one thing
-
     async def close(self) -> None:
         """Close it; harmless when it is lost."""
+        self._reading.cancel()
+        await asyncio.gather(self._reading, return_exceptions=True)
         self._writer.close()
         with suppress(OSError):
             await self._writer.wait_closed()

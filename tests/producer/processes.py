@@ -1,4 +1,4 @@
-"""A cluster of two processes, each a ``ProducerCluster`` with a thread of its own; for the tests."""
+"""A cluster of two processes, each a ``ProducerCluster`` with a thread of its own."""
 
 from collections.abc import Callable
 from typing import Any
@@ -40,11 +40,22 @@ class Processes:
     def owners(self) -> list[int]:
         return [self.first.vbucket_owner(v) for v in range(self.first.settings.vbuckets)]
 
-    def wait_until(self, what: Callable[[], bool]) -> None:
-        """Wait for something that comes with what a copy or a vbucket of either received."""
-        for cluster in self.all:
-            with cluster.bucket.copies_moved:
-                assert cluster.bucket.copies_moved.wait_for(what, WAIT_SECONDS)
+    def wait_until_dead(self, node: int) -> None:
+        """Wait until the first process finds that a node does not answer."""
+        self._wait_at_first(lambda: node in self.first.bucket.dead_nodes)
+
+    def wait_until_alive(self, node: int) -> None:
+        """Wait until the first process finds that a member answers."""
+        self._wait_at_first(lambda: node not in self.first.bucket.dead_nodes)
+
+    def wait_until_heard(self, node: int) -> None:
+        """Wait until a node answers the first process, member or not."""
+        self._wait_at_first(lambda: self.first.is_heard(node))
+
+    def _wait_at_first(self, what: Callable[[], bool]) -> None:
+        moved = self.first.bucket.copies_moved
+        with moved:
+            assert moved.wait_for(what, WAIT_SECONDS)
 
     def assert_copies_are_equal(self) -> None:
         """Every copy is, byte for byte, what its active is, in whatever process they are."""

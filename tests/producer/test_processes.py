@@ -2,15 +2,33 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dcp.errors import (
+    AuthenticationError,
+    BucketError,
+    ConfigError,
+    LocalProtocolError,
+    RemoteProtocolError,
+    SourceError,
+)
+from dcp.producer.admin_client import AdminClient
 from dcp.producer.cluster import ProducerCluster
+from dcp.producer.cluster_state import ClusterState, Invitation
+from dcp.producer.documents import DocumentError
 from dcp.producer.joined_cluster import JoinedCluster
 from dcp.producer.kv_client import KvClient
 from dcp.producer.settings import ClusterSettings
+from dcp.types import vbucket_of
+from dcp.wire import messages as m
+from dcp.wire.vocabulary import Opcode, Status, VbucketState
 from tests.producer.processes import Processes
+from tests.producer.raw_client import RawClient
+from tests.producer.test_durable_writes import FEATURES as DURABLE_FEATURES
+from tests.producer.test_durable_writes import durability
 from tests.producer.test_replicas import frames_of
 
 MakeProcesses = Callable[..., Processes]
@@ -70,3 +88,359 @@ def test_a_process_joins_and_takes_its_share(pair: Processes) -> None:
     pair.assert_copies_are_equal()
     for seed in pair.first.seeds:
         assert _held(seed) == set(KEYS)
+
+
+def test_writes_in_either_process_are_copied_to_the_other(even: Processes) -> None:
+    even.first.create_scope("s")
+    even.first.create_collection("s", "a")
+    even.settle()
+    for number, key in enumerate(KEYS):
+        even.set(key, b"%d" % number)
+        even.set(key, b"again", collection="s.a")
+    for key in KEYS[::3]:
+        even.home_of(even.owners()[even.first.vbucket_of(key)]).delete(key)
+    even.first.flush_collection("s", "a")
+    even.assert_copies_are_equal()
+    assert even.second.manifest == even.first.manifest
+    assert all(even.active(v).data.high_seqno for v in range(4))
+
+
+def _durable(seed: str, vbucket: int, level: int) -> int:
+    """Write to a vbucket with a durability level; return the answer's status."""
+    key = next(key for key in KEYS if vbucket_of(key, 4) == vbucket)
+    with RawClient(seed) as client:
+        client.log_in(DURABLE_FEATURES)
+        body, infos = m.Store(key, b"durable"), durability(level)
+        return client.call(body, Opcode.SET, vbucket=vbucket, framing_extras=infos).status
+
+
+@pytest.mark.parametrize("level", [1, 2, 3])
+def test_durable_writes_count_on_copies_in_another_process(even: Processes, level: int) -> None:
+    for vbucket, owner in enumerate(even.owners()):
+        assert _durable(even.first.seeds[owner], vbucket, level) == Status.SUCCESS
+    even.assert_copies_are_equal()
+
+
+def test_without_the_other_process_no_write_is_durable(make_processes: MakeProcesses) -> None:
+    """Its node is dead, and then failed over: too few copies are left."""
+    pair = make_processes()
+    pair.first.rebalance()
+    assert _durable(pair.first.seeds[0], 0, 1) == Status.SUCCESS
+    pair.second.stop()
+    pair.wait_until_dead(1)
+    pair.first.failover(1)
+    assert _durable(pair.first.seeds[0], 0, 1) == Status.DURABILITY_IMPOSSIBLE
+
+
+@pytest.mark.parametrize("is_gone", [True, False])
+def test_the_second_process_is_failed_over(even: Processes, is_gone: bool) -> None:
+    """The first goes on from its copies, each on a new branch; the second has nothing left."""
+    moved = [v for v, owner in enumerate(even.owners()) if owner == 1]
+    before = {v: (even.active(v).failover_log, frames_of(even.active(v))) for v in moved}
+    if is_gone:
+        even.second.stop()
+        even.wait_until_dead(1)
+    even.first.failover(1)
+    assert even.owners() == [0, 0, 0, 0]
+    for vbucket, (log, frames) in before.items():
+        newest, *older = even.active(vbucket).failover_log.entries
+        assert tuple(older) == log.entries
+        assert newest.seqno == even.active(vbucket).data.high_seqno
+        assert frames_of(even.active(vbucket)) == frames
+    even.settle()
+    assert even.second.bucket.held_by(1) == [] or is_gone
+    assert _held(even.first.seeds[0]) == set(KEYS)
+    if not is_gone:
+        with pytest.raises(DocumentError):
+            even.second.set(KEYS[0], b"lost")
+        even.first.restore_node(1)
+        even.assert_copies_are_equal()
+
+
+def test_nodes_of_the_first_process_are_failed_over(even: Processes) -> None:
+    """The copies of the second are promoted there, and it serves all there is."""
+    logs = [even.active(v).failover_log for v in range(4)]
+    moved = [v for v, owner in enumerate(even.owners()) if owner == 0]
+    even.first.failover(0)
+    even.settle()
+    assert even.owners() == [1, 1, 1, 1]
+    for vbucket in range(4):
+        log = even.active(vbucket).failover_log
+        assert (log.entries[1:] == logs[vbucket].entries) is (vbucket in moved)
+        assert even.active(vbucket).state is VbucketState.ACTIVE
+    assert _held(even.second.seeds[1]) == set(KEYS)
+    even.second.set(KEYS[0], b"2")
+    even.first.restore_node(0)
+    even.assert_copies_are_equal()
+
+
+def test_what_a_copy_had_not_is_lost_wherever_it_is(even: Processes) -> None:
+    vbucket = even.owners().index(0)
+    key = next(key for key in KEYS if even.first.vbucket_of(key) == vbucket)
+    even.first.pause_replication()
+    even.settle()
+    even.set(key, b"lost")
+    even.first.failover(0)
+    even.settle()
+    assert even.second.get(key).value == b"1"
+
+
+def test_a_process_gives_all_away_and_comes_again(even: Processes) -> None:
+    """It is another one then, at the same address, and has the number that it had."""
+    even.first.rebalance(remove=1)
+    assert even.owners() == [0, 0, 0, 0]
+    even.settle()
+    assert even.second.bucket.held_by(1) == []
+    ports = (int(even.second.seeds[1].rpartition(":")[2]),)
+    even.second.stop()
+    with _joining(even.first, ports=ports) as again:
+        both = Processes(even.first, again)
+        assert again.number == 1
+        both.first.rebalance()
+        both.assert_copies_are_equal()
+        assert sorted(both.owners()) == [0, 0, 1, 1]
+        assert _held(again.seeds[1]) == set(KEYS)
+
+
+def test_three_processes(make_processes: MakeProcesses) -> None:
+    """Vbuckets also move between two that joined."""
+    pair = make_processes(vbuckets=6, replicas=2)
+    for key in KEYS:
+        pair.set(key)
+    pair.first.rebalance()
+    with _joining(pair.first) as third:
+        assert third.number == 2
+        trio = Trio(pair.first, pair.second, third)
+        trio.first.rebalance()
+        assert [trio.owners().count(node) for node in range(3)] == [2, 2, 2]
+        trio.assert_copies_are_equal()
+        trio.first.rebalance(remove=1)
+        assert [trio.owners().count(node) for node in range(3)] == [3, 0, 3]
+        trio.first.failover(2)
+        trio.settle()
+        assert _held(trio.first.seeds[0]) == set(KEYS)
+
+
+class Trio(Processes):
+    """Two processes that joined."""
+
+    def __init__(self, first: ProducerCluster, *joined: JoinedCluster) -> None:
+        super().__init__(first, joined[0])
+        self.joined = joined
+
+    @property
+    def all(self) -> list[ProducerCluster]:
+        return [self.first, *self.joined]
+
+
+def test_what_was_killed_must_be_failed_over_before_it_joins(even: Processes) -> None:
+    """It comes with nothing, and the map says that it has vbuckets."""
+    port = int(even.second.seeds[1].rpartition(":")[2])
+    even.second.stop()
+    with pytest.raises(SourceError, match="still owns 2 vbuckets, which were lost"):
+        _joining(even.first, ports=(port,)).start()
+    even.wait_until_dead(1)
+    with pytest.raises(ValueError, match="does not answer; restore it, or fail it over first"):
+        even.first.rebalance()
+    with pytest.raises(ValueError, match="which does not answer; begin one that joins"):
+        even.first.restore_node(1)
+    even.first.failover(1)
+    with _joining(even.first, ports=(port,)) as again:
+        Processes(even.first, again).assert_copies_are_equal()
+
+
+def test_without_the_first_process_the_second_serves_what_it_has(even: Processes) -> None:
+    moved = [v for v, owner in enumerate(even.owners()) if owner == 1]
+    keys = [key for key in KEYS if even.first.vbucket_of(key) in moved]
+    even.first.stop()
+    for key in keys:
+        even.second.set(key, b"alone")
+        assert even.second.get(key).value == b"alone"
+
+
+def test_the_first_process_stops_and_starts_again(even: Processes) -> None:
+    even.first.stop()
+    for key in KEYS:
+        if even.owners()[even.first.vbucket_of(key)] == 1:
+            even.second.set(key, b"meanwhile")
+    even.first.start()
+    even.wait_until_alive(1)
+    even.assert_copies_are_equal()
+
+
+# --- processes that hang, or are lost on the way
+
+
+def test_a_process_that_hangs_is_dead_until_it_answers(make_processes: MakeProcesses) -> None:
+    pair = make_processes(member_timeout_seconds=0.2)
+    pair.first.rebalance()
+    pair.second.hang_node(1)
+    pair.wait_until_dead(1)
+    for key in KEYS:
+        if pair.owners()[pair.first.vbucket_of(key)] == 0:
+            pair.set(key)
+    pair.second.restore_node(1)
+    pair.wait_until_alive(1)
+    pair.assert_copies_are_equal()
+
+
+def test_a_process_that_was_failed_over_while_it_hung(make_processes: MakeProcesses) -> None:
+    """It finds that it has nothing any more; what only it had is lost."""
+    pair = make_processes(member_timeout_seconds=0.2)
+    for key in KEYS:
+        pair.set(key)
+    pair.first.rebalance()
+    pair.assert_copies_are_equal()
+    pair.second.hang_node(1)
+    pair.wait_until_dead(1)
+    pair.first.failover(1)
+    lost = next(key for key in KEYS if pair.second.bucket.vbucket_of(key).state.name == "ACTIVE")
+    pair.second.set(lost, b"lost")
+    pair.second.restore_node(1)
+    pair.wait_until_heard(1)
+    pair.settle()
+    assert pair.second.bucket.held_by(1) == []
+    assert pair.first.get(lost).value == b"1"
+
+
+@pytest.mark.parametrize("hangs", [0, 1])
+@pytest.mark.parametrize("is_back", [True, False])
+def test_a_move_that_is_given_up(make_processes: MakeProcesses, hangs: int, is_back: bool) -> None:
+    """Every vbucket is active where it was, whichever side hung, and another move does it."""
+    pair = make_processes(member_timeout_seconds=0.3)
+    for key in KEYS:
+        pair.set(key)
+    if is_back:
+        pair.first.rebalance()
+        pair.assert_copies_are_equal()
+    before = pair.owners()
+    pair.home_of(hangs).hang_node(hangs)
+    with pytest.raises((TimeoutError, SourceError, ValueError)):
+        pair.first.rebalance(remove=0 if is_back else None, timeout_seconds=1.0)
+    pair.home_of(hangs).restore_node(hangs)
+    pair.wait_until_heard(1)
+    pair.settle()
+    assert pair.owners() == before
+    assert all(pair.active(v).state is VbucketState.ACTIVE for v in range(4))
+    pair.first.rebalance(remove=0 if is_back else None)
+    pair.settle()
+    assert pair.owners().count(1) == (4 if is_back else 2)
+    assert _held(pair.first.seeds[1]) == set(KEYS)
+
+
+# --- what cannot be done
+
+
+def test_orders_are_for_the_first_process(even: Processes) -> None:
+    """Others say where that is; the client goes there by itself."""
+    first = even.first.seeds[0]
+    orders: list[Callable[[], object]] = [
+        even.second.rebalance,
+        even.second.pause_replication,
+        even.second.resume_replication,
+        even.second.add_node,
+        lambda: even.second.failover(0),
+        lambda: even.second.create_scope("s"),
+        lambda: even.second.move_vbucket(0, 0),
+    ]
+    for order in orders:
+        with pytest.raises(ValueError, match=f"expected the cluster's first one, at {first}"):
+            order()
+    with RawClient(even.second.seeds[1]) as client:
+        answer = client.log_in().call(m.IoctlSet(b"scope.create", b"s"), Opcode.IOCTL_SET)
+        assert (answer.status, first.encode() in answer.value) == (Status.EINVAL, True)
+    with AdminClient([even.second.seeds[1]], "Administrator", "password", "default") as admin:
+        admin.create_scope("s")
+        assert [node.vbuckets for node in admin.nodes()] == [2, 2]
+    assert even.first.manifest.scope("s").name == "s"
+
+
+def test_nodes_of_other_processes_are_theirs_to_hurt(even: Processes) -> None:
+    orders: list[Callable[[], None]] = [
+        lambda: even.first.kill_node(1),
+        lambda: even.first.crash_restart(1),
+        lambda: even.first.move_vbucket(even.owners().index(0), 1),
+        lambda: even.second.kill_node(0),
+    ]
+    for order in orders:
+        with pytest.raises(ValueError, match="in another process"):
+            order()
+
+
+def test_without_copies_a_process_is_not_failed_over(make_processes: MakeProcesses) -> None:
+    pair = make_processes(replicas=0)
+    pair.first.rebalance()
+    with pytest.raises(ValueError, match="no other living node to take its place"):
+        pair.first.failover(0)
+    with pytest.raises(ValueError, match="there is no copy of what it holds"):
+        pair.first.failover(1)
+    assert sorted(pair.owners()) == [0, 0, 1, 1]
+
+
+@pytest.mark.parametrize("name", [b"cluster.state", b"vbuckets.take", b"vbuckets.leave"])
+def test_users_cannot_give_orders_of_the_first_process(pair: Processes, name: bytes) -> None:
+    with RawClient(pair.second.seeds[1]) as client:
+        answer = client.log_in().call(m.IoctlSet(name, b"{}"), Opcode.IOCTL_SET)
+        assert answer.status == Status.EINVAL
+
+
+def test_orders_between_processes_are_checked(pair: Processes) -> None:
+    """What has no meaning is refused and changes nothing; what was done is not done again."""
+    password = pair.first.bucket.replication_password
+    before = pair.second.bucket.map.rev
+    with RawClient(pair.second.seeds[1]) as client:
+        client.log_in(user="@replication", password=password)
+        for name, value in [(b"cluster.state", b"{}"), (b"vbuckets.take", b"1"), (b"x", b"")]:
+            answer = client.call(m.IoctlSet(name, value), Opcode.IOCTL_SET)
+            assert answer.status == Status.EINVAL
+        old = ClusterState.of(pair.first.bucket, 0).encode()
+        client.ok(m.IoctlSet(b"cluster.state", old), Opcode.IOCTL_SET)
+        client.ok(m.IoctlSet(b"vbuckets.leave"), Opcode.IOCTL_SET)
+    assert pair.second.bucket.map.rev == before
+
+
+def test_who_may_join(make_processes: MakeProcesses, tmp_path: Path) -> None:
+    pair = make_processes()
+    first = pair.first.seeds[0]
+    with pytest.raises(ConfigError, match="found a data folder or several nodes"):
+        JoinedCluster(ClusterSettings(data_folder=tmp_path), first)
+    with pytest.raises(ConfigError, match="found a data folder or several nodes"):
+        JoinedCluster(ClusterSettings(nodes=2), first)
+    with pytest.raises(AuthenticationError):
+        JoinedCluster(ClusterSettings(users={"Administrator": "wrong"}), first)
+    with pytest.raises(BucketError):
+        JoinedCluster(ClusterSettings(bucket="other"), first)
+    with pytest.raises(LocalProtocolError, match="ran already"):
+        pair.second.stop()
+        pair.second.start()
+    kept = ClusterSettings(vbuckets=2, data_folder=tmp_path)
+    with (
+        ProducerCluster(kept) as folder,
+        pytest.raises(SourceError, match="found a bucket in a data folder"),
+    ):
+        JoinedCluster(ClusterSettings(), folder.seeds[0])
+
+
+def test_a_node_that_says_nonsense_does_not_join(pair: Processes) -> None:
+    with RawClient(pair.first.seeds[0]) as client:
+        client.log_in()
+        for value in (b"", b"1", b'{"kv":"x","what":1}'):
+            answer = client.call(m.IoctlSet(b"node.join", value), Opcode.IOCTL_SET)
+            assert answer.status == Status.EINVAL
+    assert pair.first.bucket.map.node_count == 2
+
+
+def test_joining_through_a_process_that_joined(pair: Processes) -> None:
+    with JoinedCluster(ClusterSettings(seed=3), pair.second.seeds[1]) as third:
+        assert third.number == 2
+        assert third.bucket.led_by == pair.first.seeds[0]
+
+
+def test_secrets_are_not_shown(pair: Processes, caplog: pytest.LogCaptureFixture) -> None:
+    invitation = pair.first.invitation()
+    assert Invitation.decode(invitation.encode()) == invitation
+    assert invitation.password not in repr(invitation) + repr(pair.second.bucket.users)
+    assert invitation.password not in caplog.text
+    with pytest.raises(RemoteProtocolError, match="invitation to a cluster: malformed") as error:
+        Invitation.decode(invitation.encode()[:-1])
+    assert invitation.password not in repr(error.value)
