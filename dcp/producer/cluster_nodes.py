@@ -420,6 +420,7 @@ class ClusterNodes:
         for node in range(self.bucket.map.node_count):
             if not (self.bucket.led_by or self.bucket.is_local(node)):
                 self._links.add(node)
+        self._replication.start()
         self._follow_map()
         self._background.append(asyncio.ensure_future(self._watch_connections()))
         if settings.expiry_pager_seconds > 0:

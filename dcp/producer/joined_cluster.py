@@ -17,6 +17,7 @@ from dcp.producer.move_orders import MoveOrder, MoveReport
 from dcp.producer.ownership import follow_owners, settle_moves
 from dcp.producer.server import Node
 from dcp.producer.settings import ClusterSettings
+from dcp.producer.stream_ends import end_streams
 from dcp.producer.taking import Taking
 
 _NOT_JOINED: Final = -1
@@ -105,6 +106,8 @@ class JoinedCluster(ProducerCluster):
         bucket.dead_nodes = set(state.dead - own) | (bucket.dead_nodes & own)
         follow_owners(bucket, before)
         settle_moves(bucket)
+        for node, vbucket in bucket.copies.follow(bucket.map):
+            end_streams(bucket, vbucket, node)
         bucket.told_manifest(state.manifest)
         self._call_soon(self._push_map)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from dcp.errors import FrameError, SourceError
+from dcp.errors import DcplakeError, SourceError
 from dcp.producer.bucket import Bucket
 from dcp.producer.cluster_state import ClusterState
 from dcp.producer.member_commands import STATE
@@ -45,7 +45,7 @@ class MemberLink:
         while True:
             try:
                 await self._converse()
-            except (OSError, SourceError, FrameError):
+            except (OSError, DcplakeError):
                 if self.is_alive:
                     wait_seconds = _FIRST_WAIT_SECONDS
             finally:

@@ -29,6 +29,7 @@ class OrderConnection:
         self.lost = asyncio.Event()
         self._writer = writer
         self._timeout_seconds = timeout_seconds
+        self._opaque = 0
         self._answers: asyncio.Queue[Frame | None] = asyncio.Queue(1)  # None at the end
         self._reading = asyncio.ensure_future(self._read(reader))
 
@@ -73,10 +74,13 @@ class OrderConnection:
             OSError: the connection is lost, or there is no answer in time (TimeoutError).
             SourceError: it was refused, or the answer is none.
         """
-        self._writer.write(encode(body, opcode).to_bytes())
+        self._opaque += 1
+        self._writer.write(encode(body, opcode, opaque=self._opaque).to_bytes())
         async with asyncio.timeout(self._timeout_seconds):
             await self._writer.drain()
             answer = await self._answers.get()
+            while answer is not None and answer.opaque != self._opaque:
+                answer = await self._answers.get()  # that was of one who was cancelled
         if answer is None:
             raise ConnectionResetError("the connection was closed")
         if not answer.magic.is_response or answer.opcode != opcode:

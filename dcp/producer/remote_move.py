@@ -11,7 +11,7 @@ from contextlib import suppress
 from itertools import count
 from typing import Final
 
-from dcp.errors import SourceError
+from dcp.errors import DcplakeError, SourceError
 from dcp.producer.bucket import Bucket
 from dcp.producer.member_commands import LEAVE, TAKE, TAKEN
 from dcp.producer.member_links import MemberLink
@@ -53,10 +53,10 @@ class RemoteMove:
                     error = report.error
                     break
                 await asyncio.sleep(_ASK_AGAIN_SECONDS)
-        except (OSError, SourceError) as lost:
+        except (OSError, DcplakeError) as lost:
             error = str(lost) or type(lost).__name__
         finally:
-            with suppress(OSError, SourceError):  # who does not answer has nothing
+            with suppress(OSError, DcplakeError):  # who does not answer has nothing
                 await self._link.order(LEAVE)
                 while not (await self._ask()).is_over:
                     await asyncio.sleep(_ASK_AGAIN_SECONDS)

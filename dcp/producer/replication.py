@@ -154,10 +154,15 @@ class Replication:
         self._bucket = bucket
         self._awake = awake
         self._feeds: dict[tuple[int, int], tuple[Feed, asyncio.Task[None]]] = {}
+        self._runs = False
+
+    def start(self) -> None:
+        """Have feeds from now on, as ``reconcile`` finds them wanted."""
+        self._runs = True
 
     def reconcile(self) -> None:
         """Have the feeds that map, living nodes and orders want; the bucket's lock is held."""
-        wanted = self._wanted()
+        wanted = self._wanted() if self._runs else {}
         for pair in [pair for pair in self._feeds if pair not in wanted]:
             feed, task = self._feeds.pop(pair)
             feed.follow({})
@@ -182,7 +187,8 @@ class Replication:
         return found
 
     async def stop(self) -> None:
-        """End all feeds."""
+        """End all feeds; there are none until ``start``."""
+        self._runs = False
         tasks = [task for _, task in self._feeds.values()]
         self._feeds.clear()
         for task in tasks:
