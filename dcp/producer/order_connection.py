@@ -82,6 +82,7 @@ class OrderConnection:
             while answer is not None and answer.opaque != self._opaque:
                 answer = await self._answers.get()  # that was of one who was cancelled
         if answer is None:
+            self._answers.put_nowait(None)  # for whoever asks next
             raise ConnectionResetError("the connection was closed")
         if not answer.magic.is_response or answer.opcode != opcode:
             raise RemoteProtocolError(

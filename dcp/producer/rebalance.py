@@ -68,6 +68,7 @@ class Rebalance:
         try:
             with self._bucket.lock:
                 self._bucket.moving = frozenset(v for found in pairs.values() for v in found)
+                self._bucket.copies_moved.notify_all()
             await self._links.told()
             for (source, target), vbuckets in pairs.items():
                 await self._move(source, target, vbuckets)
@@ -144,8 +145,8 @@ class Move:
             outcome, _ = await asyncio.gather(talk, over, return_exceptions=True)
             failed = self._give_up()
         if failed:
-            cause = outcome if isinstance(outcome, SourceError) else None
-            text = str(cause) if cause else "the connection was lost, or the stream ended"
+            cause = outcome if isinstance(outcome, Exception) else None
+            text = repr(cause) if cause else "the connection was lost, or the stream ended"
             name = self._bucket.map.name_of(self._target)
             raise SourceError(
                 f"rebalance: {len(failed)} vbuckets, the first is {failed[0]}, did not get to "
@@ -161,6 +162,7 @@ class Move:
                 end_streams(self._bucket, vbucket, self._target)
         elif stream.state == VbucketState.ACTIVE:
             stream.copy.has_taken_over = True
+            stream.copy.feeder = None  # what else it says is not for a vbucket that is active
             del self._left[vbucket]
             self._arrived(vbucket)
         has_failed = stream.phase is PassivePhase.ENDED and vbucket in self._left

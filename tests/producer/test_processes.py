@@ -1,8 +1,10 @@
 """A cluster of several processes, joined over real sockets: each is a thread of its own here."""
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
 from contextlib import ExitStack
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -48,7 +50,12 @@ def make_processes() -> Iterator[MakeProcesses]:
 
 
 def _joining(first: ProducerCluster, **chosen: Any) -> JoinedCluster:
-    settings = {"seed": 2, "member_timeout_seconds": first.settings.member_timeout_seconds}
+    given = first.settings
+    settings = {
+        "seed": 2,
+        "member_timeout_seconds": given.member_timeout_seconds,
+        "last_words_seconds": given.last_words_seconds,
+    }
     return JoinedCluster(ClusterSettings(**{**settings, **chosen}), first.seeds[0])
 
 
@@ -272,7 +279,7 @@ def test_the_first_process_stops_and_starts_again(even: Processes) -> None:
 
 
 def test_a_process_that_hangs_is_dead_until_it_answers(make_processes: MakeProcesses) -> None:
-    pair = make_processes(member_timeout_seconds=0.2)
+    pair = make_processes(member_timeout_seconds=0.5)
     pair.first.rebalance()
     pair.second.hang_node(1)
     pair.wait_until_dead(1)
@@ -286,7 +293,7 @@ def test_a_process_that_hangs_is_dead_until_it_answers(make_processes: MakeProce
 
 def test_a_process_that_was_failed_over_while_it_hung(make_processes: MakeProcesses) -> None:
     """It finds that it has nothing any more; what only it had is lost."""
-    pair = make_processes(member_timeout_seconds=0.2)
+    pair = make_processes(member_timeout_seconds=0.5)
     for key in KEYS:
         pair.set(key)
     pair.first.rebalance()
@@ -307,7 +314,7 @@ def test_a_process_that_was_failed_over_while_it_hung(make_processes: MakeProces
 @pytest.mark.parametrize("is_back", [True, False])
 def test_a_move_that_is_given_up(make_processes: MakeProcesses, hangs: int, is_back: bool) -> None:
     """Every vbucket is active where it was, whichever side hung, and another move does it."""
-    pair = make_processes(member_timeout_seconds=0.3)
+    pair = make_processes(member_timeout_seconds=0.5)
     for key in KEYS:
         pair.set(key)
     if is_back:
@@ -326,6 +333,126 @@ def test_a_move_that_is_given_up(make_processes: MakeProcesses, hangs: int, is_b
     pair.settle()
     assert pair.owners().count(1) == (4 if is_back else 2)
     assert _held(pair.first.seeds[1]) == set(KEYS)
+
+
+def test_writes_go_on_while_vbuckets_move(even: Processes) -> None:
+    """Clients that ask again lose nothing; no branch begins, and all is copied in the end."""
+    uuids = [even.active(v).failover_log.current_uuid for v in range(4)]
+    is_over, written, failures = Event(), list[bytes](), list[Exception]()
+
+    def write() -> None:
+        try:
+            with KvClient(even.first.seeds, "Administrator", "password", "default") as client:
+                while not is_over.is_set():
+                    key = b"w%d" % len(written)
+                    client.set([(key, b"1")])
+                    written.append(key)
+        except Exception as error:
+            failures.append(error)
+
+    writer = Thread(target=write)
+    writer.start()
+    try:
+        for _ in range(3):
+            even.first.rebalance(remove=1)
+            even.first.restore_node(1)
+            even.first.rebalance()
+    finally:
+        is_over.set()
+        writer.join()
+    assert failures == []
+    assert sorted(even.owners()) == [0, 0, 1, 1]
+    even.assert_copies_are_equal()
+    assert [even.active(v).failover_log.current_uuid for v in range(4)] == uuids
+    assert _held(even.first.seeds[1], written) == set(written)
+
+
+def _fails_later(order: Callable[[], None]) -> tuple[Thread, list[str]]:
+    """Begin what will fail in a thread of its own."""
+    failed: list[str] = []
+
+    def run() -> None:
+        try:
+            order()
+        except SourceError as error:
+            failed.append(str(error))
+
+    thread = Thread(target=run)
+    thread.start()
+    return thread, failed
+
+
+def _wait_for_takeover(cluster: ProducerCluster) -> None:
+    bucket = cluster.bucket
+    with bucket.copies_moved:
+        assert bucket.copies_moved.wait_for(
+            lambda: any(c.is_taking_over for v in range(4) for _, c in bucket.copies.of(v)), 10.0
+        )
+
+
+def test_the_taking_process_is_lost_amid_a_move(make_processes: MakeProcesses) -> None:
+    """All stays where it was; nothing was lost."""
+    pair = make_processes(last_words_seconds=0.2)
+    for key in KEYS:
+        pair.set(key)
+    pair.first.hang_node(0)
+    thread, failed = _fails_later(pair.first.rebalance)
+    _wait_for_takeover(pair.second)
+    pair.second.stop()
+    pair.first.restore_node(0)
+    thread.join()
+    assert "rebalance: 2 vbuckets, the first is 2, did not get to node 2 of 2" in failed[0]
+    assert pair.owners() == [0, 0, 0, 0]
+    pair.first.failover(1)
+    assert _held(pair.first.seeds[0]) == set(KEYS)
+    for key in KEYS:
+        pair.set(key, b"2")
+
+
+def test_the_giving_process_is_lost_amid_a_move(make_processes: MakeProcesses) -> None:
+    """Its vbuckets go on from their copies."""
+    even = make_processes(member_timeout_seconds=1.0)
+    for key in KEYS:
+        even.set(key)
+    even.first.rebalance()
+    even.assert_copies_are_equal()
+    even.second.hang_node(1)
+    thread, failed = _fails_later(lambda: even.first.rebalance(remove=1))
+    _wait_for_takeover(even.first)
+    even.second.stop()
+    thread.join()
+    assert "rebalance: 2 vbuckets" in failed[0]
+    assert sorted(even.owners()) == [0, 0, 1, 1]
+    even.wait_until_dead(1)
+    even.first.failover(1)
+    assert _held(even.first.seeds[0]) == set(KEYS)
+
+
+def test_the_first_process_stops_amid_a_move(pair: Processes) -> None:
+    """It is given up; the vbuckets are where they were when it starts again."""
+    pair.first.hang_node(0)
+    given_up: list[BaseException] = []
+
+    def rebalance() -> None:
+        try:
+            pair.first.rebalance()
+        except CancelledError as error:
+            given_up.append(error)
+
+    thread = Thread(target=rebalance)
+    thread.start()
+    _wait_for_takeover(pair.second)
+    pair.first.stop()
+    thread.join()
+    assert len(given_up) == 1
+    pair.first.start()
+    pair.wait_until_heard(1)
+    pair.settle()
+    assert pair.owners() == [0, 0, 0, 0]
+    assert all(pair.active(v).state is VbucketState.ACTIVE for v in range(4))
+    pair.first.rebalance()
+    assert sorted(pair.owners()) == [0, 0, 1, 1]
+    pair.assert_copies_are_equal()
 
 
 # --- what cannot be done
