@@ -32,10 +32,8 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol, cast
 
-from dcp.errors import RemoteProtocolError
 from dcp.producer.auth import REPLICATION_USER
-from dcp.producer.cluster_map import NodeAddress
-from dcp.producer.cluster_state import ClusterState, Invitation
+from dcp.producer.join_commands import JOIN, Host, cluster, join
 from dcp.producer.manifest import ManifestError
 from dcp.producer.manifest_changes import (
     Change,
@@ -45,16 +43,14 @@ from dcp.producer.manifest_changes import (
     DropScope,
     FlushCollection,
 )
-from dcp.producer.member_commands import answer, carry_out, member_of
+from dcp.producer.member_commands import answer, member_of, order_of_first
 from dcp.producer.session import Command, Gate, Session
 from dcp.wire import messages as m
 from dcp.wire.frame import Frame
 from dcp.wire.vocabulary import Opcode, Status
 
-_JOIN: Final = b"node.join"
 
-
-class Administrator(Protocol):
+class Administrator(Host, Protocol):
     """What carries out orders; nodes are indexes from 0. Raises ValueError for what cannot be."""
 
     def failover(self, node: int) -> None:
@@ -69,12 +65,6 @@ class Administrator(Protocol):
     @property
     def rebalance_state(self) -> str:
         """``none``, ``running``, or ``failed:`` and why."""
-
-    def invitation(self) -> Invitation:
-        """Return what a process must know that wants to be a node."""
-
-    def join(self, address: NodeAddress) -> tuple[int, ClusterState]:
-        """Take in a node of another process; return it, and the cluster with it."""
 
     def add_node(self) -> int:
         """Start a node that owns nothing."""
@@ -171,10 +161,10 @@ def ioctl_set(session: Session, frame: Frame, body: m.Body, _: float) -> None:
     """Carry out an order."""
     request = cast("m.IoctlSet", body)
     if session.user == REPLICATION_USER:
-        _order_of_first(session, frame, request)
+        order_of_first(session, frame, request)
         return
-    if request.name == _JOIN:
-        _join(session, frame, request.value)
+    if request.name == JOIN:
+        join(session, frame, request.value)
         return
     order = _ORDERS.get(request.name.decode("utf-8", "replace"))
     administrator = session.bucket.administrator
@@ -187,37 +177,6 @@ def ioctl_set(session: Session, frame: Frame, body: m.Body, _: float) -> None:
         session.refuse(frame, Status.EINVAL, str(error))
     else:
         session.reply(frame, m.Text())
-
-
-def _order_of_first(session: Session, frame: Frame, request: m.IoctlSet) -> None:
-    member = member_of(session)
-    try:
-        if member is None or not carry_out(member, request.name, request.value):
-            _refuse_key(session, frame, request.name, {})
-            return
-    except RemoteProtocolError as error:
-        session.refuse(frame, Status.EINVAL, str(error))
-    else:
-        session.reply(frame, m.Text())
-
-
-def _join(session: Session, frame: Frame, value: bytes) -> None:
-    administrator = session.bucket.administrator
-    try:
-        address = NodeAddress(**json.loads(value))
-    except (ValueError, TypeError):
-        session.refuse(frame, Status.EINVAL, "node.join: expected the address of a node as JSON")
-        return
-    if administrator is None:
-        _refuse_key(session, frame, _JOIN, _ORDERS)
-        return
-    try:
-        node, state = administrator.join(address)
-    except ValueError as error:
-        session.refuse(frame, Status.EINVAL, str(error))
-    else:
-        tree = {"node": node, "state": state.tree()}
-        session.reply(frame, m.Text(json.dumps(tree).encode()))
 
 
 def _nodes(session: Session) -> str:
@@ -245,15 +204,8 @@ def _rebalance_state(session: Session) -> str:
     return "none" if administrator is None else administrator.rebalance_state
 
 
-def _cluster(session: Session) -> str:
-    administrator = session.bucket.administrator
-    if administrator is None:
-        raise ValueError("cluster: found no cluster, expected one")
-    return administrator.invitation().encode().decode()
-
-
 _QUESTIONS: Final[Mapping[str, Callable[[Session], str]]] = {
-    "cluster": _cluster,
+    "cluster": cluster,
     "leader": lambda session: session.bucket.led_by,
     "nodes": _nodes,
     "rebalance": _rebalance_state,

@@ -13,7 +13,7 @@ from typing import Final
 from dcp.errors import LocalProtocolError
 from dcp.producer import forks
 from dcp.producer.bucket import Bucket
-from dcp.producer.cluster_nodes import ClusterNodes
+from dcp.producer.cluster_members import ClusterMembers
 from dcp.producer.counters import CountersSnapshot
 from dcp.producer.documents import Document, DocumentStore
 from dcp.producer.failover import VbucketFacts
@@ -40,7 +40,7 @@ CollectionName = int | str
 """A collection by its id, or by its path ``scope.collection``."""
 
 
-class ProducerCluster(ClusterNodes):
+class ProducerCluster(ClusterMembers):
     """A bucket and the nodes that serve it: documents, what it holds, forks, faults."""
 
     def __init__(

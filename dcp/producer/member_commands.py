@@ -12,10 +12,14 @@ twice.
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
+from dcp.errors import RemoteProtocolError
 from dcp.producer.auth import REPLICATION_USER
 from dcp.producer.cluster_state import ClusterState
 from dcp.producer.move_orders import MoveOrder, MoveReport
 from dcp.producer.session import Session
+from dcp.wire import messages as m
+from dcp.wire.frame import Frame
+from dcp.wire.vocabulary import Status
 
 STATE: Final = b"cluster.state"
 TAKE: Final = b"vbuckets.take"
@@ -51,16 +55,19 @@ def member_of(session: Session) -> Member | None:
     return session.bucket.member if session.user == REPLICATION_USER else None
 
 
-def carry_out(member: Member, name: bytes, value: bytes) -> bool:
-    """Carry out an order; return whether there is one of that name.
-
-    Raises:
-        RemoteProtocolError: its value is malformed.
-    """
-    order = _ORDERS.get(name)
-    if order is not None:
-        order(member, value)
-    return order is not None
+def order_of_first(session: Session, frame: Frame, request: m.IoctlSet) -> None:
+    """Carry out an order of the first process."""
+    member, order = member_of(session), _ORDERS.get(request.name)
+    if member is None or order is None:
+        name = request.name.decode("utf-8", "replace")
+        session.refuse(frame, Status.EINVAL, f"order between processes: found {name!r}")
+        return
+    try:
+        order(member, request.value)
+    except RemoteProtocolError as error:
+        session.refuse(frame, Status.EINVAL, str(error))
+    else:
+        session.reply(frame, m.Text())
 
 
 def answer(member: Member, name: bytes) -> bytes | None:

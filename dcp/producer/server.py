@@ -89,8 +89,8 @@ class Node:
             if len(self._clients) + len(self._http_clients) < self._bucket.settings.max_connections:
                 run(channel_of(sock))
             else:
-                sock.close()
                 self._bucket.counters.connections_refused += 1
+                sock.close()
 
         return Listener(self._host, port, serve)
 

@@ -551,10 +551,18 @@ def test_who_may_join(make_processes: MakeProcesses, tmp_path: Path) -> None:
 def test_a_node_that_says_nonsense_does_not_join(pair: Processes) -> None:
     with RawClient(pair.first.seeds[0]) as client:
         client.log_in()
-        for value in (b"", b"1", b'{"kv":"x","what":1}'):
+        for value in (b"", b"1", b'{"what":1}', b'{"kv":"x"}', b'{"kv":65536,"mgmt":1}'):
             answer = client.call(m.IoctlSet(b"node.join", value), Opcode.IOCTL_SET)
             assert answer.status == Status.EINVAL
     assert pair.first.bucket.map.node_count == 2
+
+
+def test_who_may_not_stream_may_not_join(make_processes: MakeProcesses) -> None:
+    """He would learn how nodes sign in."""
+    users = {"Administrator": "password", "guest": "secret-of-guest"}
+    pair = make_processes(users=users, users_without_streams=frozenset({"guest"}))
+    with pytest.raises(SourceError, match="found user 'guest', expected one who may open streams"):
+        JoinedCluster(ClusterSettings(users={"guest": "secret-of-guest"}), pair.first.seeds[0])
 
 
 def test_joining_through_a_process_that_joined(pair: Processes) -> None:
