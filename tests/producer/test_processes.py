@@ -18,12 +18,13 @@ from dcp.errors import (
     SourceError,
 )
 from dcp.producer.admin_client import AdminClient
+from dcp.producer.bucket_type import BucketType
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.cluster_state import ClusterState, Invitation
 from dcp.producer.documents import DocumentError
 from dcp.producer.joined_cluster import JoinedCluster
 from dcp.producer.kv_client import KvClient
-from dcp.producer.settings import ClusterSettings
+from dcp.producer.settings import ClusterSettings, TlsFiles
 from dcp.types import vbucket_of
 from dcp.wire import messages as m
 from dcp.wire.vocabulary import Opcode, Status, VbucketState
@@ -32,6 +33,7 @@ from tests.producer.raw_client import RawClient
 from tests.producer.test_durable_writes import FEATURES as DURABLE_FEATURES
 from tests.producer.test_durable_writes import durability
 from tests.producer.test_replicas import frames_of
+from tests.producer.tls import CERTIFICATE, KEY
 
 MakeProcesses = Callable[..., Processes]
 KEYS = [b"k%d" % number for number in range(60)]
@@ -51,7 +53,7 @@ def make_processes() -> Iterator[MakeProcesses]:
 
 def _joining(first: ProducerCluster, **chosen: Any) -> JoinedCluster:
     given = first.settings
-    settings = {
+    settings: dict[str, Any] = {
         "seed": 2,
         "member_timeout_seconds": given.member_timeout_seconds,
         "last_words_seconds": given.last_words_seconds,
@@ -95,6 +97,27 @@ def test_a_process_joins_and_takes_its_share(pair: Processes) -> None:
     pair.assert_copies_are_equal()
     for seed in pair.first.seeds:
         assert _held(seed) == set(KEYS)
+
+
+def test_an_ephemeral_bucket_is_one_in_every_process(make_processes: MakeProcesses) -> None:
+    pair = make_processes(bucket_type=BucketType.EPHEMERAL)
+    for key in KEYS:
+        pair.set(key)
+    pair.first.rebalance()
+    pair.assert_copies_are_equal()
+    assert pair.second.settings.bucket_type is BucketType.EPHEMERAL
+    assert all(pair.active(v).is_ephemeral for v in range(4))
+
+
+def test_encrypted_ports_of_other_processes_are_in_the_map() -> None:
+    tls = TlsFiles(CERTIFICATE, KEY)
+    with (
+        ProducerCluster(ClusterSettings(vbuckets=2, tls=tls)) as first,
+        _joining(first, tls=tls) as second,
+    ):
+        first.wait_until_told()
+        assert len(set(second.tls_seeds + second.seeds + second.https_seeds)) == 6
+        assert second.tls_seeds == first.tls_seeds
 
 
 def test_writes_in_either_process_are_copied_to_the_other(even: Processes) -> None:
