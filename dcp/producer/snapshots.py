@@ -18,15 +18,16 @@ import numpy as np
 import numpy.typing as npt
 
 from dcp.producer.disk_scan import Frames, Scan
+from dcp.producer.item_layouts import OPAQUE_AT
 from dcp.producer.key_index import KeyIndex
 from dcp.producer.manifest import DEFAULT_ID
 from dcp.producer.stored_items import serves, versions_of
 from dcp.producer.stream_filter import StreamFilter
 from dcp.producer.stream_id_frames import with_stream_id
-from dcp.producer.versions import OPAQUE_OFFSET, Flavour, Version
+from dcp.producer.versions import Flavour, Version
 
 CHUNK_ITEMS: Final = 2048
-_OPAQUE_BYTES: Final = np.arange(OPAQUE_OFFSET, OPAQUE_OFFSET + 4)
+_OPAQUE_BYTES: Final = np.arange(OPAQUE_AT, OPAQUE_AT + 4)
 
 
 class Chunk:
