@@ -27,6 +27,7 @@ from dcp.producer.faults import Faults
 from dcp.producer.flusher import Flusher
 from dcp.producer.manifest import FIRST, Manifest, Step
 from dcp.producer.manifest_changes import Change, changed
+from dcp.producer.persistence_waits import PersistenceWaits
 from dcp.producer.resident_values import ResidentValues
 from dcp.producer.settings import ClusterSettings
 from dcp.producer.sync_write_board import SyncWriteBoard
@@ -102,6 +103,7 @@ class Bucket:
         self._memory = CheckpointAccount(settings.checkpoint_quota_bytes)
         self._open_batches = 0
         self.sync_writes = SyncWriteBoard(self)
+        self.persistence_waits = PersistenceWaits(self)
         if self._storage is not None:
             for vbucket in self.vbuckets:
                 self.follow_manifest(vbucket)
