@@ -243,6 +243,10 @@ class VbucketStore:
             return None
         return bytes(self._log.generation.read(int(found.starts[0]), int(found.sizes[0])))
 
+    def count(self, after_seqno: int, end_seqno: int) -> int:
+        """Return how many versions with after < seqno <= end are here, replaced ones too."""
+        return len(self._contents.index.between(after_seqno, end_seqno))
+
     def warm_up(self, after_seqno: int = 0) -> Iterator[Frames]:
         """Yield everything that is live above a seqno, in order, for what is built of it anew."""
         with self.scan(after_seqno, each_key_once=True) as scan:

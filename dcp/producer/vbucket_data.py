@@ -76,7 +76,7 @@ class VbucketData:
         """What is written beside the items up to a seqno: all else that makes the vbucket."""
         self._segment: PreloadedSegment | None = None
         self._segment_end = 0
-        self._overwritten = 0  # of the segment
+        self._preloaded_count = 0  # of them that are still what their key holds
         self._settings = settings
         self._persisted_floor = base_seqno if persisted_seqno is None else persisted_seqno
         self._purge_floor = purge_seqno
@@ -162,27 +162,36 @@ class VbucketData:
         return whole
 
     def _preloaded_seqno(self, key: bytes) -> int:
-        """Return the seqno at which ``key`` was preloaded; 0 if it was not, or is gone."""
+        """Return the seqno at which ``key`` was preloaded; 0 if it was not, or is gone.
+
+        What replaced it may be gone, too: a tombstone that was purged. Then the log has neither.
+        """
         row = None if self._segment is None else self._segment.row_of(key)
         if row is None or self._segment is None or DEFAULT_ID in self.keys.emptied_at:
             return 0
         seqno = self._segment.seqno_of(row)
-        return seqno if seqno <= self._segment_end else 0
+        is_here = seqno <= self._segment_end and self._store.count(seqno - 1, seqno)
+        return seqno if is_here else 0
 
     def _note(self, version: Version, *, is_read: bool = False) -> None:
-        if self._segment is not None and version.is_document and version.collection == DEFAULT_ID:
-            is_known = self.keys.newest(version.key, DEFAULT_ID) is not None
-            self._overwritten += not is_known and self._preloaded_seqno(version.key) > 0
+        if self._segment is not None and self._replaces_preloaded(version):
+            self._preloaded_count -= 1
         if is_read:
             self.keys.note_stored(version)
         else:
             self.keys.note(version)
 
+    def _replaces_preloaded(self, version: Version) -> bool:
+        if not version.is_document or version.collection != DEFAULT_ID:
+            return False
+        is_first = self.keys.newest(version.key, DEFAULT_ID) is None
+        return is_first and self._preloaded_seqno(version.key) > 0
+
     def document_counts(self) -> Counter[int]:
         """Return how many documents there are of each collection that has some."""
         counts = Counter(self.keys.live)
         if self._segment is not None and DEFAULT_ID not in self.keys.emptied_at:
-            counts[DEFAULT_ID] += self.preloaded_seqno - self.base_seqno - self._overwritten
+            counts[DEFAULT_ID] += self._preloaded_count
         return +counts
 
     def tombstones_on_disk(self) -> int:
@@ -237,6 +246,7 @@ class VbucketData:
             raise ValueError(f"vbucket {self.vbucket}: a segment must come before the first write")
         self._segment = segment
         self._segment_end = segment.seqno_of(len(segment) - 1)
+        self._preloaded_count = len(segment)
         self._store.write_frames(
             segment.frames, segment.first_seqno, self.state_at(self._segment_end)
         )
@@ -410,7 +420,8 @@ class VbucketData:
     def _read_again(self) -> None:
         """Learn the newest versions from disk."""
         self.keys.close()
-        self.keys, self._overwritten = KeyIndex(self._values), 0
+        self.keys = KeyIndex(self._values)
+        self._preloaded_count = self._store.count(self.base_seqno, self.preloaded_seqno)
         for frames in self._store.warm_up(self._segment_end):
             for version in versions_of(frames):
                 self._note(version, is_read=True)
