@@ -5,7 +5,7 @@ r"""The bytes of a vbucket's log: a file header, then batches. Every number is a
                    snapshot_end, purge_seqno, numbers of items, replacements, tombstones, lost
                    ranges and inner ends, bytes of state and of frames, CRC of these
     index          seqno of each item; frame bytes of each item;
-                   seqno of each item that replaces another; the seqno it replaces;
+                   seqno of each item that replaces another, once for each; the seqno it replaces;
                    seqno of each tombstone; its delete time in seconds;
                    start of each lost range; its end;
                    last seqno of each disk snapshot in it but the last
@@ -33,7 +33,7 @@ from dcp.producer.disk_file import Data, DiskFile
 from dcp.producer.disk_ranges import LostRanges, U64s, no_seqnos
 from dcp.types import U64_MAX
 
-FORMAT_VERSION: Final = 2
+FORMAT_VERSION: Final = 3
 _FILE_MAGIC: Final = b"DCPDISK\n"
 _BATCH_MAGIC: Final = b"DCPBATCH"
 _FILE: Final = Struct("<8s3Q")

@@ -1,12 +1,11 @@
 """The newest version of every key of one vbucket, and which version of it the disk has.
 
-The event of a collection that was dropped, flushed or begun anew makes an end of all its documents;
-their frames stay on disk until compaction, so whoever reads those asks ``is_gone``.
+The event of a collection that was dropped, flushed or begun anew makes an end of all its documents:
+on disk it replaces them all.
 """
 
-from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from dcp.producer.manifest import DEFAULT_ID
 from dcp.producer.resident_values import EvictedVersion, ResidentValues
@@ -15,7 +14,7 @@ from dcp.wire.vocabulary import Opcode
 
 
 class KeyIndex:
-    """Keys of one vbucket; ``emptied_at`` has the seqnos of events that emptied a collection.
+    """Keys of one vbucket; ``emptied_at`` has the seqno of the first event that emptied each.
 
     ``forgotten_rev`` is the highest revision of a forgotten tombstone: a key that is not here goes
     on above it (kv_engine ``engines/ep/src/vbucket.cc``, updateRevSeqNoOfNewStoredValue). ``live``
@@ -26,7 +25,7 @@ class KeyIndex:
         """``values`` says which values on disk stay in memory too; without it all do."""
         self._values = values
         self._evictor = self._evict
-        self.emptied_at: dict[int, list[int]] = {}
+        self.emptied_at: dict[int, int] = {}
         self.holds_documents_only = True
         self.forgotten_rev = 0
         self.holds_sync_writes = False
@@ -34,6 +33,7 @@ class KeyIndex:
         self._newest: dict[VersionKey, Version] = {}
         # What the disk has of keys whose newest version it has not; of others it has the newest.
         self._stored_seqnos: dict[VersionKey, int] = {}
+        self._ended: dict[int, set[VersionKey]] = {}  # by events that the disk has not
         self._collections = {DEFAULT_ID}  # those that ever had an item
 
     def note(self, version: Version) -> None:
@@ -56,8 +56,10 @@ class KeyIndex:
         self._newest[key] = version
 
     def _empty(self, collection: int, seqno: int) -> None:
-        self.emptied_at.setdefault(collection, []).append(seqno)
-        for key in [k for k, v in self._newest.items() if _is_of(v, collection)]:
+        self.emptied_at.setdefault(collection, seqno)
+        ended = {key for key, version in self._newest.items() if _is_of(version, collection)}
+        self._ended[seqno] = ended
+        for key in ended:
             version = self._newest.pop(key)
             self._stored_seqnos.setdefault(key, version.seqno)
             if self._values is not None:
@@ -93,23 +95,23 @@ class KeyIndex:
         """The newest version of everything, events included."""
         return self._newest.values()
 
-    def is_gone(self, version: Version, end_seqno: int) -> bool:
-        """Whether an event up to ``end_seqno`` made an end of the collection of an older item."""
-        emptied = self.emptied_at.get(version.collection)
-        if emptied is None or version.event is not None:
-            return False
-        later = bisect_right(emptied, version.seqno)
-        return later < len(emptied) and emptied[later] <= end_seqno
-
-    def stored(self, version: Version) -> int:
-        """Note that a version goes to disk; return the seqno that it replaces there, or 0."""
+    def stored(self, version: Version) -> Sequence[int]:
+        """Note that a version goes to disk, in order; return the seqnos that it replaces there."""
         key = version.stored_key
-        replaces = self._stored_seqnos[key]
+        older = self._stored_seqnos[key]
         if self._newest.get(key) is version:
             del self._stored_seqnos[key]
         else:
             self._stored_seqnos[key] = version.seqno
-        return replaces
+        replaces = [older] if older else []
+        for ended in self._ended.pop(version.seqno, ()):
+            if seqno := self._stored_seqnos[ended]:
+                replaces.append(seqno)
+            if ended in self._newest or any(ended in keys for keys in self._ended.values()):
+                self._stored_seqnos[ended] = 0  # it was written again
+            else:
+                del self._stored_seqnos[ended]
+        return sorted(replaces)
 
     # --- values
 

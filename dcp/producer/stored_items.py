@@ -5,6 +5,7 @@ frames need none of that (documents in JSON, without xattrs): whole runs of them
 and what says so are a few bytes of each header, looked at all at once.
 """
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final
 
@@ -40,15 +41,15 @@ STORED_FLAVOUR: Final = int(
 """What the frames on disk have: nothing is left out, nothing inflated."""
 
 
-def stored_item(version: Version, replaces_seqno: int) -> StoredItem:
-    """Return a version as the disk keeps it; ``replaces_seqno`` is that of its key's last one.
+def stored_item(version: Version, replaces: Sequence[int]) -> StoredItem:
+    """Return a version as the disk keeps it; ``replaces`` are the seqnos of what it ends there.
 
     What a sync write deleted is no tombstone that may be purged: without it, its prepare would look
     as if it were under way.
     """
     head, value = version.wire(STORED_FLAVOUR)
     may_purge = version.is_deleted and version.sync is None
-    return StoredItem(version.seqno, head, value, replaces_seqno, may_purge, version.delete_time)
+    return StoredItem(version.seqno, head, value, replaces, may_purge, version.delete_time)
 
 
 def version_of(frame: bytes | memoryview) -> Version:

@@ -11,9 +11,9 @@ was, so a crash or a failover can go back to the end of any batch (kv_engine
 
 from bisect import bisect_right
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import chain, takewhile
 from typing import Final
 
 from dcp.producer.checkpoint_manager import (
@@ -161,13 +161,14 @@ class VbucketData:
         self.keys.restore(whole)
         return whole
 
-    def _preloaded_seqno(self, key: bytes) -> int:
-        """Return the seqno at which ``key`` was preloaded; 0 if it was not, or is gone.
+    def _preloaded_seqno(self, key: bytes, before_seqno: int = U64_MAX) -> int:
+        """Return the seqno at which ``key`` was preloaded; 0 if it was not, or was gone before.
 
         What replaced it may be gone, too: a tombstone that was purged. Then the log has neither.
         """
         row = None if self._segment is None else self._segment.row_of(key)
-        if row is None or self._segment is None or DEFAULT_ID in self.keys.emptied_at:
+        emptied_at = self.keys.emptied_at.get(DEFAULT_ID, U64_MAX)
+        if row is None or self._segment is None or emptied_at < before_seqno:
             return 0
         seqno = self._segment.seqno_of(row)
         is_here = seqno <= self._segment_end and self._store.count(seqno - 1, seqno)
@@ -335,7 +336,9 @@ class VbucketData:
             due = list(takewhile(lambda batch: batch[-1].seqno <= most, self._unwritten))
             if due:
                 ends = [batch[-1].seqno for batch in due]
-                items = [self._stored(version) for batch in due for version in batch]
+                items: list[StoredItem] = []
+                for version in chain.from_iterable(due):
+                    items.append(self._stored(version, items))
                 self._writing = self._store.begin(items, self.state_at(ends[-1]), ends[:-1])
         return self._writing
 
@@ -392,11 +395,25 @@ class VbucketData:
         if state != self._store.state:
             self._store.write([], state)
 
-    def _stored(self, version: Version) -> StoredItem:
+    def _stored(self, version: Version, earlier: Sequence[StoredItem]) -> StoredItem:
+        """Return a version as it goes to disk, behind ``earlier`` ones that are not there yet."""
         replaces = self.keys.stored(version)
-        if not replaces and version.is_document and version.collection == DEFAULT_ID:
-            replaces = self._preloaded_seqno(version.key)
+        if self._segment is not None and version.collection == DEFAULT_ID:
+            replaces = [*replaces, *self._preloaded_ended_by(version, replaces, earlier)]
         return stored_item(version, replaces)
+
+    def _preloaded_ended_by(
+        self, version: Version, replaces: Sequence[int], earlier: Sequence[StoredItem]
+    ) -> Sequence[int]:
+        """Return the seqnos of preloaded documents that a version replaces besides others."""
+        if version.is_document and not replaces:
+            seqno = self._preloaded_seqno(version.key, version.seqno)
+            return [seqno] if seqno else []
+        if version.emptied_collection is None:
+            return []
+        ended = {seqno for item in earlier for seqno in item.replaces}
+        left = self._store.live_seqnos(self.base_seqno, self.preloaded_seqno)
+        return [seqno for seqno in left if seqno not in ended]
 
     # --- losing and forgetting
 

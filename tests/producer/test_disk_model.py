@@ -14,7 +14,9 @@ from dcp.producer.disk_scan import Scan
 from dcp.producer.disk_store import DiskSnapshot, StoredItem, VbucketStore
 from tests.producer.disk_items import frame, item, read_all
 
-KEYS = range(5)
+KEYS = range(7)
+ENDED_BY = {5: {0, 1, 2}, 6: {2, 3, 4}}
+"""Keys of events, and the keys of the documents that each makes an end of."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,9 @@ class Model:
 
     def next_of(self, version: Version, end: int) -> Version | None:
         """The version that replaced this one, up to a seqno."""
-        later = (v for v in self.versions if v.key == version.key and version.seqno < v.seqno)
+        key = version.key
+        ending = {key, *(event for event, ended in ENDED_BY.items() if key in ended)}
+        later = (v for v in self.versions if v.key in ending and version.seqno < v.seqno)
         return next((v for v in later if v.seqno <= end), None)
 
     def shown(self, after: int, end: int, each_key_once: bool) -> list[tuple[int, bytes]]:
@@ -101,8 +105,10 @@ class Driven:
         model, batch, seqno = self.model, list[StoredItem](), self.model.high
         for key, step, deleted_at in writes:
             seqno += step
-            # The key's last seqno, though that may be a tombstone which was purged.
-            stored = item(seqno, self.newest.get(key, 0), deleted_at=deleted_at, size=step * 9)
+            # Last seqnos, though they may be of tombstones that were purged.
+            ended = {key} | ENDED_BY.get(key, set())
+            replaces = [self.newest.pop(each) for each in ended & self.newest.keys()]
+            stored = item(seqno, replaces, deleted_at=deleted_at, size=step * 9)
             self.newest[key] = seqno
             batch.append(stored)
             model.versions.append(Version(seqno, key, frame(stored), deleted_at))
@@ -118,7 +124,8 @@ class Driven:
         if seqno < self.model.high:
             self.model.cut(seqno)
             event("cut to 0" if not self.model.high else "cut")
-        self.newest = {v.key: v.seqno for v in self.model.versions}
+        live = (v for v in self.model.versions if not self.model.next_of(v, seqno))
+        self.newest = {v.key: v.seqno for v in live}
         assert self.store.cut(seqno) == self.model.high
 
     def compact(self, back: int) -> None:
