@@ -31,13 +31,16 @@ class StoredItem:
 
     ``replaces`` are the seqnos of what it makes an end of, all of it in the store (or earlier in
     the same batch) and replaced by nothing else: the version of the same key, and of the event of a
-    collection the documents that go with it. ``delete_time`` is in seconds, of tombstones only.
+    collection the documents that go with it. ``completes`` is the seqno of the prepare that is
+    completed by it, which compaction need not keep then; 0 where none is. ``delete_time`` is in
+    seconds, of tombstones only.
     """
 
     seqno: int
     head: bytes
     value: bytes
     replaces: Sequence[int]
+    completes: int
     is_tombstone: bool
     delete_time: int
 
@@ -129,6 +132,11 @@ class VbucketStore:
         """Return the bytes of the tombstones' frames that a purge up to a seqno takes."""
         columns = self._contents.index.columns
         return int(columns.sizes[is_purged_up_to(columns, up_to_seqno)].sum(dtype=np.int64))
+
+    @property
+    def generation(self) -> int:
+        """Which file this is: 1, and 1 more with every compaction."""
+        return self._log.number
 
     @property
     def is_scanned(self) -> bool:
@@ -319,6 +327,7 @@ def _frames_of(items: Sequence[StoredItem]) -> list[Data]:
 
 def _batch_of(items: Sequence[StoredItem], state: bytes, snapshot_end: int) -> Batch:
     tombstones = [item for item in items if item.is_tombstone]
+    completing = [item for item in items if item.completes]
     for item in tombstones:
         # Frames have room for a u32; the index keeps one more than it in as many bits.
         require_unsigned("delete time", item.delete_time, U32_MAX - 1)
@@ -331,6 +340,8 @@ def _batch_of(items: Sequence[StoredItem], state: bytes, snapshot_end: int) -> B
         replaced=_u64s([seqno for item in items for seqno in item.replaces]),
         tombstones=_u64s([item.seqno for item in tombstones]),
         delete_times=_u64s([item.delete_time for item in tombstones]),
+        completed=_u64s([item.completes for item in completing]),
+        completing=_u64s([item.seqno for item in completing]),
     )
 
 

@@ -5,7 +5,7 @@ on disk it replaces them all.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from dcp.producer.manifest import DEFAULT_ID
 from dcp.producer.resident_values import EvictedVersion, ResidentValues
@@ -18,7 +18,8 @@ class KeyIndex:
 
     ``forgotten_rev`` is the highest revision of a forgotten tombstone: a key that is not here goes
     on above it (kv_engine ``engines/ep/src/vbucket.cc``, updateRevSeqNoOfNewStoredValue). ``live``
-    counts the documents of each collection.
+    counts the documents of each collection. ``forgotten_prepare_seqno`` is that of the newest
+    prepare that was completed and forgotten.
     """
 
     def __init__(self, values: ResidentValues | None = None) -> None:
@@ -28,6 +29,7 @@ class KeyIndex:
         self.emptied_at: dict[int, int] = {}
         self.holds_documents_only = True
         self.forgotten_rev = 0
+        self.forgotten_prepare_seqno = 0
         self.holds_sync_writes = False
         self.live: Counter[int] = Counter()
         self._newest: dict[VersionKey, Version] = {}
@@ -113,6 +115,19 @@ class KeyIndex:
                 del self._stored_seqnos[ended]
         return sorted(replaces)
 
+    def prepare_completed_by(self, version: Version) -> int:
+        """Return the seqno of the prepare on disk that a version completes there; 0: none.
+
+        To be asked before ``stored``. What the disk has of the key that is older than the prepare
+        did not complete it.
+        """
+        if not self.holds_sync_writes or not version.is_document:
+            return 0
+        prepared = PREPARED, version.collection, version.key
+        newest = self._newest.get(prepared)
+        seqno = self._stored_seqnos.get(prepared, 0 if newest is None else newest.seqno)
+        return seqno if seqno > self._stored_seqnos[version.stored_key] else 0
+
     # --- values
 
     def note_stored(self, version: Version) -> None:
@@ -148,7 +163,7 @@ class KeyIndex:
     def _evict(self, version: Version) -> None:
         self._newest[version.stored_key] = EvictedVersion.of(version)
 
-    # --- tombstones
+    # --- what compaction took
 
     def forget_tombstones(self, up_to_seqno: int) -> None:
         """Forget the tombstones up to a seqno, all of which were purged from disk."""
@@ -157,6 +172,19 @@ class KeyIndex:
             if version.seqno <= up_to_seqno:
                 self.forgotten_rev = max(self.forgotten_rev, version.rev)
                 del self._newest[key]
+
+    def forget_prepares(self, persisted_seqno: int, is_stored: Callable[[int], bool]) -> None:
+        """Forget the prepares that were completed, and are not on disk any more."""
+        if not self.holds_sync_writes:
+            return
+        prepares = [(key, v.seqno) for key, v in self._newest.items() if key[0] == PREPARED]
+        for key, seqno in prepares:
+            if seqno <= persisted_seqno and not is_stored(seqno):
+                self.forgotten_prepare_seqno = max(self.forgotten_prepare_seqno, seqno)
+                del self._newest[key]
+        for key, seqno in self._stored_seqnos.items():
+            if key[0] == PREPARED and seqno and not is_stored(seqno):
+                self._stored_seqnos[key] = 0
 
 
 def _is_of(version: Version, collection: int) -> bool:

@@ -41,15 +41,12 @@ STORED_FLAVOUR: Final = int(
 """What the frames on disk have: nothing is left out, nothing inflated."""
 
 
-def stored_item(version: Version, replaces: Sequence[int]) -> StoredItem:
-    """Return a version as the disk keeps it; ``replaces`` are the seqnos of what it ends there.
-
-    What a sync write deleted is no tombstone that may be purged: without it, its prepare would look
-    as if it were under way.
-    """
+def stored_item(version: Version, replaces: Sequence[int], completes: int) -> StoredItem:
+    """Return a version as the disk keeps it, with the seqnos of what it ends there."""
     head, value = version.wire(STORED_FLAVOUR)
-    may_purge = version.is_deleted and version.sync is None
-    return StoredItem(version.seqno, head, value, replaces, may_purge, version.delete_time)
+    return StoredItem(
+        version.seqno, head, value, replaces, completes, version.is_deleted, version.delete_time
+    )
 
 
 def version_of(frame: bytes | memoryview) -> Version:

@@ -335,7 +335,8 @@ class Vbucket:
         self._begin(data, facts.failover_log, self.documents.clock)
         self.sync_writes.tell_later(told)
         self.take(versions)
-        data.purge(facts.purge_seqno)
+        if facts.purge_seqno:
+            data.purge(facts.purge_seqno)
         self._set_default_high_seqno = facts.collections_high_seqno
         self.state = facts.state
 

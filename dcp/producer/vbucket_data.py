@@ -373,11 +373,11 @@ class VbucketData:
         """Wait until what is being written is on disk."""
         if self._writing is None:
             return
-        purged = self._store.purge_seqno
+        generation = self._store.generation
         self._store.finish(self._writing)
         self._writing = None
-        if self._store.purge_seqno > purged:
-            self.keys.forget_tombstones(self._store.purge_seqno)
+        if self._store.generation != generation:
+            self._forget_what_went()
         while self._unwritten and self._unwritten[0][-1].seqno <= self._store.persisted_seqno:
             written = self._unwritten.popleft()
             self.unwritten_bytes -= _size_of(written)
@@ -397,10 +397,11 @@ class VbucketData:
 
     def _stored(self, version: Version, earlier: Sequence[StoredItem]) -> StoredItem:
         """Return a version as it goes to disk, behind ``earlier`` ones that are not there yet."""
+        completes = self.keys.prepare_completed_by(version)
         replaces = self.keys.stored(version)
         if self._segment is not None and version.collection == DEFAULT_ID:
             replaces = [*replaces, *self._preloaded_ended_by(version, replaces, earlier)]
-        return stored_item(version, replaces)
+        return stored_item(version, replaces, completes)
 
     def _preloaded_ended_by(
         self, version: Version, replaces: Sequence[int], earlier: Sequence[StoredItem]
@@ -448,8 +449,15 @@ class VbucketData:
         self._finish_pending()
         last = min(up_to, self.persisted_seqno)
         purged = self._store.compact(purge_up_to_seqno=last).purged
-        self.keys.forget_tombstones(self._store.purge_seqno)
+        self._forget_what_went()
         return purged
+
+    def _forget_what_went(self) -> None:
+        """Forget the keys of which compaction left nothing."""
+        self.keys.forget_tombstones(self._store.purge_seqno)
+        self.keys.forget_prepares(
+            self.persisted_seqno, lambda seqno: self._store.count(seqno - 1, seqno) > 0
+        )
 
     def close(self) -> None:
         """End the use of the file; scans that are open go on."""
@@ -459,7 +467,9 @@ class VbucketData:
 
     def durability_at(self, end_seqno: int) -> Durability:
         """Return how far sync writes had come at a seqno; reads the newest version of all keys."""
-        return durability_at(self.newest_versions(), end_seqno, self.preloaded_seqno)
+        found = durability_at(self.newest_versions(), end_seqno, self.preloaded_seqno)
+        forgotten = self.keys.forgotten_prepare_seqno
+        return found.reaching(forgotten) if forgotten <= end_seqno else found
 
     def scan(self, after_seqno: int) -> Scan:
         """Open one disk snapshot of everything after a seqno, each key at its newest version.

@@ -10,6 +10,7 @@ def item(
     seqno: int,
     replaces: int | Sequence[int] = (),
     *,
+    completes: int = 0,
     deleted_at: int | None = None,
     size: int = 0,
 ) -> StoredItem:
@@ -17,7 +18,7 @@ def item(
     value = b"v" * (size or seqno % 7)
     replaced = [replaces] if isinstance(replaces, int) else replaces
     return StoredItem(
-        seqno, b"<%d>" % seqno, value, replaced, deleted_at is not None, deleted_at or 0
+        seqno, b"<%d>" % seqno, value, replaced, completes, deleted_at is not None, deleted_at or 0
     )
 
 

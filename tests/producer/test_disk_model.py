@@ -17,6 +17,8 @@ from tests.producer.disk_items import frame, item, read_all
 KEYS = range(7)
 ENDED_BY = {5: {0, 1, 2}, 6: {2, 3, 4}}
 """Keys of events, and the keys of the documents that each makes an end of."""
+PREPARE, COMMIT = 4, 3
+"""What has the one key is completed by the next that has the other."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,11 @@ class Model:
         self.ends = [end for end in self.ends if end < seqno] + [seqno] * (seqno > 0)
         self.lost = {lost for lost in self.lost if lost <= seqno}
 
+    def completion_of(self, version: Version) -> Version | None:
+        """What completed a prepare, if this is one and it was."""
+        later = (v for v in self.versions if v.key == COMMIT and version.seqno < v.seqno)
+        return next(later, None) if version.key == PREPARE else None
+
     def compact(self, up_to: int) -> int:
         live: list[Version] = []
         purged: list[Version] = []
@@ -78,6 +85,8 @@ class Model:
                 and version != self.versions[-1]
             ):
                 purged.append(version)
+            elif done := self.completion_of(version):
+                self.lost |= set(range(version.seqno, done.seqno))
             else:
                 live.append(version)
         self.versions, self.ends = live, [self.high] if self.ends else []
@@ -107,8 +116,12 @@ class Driven:
             seqno += step
             # Last seqnos, though they may be of tombstones that were purged.
             ended = {key} | ENDED_BY.get(key, set())
+            prepared = self.newest.get(PREPARE, 0) if key == COMMIT else 0
+            completes = prepared if prepared > self.newest.get(COMMIT, 0) else 0
             replaces = [self.newest.pop(each) for each in ended & self.newest.keys()]
-            stored = item(seqno, replaces, deleted_at=deleted_at, size=step * 9)
+            stored = item(
+                seqno, replaces, completes=completes, deleted_at=deleted_at, size=step * 9
+            )
             self.newest[key] = seqno
             batch.append(stored)
             model.versions.append(Version(seqno, key, frame(stored), deleted_at))
@@ -133,6 +146,8 @@ class Driven:
         before = self.store.size_bytes
         done = self.store.compact(purge_up_to_seqno=up_to)
         assert done.purged == self.model.compact(up_to)
+        if self.newest.get(PREPARE) not in [v.seqno for v in self.model.versions]:
+            self.newest.pop(PREPARE, None)
         assert done.reclaimed_bytes == before - self.store.size_bytes >= 0
         event(f"compacted with {len(self.scans) > 0} scans")
 
