@@ -29,6 +29,7 @@ from dcp.producer.durability import Durability, durability_at
 from dcp.producer.key_index import KeyIndex
 from dcp.producer.manifest import DEFAULT_ID
 from dcp.producer.preload import PreloadedSegment
+from dcp.producer.preloaded_documents import PreloadedDocuments
 from dcp.producer.resident_values import EvictedVersion, ResidentValues
 from dcp.producer.stored_items import stored_item, version_of, versions_of
 from dcp.producer.versions import Version
@@ -74,9 +75,7 @@ class VbucketData:
         self.on_append: Callable[[Version], None] = lambda _: None
         self.state_at: Callable[[int], bytes] = lambda _: b""
         """What is written beside the items up to a seqno: all else that makes the vbucket."""
-        self._segment: PreloadedSegment | None = None
-        self._segment_end = 0
-        self._preloaded_count = 0  # of them that are still what their key holds
+        self._preloaded: PreloadedDocuments | None = None
         self._settings = settings
         self._persisted_floor = base_seqno if persisted_seqno is None else persisted_seqno
         self._purge_floor = purge_seqno
@@ -125,7 +124,7 @@ class VbucketData:
         Preloaded documents are of different keys: each is a batch of its own. Of what a replica
         received it is the end of a whole snapshot.
         """
-        if self.base_seqno <= seqno <= self._segment_end:
+        if self.base_seqno <= seqno <= self.preloaded_seqno:
             return seqno
         for batch in reversed(self._unwritten):
             if batch[-1].seqno <= seqno:
@@ -140,8 +139,8 @@ class VbucketData:
     def newest(self, key: bytes, collection: int = DEFAULT_ID) -> Version | None:
         """Return the newest version of ``key``, which may be a deletion."""
         version = self.keys.newest(key, collection)
-        if version is None and collection == DEFAULT_ID and (seqno := self._preloaded_seqno(key)):
-            frame = self._store.read(seqno)
+        if version is None and collection == DEFAULT_ID and self._preloaded is not None:
+            frame = self._store.read(self._preloaded.seqno_of(key, self.keys))
             version = None if frame is None else version_of(frame)
         return version
 
@@ -161,38 +160,19 @@ class VbucketData:
         self.keys.restore(whole)
         return whole
 
-    def _preloaded_seqno(self, key: bytes, before_seqno: int = U64_MAX) -> int:
-        """Return the seqno at which ``key`` was preloaded; 0 if it was not, or was gone before.
-
-        What replaced it may be gone, too: a tombstone that was purged. Then the log has neither.
-        """
-        row = None if self._segment is None else self._segment.row_of(key)
-        emptied_at = self.keys.emptied_at.get(DEFAULT_ID, U64_MAX)
-        if row is None or self._segment is None or emptied_at < before_seqno:
-            return 0
-        seqno = self._segment.seqno_of(row)
-        is_here = seqno <= self._segment_end and self._store.count(seqno - 1, seqno)
-        return seqno if is_here else 0
-
     def _note(self, version: Version, *, is_read: bool = False) -> None:
-        if self._segment is not None and self._replaces_preloaded(version):
-            self._preloaded_count -= 1
+        if self._preloaded is not None:
+            self._preloaded.note(version, self.keys)
         if is_read:
             self.keys.note_stored(version)
         else:
             self.keys.note(version)
 
-    def _replaces_preloaded(self, version: Version) -> bool:
-        if not version.is_document or version.collection != DEFAULT_ID:
-            return False
-        is_first = self.keys.newest(version.key, DEFAULT_ID) is None
-        return is_first and self._preloaded_seqno(version.key) > 0
-
     def document_counts(self) -> Counter[int]:
         """Return how many documents there are of each collection that has some."""
         counts = Counter(self.keys.live)
-        if self._segment is not None and DEFAULT_ID not in self.keys.emptied_at:
-            counts[DEFAULT_ID] += self._preloaded_count
+        if self._preloaded is not None and DEFAULT_ID not in self.keys.emptied_at:
+            counts[DEFAULT_ID] += self._preloaded.count
         return +counts
 
     def tombstones_on_disk(self) -> int:
@@ -214,7 +194,7 @@ class VbucketData:
     @property
     def preloaded_seqno(self) -> int:
         """The seqno of the last preloaded document; ``base_seqno`` where there is none."""
-        return max(self.base_seqno, self._segment_end)
+        return max(self.base_seqno, 0 if self._preloaded is None else self._preloaded.end_seqno)
 
     # --- writing
 
@@ -245,11 +225,9 @@ class VbucketData:
         """Take a whole segment as the beginning of the data; it is on disk at once."""
         if self.high_seqno != self.base_seqno:
             raise ValueError(f"vbucket {self.vbucket}: a segment must come before the first write")
-        self._segment = segment
-        self._segment_end = segment.seqno_of(len(segment) - 1)
-        self._preloaded_count = len(segment)
+        self._preloaded = PreloadedDocuments(segment, self._store)
         self._store.write_frames(
-            segment.frames, segment.first_seqno, self.state_at(self._segment_end)
+            segment.frames, segment.first_seqno, self.state_at(self._preloaded.end_seqno)
         )
         self.checkpoints = self._new_checkpoints(self._store.persisted_seqno)
 
@@ -399,22 +377,10 @@ class VbucketData:
         """Return a version as it goes to disk, behind ``earlier`` ones that are not there yet."""
         completes = self.keys.prepare_completed_by(version)
         replaces = self.keys.stored(version)
-        if self._segment is not None and version.collection == DEFAULT_ID:
-            replaces = [*replaces, *self._preloaded_ended_by(version, replaces, earlier)]
+        if self._preloaded is not None:
+            more = self._preloaded.ended_by(version, self.keys, replaces, earlier)
+            replaces = [*replaces, *more]
         return stored_item(version, replaces, completes)
-
-    def _preloaded_ended_by(
-        self, version: Version, replaces: Sequence[int], earlier: Sequence[StoredItem]
-    ) -> Sequence[int]:
-        """Return the seqnos of preloaded documents that a version replaces besides others."""
-        if version.is_document and not replaces:
-            seqno = self._preloaded_seqno(version.key, version.seqno)
-            return [seqno] if seqno else []
-        if version.emptied_collection is None:
-            return []
-        ended = {seqno for item in earlier for seqno in item.replaces}
-        left = self._store.live_seqnos(self.base_seqno, self.preloaded_seqno)
-        return [seqno for seqno in left if seqno not in ended]
 
     # --- losing and forgetting
 
@@ -429,7 +395,8 @@ class VbucketData:
         self.unwritten_bytes = 0
         left = max(self._store.cut(seqno), self.base_seqno)
         self._persisted_floor = min(self._persisted_floor, left)
-        self._segment_end = min(self._segment_end, left)
+        if self._preloaded is not None:
+            self._preloaded.cut(left)
         self._part_ends = {end for end in self._part_ends if end <= left}
         self.checkpoints = self._new_checkpoints(left)
         self._read_again()
@@ -439,8 +406,7 @@ class VbucketData:
         """Learn the newest versions from disk."""
         self.keys.close()
         self.keys = KeyIndex(self._values)
-        self._preloaded_count = self._store.count(self.base_seqno, self.preloaded_seqno)
-        for frames in self._store.warm_up(self._segment_end):
+        for frames in self._store.warm_up(self.preloaded_seqno):
             for version in versions_of(frames):
                 self._note(version, is_read=True)
 
