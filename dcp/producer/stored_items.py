@@ -39,6 +39,8 @@ STORED_FLAVOUR: Final = int(
     | Flavour.DELETED_USER_XATTRS
 )
 """What the frames on disk have: nothing is left out, nothing inflated."""
+_unpack_head: Final = HEADER.unpack_from
+_unpack_mutation: Final = MUTATION.unpack_from
 
 
 def stored_item(version: Version, replaces: Sequence[int], completes: int) -> StoredItem:
@@ -51,9 +53,7 @@ def stored_item(version: Version, replaces: Sequence[int], completes: int) -> St
 
 def version_of(frame: bytes | memoryview) -> Version:
     """Return the version that a stored frame holds."""
-    _, opcode, key_bytes, extras_bytes, datatype, vbucket, body_bytes, _, cas = HEADER.unpack_from(
-        frame
-    )
+    _, opcode, key_bytes, extras_bytes, datatype, vbucket, body_bytes, _, cas = _unpack_head(frame)
     key_at = HEADER_BYTES + extras_bytes
     value_at = key_at + key_bytes
     wire_key = bytes(frame[key_at:value_at])
@@ -62,7 +62,7 @@ def version_of(frame: bytes | memoryview) -> Version:
         return _event_of(frame, wire_key, value)
     collection, prefix_bytes = decode_leb128(wire_key)
     if opcode == Opcode.DCP_MUTATION:
-        seqno, rev, flags, expiry, _, _, _ = MUTATION.unpack_from(frame, HEADER_BYTES)
+        seqno, rev, flags, expiry, _, _, _ = _unpack_mutation(frame, HEADER_BYTES)
         content = Content(value, datatype, flags, expiry)
     elif opcode == Opcode.DCP_PREPARE:
         seqno, rev, flags, expiry, _, _, deletes, level = PREPARE.unpack_from(frame, HEADER_BYTES)

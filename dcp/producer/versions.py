@@ -68,7 +68,7 @@ class Flavour(IntFlag):
     """Read from disk without values: documents keep the datatype of what was not read."""
 
 
-# Plain ints: an IntFlag operation costs as much as the rest of an encoding.
+# Plain ints, and methods bound once: an IntFlag operation costs as much as the rest of an encoding.
 _COLLECTIONS: Final = int(Flavour.COLLECTIONS)
 _NO_VALUE: Final = int(Flavour.NO_VALUE)
 _DELETE_TIMES: Final = int(Flavour.DELETE_TIMES)
@@ -78,6 +78,8 @@ _SELDOM: Final = _NO_VALUE | int(Flavour.COMPRESSED)
 _MUTATION_OPCODE: Final = int(Opcode.DCP_MUTATION)
 _EXPIRATION_OPCODE: Final = int(Opcode.DCP_EXPIRATION)
 _EVENT_OPCODE: Final = int(Opcode.DCP_SYSTEM_EVENT)
+_pack_head: Final = HEADER.pack
+_pack_mutation: Final = MUTATION.pack
 _PREPARE_OPCODE: Final = int(Opcode.DCP_PREPARE)
 _ABORT_OPCODE: Final = int(Opcode.DCP_ABORT)
 _REQUEST: Final = int(Magic.REQUEST)
@@ -255,7 +257,7 @@ class Version:
     def _head(
         self, opcode: int, extras: bytes, key: bytes, value: bytes, datatype: int = 0, cas: int = 0
     ) -> bytes:
-        header = HEADER.pack(
+        header = _pack_head(
             _REQUEST,
             opcode,
             len(key),
@@ -271,7 +273,7 @@ class Version:
     def _extras_for(self, flavour: int) -> tuple[int, bytes]:
         seqno, rev = self.seqno, self.rev
         if self.opcode == _MUTATION_OPCODE:
-            extras = MUTATION.pack(seqno, rev, self.flags, self.expiry, 0, 0, _CACHE_HINT)
+            extras = _pack_mutation(seqno, rev, self.flags, self.expiry, 0, 0, _CACHE_HINT)
             return _MUTATION_OPCODE, extras
         if self.opcode == _PREPARE_OPCODE:
             sync = self.sync or SyncWrite()
