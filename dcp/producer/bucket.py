@@ -31,6 +31,7 @@ from dcp.producer.faults import Faults
 from dcp.producer.flusher import Flusher
 from dcp.producer.manifest import FIRST, Manifest, Step
 from dcp.producer.manifest_changes import Change, changed
+from dcp.producer.persistence_waits import PersistenceWaits
 from dcp.producer.resident_values import ResidentValues
 from dcp.producer.settings import ClusterSettings
 from dcp.producer.sync_write_board import SyncWriteBoard
@@ -85,15 +86,7 @@ class Bucket:
         self.compactor = Compactor(
             self._all_held, self.lock, settings.stale_removal_seconds, settings.clock
         )
-        self.flusher: Flusher | None = None
-        if self._storage is not None:
-            self.flusher = Flusher(
-                self.vbuckets,
-                self.lock,
-                settings.flush_seconds,
-                settings.checkpoint_quota_bytes,
-                settings.clock,
-            )
+        self.flusher = None if self._storage is None else self._new_flusher()
         self.manifest = FIRST if self._storage is None else self._storage.manifest
         self.copies = Copies(
             self._empty_copy,
@@ -121,9 +114,17 @@ class Bucket:
         self._memory = CheckpointAccount(settings.checkpoint_quota_bytes)
         self._open_batches = 0
         self.sync_writes = SyncWriteBoard(self)
+        self.persistence_waits = PersistenceWaits(self)
         if self._storage is not None:
             for vbucket in self.vbuckets:
                 self.follow_manifest(vbucket)
+
+    def _new_flusher(self) -> Flusher:
+        settings = self.settings
+        quota_bytes = settings.checkpoint_quota_bytes
+        return Flusher(
+            self.vbuckets, self.lock, settings.flush_seconds, quota_bytes, settings.clock
+        )
 
     def _uuid_of(self, invitation: Invitation | None) -> str:
         if invitation is not None:

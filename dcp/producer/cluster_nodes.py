@@ -20,7 +20,7 @@ from dcp.producer.replication import Replication
 from dcp.producer.server import Node
 from dcp.producer.settings import ClusterSettings
 from dcp.producer.stream_ends import end_streams
-from dcp.producer.sync_write_watch import SyncWriteWatch
+from dcp.producer.wait_watch import WaitWatch
 
 _LOG = logging.getLogger(__name__)
 _WAIT_SECONDS: Final = 30.0
@@ -257,7 +257,8 @@ class ClusterNodes:
         if settings.expiry_pager_seconds > 0:
             pager = self._page_expiries(settings.expiry_pager_seconds)
             self._background.append(asyncio.ensure_future(pager))
-        watch = SyncWriteWatch(self.bucket, self._call_soon)
+        boards = self.bucket.sync_writes, self.bucket.persistence_waits
+        watch = WaitWatch(boards, self.bucket.lock, self._call_soon)
         self._background.append(asyncio.ensure_future(watch.run()))
         self._background.append(asyncio.ensure_future(self.bucket.compactor.run()))
         if self.bucket.flusher is not None:

@@ -81,6 +81,7 @@ class ClusterSettings:
     ``data_folder`` keeps the bucket's data over a restart; it belongs to one process at a time, and
     is made for one bucket, number of vbuckets and number of nodes. Writes go there within
     ``flush_seconds``, or earlier when much is pending. None: the disk is memory, and at once.
+    ``persistence_wait_seconds``: so long a client waits that asks until a seqno is on disk.
     ``bucket_type``: an ephemeral bucket has no disk, and a crash loses all of it. Every
     ``stale_removal_seconds`` it is looked whether versions and tombstones are to be removed that
     nobody needs; tombstones when they are ``metadata_purge_age_seconds`` old (None: as old as
@@ -123,6 +124,7 @@ class ClusterSettings:
     unpersisted_seqnos: int = 0
     data_folder: Path | None = None
     flush_seconds: float = 0.1
+    persistence_wait_seconds: float = 30.0
     stale_removal_seconds: float = 60.0
     metadata_purge_age_seconds: float | None = None
     rules: Rules = "document"
@@ -231,6 +233,7 @@ class ClusterSettings:
             ("idle time of connections", self.connection_idle_seconds),
             ("time for last words", self.last_words_seconds),
             ("time of other processes to answer", self.member_timeout_seconds),
+            ("wait for persistence", self.persistence_wait_seconds),
         ):
             if not 0 <= seconds < math.inf:
                 raise ConfigError(f"producer {name}: found {seconds} seconds, expected 0 or more")
