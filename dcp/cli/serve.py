@@ -14,12 +14,28 @@ _PORT: Final = 11210
 _HTTP_PORT: Final = 8091
 _TLS_PORT: Final = 11207
 _HTTPS_PORT: Final = 18091
+_ONE_NODE: Final[dict[str, object]] = {
+    "nodes": 1,
+    "vbuckets": 64,
+    "replicas": 0,
+    "replica_lag": 0,
+    "data": None,
+    "bucket_type": "couchbase",
+    "rules": "document",
+}
+"""What the first process of a cluster decides, and what it is where nobody says."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("--nodes", type=int, default=1, help="data nodes (1)")
-    parser.add_argument("--vbuckets", type=int, default=64, help="vbuckets of the bucket (64)")
+    parser.set_defaults(**_ONE_NODE)
+    parser.add_argument(
+        "--join",
+        metavar="HOST:PORT",
+        help="be one more node of the cluster that a `dcplake serve` there began",
+    )
+    parser.add_argument("--nodes", type=int, help="data nodes (1)")
+    parser.add_argument("--vbuckets", type=int, help="vbuckets of the bucket (64)")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
     parser.add_argument(
         "--port",
@@ -43,14 +59,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--replicas",
         type=int,
-        default=0,
         metavar="N",
         help="copies of each vbucket on other nodes, fed over the protocol (0)",
     )
     parser.add_argument(
         "--replica-lag",
         type=int,
-        default=0,
         metavar="SEQNOS",
         help="without --replicas: how many of a vbucket's newest seqnos a failover loses (0)",
     )
@@ -63,7 +77,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--bucket-type",
         choices=("couchbase", "ephemeral"),
-        default="couchbase",
         help="an ephemeral bucket has no disk, and a crash loses all of it (couchbase)",
     )
     parser.add_argument(
@@ -76,7 +89,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rules",
         choices=("document", "server"),
-        default="document",
         help="whose rollback rules: the published document's or kv_engine's code's (document)",
     )
     add_account_options(parser)
@@ -88,6 +100,8 @@ def run(arguments: argparse.Namespace) -> int:
     from dcp.producer.serve import serve
     from dcp.producer.settings import ClusterSettings
 
+    if arguments.join is not None:
+        _check_one_node(arguments)
     if arguments.nodes < 1:
         raise ConfigError(f"--nodes: found {arguments.nodes}, expected at least 1")
     tls = _tls_files(arguments)
@@ -109,8 +123,17 @@ def run(arguments: argparse.Namespace) -> int:
         rules=arguments.rules,
         data_folder=arguments.data,
     )
-    serve(settings)
+    serve(settings, join=arguments.join)
     return 0
+
+
+def _check_one_node(arguments: argparse.Namespace) -> None:
+    for name, usual in _ONE_NODE.items():
+        if getattr(arguments, name) != usual:
+            raise ConfigError(
+                f"--join: found --{name.replace('_', '-')} too, which is for the process that "
+                "begins the cluster to say; one that joins has one node, in memory"
+            )
 
 
 def _tls_files(arguments: argparse.Namespace) -> "TlsFiles | None":

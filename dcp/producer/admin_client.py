@@ -6,10 +6,13 @@ Nodes are numbered from 1, in the order of their ports.
 import json
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
 from dcp.errors import DcplakeError, NodeUnavailableError, RemoteProtocolError, SourceError
+from dcp.producer.cluster_map import NodeAddress
+from dcp.producer.cluster_state import ClusterState, Invitation
 from dcp.producer.kv_client import node_address
 from dcp.producer.kv_connection import KvConnection
 from dcp.wire import messages as m
@@ -31,7 +34,10 @@ class NodeStatus(NamedTuple):
 
 
 class AdminClient:
-    """A connection to whichever node answers first. Not for several threads."""
+    """A connection to whichever node answers first; of several processes, to the first's.
+
+    Not for several threads.
+    """
 
     def __init__(
         self,
@@ -54,7 +60,14 @@ class AdminClient:
         self._connect()
 
     def _connect(self) -> None:
-        self._connection = _first_that_answers(self._seeds, self._timeout_seconds)
+        self._log_in_at(self._seeds)
+        leader = self._ask("leader").decode("utf-8", "replace")
+        if leader:
+            self.close()
+            self._log_in_at([leader])
+
+    def _log_in_at(self, seeds: Sequence[str]) -> None:
+        self._connection = _first_that_answers(seeds, self._timeout_seconds)
         try:
             self._connection.log_in(*self._login)
         except DcplakeError:
@@ -96,6 +109,19 @@ class AdminClient:
         """Start a node that owns nothing until ``rebalance``, and return it."""
         self._order("node.add", "")
         return self.nodes()[-1]
+
+    def invitation(self) -> Invitation:
+        """Return what a process must know that wants to be a node of the cluster."""
+        return Invitation.decode(self._ask("cluster"))
+
+    def join(self, address: NodeAddress) -> tuple[int, ClusterState]:
+        """Let a node of another process join; return its index, and the cluster with it."""
+        found = self._order("node.join", json.dumps(asdict(address)))
+        try:
+            tree = json.loads(found)
+            return int(tree["node"]), ClusterState.of_tree(tree["state"])
+        except (ValueError, TypeError, KeyError) as error:
+            raise RemoteProtocolError(f"answer to node.join: malformed: {error!r}") from error
 
     def rebalance(self, remove: int | None = None, timeout_seconds: float = 60.0) -> None:
         """Let all nodes own evenly many vbuckets; return when they do.
@@ -161,9 +187,9 @@ class AdminClient:
         request = encode(m.IoctlGet(name.encode()), Opcode.IOCTL_GET)
         return self._checked(name, self._connection.call(request)).value
 
-    def _order(self, name: str, value: str) -> None:
+    def _order(self, name: str, value: str) -> bytes:
         request = encode(m.IoctlSet(name.encode(), value.encode()), Opcode.IOCTL_SET)
-        self._checked(f"{name} {value}", self._connection.call(request))
+        return self._checked(f"{name} {value}", self._connection.call(request)).value
 
     def _checked(self, what: str, answer: Frame) -> Frame:
         if answer.status == Status.SUCCESS:

@@ -1,5 +1,8 @@
 """The bucket that all nodes serve: vbuckets, their owners, and who must hear of a change.
 
+Where nodes of the cluster live in several processes each has a bucket of its own, of which only its
+``local_nodes`` are there: a vbucket of any other is empty and dead here, and never asked.
+
 All access is under ``lock``: connections run in the server's loop, tests write from their own
 threads. A write marks its vbucket as changed and calls ``on_change`` once until the changes are
 collected, so that writes close together reach a stream as one snapshot.
@@ -19,6 +22,7 @@ from dcp.producer.auth import REPLICATION_USER, UserStore
 from dcp.producer.bucket_storage import BucketStorage
 from dcp.producer.checkpoint_account import CheckpointAccount
 from dcp.producer.cluster_map import ClusterMap
+from dcp.producer.cluster_state import Invitation
 from dcp.producer.compactor import Compactor
 from dcp.producer.copies import Copies
 from dcp.producer.counters import Counters
@@ -27,6 +31,7 @@ from dcp.producer.faults import Faults
 from dcp.producer.flusher import Flusher
 from dcp.producer.manifest import FIRST, Manifest, Step
 from dcp.producer.manifest_changes import Change, changed
+from dcp.producer.persistence_waits import PersistenceWaits
 from dcp.producer.resident_values import ResidentValues
 from dcp.producer.settings import ClusterSettings
 from dcp.producer.sync_write_board import SyncWriteBoard
@@ -37,13 +42,15 @@ from dcp.wire.vocabulary import Status, VbucketState
 if TYPE_CHECKING:
     from dcp.producer.admin_commands import Administrator
     from dcp.producer.dcp_connection import DcpConnection
+    from dcp.producer.member_commands import Member
     from dcp.producer.versions import Version
 
 
 class Bucket:
     """All state that the nodes of a cluster share."""
 
-    def __init__(self, settings: ClusterSettings) -> None:
+    def __init__(self, settings: ClusterSettings, invitation: Invitation | None = None) -> None:
+        """Begin a bucket, open the one of a data folder, or be a part of another process's."""
         self._random = random = Random(settings.seed)
         self._storage: BucketStorage | None = None
         if settings.data_folder is not None:
@@ -54,12 +61,14 @@ class Bucket:
         self.name = settings.bucket
         self.lock = RLock()
         self.users = UserStore(settings.users)
-        self.replication_password = token_hex(16)
+        self.replication_password = token_hex(16) if invitation is None else invitation.password
+        self.local_nodes: set[int] = set(range(settings.nodes)) if invitation is None else set()
+        self.led_by = ""
+        """Where the process is that decides about the cluster; empty where it is this one."""
         self.users.add_internal(REPLICATION_USER, self.replication_password)
-        uuid = self._storage.bucket_uuid if self._storage else f"{random.getrandbits(128):032x}"
         self.map = ClusterMap(
             settings.bucket,
-            uuid,
+            self._uuid_of(invitation),
             settings.nodes,
             settings.vbuckets,
             settings.replicas,
@@ -69,46 +78,92 @@ class Bucket:
         self._values: ResidentValues | None = None
         if settings.memory_quota_bytes:
             self._values = ResidentValues(settings.memory_quota_bytes, self.counters)
-        self.vbuckets = self._open_vbuckets()
+        self.vbuckets = (
+            self._open_vbuckets()
+            if invitation is None
+            else [self._elsewhere(v) for v in range(settings.vbuckets)]
+        )
         self.compactor = Compactor(
             self._all_held, self.lock, settings.stale_removal_seconds, settings.clock
         )
-        self.flusher: Flusher | None = None
-        if self._storage is not None:
-            self.flusher = Flusher(
-                self.vbuckets,
-                self.lock,
-                settings.flush_seconds,
-                settings.checkpoint_quota_bytes,
-                settings.clock,
-            )
+        self.flusher = None if self._storage is None else self._new_flusher()
         self.manifest = FIRST if self._storage is None else self._storage.manifest
         self.copies = Copies(
             self._empty_copy,
             lambda: self.manifest,
             max(1, settings.checkpoint_quota_bytes // settings.nodes),
+            self.local_nodes,
         )
         self.copies.follow(self.map)
         self.copies_moved = Condition(self.lock)
         """Notified when a copy received something, or may be about to."""
         self._way: tuple[Manifest, Manifest, list[Step]] = self.manifest, self.manifest, []
         self.dead_nodes: set[int] = set()
+        self.moving: frozenset[int] = frozenset()
+        """The vbuckets that a rebalance moves now."""
+        self.handed_over: set[int] = set()
+        """Those of them that were active here, and are dead until the map has them elsewhere."""
         self.administrator: Administrator | None = None
+        self.member: Member | None = None
         self.faults = Faults()
         self.on_change: Callable[[], None] = lambda: None
+        self.on_manifest: Callable[[], None] = lambda: None
         self.dcp_connections: dict[tuple[int, bytes], DcpConnection] = {}
         self._changed: set[int] = set()
         self._written: set[int] = set()
         self._memory = CheckpointAccount(settings.checkpoint_quota_bytes)
         self._open_batches = 0
         self.sync_writes = SyncWriteBoard(self)
+        self.persistence_waits = PersistenceWaits(self)
         if self._storage is not None:
             for vbucket in self.vbuckets:
                 self.follow_manifest(vbucket)
 
+    def _new_flusher(self) -> Flusher:
+        settings = self.settings
+        quota_bytes = settings.checkpoint_quota_bytes
+        return Flusher(
+            self.vbuckets, self.lock, settings.flush_seconds, quota_bytes, settings.clock
+        )
+
+    def _uuid_of(self, invitation: Invitation | None) -> str:
+        if invitation is not None:
+            return invitation.state.bucket_uuid
+        if self._storage is not None:
+            return self._storage.bucket_uuid
+        return f"{self._random.getrandbits(128):032x}"
+
     def _empty_copy(self, vbucket: int) -> Vbucket:
         settings = replace(self.settings, record_branches=False)  # the active has the record
         return Vbucket(vbucket, self._fresh_uuid, settings, values=self._values)
+
+    def _elsewhere(self, vbucket: int) -> Vbucket:
+        """Return what stands here for a vbucket of another process: nothing that lives."""
+        found = self._empty_copy(vbucket)
+        found.state = VbucketState.DEAD
+        return found
+
+    def is_local(self, node: int) -> bool:
+        """Whether a node is one of this process."""
+        return node in self.local_nodes
+
+    def require_first(self, what: str) -> None:
+        """Raise ValueError where another process decides about the cluster."""
+        if self.led_by:
+            raise ValueError(
+                f"{what}: found a process that joined, expected the cluster's first one, "
+                f"at {self.led_by}"
+            )
+
+    def let_go(self, vbucket: int) -> None:
+        """Have a vbucket no more: it is another process's from now on."""
+        old = self.vbuckets[vbucket]
+        told = old.sync_writes.give_up()
+        old.data.keys.close()
+        self._memory.forget(vbucket)
+        self.vbuckets[vbucket] = self._elsewhere(vbucket)
+        self.vbuckets[vbucket].sync_writes.tell_later(told)
+        self.sync_writes.watch(vbucket)
 
     def _all_held(self) -> list[Vbucket]:
         return [*self.vbuckets, *self.copies.all_vbuckets()]
@@ -288,9 +343,20 @@ class Bucket:
         Raises:
             ManifestError: a change that cannot be made; then none is.
             OSError: the data folder cannot be written; then none is.
+            ValueError: another process decides about the cluster.
         """
+        self.require_first("change of the manifest")
         manifest = changed(self.manifest, changes)
         self._save(manifest)
+        self._take_manifest(manifest)
+        self.on_manifest()
+
+    def told_manifest(self, manifest: Manifest) -> None:
+        """Follow the manifest that the cluster's first process has; one that is known is none."""
+        if manifest.uid > self.manifest.uid:
+            self._take_manifest(manifest)
+
+    def _take_manifest(self, manifest: Manifest) -> None:
         self.manifest = manifest
         for vbucket in self.vbuckets:
             self.follow_manifest(vbucket)

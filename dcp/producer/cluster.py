@@ -12,7 +12,8 @@ from typing import Final
 
 from dcp.errors import LocalProtocolError
 from dcp.producer import forks
-from dcp.producer.cluster_nodes import ClusterNodes
+from dcp.producer.bucket import Bucket
+from dcp.producer.cluster_members import ClusterMembers
 from dcp.producer.counters import CountersSnapshot
 from dcp.producer.documents import Document, DocumentStore
 from dcp.producer.failover import VbucketFacts
@@ -29,6 +30,7 @@ from dcp.producer.manifest_changes import (
 from dcp.producer.preload import PreloadedSegment, PreloadSettings, ids_by_vbucket
 from dcp.producer.server import Node
 from dcp.producer.settings import ClusterSettings
+from dcp.producer.stream_ends import end_streams
 from dcp.producer.versions import Version
 from dcp.types import FailoverLog
 from dcp.wire.vocabulary import Status, VbucketState
@@ -38,11 +40,14 @@ CollectionName = int | str
 """A collection by its id, or by its path ``scope.collection``."""
 
 
-class ProducerCluster(ClusterNodes):
+class ProducerCluster(ClusterMembers):
     """A bucket and the nodes that serve it: documents, what it holds, forks, faults."""
 
-    def __init__(self, settings: ClusterSettings | None = None) -> None:
-        super().__init__(settings)
+    def __init__(
+        self, settings: ClusterSettings | None = None, bucket: Bucket | None = None
+    ) -> None:
+        """Prepare a cluster; ``bucket`` is given where another process began it."""
+        super().__init__(settings, bucket)
         self.bucket.administrator = self
 
     # --- documents
@@ -112,7 +117,7 @@ class ProducerCluster(ClusterNodes):
         if self.bucket.is_in_batch or self._is_in_loop:
             return
         self.bucket.copies_moved.wait_for(
-            lambda: not forks.is_handed_over(self.bucket, vbucket), _HAND_OVER_SECONDS
+            lambda: vbucket not in self.bucket.handed_over, _HAND_OVER_SECONDS
         )
 
     def _collection_id(self, collection: CollectionName) -> int:
@@ -145,7 +150,7 @@ class ProducerCluster(ClusterNodes):
                 if not len(ids):
                     continue
                 state = self.bucket.vbuckets[vbucket]
-                forks.end_streams(self.bucket, vbucket)
+                end_streams(self.bucket, vbucket)
                 first_cas = state.documents.clock.next(self.bucket.now())
                 state.preload(
                     PreloadedSegment(
@@ -164,7 +169,7 @@ class ProducerCluster(ClusterNodes):
         with self.bucket.lock:
             state = self.bucket.vbuckets[vbucket]
             state.data.start_at(seqno)
-            forks.end_streams(self.bucket, vbucket)
+            end_streams(self.bucket, vbucket)
             state.documents.count_preloaded()
             state.documents.clock.raise_floor(cas)
             state.save()
@@ -309,14 +314,20 @@ class ProducerCluster(ClusterNodes):
     def move_vbucket(self, vbucket: int, node: int) -> None:
         """Hand a vbucket over to another node: streams end (state changed), a new map is pushed."""
         with self.bucket.lock:
+            self.bucket.require_first("move of a vbucket")
             before = self.vbucket_owner(vbucket)
+            for place in {before, node} - self.bucket.local_nodes:
+                raise ValueError(
+                    f"move vbucket {vbucket}: found {self.bucket.map.name_of(place)} in another "
+                    "process, to which a rebalance moves it"
+                )
             self.bucket.map.move(vbucket, node)
             self.bucket.vbuckets[vbucket].sync_writes.recover()
             self.bucket.sync_writes.watch(vbucket)
             self.bucket.save()
-            forks.end_streams(self.bucket, vbucket, before)
+            end_streams(self.bucket, vbucket, before)
             for place, at in self.bucket.copies.follow(self.bucket.map):
-                forks.end_streams(self.bucket, at, place)
+                end_streams(self.bucket, at, place)
         self._call_soon(self._push_map)
 
     def failover(self, node: int) -> None:
@@ -334,6 +345,7 @@ class ProducerCluster(ClusterNodes):
             ValueError: no such node, no other that lives, or none with a copy of a vbucket; and
                 with replicas of a bucket in a data folder.
         """
+        self.bucket.require_first("failover")
 
         def act(gone: Node | None) -> None:
             forks.fail_over(self.bucket, node)
@@ -363,24 +375,27 @@ class ProducerCluster(ClusterNodes):
 
     def pause_replication(self) -> None:
         """Let all replicas stand still at what they hold now."""
+        self.bucket.require_first("replication")
         with self.bucket.lock:
             self.bucket.copies.is_paused = True
-            self._call_soon(self._follow_map)
+            self._call_soon(self._push_map)
             for vbucket in self.bucket.vbuckets:
                 vbucket.pause_replication()
 
     def resume_replication(self) -> None:
         """Let all replicas follow again, as far behind as the settings say."""
+        self.bucket.require_first("replication")
         with self.bucket.lock:
             self.bucket.copies.is_paused = False
-            self._call_soon(self._follow_map)
+            self._call_soon(self._push_map)
             for vbucket in self.bucket.vbuckets:
                 vbucket.resume_replication()
 
     def wait_until_replicated(self, timeout_seconds: float = 10.0) -> None:
         """Return when all copies on living nodes hold what their actives hold at an instant.
 
-        Not inside ``batch()``. Writes that go on meanwhile may keep it waiting.
+        Not inside ``batch()``. Writes that go on meanwhile may keep it waiting. Of nodes in several
+        processes each looks at those copies only whose actives it has.
 
         Raises:
             TimeoutError: they did not get there; the message names one that lacks something.

@@ -12,15 +12,15 @@ from threading import Event, Thread, get_ident
 from types import TracebackType
 from typing import Any, Final, Self
 
-from dcp.errors import LocalProtocolError, SourceError
+from dcp.errors import DcplakeError, LocalProtocolError, SourceError
 from dcp.producer.bucket import Bucket
 from dcp.producer.cluster_map import NodeAddress
-from dcp.producer.forks import end_streams
-from dcp.producer.rebalance import Rebalance
+from dcp.producer.member_links import MemberLinks
 from dcp.producer.replication import Replication
 from dcp.producer.server import Node
 from dcp.producer.settings import ClusterSettings
-from dcp.producer.sync_write_watch import SyncWriteWatch
+from dcp.producer.stream_ends import end_streams
+from dcp.producer.wait_watch import WaitWatch
 
 _LOG = logging.getLogger(__name__)
 _WAIT_SECONDS: Final = 30.0
@@ -31,18 +31,18 @@ _WATCH_SECONDS: Final = 0.5
 class ClusterNodes:
     """Nodes that serve one bucket. Use as a context manager, or ``start`` and ``stop``."""
 
-    def __init__(self, settings: ClusterSettings | None = None) -> None:
+    def __init__(
+        self, settings: ClusterSettings | None = None, bucket: Bucket | None = None
+    ) -> None:
         self.settings = settings or ClusterSettings()
-        self.bucket = Bucket(self.settings)
+        self.bucket = bucket or Bucket(self.settings)
         self._tls = self.settings.tls.context() if self.settings.tls else None
-        self._nodes: list[Node] = []
+        self._nodes: dict[int, Node] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: Thread | None = None
         self._background: list[asyncio.Task[None]] = []
         self._under_way: set[asyncio.Task[None]] = set()
-        self._rebalancing: asyncio.Task[None] | None = None
-        self.rebalance_state = "none"
-        """``none``, ``running``, or ``failed:`` and why, of the last one."""
+        self._links = MemberLinks(self.bucket, self._push_map)
         self._replication = Replication(self.bucket, lambda node: self._nodes[node].awake)
 
     # --- life
@@ -51,7 +51,7 @@ class ClusterNodes:
         """Listen on all ports; returns when clients can connect.
 
         Raises:
-            SourceError: a port cannot be opened.
+            SourceError: a port cannot be opened, or the cluster's first process refuses us.
             LocalProtocolError: it runs, or it ran and gave up its data folder.
         """
         if self._thread is not None:
@@ -71,6 +71,8 @@ class ClusterNodes:
             self._thread.join(_WAIT_SECONDS)
             self._thread = None
             self.bucket.close()
+            if isinstance(failed[0], DcplakeError):
+                raise failed[0]
             raise SourceError(f"producer cluster: cannot listen: {failed[0]}") from failed[0]
 
     def stop(self) -> None:
@@ -129,11 +131,16 @@ class ClusterNodes:
 
     def drop_connections(self, node: int | None = None) -> None:
         """Close all connections to ``node``, or to all nodes."""
-        for one in self._nodes if node is None else [self._nodes[node]]:
+        for one in self._nodes.values() if node is None else [self._nodes[node]]:
             self._call(one.drop_connections())
 
     def kill_node(self, node: int) -> None:
-        """Close a node's port and connections."""
+        """Close a node's port and connections.
+
+        Raises:
+            ValueError: the node is in another process.
+        """
+        self._require_here("kill", node)
         self._call(self._nodes[node].leave() if self._is_in_loop else self._nodes[node].kill())
         with self.bucket.lock:
             self.bucket.dead_nodes.add(node)
@@ -145,7 +152,7 @@ class ClusterNodes:
 
     def hang_node(self, node: int) -> None:
         """Let a node stop reading and answering, with everything open."""
-        self._call(_now(self._nodes[node].hang))
+        self._call(now(self._nodes[node].hang))
 
     def restore_node(self, node: int) -> None:
         """Undo ``kill_node``, ``refuse_node`` or ``hang_node``, on the same port.
@@ -153,105 +160,39 @@ class ClusterNodes:
         A node that was failed over joins the cluster again: it owns nothing until ``move_vbucket``
         and takes the copies that are absent.
         """
-        if self._is_in_loop:
-            self._nodes[node].restore()
-        elif self._loop is not None:
-            self._call(_now(self._nodes[node].restore))
+        if self.bucket.is_local(node):
+            self._restore_here(node)
+        else:
+            self._require_answer(node)
         with self.bucket.lock:
             self.bucket.dead_nodes.discard(node)
             if not self.bucket.map.is_member(node):
+                self.bucket.require_first("restore")
                 self.bucket.map.join(node)
                 self.bucket.copies.follow(self.bucket.map)
                 self.bucket.save()
                 self._call_soon(self._push_map)
         self._call_soon(self._follow_map)
 
-    # --- nodes that come and go
+    def _restore_here(self, node: int) -> None:
+        if self._is_in_loop:
+            self._nodes[node].restore()
+        elif self._loop is not None:
+            self._call(now(self._nodes[node].restore))
 
-    def add_node(self) -> int:
-        """Start a node on free ports and return it; it owns nothing until ``rebalance``.
-
-        Raises:
-            ValueError: the bucket is kept in a data folder, which is made for its nodes.
-            LocalProtocolError: the cluster does not run.
-        """
-        if self.settings.data_folder is not None:
+    def _require_here(self, what: str, node: int) -> None:
+        if not self.bucket.is_local(node):
             raise ValueError(
-                "add node: found a bucket in a data folder, which is made for the nodes it began "
-                "with"
+                f"{what} {self.bucket.map.name_of(node)}: found it in another process, "
+                "expected one of this"
             )
-        if self._is_in_loop:
-            return self._open_node()
-        added: list[int] = []
-        self._call(_now(lambda: added.append(self._open_node())))
-        return added[0]
 
-    def _open_node(self) -> int:
-        tls_port = None if self._tls is None else 0
-        address = NodeAddress(self.settings.host, 0, 0, tls_port, tls_port)
-        node = Node(self.bucket, len(self._nodes), address, self._tls)
-        node.listen()
-        self._nodes.append(node)
-        with self.bucket.lock:
-            added = self.bucket.map.add(node.address)
-        self._call_soon(self._push_map)
-        return added
-
-    def rebalance(self, remove: int | None = None, timeout_seconds: float = 60.0) -> None:
-        """Let all members own evenly many vbuckets, and place the copies anew.
-
-        Each vbucket that must move does so by a takeover stream into its new node: no branch
-        begins, its streams end (state changed), a new map is pushed. For an instant it takes no
-        writes: clients are answered NOT_MY_VBUCKET, ``set`` and the like wait. ``remove`` names a
-        node that gives all away and goes. Returns when the owners are right; copies may still be on
-        their way (``wait_until_replicated``). An order over the protocol does not wait:
-        ``rebalance_state`` tells.
-
-        Raises:
-            ValueError: it cannot be done as things are: a data folder, a member that is dead, no
-                other node to take what there is, a vbucket that is not active, or one runs already.
-            SourceError: a node was lost on the way; another call goes on from there.
-            TimeoutError: it took too long, and was given up.
-            LocalProtocolError: the cluster does not run.
-        """
-        if self._loop is None:
-            raise LocalProtocolError("producer cluster: it does not run")
-        if self._rebalancing is not None:
-            raise ValueError("rebalance: found one that runs already")
-        work = Rebalance(self.bucket, remove, lambda node: self._nodes[node].awake, self._push_map)
-        self.rebalance_state = "running"
-        if self._is_in_loop:
-            self._call(self._log_failure(self._rebalance(work, remove)))
-            return
-        future = asyncio.run_coroutine_threadsafe(self._rebalance(work, remove), self._loop)
-        try:
-            future.result(timeout_seconds)
-        except TimeoutError:
-            future.cancel()
-            raise TimeoutError(f"rebalance: not done after {timeout_seconds} seconds") from None
-
-    async def _rebalance(self, work: Rebalance, remove: int | None) -> None:
-        self._rebalancing = asyncio.current_task()
-        try:
-            await work.run()
-            if remove is not None:
-                with self.bucket.lock:
-                    self.bucket.dead_nodes.add(remove)
-                await self._leave(remove)
-        except BaseException as error:
-            self.rebalance_state = f"failed: {str(error) or type(error).__name__}"
-            raise
-        else:
-            self.rebalance_state = "none"
-        finally:
-            self._rebalancing = None
-            self._push_map()
-
-    async def _log_failure(self, work: Coroutine[Any, Any, None]) -> None:
-        try:
-            await work
-        except SourceError:
-            _LOG.exception("an order over the protocol failed")
+    def _require_answer(self, node: int) -> None:
+        if not self._links.is_alive(node):
+            raise ValueError(
+                f"restore {self.bucket.map.name_of(node)}: it is in another process, which does "
+                "not answer; begin one that joins at that address"
+            )
 
     # --- the loop
 
@@ -269,15 +210,17 @@ class ClusterNodes:
     async def _end_node(self, node: int, act: Callable[[Node | None], None]) -> None:
         with self.bucket.lock:
             self._act_on(node, act)
-        await self._nodes[node].kill()
+        if node in self._nodes:
+            await self._nodes[node].kill()
         self._push_map()
 
     async def _leave(self, node: int) -> None:
-        await self._nodes[node].leave()
+        if node in self._nodes:
+            await self._nodes[node].leave()
         self._push_map()
 
     def _act_on(self, node: int, act: Callable[[Node | None], None]) -> None:
-        act(self._nodes[node] if 0 <= node < len(self._nodes) else None)
+        act(self._nodes.get(node))
 
     @property
     def _is_in_loop(self) -> bool:
@@ -291,61 +234,73 @@ class ClusterNodes:
             loop.run_until_complete(self._open_nodes())
             self._loop = loop
             self.bucket.on_change = self._changes_are_waiting
-        except OSError as error:
+            self.bucket.on_manifest = lambda: self._call_soon(self._links.wake)
+        except (OSError, DcplakeError) as error:
             failed.append(error)
             started.set()
             loop.close()
             return
         started.set()
         loop.run_forever()
-        self.bucket.on_change = lambda: None
+        self.bucket.on_change = self.bucket.on_manifest = lambda: None
         loop.close()
 
     async def _open_nodes(self) -> None:
         settings = self.settings
-        known = [node.address for node in self._nodes]  # after a stop they come back on their ports
-        addresses = known or _addresses_to_take(settings)
-        self._nodes = [
-            Node(self.bucket, node, address, self._tls) for node, address in enumerate(addresses)
-        ]
-        try:
-            for node in self._nodes:
-                if self.bucket.map.is_member(node.node):
-                    node.listen()
-                    self.bucket.dead_nodes.discard(node.node)
-        except OSError:
-            for node in self._nodes:
-                await node.kill()
-            raise
-        self.bucket.map.set_addresses([node.address for node in self._nodes])
+        await self._listen()
+        for node in range(self.bucket.map.node_count):
+            if not (self.bucket.led_by or self.bucket.is_local(node)):
+                self._links.add(node)
+        self._replication.start()
         self._follow_map()
         self._background.append(asyncio.ensure_future(self._watch_connections()))
         if settings.expiry_pager_seconds > 0:
             pager = self._page_expiries(settings.expiry_pager_seconds)
             self._background.append(asyncio.ensure_future(pager))
-        watch = SyncWriteWatch(self.bucket, self._call_soon)
+        boards = self.bucket.sync_writes, self.bucket.persistence_waits
+        watch = WaitWatch(boards, self.bucket.lock, self._call_soon)
         self._background.append(asyncio.ensure_future(watch.run()))
         self._background.append(asyncio.ensure_future(self.bucket.compactor.run()))
         if self.bucket.flusher is not None:
             self._background.append(asyncio.ensure_future(self.bucket.flusher.run()))
+
+    async def _listen(self) -> None:
+        known = {number: node.address for number, node in self._nodes.items()}
+        # After a stop they come back on their ports.
+        addresses = known or dict(enumerate(addresses_to_take(self.settings)))
+        self._nodes = {
+            number: Node(self.bucket, number, address, self._tls)
+            for number, address in addresses.items()
+        }
+        try:
+            for node in self._nodes.values():
+                if self.bucket.map.is_member(node.node):
+                    node.listen()
+                    self.bucket.dead_nodes.discard(node.node)
+        except OSError:
+            for node in self._nodes.values():
+                await node.kill()
+            raise
+        found = list(self.bucket.map.addresses)
+        for number, node in self._nodes.items():
+            found[number] = node.address
+        self.bucket.map.set_addresses(found)
 
     async def _shut_down(self) -> None:
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
         self._background.clear()
-        if self._rebalancing is not None:
-            self._rebalancing.cancel()
-            await asyncio.gather(self._rebalancing, return_exceptions=True)
+        await self._links.stop()
         await self._replication.stop()
         await asyncio.gather(*self._under_way, return_exceptions=True)
-        await asyncio.gather(*(node.leave() for node in self._nodes))
+        await asyncio.gather(*(node.leave() for node in self._nodes.values()))
 
     async def _watch_connections(self) -> None:
         while True:
             await asyncio.sleep(_WATCH_SECONDS)
             with self.bucket.lock:
-                for node in self._nodes:
+                for node in self._nodes.values():
                     node.close_overdue(asyncio.get_running_loop().time())
 
     async def _page_expiries(self, interval_seconds: float) -> None:
@@ -360,13 +315,14 @@ class ClusterNodes:
     def _spread_changes(self) -> None:
         with self.bucket.lock:
             changed = self.bucket.collect_changes()
-            for node in self._nodes:
+            for node in self._nodes.values():
                 node.vbuckets_changed(changed)
 
     def _push_map(self) -> None:
         with self.bucket.lock:
-            for node in self._nodes:
+            for node in self._nodes.values():
                 node.push_map()
+        self._links.wake()
         self._follow_map()
 
     def _follow_map(self) -> None:
@@ -393,7 +349,8 @@ class ClusterNodes:
         asyncio.run_coroutine_threadsafe(work, self._loop).result(_WAIT_SECONDS)
 
 
-def _addresses_to_take(settings: ClusterSettings) -> list[NodeAddress]:
+def addresses_to_take(settings: ClusterSettings) -> list[NodeAddress]:
+    """Return where the settings want nodes to listen; port 0 is any free one."""
     free = (0,) * settings.nodes
     plain = zip(settings.ports or free, settings.http_ports or free, strict=True)
     if settings.tls is None:
@@ -405,5 +362,6 @@ def _addresses_to_take(settings: ClusterSettings) -> list[NodeAddress]:
     ]
 
 
-async def _now(action: Callable[[], None]) -> None:
+async def now(action: Callable[[], None]) -> None:
+    """Do something in the loop, at once."""
     action()

@@ -1,11 +1,11 @@
-"""All copies of vbuckets on the nodes that do not own them, as the cluster map places them.
+"""All copies of vbuckets on this process's nodes that do not own them, as the cluster map has them.
 
 Each node has a share of the checkpoint quota for its copies; beyond it the streams of slow clients
 go back to the copies' disk, as on an active vbucket.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Final
 
 from dcp.producer.checkpoint_account import CheckpointAccount
@@ -26,8 +26,13 @@ class Copies:
         make: Callable[[int], Vbucket],
         known_manifest: Callable[[], Manifest],
         quota_bytes: int,
+        local_nodes: Set[int],
     ) -> None:
-        """``make`` returns an empty vbucket; ``quota_bytes`` is what a node's copies may take."""
+        """``make`` returns an empty vbucket; ``quota_bytes`` is what a node's copies may take.
+
+        Nodes that are not local have theirs in their own process.
+        """
+        self._local_nodes: Final = local_nodes
         self._make: Final = make
         self._known_manifest: Final = known_manifest
         self._quota_bytes: Final = quota_bytes
@@ -71,7 +76,8 @@ class Copies:
         """Have the copies that the map names, and those that take over; return what went."""
         gone: list[Place] = []
         for vbucket in range(len(cluster_map.owners)):
-            wanted = cluster_map.replicas(vbucket)
+            named = cluster_map.replicas(vbucket)
+            wanted = [node for node in named if node in self._local_nodes]
             for node, copy in list(self.of(vbucket)):
                 if node not in wanted and not copy.is_taking_over:
                     self.take(node, vbucket).vbucket.data.keys.close()

@@ -242,7 +242,10 @@ def buffer_ack(session: Session, _: Frame, body: m.Body, __: float) -> None:
 
 
 def seqno_acknowledged(session: Session, frame: Frame, body: m.Body, _: float) -> None:
-    """Accept that a replica holds everything up to a prepare; it must have been sent that."""
+    """Take it that a replica holds everything up to a prepare; it must have been sent that.
+
+    Sync writes count on it where the replica is a node of the cluster.
+    """
     dcp = _dcp(session)
     stream = dcp.streams.get((frame.vbucket, None))
     seqno = cast("m.SeqnoAcknowledged", body).prepared_seqno
@@ -251,6 +254,9 @@ def seqno_acknowledged(session: Session, frame: Frame, body: m.Body, _: float) -
     elif session.bucket.held(frame.vbucket, session.node) is None:
         session.refuse_vbucket(frame)
     else:
+        if stream is not None:
+            stream.acknowledged_seqno = max(stream.acknowledged_seqno, seqno)
+            session.bucket.sync_writes.acknowledged(frame.vbucket)
         session.reply(frame, m.Empty())
 
 
@@ -323,14 +329,21 @@ def observe_seqno(session: Session, frame: Frame, body: m.Body, _: float) -> Non
 
 
 def seqno_persistence(session: Session, frame: Frame, body: m.Body, _: float) -> None:
-    """Answer whether ``seqno`` is on disk; a client that is told "not yet" asks again."""
+    """Answer once ``seqno`` is on disk, or ETMPFAIL if that takes too long."""
     vbucket = session.bucket.held(frame.vbucket, session.node)
     if vbucket is None:
         session.refuse_vbucket(frame)
-    elif cast("m.SeqnoPersistence", body).seqno <= vbucket.data.persisted_seqno:
-        session.reply(frame, m.Empty())
-    else:
-        session.refuse(frame, Status.ETMPFAIL)
+        return
+    go_on = session.wait()
+
+    def answer(status: Status) -> None:
+        if status is Status.SUCCESS:
+            go_on(lambda: session.reply(frame, m.Empty()))
+        else:
+            go_on(lambda: session.refuse(frame, status))
+
+    seqno = cast("m.SeqnoPersistence", body).seqno
+    session.bucket.persistence_waits.add(session, vbucket, session.node, seqno, answer)
 
 
 def wrong_way(session: Session, _: Frame, __: m.Body, ___: float) -> None:

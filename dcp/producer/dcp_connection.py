@@ -140,6 +140,11 @@ class DcpConnection:
         stream = self.streams.get((vbucket, stream_id))
         return stream is not None and stream.is_sending
 
+    def acknowledged(self, vbucket: int) -> int:
+        """Return up to which prepare the copy acknowledged that a stream of the vbucket fills."""
+        stream = self.streams.get((vbucket, None))
+        return stream.acknowledged_seqno if stream is not None and stream.is_sending else 0
+
     def streams_of(self, vbuckets: Set[int]) -> list[ActiveStream]:
         """Return all streams of these vbuckets."""
         if not self.stream_ids:
@@ -185,10 +190,16 @@ class DcpConnection:
             else:
                 before, phase = takeover.phase, takeover.state_answered()
                 if phase is not before and phase is TakeoverPhase.SENDING_REST:
-                    hand_over(self._bucket, stream)
+                    self._hand_over(stream)
                 elif phase is TakeoverPhase.DONE:
                     stream.end(EndReason.OK, announce=True)
             self._wake(stream)
+
+    def _hand_over(self, stream: ActiveStream) -> None:
+        if self.is_internal and stream.vbucket not in self._bucket.moving:
+            stream.end(EndReason.STATE_CHANGED, announce=True)  # the move was given up meanwhile
+        else:
+            hand_over(self._bucket, stream, is_move=self.is_internal)
 
     def cursors_dropped(self, vbucket: int, cursors: tuple[str, ...]) -> None:
         """Tell the streams of ``vbucket`` whose cursors were dropped to free memory."""

@@ -3,11 +3,12 @@ r"""The bytes of a vbucket's log: a file header, then batches. Every number is a
     file header    magic "DCPDISK\n", format version, vbucket, generation, CRC of these
     batch header   magic "DCPBATCH", offset of this header in the file, generation, keep_up_to,
                    snapshot_end, purge_seqno, numbers of items, replacements, tombstones, lost
-                   ranges and inner ends, bytes of state and of frames, CRC of these
+                   ranges, completions and inner ends, bytes of state and of frames, CRC of these
     index          seqno of each item; frame bytes of each item;
-                   seqno of each item that replaces another; the seqno it replaces;
+                   seqno of each item that replaces another, once for each; the seqno it replaces;
                    seqno of each tombstone; its delete time in seconds;
                    start of each lost range; its end;
+                   seqno of each prepare that is completed; of what completed it;
                    last seqno of each disk snapshot in it but the last
     state          opaque to the disk
     frames         one after the other
@@ -33,16 +34,16 @@ from dcp.producer.disk_file import Data, DiskFile
 from dcp.producer.disk_ranges import LostRanges, U64s, no_seqnos
 from dcp.types import U64_MAX
 
-FORMAT_VERSION: Final = 2
+FORMAT_VERSION: Final = 3
 _FILE_MAGIC: Final = b"DCPDISK\n"
 _BATCH_MAGIC: Final = b"DCPBATCH"
 _FILE: Final = Struct("<8s3Q")
-_BATCH: Final = Struct("<8s12Q")
+_BATCH: Final = Struct("<8s13Q")
 _CRC: Final = Struct("<Q")
 FILE_HEADER_BYTES: Final = _FILE.size + _CRC.size
 _BATCH_HEADER_BYTES: Final = _BATCH.size + _CRC.size
 _CHECKED_BYTES: Final = 1024 * 1024
-_COLUMNS_OF_A_LENGTH: Final = (2, 2, 2, 2, 1)
+_COLUMNS_OF_A_LENGTH: Final = (2, 2, 2, 2, 2, 1)
 
 
 class DiskFormatError(DcplakeError):
@@ -59,9 +60,10 @@ class Batch:
 
     ``seqnos`` and ``sizes`` (in bytes) are of the items; ``replacing`` are the seqnos of items
     that replace an older version of their key, ``replaced`` the seqnos of those;
-    ``delete_times`` (seconds) are those of ``tombstones``. With ``keep_up_to`` everything earlier
-    above that seqno is lost. The batch completes the vbucket up to ``snapshot_end``; of several
-    disk snapshots in one batch ``inner_ends`` are the last seqnos of all others, ascending.
+    ``delete_times`` (seconds) are those of ``tombstones``; the prepares of sync writes at
+    ``completed`` seqnos are so by the items at ``completing`` ones. With ``keep_up_to`` everything
+    earlier above that seqno is lost. The batch completes the vbucket up to ``snapshot_end``; of
+    several disk snapshots in one batch ``inner_ends`` are the last seqnos of all others, ascending.
     """
 
     state: bytes
@@ -73,6 +75,8 @@ class Batch:
     tombstones: U64s = field(default_factory=no_seqnos)
     delete_times: U64s = field(default_factory=no_seqnos)
     lost: LostRanges = field(default_factory=LostRanges)
+    completed: U64s = field(default_factory=no_seqnos)
+    completing: U64s = field(default_factory=no_seqnos)
     inner_ends: U64s = field(default_factory=no_seqnos)
     keep_up_to: int = U64_MAX
     purge_seqno: int = 0
@@ -87,7 +91,8 @@ class Batch:
         """All numbers but the header's: columns, two and two of one length but for the last."""
         items = (self.seqnos, self.sizes, self.replacing, self.replaced)
         tombstones, lost = (self.tombstones, self.delete_times), (self.lost.starts, self.lost.ends)
-        return (*items, *tombstones, *lost, self.inner_ends)
+        completions = self.completed, self.completing
+        return (*items, *tombstones, *lost, *completions, self.inner_ends)
 
     @property
     def frames_at(self) -> int:
@@ -190,7 +195,9 @@ def read_batch(file: DiskFile, offset: int, end: int, generation: int) -> Batch:
         tombstones=columns[4],
         delete_times=columns[5],
         lost=LostRanges(columns[6], columns[7]),
-        inner_ends=columns[8],
+        completed=columns[8],
+        completing=columns[9],
+        inner_ends=columns[10],
         keep_up_to=keep_up_to,
         purge_seqno=purge_seqno,
     )

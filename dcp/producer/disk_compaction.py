@@ -2,7 +2,9 @@
 
 Several disk snapshots become one, de-duplicated (DCP concepts document, "Deduplication"), and
 tombstones up to a seqno go. The item with the highest seqno is never purged, so that clients can
-complete a snapshot that ends there.
+complete a snapshot that ends there. Prepares that were completed go too: from disk the documents
+are sent that they became, and without these they would look as if they were under way (kv_engine
+``engines/ep/src/kvstore/couch-kvstore/couch-kvstore.cc``, time_purge_hook).
 """
 
 from collections.abc import Iterator
@@ -15,7 +17,8 @@ import numpy.typing as npt
 from dcp.producer.disk_batch import Batch
 from dcp.producer.disk_contents import Contents
 from dcp.producer.disk_file import Data
-from dcp.producer.disk_index import NEVER, Columns
+from dcp.producer.disk_index import NEVER, Columns, find
+from dcp.producer.disk_ranges import U64s
 from dcp.producer.disk_scan import Generation, Scan
 
 _COPIED_BYTES: Final = 4 * 1024 * 1024
@@ -56,11 +59,14 @@ def is_purged_up_to(columns: Columns, seqno: int) -> npt.NDArray[np.bool_]:
 def plan_compaction(contents: Contents, purge_up_to_seqno: int) -> CompactionPlan:
     """Decide what stays and what is purged."""
     columns = contents.index.columns
-    is_live = columns.replaced_at == NEVER
     is_purged = is_purged_up_to(columns, purge_up_to_seqno)
-    purged, stale = columns.seqnos[is_purged], columns.take(~is_live)
+    ended_at = columns.replaced_at.copy()
+    rows, completing = _completed(contents)
+    is_left = (ended_at[rows] == NEVER) & ~is_purged[rows]
+    ended_at[rows[is_left]] = completing[is_left]
+    purged, is_ended = columns.seqnos[is_purged], ended_at != NEVER
     purge_seqno = max(contents.purge_seqno, int(purged[-1]) if len(purged) else 0)
-    kept = columns.take(is_live & ~is_purged)
+    kept = columns.take(~is_ended & ~is_purged)
     tombstones = kept.deleted > 0
     batch = Batch(
         contents.state,
@@ -69,7 +75,16 @@ def plan_compaction(contents: Contents, purge_up_to_seqno: int) -> CompactionPla
         sizes=kept.sizes.astype(np.uint64),
         tombstones=kept.seqnos[tombstones],
         delete_times=kept.deleted[tombstones].astype(np.uint64) - np.uint64(1),
-        lost=contents.lost.merged(stale.seqnos, stale.replaced_at).above(purge_seqno),
+        lost=contents.lost.merged(columns.seqnos[is_ended], ended_at[is_ended]).above(purge_seqno),
         purge_seqno=purge_seqno,
     )
     return CompactionPlan(kept, batch, len(purged))
+
+
+def _completed(contents: Contents) -> tuple[npt.NDArray[np.int64], U64s]:
+    """Return the rows of prepares that were completed, and the seqnos of what completed them."""
+    completed = np.array(contents.completed, np.uint64)
+    if not len(contents.index.columns):
+        return np.empty(0, np.int64), completed
+    rows, found = find(contents.index.columns.seqnos, completed)
+    return rows[found], np.array(contents.completing, np.uint64)[found]

@@ -19,6 +19,8 @@ class Contents:
 
     ``snapshot_ends`` are the last seqnos of the disk snapshots since the last compaction, each of
     which begins after the one before it. ``lost`` are the seqnos to which there is no way back.
+    ``completed`` are the seqnos of prepares that were completed since the last compaction, by the
+    items at ``completing``, which ascend.
     """
 
     def __init__(self) -> None:
@@ -27,6 +29,8 @@ class Contents:
         self.index = ItemIndex()
         self.snapshot_ends = array("Q")
         self.lost = LostRanges()
+        self.completed = array("Q")
+        self.completing = array("Q")
         self.frame_bytes = 0
 
     @property
@@ -46,6 +50,8 @@ class Contents:
         if len(batch.seqnos):
             self.index.append(columns_of(batch, offset + batch.frames_at))
             self.index.replace(batch.replaced, batch.replacing)
+            self.completed.extend(batch.completed.tolist())
+            self.completing.extend(batch.completing.tolist())
         self.snapshot_ends.extend(batch.inner_ends.tolist())
         if batch.snapshot_end > self.persisted_seqno:
             self.snapshot_ends.append(batch.snapshot_end)
@@ -119,5 +125,7 @@ class Contents:
         del self.snapshot_ends[bisect_right(self.snapshot_ends, seqno) :]
         self.index = self.index.cut(seqno)
         self.lost = self.lost.cut(seqno)
+        left = bisect_right(self.completing, seqno)
+        del self.completed[left:], self.completing[left:]
         if not seqno:
             self.purge_seqno, self.lost = 0, LostRanges()

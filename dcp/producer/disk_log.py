@@ -101,6 +101,11 @@ class Log:
         self.contents.apply(batch, self.size_bytes)
         self.size_bytes += batch.size_bytes
 
+    @property
+    def number(self) -> int:
+        """The number of the generation: 1, and 1 more with every compaction."""
+        return self._number
+
     def append(self, batch: Batch, frames: Sequence[Data]) -> None:
         """Write a batch durably; before the first one the file is made.
 

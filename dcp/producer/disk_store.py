@@ -29,15 +29,18 @@ _WARM_UP_BYTES: Final = 4 * 1024 * 1024
 class StoredItem:
     """One version of a key; its frame is ``head + value``, with opaque 0.
 
-    ``replaces_seqno`` is the seqno of the version of the same key that is the newest in the store
-    (or comes earlier in the same batch), 0 where there is none. ``delete_time`` is in seconds, of
-    tombstones only.
+    ``replaces`` are the seqnos of what it makes an end of, all of it in the store (or earlier in
+    the same batch) and replaced by nothing else: the version of the same key, and of the event of a
+    collection the documents that go with it. ``completes`` is the seqno of the prepare that is
+    completed by it, which compaction need not keep then; 0 where none is. ``delete_time`` is in
+    seconds, of tombstones only.
     """
 
     seqno: int
     head: bytes
     value: bytes
-    replaces_seqno: int
+    replaces: Sequence[int]
+    completes: int
     is_tombstone: bool
     delete_time: int
 
@@ -129,6 +132,11 @@ class VbucketStore:
         """Return the bytes of the tombstones' frames that a purge up to a seqno takes."""
         columns = self._contents.index.columns
         return int(columns.sizes[is_purged_up_to(columns, up_to_seqno)].sum(dtype=np.int64))
+
+    @property
+    def generation(self) -> int:
+        """Which file this is: 1, and 1 more with every compaction."""
+        return self._log.number
 
     @property
     def is_scanned(self) -> bool:
@@ -243,6 +251,16 @@ class VbucketStore:
             return None
         return bytes(self._log.generation.read(int(found.starts[0]), int(found.sizes[0])))
 
+    def count(self, after_seqno: int, end_seqno: int) -> int:
+        """Return how many versions with after < seqno <= end are here, replaced ones too."""
+        return len(self._contents.index.between(after_seqno, end_seqno))
+
+    def live_seqnos(self, after_seqno: int, end_seqno: int) -> list[int]:
+        """Return the seqnos with after < seqno <= end of what nothing replaced."""
+        columns = self._contents.index.between(after_seqno, end_seqno)
+        found: list[int] = columns.seqnos[columns.replaced_at == NEVER].tolist()
+        return found
+
     def warm_up(self, after_seqno: int = 0) -> Iterator[Frames]:
         """Yield everything that is live above a seqno, in order, for what is built of it anew."""
         with self.scan(after_seqno, each_key_once=True) as scan:
@@ -308,8 +326,8 @@ def _frames_of(items: Sequence[StoredItem]) -> list[Data]:
 
 
 def _batch_of(items: Sequence[StoredItem], state: bytes, snapshot_end: int) -> Batch:
-    replacing = [item for item in items if item.replaces_seqno]
     tombstones = [item for item in items if item.is_tombstone]
+    completing = [item for item in items if item.completes]
     for item in tombstones:
         # Frames have room for a u32; the index keeps one more than it in as many bits.
         require_unsigned("delete time", item.delete_time, U32_MAX - 1)
@@ -318,10 +336,12 @@ def _batch_of(items: Sequence[StoredItem], state: bytes, snapshot_end: int) -> B
         snapshot_end,
         seqnos=_u64s([item.seqno for item in items]),
         sizes=_u64s([len(item.head) + len(item.value) for item in items]),
-        replacing=_u64s([item.seqno for item in replacing]),
-        replaced=_u64s([item.replaces_seqno for item in replacing]),
+        replacing=_u64s([item.seqno for item in items for _ in item.replaces]),
+        replaced=_u64s([seqno for item in items for seqno in item.replaces]),
         tombstones=_u64s([item.seqno for item in tombstones]),
         delete_times=_u64s([item.delete_time for item in tombstones]),
+        completed=_u64s([item.completes for item in completing]),
+        completing=_u64s([item.seqno for item in completing]),
     )
 
 

@@ -25,6 +25,13 @@ class Durability(NamedTuple):
     high_completed_seqno: int
     high_prepared_seqno: int
 
+    def reaching(self, completed_seqno: int) -> "Durability":
+        """Return the same, where a prepare up to this seqno is known to be completed too."""
+        return self._replace(
+            high_completed_seqno=max(self.high_completed_seqno, completed_seqno),
+            high_prepared_seqno=max(self.high_prepared_seqno, completed_seqno),
+        )
+
 
 def durability_at(versions: Iterable[Version], end_seqno: int, floor: int) -> Durability:
     """Return where the newest versions up to a seqno stand; plain clients see that at ``floor``."""

@@ -8,11 +8,13 @@ from collections.abc import Iterator, Sequence
 
 from dcp.producer.bucket import Bucket
 from dcp.producer.failover import VbucketFacts
-from dcp.producer.promotion import heirs_of, promote
+from dcp.producer.ownership import follow_owners
+from dcp.producer.promotion import heirs_of
 from dcp.producer.replica_copy import ReplicaCopy
 from dcp.producer.stream import ActiveStream
+from dcp.producer.stream_ends import end_streams
 from dcp.producer.versions import Version
-from dcp.wire.vocabulary import EndReason, VbucketState
+from dcp.wire.vocabulary import VbucketState
 
 
 def fail_over(bucket: Bucket, node: int) -> None:
@@ -31,23 +33,20 @@ def fail_over(bucket: Bucket, node: int) -> None:
         for other in ((node + step) % count for step in range(1, count))
         if bucket.map.is_member(other) and other not in bucket.dead_nodes
     ]
+    if not bucket.map.replica_count:  # what there is of replicas is in this process
+        _require_here(bucket, node)
+        living = [other for other in living if bucket.is_local(other)]
     if not living:
         name = bucket.map.name_of(node)
         raise ValueError(f"failover of {name}: found no other living node to take its place")
-    heirs = dict.fromkeys(bucket.map.vbuckets_of(node), living[0])
     if bucket.map.replica_count:
         heirs = heirs_of(bucket, node)
+    else:
+        heirs = dict.fromkeys(bucket.map.vbuckets_of(node), living[0])
+    before = bucket.map.owners
     bucket.map.fail_over(node, heirs)
     bucket.save()
-    for vbucket, heir in heirs.items():
-        end_streams(bucket, vbucket, node)
-        if bucket.map.replica_count:
-            end_streams(bucket, vbucket, heir)
-            promote(bucket, vbucket, bucket.copies.take(heir, vbucket))
-        elif bucket.vbuckets[vbucket].state is VbucketState.ACTIVE:
-            bucket.vbuckets[vbucket].promote()
-        bucket.follow_manifest(bucket.vbuckets[vbucket])
-        bucket.sync_writes.watch(vbucket)
+    follow_owners(bucket, before)
     bucket.copies.follow(bucket.map)
 
 
@@ -58,6 +57,7 @@ def crash(bucket: Bucket, node: int, lost_seqnos: int | None = None) -> None:
         ValueError: no such node, one that was failed over, or fewer than 0 seqnos.
     """
     _require_member(bucket, node)
+    _require_here(bucket, node)
     if lost_seqnos is not None and lost_seqnos < 0:
         raise ValueError(f"crash: found {lost_seqnos} lost seqnos, expected 0 or more")
     for vbucket in bucket.map.vbuckets_of(node):
@@ -106,17 +106,16 @@ def living_copies(bucket: Bucket, vbucket: int) -> Iterator[tuple[int, ReplicaCo
             yield node, copy
 
 
-def is_handed_over(bucket: Bucket, vbucket: int) -> bool:
-    """Whether a vbucket is dead because another node is about to own it."""
-    is_dead = bucket.vbuckets[vbucket].state is VbucketState.DEAD
-    return is_dead and any(copy.is_taking_over for _, copy in bucket.copies.of(vbucket))
-
-
 def lagging_copy(bucket: Bucket) -> str | None:
-    """Say which copy on a living node lacks what its active, on a living node, holds; or None."""
+    """Say which copy on a living node lacks what its active, on a living node, holds; or None.
+
+    Of those that are both in this process.
+    """
     for vbucket, owner in enumerate(bucket.map.owners):
         active = bucket.vbuckets[vbucket]
-        if owner in bucket.dead_nodes or active.state is not VbucketState.ACTIVE:
+        if owner in bucket.dead_nodes or not bucket.is_local(owner):
+            continue
+        if active.state is not VbucketState.ACTIVE:
             continue
         is_empty = active.data.high_seqno == active.data.base_seqno
         wanted = 0 if is_empty else active.data.high_seqno
@@ -130,9 +129,14 @@ def lagging_copy(bucket: Bucket) -> str | None:
     return None
 
 
-def hand_over(bucket: Bucket, stream: ActiveStream) -> None:
-    """Let the vbucket of a takeover stream be dead here; its other streams end."""
+def hand_over(bucket: Bucket, stream: ActiveStream, *, is_move: bool) -> None:
+    """Let the vbucket of a takeover stream be dead here; its other streams end.
+
+    ``is_move``: the client is a node, and a rebalance will say where the vbucket is.
+    """
     bucket.vbuckets[stream.vbucket].set_state(VbucketState.DEAD)
+    if is_move:
+        bucket.handed_over.add(stream.vbucket)
     end_streams(bucket, stream.vbucket, spared=stream)
     bucket.sync_writes.watch(stream.vbucket)
 
@@ -160,20 +164,12 @@ def _begin_branch(bucket: Bucket, vbucket: int) -> None:
     bucket.sync_writes.watch(vbucket)
 
 
-def end_streams(
-    bucket: Bucket,
-    vbucket: int,
-    node: int | None = None,
-    *,
-    reason: EndReason = EndReason.STATE_CHANGED,
-    spared: ActiveStream | None = None,
-) -> None:
-    """End the streams of what a node (None: the owner) has of a vbucket, but for one."""
-    at = bucket.map.owner(vbucket) if node is None else node
-    for connection in list(bucket.dcp_connections.values()):
-        if connection.key[0] == at:
-            connection.end_streams(vbucket, reason, spared)
-    bucket.changed(vbucket)
+def _require_here(bucket: Bucket, node: int) -> None:
+    if not bucket.is_local(node):
+        raise ValueError(
+            f"{bucket.map.name_of(node)}: found it in another process, expected one of this: "
+            "without --replicas there is no copy of what it holds"
+        )
 
 
 def _require_member(bucket: Bucket, node: int) -> None:

@@ -1,12 +1,11 @@
 """The newest version of every key of one vbucket, and which version of it the disk has.
 
-The event of a collection that was dropped, flushed or begun anew makes an end of all its documents;
-their frames stay on disk until compaction, so whoever reads those asks ``is_gone``.
+The event of a collection that was dropped, flushed or begun anew makes an end of all its documents:
+on disk it replaces them all.
 """
 
-from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from dcp.producer.manifest import DEFAULT_ID
 from dcp.producer.resident_values import EvictedVersion, ResidentValues
@@ -15,25 +14,28 @@ from dcp.wire.vocabulary import Opcode
 
 
 class KeyIndex:
-    """Keys of one vbucket; ``emptied_at`` has the seqnos of events that emptied a collection.
+    """Keys of one vbucket; ``emptied_at`` has the seqno of the first event that emptied each.
 
     ``forgotten_rev`` is the highest revision of a forgotten tombstone: a key that is not here goes
     on above it (kv_engine ``engines/ep/src/vbucket.cc``, updateRevSeqNoOfNewStoredValue). ``live``
-    counts the documents of each collection.
+    counts the documents of each collection. ``forgotten_prepare_seqno`` is that of the newest
+    prepare that was completed and forgotten.
     """
 
     def __init__(self, values: ResidentValues | None = None) -> None:
         """``values`` says which values on disk stay in memory too; without it all do."""
         self._values = values
         self._evictor = self._evict
-        self.emptied_at: dict[int, list[int]] = {}
+        self.emptied_at: dict[int, int] = {}
         self.holds_documents_only = True
         self.forgotten_rev = 0
+        self.forgotten_prepare_seqno = 0
         self.holds_sync_writes = False
         self.live: Counter[int] = Counter()
         self._newest: dict[VersionKey, Version] = {}
         # What the disk has of keys whose newest version it has not; of others it has the newest.
         self._stored_seqnos: dict[VersionKey, int] = {}
+        self._ended: dict[int, set[VersionKey]] = {}  # by events that the disk has not
         self._collections = {DEFAULT_ID}  # those that ever had an item
 
     def note(self, version: Version) -> None:
@@ -56,8 +58,10 @@ class KeyIndex:
         self._newest[key] = version
 
     def _empty(self, collection: int, seqno: int) -> None:
-        self.emptied_at.setdefault(collection, []).append(seqno)
-        for key in [k for k, v in self._newest.items() if _is_of(v, collection)]:
+        self.emptied_at.setdefault(collection, seqno)
+        ended = {key for key, version in self._newest.items() if _is_of(version, collection)}
+        self._ended[seqno] = ended
+        for key in ended:
             version = self._newest.pop(key)
             self._stored_seqnos.setdefault(key, version.seqno)
             if self._values is not None:
@@ -93,23 +97,36 @@ class KeyIndex:
         """The newest version of everything, events included."""
         return self._newest.values()
 
-    def is_gone(self, version: Version, end_seqno: int) -> bool:
-        """Whether an event up to ``end_seqno`` made an end of the collection of an older item."""
-        emptied = self.emptied_at.get(version.collection)
-        if emptied is None or version.event is not None:
-            return False
-        later = bisect_right(emptied, version.seqno)
-        return later < len(emptied) and emptied[later] <= end_seqno
-
-    def stored(self, version: Version) -> int:
-        """Note that a version goes to disk; return the seqno that it replaces there, or 0."""
+    def stored(self, version: Version) -> Sequence[int]:
+        """Note that a version goes to disk, in order; return the seqnos that it replaces there."""
         key = version.stored_key
-        replaces = self._stored_seqnos[key]
+        older = self._stored_seqnos[key]
         if self._newest.get(key) is version:
             del self._stored_seqnos[key]
         else:
             self._stored_seqnos[key] = version.seqno
-        return replaces
+        replaces = [older] if older else []
+        for ended in self._ended.pop(version.seqno, ()):
+            if seqno := self._stored_seqnos[ended]:
+                replaces.append(seqno)
+            if ended in self._newest or any(ended in keys for keys in self._ended.values()):
+                self._stored_seqnos[ended] = 0  # it was written again
+            else:
+                del self._stored_seqnos[ended]
+        return sorted(replaces)
+
+    def prepare_completed_by(self, version: Version) -> int:
+        """Return the seqno of the prepare on disk that a version completes there; 0: none.
+
+        To be asked before ``stored``. What the disk has of the key that is older than the prepare
+        did not complete it.
+        """
+        if not self.holds_sync_writes or not version.is_document:
+            return 0
+        prepared = PREPARED, version.collection, version.key
+        newest = self._newest.get(prepared)
+        seqno = self._stored_seqnos.get(prepared, 0 if newest is None else newest.seqno)
+        return seqno if seqno > self._stored_seqnos[version.stored_key] else 0
 
     # --- values
 
@@ -146,7 +163,7 @@ class KeyIndex:
     def _evict(self, version: Version) -> None:
         self._newest[version.stored_key] = EvictedVersion.of(version)
 
-    # --- tombstones
+    # --- what compaction took
 
     def forget_tombstones(self, up_to_seqno: int) -> None:
         """Forget the tombstones up to a seqno, all of which were purged from disk."""
@@ -155,6 +172,19 @@ class KeyIndex:
             if version.seqno <= up_to_seqno:
                 self.forgotten_rev = max(self.forgotten_rev, version.rev)
                 del self._newest[key]
+
+    def forget_prepares(self, persisted_seqno: int, is_stored: Callable[[int], bool]) -> None:
+        """Forget the prepares that were completed, and are not on disk any more."""
+        if not self.holds_sync_writes:
+            return
+        prepares = [(key, v.seqno) for key, v in self._newest.items() if key[0] == PREPARED]
+        for key, seqno in prepares:
+            if seqno <= persisted_seqno and not is_stored(seqno):
+                self.forgotten_prepare_seqno = max(self.forgotten_prepare_seqno, seqno)
+                del self._newest[key]
+        for key, seqno in self._stored_seqnos.items():
+            if key[0] == PREPARED and seqno and not is_stored(seqno):
+                self._stored_seqnos[key] = 0
 
 
 def _is_of(version: Version, collection: int) -> bool:

@@ -25,6 +25,16 @@ class Listener:
         Raises:
             OSError: the port is taken or the host is not ours.
         """
+        self.bind()
+        if self._socket is not None:
+            self._accept_from(self._socket)
+
+    def bind(self) -> None:
+        """Take the port; clients wait until ``open``. Harmless when it is taken by us.
+
+        Raises:
+            OSError: the port is taken or the host is not ours.
+        """
         if self._socket is not None:
             return
         family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
@@ -39,7 +49,6 @@ class Listener:
             raise
         self.port = listener.getsockname()[1]
         self._socket = listener
-        self._accept_from(listener)
 
     def close(self) -> None:
         """Accept no new clients; harmless when it is closed."""

@@ -101,6 +101,7 @@ class PassiveStream:
         self.phase = PassivePhase.REQUESTED
         self.state: int | None = None
         self.rolled_back = False
+        self.acknowledged_seqno = 0
         self._snapshot_end = 0
         self._marker_wants_answer = False
         copy.feeder = self
@@ -136,6 +137,19 @@ class PassiveStream:
             self.rolled_back = True
         else:
             self._on(_Event.REFUSED)
+
+    def next_acknowledgement(self) -> int | None:
+        """Return the prepare to acknowledge, once; None where there is nothing new to say.
+
+        A copy that was there before its stream says again how far it is.
+        """
+        if self.phase not in (PassivePhase.READING, PassivePhase.RECEIVING):
+            return None
+        seqno = self.copy.acknowledged_seqno
+        if seqno <= self.acknowledged_seqno:
+            return None
+        self.acknowledged_seqno = seqno
+        return seqno
 
     def end(self) -> None:
         """Be over, as the connection is, or the stream was closed."""

@@ -12,14 +12,14 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from dcp.producer.item_layouts import CAS_AT, SEQNO_AT
+from dcp.producer.stored_items import version_of
 from dcp.producer.versions import Content, Flavour, Version
 from dcp.types import vbucket_of
 from dcp.wire.vocabulary import Datatype
 
 _DIGITS: Final = 10
 _LEAST_VALUE: Final = b'{"id":"' + b"0" * _DIGITS + b'","pad":""}'
-_HEAD_BYTES: Final = 24
-_EXTRAS_BYTES: Final = 31
 _ALPHABET: Final = np.frombuffer(
     b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_", np.uint8
 )
@@ -81,16 +81,7 @@ class PreloadedSegment:
 
     def version(self, row: int) -> Version:
         """Return one document as a version of its own."""
-        frame = self.frames[row].tobytes()
-        key_at = _HEAD_BYTES + _EXTRAS_BYTES + 1
-        return Version(
-            self.vbucket,
-            frame[key_at : key_at + self._key_bytes],
-            Content(frame[key_at + self._key_bytes :], int(Datatype.JSON)),
-            seqno=self.seqno_of(row),
-            rev=1,
-            cas=int.from_bytes(frame[16:24]),
-        )
+        return version_of(self.frames[row].tobytes())
 
 
 def ids_by_vbucket(settings: PreloadSettings, vbuckets: int) -> list[npt.NDArray[np.int64]]:
@@ -127,8 +118,8 @@ def _encode(
     rows = np.arange(len(ids), dtype=np.uint64)
     frames = np.empty((len(ids), len(frame)), np.uint8)
     frames[:] = np.frombuffer(frame, np.uint8)
-    frames[:, 16:24] = _big_endian(np.uint64(first_cas) + (rows << np.uint64(16)))
-    frames[:, 24:32] = _big_endian(np.uint64(first_seqno) + rows)
+    frames[:, CAS_AT : CAS_AT + 8] = _big_endian(np.uint64(first_cas) + (rows << np.uint64(16)))
+    frames[:, SEQNO_AT : SEQNO_AT + 8] = _big_endian(np.uint64(first_seqno) + rows)
     value_at = len(frame) - settings.value_bytes
     digits = _digits(ids)
     frames[:, value_at - _DIGITS : value_at] = digits

@@ -51,15 +51,21 @@ def take_over(bucket: Bucket, vbucket: int, node: int) -> None:
 
     No branch begins: the copy holds all that there is, and the last owner is dead already.
     """
+    bucket.map.move(vbucket, node)
+    become_active(bucket, vbucket, node)
+
+
+def become_active(bucket: Bucket, vbucket: int, node: int) -> None:
+    """Let a copy that took over be the vbucket that the map says is its node's."""
     copy = bucket.copies.take(node, vbucket)
-    copy.is_taking_over = False
+    copy.is_taking_over = copy.has_taken_over = False
+    bucket.handed_over.discard(vbucket)
     old = bucket.vbuckets[vbucket]
     copy.vbucket.succeed(old)
     copy.vbucket.state = VbucketState.ACTIVE
     copy.vbucket.recover_sync_writes()
     old.data.keys.close()
     bucket.vbuckets[vbucket] = copy.vbucket
-    bucket.map.move(vbucket, node)
     bucket.follow_manifest(copy.vbucket)
     bucket.sync_writes.watch(vbucket)
     bucket.copies_moved.notify_all()

@@ -3,7 +3,8 @@
 For each pair of nodes of which one takes from the other there is one connection, with a takeover
 stream for each vbucket. A copy on the taking node is filled; told to be pending, its own streams
 end; told to be active, it is the vbucket, with the branches that it had, in a new map. What fails
-leaves every vbucket where it is: active on one node. Source: kv_engine
+leaves every vbucket where it is: active on one node. Where the taking node is in another process
+that one does it (``remote_move.py``). Source: kv_engine
 ``engines/ep/src/dcp/active_stream.cc`` (takeoverSendPhase), ``passive_stream.cc``.
 """
 
@@ -13,12 +14,16 @@ from collections.abc import Callable, Sequence
 
 from dcp.errors import SourceError
 from dcp.producer.bucket import Bucket
-from dcp.producer.forks import end_streams
+from dcp.producer.member_links import MemberLinks
+from dcp.producer.ownership import settle_moves
 from dcp.producer.passive_stream import PassivePhase, PassiveStream
 from dcp.producer.placement import even_owners
 from dcp.producer.promotion import take_over
+from dcp.producer.remote_move import RemoteMove
 from dcp.producer.replica_copy import ReplicaCopy
 from dcp.producer.replication import Feed
+from dcp.producer.replication_chain import TAKEOVER
+from dcp.producer.stream_ends import end_streams
 from dcp.wire.vocabulary import VbucketState
 
 
@@ -30,6 +35,7 @@ class Rebalance:
         bucket: Bucket,
         remove: int | None,
         awake: Callable[[int], asyncio.Event],
+        links: MemberLinks,
         map_changed: Callable[[], None],
     ) -> None:
         """Plan it; ``map_changed`` is called in the loop when copies or owners are other ones.
@@ -40,6 +46,7 @@ class Rebalance:
         self._bucket = bucket
         self._remove = remove
         self._awake = awake
+        self._links = links
         self._map_changed = map_changed
         with bucket.lock:
             self._members = checked_members(bucket, remove)
@@ -53,20 +60,44 @@ class Rebalance:
         with self._bucket.lock:
             owners = self._bucket.map.owners
             wanted = even_owners(owners, self._members)
-            pairs: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
-            for vbucket, (source, target) in enumerate(zip(owners, wanted, strict=True)):
-                if source != target:
-                    pairs[source, target].append(vbucket)
-        for (source, target), vbuckets in pairs.items():
-            move = _Move(self._bucket, source, target, vbuckets, self._map_changed)
-            await move.run(self._awake(target))
+        pairs: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+        for vbucket, (source, target) in enumerate(zip(owners, wanted, strict=True)):
+            if source != target:
+                pairs[source, target].append(vbucket)
+        await self._links.told()  # of the end of the last one
+        try:
+            with self._bucket.lock:
+                self._bucket.moving = frozenset(v for found in pairs.values() for v in found)
+                self._bucket.copies_moved.notify_all()
+            await self._links.told()
+            for (source, target), vbuckets in pairs.items():
+                await self._move(source, target, vbuckets)
+        finally:
+            with self._bucket.lock:
+                self._bucket.moving = frozenset()
+                settle_moves(self._bucket)
+            self._map_changed()
         with self._bucket.lock:
             self._bucket.map.place(self._members)
         self._map_changed()
 
+    async def _move(self, source: int, target: int, vbuckets: Sequence[int]) -> None:
+        bucket = self._bucket
+        if not bucket.is_local(target):
+            link = self._links.of(target)
+            await RemoteMove(bucket, link, source, tuple(vbuckets), self._map_changed).run()
+            return
 
-class _Move:
-    """What one node takes over from another."""
+        def arrived(vbucket: int) -> None:
+            take_over(bucket, vbucket, target)
+            asyncio.get_running_loop().call_soon(self._map_changed)
+
+        move = Move(bucket, source, target, vbuckets, arrived, self._map_changed)
+        await move.run(self._awake(target))
+
+
+class Move:
+    """What a node of this process takes over from another. Methods run in the loop's thread."""
 
     def __init__(
         self,
@@ -74,9 +105,15 @@ class _Move:
         source: int,
         target: int,
         vbuckets: Sequence[int],
+        arrived: Callable[[int], None],
         map_changed: Callable[[], None],
     ) -> None:
+        """``arrived`` is called, under the lock, with each vbucket that is to be active here.
+
+        ``map_changed`` is called when other copies are to be filled.
+        """
         self._bucket, self._source, self._target = bucket, source, target
+        self._arrived = arrived
         self._map_changed = map_changed
         self._is_over = asyncio.Event()
         self._ended: int | None = None
@@ -88,8 +125,13 @@ class _Move:
                 copy.is_taking_over = True
 
     async def run(self, awake: asyncio.Event) -> None:
+        """Take what there is.
+
+        Raises:
+            SourceError: some did not arrive.
+        """
         self._map_changed()  # whoever filled the copies leaves them to us
-        feed = Feed(self._bucket, self._source, self._target, awake, purpose="replication:takeover")
+        feed = Feed(self._bucket, self._source, self._target, awake, TAKEOVER)
         feed.on_touched = self._touched
         with self._bucket.lock:
             feed.follow(dict(self._left), takes_over=self._left)
@@ -103,8 +145,8 @@ class _Move:
             outcome, _ = await asyncio.gather(talk, over, return_exceptions=True)
             failed = self._give_up()
         if failed:
-            cause = outcome if isinstance(outcome, SourceError) else None
-            text = str(cause) if cause else "the connection was lost, or the stream ended"
+            cause = outcome if isinstance(outcome, Exception) else None
+            text = repr(cause) if cause else "the connection was lost, or the stream ended"
             name = self._bucket.map.name_of(self._target)
             raise SourceError(
                 f"rebalance: {len(failed)} vbuckets, the first is {failed[0]}, did not get to "
@@ -119,9 +161,10 @@ class _Move:
                 stream.copy.vbucket.state = VbucketState.PENDING
                 end_streams(self._bucket, vbucket, self._target)
         elif stream.state == VbucketState.ACTIVE:
-            take_over(self._bucket, vbucket, self._target)
+            stream.copy.has_taken_over = True
+            stream.copy.feeder = None  # what else it says is not for a vbucket that is active
             del self._left[vbucket]
-            asyncio.get_running_loop().call_soon(self._map_changed)
+            self._arrived(vbucket)
         has_failed = stream.phase is PassivePhase.ENDED and vbucket in self._left
         if has_failed or not self._left:
             self._is_over.set()
@@ -129,13 +172,9 @@ class _Move:
     def _give_up(self) -> list[int]:
         """Let what did not move be as it was; return the vbuckets."""
         with self._bucket.lock:
-            for vbucket, copy in self._left.items():
+            for copy in self._left.values():
                 copy.is_taking_over = False
                 copy.vbucket.state = VbucketState.REPLICA
-                active = self._bucket.vbuckets[vbucket]
-                if active.state is VbucketState.DEAD:  # by our stream; nobody else became active
-                    active.state = VbucketState.ACTIVE
-                    self._bucket.follow_manifest(active)
             self._bucket.copies_moved.notify_all()
             return list(self._left)
 
@@ -160,8 +199,9 @@ def checked_members(bucket: Bucket, remove: int | None) -> list[int]:
                 f"rebalance: {bucket.map.name_of(node)} does not answer; "
                 "restore it, or fail it over first"
             )
-    for vbucket in bucket.vbuckets:
-        if vbucket.state is not VbucketState.ACTIVE:
+    for vbucket, owner in zip(bucket.vbuckets, bucket.map.owners, strict=True):
+        is_here = bucket.is_local(owner)
+        if is_here and vbucket.state is not VbucketState.ACTIVE:
             raise ValueError(
                 f"rebalance: found vbucket {vbucket.id} {vbucket.state.name}, expected ACTIVE"
             )

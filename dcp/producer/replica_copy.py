@@ -9,17 +9,21 @@ kv_engine ``engines/ep/src/dcp/passive_stream.cc``, ``engines/ep/src/kv_bucket.c
 from collections.abc import Callable
 
 from dcp.errors import LocalProtocolError
+from dcp.producer.acknowledgements import Acknowledgements
 from dcp.producer.checkpoint_manager import CheckpointKind
 from dcp.producer.manifest import Manifest
 from dcp.producer.vbucket import Vbucket
 from dcp.producer.versions import Version
 from dcp.types import FailoverLog, SnapshotRange
 from dcp.wire import messages as m
-from dcp.wire.vocabulary import SnapshotFlag, VbucketState
+from dcp.wire.vocabulary import Opcode, SnapshotFlag, VbucketState
 
 
 class ReplicaCopy:
-    """A copy; used under the bucket's lock. ``feeder`` is the passive stream that may fill it."""
+    """A copy; used under the bucket's lock. ``feeder`` is the passive stream that may fill it.
+
+    ``has_taken_over``: it was told to be active, and will be when the map says so.
+    """
 
     def __init__(self, vbucket: Vbucket, known_manifest: Callable[[], Manifest]) -> None:
         """Take an empty vbucket; ``known_manifest`` returns the newest manifest of the bucket."""
@@ -28,10 +32,12 @@ class ReplicaCopy:
         self.feeder: object | None = None
         self.has_history = False
         self.is_taking_over = False
+        self.has_taken_over = False
         self._known_manifest = known_manifest
         self._first_disk_end: int | None = None
         self._has_unsettled = False
         self.lost_cursors: tuple[str, ...] = ()
+        self._acknowledgements = Acknowledgements()
 
     # --- where it stands
 
@@ -52,6 +58,12 @@ class ReplicaCopy:
         if checkpoints.is_snapshot_complete:
             return SnapshotRange(self.high_seqno, self.high_seqno)
         return checkpoints.snapshot
+
+    @property
+    def acknowledged_seqno(self) -> int:
+        """The newest prepare that it holds whole, on disk where it must be, with all before it."""
+        self._acknowledgements.reach(self.consistent_seqno, self.vbucket.data.persisted_seqno)
+        return self._acknowledgements.seqno
 
     @property
     def awaits_first_disk_snapshot(self) -> bool:
@@ -96,6 +108,10 @@ class ReplicaCopy:
         """
         self.vbucket.data.receive(version)
         self.vbucket.learn(version, self._known_manifest())
+        if version.opcode == Opcode.DCP_PREPARE and version.sync is not None:
+            self._acknowledgements.prepared(
+                version.seqno, version.sync.level, self.consistent_seqno
+            )
         self._received(version.seqno)
 
     def advance_to(self, seqno: int) -> None:
@@ -138,6 +154,7 @@ class ReplicaCopy:
             left = data.cut(data.base_seqno)
         self._first_disk_end = None
         self._has_unsettled = False
+        self._acknowledgements.cut(left)
         self.vbucket.documents.rewind()
         return left
 

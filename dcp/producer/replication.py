@@ -15,10 +15,11 @@ from typing import Final
 
 from dcp.errors import FrameError, SourceError
 from dcp.producer.bucket import Bucket
-from dcp.producer.forks import end_streams
 from dcp.producer.passive_stream import PassiveStream
 from dcp.producer.replica_copy import ReplicaCopy
+from dcp.producer.replication_chain import REPLICATION, connection_name
 from dcp.producer.replication_connection import ReplicationConnection
+from dcp.producer.stream_ends import end_streams
 from dcp.wire.framing import FrameSplitter
 from dcp.wire.vocabulary import EndReason
 
@@ -37,12 +38,12 @@ class Feed:
         source: int,
         target: int,
         awake: asyncio.Event,
-        purpose: str = "replication",
+        purpose: str = REPLICATION,
     ) -> None:
         """``awake`` cleared makes the receiving node hang."""
         self.source = source
         self.target = target
-        self.name = f"{purpose}:node{source + 1}->node{target + 1}:{bucket.name}"
+        self.name = connection_name(source, target, bucket.name, purpose)
         self.on_touched: Callable[[PassiveStream], None] = lambda _: None
         self._bucket = bucket
         self._awake = awake
@@ -127,6 +128,7 @@ class Feed:
                     self._write(connection)
                 for stream in touched:
                     self._settle(stream)
+                    connection.acknowledge(stream)
 
     def _settle(self, stream: PassiveStream) -> None:
         """Make what a stream received known on the node; the lock is held."""
@@ -152,10 +154,15 @@ class Replication:
         self._bucket = bucket
         self._awake = awake
         self._feeds: dict[tuple[int, int], tuple[Feed, asyncio.Task[None]]] = {}
+        self._runs = False
+
+    def start(self) -> None:
+        """Have feeds from now on, as ``reconcile`` finds them wanted."""
+        self._runs = True
 
     def reconcile(self) -> None:
         """Have the feeds that map, living nodes and orders want; the bucket's lock is held."""
-        wanted = self._wanted()
+        wanted = self._wanted() if self._runs else {}
         for pair in [pair for pair in self._feeds if pair not in wanted]:
             feed, task = self._feeds.pop(pair)
             feed.follow({})
@@ -180,7 +187,8 @@ class Replication:
         return found
 
     async def stop(self) -> None:
-        """End all feeds."""
+        """End all feeds; there are none until ``start``."""
+        self._runs = False
         tasks = [task for _, task in self._feeds.values()]
         self._feeds.clear()
         for task in tasks:

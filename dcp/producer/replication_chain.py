@@ -1,18 +1,28 @@
 """The copies of a vbucket that a sync write counts on: the active first, then its replicas.
 
-With ``ClusterSettings.replicas`` these are the copies that the map names; a copy acknowledges
-whole snapshots (kv_engine ``engines/ep/src/durability/passive_durability_monitor.cc``). Else a
-replica is a distance: a cluster of one node has none, in a larger one each vbucket has one, the one
-that a failover would promote, as far as it has come (``Vbucket.replica_seqno``); it persists what
-it holds. With no other node in the cluster nobody is there to be it. A node that is down
-acknowledges nothing.
+With ``ClusterSettings.replicas`` these are the copies that the map names, as far as they said on
+their connections that they hold prepares: DCP_SEQNO_ACKNOWLEDGED, which a copy sends for whole
+snapshots (``acknowledgements.py``). A connection that is lost takes its word along; the next one
+says it again. Else a replica is a distance: a cluster of one node has none, in a larger one each
+vbucket has one, the one that a failover would promote, as far as it has come
+(``Vbucket.replica_seqno``); it persists what it holds. With no other node in the cluster nobody is
+there to be it. A node that is down acknowledges nothing.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from dcp.producer.bucket import Bucket
+
+REPLICATION: Final = "replication"
+TAKEOVER: Final = "replication:takeover"
+_PURPOSES: Final = (REPLICATION, TAKEOVER)
+
+
+def connection_name(source: int, target: int, bucket: str, purpose: str = REPLICATION) -> str:
+    """Return the name of the connection by which one node receives copies from another."""
+    return f"{purpose}:node{source + 1}->node{target + 1}:{bucket}"
 
 
 class Copy(NamedTuple):
@@ -56,8 +66,17 @@ def chain_of(bucket: "Bucket", vbucket: int) -> Chain:
 def _copies_of(bucket: "Bucket", vbucket: int) -> Sequence[Copy | None]:
     found: list[Copy | None] = []
     for node in bucket.map.replicas(vbucket):
-        copy = bucket.copies.at(node, vbucket)
-        held = 0 if copy is None or node in bucket.dead_nodes else copy.consistent_seqno
-        persisted = 0 if copy is None else copy.vbucket.data.persisted_seqno
-        found.append(Copy(held, min(held, persisted)))
+        seqno = max(_acknowledged(bucket, vbucket, node, purpose) for purpose in _PURPOSES)
+        found.append(Copy(seqno, seqno))  # it says so only of what is where it must be
     return found + [None] * (bucket.map.replica_count - len(found))
+
+
+def _acknowledged(bucket: "Bucket", vbucket: int, node: int, purpose: str) -> int:
+    owner = bucket.map.owner(vbucket)
+    if owner is None:
+        return 0
+    name = connection_name(owner, node, bucket.name, purpose)
+    connection = bucket.dcp_connections.get((owner, name.encode()))
+    if connection is None or not connection.is_internal:  # anybody may take the name
+        return 0
+    return connection.acknowledged(vbucket)

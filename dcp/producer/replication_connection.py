@@ -2,6 +2,7 @@
 
     follow(copies)    have a passive stream into each of these copies, and no other
     feed(block, now)  frames of the peer
+    acknowledge(s)    what its copy holds, when that is settled
     output(now)       what to write next
 
 It signs in as the cluster's own user, opens DCP with flow control and NOOPs, and asks for items as
@@ -61,7 +62,7 @@ class ReplicationConnection:
             agent="dcplake-replication",
             features=_FEATURES,
             open_flags=int(_OPEN_FLAGS),
-            controls=_CONTROLS,
+            controls=(Control("consumer_name", name, optional=False), *_CONTROLS),
         )
         credentials = Credentials(REPLICATION_USER, Secret(password), (PLAIN,))
         progress = Progress(settings, credentials, nonce="")
@@ -162,6 +163,19 @@ class ReplicationConnection:
         if acked_bytes:
             self._put(encode(m.BufferAck(acked_bytes), Opcode.DCP_BUFFER_ACK))
         return list(touched.values())
+
+    def acknowledge(self, stream: PassiveStream) -> None:
+        """Say how far a stream's copy holds prepares, now that what it received is settled."""
+        seqno = stream.next_acknowledgement()
+        if seqno is not None:
+            self._put(
+                encode(
+                    m.SeqnoAcknowledged(seqno),
+                    Opcode.DCP_SEQNO_ACKNOWLEDGED,
+                    vbucket=stream.vbucket,
+                    opaque=stream.opaque,
+                )
+            )
 
     def _message(self, raw: memoryview, touched: dict[int, PassiveStream]) -> None:
         opaque = int.from_bytes(raw[12:16])

@@ -249,6 +249,7 @@ class Session:
     def forget(self) -> None:
         """Leave the bucket's registers; the connection is gone."""
         self.is_closing = True
+        self.bucket.persistence_waits.forget(self)
         if self.dcp is not None:
             self.bucket.close_dcp(self.dcp)
 

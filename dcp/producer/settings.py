@@ -67,18 +67,21 @@ class ClusterSettings:
     client may be silent that takes NOOPs, be there without logging in, and be silent that is no DCP
     client; 0 for ever (``liveness.py``). ``last_words_seconds``: how long it may take to read what
     it was sent when its connection ends, also when the cluster stops.
+    ``member_timeout_seconds``: how long a process that joined may take to answer the first one.
     ``max_connections`` of clients to a node, whatever they speak; it closes more at once, unheard.
     ``record_seqnos`` keeps every sent seqno in the counters, 8 bytes each (for tests).
     ``record_branches`` keeps what failovers and crashes lose, so that ``state_at`` can tell of
     every branch (for tests; without it ``state_at`` knows the current branch only).
-    ``replicas``: so many copies of each vbucket are on other nodes, fed over the wire. With 0 a
-    replica is a distance only, and the next two say which.
+    ``replicas``: so many copies of each vbucket are on other nodes, fed over the wire; those that
+    there is no node for are absent until one comes. With 0 a replica is a distance only, and the
+    next two say which.
     ``replica_lag_seqnos``: each vbucket's replica lacks so many of the newest seqnos.
     ``replica_snapshot_seqnos``: its complete snapshots end at multiples of this.
     ``unpersisted_seqnos``: so many of the newest seqnos are not on disk yet.
     ``data_folder`` keeps the bucket's data over a restart; it belongs to one process at a time, and
     is made for one bucket, number of vbuckets and number of nodes. Writes go there within
     ``flush_seconds``, or earlier when much is pending. None: the disk is memory, and at once.
+    ``persistence_wait_seconds``: so long a client waits that asks until a seqno is on disk.
     ``bucket_type``: an ephemeral bucket has no disk, and a crash loses all of it. Every
     ``stale_removal_seconds`` it is looked whether versions and tombstones are to be removed that
     nobody needs; tombstones when they are ``metadata_purge_age_seconds`` old (None: as old as
@@ -111,6 +114,7 @@ class ClusterSettings:
     authentication_seconds: float = 300.0
     connection_idle_seconds: float = 0.0
     last_words_seconds: float = 2.0
+    member_timeout_seconds: float = 5.0
     max_connections: int = 5_000
     record_seqnos: bool = True
     record_branches: bool = True
@@ -120,6 +124,7 @@ class ClusterSettings:
     unpersisted_seqnos: int = 0
     data_folder: Path | None = None
     flush_seconds: float = 0.1
+    persistence_wait_seconds: float = 30.0
     stale_removal_seconds: float = 60.0
     metadata_purge_age_seconds: float | None = None
     rules: Rules = "document"
@@ -168,10 +173,10 @@ class ClusterSettings:
             raise ConfigError(
                 f"producer replicas: found {self.replicas}, expected 0 to {MAX_REPLICAS}"
             )
-        if self.replicas >= self.nodes and self.replicas:
+        if self.replicas >= self.nodes and self.data_folder is not None:
             raise ConfigError(
-                f"producer replicas: found {self.replicas} with {self.nodes} nodes, "
-                "expected fewer replicas than nodes"
+                f"producer replicas: found {self.replicas} with {self.nodes} nodes in a data "
+                "folder, expected fewer replicas than nodes: no more of them can come"
             )
         if self.replicas and (self.replica_lag_seqnos or self.replica_snapshot_seqnos != 1):
             raise ConfigError(
@@ -227,6 +232,8 @@ class ClusterSettings:
             ("time to log in", self.authentication_seconds),
             ("idle time of connections", self.connection_idle_seconds),
             ("time for last words", self.last_words_seconds),
+            ("time of other processes to answer", self.member_timeout_seconds),
+            ("wait for persistence", self.persistence_wait_seconds),
         ):
             if not 0 <= seconds < math.inf:
                 raise ConfigError(f"producer {name}: found {seconds} seconds, expected 0 or more")

@@ -18,15 +18,16 @@ import numpy as np
 import numpy.typing as npt
 
 from dcp.producer.disk_scan import Frames, Scan
+from dcp.producer.item_layouts import OPAQUE_AT
 from dcp.producer.key_index import KeyIndex
 from dcp.producer.manifest import DEFAULT_ID
 from dcp.producer.stored_items import serves, versions_of
 from dcp.producer.stream_filter import StreamFilter
 from dcp.producer.stream_id_frames import with_stream_id
-from dcp.producer.versions import OPAQUE_OFFSET, Flavour, Version
+from dcp.producer.versions import Flavour, Version
 
 CHUNK_ITEMS: Final = 2048
-_OPAQUE_BYTES: Final = np.arange(OPAQUE_OFFSET, OPAQUE_OFFSET + 4)
+_OPAQUE_BYTES: Final = np.arange(OPAQUE_AT, OPAQUE_AT + 4)
 
 
 class Chunk:
@@ -135,7 +136,7 @@ class DiskItems:
     """What a scan of the disk reads, reshaped where the connection's flavour wants it."""
 
     def __init__(self, scan: Scan, flavour: int, wanted: StreamFilter, keys: KeyIndex) -> None:
-        """``wanted`` says what is shown, ``keys`` what is gone with its collection."""
+        """``wanted`` says what is shown, ``keys`` whether there is anything but documents."""
         self.filter = wanted
         self._scan = scan
         self._shows_documents = wanted.passes_collection(DEFAULT_ID)
@@ -158,9 +159,7 @@ class DiskItems:
 
     def shown(self, frames: Frames) -> list[Version]:
         """Return what of some frames is shown, and let the filter stand behind them."""
-        is_gone, end = self._keys.is_gone, self._scan.end_seqno
-        left = (version for version in versions_of(frames) if not is_gone(version, end))
-        versions, self.filter = self.filter.split(left)
+        versions, self.filter = self.filter.split(versions_of(frames))
         return versions
 
     def close(self) -> None:

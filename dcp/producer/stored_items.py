@@ -5,14 +5,25 @@ frames need none of that (documents in JSON, without xattrs): whole runs of them
 and what says so are a few bytes of each header, looked at all at once.
 """
 
+from collections.abc import Sequence
 from itertools import pairwise
-from struct import Struct
 from typing import Final
 
 import numpy as np
 
 from dcp.producer.disk_scan import Frames
 from dcp.producer.disk_store import StoredItem
+from dcp.producer.item_layouts import (
+    COMPLETION,
+    DATATYPE_AT,
+    EXPIRATION,
+    HEADER,
+    MUTATION,
+    OPCODE_AT,
+    PREPARE,
+    SYSTEM_EVENT,
+    VBUCKET_AT,
+)
 from dcp.producer.versions import Content, Flavour, SyncWrite, Version
 from dcp.wire.leb128 import decode_leb128
 from dcp.wire.stream_messages import SystemEvent
@@ -28,35 +39,21 @@ STORED_FLAVOUR: Final = int(
     | Flavour.DELETED_USER_XATTRS
 )
 """What the frames on disk have: nothing is left out, nothing inflated."""
+_unpack_head: Final = HEADER.unpack_from
+_unpack_mutation: Final = MUTATION.unpack_from
 
 
-_HEADER: Final = Struct(">BBHBBHIIQ")
-_MUTATION: Final = Struct(">QQII")
-_DELETION: Final = Struct(">QQI")
-_PREPARE: Final = Struct(">QQIIIBBB")
-_COMPLETION: Final = Struct(">QQ")
-_SYSTEM_EVENT: Final = Struct(">QIB")
-_OPCODE_AT: Final = 1
-_VBUCKET_AT: Final = 6
-_DATATYPE_AT: Final = 5
-
-
-def stored_item(version: Version, replaces_seqno: int) -> StoredItem:
-    """Return a version as the disk keeps it; ``replaces_seqno`` is that of its key's last one.
-
-    What a sync write deleted is no tombstone that may be purged: without it, its prepare would look
-    as if it were under way.
-    """
+def stored_item(version: Version, replaces: Sequence[int], completes: int) -> StoredItem:
+    """Return a version as the disk keeps it, with the seqnos of what it ends there."""
     head, value = version.wire(STORED_FLAVOUR)
-    may_purge = version.is_deleted and version.sync is None
-    return StoredItem(version.seqno, head, value, replaces_seqno, may_purge, version.delete_time)
+    return StoredItem(
+        version.seqno, head, value, replaces, completes, version.is_deleted, version.delete_time
+    )
 
 
 def version_of(frame: bytes | memoryview) -> Version:
     """Return the version that a stored frame holds."""
-    _, opcode, key_bytes, extras_bytes, datatype, vbucket, body_bytes, _, cas = _HEADER.unpack_from(
-        frame
-    )
+    _, opcode, key_bytes, extras_bytes, datatype, vbucket, body_bytes, _, cas = _unpack_head(frame)
     key_at = HEADER_BYTES + extras_bytes
     value_at = key_at + key_bytes
     wire_key = bytes(frame[key_at:value_at])
@@ -65,25 +62,25 @@ def version_of(frame: bytes | memoryview) -> Version:
         return _event_of(frame, wire_key, value)
     collection, prefix_bytes = decode_leb128(wire_key)
     if opcode == Opcode.DCP_MUTATION:
-        seqno, rev, flags, expiry = _MUTATION.unpack_from(frame, HEADER_BYTES)
+        seqno, rev, flags, expiry, _, _, _ = _unpack_mutation(frame, HEADER_BYTES)
         content = Content(value, datatype, flags, expiry)
     elif opcode == Opcode.DCP_PREPARE:
-        seqno, rev, flags, expiry, _, _, deletes, level = _PREPARE.unpack_from(frame, HEADER_BYTES)
+        seqno, rev, flags, expiry, _, _, deletes, level = PREPARE.unpack_from(frame, HEADER_BYTES)
         sync = SyncWrite(0, level, bool(deletes))
         content = Content(value, datatype, flags, expiry, opcode, sync=sync)
     elif opcode == Opcode.DCP_ABORT:
-        prepared, seqno = _COMPLETION.unpack_from(frame, HEADER_BYTES)
+        prepared, seqno = COMPLETION.unpack_from(frame, HEADER_BYTES)
         rev, content = 0, Content(opcode=opcode, sync=SyncWrite(prepared))
     else:
-        seqno, rev, delete_time = _DELETION.unpack_from(frame, HEADER_BYTES)
+        seqno, rev, delete_time = EXPIRATION.unpack_from(frame, HEADER_BYTES)
         content = Content(value, datatype, opcode=opcode, delete_time=delete_time)
     key = wire_key[prefix_bytes:]
     return Version(vbucket, key, content, seqno=seqno, rev=rev, cas=cas, collection=collection)
 
 
 def _event_of(frame: bytes | memoryview, key: bytes, value: bytes) -> Version:
-    vbucket = int.from_bytes(frame[_VBUCKET_AT : _VBUCKET_AT + 2])
-    seqno, event, version = _SYSTEM_EVENT.unpack_from(frame, HEADER_BYTES)
+    vbucket = int.from_bytes(frame[VBUCKET_AT : VBUCKET_AT + 2])
+    seqno, event, version = SYSTEM_EVENT.unpack_from(frame, HEADER_BYTES)
     found = decode_system_event(SystemEvent(seqno, event, version, key, value))
     if found is None:
         raise AssertionError(f"stored system event at seqno {seqno}: found unknown event {event}")
@@ -98,8 +95,8 @@ def serves(frames: Frames, flavour: int) -> bool:
         return True
     cells = np.frombuffer(frames.data, np.uint8)
     starts = frames.ends[:-1]
-    reshaped = cells[starts + _DATATYPE_AT] & np.uint8(Datatype.SNAPPY | Datatype.XATTR)
-    other = cells[starts + _OPCODE_AT] != np.uint8(Opcode.DCP_MUTATION)
+    reshaped = cells[starts + DATATYPE_AT] & np.uint8(Datatype.SNAPPY | Datatype.XATTR)
+    other = cells[starts + OPCODE_AT] != np.uint8(Opcode.DCP_MUTATION)
     return not (reshaped.any() or other.any())
 
 

@@ -121,6 +121,7 @@ class ActiveStream:
         self.start_seqno, self.snap_start_seqno = verdict.start, verdict.snap_start
         self.items_from_disk = self.items_from_memory = 0
         self.sent_snap_end_seqno = 0
+        self.acknowledged_seqno = 0
         self._data = data
         self._settings = settings
         self._filter = wanted

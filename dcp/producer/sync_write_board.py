@@ -50,6 +50,11 @@ class SyncWriteBoard:
             self._pending.add(vbucket)
             self.on_pending()
 
+    def acknowledged(self, vbucket: int) -> None:
+        """Let a vbucket's sync writes go on, of which a copy acknowledged some, if any is left."""
+        if vbucket in self._pending:
+            self._go_on(vbucket)
+
     def check(self) -> None:
         """Let everything go on that can now."""
         for vbucket in sorted(self._pending):

@@ -330,7 +330,8 @@ class Vbucket:
         self._begin(data, facts.failover_log, self.documents.clock)
         self.sync_writes.tell_later(told)
         self.take(versions)
-        data.purge(facts.purge_seqno)
+        if facts.purge_seqno:
+            data.purge(facts.purge_seqno)
         self._set_default_high_seqno = facts.collections_high_seqno
         self.state = facts.state
 
@@ -343,18 +344,20 @@ class Vbucket:
             LocalProtocolError: a seqno is not the next one.
         """
         for version in versions:
-            self.data.append(version)
+            self.documents.append(version)
             self.data.settle()
-            self.learn(version)
-        self.documents.rewind()
+            self._stand_behind(version)
 
     def learn(self, version: Version, known: Manifest | None = None) -> None:
         """Follow an item that another server made: count it, stand at the manifest it makes.
 
         ``known`` is that manifest where it has its uid: an event tells only a part of it.
         """
+        self.documents.collections.note(version)
+        self._stand_behind(version, known)
+
+    def _stand_behind(self, version: Version, known: Manifest | None = None) -> None:
         collections = self.documents.collections
-        collections.note(version)
         if version.event is not None:
             manifest = collections.manifest.after(version.event)
             if known is not None and known.uid == manifest.uid:

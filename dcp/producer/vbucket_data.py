@@ -11,9 +11,9 @@ was, so a crash or a failover can go back to the end of any batch (kv_engine
 
 from bisect import bisect_right
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import chain, takewhile
 from typing import Final
 
 from dcp.producer.checkpoint_manager import (
@@ -29,6 +29,7 @@ from dcp.producer.durability import Durability, durability_at
 from dcp.producer.key_index import KeyIndex
 from dcp.producer.manifest import DEFAULT_ID
 from dcp.producer.preload import PreloadedSegment
+from dcp.producer.preloaded_documents import PreloadedDocuments
 from dcp.producer.resident_values import EvictedVersion, ResidentValues
 from dcp.producer.stored_items import stored_item, version_of, versions_of
 from dcp.producer.versions import Version
@@ -74,9 +75,7 @@ class VbucketData:
         self.on_append: Callable[[Version], None] = lambda _: None
         self.state_at: Callable[[int], bytes] = lambda _: b""
         """What is written beside the items up to a seqno: all else that makes the vbucket."""
-        self._segment: PreloadedSegment | None = None
-        self._segment_end = 0
-        self._overwritten = 0  # of the segment
+        self._preloaded: PreloadedDocuments | None = None
         self._settings = settings
         self._persisted_floor = base_seqno if persisted_seqno is None else persisted_seqno
         self._purge_floor = purge_seqno
@@ -125,7 +124,7 @@ class VbucketData:
         Preloaded documents are of different keys: each is a batch of its own. Of what a replica
         received it is the end of a whole snapshot.
         """
-        if self.base_seqno <= seqno <= self._segment_end:
+        if self.base_seqno <= seqno <= self.preloaded_seqno:
             return seqno
         for batch in reversed(self._unwritten):
             if batch[-1].seqno <= seqno:
@@ -140,8 +139,8 @@ class VbucketData:
     def newest(self, key: bytes, collection: int = DEFAULT_ID) -> Version | None:
         """Return the newest version of ``key``, which may be a deletion."""
         version = self.keys.newest(key, collection)
-        if version is None and collection == DEFAULT_ID and (seqno := self._preloaded_seqno(key)):
-            frame = self._store.read(seqno)
+        if version is None and collection == DEFAULT_ID and self._preloaded is not None:
+            frame = self._store.read(self._preloaded.seqno_of(key, self.keys))
             version = None if frame is None else version_of(frame)
         return version
 
@@ -161,18 +160,9 @@ class VbucketData:
         self.keys.restore(whole)
         return whole
 
-    def _preloaded_seqno(self, key: bytes) -> int:
-        """Return the seqno at which ``key`` was preloaded; 0 if it was not, or is gone."""
-        row = None if self._segment is None else self._segment.row_of(key)
-        if row is None or self._segment is None or DEFAULT_ID in self.keys.emptied_at:
-            return 0
-        seqno = self._segment.seqno_of(row)
-        return seqno if seqno <= self._segment_end else 0
-
     def _note(self, version: Version, *, is_read: bool = False) -> None:
-        if self._segment is not None and version.is_document and version.collection == DEFAULT_ID:
-            is_known = self.keys.newest(version.key, DEFAULT_ID) is not None
-            self._overwritten += not is_known and self._preloaded_seqno(version.key) > 0
+        if self._preloaded is not None:
+            self._preloaded.note(version, self.keys)
         if is_read:
             self.keys.note_stored(version)
         else:
@@ -181,8 +171,8 @@ class VbucketData:
     def document_counts(self) -> Counter[int]:
         """Return how many documents there are of each collection that has some."""
         counts = Counter(self.keys.live)
-        if self._segment is not None and DEFAULT_ID not in self.keys.emptied_at:
-            counts[DEFAULT_ID] += self.preloaded_seqno - self.base_seqno - self._overwritten
+        if self._preloaded is not None and DEFAULT_ID not in self.keys.emptied_at:
+            counts[DEFAULT_ID] += self._preloaded.count
         return +counts
 
     def tombstones_on_disk(self) -> int:
@@ -204,7 +194,7 @@ class VbucketData:
     @property
     def preloaded_seqno(self) -> int:
         """The seqno of the last preloaded document; ``base_seqno`` where there is none."""
-        return max(self.base_seqno, self._segment_end)
+        return max(self.base_seqno, 0 if self._preloaded is None else self._preloaded.end_seqno)
 
     # --- writing
 
@@ -235,10 +225,9 @@ class VbucketData:
         """Take a whole segment as the beginning of the data; it is on disk at once."""
         if self.high_seqno != self.base_seqno:
             raise ValueError(f"vbucket {self.vbucket}: a segment must come before the first write")
-        self._segment = segment
-        self._segment_end = segment.seqno_of(len(segment) - 1)
+        self._preloaded = PreloadedDocuments(segment, self._store)
         self._store.write_frames(
-            segment.frames, segment.first_seqno, self.state_at(self._segment_end)
+            segment.frames, segment.first_seqno, self.state_at(self._preloaded.end_seqno)
         )
         self.checkpoints = self._new_checkpoints(self._store.persisted_seqno)
 
@@ -325,7 +314,9 @@ class VbucketData:
             due = list(takewhile(lambda batch: batch[-1].seqno <= most, self._unwritten))
             if due:
                 ends = [batch[-1].seqno for batch in due]
-                items = [self._stored(version) for batch in due for version in batch]
+                items: list[StoredItem] = []
+                for version in chain.from_iterable(due):
+                    items.append(self._stored(version, items))
                 self._writing = self._store.begin(items, self.state_at(ends[-1]), ends[:-1])
         return self._writing
 
@@ -360,11 +351,11 @@ class VbucketData:
         """Wait until what is being written is on disk."""
         if self._writing is None:
             return
-        purged = self._store.purge_seqno
+        generation = self._store.generation
         self._store.finish(self._writing)
         self._writing = None
-        if self._store.purge_seqno > purged:
-            self.keys.forget_tombstones(self._store.purge_seqno)
+        if self._store.generation != generation:
+            self._forget_what_went()
         while self._unwritten and self._unwritten[0][-1].seqno <= self._store.persisted_seqno:
             written = self._unwritten.popleft()
             self.unwritten_bytes -= _size_of(written)
@@ -382,11 +373,14 @@ class VbucketData:
         if state != self._store.state:
             self._store.write([], state)
 
-    def _stored(self, version: Version) -> StoredItem:
+    def _stored(self, version: Version, earlier: Sequence[StoredItem]) -> StoredItem:
+        """Return a version as it goes to disk, behind ``earlier`` ones that are not there yet."""
+        completes = self.keys.prepare_completed_by(version)
         replaces = self.keys.stored(version)
-        if not replaces and version.is_document and version.collection == DEFAULT_ID:
-            replaces = self._preloaded_seqno(version.key)
-        return stored_item(version, replaces)
+        if self._preloaded is not None:
+            more = self._preloaded.ended_by(version, self.keys, replaces, earlier)
+            replaces = [*replaces, *more]
+        return stored_item(version, replaces, completes)
 
     # --- losing and forgetting
 
@@ -401,7 +395,8 @@ class VbucketData:
         self.unwritten_bytes = 0
         left = max(self._store.cut(seqno), self.base_seqno)
         self._persisted_floor = min(self._persisted_floor, left)
-        self._segment_end = min(self._segment_end, left)
+        if self._preloaded is not None:
+            self._preloaded.cut(left)
         self._part_ends = {end for end in self._part_ends if end <= left}
         self.checkpoints = self._new_checkpoints(left)
         self._read_again()
@@ -410,8 +405,8 @@ class VbucketData:
     def _read_again(self) -> None:
         """Learn the newest versions from disk."""
         self.keys.close()
-        self.keys, self._overwritten = KeyIndex(self._values), 0
-        for frames in self._store.warm_up(self._segment_end):
+        self.keys = KeyIndex(self._values)
+        for frames in self._store.warm_up(self.preloaded_seqno):
             for version in versions_of(frames):
                 self._note(version, is_read=True)
 
@@ -420,8 +415,15 @@ class VbucketData:
         self._finish_pending()
         last = min(up_to, self.persisted_seqno)
         purged = self._store.compact(purge_up_to_seqno=last).purged
-        self.keys.forget_tombstones(self._store.purge_seqno)
+        self._forget_what_went()
         return purged
+
+    def _forget_what_went(self) -> None:
+        """Forget the keys of which compaction left nothing."""
+        self.keys.forget_tombstones(self._store.purge_seqno)
+        self.keys.forget_prepares(
+            self.persisted_seqno, lambda seqno: self._store.count(seqno - 1, seqno) > 0
+        )
 
     def close(self) -> None:
         """End the use of the file; scans that are open go on."""
@@ -431,7 +433,9 @@ class VbucketData:
 
     def durability_at(self, end_seqno: int) -> Durability:
         """Return how far sync writes had come at a seqno; reads the newest version of all keys."""
-        return durability_at(self.newest_versions(), end_seqno, self.preloaded_seqno)
+        found = durability_at(self.newest_versions(), end_seqno, self.preloaded_seqno)
+        forgotten = self.keys.forgotten_prepare_seqno
+        return found.reaching(forgotten) if forgotten <= end_seqno else found
 
     def scan(self, after_seqno: int) -> Scan:
         """Open one disk snapshot of everything after a seqno, each key at its newest version.

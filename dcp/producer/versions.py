@@ -2,7 +2,7 @@
 
 A frame is kept as two byte strings, everything before the value and the value: the value is stored
 once however many connection flavours ask for it, and nothing is encoded twice. The opaque in the
-frame is 0; whoever sends it writes the stream's own at offset 12.
+frame is 0; whoever sends it writes the stream's own there.
 
     opcode                           what it is
     MUTATION, DELETION, EXPIRATION   a document; with a ``prepared_seqno`` the commit of one
@@ -12,9 +12,18 @@ frame is 0; whoever sends it writes the stream's own at offset 12.
 
 from enum import IntFlag
 from functools import cache
-from struct import Struct
 from typing import Final, NamedTuple
 
+from dcp.producer.item_layouts import (
+    COMPLETION,
+    DELETION,
+    DELETION_WITH_TIME,
+    EXPIRATION,
+    HEADER,
+    MUTATION,
+    PREPARE,
+    SYSTEM_EVENT,
+)
 from dcp.producer.values import system_xattrs_only, without_xattrs, xattrs_only
 from dcp.wire.leb128 import encode_leb128
 from dcp.wire.snappy import deflate, inflate
@@ -29,20 +38,11 @@ from dcp.wire.system_event import (
 )
 from dcp.wire.vocabulary import Datatype, Magic, Opcode
 
-OPAQUE_OFFSET: Final = 12
 NO_COLLECTION: Final = -1
 """``collection`` of what belongs to none: the events of scopes."""
 OVERHEAD_BYTES: Final = 700
 """About what a version costs in memory beside its key and value, the head of one frame included."""
 
-_HEADER: Final = Struct(">BBHBBHIIQ")
-_MUTATION: Final = Struct(">QQIIIHB")
-_DELETION: Final = Struct(">QQH")
-_DELETION_WITH_TIME: Final = Struct(">QQIB")
-_EXPIRATION: Final = Struct(">QQI")
-_PREPARE: Final = Struct(">QQIIIBBB")
-_COMPLETION: Final = Struct(">QQ")
-_SYSTEM_EVENT: Final = Struct(">QIB")
 _CACHE_HINT: Final = 2
 """The ``nru`` byte of a new document (kv_engine ``item.h``, INITIAL_NRU_VALUE)."""
 _XATTR: Final = int(Datatype.XATTR)
@@ -68,7 +68,7 @@ class Flavour(IntFlag):
     """Read from disk without values: documents keep the datatype of what was not read."""
 
 
-# Plain ints: an IntFlag operation costs as much as the rest of an encoding.
+# Plain ints, and methods bound once: an IntFlag operation costs as much as the rest of an encoding.
 _COLLECTIONS: Final = int(Flavour.COLLECTIONS)
 _NO_VALUE: Final = int(Flavour.NO_VALUE)
 _DELETE_TIMES: Final = int(Flavour.DELETE_TIMES)
@@ -78,6 +78,8 @@ _SELDOM: Final = _NO_VALUE | int(Flavour.COMPRESSED)
 _MUTATION_OPCODE: Final = int(Opcode.DCP_MUTATION)
 _EXPIRATION_OPCODE: Final = int(Opcode.DCP_EXPIRATION)
 _EVENT_OPCODE: Final = int(Opcode.DCP_SYSTEM_EVENT)
+_pack_head: Final = HEADER.pack
+_pack_mutation: Final = MUTATION.pack
 _PREPARE_OPCODE: Final = int(Opcode.DCP_PREPARE)
 _ABORT_OPCODE: Final = int(Opcode.DCP_ABORT)
 _REQUEST: Final = int(Magic.REQUEST)
@@ -236,7 +238,7 @@ class Version:
     def _encode(self, flavour: int) -> tuple[bytes, bytes]:
         if self.event is not None:
             message = encode_system_event(self.event, self.seqno)
-            extras = _SYSTEM_EVENT.pack(self.seqno, message.event, message.version)
+            extras = SYSTEM_EVENT.pack(self.seqno, message.event, message.version)
             return self._head(_EVENT_OPCODE, extras, self.key, self.value), self.value
         key = _prefix(self.collection) + self.key if flavour & _COLLECTIONS else self.key
         sync = self.sync
@@ -246,7 +248,7 @@ class Version:
             and (flavour & _COMMITS or not self.is_document)
         ):
             opcode = _ABORT_OPCODE if self.opcode == _ABORT_OPCODE else int(Opcode.DCP_COMMIT)
-            extras = _COMPLETION.pack(sync.prepared_seqno, self.seqno)
+            extras = COMPLETION.pack(sync.prepared_seqno, self.seqno)
             return self._head(opcode, extras, key, b""), b""
         value, datatype = self._value_for(flavour)
         opcode, extras = self._extras_for(flavour)
@@ -255,7 +257,7 @@ class Version:
     def _head(
         self, opcode: int, extras: bytes, key: bytes, value: bytes, datatype: int = 0, cas: int = 0
     ) -> bytes:
-        header = _HEADER.pack(
+        header = _pack_head(
             _REQUEST,
             opcode,
             len(key),
@@ -271,18 +273,18 @@ class Version:
     def _extras_for(self, flavour: int) -> tuple[int, bytes]:
         seqno, rev = self.seqno, self.rev
         if self.opcode == _MUTATION_OPCODE:
-            extras = _MUTATION.pack(seqno, rev, self.flags, self.expiry, 0, 0, _CACHE_HINT)
+            extras = _pack_mutation(seqno, rev, self.flags, self.expiry, 0, 0, _CACHE_HINT)
             return _MUTATION_OPCODE, extras
         if self.opcode == _PREPARE_OPCODE:
             sync = self.sync or SyncWrite()
-            return _PREPARE_OPCODE, _PREPARE.pack(
+            return _PREPARE_OPCODE, PREPARE.pack(
                 seqno, rev, self.flags, self.expiry, 0, 0, sync.deletes, sync.level
             )
         if not flavour & _DELETE_TIMES:
-            return Opcode.DCP_DELETION, _DELETION.pack(seqno, rev, 0)
+            return Opcode.DCP_DELETION, DELETION.pack(seqno, rev, 0)
         if self.opcode == _EXPIRATION_OPCODE and flavour & Flavour.EXPIRY_OPCODE:
-            return _EXPIRATION_OPCODE, _EXPIRATION.pack(seqno, rev, self.delete_time)
-        return Opcode.DCP_DELETION, _DELETION_WITH_TIME.pack(seqno, rev, self.delete_time, 0)
+            return _EXPIRATION_OPCODE, EXPIRATION.pack(seqno, rev, self.delete_time)
+        return Opcode.DCP_DELETION, DELETION_WITH_TIME.pack(seqno, rev, self.delete_time, 0)
 
     def _value_for(self, flavour: int) -> tuple[bytes, int]:
         """Shape the stored value: inflate, strip xattrs or the body, as the connection wants it."""

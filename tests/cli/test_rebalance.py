@@ -41,8 +41,3 @@ def test_a_node_comes_and_another_goes(
 
     assert main(["rebalance", *words, seeds[1], "--remove", "1"]) == 4
     assert "to remove, expected a member" in capsys.readouterr().err
-
-
-def test_serve_refuses_replicas_without_nodes(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["serve", "--replicas", "1"]) == 2
-    assert "replicas: found 1 with 1 nodes, expected fewer" in capsys.readouterr().err

@@ -17,7 +17,7 @@ Ports = tuple[tuple[int, ...], ...]
 def served(monkeypatch: pytest.MonkeyPatch) -> list[ClusterSettings]:
     """The settings that would be served."""
     settings: list[ClusterSettings] = []
-    monkeypatch.setattr("dcp.producer.serve.serve", settings.append)
+    monkeypatch.setattr("dcp.producer.serve.serve", lambda chosen, join: settings.append(chosen))
     return settings
 
 
@@ -72,6 +72,10 @@ def test_the_bucket_type(served: list[ClusterSettings], name: str) -> None:
         (["--port", "65536"], "producer port: found 65536"),
         (["--nodes", "0"], "--nodes: found 0"),
         (["--bucket-type", "ephemeral", "--data", "kept"], "such a bucket has no disk"),
+        (["--data", "kept", "--replicas", "1"], "replicas: found 1 with 1 nodes in a data folder"),
+        (["--join", "127.0.0.1:1", "--replicas", "1"], "--join: found --replicas too"),
+        (["--join", "127.0.0.1:1", "--replica-lag", "1"], "--join: found --replica-lag too"),
+        (["--join", "127.0.0.1:1", "--data", "kept"], "--join: found --data too"),
     ],
 )
 def test_options_that_do_not_go_together(

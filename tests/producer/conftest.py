@@ -31,7 +31,9 @@ def make_cluster(clock: Clock) -> Iterator[Callable[..., ProducerCluster]]:
     with ExitStack() as stack:
 
         def make(**settings: Any) -> ProducerCluster:
-            chosen = {"vbuckets": 4, "seed": 1, "clock": clock, **settings}
+            # Nobody waits for the disk as long as this clock stands.
+            waits = {"persistence_wait_seconds": 0.0}
+            chosen = {"vbuckets": 4, "seed": 1, "clock": clock, **waits, **settings}
             return stack.enter_context(ProducerCluster(ClusterSettings(**chosen)))
 
         yield make

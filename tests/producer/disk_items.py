@@ -1,18 +1,24 @@
 """Items for the tests of the disk: made from a few words, read back as seqnos and frames."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from dcp.producer.disk_scan import Scan
 from dcp.producer.disk_store import StoredItem, VbucketStore
 
 
 def item(
-    seqno: int, replaces: int = 0, *, deleted_at: int | None = None, size: int = 0
+    seqno: int,
+    replaces: int | Sequence[int] = (),
+    *,
+    completes: int = 0,
+    deleted_at: int | None = None,
+    size: int = 0,
 ) -> StoredItem:
     """A document, or with ``deleted_at`` a tombstone; its frame tells its seqno."""
     value = b"v" * (size or seqno % 7)
+    replaced = [replaces] if isinstance(replaces, int) else replaces
     return StoredItem(
-        seqno, b"<%d>" % seqno, value, replaces, deleted_at is not None, deleted_at or 0
+        seqno, b"<%d>" % seqno, value, replaced, completes, deleted_at is not None, deleted_at or 0
     )
 
 

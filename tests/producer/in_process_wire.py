@@ -40,3 +40,4 @@ class InProcessWire:
             with self._bucket.lock:
                 for stream in self.connection.feed(self._to_client.feed(answers), 0.0):
                     self._bucket.received(self._target, stream.vbucket)
+                    self.connection.acknowledge(stream)

@@ -121,7 +121,9 @@ def test_questions_without_meaning(trio: ProducerCluster, connect: Connect) -> N
     answer = connect(trio).log_in().call(m.IoctlGet(b"weather"), Opcode.IOCTL_GET)
     assert answer.status == Status.EINVAL
     context = json.loads(answer.value)["error"]["context"]
-    assert context == "key: found 'weather', expected nodes, rebalance, replication"
+    assert (
+        context == "key: found 'weather', expected cluster, leader, nodes, rebalance, replication"
+    )
 
 
 @pytest.mark.parametrize(

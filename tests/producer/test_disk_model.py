@@ -14,7 +14,11 @@ from dcp.producer.disk_scan import Scan
 from dcp.producer.disk_store import DiskSnapshot, StoredItem, VbucketStore
 from tests.producer.disk_items import frame, item, read_all
 
-KEYS = range(5)
+KEYS = range(7)
+ENDED_BY = {5: {0, 1, 2}, 6: {2, 3, 4}}
+"""Keys of events, and the keys of the documents that each makes an end of."""
+PREPARE, COMMIT = 4, 3
+"""What has the one key is completed by the next that has the other."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,9 @@ class Model:
 
     def next_of(self, version: Version, end: int) -> Version | None:
         """The version that replaced this one, up to a seqno."""
-        later = (v for v in self.versions if v.key == version.key and version.seqno < v.seqno)
+        key = version.key
+        ending = {key, *(event for event, ended in ENDED_BY.items() if key in ended)}
+        later = (v for v in self.versions if v.key in ending and version.seqno < v.seqno)
         return next((v for v in later if v.seqno <= end), None)
 
     def shown(self, after: int, end: int, each_key_once: bool) -> list[tuple[int, bytes]]:
@@ -61,6 +67,11 @@ class Model:
         self.ends = [end for end in self.ends if end < seqno] + [seqno] * (seqno > 0)
         self.lost = {lost for lost in self.lost if lost <= seqno}
 
+    def completion_of(self, version: Version) -> Version | None:
+        """What completed a prepare, if this is one and it was."""
+        later = (v for v in self.versions if v.key == COMMIT and version.seqno < v.seqno)
+        return next(later, None) if version.key == PREPARE else None
+
     def compact(self, up_to: int) -> int:
         live: list[Version] = []
         purged: list[Version] = []
@@ -74,6 +85,8 @@ class Model:
                 and version != self.versions[-1]
             ):
                 purged.append(version)
+            elif done := self.completion_of(version):
+                self.lost |= set(range(version.seqno, done.seqno))
             else:
                 live.append(version)
         self.versions, self.ends = live, [self.high] if self.ends else []
@@ -101,8 +114,14 @@ class Driven:
         model, batch, seqno = self.model, list[StoredItem](), self.model.high
         for key, step, deleted_at in writes:
             seqno += step
-            # The key's last seqno, though that may be a tombstone which was purged.
-            stored = item(seqno, self.newest.get(key, 0), deleted_at=deleted_at, size=step * 9)
+            # Last seqnos, though they may be of tombstones that were purged.
+            ended = {key} | ENDED_BY.get(key, set())
+            prepared = self.newest.get(PREPARE, 0) if key == COMMIT else 0
+            completes = prepared if prepared > self.newest.get(COMMIT, 0) else 0
+            replaces = [self.newest.pop(each) for each in ended & self.newest.keys()]
+            stored = item(
+                seqno, replaces, completes=completes, deleted_at=deleted_at, size=step * 9
+            )
             self.newest[key] = seqno
             batch.append(stored)
             model.versions.append(Version(seqno, key, frame(stored), deleted_at))
@@ -118,7 +137,8 @@ class Driven:
         if seqno < self.model.high:
             self.model.cut(seqno)
             event("cut to 0" if not self.model.high else "cut")
-        self.newest = {v.key: v.seqno for v in self.model.versions}
+        live = (v for v in self.model.versions if not self.model.next_of(v, seqno))
+        self.newest = {v.key: v.seqno for v in live}
         assert self.store.cut(seqno) == self.model.high
 
     def compact(self, back: int) -> None:
@@ -126,6 +146,8 @@ class Driven:
         before = self.store.size_bytes
         done = self.store.compact(purge_up_to_seqno=up_to)
         assert done.purged == self.model.compact(up_to)
+        if self.newest.get(PREPARE) not in [v.seqno for v in self.model.versions]:
+            self.newest.pop(PREPARE, None)
         assert done.reclaimed_bytes == before - self.store.size_bytes >= 0
         event(f"compacted with {len(self.scans) > 0} scans")
 

@@ -310,7 +310,7 @@ def test_a_cut_brings_back_what_was_replaced(
     assert seqnos_of(store) == HELD[seqno]
     assert store.item_count == len(HELD[seqno])
     assert told(VbucketStore.open(file, 0)) == told(store)
-    store.write([item(seqno + 1, replaces=HELD[seqno][-1] if HELD[seqno] else 0)], b"")
+    store.write([item(seqno + 1, replaces=HELD[seqno][-1:])], b"")
     assert seqnos_of(store) == [*HELD[seqno][:-1], seqno + 1]
     store.compact()
     assert (store.stale_bytes, seqnos_of(store)) == (0, [*HELD[seqno][:-1], seqno + 1])
@@ -423,7 +423,7 @@ def test_no_descriptor_is_held_but_for_scans_of_a_replaced_file(tmp_path: Path) 
     ("place", "byte", "message"),
     [
         (0, b"X", "found magic b'XCPDISK"),
-        (8, b"\x01", "found format version 1, expected 2"),
+        (8, b"\x01", "found format version 1, expected 3"),
         (16, b"\x07", "found header CRC"),
         (32, b"\0", "found header CRC"),
     ],

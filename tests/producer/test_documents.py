@@ -7,6 +7,7 @@ import pytest
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.documents import DocumentError
 from dcp.producer.values import is_json
+from dcp.producer.versions import Content, Version
 from dcp.wire import messages as m
 from dcp.wire.codec import decode
 from dcp.wire.frame import Frame
@@ -127,6 +128,17 @@ def test_due_documents_become_expirations(cluster: ProducerCluster, clock: Clock
     assert cluster.expire_due(clock.now + 10) == 1
     assert set(cluster.state_at(0, cluster.high_seqno(0))) == {b"b", b"c"}
     assert cluster.expire_due(clock.now + 10) == 0
+
+
+def test_documents_of_another_server_expire(cluster: ProducerCluster, clock: Clock) -> None:
+    due = Content(b"1", expiry=int(clock.now) + 10)
+    taken = [
+        Version(0, key, due, seqno=seqno, rev=1, cas=9) for seqno, key in ((1, b"a"), (2, b"b"))
+    ]
+    cluster.take_versions(0, taken)
+    cluster.delete(b"b")
+    assert cluster.expire_due(clock.now + 10) == 1
+    assert cluster.state_at(0, 4) == {}
 
 
 def test_a_due_document_expires_when_it_is_touched(

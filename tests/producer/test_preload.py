@@ -70,3 +70,28 @@ def test_a_preload_must_come_first(make_cluster: Callable[..., ProducerCluster])
     cluster.set(b"k", b"1")
     with pytest.raises(ValueError, match="before the first write"):
         cluster.preload(10, 64)
+
+
+@pytest.mark.parametrize("then", ["", "purge", "crash"])
+def test_preloaded_documents_are_counted_once(cluster: ProducerCluster, then: str) -> None:
+    """Also where what replaced one is a tombstone that was purged, and the key is written again."""
+    cluster.preload(5, 40)
+    data = cluster.bucket.vbuckets[0].data
+    keys = list(cluster.state_at(0, 5))
+    cluster.set(keys[0], b"1")
+    for key in keys[1:3]:
+        cluster.delete(key)
+    cluster.set(b"other", b"1")
+    assert data.document_counts() == {0: 4}
+    if then == "purge":
+        assert cluster.purge_tombstones(0) == 2
+    elif then == "crash":
+        cluster.crash_restart(0, lost_seqnos=1)
+    others = int(then != "crash")
+    assert data.document_counts() == {0: 3 + others}
+    cluster.set(keys[1], b"2")
+    assert data.document_counts() == {0: 4 + others}
+    cluster.delete(keys[1])
+    cluster.crash_restart(0)
+    assert data.document_counts() == {0: 3 + others}
+    assert set(cluster.state_at(0, cluster.high_seqno(0))) - {b"other"} == {keys[0], *keys[3:]}

@@ -1,0 +1,201 @@
+"""The nodes of a cluster that come and go, of this process and of others, and what they own."""
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any
+
+from dcp.errors import LocalProtocolError, SourceError
+from dcp.producer.bucket import Bucket
+from dcp.producer.cluster_map import NodeAddress
+from dcp.producer.cluster_nodes import ClusterNodes, now
+from dcp.producer.cluster_state import ClusterState, Invitation
+from dcp.producer.rebalance import Rebalance
+from dcp.producer.server import Node
+from dcp.producer.settings import ClusterSettings
+
+_LOG = logging.getLogger(__name__)
+
+
+class ClusterMembers(ClusterNodes):
+    """Who belongs to the cluster, and how vbuckets get to them."""
+
+    def __init__(
+        self, settings: ClusterSettings | None = None, bucket: Bucket | None = None
+    ) -> None:
+        super().__init__(settings, bucket)
+        self._rebalancing: asyncio.Task[None] | None = None
+        self.rebalance_state = "none"
+        """``none``, ``running``, or ``failed:`` and why, of the last one."""
+
+    async def _shut_down(self) -> None:
+        if self._rebalancing is not None:
+            self._rebalancing.cancel()
+            await asyncio.gather(self._rebalancing, return_exceptions=True)
+        await super()._shut_down()
+
+    # --- nodes
+
+    def add_node(self) -> int:
+        """Start a node on free ports and return it; it owns nothing until ``rebalance``.
+
+        Raises:
+            ValueError: the bucket is kept in a data folder, which is made for its nodes.
+            LocalProtocolError: the cluster does not run.
+        """
+        self._require_room()
+        if self._is_in_loop:
+            return self._open_node()
+        added: list[int] = []
+        self._call(now(lambda: added.append(self._open_node())))
+        return added[0]
+
+    def _open_node(self) -> int:
+        tls_port = None if self._tls is None else 0
+        address = NodeAddress(self.settings.host, 0, 0, tls_port, tls_port)
+        added = self.bucket.map.node_count
+        node = Node(self.bucket, added, address, self._tls)
+        node.listen()
+        self._nodes[added] = node
+        with self.bucket.lock:
+            self.bucket.map.add(node.address)
+            self.bucket.local_nodes.add(added)
+        self._call_soon(self._push_map)
+        return added
+
+    def _require_room(self) -> None:
+        self.bucket.require_first("add node")
+        if self.settings.data_folder is not None:
+            raise ValueError(
+                "add node: found a bucket in a data folder, which is made for the nodes it began "
+                "with"
+            )
+
+    def invitation(self) -> Invitation:
+        """Return what a process must know that wants to be a node of this cluster.
+
+        Raises:
+            ValueError: another process decides about it, or it is kept in a data folder.
+        """
+        self._require_room()
+        return Invitation(self._links.state(), self.bucket.replication_password)
+
+    def join(self, address: NodeAddress) -> tuple[int, ClusterState]:
+        """Take in a node of another process that listens there; it owns nothing yet.
+
+        One that was here before, at the same host and port, has the number that it had. To be
+        called in the loop. Returns the node, and the cluster with it.
+
+        Raises:
+            ValueError: as ``invitation``; the node is in this process, or the map still says that
+                it owns vbuckets, which it has no more.
+        """
+        self._require_room()
+        with self.bucket.lock:
+            cluster_map = self.bucket.map
+            node = cluster_map.find(address)
+            if node is None:
+                node = cluster_map.add(address)
+            elif self.bucket.is_local(node):
+                raise ValueError(f"join: {cluster_map.name_of(node)} is in the first process")
+            elif owned := len(cluster_map.vbuckets_of(node)):
+                raise ValueError(
+                    f"join: {cluster_map.name_of(node)} still owns {owned} vbuckets, which were "
+                    "lost with its process; fail it over first"
+                )
+            else:
+                cluster_map.join_again(node, address)
+            self.bucket.dead_nodes.discard(node)
+        self._links.add(node)
+        self._call_soon(self._push_map)
+        return node, self._links.state()
+
+    def is_heard(self, node: int) -> bool:
+        """Whether a node of another process answers; ``bucket.copies_moved`` tells of changes."""
+        return self._links.is_alive(node)
+
+    def wait_until_told(self, timeout_seconds: float = 10.0) -> None:
+        """Return when all other processes that live know the cluster as it is now.
+
+        Raises:
+            TimeoutError: they did not answer.
+            LocalProtocolError: the cluster does not run.
+        """
+        if self._loop is None:
+            raise LocalProtocolError("producer cluster: it does not run")
+        told = asyncio.run_coroutine_threadsafe(self._links.told(), self._loop)
+        try:
+            told.result(timeout_seconds)
+        except TimeoutError:
+            told.cancel()
+            raise TimeoutError(f"other processes: not told in {timeout_seconds} seconds") from None
+
+    # --- vbuckets
+
+    def rebalance(self, remove: int | None = None, timeout_seconds: float = 60.0) -> None:
+        """Let all members own evenly many vbuckets, and place the copies anew.
+
+        Each vbucket that must move does so by a takeover stream into its new node: no branch
+        begins, its streams end (state changed), a new map is pushed. For an instant it takes no
+        writes: clients are answered NOT_MY_VBUCKET, ``set`` and the like wait. ``remove`` names a
+        node that gives all away and goes. Returns when the owners are right; copies may still be on
+        their way (``wait_until_replicated``). An order over the protocol does not wait:
+        ``rebalance_state`` tells.
+
+        Raises:
+            ValueError: it cannot be done as things are: a data folder, a member that is dead, no
+                other node to take what there is, a vbucket that is not active, or one runs already.
+            SourceError: a node was lost on the way; another call goes on from there.
+            TimeoutError: it took too long, and was given up.
+            LocalProtocolError: the cluster does not run.
+        """
+        if self._loop is None:
+            raise LocalProtocolError("producer cluster: it does not run")
+        self.bucket.require_first("rebalance")
+        if self._rebalancing is not None:
+            raise ValueError("rebalance: found one that runs already")
+        work = Rebalance(
+            self.bucket,
+            remove,
+            lambda node: self._nodes[node].awake,
+            self._links,
+            self._push_map,
+        )
+        self.rebalance_state = "running"
+        if self._is_in_loop:
+            self._call(self._log_failure(self._rebalance(work, remove)))
+            return
+        future = asyncio.run_coroutine_threadsafe(self._rebalance(work, remove), self._loop)
+        try:
+            future.result(timeout_seconds)
+        except TimeoutError:
+            future.cancel()
+            self._call(self._until_given_up())
+            raise TimeoutError(f"rebalance: not done after {timeout_seconds} seconds") from None
+
+    async def _rebalance(self, work: Rebalance, remove: int | None) -> None:
+        self._rebalancing = asyncio.current_task()
+        try:
+            await work.run()
+            if remove is not None:
+                with self.bucket.lock:
+                    self.bucket.dead_nodes.add(remove)
+                await self._leave(remove)
+        except BaseException as error:
+            self.rebalance_state = f"failed: {str(error) or type(error).__name__}"
+            raise
+        else:
+            self.rebalance_state = "none"
+        finally:
+            self._rebalancing = None
+            self._push_map()
+
+    async def _until_given_up(self) -> None:
+        if self._rebalancing is not None:
+            await asyncio.wait((self._rebalancing,))
+
+    async def _log_failure(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except SourceError:
+            _LOG.exception("an order over the protocol failed")

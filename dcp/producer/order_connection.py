@@ -1,0 +1,102 @@
+"""The asyncio edge of orders between processes: a connection that asks one thing at a time."""
+
+import asyncio
+from contextlib import suppress
+from typing import Self
+
+from dcp.errors import FrameError, RemoteProtocolError, SourceError
+from dcp.producer.auth import REPLICATION_USER
+from dcp.producer.cluster_map import NodeAddress
+from dcp.wire import messages as m
+from dcp.wire.codec import encode
+from dcp.wire.frame import Frame
+from dcp.wire.framing import FrameSplitter
+from dcp.wire.vocabulary import HelloFeature, Opcode, Status
+
+_AGENT = b"dcplake-cluster"
+_READ_BYTES = 64 * 1024
+
+
+class OrderConnection:
+    """A connection to a node, signed in as the cluster's own user. Not for two tasks at once.
+
+    ``lost`` is set when the peer closes it.
+    """
+
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, timeout_seconds: float
+    ) -> None:
+        self.lost = asyncio.Event()
+        self._writer = writer
+        self._timeout_seconds = timeout_seconds
+        self._opaque = 0
+        self._answers: asyncio.Queue[Frame | None] = asyncio.Queue(1)  # None at the end
+        self._reading = asyncio.ensure_future(self._read(reader))
+
+    async def _read(self, reader: asyncio.StreamReader) -> None:
+        splitter = FrameSplitter()
+        try:
+            while data := await reader.read(_READ_BYTES):
+                block = splitter.feed(data)
+                for index in range(len(block)):
+                    await self._answers.put(block.frame(index))
+        except (OSError, FrameError):
+            pass  # what follows cannot be read either
+        finally:
+            self.lost.set()
+            if self._answers.empty():
+                self._answers.put_nowait(None)
+
+    @classmethod
+    async def open(cls, address: NodeAddress, password: str, timeout_seconds: float) -> Self:
+        """Connect and sign in; ``timeout_seconds`` is how long each answer may take.
+
+        Raises:
+            OSError: the node cannot be reached, or does not answer in time (TimeoutError).
+            SourceError: it refuses us.
+        """
+        async with asyncio.timeout(timeout_seconds):
+            reader, writer = await asyncio.open_connection(address.host, address.kv)
+        found = cls(reader, writer, timeout_seconds)
+        try:
+            await found.ask(m.Hello(_AGENT, (HelloFeature.XERROR,)), Opcode.HELLO)
+            payload = b"\0" + REPLICATION_USER.encode() + b"\0" + password.encode()
+            await found.ask(m.Sasl(b"PLAIN", payload), Opcode.SASL_AUTH)
+        except BaseException:
+            await found.close()
+            raise
+        return found
+
+    async def ask(self, body: m.Body, opcode: Opcode) -> bytes:
+        """Send a request and return the value of its answer.
+
+        Raises:
+            OSError: the connection is lost, or there is no answer in time (TimeoutError).
+            SourceError: it was refused, or the answer is none.
+        """
+        self._opaque += 1
+        self._writer.write(encode(body, opcode, opaque=self._opaque).to_bytes())
+        async with asyncio.timeout(self._timeout_seconds):
+            await self._writer.drain()
+            answer = await self._answers.get()
+            while answer is not None and answer.opaque != self._opaque:
+                answer = await self._answers.get()  # that was of one who was cancelled
+        if answer is None:
+            self._answers.put_nowait(None)  # for whoever asks next
+            raise ConnectionResetError("the connection was closed")
+        if not answer.magic.is_response or answer.opcode != opcode:
+            raise RemoteProtocolError(
+                f"order {opcode.name}: found opcode {answer.opcode:#04x}, expected its answer"
+            )
+        if answer.status != Status.SUCCESS:
+            text = answer.value[:300].decode("utf-8", "replace")
+            raise SourceError(f"order {opcode.name}: found status {answer.status:#04x} {text}")
+        return answer.value
+
+    async def close(self) -> None:
+        """Close it; harmless when it is lost."""
+        self._reading.cancel()
+        await asyncio.gather(self._reading, return_exceptions=True)
+        self._writer.close()
+        with suppress(OSError):
+            await self._writer.wait_closed()

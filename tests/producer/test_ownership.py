@@ -1,0 +1,98 @@
+"""What a process does when the map names other owners: a table, without a socket."""
+
+import pytest
+
+from dcp.producer.bucket import Bucket
+from dcp.producer.ownership import follow_owners, settle_moves
+from dcp.producer.settings import ClusterSettings
+from dcp.wire.vocabulary import VbucketState
+
+HERE, ALSO_HERE, ELSEWHERE, FAR = 0, 1, 2, 3
+
+
+def _bucket(owner: int) -> Bucket:
+    """One vbucket with a document at its owner, two nodes here and two elsewhere."""
+    bucket = Bucket(ClusterSettings(nodes=4, vbuckets=1, replicas=3))
+    bucket.local_nodes -= {ELSEWHERE, FAR}
+    bucket.copies.follow(bucket.map)
+    bucket.map.move(0, owner)
+    bucket.copies.follow(bucket.map)
+    if owner in bucket.local_nodes:
+        bucket.vbuckets[0].documents.set(b"k", b"1", 0.0)
+        bucket.wrote(0)
+    else:
+        bucket.let_go(0)
+    return bucket
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "takes_over", "state", "begins_branch", "high_seqno"),
+    [
+        (HERE, ELSEWHERE, False, VbucketState.DEAD, True, 0),
+        (HERE, ALSO_HERE, False, VbucketState.ACTIVE, True, 0),
+        (HERE, ALSO_HERE, True, VbucketState.ACTIVE, False, 0),
+        (ELSEWHERE, HERE, False, VbucketState.ACTIVE, True, 0),
+        (ELSEWHERE, HERE, True, VbucketState.ACTIVE, False, 0),
+        (ELSEWHERE, FAR, False, VbucketState.DEAD, True, 0),
+        (HERE, HERE, False, VbucketState.ACTIVE, True, 1),
+    ],
+)
+def test_what_follows(
+    old: int, new: int, takes_over: bool, state: VbucketState, begins_branch: bool, high_seqno: int
+) -> None:
+    bucket = _bucket(old)
+    copy = bucket.copies.at(new, 0)
+    log = None if copy is None else copy.vbucket.failover_log
+    if copy is not None:
+        copy.has_taken_over = copy.is_taking_over = takes_over
+    before = bucket.map.owners
+    if new != old:
+        bucket.map.move(0, new)
+    with bucket.lock:
+        follow_owners(bucket, before)
+        bucket.copies.follow(bucket.map)
+    assert bucket.vbuckets[0].state is state
+    assert bucket.vbuckets[0].data.high_seqno == high_seqno
+    assert (bucket.vbuckets[0].failover_log != log) is begins_branch
+    held = {node for node, _ in bucket.copies.of(0)}
+    assert held == {HERE, ALSO_HERE} - {new}
+
+
+@pytest.mark.parametrize(
+    ("moving", "owner", "state"),
+    [
+        (True, HERE, VbucketState.DEAD),
+        (False, HERE, VbucketState.ACTIVE),
+        (False, ELSEWHERE, VbucketState.DEAD),
+    ],
+)
+def test_a_vbucket_that_was_handed_over(moving: bool, owner: int, state: VbucketState) -> None:
+    """Dead while it moves; active again where the map still has it when that is over."""
+    bucket = _bucket(HERE)
+    bucket.vbuckets[0].set_state(VbucketState.DEAD)
+    bucket.handed_over.add(0)
+    bucket.moving = frozenset({0} if moving else set())
+    before = bucket.map.owners
+    if owner != HERE:
+        bucket.map.move(0, owner)
+        follow_owners(bucket, before)
+    with bucket.lock:
+        settle_moves(bucket)
+    assert bucket.vbuckets[0].state is state
+    assert bucket.handed_over == ({0} if moving else set())
+
+
+@pytest.mark.parametrize("moving", [True, False])
+def test_a_vbucket_that_arrived_waits_for_the_map(moving: bool) -> None:
+    """Where the move is over and the map does not have it here it is a copy as before."""
+    bucket = _bucket(ELSEWHERE)
+    copy = bucket.copies.at(HERE, 0)
+    assert copy is not None
+    copy.has_taken_over = copy.is_taking_over = True
+    copy.vbucket.state = VbucketState.PENDING
+    bucket.moving = frozenset({0} if moving else set())
+    with bucket.lock:
+        settle_moves(bucket)
+    assert bucket.owned(0, HERE) is None
+    assert (copy.has_taken_over, copy.is_taking_over) == (moving, moving)
+    assert copy.vbucket.state is (VbucketState.PENDING if moving else VbucketState.REPLICA)
