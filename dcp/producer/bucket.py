@@ -36,6 +36,7 @@ from dcp.producer.resident_values import ResidentValues
 from dcp.producer.settings import ClusterSettings
 from dcp.producer.sync_write_board import SyncWriteBoard
 from dcp.producer.vbucket import Vbucket
+from dcp.producer.vbucket_state import VbucketHome
 from dcp.types import U64_MAX, vbucket_of
 from dcp.wire.vocabulary import Status, VbucketState
 
@@ -89,7 +90,8 @@ class Bucket:
         self.flusher = None if self._storage is None else self._new_flusher()
         self.manifest = FIRST if self._storage is None else self._storage.manifest
         self.copies = Copies(
-            self._empty_copy,
+            self._copy_of,
+            self._drop_copy,
             lambda: self.manifest,
             max(1, settings.checkpoint_quota_bytes // settings.nodes),
             self.local_nodes,
@@ -122,9 +124,7 @@ class Bucket:
     def _new_flusher(self) -> Flusher:
         settings = self.settings
         quota_bytes = settings.checkpoint_quota_bytes
-        return Flusher(
-            self.vbuckets, self.lock, settings.flush_seconds, quota_bytes, settings.clock
-        )
+        return Flusher(self.lock, settings.flush_seconds, quota_bytes, settings.clock)
 
     def _uuid_of(self, invitation: Invitation | None) -> str:
         if invitation is not None:
@@ -133,13 +133,18 @@ class Bucket:
             return self._storage.bucket_uuid
         return f"{self._random.getrandbits(128):032x}"
 
-    def _empty_copy(self, vbucket: int) -> Vbucket:
+    def _copy_of(self, node: int, vbucket: int) -> Vbucket:
+        """Return what a node's copy of a vbucket holds: what the data folder has of it, or none."""
+        home = None if self._storage is None else self._storage.copy_home(node, vbucket)
+        return self._unrecorded(vbucket, home)
+
+    def _unrecorded(self, vbucket: int, home: VbucketHome | None = None) -> Vbucket:
         settings = replace(self.settings, record_branches=False)  # the active has the record
-        return Vbucket(vbucket, self._fresh_uuid, settings, values=self._values)
+        return Vbucket(vbucket, self._fresh_uuid, settings, home, self._values)
 
     def _elsewhere(self, vbucket: int) -> Vbucket:
         """Return what stands here for a vbucket of another process: nothing that lives."""
-        found = self._empty_copy(vbucket)
+        found = self._unrecorded(vbucket)
         found.state = VbucketState.DEAD
         return found
 
@@ -159,11 +164,28 @@ class Bucket:
         """Have a vbucket no more: it is another process's from now on."""
         old = self.vbuckets[vbucket]
         told = old.sync_writes.give_up()
-        old.data.keys.close()
+        old.data.give_up()
         self._memory.forget(vbucket)
         self.vbuckets[vbucket] = self._elsewhere(vbucket)
         self.vbuckets[vbucket].sync_writes.tell_later(told)
         self.sync_writes.watch(vbucket)
+
+    def _drop_copy(self, copy: Vbucket) -> None:
+        if self.flusher is not None:
+            self.flusher.forget(copy)
+        copy.remove()
+
+    def put_in_place(self, vbucket: int, copy: Vbucket) -> None:
+        """Let what was a copy be the vbucket from now on, also on disk; the one before ends.
+
+        Raises:
+            OSError: the data folder cannot be written.
+        """
+        old = self.vbuckets[vbucket]
+        if self.flusher is not None:
+            self.flusher.forget(old)
+        copy.take_place_of(old)
+        self.vbuckets[vbucket] = copy
 
     def _all_held(self) -> list[Vbucket]:
         return [*self.vbuckets, *self.copies.all_vbuckets()]
@@ -210,7 +232,7 @@ class Bucket:
             OSError: the folder cannot be written; the next start is then as after a crash.
         """
         if self._storage is not None and self._storage.is_open:
-            self._storage.close(self.vbuckets)
+            self._storage.close(self.vbuckets, self.copies.all_vbuckets())
         if self.flusher is not None:
             self.flusher.close()
 
@@ -276,7 +298,7 @@ class Bucket:
             data.settle()
             self._memory.note(data.checkpoints)
             if self.flusher is not None:
-                self.flusher.note(vbucket)
+                self.flusher.note(self.vbuckets[vbucket])
         self._written.clear()
         if self.flusher is not None:
             self.flusher.keep_up()
@@ -295,6 +317,9 @@ class Bucket:
         copy = self.copies.at(node, vbucket)
         if copy is None or not copy.settle():
             return
+        if self.flusher is not None:
+            self.flusher.note(copy.vbucket)
+            self.flusher.keep_up()
         lost, copy.lost_cursors = copy.lost_cursors, ()
         dropped = self.copies.note_memory(node, vbucket)
         for each, cursors in (*dropped.items(), (vbucket, lost)):

@@ -59,7 +59,24 @@ class BucketStorage:
     def home(self, vbucket: int) -> VbucketHome:
         """Return where a vbucket's data lives."""
         first_uuid = self._record.first_uuids[vbucket]
-        return VbucketHome(self._folder.file(vbucket), first_uuid, self._manifests)
+        file = self._folder.file(vbucket)
+        return VbucketHome(file, first_uuid, self._manifests, self._number_of)
+
+    def copy_home(self, node: int, vbucket: int) -> VbucketHome:
+        """Return where a node's copy of a vbucket lives."""
+        first_uuid = self._record.first_uuids[vbucket]
+        file = self._folder.copy_file(node, vbucket)
+        return VbucketHome(file, first_uuid, self._manifests, self._number_of)
+
+    def _number_of(self, manifest: Manifest) -> int:
+        """Return a manifest's number; a copy may have stood at one that no active one did."""
+        number = self._manifests.find(manifest)
+        if number is None:
+            self._manifests.add(manifest)
+            self._record = replace(self._record, manifests=self._manifests.rows)
+            self._folder.save(self._record)
+            number = self._manifests.number(manifest)
+        return number
 
     def begin(self, map_: ClusterMap, vbuckets: list[Vbucket]) -> None:
         """Go on with vbuckets as they were read; after a crash active ones begin a branch.
@@ -74,7 +91,8 @@ class BucketStorage:
             for vbucket in vbuckets:
                 if ended_at is None or ended_at[vbucket.id] != vbucket.data.high_seqno:
                     vbucket.recover()
-            map_.reopen(self._record.owners, self._record.members, self._record.map_rev + 1)
+            found = self._record
+            map_.reopen(found.owners, found.members, found.copies, found.map_rev + 1)
         self._record = replace(self._record, starts=self._record.starts + 1, ended_at=None)
         self.save(map_, self.manifest)
 
@@ -89,15 +107,17 @@ class BucketStorage:
         self._manifests.add(manifest)
         self._record = replace(
             self._record,
+            nodes=map_.node_count,
             map_rev=map_.rev,
             owners=map_.owners,
             members=map_.members,
+            copies=map_.rows,
             manifest=self._manifests.number(manifest),
             manifests=self._manifests.rows,
         )
         self._folder.save(self._record)
 
-    def close(self, vbuckets: list[Vbucket]) -> None:
+    def close(self, vbuckets: list[Vbucket], copies: list[Vbucket]) -> None:
         """Write all that is pending, say that this was a stop in good order, and unlock.
 
         Raises:
@@ -105,7 +125,7 @@ class BucketStorage:
         """
         self.is_open = False
         try:
-            for vbucket in vbuckets:
+            for vbucket in (*vbuckets, *copies):
                 vbucket.data.flush(vbucket.data.high_seqno)
                 if vbucket.data.saved_state:
                     vbucket.save()
@@ -122,7 +142,7 @@ class BucketStorage:
 
 
 def _first_record(settings: ClusterSettings, random: Random) -> BucketRecord:
-    fresh = ClusterMap(settings.bucket, "", settings.nodes, settings.vbuckets)
+    fresh = ClusterMap(settings.bucket, "", settings.nodes, settings.vbuckets, settings.replicas)
     return BucketRecord(
         settings.bucket,
         settings.vbuckets,
@@ -132,6 +152,7 @@ def _first_record(settings: ClusterSettings, random: Random) -> BucketRecord:
         map_rev=fresh.rev,
         owners=fresh.owners,
         members=fresh.members,
+        copies=fresh.rows,
         manifest=0,
         manifests=[],
     )

@@ -107,10 +107,21 @@ class ClusterMap:
         self._replicas, self.rev = [list(row) for row in rows], rev
         self._json.clear()
 
-    def reopen(self, owners: Sequence[int], members: Sequence[bool], rev: int) -> None:
-        """Take up where another process left the map, in a revision of its own."""
+    def reopen(
+        self,
+        owners: Sequence[int],
+        members: Sequence[bool],
+        rows: Sequence[Sequence[int]],
+        rev: int,
+    ) -> None:
+        """Take up where another process left the map, in a revision of its own.
+
+        Where that one had another number of copies they are placed anew.
+        """
         self._owners, self._members, self.rev = list(owners), list(members), rev
-        self._replicas = self._placed()
+        self._replicas = [list(row) for row in rows]
+        if any(len(row) != self.replica_count for row in rows):
+            self._replicas = self._placed()
         self._json.clear()
 
     def owner(self, vbucket: int) -> int | None:

@@ -40,10 +40,11 @@ class ClusterMembers(ClusterNodes):
         """Start a node on free ports and return it; it owns nothing until ``rebalance``.
 
         Raises:
-            ValueError: the bucket is kept in a data folder, which is made for its nodes.
+            ValueError: another process decides about the cluster.
             LocalProtocolError: the cluster does not run.
+            OSError: the data folder cannot be written.
         """
-        self._require_room()
+        self.bucket.require_first("add node")
         if self._is_in_loop:
             return self._open_node()
         added: list[int] = []
@@ -60,15 +61,16 @@ class ClusterMembers(ClusterNodes):
         with self.bucket.lock:
             self.bucket.map.add(node.address)
             self.bucket.local_nodes.add(added)
+            self.bucket.save()
         self._call_soon(self._push_map)
         return added
 
     def _require_room(self) -> None:
-        self.bucket.require_first("add node")
+        self.bucket.require_first("join")
         if self.settings.data_folder is not None:
             raise ValueError(
-                "add node: found a bucket in a data folder, which is made for the nodes it began "
-                "with"
+                "join: found a cluster that keeps its bucket in a data folder, expected one in "
+                "memory: other processes have no part of the folder"
             )
 
     def invitation(self) -> Invitation:
@@ -143,8 +145,8 @@ class ClusterMembers(ClusterNodes):
         ``rebalance_state`` tells.
 
         Raises:
-            ValueError: it cannot be done as things are: a data folder, a member that is dead, no
-                other node to take what there is, a vbucket that is not active, or one runs already.
+            ValueError: it cannot be done as things are: a member that is dead, no other node to
+                take what there is, a vbucket that is not active, or one runs already.
             SourceError: a node was lost on the way; another call goes on from there.
             TimeoutError: it took too long, and was given up.
             LocalProtocolError: the cluster does not run.

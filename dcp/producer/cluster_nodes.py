@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from functools import partial
 from threading import Event, Thread, get_ident
 from types import TracebackType
 from typing import Any, Final, Self
@@ -20,6 +21,7 @@ from dcp.producer.replication import Replication
 from dcp.producer.server import Node
 from dcp.producer.settings import ClusterSettings
 from dcp.producer.stream_ends import end_streams
+from dcp.producer.vbucket import Vbucket
 from dcp.producer.wait_watch import WaitWatch
 
 _LOG = logging.getLogger(__name__)
@@ -165,6 +167,7 @@ class ClusterNodes:
         else:
             self._require_answer(node)
         with self.bucket.lock:
+            self._tell_addresses()
             self.bucket.dead_nodes.discard(node)
             if not self.bucket.map.is_member(node):
                 self.bucket.require_first("restore")
@@ -262,7 +265,12 @@ class ClusterNodes:
         self._background.append(asyncio.ensure_future(watch.run()))
         self._background.append(asyncio.ensure_future(self.bucket.compactor.run()))
         if self.bucket.flusher is not None:
+            self.bucket.flusher.on_written = lambda v: self._call_soon(partial(self._stored, v))
             self._background.append(asyncio.ensure_future(self.bucket.flusher.run()))
+
+    def _stored(self, vbucket: Vbucket) -> None:
+        with self.bucket.lock:
+            self._replication.stored(vbucket)
 
     async def _listen(self) -> None:
         known = {number: node.address for number, node in self._nodes.items()}
@@ -281,6 +289,10 @@ class ClusterNodes:
             for node in self._nodes.values():
                 await node.kill()
             raise
+        self._tell_addresses()
+
+    def _tell_addresses(self) -> None:
+        """Let the map know the ports that were taken: of some nodes only now."""
         found = list(self.bucket.map.addresses)
         for number, node in self._nodes.items():
             found[number] = node.address

@@ -23,17 +23,20 @@ class Copies:
 
     def __init__(
         self,
-        make: Callable[[int], Vbucket],
+        make: Callable[[int, int], Vbucket],
+        drop: Callable[[Vbucket], None],
         known_manifest: Callable[[], Manifest],
         quota_bytes: int,
         local_nodes: Set[int],
     ) -> None:
-        """``make`` returns an empty vbucket; ``quota_bytes`` is what a node's copies may take.
+        """``make`` returns what a node has of a vbucket, ``drop`` ends what it returned.
 
+        ``quota_bytes`` is what the checkpoints of a node's copies may take.
         Nodes that are not local have theirs in their own process.
         """
         self._local_nodes: Final = local_nodes
         self._make: Final = make
+        self._drop: Final = drop
         self._known_manifest: Final = known_manifest
         self._quota_bytes: Final = quota_bytes
         self._of: defaultdict[int, dict[int, ReplicaCopy]] = defaultdict(dict)
@@ -60,7 +63,7 @@ class Copies:
         """Return a node's copy of a vbucket, a new and empty one where it has none."""
         copy = self.at(node, vbucket)
         if copy is None:
-            copy = ReplicaCopy(self._make(vbucket), self._known_manifest)
+            copy = ReplicaCopy(self._make(node, vbucket), self._known_manifest)
             self._of[vbucket][node] = copy
         return copy
 
@@ -80,7 +83,7 @@ class Copies:
             wanted = [node for node in named if node in self._local_nodes]
             for node, copy in list(self.of(vbucket)):
                 if node not in wanted and not copy.is_taking_over:
-                    self.take(node, vbucket).vbucket.data.keys.close()
+                    self._drop(self.take(node, vbucket).vbucket)
                     gone.append((node, vbucket))
             for node in wanted:
                 self.add(node, vbucket)

@@ -1,11 +1,13 @@
 """The folder of a bucket that survives a restart.
 
-    lock            held by the process that serves the bucket
-    bucket.json     what the vbuckets share; replaced as a whole
-    vb_0.log ...    one log for each vbucket (``disk_batch.py``)
+    lock                   held by the process that serves the bucket
+    bucket.json            what the vbuckets share; replaced as a whole
+    vb_0.log ...           one log for each vbucket (``disk_batch.py``)
+    vb_0.node_2.log ...    one for each copy of a vbucket, by its node
 
-``bucket.json`` tells where each vbucket ended when the last process stopped in good order; while
-one runs it does not, so that after a crash every active vbucket begins a branch.
+A copy that becomes the vbucket takes the name of the vbucket's log. ``bucket.json`` tells where
+each vbucket ended when the last process stopped in good order; while one runs it does not, so that
+after a crash every active vbucket begins a branch.
 """
 
 import json
@@ -19,16 +21,17 @@ from dcp.file_lock import FileLock, LockHeldError
 from dcp.producer.disk_file import OsFile
 from dcp.producer.manifest_table import Row
 
-FOLDER_VERSION: Final = 1
+FOLDER_VERSION: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
 class BucketRecord:
     """What the vbuckets of a bucket share, as ``bucket.json`` has it.
 
-    ``first_uuids`` begin the failover logs of vbuckets that have no log file. ``manifest`` is the
-    number of the bucket's own one among ``manifests``. ``starts`` counts the processes that served
-    it. ``ended_at`` are the vbuckets' high seqnos at a stop in good order, else None.
+    ``first_uuids`` begin the failover logs of vbuckets that have no log file. ``copies`` are the
+    rows of the map that name the nodes of each vbucket's copies. ``manifest`` is the number of the
+    bucket's own one among ``manifests``. ``starts`` counts the processes that served it.
+    ``ended_at`` are the vbuckets' high seqnos at a stop in good order, else None.
     """
 
     bucket: str
@@ -39,6 +42,7 @@ class BucketRecord:
     map_rev: int
     owners: Sequence[int]
     members: Sequence[bool]
+    copies: Sequence[Sequence[int]]
     manifest: int
     manifests: Sequence[Row]
     starts: int = 0
@@ -75,6 +79,10 @@ class DataFolder:
     def file(self, vbucket: int) -> OsFile:
         """Return the file of a vbucket's log."""
         return OsFile(self._path / f"vb_{vbucket}.log")
+
+    def copy_file(self, node: int, vbucket: int) -> OsFile:
+        """Return the file of a copy's log."""
+        return OsFile(self._path / f"vb_{vbucket}.node_{node + 1}.log")
 
     def load(self, bucket: str, vbuckets: int, nodes: int) -> BucketRecord | None:
         """Return the record of this bucket; None in a folder that has none yet.

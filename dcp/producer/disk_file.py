@@ -106,15 +106,34 @@ class OsFile:
         except OSError:
             self._draft.unlink(missing_ok=True)  # a full disk must not get fuller
             raise
-        folder = os.open(self._path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        _sync_folder(self._path)
+
+    def take_place_of(self, other: "OsFile") -> None:
+        """Go by the other file's name from now on, durably; that one, whose content is lost, not.
+
+        Raises:
+            OSError: it cannot be renamed; both are what they were.
+        """
+        self._path.replace(other._path)
+        _sync_folder(other._path)
+        self._path, self._draft = other._path, other._draft
+
+    def remove(self) -> None:
+        """Be absent, if it was there; whoever has it pinned reads on."""
+        self._path.unlink(missing_ok=True)
 
     def pin(self) -> PinnedFile:
         """Hold the file open: it is readable then even when its name is another's."""
         return _OpenFile(self._path.open("rb", buffering=0))
+
+
+def _sync_folder(path: Path) -> None:
+    """Make the names of a file's folder durable."""
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 class _OpenFile:

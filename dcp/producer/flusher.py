@@ -8,7 +8,7 @@ disk: he writes himself, which is what bounds the memory.
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -30,7 +30,6 @@ class Flusher:
 
     def __init__(
         self,
-        vbuckets: Sequence[Vbucket],
         lock: RLock,
         seconds: float,
         quota_bytes: int,
@@ -41,22 +40,27 @@ class Flusher:
         ``clock`` returns seconds since 1970.
         """
         self._clock = clock
-        self._vbuckets = vbuckets
         self._lock = lock
         self._seconds = seconds
         self._hurry_bytes = quota_bytes * HURRY_SHARE
         self._most_bytes = quota_bytes * MOST_SHARE
-        self._pending: dict[int, int] = {}
+        self._pending: dict[Vbucket, int] = {}
         self.pending_bytes = 0
+        self.on_written: Callable[[Vbucket], object] = lambda _: None
+        """Called with what was written, under the lock, in any thread."""
         self._hurry: Callable[[], object] = lambda: None
         self._thread = ThreadPoolExecutor(1, "dcp-producer-disk")
 
-    def note(self, vbucket: int) -> None:
-        """Look at a vbucket that was written to, or whose batches were written."""
-        now = self._vbuckets[vbucket].data.unwritten_bytes
+    def note(self, vbucket: Vbucket) -> None:
+        """Look at a vbucket, or a copy, that was written to, or whose batches were written."""
+        now = vbucket.data.unwritten_bytes
         self.pending_bytes += now - self._pending.pop(vbucket, 0)
         if now:
             self._pending[vbucket] = now
+
+    def forget(self, vbucket: Vbucket) -> None:
+        """Write nothing of it any more."""
+        self.pending_bytes -= self._pending.pop(vbucket, 0)
 
     def keep_up(self) -> None:
         """Have much that is pending written now; if it is too much, write it here.
@@ -68,8 +72,9 @@ class Flusher:
             self._hurry()
         if self.pending_bytes >= self._most_bytes:
             for vbucket in list(self._pending):
-                self._vbuckets[vbucket].data.flush()
+                vbucket.data.flush()
                 self.note(vbucket)
+                self.on_written(vbucket)
 
     async def run(self) -> None:
         """Write what is pending, turn after turn, until cancelled."""
@@ -89,16 +94,17 @@ class Flusher:
             with self._lock:
                 self._hurry = lambda: None
 
-    async def _write(self, vbucket: int) -> None:
-        found = self._vbuckets[vbucket]
-        begin_compaction = partial(found.begin_compaction, self._clock())
+    async def _write(self, vbucket: Vbucket) -> None:
+        begin_compaction = partial(vbucket.begin_compaction, self._clock())
         try:
-            for begin in (found.data.begin_flush, begin_compaction):
-                await write_off_lock(begin, found.data, self._lock, self._thread)
+            for begin in (vbucket.data.begin_flush, begin_compaction):
+                await write_off_lock(begin, vbucket.data, self._lock, self._thread)
         except OSError:
-            _LOG.exception("vbucket %d: cannot write to disk; it will be tried again", vbucket)
+            _LOG.exception("vbucket %d: cannot write to disk; it will be tried again", vbucket.id)
         with self._lock:
-            self.note(vbucket)
+            if vbucket in self._pending:
+                self.note(vbucket)
+                self.on_written(vbucket)
 
     def close(self) -> None:
         """Let the thread end."""

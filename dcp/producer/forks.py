@@ -134,9 +134,10 @@ def hand_over(bucket: Bucket, stream: ActiveStream, *, is_move: bool) -> None:
 
     ``is_move``: the client is a node, and a rebalance will say where the vbucket is.
     """
-    bucket.vbuckets[stream.vbucket].set_state(VbucketState.DEAD)
     if is_move:
         bucket.handed_over.add(stream.vbucket)
+        bucket.vbuckets[stream.vbucket].is_moving = True
+    bucket.vbuckets[stream.vbucket].set_state(VbucketState.DEAD)
     end_streams(bucket, stream.vbucket, spared=stream)
     bucket.sync_writes.watch(stream.vbucket)
 

@@ -30,6 +30,7 @@ class ManifestTable:
         """Take the rows that a table had."""
         self._known = [_Known(FIRST, {})]
         self._numbers = {id(FIRST): 0}
+        self._by_uid: dict[int, list[int]] = {FIRST.uid: [0]}
         for row in rows:
             self._add(_after(self._known[-1].manifest, row), row)
 
@@ -42,17 +43,29 @@ class ManifestTable:
         return [known.row for known in self._known[1:]]
 
     def add(self, manifest: Manifest) -> None:
-        """Give a manifest a number, if it has none."""
-        if id(manifest) not in self._numbers:
+        """Give a manifest a number, if no equal one has one."""
+        if self.find(manifest) is None:
             self._add(manifest, _difference(self._known[-1].manifest, manifest))
 
     def _add(self, manifest: Manifest, row: Row) -> None:
         self._numbers[id(manifest)] = len(self._known)
+        self._by_uid.setdefault(manifest.uid, []).append(len(self._known))
         self._known.append(_Known(manifest, row))  # which also keeps the id its own
 
+    def find(self, manifest: Manifest) -> int | None:
+        """Return the number of a manifest; None of one that was never added, nor its equal."""
+        number = self._numbers.get(id(manifest))
+        if number is not None:
+            return number
+        of_uid = self._by_uid.get(manifest.uid, ())
+        return next((each for each in of_uid if self[each] == manifest), None)
+
     def number(self, manifest: Manifest) -> int:
-        """Return the number of this object; raises KeyError for one that was never added."""
-        return self._numbers[id(manifest)]
+        """Return the number of a manifest; raises KeyError for one that was never added."""
+        number = self.find(manifest)
+        if number is None:
+            raise KeyError(f"manifest {manifest.uid:x}: never added")
+        return number
 
 
 def _difference(old: Manifest, new: Manifest) -> Row:

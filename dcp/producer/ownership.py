@@ -56,6 +56,7 @@ def settle_moves(bucket: Bucket) -> None:
         bucket.handed_over.discard(vbucket)
         owner, state = bucket.map.owner(vbucket), bucket.vbuckets[vbucket]
         if owner is not None and bucket.is_local(owner) and state.state is VbucketState.DEAD:
+            state.is_moving = False
             state.state = VbucketState.ACTIVE  # nobody else became active
             state.recover_sync_writes()
             bucket.follow_manifest(state)

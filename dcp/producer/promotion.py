@@ -13,13 +13,8 @@ def heirs_of(bucket: Bucket, node: int) -> dict[int, int]:
     """Return the node whose copy goes on for each of a node's vbuckets: the next that lives.
 
     Raises:
-        ValueError: no copy of one of them lives, or the bucket is kept in a data folder.
+        ValueError: no copy of one of them lives.
     """
-    if bucket.settings.data_folder is not None:
-        raise ValueError(
-            f"failover of {bucket.map.name_of(node)}: copies are in memory, "
-            "found a bucket in a data folder, of which they cannot take the place"
-        )
     found: dict[int, int] = {}
     for vbucket in bucket.map.vbuckets_of(node):
         living = [each for each in bucket.map.replicas(vbucket) if each not in bucket.dead_nodes]
@@ -42,8 +37,7 @@ def promote(bucket: Bucket, vbucket: int, copy: ReplicaCopy) -> None:
     copy.vbucket.succeed(old)
     if old.state is VbucketState.ACTIVE:
         copy.vbucket.begin_branch(is_first=not copy.has_history)
-    old.data.keys.close()
-    bucket.vbuckets[vbucket] = copy.vbucket
+    bucket.put_in_place(vbucket, copy.vbucket)
 
 
 def take_over(bucket: Bucket, vbucket: int, node: int) -> None:
@@ -53,6 +47,7 @@ def take_over(bucket: Bucket, vbucket: int, node: int) -> None:
     """
     bucket.map.move(vbucket, node)
     become_active(bucket, vbucket, node)
+    bucket.save()
 
 
 def become_active(bucket: Bucket, vbucket: int, node: int) -> None:
@@ -64,8 +59,7 @@ def become_active(bucket: Bucket, vbucket: int, node: int) -> None:
     copy.vbucket.succeed(old)
     copy.vbucket.state = VbucketState.ACTIVE
     copy.vbucket.recover_sync_writes()
-    old.data.keys.close()
-    bucket.vbuckets[vbucket] = copy.vbucket
+    bucket.put_in_place(vbucket, copy.vbucket)
     bucket.follow_manifest(copy.vbucket)
     bucket.sync_writes.watch(vbucket)
     bucket.copies_moved.notify_all()

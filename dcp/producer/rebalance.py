@@ -79,6 +79,7 @@ class Rebalance:
             self._map_changed()
         with self._bucket.lock:
             self._bucket.map.place(self._members)
+            self._bucket.save()
         self._map_changed()
 
     async def _move(self, source: int, target: int, vbuckets: Sequence[int]) -> None:
@@ -183,13 +184,9 @@ def checked_members(bucket: Bucket, remove: int | None) -> list[int]:
     """Return the nodes that shall own vbuckets: all members, but for one that is to go.
 
     Raises:
-        ValueError: a bucket in a data folder, a member that does not live, a node that is none or
-            the last one, or a vbucket that is not active.
+        ValueError: a member that does not live, a node that is none or the last one, or a vbucket
+            that is not active.
     """
-    if bucket.settings.data_folder is not None:
-        raise ValueError(
-            "rebalance: found a bucket in a data folder, which is made for the nodes it began with"
-        )
     members = [node for node in range(bucket.map.node_count) if bucket.map.is_member(node)]
     if remove is not None and remove not in members:
         raise ValueError(f"rebalance: found node {remove + 1} to remove, expected a member")

@@ -26,11 +26,14 @@ class ReplicaCopy:
     """
 
     def __init__(self, vbucket: Vbucket, known_manifest: Callable[[], Manifest]) -> None:
-        """Take an empty vbucket; ``known_manifest`` returns the newest manifest of the bucket."""
+        """Take an empty vbucket, or what a restart found of a copy.
+
+        ``known_manifest`` returns the newest manifest of the bucket.
+        """
+        self.has_history = bool(vbucket.data.saved_state)
         vbucket.state = VbucketState.REPLICA
         self.vbucket = vbucket
         self.feeder: object | None = None
-        self.has_history = False
         self.is_taking_over = False
         self.has_taken_over = False
         self._known_manifest = known_manifest

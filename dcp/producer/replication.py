@@ -20,6 +20,7 @@ from dcp.producer.replica_copy import ReplicaCopy
 from dcp.producer.replication_chain import REPLICATION, connection_name
 from dcp.producer.replication_connection import ReplicationConnection
 from dcp.producer.stream_ends import end_streams
+from dcp.producer.vbucket import Vbucket
 from dcp.wire.framing import FrameSplitter
 from dcp.wire.vocabulary import EndReason
 
@@ -130,6 +131,15 @@ class Feed:
                     self._settle(stream)
                     connection.acknowledge(stream)
 
+    def acknowledge_stored(self, vbucket: Vbucket) -> None:
+        """Say what a copy holds after it was written to disk; the bucket's lock is held."""
+        if self._connection is None:
+            return
+        for stream in self._connection.streams.values():
+            if stream.copy.vbucket is vbucket:
+                self._connection.acknowledge(stream)
+        self._write(self._connection)
+
     def _settle(self, stream: PassiveStream) -> None:
         """Make what a stream received known on the node; the lock is held."""
         if stream.rolled_back:
@@ -185,6 +195,11 @@ class Replication:
                 if not {source, target} & bucket.dead_nodes and not copy.is_taking_over:
                     found[source, target][vbucket] = copy
         return found
+
+    def stored(self, vbucket: Vbucket) -> None:
+        """Hear that a copy, or what is none, was written to disk; the bucket's lock is held."""
+        for feed, _ in self._feeds.values():
+            feed.acknowledge_stored(vbucket)
 
     async def stop(self) -> None:
         """End all feeds; there are none until ``start``."""

@@ -79,8 +79,9 @@ class ClusterSettings:
     ``replica_snapshot_seqnos``: its complete snapshots end at multiples of this.
     ``unpersisted_seqnos``: so many of the newest seqnos are not on disk yet.
     ``data_folder`` keeps the bucket's data over a restart; it belongs to one process at a time, and
-    is made for one bucket, number of vbuckets and number of nodes. Writes go there within
-    ``flush_seconds``, or earlier when much is pending. None: the disk is memory, and at once.
+    is made for one bucket and number of vbuckets; the number of nodes is the one that the cluster
+    had at last. Writes go there within ``flush_seconds``, or earlier when much is pending. None:
+    the disk is memory, and at once.
     ``persistence_wait_seconds``: so long a client waits that asks until a seqno is on disk.
     ``bucket_type``: an ephemeral bucket has no disk, and a crash loses all of it. Every
     ``stale_removal_seconds`` it is looked whether versions and tombstones are to be removed that
@@ -172,11 +173,6 @@ class ClusterSettings:
         if not 0 <= self.replicas <= MAX_REPLICAS:
             raise ConfigError(
                 f"producer replicas: found {self.replicas}, expected 0 to {MAX_REPLICAS}"
-            )
-        if self.replicas >= self.nodes and self.data_folder is not None:
-            raise ConfigError(
-                f"producer replicas: found {self.replicas} with {self.nodes} nodes in a data "
-                "folder, expected fewer replicas than nodes: no more of them can come"
             )
         if self.replicas and (self.replica_lag_seqnos or self.replica_snapshot_seqnos != 1):
             raise ConfigError(

@@ -58,6 +58,9 @@ class Vbucket:
         self._settings = settings
         self._paused_at: int | None = None
         self._home = home
+        self.is_moving = False
+        """Whether it is dead for another node's sake, until the map has it there: after a power
+        loss nobody will, and it is what it was."""
         self._values = values
         data_settings = _data_settings(settings)
         if home is not None:
@@ -74,7 +77,7 @@ class Vbucket:
         saved = SavedVbucket(VbucketState.ACTIVE, FailoverLog((FailoverEntry(home.first_uuid, 0),)))
         if data.saved_state:
             saved = SavedVbucket.decode(data.saved_state, self.id)
-        data.reopen(saved.base_seqno)
+        data.reopen(saved.base_seqno, saved.whole_seqno)
         is_empty = data.high_seqno == data.base_seqno
         self._begin(data, saved.failover_log, HybridClock(saved.last_cas), is_recorded=is_empty)
         data.state_at = partial(self._state_at, home)
@@ -90,12 +93,13 @@ class Vbucket:
         """Return what is saved with the items up to ``seqno``."""
         collections = self.documents.collections
         return SavedVbucket(
-            self.state,
+            VbucketState.ACTIVE if self.is_moving else self.state,
             self.failover_log,
             self.data.base_seqno,
             self.documents.clock.last,
-            tuple((at, home.manifests.number(m)) for at, m in collections.steps if at <= seqno),
+            tuple((at, home.number_of(m)) for at, m in collections.steps if at <= seqno),
             collections.high_seqnos,
+            self.data.whole_seqno_at(seqno),
         ).encode()
 
     def save(self) -> None:
@@ -288,6 +292,30 @@ class Vbucket:
         self.state = old.state
         self.sync_writes.tell_later(old.sync_writes.give_up())
         self.recover_sync_writes()
+
+    def take_place_of(self, old: "Vbucket") -> None:
+        """End ``old``, and live on disk where it lived, if the bucket is in a data folder.
+
+        All is written before: what was on disk of ``old`` is not less afterwards.
+
+        Raises:
+            OSError: the folder cannot be written.
+        """
+        old.data.give_up()
+        if self._home is not None and old._home is not None:
+            self.data.flush(self.data.high_seqno)
+            self.save()
+            self._home.file.take_place_of(old._home.file)
+
+    def remove(self) -> None:
+        """End, and leave nothing on disk.
+
+        Raises:
+            OSError: the file cannot be removed.
+        """
+        self.data.give_up()
+        if self._home is not None:
+            self._home.file.remove()
 
     def begin_branch(self, *, is_first: bool) -> None:
         """Begin a branch at the high seqno; the first one where nothing is known of any other."""

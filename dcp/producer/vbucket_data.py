@@ -12,6 +12,7 @@ was, so a crash or a failover can go back to the end of any batch (kv_engine
 from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, takewhile
 from typing import Final
@@ -126,13 +127,17 @@ class VbucketData:
         """
         if self.base_seqno <= seqno <= self.preloaded_seqno:
             return seqno
-        for batch in reversed(self._unwritten):
-            if batch[-1].seqno <= seqno:
-                return batch[-1].seqno
         parts = self._part_ends
+        for batch in reversed(self._unwritten):
+            if batch[-1].seqno <= seqno and batch[-1].seqno not in parts:
+                return batch[-1].seqno
         ends = [each.end for each in self._store.snapshots if each.end not in parts]
         place = bisect_right(ends, seqno)
         return ends[place - 1] if place else self.base_seqno
+
+    def whole_seqno_at(self, seqno: int) -> int | None:
+        """Return ``batch_end_at`` of a seqno where a part of a snapshot ended below; else None."""
+        return self.batch_end_at(seqno) if self._part_ends else None
 
     # --- documents
 
@@ -215,9 +220,16 @@ class VbucketData:
         """The state that was last written; empty before the first."""
         return self._store.state
 
-    def reopen(self, base_seqno: int) -> None:
-        """Take what the file held when it was opened as the data; before the first write."""
+    def reopen(self, base_seqno: int, whole_seqno: int | None = None) -> None:
+        """Take what the file held when it was opened as the data; before the first write.
+
+        With a ``whole_seqno`` no more than up to there: of disk snapshots before it nobody knows
+        any more which were parts of what a replica received, so there is no going back to one.
+        """
         self.base_seqno = self._persisted_floor = base_seqno
+        if whole_seqno is not None:
+            left = self._store.cut(whole_seqno)
+            self._part_ends = {each.end for each in self._store.snapshots if each.end < left}
         self.checkpoints = self._new_checkpoints(self.persisted_seqno)
         self._read_again()
 
@@ -249,16 +261,15 @@ class VbucketData:
         self._note(version)
 
     def settle_received(self) -> None:
-        """Write what a replica received, also where that is a part of a snapshot only.
+        """Write what a replica received, or have it written, also where that is a part only.
 
-        What came from the active's disk leaves memory at once, if no stream wants it.
+        What came from the active's disk leaves memory when it is written, if no stream wants it.
         """
         if not self.checkpoints.is_snapshot_complete:
             self._part_ends.add(self.high_seqno)
         self.settle()
-        self.flush(self.high_seqno)
-        if self.checkpoints.open_head.kind is CheckpointKind.DISK:
-            self.checkpoints.expel()
+        if not self._settings.writes_behind:
+            self.flush(self.high_seqno)
 
     def advance_to(self, seqno: int) -> tuple[str, ...]:
         """Be complete up to a seqno at which a replica was told that there is no item.
@@ -266,6 +277,7 @@ class VbucketData:
         Returns the cursors that memory lost by it: their streams go back to the disk.
         """
         self.settle_received()
+        self.flush(self.high_seqno)
         self._store.write([], self.state_at(seqno), snapshot_end=seqno)
         lost = self.drop_stream_cursors()
         self.checkpoints = self._new_checkpoints(seqno)
@@ -302,7 +314,7 @@ class VbucketData:
         self._finish_pending()
         while self.begin_flush(up_to) is not None:
             self._finish_pending()
-        self.checkpoints.remove_closed()
+        self._free_written()
 
     def begin_flush(self, up_to: int | None = None) -> PendingWrite | None:
         """Return what is to be written next, for any thread to ``run``; None where nothing is.
@@ -314,10 +326,11 @@ class VbucketData:
             due = list(takewhile(lambda batch: batch[-1].seqno <= most, self._unwritten))
             if due:
                 ends = [batch[-1].seqno for batch in due]
+                state = self.state_at(ends[-1])  # which may fail; nothing is changed yet
                 items: list[StoredItem] = []
                 for version in chain.from_iterable(due):
                     items.append(self._stored(version, items))
-                self._writing = self._store.begin(items, self.state_at(ends[-1]), ends[:-1])
+                self._writing = self._store.begin(items, state, ends[:-1])
         return self._writing
 
     def begin_compaction(
@@ -345,7 +358,16 @@ class VbucketData:
         """Know that it is on disk; nothing if somebody else could not wait and did that."""
         if self._writing is written:
             self._finish_pending()
-            self.checkpoints.remove_closed()
+            self._free_written()
+
+    def _free_written(self) -> None:
+        """Free the memory of what no stream wants: closed checkpoints, and what came from a disk.
+
+        That is one checkpoint, as large as the active's disk may be.
+        """
+        self.checkpoints.remove_closed()
+        if self.checkpoints.open_head.kind is CheckpointKind.DISK:
+            self.checkpoints.expel()
 
     def _finish_pending(self) -> None:
         """Wait until what is being written is on disk."""
@@ -424,6 +446,14 @@ class VbucketData:
         self.keys.forget_prepares(
             self.persisted_seqno, lambda seqno: self._store.count(seqno - 1, seqno) > 0
         )
+
+    def give_up(self) -> None:
+        """End the use of data that nobody wants any more; what was not written never will be."""
+        if self._writing is not None:
+            with suppress(OSError):
+                self._writing.run()  # so that no other thread writes to the file after this
+        self.keys.close()
+        self.close()
 
     def close(self) -> None:
         """End the use of the file; scans that are open go on."""

@@ -5,26 +5,32 @@ the bucket's ``ManifestTable``.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from dcp.producer.disk_batch import DiskFormatError
-from dcp.producer.disk_file import DiskFile
+from dcp.producer.disk_file import OsFile
+from dcp.producer.manifest import Manifest
 from dcp.producer.manifest_table import ManifestTable
 from dcp.types import FailoverEntry, FailoverLog
 from dcp.wire.vocabulary import VbucketState
 
-STATE_VERSION: Final = 1
+STATE_VERSION: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
 class VbucketHome:
-    """Where a vbucket's data lives on disk, and what the bucket knows of it."""
+    """Where a vbucket's data lives on disk, and what the bucket knows of it.
 
-    file: DiskFile
+    ``number_of`` returns the number of a manifest, after it was saved; raises OSError where that
+    cannot be.
+    """
+
+    file: OsFile
     first_uuid: int
     manifests: ManifestTable
+    number_of: Callable[[Manifest], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +39,9 @@ class SavedVbucket:
 
     ``last_cas`` is the last CAS value that was given; ``manifests`` are pairs of the seqno of a
     system event and the number of the manifest from it on; ``high_seqnos`` are by collection and
-    may be of items that are not on disk yet.
+    may be of items that are not on disk yet. ``whole_seqno`` is None where every disk snapshot is a
+    state that the vbucket had; of what a replica received, where some are parts of one, it is the
+    end of the last that is: nothing before it is known to be.
     """
 
     state: VbucketState
@@ -42,6 +50,7 @@ class SavedVbucket:
     last_cas: int = 0
     manifests: tuple[tuple[int, int], ...] = ()
     high_seqnos: Mapping[int, int] | None = None
+    whole_seqno: int | None = None
 
     def encode(self) -> bytes:
         """Return the JSON."""
@@ -53,6 +62,7 @@ class SavedVbucket:
             "cas": self.last_cas,
             "manifests": self.manifests,
             "highs": list((self.high_seqnos or {}).items()),
+            "whole": self.whole_seqno,
         }
         return json.dumps(tree, separators=(",", ":")).encode()
 
@@ -76,4 +86,5 @@ class SavedVbucket:
             tree["cas"],
             tuple((seqno, number) for seqno, number in tree["manifests"]),
             dict(tree["highs"]),
+            tree["whole"],
         )

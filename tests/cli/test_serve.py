@@ -72,7 +72,6 @@ def test_the_bucket_type(served: list[ClusterSettings], name: str) -> None:
         (["--port", "65536"], "producer port: found 65536"),
         (["--nodes", "0"], "--nodes: found 0"),
         (["--bucket-type", "ephemeral", "--data", "kept"], "such a bucket has no disk"),
-        (["--data", "kept", "--replicas", "1"], "replicas: found 1 with 1 nodes in a data folder"),
         (["--join", "127.0.0.1:1", "--replicas", "1"], "--join: found --replicas too"),
         (["--join", "127.0.0.1:1", "--replica-lag", "1"], "--join: found --replica-lag too"),
         (["--join", "127.0.0.1:1", "--data", "kept"], "--join: found --data too"),

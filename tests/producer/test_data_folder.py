@@ -600,7 +600,7 @@ def _forget_bucket(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "kind", "message"),
     [
-        (_change_version, ConfigError, "format version: found 7, expected 1"),
+        (_change_version, ConfigError, "format version: found 7, expected 2"),
         (_change_log, DiskFormatError, "found vbucket 0, expected 1"),
         (_forget_bucket, ConfigError, "found logs of vbuckets without a bucket.json"),
     ],

@@ -424,6 +424,19 @@ def test_a_restart_commits_what_was_prepared(
     assert dcp.messages_to(2)[-1] == m.Mutation(b"k", b"1", 2, 1, cache_hint=2)
 
 
+def test_a_majority_has_it_on_disk(
+    make_cluster: MakeCluster, connect: Connect, tmp_path: Path
+) -> None:
+    """A copy in a folder acknowledges such a prepare when it is written, a little later."""
+    cluster = make_cluster(nodes=2, vbuckets=1, replicas=1, data_folder=tmp_path / "data")
+    kv = connect(cluster).log_in(FEATURES)
+    _send(kv, 7, m.Store(b"k", b"1"), Opcode.SET, durability(3))
+    assert kv.answer().status == Status.SUCCESS
+    copy = cluster.bucket.copies.at(1, 0)
+    assert copy is not None
+    assert copy.vbucket.data.persisted_seqno >= 1
+
+
 # --- the life of a write
 
 

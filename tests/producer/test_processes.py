@@ -566,7 +566,7 @@ def test_who_may_join(make_processes: MakeProcesses, tmp_path: Path) -> None:
     kept = ClusterSettings(vbuckets=2, data_folder=tmp_path)
     with (
         ProducerCluster(kept) as folder,
-        pytest.raises(SourceError, match="found a bucket in a data folder"),
+        pytest.raises(SourceError, match="found a cluster that keeps its bucket in a data folder"),
     ):
         JoinedCluster(ClusterSettings(), folder.seeds[0])
 

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Callable
 from concurrent.futures import CancelledError
-from pathlib import Path
 from threading import Event, Thread
 
 import pytest
@@ -184,14 +183,6 @@ def test_what_cannot_be_done(
     with pytest.raises(ValueError, match=message):
         cluster.rebalance(remove)
     assert (_owners(cluster), cluster.bucket.map.rev) == before
-
-
-def test_a_folder_keeps_its_nodes(make_cluster: MakeCluster, tmp_path: Path) -> None:
-    cluster = make_cluster(nodes=2, vbuckets=2, data_folder=tmp_path)
-    with pytest.raises(ValueError, match="add node: found a bucket in a data folder"):
-        cluster.add_node()
-    with pytest.raises(ValueError, match="rebalance: found a bucket in a data folder"):
-        cluster.rebalance(remove=1)
 
 
 def test_a_cluster_that_does_not_run() -> None:

@@ -1,0 +1,255 @@
+"""Copies in a data folder: what a restart and a power loss leave, and which file is whose.
+
+With ``flush_seconds=3600`` nothing goes to disk but what a test writes there.
+"""
+
+import json
+import shutil
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dcp.errors import ConfigError
+from dcp.producer.cluster import ProducerCluster
+from dcp.producer.vbucket import Vbucket
+from tests.producer.forking_copies import STEPS, Failing, Step
+from tests.producer.in_process_wire import InProcessWire
+from tests.producer.test_replicas import assert_copies_are_equal, frames_of, write_everything
+
+MakeCluster = Callable[..., ProducerCluster]
+NEVER = 3600.0
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> dict[str, Any]:
+    """Settings of three nodes with a copy of each of six vbuckets."""
+    return {"nodes": 3, "vbuckets": 6, "replicas": 1, "data_folder": tmp_path / "data"}
+
+
+def _files(folder: Path) -> set[str]:
+    return {path.name for path in folder.glob("vb_*")}
+
+
+def _all_frames(cluster: ProducerCluster) -> list[list[bytes]]:
+    with cluster.bucket.lock:
+        return [frames_of(vbucket) for vbucket in cluster.bucket.vbuckets]
+
+
+def test_a_restart_needs_no_backfill(make_cluster: MakeCluster, kept: dict[str, Any]) -> None:
+    """What copies held they hold, under the branches that they knew."""
+    first = make_cluster(**kept)
+    write_everything(first)
+    assert_copies_are_equal(first)
+    before = _all_frames(first)
+    first.stop()
+    assert _files(kept["data_folder"]) == {
+        name
+        for v, copy in enumerate([2, 2, 3, 3, 1, 1])
+        for name in (f"vb_{v}.log", f"vb_{v}.node_{copy}.log")
+    }
+    again = make_cluster(**kept)
+    assert_copies_are_equal(again)
+    assert _all_frames(again) == before
+    assert again.counters().items_sent == {}
+
+
+def test_a_failover_lasts(make_cluster: MakeCluster, kept: dict[str, Any]) -> None:
+    first = make_cluster(**kept)
+    write_everything(first)
+    first.wait_until_replicated()
+    first.failover(0)
+    first.set(b"later", b"1")
+    before, logs = _all_frames(first), [first.failover_log(v) for v in range(6)]
+    assert len(logs[0].entries) == 2
+    first.stop()
+    assert not {"vb_0.node_2.log", "vb_4.node_1.log"} & _files(kept["data_folder"])
+    again = make_cluster(**kept)
+    assert [again.vbucket_owner(v) for v in range(6)] == [1, 1, 1, 1, 2, 2]
+    assert _all_frames(again) == before
+    assert [again.failover_log(v) for v in range(6)] == logs
+    again.restore_node(0)
+    again.rebalance()
+    assert_copies_are_equal(again)
+
+
+def test_nodes_that_came_stay(make_cluster: MakeCluster, kept: dict[str, Any]) -> None:
+    first = make_cluster(**kept)
+    write_everything(first)
+    first.add_node()
+    first.rebalance()
+    first.rebalance(remove=0)
+    owners, logs = first.bucket.map.owners, [first.failover_log(v) for v in range(6)]
+    assert_copies_are_equal(first)
+    before = _all_frames(first)
+    first.stop()
+    with pytest.raises(ConfigError, match=r"nodes: found 4, expected 3"):
+        make_cluster(**kept)
+    again = make_cluster(**{**kept, "nodes": 4})
+    assert again.bucket.map.owners == owners
+    assert [again.bucket.map.is_member(node) for node in range(4)] == [False, True, True, True]
+    assert _all_frames(again) == before
+    assert [again.failover_log(v) for v in range(6)] == logs
+    assert_copies_are_equal(again)
+
+
+def test_another_number_of_copies(make_cluster: MakeCluster, kept: dict[str, Any]) -> None:
+    first = make_cluster(**kept)
+    write_everything(first)
+    assert_copies_are_equal(first)
+    first.stop()
+    for replicas in (2, 0, 1):
+        other = make_cluster(**{**kept, "replicas": replicas})
+        assert_copies_are_equal(other)
+        other.stop()
+
+
+@pytest.mark.parametrize("moment", ["before the rename", "before the record"])
+def test_a_power_loss_while_a_copy_takes_the_place(
+    make_cluster: MakeCluster,
+    kept: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    moment: str,
+) -> None:
+    """Whatever the folder says then, each vbucket is one that there was, and goes on."""
+    first = make_cluster(**kept)
+    write_everything(first)
+    assert_copies_are_equal(first)
+    before, lost = _all_frames(first), kept["data_folder"].with_name("lost")
+    first.add_node()
+
+    def put_in_place(vbucket: Vbucket, old: Vbucket) -> None:
+        if moment == "before the record":
+            take_place_of(vbucket, old)
+        if not lost.exists():
+            shutil.copytree(kept["data_folder"], lost)
+        if moment == "before the rename":
+            take_place_of(vbucket, old)
+
+    take_place_of = Vbucket.take_place_of
+    monkeypatch.setattr(Vbucket, "take_place_of", put_in_place)
+    first.rebalance()
+    again = make_cluster(**{**kept, "nodes": 4, "data_folder": lost})
+    assert _all_frames(again) == before
+    again.rebalance()
+    assert_copies_are_equal(again)
+    assert sorted(again.bucket.map.owners) == [0, 0, 1, 1, 2, 3]
+    again.set(b"k", b"2")
+
+
+# --- against a model
+
+
+class Kept(Failing):
+    """The cluster in a folder. Of what was before a restart it has no record of branches."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._folder = Path(stack.enter_context(TemporaryDirectory()))
+        self._losses = 0
+        super().__init__(stack, data_folder=self._folder / "0", flush_seconds=NEVER)
+
+    def _held(self, node: int) -> Vbucket | None:
+        return self.bucket.held(0, node)
+
+    def flush(self, node: int) -> None:
+        if (found := self._held(node)) is not None:
+            found.data.flush()
+
+    def compact(self, node: int) -> None:
+        if (found := self._held(node)) is not None and found.may_compact:
+            found.data.purge(0)
+
+    def restart(self) -> None:
+        self.hang_up()
+        self.cluster.stop()
+        self.open()
+        self._check_copies()
+
+    def lose_power(self) -> None:
+        self.hang_up()
+        parent, cut = self.uuid, self.bucket.vbuckets[0].data.persisted_seqno
+        self._losses += 1
+        left = self._folder / str(self._losses)
+        shutil.copytree(self._chosen["data_folder"], left)
+        self._chosen["data_folder"] = left
+        self.open()
+        assert self.cluster.high_seqno(0) == cut
+        self.model.fork(self.uuid, cut, parent)
+        self._check_copies()
+
+    def _check_copies(self) -> None:
+        """Each is a state that there was."""
+        for _, copy in self.bucket.copies.of(0):
+            data, log = copy.vbucket.data, copy.vbucket.failover_log
+            assert data.high_seqno == copy.consistent_seqno
+            if data.high_seqno and copy.has_history:
+                uuid = next(e.vb_uuid for e in log.entries if e.seqno <= data.high_seqno)
+                held = {v.key: v.cas for v in data.newest_versions() if v.is_live}
+                assert held == self.model.state(uuid, data.high_seqno)
+
+    def do(self, step: Step) -> None:
+        match step:
+            case ("flush", int(node)):
+                self.flush(node)
+            case ("compact", int(node)):
+                self.compact(node)
+            case ("restart",):
+                self.restart()
+            case ("lose power",):
+                self.lose_power()
+            case _:
+                super().do(step)
+
+
+KEPT_STEPS = st.one_of(
+    STEPS,
+    st.tuples(st.just("feed"), st.integers(0, 2), st.integers(1, 40)),
+    st.tuples(st.sampled_from(["flush", "compact"]), st.integers(0, 2)),
+    st.tuples(st.sampled_from(["restart", "lose power"])),
+)
+
+
+@settings(max_examples=60)
+@given(st.lists(KEPT_STEPS, max_size=40))
+def test_any_way_through_restarts(steps: list[Step]) -> None:
+    """Nothing that was on disk is lost, nothing that was lost comes back, on no copy either."""
+    with ExitStack() as stack:
+        kept = Kept(stack)
+        for step in steps:
+            kept.do(step)
+        kept.check()
+
+
+def test_a_part_of_a_snapshot_is_not_taken_up() -> None:
+    """Also where a later snapshot was whole: what is before that is no state to go back to."""
+    with ExitStack() as stack:
+        kept = Kept(stack)
+        kept.write([b"a"], deletes=False)
+        kept.feed(1, 1 << 20)
+        kept.write([b"a", b"b", b"c"], deletes=False)
+        wire = InProcessWire(kept.bucket, 0, 1)
+        copy = kept.bucket.copies.at(1, 0)
+        assert copy is not None
+        while copy.high_seqno != 3:
+            wire.pump(1, most_bytes=60)
+        wire.close()
+        kept.flush(0)
+        kept.flush(1)
+        state = json.loads(copy.vbucket.data.saved_state)
+        assert (copy.vbucket.data.persisted_seqno, state["whole"]) == (3, 1)
+        kept.lose_power()
+        copy = kept.bucket.copies.at(1, 0)
+        assert copy is not None
+        assert copy.high_seqno == 1
+        kept.check()
+        assert copy.high_seqno == 4
+        kept.restart()
+        copy = kept.bucket.copies.at(1, 0)
+        assert copy is not None
+        assert copy.vbucket.data.batch_end_at(3) == 0
+        assert copy.vbucket.data.batch_end_at(4) == 4
