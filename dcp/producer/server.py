@@ -8,7 +8,7 @@ import asyncio
 import logging
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from dcp.producer.bucket import Bucket
@@ -132,10 +132,12 @@ class Node:
 
     async def drop_connections(self) -> None:
         """Close all connections at once; what was not sent is lost."""
-        tasks = [*self._clients, *self._http_clients]
-        for task in tasks:
+        await self._end([*self._clients, *self._http_clients])
+
+    async def _end(self, connections: Sequence[asyncio.Task[None]]) -> None:
+        for task in connections:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*connections, return_exceptions=True)
 
     async def refuse(self) -> None:
         """Accept no new connections; open ones go on."""
@@ -148,13 +150,17 @@ class Node:
             client.session.close()
 
     async def leave(self) -> None:
-        """Be gone as with ``kill``, but let the connections say the answers they owe."""
+        """Be gone as with ``kill``, but let the connections say the answers they owe.
+
+        Clients that come after a ``restore`` meanwhile are none of these.
+        """
         with self._bucket.lock:
             self.fall_silent()
         await self.refuse()
-        if self._clients and self.awake.is_set():
-            await asyncio.wait(self._clients, timeout=self._bucket.settings.last_words_seconds)
-        await self.drop_connections()
+        clients, others = list(self._clients), list(self._http_clients)
+        if clients and self.awake.is_set():
+            await asyncio.wait(clients, timeout=self._bucket.settings.last_words_seconds)
+        await self._end([*clients, *others])
 
     async def kill(self) -> None:
         """Be gone: no ports, no connections."""
