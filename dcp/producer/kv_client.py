@@ -30,7 +30,16 @@ from dcp.wire.vocabulary import Opcode, Status
 BATCH_REQUESTS: Final = 512
 BATCH_BYTES: Final = 8 * 1024 * 1024
 _TRIES: Final = 8
-_AGAIN: Final = frozenset({Status.NOT_MY_VBUCKET, Status.ETMPFAIL, Status.EBUSY, Status.ENOMEM})
+_AGAIN: Final = frozenset(
+    {
+        Status.NOT_MY_VBUCKET,
+        Status.ETMPFAIL,
+        Status.EBUSY,
+        Status.ENOMEM,
+        Status.SYNC_WRITE_IN_PROGRESS,
+        Status.SYNC_WRITE_RE_COMMIT_IN_PROGRESS,
+    }
+)
 _FOUND: Final = frozenset({Status.SUCCESS})
 _FOUND_OR_NOT: Final = frozenset({Status.SUCCESS, Status.KEY_ENOENT})
 

@@ -14,23 +14,26 @@ from threading import Event, Thread
 import pytest
 
 from dcp.errors import SourceError
+from dcp.producer.admin_client import AdminClient
 from dcp.producer.kv_client import KvClient
+from dcp.producer.request_framing import DurabilityLevel
 from dcp.types import FailoverLog, vbucket_of
 from dcp.wire import messages as m
 from dcp.wire.codec import decode
-from dcp.wire.vocabulary import Opcode, Status
-from tests.producer.raw_client import RawClient
+from dcp.wire.frame_info import FrameInfo, RequestInfo, encode_frame_infos
+from dcp.wire.vocabulary import HelloFeature, Opcode, Status
+from tests.producer.raw_client import PLAIN_FEATURES, RawClient
 
 VBUCKETS = 4
 ACCOUNT = ("Administrator", "secret-of-the-test", "default")
-Serve = Callable[[], "Served"]
+Serve = Callable[..., "Served"]
 
 
 class Served:
     """A process that serves from a folder."""
 
-    def __init__(self, folder: Path) -> None:
-        words = ["serve", "--port", "0", "--vbuckets", str(VBUCKETS), "--data", str(folder)]
+    def __init__(self, folder: Path, *more: str) -> None:
+        words = ["serve", "--port", "0", "--vbuckets", str(VBUCKETS), "--data", str(folder), *more]
         self.process = subprocess.Popen(
             [sys.executable, "-m", "dcp.cli.main", *words],
             stdout=subprocess.PIPE,
@@ -39,7 +42,8 @@ class Served:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line, self.process.wait()
-        (self.seed,) = json.loads(line)["seeds"]
+        self.seeds = json.loads(line)["seeds"]
+        self.seed = self.seeds[0]
 
     def end(self, number: signal.Signals) -> int:
         self.process.send_signal(number)
@@ -60,8 +64,8 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
     """Serve from one folder, process after process."""
     started: list[Served] = []
 
-    def start() -> Served:
-        started.append(Served(tmp_path / "data"))
+    def start(*words: str) -> Served:
+        started.append(Served(tmp_path / "data", *words))
         return started[-1]
 
     yield start
@@ -209,3 +213,51 @@ def test_a_stop_tells_clients_what_they_were_sent(serve: Serve) -> None:
             code = pool.submit(served.end, signal.SIGTERM)
             assert len(reader.frames_to_the_end()) < 2 * VBUCKETS + 8
         assert code.result() == 0
+
+
+def _write_durably(seed: str, keys: list[bytes], many: Event) -> list[bytes]:
+    """Write keys that a majority has on disk when it is said so, until the end; return those."""
+    features = (*PLAIN_FEATURES, HelloFeature.ALT_REQUEST, HelloFeature.SYNC_REPLICATION)
+    wish = FrameInfo(RequestInfo.DURABILITY, bytes([DurabilityLevel.PERSIST_TO_MAJORITY]))
+    infos, written = encode_frame_infos((wish,)), []
+    with RawClient(seed).log_in(features, password=ACCOUNT[1]) as client:
+        try:
+            for key in keys:
+                answer = client.call(m.Store(key, b"1"), Opcode.SET, framing_extras=infos)
+                if answer.status != Status.SUCCESS:
+                    break
+                written.append(key)
+                if len(written) == 20:
+                    many.set()
+        except EOFError:
+            pass
+    return written
+
+
+def test_durable_writes_outlive_a_failover_and_a_kill(serve: Serve) -> None:
+    """Copies in the folder: what a majority had on disk is there, on whatever node it is now."""
+    cluster = ("--nodes", "3", "--replicas", "2", "--vbuckets", "1")
+    first, written = serve(*cluster), []
+    with ThreadPoolExecutor() as pool:
+        for node, end in enumerate((_fail_over_first_node, _kill)):
+            many, keys = Event(), [b"%d-%d" % (node, n) for n in range(100_000)]
+            writer = pool.submit(_write_durably, first.seeds[node], keys, many)
+            assert many.wait(30)
+            end(first)
+            written += writer.result(30)
+    again = serve(*cluster)
+    with AdminClient(again.seeds[1:], *ACCOUNT) as admin:
+        owner = next(node.number for node in admin.nodes() if node.vbuckets)
+        assert [node.member for node in admin.nodes()] == [False, True, True]
+    with KvClient([again.seeds[owner - 1]], *ACCOUNT) as kv:
+        assert kv.get(written).keys() == set(written)
+    assert again.end(signal.SIGTERM) == 0
+
+
+def _fail_over_first_node(served: Served) -> None:
+    with AdminClient(served.seeds, *ACCOUNT) as admin:
+        admin.failover(1)
+
+
+def _kill(served: Served) -> None:
+    served.end(signal.SIGKILL)
