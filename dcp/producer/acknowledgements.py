@@ -20,8 +20,9 @@ class _Prepare(NamedTuple):
 class Acknowledgements:
     """The prepares of one copy that are not acknowledged yet; ``seqno`` is the last one that is."""
 
-    def __init__(self) -> None:
-        self.seqno = 0
+    def __init__(self, seqno: int = 0) -> None:
+        """``seqno``: the newest prepare that a restart found on the copy's disk."""
+        self.seqno = seqno
         self._waiting: deque[_Prepare] = deque()
 
     def prepared(self, seqno: int, level: int, whole_seqno: int) -> None:

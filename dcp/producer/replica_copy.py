@@ -40,7 +40,9 @@ class ReplicaCopy:
         self._first_disk_end: int | None = None
         self._has_unsettled = False
         self.lost_cursors: tuple[str, ...] = ()
-        self._acknowledgements = Acknowledgements()
+        found = vbucket.data.newest_versions()
+        prepares = (each.seqno for each in found if each.opcode == Opcode.DCP_PREPARE)
+        self._acknowledgements = Acknowledgements(max(prepares, default=0))
 
     # --- where it stands
 
