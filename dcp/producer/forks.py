@@ -13,6 +13,7 @@ from dcp.producer.promotion import heirs_of
 from dcp.producer.replica_copy import ReplicaCopy
 from dcp.producer.stream import ActiveStream
 from dcp.producer.stream_ends import end_streams
+from dcp.producer.vbucket import Vbucket
 from dcp.producer.versions import Version
 from dcp.wire.vocabulary import VbucketState
 
@@ -129,16 +130,18 @@ def lagging_copy(bucket: Bucket) -> str | None:
     return None
 
 
-def hand_over(bucket: Bucket, stream: ActiveStream, *, is_move: bool) -> None:
-    """Let the vbucket of a takeover stream be dead here; its other streams end.
+def hand_over(
+    bucket: Bucket, vbucket: Vbucket, node: int, *, spared: ActiveStream, is_move: bool
+) -> None:
+    """Let a node's active vbucket be dead; its streams end but for the one that takes it over.
 
     ``is_move``: the client is a node, and a rebalance will say where the vbucket is.
     """
-    bucket.vbuckets[stream.vbucket].set_state(VbucketState.DEAD)
+    vbucket.set_state(VbucketState.DEAD)
     if is_move:
-        bucket.handed_over.add(stream.vbucket)
-    end_streams(bucket, stream.vbucket, spared=stream)
-    bucket.sync_writes.watch(stream.vbucket)
+        bucket.handed_over.add(vbucket.id)
+    end_streams(bucket, vbucket.id, node, spared=spared)
+    bucket.sync_writes.watch(vbucket.id)
 
 
 def purge_tombstones(bucket: Bucket, vbucket: int, up_to_seqno: int | None) -> int:

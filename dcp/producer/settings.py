@@ -87,8 +87,9 @@ class ClusterSettings:
     nobody needs; tombstones when they are ``metadata_purge_age_seconds`` old (None: as old as
     Couchbase has it for that type, 3 days or 60 seconds; infinity: never).
     ``rules``: who is followed where the documents and real servers differ, see ``failover.py``.
-    ``users_without_streams`` may log in and must not open DCP connections. ``clock`` returns
-    seconds since 1970.
+    ``users_without_streams`` may log in and must not open DCP connections. ``administrators`` may
+    order about the cluster, let nodes join it, and take vbuckets over; None: the first of
+    ``users``. ``clock`` returns seconds since 1970.
     """
 
     nodes: int = 1
@@ -99,6 +100,7 @@ class ClusterSettings:
         default_factory=lambda: {"Administrator": "password"}, repr=False
     )
     users_without_streams: frozenset[str] = frozenset()
+    administrators: frozenset[str] | None = None
     seed: int | None = None
     checkpoint_items: int = 10_000
     checkpoint_quota_bytes: int = 256 * 1024 * 1024
@@ -167,6 +169,10 @@ class ClusterSettings:
             raise ConfigError("producer bucket: found an empty name")
         if not self.users:
             raise ConfigError("producer users: found none, expected at least one name and password")
+        for user in sorted((self.administrators or frozenset()) - self.users.keys()):
+            raise ConfigError(
+                f"producer administrators: found {user!r}, expected some of the users"
+            )
 
     def _check_replicas(self) -> None:
         if not 0 <= self.replicas <= MAX_REPLICAS:
@@ -221,6 +227,12 @@ class ClusterSettings:
         if self.metadata_purge_age_seconds is None:
             return self.bucket_type.metadata_purge_age_seconds
         return self.metadata_purge_age_seconds
+
+    def is_administrator(self, user: str | None) -> bool:
+        """Whether a user may do what changes the cluster for others, too."""
+        if self.administrators is None:
+            return user == next(iter(self.users))
+        return user in self.administrators
 
     def _check_connections(self) -> None:
         if self.max_connections < 1:
