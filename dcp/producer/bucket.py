@@ -133,15 +133,13 @@ class Bucket:
             return self._storage.bucket_uuid
         return f"{self._random.getrandbits(128):032x}"
 
-    def _empty_copy(self, vbucket: int) -> Vbucket:
+    def _empty_copy(self, vbucket: int, state: VbucketState = VbucketState.REPLICA) -> Vbucket:
         settings = replace(self.settings, record_branches=False)  # the active has the record
-        return Vbucket(vbucket, self._fresh_uuid, settings, values=self._values)
+        return Vbucket(vbucket, self._fresh_uuid, settings, values=self._values, state=state)
 
     def _elsewhere(self, vbucket: int) -> Vbucket:
         """Return what stands here for a vbucket of another process: nothing that lives."""
-        found = self._empty_copy(vbucket)
-        found.state = VbucketState.DEAD
-        return found
+        return self._empty_copy(vbucket, VbucketState.DEAD)
 
     def is_local(self, node: int) -> bool:
         """Whether a node is one of this process."""
@@ -363,8 +361,10 @@ class Bucket:
 
     def follow_manifest(self, vbucket: Vbucket) -> None:
         """Let an active vbucket emit what it lacks of the manifest's system events."""
+        if vbucket.state is not VbucketState.ACTIVE:
+            return
         steps = self._steps_from(vbucket.documents.collections.manifest)
-        if vbucket.state is VbucketState.ACTIVE and steps:
+        if steps:
             vbucket.documents.emit(steps)
             self.wrote(vbucket.id)
 

@@ -11,7 +11,7 @@ from time import sleep
 from typing import Final
 
 from dcp.errors import LocalProtocolError
-from dcp.producer import forks
+from dcp.producer import bucket_states, forks
 from dcp.producer.bucket import Bucket
 from dcp.producer.cluster_members import ClusterMembers
 from dcp.producer.counters import CountersSnapshot
@@ -322,7 +322,7 @@ class ProducerCluster(ClusterMembers):
                     "process, to which a rebalance moves it"
                 )
             self.bucket.map.move(vbucket, node)
-            self.bucket.vbuckets[vbucket].sync_writes.recover()
+            self.bucket.vbuckets[vbucket].recover_sync_writes()
             self.bucket.sync_writes.watch(vbucket)
             self.bucket.save()
             end_streams(self.bucket, vbucket, before)
@@ -418,9 +418,9 @@ class ProducerCluster(ClusterMembers):
         """
         with self.bucket.lock:
             if node is None or node == self.bucket.map.owner(vbucket):
-                forks.set_state(self.bucket, vbucket, state)
+                bucket_states.set_state(self.bucket, vbucket, state)
             else:
-                forks.set_state_of_copy(self.bucket, vbucket, node, state)
+                bucket_states.set_state_of_copy(self.bucket, vbucket, node, state)
 
     def purge_tombstones(self, vbucket: int, up_to_seqno: int | None = None) -> int:
         """Purge the tombstones on disk up to a seqno (None: all), never the newest item.

@@ -11,9 +11,9 @@ from collections.abc import Callable, Set
 from typing import Final
 
 from dcp.producer.bucket import Bucket
+from dcp.producer.bucket_states import hand_over
 from dcp.producer.faults import NO_FAULTS
 from dcp.producer.flow_control import FlowControl
-from dcp.producer.forks import hand_over
 from dcp.producer.noop import NoopTimer
 from dcp.producer.stream import ActiveStream, StreamPhase
 from dcp.producer.stream_settings import OutOfOrder, StreamSettings

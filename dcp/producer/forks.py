@@ -1,19 +1,17 @@
-"""What happens to a cluster's vbuckets as a whole: failover, crash, changes of state, purging.
+"""What happens to a cluster's vbuckets as a whole: failover, crash, purging.
 
-Functions on the bucket, under its lock. Streams of a vbucket end before anything can be written to
-its new branch: a stream never goes on across a fork.
+Functions on the bucket, under its lock.
 """
 
 from collections.abc import Iterator, Sequence
 
 from dcp.producer.bucket import Bucket
+from dcp.producer.bucket_states import follow_change
 from dcp.producer.failover import VbucketFacts
 from dcp.producer.ownership import follow_owners
 from dcp.producer.promotion import heirs_of
 from dcp.producer.replica_copy import ReplicaCopy
-from dcp.producer.stream import ActiveStream
 from dcp.producer.stream_ends import end_streams
-from dcp.producer.vbucket import Vbucket
 from dcp.producer.versions import Version
 from dcp.wire.vocabulary import VbucketState
 
@@ -64,39 +62,7 @@ def crash(bucket: Bucket, node: int, lost_seqnos: int | None = None) -> None:
     for vbucket in bucket.map.vbuckets_of(node):
         if bucket.vbuckets[vbucket].state is VbucketState.ACTIVE:
             bucket.vbuckets[vbucket].crash(lost_seqnos)
-        _begin_branch(bucket, vbucket)
-
-
-def set_state(bucket: Bucket, vbucket: int, state: VbucketState) -> None:
-    """Change a vbucket's state on the node that holds it; its streams end.
-
-    Raises:
-        ValueError: not a state that a vbucket can be in.
-    """
-    if state is VbucketState.ALIVE:
-        raise ValueError(f"vbucket {vbucket}: found state {state.name}, expected one of its own")
-    if bucket.vbuckets[vbucket].state is not state:
-        bucket.vbuckets[vbucket].set_state(state)
-        _begin_branch(bucket, vbucket)
-
-
-def set_state_of_copy(bucket: Bucket, vbucket: int, node: int, state: VbucketState) -> None:
-    """Change the state of a node's copy of a vbucket; its streams end.
-
-    Raises:
-        ValueError: no copy there, or a state that only the vbucket itself can be in.
-    """
-    copy = bucket.copies.at(node, vbucket)
-    if copy is None:
-        raise ValueError(f"vbucket {vbucket}: found no copy on {bucket.map.name_of(node)}")
-    if state in (VbucketState.ALIVE, VbucketState.ACTIVE):
-        raise ValueError(
-            f"vbucket {vbucket}, its copy: found state {state.name}, "
-            "expected REPLICA, PENDING or DEAD"
-        )
-    if copy.vbucket.state is not state:
-        copy.vbucket.state = state
-        end_streams(bucket, vbucket, node)
+        follow_change(bucket, bucket.vbuckets[vbucket])
 
 
 def living_copies(bucket: Bucket, vbucket: int) -> Iterator[tuple[int, ReplicaCopy]]:
@@ -130,20 +96,6 @@ def lagging_copy(bucket: Bucket) -> str | None:
     return None
 
 
-def hand_over(
-    bucket: Bucket, vbucket: Vbucket, node: int, *, spared: ActiveStream, is_move: bool
-) -> None:
-    """Let a node's active vbucket be dead; its streams end but for the one that takes it over.
-
-    ``is_move``: the client is a node, and a rebalance will say where the vbucket is.
-    """
-    vbucket.set_state(VbucketState.DEAD)
-    if is_move:
-        bucket.handed_over.add(vbucket.id)
-    end_streams(bucket, vbucket.id, node, spared=spared)
-    bucket.sync_writes.watch(vbucket.id)
-
-
 def purge_tombstones(bucket: Bucket, vbucket: int, up_to_seqno: int | None) -> int:
     """Compact a vbucket's disk without the tombstones up to a seqno; return how many there were."""
     data = bucket.vbuckets[vbucket].data
@@ -157,13 +109,6 @@ def set_up(
     bucket.vbuckets[vbucket].set_up(facts, versions)
     bucket.learn_manifest(bucket.vbuckets[vbucket])
     end_streams(bucket, vbucket)
-    bucket.sync_writes.watch(vbucket)
-
-
-def _begin_branch(bucket: Bucket, vbucket: int) -> None:
-    """End the streams, and let a vbucket that lost system events emit them anew."""
-    end_streams(bucket, vbucket)
-    bucket.follow_manifest(bucket.vbuckets[vbucket])
     bucket.sync_writes.watch(vbucket)
 
 

@@ -16,7 +16,7 @@ from dcp.producer.vbucket import Vbucket
 from dcp.producer.versions import Version
 from dcp.types import FailoverLog, SnapshotRange
 from dcp.wire import messages as m
-from dcp.wire.vocabulary import Opcode, SnapshotFlag, VbucketState
+from dcp.wire.vocabulary import Opcode, SnapshotFlag
 
 
 class ReplicaCopy:
@@ -26,8 +26,7 @@ class ReplicaCopy:
     """
 
     def __init__(self, vbucket: Vbucket, known_manifest: Callable[[], Manifest]) -> None:
-        """Take an empty vbucket; ``known_manifest`` returns the newest manifest of the bucket."""
-        vbucket.state = VbucketState.REPLICA
+        """Take an empty REPLICA; ``known_manifest`` returns the newest manifest of the bucket."""
         self.vbucket = vbucket
         self.feeder: object | None = None
         self.has_history = False
