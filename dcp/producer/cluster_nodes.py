@@ -6,13 +6,15 @@ comes over one of its own connections cannot wait, and lets that connection say 
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
+from functools import partial
 from threading import Event, Thread, get_ident
 from types import TracebackType
 from typing import Any, Final, Self
 
 from dcp.errors import DcplakeError, LocalProtocolError, SourceError
+from dcp.producer.background import keep_running, log_failure
 from dcp.producer.bucket import Bucket
 from dcp.producer.cluster_map import NodeAddress
 from dcp.producer.member_links import MemberLinks
@@ -253,16 +255,21 @@ class ClusterNodes:
                 self._links.add(node)
         self._replication.start()
         self._follow_map()
-        self._background.append(asyncio.ensure_future(self._watch_connections()))
+        bucket = self.bucket
+        writes = WaitWatch(bucket.sync_writes, bucket.lock, self._call_soon)
+        waits = WaitWatch(bucket.persistence_waits, bucket.lock, self._call_soon)
+        works: dict[str, Callable[[], Awaitable[None]]] = {
+            "watch of connections": self._watch_connections,
+            "watch of durable writes": writes.run,
+            "watch of waits for the disk": waits.run,
+            "compactor": bucket.compactor.run,
+        }
         if settings.expiry_pager_seconds > 0:
-            pager = self._page_expiries(settings.expiry_pager_seconds)
-            self._background.append(asyncio.ensure_future(pager))
-        boards = self.bucket.sync_writes, self.bucket.persistence_waits
-        watch = WaitWatch(boards, self.bucket.lock, self._call_soon)
-        self._background.append(asyncio.ensure_future(watch.run()))
-        self._background.append(asyncio.ensure_future(self.bucket.compactor.run()))
-        if self.bucket.flusher is not None:
-            self._background.append(asyncio.ensure_future(self.bucket.flusher.run()))
+            works["expiry pager"] = partial(self._page_expiries, settings.expiry_pager_seconds)
+        if bucket.flusher is not None:
+            works["flusher"] = bucket.flusher.run
+        for name, work in works.items():
+            self._background.append(asyncio.ensure_future(keep_running(name, work)))
 
     async def _listen(self) -> None:
         known = {number: node.address for number, node in self._nodes.items()}
@@ -345,6 +352,7 @@ class ClusterNodes:
             task = self._loop.create_task(work)
             self._under_way.add(task)
             task.add_done_callback(self._under_way.discard)
+            task.add_done_callback(log_failure("an order over the protocol"))
             return
         asyncio.run_coroutine_threadsafe(work, self._loop).result(_WAIT_SECONDS)
 
