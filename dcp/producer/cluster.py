@@ -315,6 +315,8 @@ class ProducerCluster(ClusterMembers):
         """Hand a vbucket over to another node: streams end (state changed), a new map is pushed."""
         with self.bucket.lock:
             self.bucket.require_first("move of a vbucket")
+            if vbucket in self.bucket.moving:
+                raise ValueError(f"move vbucket {vbucket}: found one that a rebalance moves now")
             before = self.vbucket_owner(vbucket)
             for place in {before, node} - self.bucket.local_nodes:
                 raise ValueError(
@@ -350,10 +352,12 @@ class ProducerCluster(ClusterMembers):
         def act(gone: Node | None) -> None:
             forks.fail_over(self.bucket, node)
             self.bucket.dead_nodes.add(node)
+            self._rebalances.give_up(f"{self.bucket.map.name_of(node)} was failed over")
             if gone is not None:
                 gone.fall_silent()
 
         self._on_node(node, act)
+        self._wait_for_rebalance()
 
     def crash_restart(self, node: int, lost_seqnos: int | None = None) -> None:
         """Let ``node`` crash and come back: its vbuckets lose what was not on disk.

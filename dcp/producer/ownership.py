@@ -72,3 +72,9 @@ def leave(bucket: Bucket, copy: ReplicaCopy, node: int) -> None:
     copy.has_taken_over = copy.is_taking_over = False
     if copy.vbucket.state is VbucketState.PENDING:
         change_state(bucket, copy.vbucket, StateEvent.LEFT, node)
+
+
+def may_move(bucket: Bucket, vbucket: int, source: int, target: int) -> bool:
+    """Whether what a node took over may be its own: nothing else was ordered meanwhile."""
+    is_there = bucket.map.is_member(target) and target not in bucket.dead_nodes
+    return is_there and bucket.map.owner(vbucket) == source

@@ -16,7 +16,7 @@ from dcp.errors import SourceError
 from dcp.producer.bucket import Bucket
 from dcp.producer.bucket_states import change_state
 from dcp.producer.member_links import MemberLinks
-from dcp.producer.ownership import leave, settle_moves
+from dcp.producer.ownership import leave, may_move, settle_moves
 from dcp.producer.passive_stream import PassivePhase, PassiveStream
 from dcp.producer.placement import even_owners
 from dcp.producer.promotion import take_over
@@ -162,8 +162,11 @@ class Move:
             if pending.state is not VbucketState.PENDING:
                 change_state(self._bucket, pending, StateEvent.TOLD_PENDING, self._target)
         elif stream.state == VbucketState.ACTIVE:
-            stream.copy.has_taken_over = True
             stream.copy.feeder = None  # what else it says is not for a vbucket that is active
+            if not may_move(self._bucket, vbucket, self._source, self._target):
+                self._is_over.set()
+                return
+            stream.copy.has_taken_over = True
             del self._left[vbucket]
             self._arrived(vbucket)
         has_failed = stream.phase is PassivePhase.ENDED and vbucket in self._left

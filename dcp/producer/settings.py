@@ -67,6 +67,7 @@ class ClusterSettings:
     client may be silent that takes NOOPs, be there without logging in, and be silent that is no DCP
     client; 0 for ever (``liveness.py``). ``last_words_seconds``: how long it may take to read what
     it was sent when its connection ends, also when the cluster stops.
+    ``rebalance_timeout_seconds``: how long a rebalance may take that is ordered over the protocol.
     ``member_timeout_seconds``: how long a process that joined may take to answer the first one.
     ``max_connections`` of clients to a node, whatever they speak; it closes more at once, unheard.
     ``record_seqnos`` keeps every sent seqno in the counters, 8 bytes each (for tests).
@@ -117,6 +118,7 @@ class ClusterSettings:
     connection_idle_seconds: float = 0.0
     last_words_seconds: float = 2.0
     member_timeout_seconds: float = 5.0
+    rebalance_timeout_seconds: float = 600.0
     max_connections: int = 5_000
     record_seqnos: bool = True
     record_branches: bool = True
@@ -246,6 +248,7 @@ class ClusterSettings:
             ("time for last words", self.last_words_seconds),
             ("time of other processes to answer", self.member_timeout_seconds),
             ("wait for persistence", self.persistence_wait_seconds),
+            ("time of a rebalance", self.rebalance_timeout_seconds),
         ):
             if not 0 <= seconds < math.inf:
                 raise ConfigError(f"producer {name}: found {seconds} seconds, expected 0 or more")
