@@ -224,6 +224,19 @@ class Bucket:
         """Return the vbucket that holds ``key``."""
         return self.vbuckets[vbucket_of(key, len(self.vbuckets))]
 
+    def numbered(self, vbucket: int) -> Vbucket:
+        """Return a vbucket by its number.
+
+        Raises:
+            ValueError: there is none of that number.
+        """
+        if not 0 <= vbucket < len(self.vbuckets):
+            raise ValueError(
+                f"vbucket {vbucket}: found none of that number, "
+                f"expected 0 to {len(self.vbuckets) - 1}"
+            )
+        return self.vbuckets[vbucket]
+
     def owned(self, vbucket: int, node: int) -> Vbucket | None:
         """Return a vbucket if ``node`` holds it."""
         return self.vbuckets[vbucket] if self.map.owner(vbucket) == node else None

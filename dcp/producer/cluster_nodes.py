@@ -132,7 +132,13 @@ class ClusterNodes:
     # --- faults of nodes
 
     def drop_connections(self, node: int | None = None) -> None:
-        """Close all connections to ``node``, or to all nodes."""
+        """Close all connections to ``node``, or to all nodes of this process.
+
+        Raises:
+            ValueError: no such node, or it is in another process (this and all below).
+        """
+        if node is not None:
+            self._require_here("drop connections of", node)
         for one in self._nodes.values() if node is None else [self._nodes[node]]:
             self._call(one.drop_connections())
 
@@ -140,9 +146,15 @@ class ClusterNodes:
         """Close a node's port and connections.
 
         Raises:
-            ValueError: the node is in another process.
+            ValueError: as above; or it was ordered over the protocol, and no other node would be
+                left to take the order to restore it.
         """
         self._require_here("kill", node)
+        if self._is_in_loop and not self.bucket.local_nodes - self.bucket.dead_nodes - {node}:
+            raise ValueError(
+                f"kill {self.bucket.map.name_of(node)}: found no other living node of this "
+                "process, expected one to take the order to restore it"
+            )
         self._call(self._nodes[node].leave() if self._is_in_loop else self._nodes[node].kill())
         with self.bucket.lock:
             self.bucket.dead_nodes.add(node)
@@ -150,10 +162,12 @@ class ClusterNodes:
 
     def refuse_node(self, node: int) -> None:
         """Close a node's port only."""
+        self._require_here("refuse", node)
         self._call(self._nodes[node].refuse())
 
     def hang_node(self, node: int) -> None:
         """Let a node stop reading and answering, with everything open."""
+        self._require_here("hang", node)
         self._call(now(self._nodes[node].hang))
 
     def restore_node(self, node: int) -> None:
@@ -162,6 +176,7 @@ class ClusterNodes:
         A node that was failed over joins the cluster again: it owns nothing until ``move_vbucket``
         and takes the copies that are absent.
         """
+        self.bucket.map.require_node(node)
         if self.bucket.is_local(node):
             self._restore_here(node)
         else:
@@ -183,6 +198,7 @@ class ClusterNodes:
             self._call(now(self._nodes[node].restore))
 
     def _require_here(self, what: str, node: int) -> None:
+        self.bucket.map.require_node(node)
         if not self.bucket.is_local(node):
             raise ValueError(
                 f"{what} {self.bucket.map.name_of(node)}: found it in another process, "

@@ -1,4 +1,4 @@
-"""What happens to a cluster's vbuckets as a whole: failover, crash, purging.
+"""What happens to a cluster's vbuckets as a whole: failover, crash.
 
 Functions on the bucket, under its lock.
 """
@@ -96,17 +96,11 @@ def lagging_copy(bucket: Bucket) -> str | None:
     return None
 
 
-def purge_tombstones(bucket: Bucket, vbucket: int, up_to_seqno: int | None) -> int:
-    """Compact a vbucket's disk without the tombstones up to a seqno; return how many there were."""
-    data = bucket.vbuckets[vbucket].data
-    return data.purge(data.high_seqno if up_to_seqno is None else up_to_seqno)
-
-
 def set_up(
     bucket: Bucket, vbucket: int, facts: VbucketFacts, versions: Sequence[Version] = ()
 ) -> None:
     """Make a vbucket of which ``facts`` are true, with these versions; its streams end."""
-    bucket.vbuckets[vbucket].set_up(facts, versions)
+    bucket.numbered(vbucket).set_up(facts, versions)
     bucket.learn_manifest(bucket.vbuckets[vbucket])
     end_streams(bucket, vbucket)
     bucket.sync_writes.watch(vbucket)
@@ -121,9 +115,7 @@ def _require_here(bucket: Bucket, node: int) -> None:
 
 
 def _require_member(bucket: Bucket, node: int) -> None:
-    count = bucket.map.node_count
-    if not 0 <= node < count:
-        raise ValueError(f"node index {node}: found none, expected 0 to {count - 1}")
+    bucket.map.require_node(node)
     if not bucket.map.is_member(node):
         raise ValueError(
             f"{bucket.map.name_of(node)}: it was failed over and is no member any more"

@@ -171,6 +171,12 @@ class ClusterSettings:
             raise ConfigError("producer bucket: found an empty name")
         if not self.users:
             raise ConfigError("producer users: found none, expected at least one name and password")
+        for user in self.users:
+            if not user or user.startswith("@"):
+                raise ConfigError(
+                    f"producer users: found {user!r}, expected a name that does not begin with @: "
+                    "those are the cluster's own"
+                )
         for user in sorted((self.administrators or frozenset()) - self.users.keys()):
             raise ConfigError(
                 f"producer administrators: found {user!r}, expected some of the users"
