@@ -54,22 +54,24 @@ class AdminClient:
             NodeUnavailableError: no seed can be reached.
             AuthenticationError: user or password refused.
             BucketError: no such bucket, or no access to it.
+            SourceError: the user is no administrator of the cluster.
         """
         self._seeds, self._timeout_seconds = seeds, timeout_seconds
         self._login = user, password, bucket
         self._connect()
 
     def _connect(self) -> None:
-        self._log_in_at(self._seeds)
-        leader = self._ask("leader").decode("utf-8", "replace")
+        leader = self._log_in_at(self._seeds)
         if leader:
             self.close()
             self._log_in_at([leader])
 
-    def _log_in_at(self, seeds: Sequence[str]) -> None:
+    def _log_in_at(self, seeds: Sequence[str]) -> str:
+        """Sign in at the first that answers; return where orders are taken, if not there."""
         self._connection = _first_that_answers(seeds, self._timeout_seconds)
         try:
             self._connection.log_in(*self._login)
+            return self._ask("leader").decode("utf-8", "replace")
         except DcplakeError:
             self.close()
             raise

@@ -20,6 +20,9 @@ The opcodes are kv_engine's (``include/mcbp/protocol/opcode.h``), the keys are o
                 rebalance                           none, running, or ``failed:`` and why
                 replication                         paused or running
 
+Only administrators may use either; others are answered EACCESS (kv_engine
+``daemon/mcbp_privileges.cc``: the Administrator privilege).
+
 Nodes are numbered from 1 here and wherever people name them (the command line, messages); in
 Python they are indexes from 0. An unknown key or a value without meaning is EINVAL, and the error
 context says why. Orders take effect before they are answered, but for a rebalance, which is asked
@@ -157,9 +160,20 @@ _ORDERS: Final[Mapping[str, Callable[[Administrator, Session, str], None]]] = {
 }
 
 
+def _may_order(session: Session, frame: Frame) -> bool:
+    """Whether the client is an administrator, or a node; anybody else is refused."""
+    is_node = session.user == REPLICATION_USER
+    if is_node or session.bucket.settings.is_administrator(session.user):
+        return True
+    session.refuse_access(frame, Status.EACCESS, "The user lacks the Administrator privilege")
+    return False
+
+
 def ioctl_set(session: Session, frame: Frame, body: m.Body, _: float) -> None:
     """Carry out an order."""
     request = cast("m.IoctlSet", body)
+    if not _may_order(session, frame):
+        return
     if session.user == REPLICATION_USER:
         order_of_first(session, frame, request)
         return
@@ -215,6 +229,8 @@ _QUESTIONS: Final[Mapping[str, Callable[[Session], str]]] = {
 
 def ioctl_get(session: Session, frame: Frame, body: m.Body, _: float) -> None:
     """Answer a question about the cluster."""
+    if not _may_order(session, frame):
+        return
     name = cast("m.IoctlGet", body).name
     member = member_of(session)
     found = answer(member, name) if member is not None else None

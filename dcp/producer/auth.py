@@ -67,7 +67,7 @@ class UserStore:
         return f"UserStore({sorted(self._passwords)})"
 
     def add_internal(self, user: str, password: str) -> None:
-        """Know a user of our own, who signs in with PLAIN and may not be named by people."""
+        """Know a user of our own, who signs in with PLAIN; settings cannot name it."""
         self._internal[user] = password
 
     def check_plain(self, payload: bytes) -> Outcome:

@@ -136,17 +136,17 @@ class Bucket:
     def _copy_of(self, node: int, vbucket: int) -> Vbucket:
         """Return what a node's copy of a vbucket holds: what the data folder has of it, or none."""
         home = None if self._storage is None else self._storage.copy_home(node, vbucket)
-        return self._unrecorded(vbucket, home)
+        return self._unrecorded(vbucket, VbucketState.REPLICA, home)
 
-    def _unrecorded(self, vbucket: int, home: VbucketHome | None = None) -> Vbucket:
+    def _unrecorded(
+        self, vbucket: int, state: VbucketState, home: VbucketHome | None = None
+    ) -> Vbucket:
         settings = replace(self.settings, record_branches=False)  # the active has the record
-        return Vbucket(vbucket, self._fresh_uuid, settings, home, self._values)
+        return Vbucket(vbucket, self._fresh_uuid, settings, home, self._values, state)
 
     def _elsewhere(self, vbucket: int) -> Vbucket:
         """Return what stands here for a vbucket of another process: nothing that lives."""
-        found = self._unrecorded(vbucket)
-        found.state = VbucketState.DEAD
-        return found
+        return self._unrecorded(vbucket, VbucketState.DEAD)
 
     def is_local(self, node: int) -> bool:
         """Whether a node is one of this process."""
@@ -247,6 +247,19 @@ class Bucket:
     def vbucket_of(self, key: bytes) -> Vbucket:
         """Return the vbucket that holds ``key``."""
         return self.vbuckets[vbucket_of(key, len(self.vbuckets))]
+
+    def numbered(self, vbucket: int) -> Vbucket:
+        """Return a vbucket by its number.
+
+        Raises:
+            ValueError: there is none of that number.
+        """
+        if not 0 <= vbucket < len(self.vbuckets):
+            raise ValueError(
+                f"vbucket {vbucket}: found none of that number, "
+                f"expected 0 to {len(self.vbuckets) - 1}"
+            )
+        return self.vbuckets[vbucket]
 
     def owned(self, vbucket: int, node: int) -> Vbucket | None:
         """Return a vbucket if ``node`` holds it."""
@@ -388,8 +401,10 @@ class Bucket:
 
     def follow_manifest(self, vbucket: Vbucket) -> None:
         """Let an active vbucket emit what it lacks of the manifest's system events."""
+        if vbucket.state is not VbucketState.ACTIVE:
+            return
         steps = self._steps_from(vbucket.documents.collections.manifest)
-        if vbucket.state is VbucketState.ACTIVE and steps:
+        if steps:
             vbucket.documents.emit(steps)
             self.wrote(vbucket.id)
 

@@ -11,7 +11,7 @@ from time import sleep
 from typing import Final
 
 from dcp.errors import LocalProtocolError
-from dcp.producer import forks
+from dcp.producer import bucket_states, forks
 from dcp.producer.bucket import Bucket
 from dcp.producer.cluster_members import ClusterMembers
 from dcp.producer.counters import CountersSnapshot
@@ -167,7 +167,7 @@ class ProducerCluster(ClusterMembers):
     def start_vbucket_at(self, vbucket: int, seqno: int = 0, cas: int = 0) -> None:
         """Let an empty vbucket's seqnos and CAS values begin beyond these (for tests of u64)."""
         with self.bucket.lock:
-            state = self.bucket.vbuckets[vbucket]
+            state = self.bucket.numbered(vbucket)
             state.data.start_at(seqno)
             end_streams(self.bucket, vbucket)
             state.documents.count_preloaded()
@@ -245,7 +245,7 @@ class ProducerCluster(ClusterMembers):
                 (``ClusterSettings.record_branches``).
         """
         with self.bucket.lock:
-            found = self.bucket.vbuckets[vbucket]
+            found = self.bucket.numbered(vbucket)
             if found.record is None:
                 raise LocalProtocolError(f"vbucket {vbucket}: this cluster records no branches")
             return found.record.state_at(seqno, vb_uuid, self._collection_id(collection))
@@ -256,7 +256,7 @@ class ProducerCluster(ClusterMembers):
         Without ``ClusterSettings.record_branches``: of those in its failover log.
         """
         with self.bucket.lock:
-            found = self.bucket.vbuckets[vbucket]
+            found = self.bucket.numbered(vbucket)
             if found.record is not None:
                 return found.record.vb_uuids
             return tuple(entry.vb_uuid for entry in reversed(found.failover_log.entries))
@@ -264,12 +264,12 @@ class ProducerCluster(ClusterMembers):
     def persisted_seqno(self, vbucket: int) -> int:
         """Return the newest seqno of a vbucket that is on disk."""
         with self.bucket.lock:
-            return self.bucket.vbuckets[vbucket].data.persisted_seqno
+            return self.bucket.numbered(vbucket).data.persisted_seqno
 
     def purge_seqno(self, vbucket: int) -> int:
         """Return the highest seqno of a purged tombstone, 0 where none was purged."""
         with self.bucket.lock:
-            return self.bucket.vbuckets[vbucket].data.purge_seqno
+            return self.bucket.numbered(vbucket).data.purge_seqno
 
     def replica_seqno(self, vbucket: int) -> int:
         """Return the newest seqno that a vbucket's replica holds: where a failover would cut.
@@ -277,20 +277,21 @@ class ProducerCluster(ClusterMembers):
         With ``ClusterSettings.replicas`` that of the copy to be promoted; 0 where none lives.
         """
         with self.bucket.lock:
+            found = self.bucket.numbered(vbucket)
             if not self.settings.replicas:
-                return self.bucket.vbuckets[vbucket].replica_seqno
+                return found.replica_seqno
             copy = next((copy for _, copy in forks.living_copies(self.bucket, vbucket)), None)
             return 0 if copy is None else copy.consistent_seqno
 
     def high_seqno(self, vbucket: int) -> int:
         """Return the newest seqno of a vbucket."""
         with self.bucket.lock:
-            return self.bucket.vbuckets[vbucket].data.high_seqno
+            return self.bucket.numbered(vbucket).data.high_seqno
 
     def failover_log(self, vbucket: int) -> FailoverLog:
         """Return the branches of a vbucket, newest first."""
         with self.bucket.lock:
-            return self.bucket.vbuckets[vbucket].failover_log
+            return self.bucket.numbered(vbucket).failover_log
 
     def vbucket_of(self, key: bytes) -> int:
         """Return the vbucket that holds ``key``."""
@@ -299,10 +300,7 @@ class ProducerCluster(ClusterMembers):
     def vbucket_owner(self, vbucket: int) -> int:
         """Return the node that holds a vbucket."""
         with self.bucket.lock:
-            owner = self.bucket.map.owner(vbucket)
-        if owner is None:
-            raise ValueError(f"vbucket {vbucket}: found none of that number")
-        return owner
+            return self.bucket.map.owners[self.bucket.numbered(vbucket).id]
 
     def counters(self) -> CountersSnapshot:
         """Return all counters at one instant."""
@@ -315,14 +313,17 @@ class ProducerCluster(ClusterMembers):
         """Hand a vbucket over to another node: streams end (state changed), a new map is pushed."""
         with self.bucket.lock:
             self.bucket.require_first("move of a vbucket")
+            if vbucket in self.bucket.moving:
+                raise ValueError(f"move vbucket {vbucket}: found one that a rebalance moves now")
             before = self.vbucket_owner(vbucket)
+            self.bucket.map.require_node(node)
             for place in {before, node} - self.bucket.local_nodes:
                 raise ValueError(
                     f"move vbucket {vbucket}: found {self.bucket.map.name_of(place)} in another "
                     "process, to which a rebalance moves it"
                 )
             self.bucket.map.move(vbucket, node)
-            self.bucket.vbuckets[vbucket].sync_writes.recover()
+            self.bucket.numbered(vbucket).recover_sync_writes()
             self.bucket.sync_writes.watch(vbucket)
             self.bucket.save()
             end_streams(self.bucket, vbucket, before)
@@ -350,10 +351,12 @@ class ProducerCluster(ClusterMembers):
         def act(gone: Node | None) -> None:
             forks.fail_over(self.bucket, node)
             self.bucket.dead_nodes.add(node)
+            self._rebalances.give_up(f"{self.bucket.map.name_of(node)} was failed over")
             if gone is not None:
                 gone.fall_silent()
 
         self._on_node(node, act)
+        self._wait_for_rebalance()
 
     def crash_restart(self, node: int, lost_seqnos: int | None = None) -> None:
         """Let ``node`` crash and come back: its vbuckets lose what was not on disk.
@@ -417,10 +420,13 @@ class ProducerCluster(ClusterMembers):
             ValueError: not a state that it can be in, or no copy on that node.
         """
         with self.bucket.lock:
+            self.bucket.numbered(vbucket)
+            if node is not None:
+                self.bucket.map.require_node(node)
             if node is None or node == self.bucket.map.owner(vbucket):
-                forks.set_state(self.bucket, vbucket, state)
+                bucket_states.set_state(self.bucket, vbucket, state)
             else:
-                forks.set_state_of_copy(self.bucket, vbucket, node, state)
+                bucket_states.set_state_of_copy(self.bucket, vbucket, node, state)
 
     def purge_tombstones(self, vbucket: int, up_to_seqno: int | None = None) -> int:
         """Purge the tombstones on disk up to a seqno (None: all), never the newest item.
@@ -428,7 +434,8 @@ class ProducerCluster(ClusterMembers):
         Streams are no longer shown them; one that stands below ends (rollback). Returns how many.
         """
         with self.bucket.lock:
-            return forks.purge_tombstones(self.bucket, vbucket, up_to_seqno)
+            data = self.bucket.numbered(vbucket).data
+            return data.purge(data.high_seqno if up_to_seqno is None else up_to_seqno)
 
     def set_up_vbucket(
         self, vbucket: int, facts: VbucketFacts, versions: Sequence[Version] = ()
@@ -451,8 +458,8 @@ class ProducerCluster(ClusterMembers):
             LocalProtocolError: a seqno is not the next one.
         """
         with self.bucket.lock:
-            self.bucket.vbuckets[vbucket].take(versions)
-            self.bucket.learn_manifest(self.bucket.vbuckets[vbucket])
+            self.bucket.numbered(vbucket).take(versions)
+            self.bucket.learn_manifest(self.bucket.numbered(vbucket))
             self.bucket.wrote(vbucket)
 
     def snapshot_cut_after(self, items: int) -> None:
@@ -463,6 +470,7 @@ class ProducerCluster(ClusterMembers):
     def refuse_stream(self, vbucket: int, status: Status, times: int = 1) -> None:
         """Answer the next stream requests for ``vbucket`` with ``status``."""
         with self.bucket.lock:
+            self.bucket.numbered(vbucket)
             self.faults.refuse_stream(vbucket, status, times)
 
     def corrupt(self, corruption: Corruption) -> None:

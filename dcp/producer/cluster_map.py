@@ -126,7 +126,7 @@ class ClusterMap:
 
     def owner(self, vbucket: int) -> int | None:
         """Return the node that holds ``vbucket``; None when there is no such vbucket."""
-        return self._owners[vbucket] if vbucket < len(self._owners) else None
+        return self._owners[vbucket] if 0 <= vbucket < len(self._owners) else None
 
     def vbuckets_of(self, node: int) -> list[int]:
         """Return the vbuckets that ``node`` holds, ascending."""
@@ -139,6 +139,11 @@ class ClusterMap:
     def is_member(self, node: int) -> bool:
         """Whether ``node`` belongs to the cluster now."""
         return self._members[node]
+
+    def require_node(self, node: int) -> None:
+        """Raise ValueError where there is no such node, and never was."""
+        if not 0 <= node < self.node_count:
+            raise ValueError(f"node index {node}: found none, expected 0 to {self.node_count - 1}")
 
     def name_of(self, node: int) -> str:
         """Return what messages call a node: its number, from 1, and its address."""

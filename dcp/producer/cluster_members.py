@@ -10,7 +10,7 @@ from dcp.producer.bucket import Bucket
 from dcp.producer.cluster_map import NodeAddress
 from dcp.producer.cluster_nodes import ClusterNodes, now
 from dcp.producer.cluster_state import ClusterState, Invitation
-from dcp.producer.rebalance import Rebalance
+from dcp.producer.rebalance_orders import RebalanceOrders
 from dcp.producer.server import Node
 from dcp.producer.settings import ClusterSettings
 
@@ -24,14 +24,21 @@ class ClusterMembers(ClusterNodes):
         self, settings: ClusterSettings | None = None, bucket: Bucket | None = None
     ) -> None:
         super().__init__(settings, bucket)
-        self._rebalancing: asyncio.Task[None] | None = None
-        self.rebalance_state = "none"
+        self._rebalances = RebalanceOrders(
+            self.bucket,
+            lambda node: self._nodes[node].awake,
+            self._links,
+            self._push_map,
+            self._leave,
+        )
+
+    @property
+    def rebalance_state(self) -> str:
         """``none``, ``running``, or ``failed:`` and why, of the last one."""
+        return self._rebalances.state
 
     async def _shut_down(self) -> None:
-        if self._rebalancing is not None:
-            self._rebalancing.cancel()
-            await asyncio.gather(self._rebalancing, return_exceptions=True)
+        await self._rebalances.stop()
         await super()._shut_down()
 
     # --- nodes
@@ -142,62 +149,34 @@ class ClusterMembers(ClusterNodes):
         writes: clients are answered NOT_MY_VBUCKET, ``set`` and the like wait. ``remove`` names a
         node that gives all away and goes. Returns when the owners are right; copies may still be on
         their way (``wait_until_replicated``). An order over the protocol does not wait:
-        ``rebalance_state`` tells.
+        ``rebalance_state`` tells, and ``ClusterSettings.rebalance_timeout_seconds`` is its time.
+        ``rebalance_orders.py`` says what becomes of it when something else is ordered meanwhile.
 
         Raises:
             ValueError: it cannot be done as things are: a member that is dead, no other node to
                 take what there is, a vbucket that is not active, or one runs already.
-            SourceError: a node was lost on the way; another call goes on from there.
+            SourceError: a node was lost or failed over meanwhile; another call goes on from there.
             TimeoutError: it took too long, and was given up.
             LocalProtocolError: the cluster does not run.
         """
         if self._loop is None:
             raise LocalProtocolError("producer cluster: it does not run")
         self.bucket.require_first("rebalance")
-        if self._rebalancing is not None:
-            raise ValueError("rebalance: found one that runs already")
-        work = Rebalance(
-            self.bucket,
-            remove,
-            lambda node: self._nodes[node].awake,
-            self._links,
-            self._push_map,
-        )
-        self.rebalance_state = "running"
         if self._is_in_loop:
-            self._call(self._log_failure(self._rebalance(work, remove)))
+            timeout_seconds = self.settings.rebalance_timeout_seconds
+            self._call(_say_if_it_fails(self._rebalances.begin(remove, timeout_seconds)))
             return
-        future = asyncio.run_coroutine_threadsafe(self._rebalance(work, remove), self._loop)
-        try:
-            future.result(timeout_seconds)
-        except TimeoutError:
-            future.cancel()
-            self._call(self._until_given_up())
-            raise TimeoutError(f"rebalance: not done after {timeout_seconds} seconds") from None
+        work = self._rebalances.begin(remove, timeout_seconds)
+        asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
-    async def _rebalance(self, work: Rebalance, remove: int | None) -> None:
-        self._rebalancing = asyncio.current_task()
-        try:
-            await work.run()
-            if remove is not None:
-                with self.bucket.lock:
-                    self.bucket.dead_nodes.add(remove)
-                await self._leave(remove)
-        except BaseException as error:
-            self.rebalance_state = f"failed: {str(error) or type(error).__name__}"
-            raise
-        else:
-            self.rebalance_state = "none"
-        finally:
-            self._rebalancing = None
-            self._push_map()
+    def _wait_for_rebalance(self) -> None:
+        """Return when one that was given up is over; at once for who cannot wait."""
+        if self._loop is not None and not self._is_in_loop:
+            self._call(self._rebalances.over())
 
-    async def _until_given_up(self) -> None:
-        if self._rebalancing is not None:
-            await asyncio.wait((self._rebalancing,))
 
-    async def _log_failure(self, work: Coroutine[Any, Any, None]) -> None:
-        try:
-            await work
-        except SourceError:
-            _LOG.exception("an order over the protocol failed")
+async def _say_if_it_fails(work: Coroutine[Any, Any, None]) -> None:
+    try:
+        await work
+    except (SourceError, TimeoutError) as error:
+        _LOG.warning("%s", error)

@@ -6,7 +6,7 @@ comes over one of its own connections cannot wait, and lets that connection say 
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from functools import partial
 from threading import Event, Thread, get_ident
@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from dcp.errors import DcplakeError, LocalProtocolError, SourceError
+from dcp.producer.background import keep_running, log_failure
 from dcp.producer.bucket import Bucket
 from dcp.producer.cluster_map import NodeAddress
 from dcp.producer.member_links import MemberLinks
@@ -132,7 +133,13 @@ class ClusterNodes:
     # --- faults of nodes
 
     def drop_connections(self, node: int | None = None) -> None:
-        """Close all connections to ``node``, or to all nodes."""
+        """Close all connections to ``node``, or to all nodes of this process.
+
+        Raises:
+            ValueError: no such node, or it is in another process (this and all below).
+        """
+        if node is not None:
+            self._require_here("drop connections of", node)
         for one in self._nodes.values() if node is None else [self._nodes[node]]:
             self._call(one.drop_connections())
 
@@ -140,9 +147,15 @@ class ClusterNodes:
         """Close a node's port and connections.
 
         Raises:
-            ValueError: the node is in another process.
+            ValueError: as above; or it was ordered over the protocol, and no other node would be
+                left to take the order to restore it.
         """
         self._require_here("kill", node)
+        if self._is_in_loop and not self.bucket.local_nodes - self.bucket.dead_nodes - {node}:
+            raise ValueError(
+                f"kill {self.bucket.map.name_of(node)}: found no other living node of this "
+                "process, expected one to take the order to restore it"
+            )
         self._call(self._nodes[node].leave() if self._is_in_loop else self._nodes[node].kill())
         with self.bucket.lock:
             self.bucket.dead_nodes.add(node)
@@ -150,10 +163,12 @@ class ClusterNodes:
 
     def refuse_node(self, node: int) -> None:
         """Close a node's port only."""
+        self._require_here("refuse", node)
         self._call(self._nodes[node].refuse())
 
     def hang_node(self, node: int) -> None:
         """Let a node stop reading and answering, with everything open."""
+        self._require_here("hang", node)
         self._call(now(self._nodes[node].hang))
 
     def restore_node(self, node: int) -> None:
@@ -162,6 +177,7 @@ class ClusterNodes:
         A node that was failed over joins the cluster again: it owns nothing until ``move_vbucket``
         and takes the copies that are absent.
         """
+        self.bucket.map.require_node(node)
         if self.bucket.is_local(node):
             self._restore_here(node)
         else:
@@ -184,6 +200,7 @@ class ClusterNodes:
             self._call(now(self._nodes[node].restore))
 
     def _require_here(self, what: str, node: int) -> None:
+        self.bucket.map.require_node(node)
         if not self.bucket.is_local(node):
             raise ValueError(
                 f"{what} {self.bucket.map.name_of(node)}: found it in another process, "
@@ -256,17 +273,22 @@ class ClusterNodes:
                 self._links.add(node)
         self._replication.start()
         self._follow_map()
-        self._background.append(asyncio.ensure_future(self._watch_connections()))
+        bucket = self.bucket
+        writes = WaitWatch(bucket.sync_writes, bucket.lock, self._call_soon)
+        waits = WaitWatch(bucket.persistence_waits, bucket.lock, self._call_soon)
+        works: dict[str, Callable[[], Awaitable[None]]] = {
+            "watch of connections": self._watch_connections,
+            "watch of durable writes": writes.run,
+            "watch of waits for the disk": waits.run,
+            "compactor": bucket.compactor.run,
+        }
         if settings.expiry_pager_seconds > 0:
-            pager = self._page_expiries(settings.expiry_pager_seconds)
-            self._background.append(asyncio.ensure_future(pager))
-        boards = self.bucket.sync_writes, self.bucket.persistence_waits
-        watch = WaitWatch(boards, self.bucket.lock, self._call_soon)
-        self._background.append(asyncio.ensure_future(watch.run()))
-        self._background.append(asyncio.ensure_future(self.bucket.compactor.run()))
-        if self.bucket.flusher is not None:
-            self.bucket.flusher.on_written = lambda v: self._call_soon(partial(self._stored, v))
-            self._background.append(asyncio.ensure_future(self.bucket.flusher.run()))
+            works["expiry pager"] = partial(self._page_expiries, settings.expiry_pager_seconds)
+        if bucket.flusher is not None:
+            bucket.flusher.on_written = lambda v: self._call_soon(partial(self._stored, v))
+            works["flusher"] = bucket.flusher.run
+        for name, work in works.items():
+            self._background.append(asyncio.ensure_future(keep_running(name, work)))
 
     def _stored(self, vbucket: Vbucket) -> None:
         with self.bucket.lock:
@@ -357,6 +379,7 @@ class ClusterNodes:
             task = self._loop.create_task(work)
             self._under_way.add(task)
             task.add_done_callback(self._under_way.discard)
+            task.add_done_callback(log_failure("an order over the protocol"))
             return
         asyncio.run_coroutine_threadsafe(work, self._loop).result(_WAIT_SECONDS)
 

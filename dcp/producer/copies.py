@@ -4,7 +4,6 @@ Each node has a share of the checkpoint quota for its copies; beyond it the stre
 go back to the copies' disk, as on an active vbucket.
 """
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Final
 
@@ -39,17 +38,17 @@ class Copies:
         self._drop: Final = drop
         self._known_manifest: Final = known_manifest
         self._quota_bytes: Final = quota_bytes
-        self._of: defaultdict[int, dict[int, ReplicaCopy]] = defaultdict(dict)
+        self._of: Final[dict[int, dict[int, ReplicaCopy]]] = {}
         self._memory: dict[int, CheckpointAccount] = {}
         self.is_paused = False
 
     def at(self, node: int, vbucket: int) -> ReplicaCopy | None:
         """Return a node's copy of a vbucket, if it has one."""
-        return self._of[vbucket].get(node)
+        return self._of.get(vbucket, {}).get(node)
 
     def of(self, vbucket: int) -> Iterable[tuple[int, ReplicaCopy]]:
         """Return the nodes that have a copy of a vbucket, with the copies."""
-        return self._of[vbucket].items()
+        return self._of.get(vbucket, {}).items()
 
     def of_node(self, node: int) -> dict[int, ReplicaCopy]:
         """Return the copies on a node by vbucket."""
@@ -64,7 +63,7 @@ class Copies:
         copy = self.at(node, vbucket)
         if copy is None:
             copy = ReplicaCopy(self._make(node, vbucket), self._known_manifest)
-            self._of[vbucket][node] = copy
+            self._of.setdefault(vbucket, {})[node] = copy
         return copy
 
     def take(self, node: int, vbucket: int) -> ReplicaCopy:

@@ -33,6 +33,7 @@ from dcp.wire.vocabulary import (
     Opcode,
     OpenFlag,
     Status,
+    StreamFlag,
     VbucketState,
 )
 
@@ -106,6 +107,10 @@ def stream_request(session: Session, frame: Frame, body: m.Body, _: float) -> No
     if ordered is not None:
         counters.streams_refused[frame.vbucket] += 1
         _refuse_as_ordered(session, frame, ordered)
+        return
+    if request.flags & StreamFlag.TAKEOVER and not dcp.may_take_over:
+        counters.streams_refused[frame.vbucket] += 1
+        session.refuse_access(frame, Status.EACCESS, "The user lacks the DcpConsumer privilege")
         return
     if (fault := fault_of(request.flags)) is not None:
         counters.streams_refused[frame.vbucket] += 1

@@ -11,9 +11,9 @@ from collections.abc import Callable, Set
 from typing import Final
 
 from dcp.producer.bucket import Bucket
+from dcp.producer.bucket_states import hand_over
 from dcp.producer.faults import NO_FAULTS
 from dcp.producer.flow_control import FlowControl
-from dcp.producer.forks import hand_over
 from dcp.producer.noop import NoopTimer
 from dcp.producer.stream import ActiveStream, StreamPhase
 from dcp.producer.stream_settings import OutOfOrder, StreamSettings
@@ -109,6 +109,16 @@ class DcpConnection:
         )
 
     @property
+    def may_take_over(self) -> bool:
+        """Whether the client may have a vbucket handed over: it is dead here from then on.
+
+        That is what consumers do that are nodes. Where kv_engine knows a user who may be one by the
+        DcpConsumer privilege (``daemon/protocol/mcbp/dcp_open_executor.cc``), here it is our own
+        nodes' and the administrators.
+        """
+        return self.is_internal or self._bucket.settings.is_administrator(self.user)
+
+    @property
     def acknowledges(self) -> bool:
         """Whether the client is a replica that acknowledges prepares; it must have a name."""
         return self.sync_writes and bool(self.consumer_name)
@@ -196,10 +206,13 @@ class DcpConnection:
             self._wake(stream)
 
     def _hand_over(self, stream: ActiveStream) -> None:
-        if self.is_internal and stream.vbucket not in self._bucket.moving:
-            stream.end(EndReason.STATE_CHANGED, announce=True)  # the move was given up meanwhile
+        node = self.key[0]
+        vbucket = self._bucket.active(stream.vbucket, node)
+        is_given_up = self.is_internal and stream.vbucket not in self._bucket.moving
+        if vbucket is None or not stream.is_of(vbucket.data) or is_given_up:
+            stream.end(EndReason.STATE_CHANGED, announce=True)
         else:
-            hand_over(self._bucket, stream, is_move=self.is_internal)
+            hand_over(self._bucket, vbucket, node, spared=stream, is_move=self.is_internal)
 
     def cursors_dropped(self, vbucket: int, cursors: tuple[str, ...]) -> None:
         """Tell the streams of ``vbucket`` whose cursors were dropped to free memory."""

@@ -80,8 +80,12 @@ def judge(request: ResumeRequest, facts: VbucketFacts, rules: Rules = "document"
 
 
 def state_allows(request: ResumeRequest, facts: VbucketFacts) -> bool:
-    """Whether a vbucket in this state may be streamed; asked before all else."""
-    if request.flags & StreamFlag.ACTIVE_VB_ONLY:
+    """Whether a vbucket in this state may be streamed; asked before all else.
+
+    Only what is active can be handed over. (kv_engine asks cluster managers to know that, and lets
+    a replica be taken over, ``engines/ep/src/dcp/producer.cc``, checkConditionsForStreamRequest.)
+    """
+    if request.flags & (StreamFlag.ACTIVE_VB_ONLY | StreamFlag.TAKEOVER):
         return facts.state is VbucketState.ACTIVE
     return facts.state in (VbucketState.ACTIVE, VbucketState.REPLICA)
 

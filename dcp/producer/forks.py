@@ -1,17 +1,16 @@
-"""What happens to a cluster's vbuckets as a whole: failover, crash, changes of state, purging.
+"""What happens to a cluster's vbuckets as a whole: failover, crash.
 
-Functions on the bucket, under its lock. Streams of a vbucket end before anything can be written to
-its new branch: a stream never goes on across a fork.
+Functions on the bucket, under its lock.
 """
 
 from collections.abc import Iterator, Sequence
 
 from dcp.producer.bucket import Bucket
+from dcp.producer.bucket_states import follow_change
 from dcp.producer.failover import VbucketFacts
 from dcp.producer.ownership import follow_owners
 from dcp.producer.promotion import heirs_of
 from dcp.producer.replica_copy import ReplicaCopy
-from dcp.producer.stream import ActiveStream
 from dcp.producer.stream_ends import end_streams
 from dcp.producer.versions import Version
 from dcp.wire.vocabulary import VbucketState
@@ -63,39 +62,7 @@ def crash(bucket: Bucket, node: int, lost_seqnos: int | None = None) -> None:
     for vbucket in bucket.map.vbuckets_of(node):
         if bucket.vbuckets[vbucket].state is VbucketState.ACTIVE:
             bucket.vbuckets[vbucket].crash(lost_seqnos)
-        _begin_branch(bucket, vbucket)
-
-
-def set_state(bucket: Bucket, vbucket: int, state: VbucketState) -> None:
-    """Change a vbucket's state on the node that holds it; its streams end.
-
-    Raises:
-        ValueError: not a state that a vbucket can be in.
-    """
-    if state is VbucketState.ALIVE:
-        raise ValueError(f"vbucket {vbucket}: found state {state.name}, expected one of its own")
-    if bucket.vbuckets[vbucket].state is not state:
-        bucket.vbuckets[vbucket].set_state(state)
-        _begin_branch(bucket, vbucket)
-
-
-def set_state_of_copy(bucket: Bucket, vbucket: int, node: int, state: VbucketState) -> None:
-    """Change the state of a node's copy of a vbucket; its streams end.
-
-    Raises:
-        ValueError: no copy there, or a state that only the vbucket itself can be in.
-    """
-    copy = bucket.copies.at(node, vbucket)
-    if copy is None:
-        raise ValueError(f"vbucket {vbucket}: found no copy on {bucket.map.name_of(node)}")
-    if state in (VbucketState.ALIVE, VbucketState.ACTIVE):
-        raise ValueError(
-            f"vbucket {vbucket}, its copy: found state {state.name}, "
-            "expected REPLICA, PENDING or DEAD"
-        )
-    if copy.vbucket.state is not state:
-        copy.vbucket.state = state
-        end_streams(bucket, vbucket, node)
+        follow_change(bucket, bucket.vbuckets[vbucket])
 
 
 def living_copies(bucket: Bucket, vbucket: int) -> Iterator[tuple[int, ReplicaCopy]]:
@@ -129,39 +96,13 @@ def lagging_copy(bucket: Bucket) -> str | None:
     return None
 
 
-def hand_over(bucket: Bucket, stream: ActiveStream, *, is_move: bool) -> None:
-    """Let the vbucket of a takeover stream be dead here; its other streams end.
-
-    ``is_move``: the client is a node, and a rebalance will say where the vbucket is.
-    """
-    if is_move:
-        bucket.handed_over.add(stream.vbucket)
-        bucket.vbuckets[stream.vbucket].is_moving = True
-    bucket.vbuckets[stream.vbucket].set_state(VbucketState.DEAD)
-    end_streams(bucket, stream.vbucket, spared=stream)
-    bucket.sync_writes.watch(stream.vbucket)
-
-
-def purge_tombstones(bucket: Bucket, vbucket: int, up_to_seqno: int | None) -> int:
-    """Compact a vbucket's disk without the tombstones up to a seqno; return how many there were."""
-    data = bucket.vbuckets[vbucket].data
-    return data.purge(data.high_seqno if up_to_seqno is None else up_to_seqno)
-
-
 def set_up(
     bucket: Bucket, vbucket: int, facts: VbucketFacts, versions: Sequence[Version] = ()
 ) -> None:
     """Make a vbucket of which ``facts`` are true, with these versions; its streams end."""
-    bucket.vbuckets[vbucket].set_up(facts, versions)
+    bucket.numbered(vbucket).set_up(facts, versions)
     bucket.learn_manifest(bucket.vbuckets[vbucket])
     end_streams(bucket, vbucket)
-    bucket.sync_writes.watch(vbucket)
-
-
-def _begin_branch(bucket: Bucket, vbucket: int) -> None:
-    """End the streams, and let a vbucket that lost system events emit them anew."""
-    end_streams(bucket, vbucket)
-    bucket.follow_manifest(bucket.vbuckets[vbucket])
     bucket.sync_writes.watch(vbucket)
 
 
@@ -174,9 +115,7 @@ def _require_here(bucket: Bucket, node: int) -> None:
 
 
 def _require_member(bucket: Bucket, node: int) -> None:
-    count = bucket.map.node_count
-    if not 0 <= node < count:
-        raise ValueError(f"node index {node}: found none, expected 0 to {count - 1}")
+    bucket.map.require_node(node)
     if not bucket.map.is_member(node):
         raise ValueError(
             f"{bucket.map.name_of(node)}: it was failed over and is no member any more"

@@ -1,6 +1,6 @@
 """What a process asks that wants to be a node of this cluster: ``cluster``, then ``node.join``.
 
-Users may who may open streams: the answer to the first has the password of the nodes' own user.
+The answer to the first has the password of the nodes' own user: administrators may ask.
 """
 
 import json
@@ -65,8 +65,6 @@ def _is_port(port: object) -> bool:
 
 def _host(session: Session) -> Host:
     host = session.bucket.administrator
-    if session.user in session.bucket.settings.users_without_streams:
-        raise ValueError(f"join: found user {session.user!r}, expected one who may open streams")
     if host is None:
         raise ValueError("join: found a bucket of no cluster, expected one of a ProducerCluster")
     return host

@@ -12,6 +12,11 @@ from dataclasses import replace
 from typing import Final
 
 from dcp.errors import DcplakeError, SourceError
+from dcp.producer.background import (
+    FIRST_WAIT_SECONDS,
+    LONGEST_WAIT_SECONDS,
+    keep_running,
+)
 from dcp.producer.bucket import Bucket
 from dcp.producer.cluster_state import ClusterState
 from dcp.producer.member_commands import STATE
@@ -20,8 +25,6 @@ from dcp.wire import messages as m
 from dcp.wire.vocabulary import Opcode
 
 _SIGN_OF_LIFE_SECONDS: Final = 1.0
-_FIRST_WAIT_SECONDS: Final = 0.02
-_LONGEST_WAIT_SECONDS: Final = 1.0
 
 
 class MemberLink:
@@ -41,18 +44,18 @@ class MemberLink:
 
     async def run(self) -> None:
         """Tell the process what there is, until cancelled."""
-        wait_seconds = _FIRST_WAIT_SECONDS
+        wait_seconds = FIRST_WAIT_SECONDS
         while True:
             try:
                 await self._converse()
             except (OSError, DcplakeError):
                 if self.is_alive:
-                    wait_seconds = _FIRST_WAIT_SECONDS
+                    wait_seconds = FIRST_WAIT_SECONDS
             finally:
                 self.known_number = 0
                 self._links.is_heard(self, alive=False)
             await asyncio.sleep(wait_seconds)
-            wait_seconds = min(2 * wait_seconds, _LONGEST_WAIT_SECONDS)
+            wait_seconds = min(2 * wait_seconds, LONGEST_WAIT_SECONDS)
 
     async def _converse(self) -> None:
         self._connection = connection = await self._links.connect(self.node)
@@ -122,7 +125,8 @@ class MemberLinks:
         if old is not None:
             old[1].cancel()
         link = MemberLink(self, node)
-        self._links[node] = link, asyncio.ensure_future(link.run())
+        name = f"connection to {self.name_of(node)}"
+        self._links[node] = link, asyncio.ensure_future(keep_running(name, link.run))
 
     def state(self) -> ClusterState:
         """Return the cluster as it is now, with a number that no other state has."""

@@ -14,7 +14,10 @@ its lock; streams end before anything can be written to a new branch.
 from collections.abc import Sequence
 
 from dcp.producer.bucket import Bucket
+from dcp.producer.bucket_states import change_state, follow_change, give_back
 from dcp.producer.promotion import become_active, promote
+from dcp.producer.replica_copy import ReplicaCopy
+from dcp.producer.state_changes import StateEvent
 from dcp.producer.stream_ends import end_streams
 from dcp.wire.vocabulary import VbucketState
 
@@ -24,48 +27,54 @@ def follow_owners(bucket: Bucket, before: Sequence[int]) -> None:
     for vbucket, (old, new) in enumerate(zip(before, bucket.map.owners, strict=True)):
         if old == new:
             continue
+        state = VbucketState.ACTIVE  # as it is at an owner elsewhere
         if bucket.is_local(old):
             end_streams(bucket, vbucket, old)
-            bucket.handed_over.discard(vbucket)
+            if vbucket not in bucket.handed_over:
+                state = bucket.vbuckets[vbucket].state
         if bucket.is_local(new):
-            _begin(bucket, vbucket, new, was_here=bucket.is_local(old))
+            _begin(bucket, vbucket, new, state)
         elif bucket.is_local(old):
             bucket.let_go(vbucket)
+        bucket.handed_over.discard(vbucket)
 
 
-def _begin(bucket: Bucket, vbucket: int, node: int, *, was_here: bool) -> None:
+def _begin(bucket: Bucket, vbucket: int, node: int, state: VbucketState) -> None:
     copy = bucket.copies.at(node, vbucket)
     end_streams(bucket, vbucket, node)
     if copy is None:
+        if vbucket in bucket.handed_over:
+            give_back(bucket, vbucket)
         if bucket.vbuckets[vbucket].state is VbucketState.ACTIVE:
             bucket.vbuckets[vbucket].promote()
+        follow_change(bucket, bucket.vbuckets[vbucket], node)
     elif copy.has_taken_over:
         become_active(bucket, vbucket, node)
-        return
     else:
-        if not was_here:
-            bucket.vbuckets[vbucket].state = VbucketState.ACTIVE  # as it was at its owner
-        promote(bucket, vbucket, bucket.copies.take(node, vbucket))
-    bucket.follow_manifest(bucket.vbuckets[vbucket])
-    bucket.sync_writes.watch(vbucket)
+        promote(bucket, vbucket, node, state)
 
 
 def settle_moves(bucket: Bucket) -> None:
     """Let vbuckets be as they were whose move is over and which the map has where it had them."""
     for vbucket in sorted(bucket.handed_over - bucket.moving):
-        bucket.handed_over.discard(vbucket)
-        owner, state = bucket.map.owner(vbucket), bucket.vbuckets[vbucket]
-        if owner is not None and bucket.is_local(owner) and state.state is VbucketState.DEAD:
-            state.is_moving = False
-            state.state = VbucketState.ACTIVE  # nobody else became active
-            state.recover_sync_writes()
-            bucket.follow_manifest(state)
-            bucket.sync_writes.watch(vbucket)
+        give_back(bucket, vbucket)
     for vbucket in range(len(bucket.vbuckets)):
         if vbucket in bucket.moving:
             continue
-        for _, copy in bucket.copies.of(vbucket):
+        for node, copy in bucket.copies.of(vbucket):
             if copy.has_taken_over:  # in vain: the map does not say so
-                copy.has_taken_over = copy.is_taking_over = False
-                copy.vbucket.state = VbucketState.REPLICA
+                leave(bucket, copy, node)
     bucket.copies_moved.notify_all()
+
+
+def leave(bucket: Bucket, copy: ReplicaCopy, node: int) -> None:
+    """Let a node's copy be one as before whose takeover was given up."""
+    copy.has_taken_over = copy.is_taking_over = False
+    if copy.vbucket.state is VbucketState.PENDING:
+        change_state(bucket, copy.vbucket, StateEvent.LEFT, node)
+
+
+def may_move(bucket: Bucket, vbucket: int, source: int, target: int) -> bool:
+    """Whether what a node took over may be its own: nothing else was ordered meanwhile."""
+    is_there = bucket.map.is_member(target) and target not in bucket.dead_nodes
+    return is_there and bucket.map.owner(vbucket) == source

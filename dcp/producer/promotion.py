@@ -5,7 +5,9 @@ the record of branches and the floor of CAS values are handed over.
 """
 
 from dcp.producer.bucket import Bucket
+from dcp.producer.bucket_states import follow_change
 from dcp.producer.replica_copy import ReplicaCopy
+from dcp.producer.state_changes import ORDERED, StateEvent
 from dcp.wire.vocabulary import VbucketState
 
 
@@ -27,17 +29,15 @@ def heirs_of(bucket: Bucket, node: int) -> dict[int, int]:
     return found
 
 
-def promote(bucket: Bucket, vbucket: int, copy: ReplicaCopy) -> None:
-    """Let a copy go on as the vbucket, from its last whole snapshot, on a branch of its own.
+def promote(bucket: Bucket, vbucket: int, node: int, state: VbucketState) -> None:
+    """Let a node's copy go on as the vbucket, from its last whole snapshot, on its own branch.
 
-    In another state than active the vbucket stays in it, and no branch begins.
+    ``state`` is what the vbucket was in; but for an active one it stays that, and no branch begins.
     """
+    copy = bucket.copies.take(node, vbucket)
     copy.drop_part()
-    old = bucket.vbuckets[vbucket]
-    copy.vbucket.succeed(old)
-    if old.state is VbucketState.ACTIVE:
-        copy.vbucket.begin_branch(is_first=not copy.has_history)
-    bucket.put_in_place(vbucket, copy.vbucket)
+    event = StateEvent.PROMOTED if state is VbucketState.ACTIVE else ORDERED[state]
+    _put_in_place(bucket, copy, event, node)
 
 
 def take_over(bucket: Bucket, vbucket: int, node: int) -> None:
@@ -55,11 +55,14 @@ def become_active(bucket: Bucket, vbucket: int, node: int) -> None:
     copy = bucket.copies.take(node, vbucket)
     copy.is_taking_over = copy.has_taken_over = False
     bucket.handed_over.discard(vbucket)
-    old = bucket.vbuckets[vbucket]
-    copy.vbucket.succeed(old)
-    copy.vbucket.state = VbucketState.ACTIVE
-    copy.vbucket.recover_sync_writes()
-    bucket.put_in_place(vbucket, copy.vbucket)
-    bucket.follow_manifest(copy.vbucket)
-    bucket.sync_writes.watch(vbucket)
+    _put_in_place(bucket, copy, StateEvent.TAKEN_OVER, node)
     bucket.copies_moved.notify_all()
+
+
+def _put_in_place(bucket: Bucket, copy: ReplicaCopy, event: StateEvent, node: int) -> None:
+    """Let a copy be the vbucket, and an event happen to it before: so it is saved as that."""
+    vbucket = copy.vbucket
+    vbucket.succeed(bucket.vbuckets[vbucket.id])
+    vbucket.change(event, is_first=not copy.has_history)
+    bucket.put_in_place(vbucket.id, vbucket)
+    follow_change(bucket, vbucket, node)

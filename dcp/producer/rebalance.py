@@ -14,8 +14,9 @@ from collections.abc import Callable, Sequence
 
 from dcp.errors import SourceError
 from dcp.producer.bucket import Bucket
+from dcp.producer.bucket_states import change_state
 from dcp.producer.member_links import MemberLinks
-from dcp.producer.ownership import settle_moves
+from dcp.producer.ownership import leave, may_move, settle_moves
 from dcp.producer.passive_stream import PassivePhase, PassiveStream
 from dcp.producer.placement import even_owners
 from dcp.producer.promotion import take_over
@@ -23,7 +24,7 @@ from dcp.producer.remote_move import RemoteMove
 from dcp.producer.replica_copy import ReplicaCopy
 from dcp.producer.replication import Feed
 from dcp.producer.replication_chain import TAKEOVER
-from dcp.producer.stream_ends import end_streams
+from dcp.producer.state_changes import StateEvent
 from dcp.wire.vocabulary import VbucketState
 
 
@@ -158,12 +159,15 @@ class Move:
         """Look at what a stream was told; the lock is held."""
         vbucket = stream.vbucket
         if stream.state == VbucketState.PENDING:
-            if stream.copy.vbucket.state is not VbucketState.PENDING:
-                stream.copy.vbucket.state = VbucketState.PENDING
-                end_streams(self._bucket, vbucket, self._target)
+            pending = stream.copy.vbucket
+            if pending.state is not VbucketState.PENDING:
+                change_state(self._bucket, pending, StateEvent.TOLD_PENDING, self._target)
         elif stream.state == VbucketState.ACTIVE:
-            stream.copy.has_taken_over = True
             stream.copy.feeder = None  # what else it says is not for a vbucket that is active
+            if not may_move(self._bucket, vbucket, self._source, self._target):
+                self._is_over.set()
+                return
+            stream.copy.has_taken_over = True
             del self._left[vbucket]
             self._arrived(vbucket)
         has_failed = stream.phase is PassivePhase.ENDED and vbucket in self._left
@@ -174,8 +178,7 @@ class Move:
         """Let what did not move be as it was; return the vbuckets."""
         with self._bucket.lock:
             for copy in self._left.values():
-                copy.is_taking_over = False
-                copy.vbucket.state = VbucketState.REPLICA
+                leave(self._bucket, copy, self._target)
             self._bucket.copies_moved.notify_all()
             return list(self._left)
 

@@ -16,7 +16,7 @@ from dcp.producer.bucket import Bucket
 from dcp.producer.member_commands import LEAVE, TAKE, TAKEN
 from dcp.producer.member_links import MemberLink
 from dcp.producer.move_orders import MoveOrder, MoveReport
-from dcp.producer.ownership import follow_owners
+from dcp.producer.ownership import follow_owners, may_move
 
 _ASK_AGAIN_SECONDS: Final = 0.02
 _numbers = count(1)
@@ -72,14 +72,20 @@ class RemoteMove:
         report = MoveReport.decode(await self._link.question(TAKEN))
         if report.number != self._order.number:
             return MoveReport()
-        arrived = self._left.intersection(report.taken)
-        if arrived:
-            with self._bucket.lock:
+        source, target = self._order.source, self._link.node
+        with self._bucket.lock:
+            arrived = {
+                vbucket
+                for vbucket in self._left.intersection(report.taken)
+                if may_move(self._bucket, vbucket, source, target)
+            }
+            if arrived:
                 before = self._bucket.map.owners
                 for vbucket in sorted(arrived):
-                    self._bucket.map.move(vbucket, self._link.node)
+                    self._bucket.map.move(vbucket, target)
                 follow_owners(self._bucket, before)
                 self._bucket.copies_moved.notify_all()
+        if arrived:
             self._left -= arrived
             self._map_changed()
         return report

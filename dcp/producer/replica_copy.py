@@ -16,7 +16,7 @@ from dcp.producer.vbucket import Vbucket
 from dcp.producer.versions import Version
 from dcp.types import FailoverLog, SnapshotRange
 from dcp.wire import messages as m
-from dcp.wire.vocabulary import Opcode, SnapshotFlag, VbucketState
+from dcp.wire.vocabulary import Opcode, SnapshotFlag
 
 
 class ReplicaCopy:
@@ -26,12 +26,11 @@ class ReplicaCopy:
     """
 
     def __init__(self, vbucket: Vbucket, known_manifest: Callable[[], Manifest]) -> None:
-        """Take an empty vbucket, or what a restart found of a copy.
+        """Take an empty REPLICA, or what a restart found of a copy.
 
         ``known_manifest`` returns the newest manifest of the bucket.
         """
         self.has_history = bool(vbucket.data.saved_state)
-        vbucket.state = VbucketState.REPLICA
         self.vbucket = vbucket
         self.feeder: object | None = None
         self.is_taking_over = False

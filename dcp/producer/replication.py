@@ -13,7 +13,12 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Final
 
-from dcp.errors import FrameError, SourceError
+from dcp.errors import DcplakeError
+from dcp.producer.background import (
+    FIRST_WAIT_SECONDS,
+    LONGEST_WAIT_SECONDS,
+    keep_running,
+)
 from dcp.producer.bucket import Bucket
 from dcp.producer.passive_stream import PassiveStream
 from dcp.producer.replica_copy import ReplicaCopy
@@ -26,8 +31,6 @@ from dcp.wire.vocabulary import EndReason
 
 _LOG = logging.getLogger(__name__)
 _READ_BYTES: Final = 256 * 1024
-_FIRST_WAIT_SECONDS: Final = 0.02
-_LONGEST_WAIT_SECONDS: Final = 1.0
 
 
 class Feed:
@@ -62,21 +65,22 @@ class Feed:
 
     async def run(self) -> None:
         """Receive, and connect again when the connection is lost, until cancelled."""
-        wait_seconds = _FIRST_WAIT_SECONDS
+        wait_seconds = FIRST_WAIT_SECONDS
         while True:
             try:
                 if await self.converse():
-                    wait_seconds = _FIRST_WAIT_SECONDS
-            except (SourceError, FrameError) as error:
+                    wait_seconds = FIRST_WAIT_SECONDS
+            except DcplakeError as error:
                 _LOG.warning("%s: %s: connecting again", self.name, error)
             await asyncio.sleep(wait_seconds)
-            wait_seconds = min(2 * wait_seconds, _LONGEST_WAIT_SECONDS)
+            wait_seconds = min(2 * wait_seconds, LONGEST_WAIT_SECONDS)
 
     async def converse(self) -> bool:
         """Connect and receive until the connection is lost; whether it ever got ready.
 
         Raises:
-            SourceError: the peer refuses us, or sent what does not fit.
+            SourceError: the peer refuses us.
+            MessageRefusedError: it sent what does not fit; it was answered that.
             FrameError: the peer sent what is no frame.
         """
         address = self._bucket.map.addresses[self.source]
@@ -96,6 +100,8 @@ class Feed:
             pass
         finally:
             with self._bucket.lock:
+                for stream in connection.streams.values():  # what came before it was lost is kept
+                    self._bucket.received(self.target, stream.vbucket)
                 connection.close()
                 self._connection = None
             self._writer.close()
@@ -106,7 +112,7 @@ class Feed:
     async def _receive(
         self, reader: asyncio.StreamReader, connection: ReplicationConnection
     ) -> None:
-        splitter, wait_seconds = FrameSplitter(), _FIRST_WAIT_SECONDS
+        splitter, wait_seconds = FrameSplitter(), FIRST_WAIT_SECONDS
         loop = asyncio.get_running_loop()
         while True:
             self._write(connection)
@@ -114,7 +120,7 @@ class Feed:
                 async with asyncio.timeout(wait_seconds if connection.wants_retry else None):
                     data = await reader.read(_READ_BYTES)
             except TimeoutError:
-                wait_seconds = min(2 * wait_seconds, _LONGEST_WAIT_SECONDS)
+                wait_seconds = min(2 * wait_seconds, LONGEST_WAIT_SECONDS)
                 with self._bucket.lock:
                     connection.retry()
                 continue
@@ -180,7 +186,7 @@ class Replication:
         for pair, copies in wanted.items():
             if pair not in self._feeds:
                 feed = Feed(self._bucket, *pair, self._awake(pair[1]))
-                task = asyncio.ensure_future(feed.run())
+                task = asyncio.ensure_future(keep_running(feed.name, feed.run))
                 self._feeds[pair] = feed, task
             self._feeds[pair][0].follow(copies)
 

@@ -67,6 +67,7 @@ class ClusterSettings:
     client may be silent that takes NOOPs, be there without logging in, and be silent that is no DCP
     client; 0 for ever (``liveness.py``). ``last_words_seconds``: how long it may take to read what
     it was sent when its connection ends, also when the cluster stops.
+    ``rebalance_timeout_seconds``: how long a rebalance may take that is ordered over the protocol.
     ``member_timeout_seconds``: how long a process that joined may take to answer the first one.
     ``max_connections`` of clients to a node, whatever they speak; it closes more at once, unheard.
     ``record_seqnos`` keeps every sent seqno in the counters, 8 bytes each (for tests).
@@ -88,8 +89,9 @@ class ClusterSettings:
     nobody needs; tombstones when they are ``metadata_purge_age_seconds`` old (None: as old as
     Couchbase has it for that type, 3 days or 60 seconds; infinity: never).
     ``rules``: who is followed where the documents and real servers differ, see ``failover.py``.
-    ``users_without_streams`` may log in and must not open DCP connections. ``clock`` returns
-    seconds since 1970.
+    ``users_without_streams`` may log in and must not open DCP connections. ``administrators`` may
+    order about the cluster, let nodes join it, and take vbuckets over; None: the first of
+    ``users``. ``clock`` returns seconds since 1970.
     """
 
     nodes: int = 1
@@ -100,6 +102,7 @@ class ClusterSettings:
         default_factory=lambda: {"Administrator": "password"}, repr=False
     )
     users_without_streams: frozenset[str] = frozenset()
+    administrators: frozenset[str] | None = None
     seed: int | None = None
     checkpoint_items: int = 10_000
     checkpoint_quota_bytes: int = 256 * 1024 * 1024
@@ -116,6 +119,7 @@ class ClusterSettings:
     connection_idle_seconds: float = 0.0
     last_words_seconds: float = 2.0
     member_timeout_seconds: float = 5.0
+    rebalance_timeout_seconds: float = 600.0
     max_connections: int = 5_000
     record_seqnos: bool = True
     record_branches: bool = True
@@ -168,6 +172,16 @@ class ClusterSettings:
             raise ConfigError("producer bucket: found an empty name")
         if not self.users:
             raise ConfigError("producer users: found none, expected at least one name and password")
+        for user in self.users:
+            if not user or user.startswith("@"):
+                raise ConfigError(
+                    f"producer users: found {user!r}, expected a name that does not begin with @: "
+                    "those are the cluster's own"
+                )
+        for user in sorted((self.administrators or frozenset()) - self.users.keys()):
+            raise ConfigError(
+                f"producer administrators: found {user!r}, expected some of the users"
+            )
 
     def _check_replicas(self) -> None:
         if not 0 <= self.replicas <= MAX_REPLICAS:
@@ -218,6 +232,12 @@ class ClusterSettings:
             return self.bucket_type.metadata_purge_age_seconds
         return self.metadata_purge_age_seconds
 
+    def is_administrator(self, user: str | None) -> bool:
+        """Whether a user may do what changes the cluster for others, too."""
+        if self.administrators is None:
+            return user == next(iter(self.users))
+        return user in self.administrators
+
     def _check_connections(self) -> None:
         if self.max_connections < 1:
             raise ConfigError(
@@ -230,6 +250,7 @@ class ClusterSettings:
             ("time for last words", self.last_words_seconds),
             ("time of other processes to answer", self.member_timeout_seconds),
             ("wait for persistence", self.persistence_wait_seconds),
+            ("time of a rebalance", self.rebalance_timeout_seconds),
         ):
             if not 0 <= seconds < math.inf:
                 raise ConfigError(f"producer {name}: found {seconds} seconds, expected 0 or more")

@@ -156,6 +156,10 @@ class ActiveStream:
     def _on(self, event: _Event) -> None:
         self.phase = _NEXT[self.phase, event]
 
+    def is_of(self, data: VbucketData) -> bool:
+        """Whether this is what it streams."""
+        return self._data is data
+
     @property
     def is_sending(self) -> bool:
         """Whether items are still to come."""

@@ -56,18 +56,30 @@ class SyncWriteBoard:
             self._go_on(vbucket)
 
     def check(self) -> None:
-        """Let everything go on that can now."""
+        """Let everything go on that can now.
+
+        Raises:
+            OSError: what a vbucket did cannot be written; that was done, and the others as well.
+        """
+        failed: list[OSError] = []
         for vbucket in sorted(self._pending):
-            self._go_on(vbucket)
+            try:
+                self._go_on(vbucket)
+            except OSError as error:
+                failed.append(error)
+        if failed:
+            raise failed[0]
 
     def _go_on(self, vbucket: int) -> None:
         bucket = self._bucket
         state = bucket.vbuckets[vbucket]
         before = state.data.high_seqno
         told: list[Told] = list(state.sync_writes.step(chain_of(bucket, vbucket), bucket.now()))
-        if state.data.high_seqno != before:
-            bucket.wrote(vbucket)
-        if not state.sync_writes.is_pending:
-            self._pending.discard(vbucket)
-        for answer, status in told:
-            answer(status)
+        try:
+            if state.data.high_seqno != before:
+                bucket.wrote(vbucket)
+        finally:  # who waits must hear of what was done
+            if not state.sync_writes.is_pending:
+                self._pending.discard(vbucket)
+            for answer, status in told:
+                answer(status)

@@ -97,7 +97,7 @@ class SyncWrites:
         """Take a write whose prepare was appended just now."""
         self._writes.append(_Write(prepare, deadline, answer))
 
-    def recover(self, *, is_active: bool = True) -> None:
+    def recover(self, *, is_active: bool) -> None:
         """Follow a history that was cut, handed over or read anew.
 
         Clients that wait will be told that they cannot know. An active vbucket commits again

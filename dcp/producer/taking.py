@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 from dcp.errors import SourceError
+from dcp.producer.background import log_failure
 from dcp.producer.bucket import Bucket
 from dcp.producer.move_orders import MoveOrder, MoveReport
 from dcp.producer.rebalance import Move
@@ -33,6 +34,7 @@ class Taking:
         self.leave()
         self._order, self._taken, self._error = order, [], ""
         self._task = asyncio.get_running_loop().create_task(self._run(order))
+        self._task.add_done_callback(log_failure("taking vbuckets over"))
 
     async def _run(self, order: MoveOrder) -> None:
         taken: list[int] = self._taken
@@ -48,6 +50,9 @@ class Taking:
             await move.run(self._awake(order.target))
         except SourceError as error:
             self._error = str(error)
+        except Exception as error:
+            self._error = repr(error)
+            raise
 
     def leave(self) -> None:
         """Give up what did not arrive."""

@@ -25,6 +25,7 @@ from dcp.producer.manifest import DEFAULT_ID, Manifest
 from dcp.producer.preload import PreloadedSegment
 from dcp.producer.resident_values import ResidentValues
 from dcp.producer.settings import ClusterSettings
+from dcp.producer.state_changes import StateEvent, next_state
 from dcp.producer.stream_filter import StreamFilter
 from dcp.producer.sync_writes import SyncWrites
 from dcp.producer.vbucket_data import DataSettings, VbucketData
@@ -44,9 +45,11 @@ class Vbucket:
         settings: ClusterSettings,
         home: VbucketHome | None = None,
         values: ResidentValues | None = None,
+        state: VbucketState | None = None,
     ) -> None:
         """Begin an empty vbucket, or with a ``home`` take up what is there.
 
+        ``state`` is the one that it is in; None: the one that was saved, ACTIVE where none was.
         ``values`` of the whole bucket decides which values stay in memory; without it all do.
 
         Raises:
@@ -66,22 +69,22 @@ class Vbucket:
         if home is not None:
             behind = replace(data_settings, writes_behind=True)
             data = VbucketData(vbucket, home.file, behind, values=values)
-            self._take_up(data, home)
+            self._take_up(data, home, state)
             return
         log = FailoverLog((FailoverEntry(fresh_uuid(), 0),))
         data = VbucketData(vbucket, MemoryFile(), data_settings, values=values)
-        self._begin(data, log, HybridClock())
+        self._begin(data, log, HybridClock(), state or VbucketState.ACTIVE)
 
-    def _take_up(self, data: VbucketData, home: VbucketHome) -> None:
+    def _take_up(self, data: VbucketData, home: VbucketHome, state: VbucketState | None) -> None:
         """Become what was saved; of what was written before a restart there is no record."""
         saved = SavedVbucket(VbucketState.ACTIVE, FailoverLog((FailoverEntry(home.first_uuid, 0),)))
         if data.saved_state:
             saved = SavedVbucket.decode(data.saved_state, self.id)
         data.reopen(saved.base_seqno, saved.whole_seqno)
         is_empty = data.high_seqno == data.base_seqno
-        self._begin(data, saved.failover_log, HybridClock(saved.last_cas), is_recorded=is_empty)
+        clock = HybridClock(saved.last_cas)
+        self._begin(data, saved.failover_log, clock, state or saved.state, is_recorded=is_empty)
         data.state_at = partial(self._state_at, home)
-        self.state = saved.state
         self.documents.rewind()
         steps = [(seqno, home.manifests[number]) for seqno, number in saved.manifests]
         self.documents.collections.restore(steps, saved.high_seqnos or {}, data.high_seqno)
@@ -111,18 +114,29 @@ class Vbucket:
         self.data.save_state()
 
     def _begin(
-        self, data: VbucketData, log: FailoverLog, clock: HybridClock, *, is_recorded: bool = True
+        self,
+        data: VbucketData,
+        log: FailoverLog,
+        clock: HybridClock,
+        state: VbucketState,
+        *,
+        is_recorded: bool = True,
     ) -> None:
         self.data = data
         self.documents = DocumentStore(data, clock)
         self.sync_writes = SyncWrites(self.documents)
         self.failover_log = log
-        self.state = VbucketState.ACTIVE
+        self._state = state
         self._set_default_high_seqno: int | None = None
         is_recorded = is_recorded and self._settings.record_branches
         self.record = BranchRecord(self.id, log) if is_recorded else None
         if self.record is not None:
             data.on_append = self.record.append
+
+    @property
+    def state(self) -> VbucketState:
+        """Active, replica, pending or dead; ``change`` is how that changes."""
+        return self._state
 
     def preload(self, segment: PreloadedSegment) -> None:
         """Take a whole segment as the beginning of an empty vbucket."""
@@ -213,11 +227,27 @@ class Vbucket:
         """Let the replica follow again."""
         self._paused_at = None
 
-    # --- forks
+    # --- states and branches
+
+    def change(self, event: StateEvent, *, is_first: bool = False) -> None:
+        """Let an event happen that changes the state, as ``state_changes.py`` has it.
+
+        ``is_first``: if a branch begins, nothing is known of any before it. In a bucket
+        ``bucket_states.py`` does this, and what follows for others.
+
+        Raises:
+            LocalProtocolError: that does not happen to a vbucket in this state.
+            OSError: the state cannot be saved.
+        """
+        self._state, begins_branch = next_state(self._state, event)
+        if begins_branch:
+            self._begin_branch(self.data.high_seqno, is_first=is_first)
+        self.recover_sync_writes()
+        self.save()
 
     def promote(self) -> None:
         """Go on as the replica: its tail is what the replica had not; a new branch begins."""
-        self._fork(self.replica_seqno, self.replica_snapshot_end)
+        self._go_back(self.replica_seqno, self.replica_snapshot_end)
 
     def crash(self, lost_seqnos: int | None) -> None:
         """Go on with what is on disk, or with ``lost_seqnos`` less than there was; a new branch.
@@ -232,54 +262,49 @@ class Vbucket:
             left = self.data.base_seqno
         elif lost_seqnos is not None:
             left = self.data.batch_end_at(self.data.high_seqno - lost_seqnos)
-        self._fork(left, left)
-        if self.is_ephemeral:
-            self.failover_log = FailoverLog(self.failover_log.entries[:1])
-
-    def set_state(self, state: VbucketState) -> None:
-        """Change the state; what becomes active without a takeover begins a branch."""
-        if state is VbucketState.ACTIVE and self.state is not VbucketState.ACTIVE:
-            high = self.data.high_seqno
-            self._fork(high, high)
-        self.state = state
-        self.recover_sync_writes()
-        self.save()
-
-    def recover_sync_writes(self) -> None:
-        """Follow a history that was cut, handed over or read anew, in the state it is in now."""
-        self.sync_writes.recover(is_active=self.state is VbucketState.ACTIVE)
+        self._go_back(left, left, is_first=self.is_ephemeral)
 
     def recover(self) -> None:
         """Begin a branch after an unclean restart, if active: what is here is what was on disk."""
-        if self.state is VbucketState.ACTIVE:
-            high = self.data.high_seqno
-            vb_uuid = self._fresh_uuid()
-            self.failover_log = fork(self.failover_log, high, vb_uuid)
-            if self.record is not None:
-                self.record.fork(vb_uuid, high)
+        if self._state is VbucketState.ACTIVE:
+            self._begin_branch(self.data.high_seqno)
             self.save()
 
-    def _fork(self, cut_seqno: int, entry_seqno: int) -> None:
+    def recover_sync_writes(self) -> None:
+        """Follow a history that was cut, handed over or read anew, in the state it is in now."""
+        self.sync_writes.recover(is_active=self._state is VbucketState.ACTIVE)
+
+    def _go_back(self, cut_seqno: int, entry_seqno: int, *, is_first: bool = False) -> None:
         """Begin a branch that holds everything up to ``cut_seqno`` and is told from another on.
 
         ``entry_seqno`` lies at or below the cut, so that whoever goes on along the log meets
         nothing that was lost.
         """
-        vb_uuid = self._fresh_uuid()
         left = self.data.cut(cut_seqno)
         self.documents.rewind()
-        self.recover_sync_writes()
-        self.failover_log = fork(self.failover_log, min(entry_seqno, left), vb_uuid)
         if self._paused_at is not None:
             self._paused_at = min(self._paused_at, left)
-        if self.record is not None:
-            self.record.fork(vb_uuid, left)
+        self._begin_branch(min(entry_seqno, left), is_first=is_first)
+        self.recover_sync_writes()
         self.save()
+
+    def _begin_branch(self, entry_seqno: int, *, is_first: bool = False) -> None:
+        """Begin a branch that holds what is here, and is told from ``entry_seqno`` on."""
+        vb_uuid, parent_uuid = self._fresh_uuid(), self.failover_log.current_uuid
+        if is_first:
+            self.failover_log = FailoverLog((FailoverEntry(vb_uuid, entry_seqno),))
+        else:
+            self.failover_log = fork(self.failover_log, entry_seqno, vb_uuid)
+        if self.record is not None:
+            self.record.fork(vb_uuid, self.data.high_seqno, parent_uuid)
 
     # --- what is another vbucket from here on
 
     def succeed(self, old: "Vbucket") -> None:
-        """Be what ``old`` was, with the data and branches that are here: it was a copy of that."""
+        """Be what ``old`` was, with the data and branches that are here: it was a copy of that.
+
+        The state is to be changed after it.
+        """
         is_empty = self.data.high_seqno == self.data.base_seqno
         if is_empty and old.data.base_seqno > self.data.base_seqno:
             self.data.start_at(old.data.base_seqno)
@@ -289,9 +314,7 @@ class Vbucket:
             self.data.on_append = self.record.append
         self.documents.clock.raise_floor(old.documents.clock.last)
         self.documents.rewind()
-        self.state = old.state
         self.sync_writes.tell_later(old.sync_writes.give_up())
-        self.recover_sync_writes()
 
     def take_place_of(self, old: "Vbucket") -> None:
         """End ``old``, and live on disk where it lived, if the bucket is in a data folder.
@@ -316,17 +339,6 @@ class Vbucket:
         self.data.give_up()
         if self._home is not None:
             self._home.file.remove()
-
-    def begin_branch(self, *, is_first: bool) -> None:
-        """Begin a branch at the high seqno; the first one where nothing is known of any other."""
-        parent_uuid, high = self.failover_log.current_uuid, self.data.high_seqno
-        vb_uuid = self._fresh_uuid()
-        if is_first:
-            self.failover_log = FailoverLog((FailoverEntry(vb_uuid, high),))
-        else:
-            self.failover_log = fork(self.failover_log, high, vb_uuid)
-        if self.record is not None:
-            self.record.fork(vb_uuid, high, parent_uuid)
 
     # --- any state, for tests
 
@@ -355,13 +367,12 @@ class Vbucket:
         self.data.keys.close()
         self._paused_at = None
         told = self.sync_writes.give_up()
-        self._begin(data, facts.failover_log, self.documents.clock)
+        self._begin(data, facts.failover_log, self.documents.clock, facts.state)
         self.sync_writes.tell_later(told)
         self.take(versions)
         if facts.purge_seqno:
             data.purge(facts.purge_seqno)
         self._set_default_high_seqno = facts.collections_high_seqno
-        self.state = facts.state
 
     def take(self, versions: Iterable[Version]) -> None:
         """Append versions as another server made them: their seqnos, revs and CAS values stay.

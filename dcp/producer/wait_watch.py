@@ -1,7 +1,7 @@
 """The asyncio edge of answers that wait, for copies or for the disk: looks again and again."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from threading import RLock
 from typing import Final, Protocol
 
@@ -26,25 +26,23 @@ class WaitWatch:
 
     def __init__(
         self,
-        boards: Sequence[Board],
+        board: Board,
         lock: RLock,
         call_soon: Callable[[Callable[[], None]], None],
     ) -> None:
-        """``boards`` are used with ``lock`` held."""
-        self._boards = boards
+        """``board`` is used with ``lock`` held."""
+        self._board = board
         self._lock = lock
         self._is_wanted = asyncio.Event()
         self._is_wanted.set()
-        for board in boards:
-            board.on_pending = lambda: call_soon(self._is_wanted.set)
+        board.on_pending = lambda: call_soon(self._is_wanted.set)
 
     async def run(self) -> None:
-        """Let what waits go on, for ever."""
+        """Let what waits go on, for ever; what ``check`` raises is raised, and may be again."""
         while True:
             await self._is_wanted.wait()
             with self._lock:
-                for board in self._boards:
-                    board.check()
-                if not any(board.has_pending for board in self._boards):
+                self._board.check()
+                if not self._board.has_pending:
                     self._is_wanted.clear()
             await asyncio.sleep(_PAUSE_SECONDS)

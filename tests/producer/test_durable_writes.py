@@ -550,7 +550,7 @@ def test_sync_writes_follow_a_naive_model(
 def test_what_may_be_visible_has_no_deadline() -> None:
     vbucket = Vbucket(0, lambda: 1, ClusterSettings(vbuckets=1))
     vbucket.documents.preparing(1, lambda documents: documents.set(b"k", b"1", 0.0))
-    vbucket.sync_writes.recover()
+    vbucket.sync_writes.recover(is_active=True)
     missing: tuple[Copy | None, ...] = (Copy(1, 1), None)
     assert vbucket.sync_writes.step(missing, inf) == []
     assert vbucket.data.high_seqno == 1

@@ -15,9 +15,10 @@ from dcp.producer.documents import Document, DocumentError
 from dcp.producer.failover import ResumeRequest, Rules, judge
 from dcp.producer.preload import PreloadedSegment, PreloadSettings
 from dcp.producer.settings import ClusterSettings
+from dcp.producer.state_changes import StateEvent
 from dcp.producer.vbucket import Vbucket
 from dcp.types import MAX_FAILOVER_ENTRIES, U64_MAX
-from dcp.wire.vocabulary import Status, VbucketState
+from dcp.wire.vocabulary import Status
 
 KEYS = [b"a", b"b", b"c", b"doc:0000000000", b"doc:0000000003"]
 Held = dict[bytes, tuple[int, int]]
@@ -143,9 +144,9 @@ class Forking:
             vbucket.crash(amount)
         else:
             cut = entry = high
-            vbucket.set_state(VbucketState.REPLICA)
+            vbucket.change(StateEvent.ORDERED_REPLICA)
             assert vbucket.failover_log.entries == old
-            vbucket.set_state(VbucketState.ACTIVE)
+            vbucket.change(StateEvent.ORDERED_ACTIVE)
         if self.compacted and self.high != cut:
             assert self.high == base or base < self.high < cut == high - amount
             cut = self.high

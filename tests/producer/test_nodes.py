@@ -9,13 +9,14 @@ from contextlib import suppress
 import pytest
 
 from dcp.errors import ConfigError, LocalProtocolError, SourceError
+from dcp.producer.bucket import Bucket
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.faults import Corruption
 from dcp.producer.settings import ClusterSettings
 from dcp.producer.versions import Content, Flavour, Version
 from dcp.wire import messages as m
 from dcp.wire.codec import decode, encode
-from dcp.wire.vocabulary import EndReason, Opcode, Status
+from dcp.wire.vocabulary import EndReason, Opcode, Status, VbucketState
 from tests.producer.raw_client import RawClient
 
 Connect = Callable[..., RawClient]
@@ -255,6 +256,10 @@ def test_start_and_stop(make_cluster: MakeCluster) -> None:
         {"ports": (9000,), "http_ports": (9000,)},
         {"tls_ports": (9000,)},
         {"bucket": ""},
+        {"users": {"@replication": "secret"}},
+        {"users": {"": "secret"}},
+        {"administrators": frozenset({"nobody"})},
+        {"rebalance_timeout_seconds": -1.0},
     ],
 )
 def test_impossible_clusters_are_refused(settings: dict[str, object]) -> None:
@@ -265,3 +270,81 @@ def test_impossible_clusters_are_refused(settings: dict[str, object]) -> None:
 def test_passwords_stay_out_of_reprs(cluster: ProducerCluster) -> None:
     assert "password" not in repr(cluster.settings)
     assert "password" not in repr(cluster.bucket.users)
+
+
+@pytest.mark.parametrize("node", [-1, 2])
+@pytest.mark.parametrize(
+    "order",
+    [
+        ProducerCluster.drop_connections,
+        ProducerCluster.kill_node,
+        ProducerCluster.refuse_node,
+        ProducerCluster.hang_node,
+        ProducerCluster.restore_node,
+        ProducerCluster.failover,
+        ProducerCluster.crash_restart,
+        lambda cluster, node: cluster.move_vbucket(0, node),
+        lambda cluster, node: cluster.set_vbucket_state(0, VbucketState.DEAD, node),
+    ],
+)
+def test_nodes_that_there_are_not(
+    make_cluster: MakeCluster, order: Callable[[ProducerCluster, int], None], node: int
+) -> None:
+    cluster = make_cluster(nodes=2)
+    with pytest.raises(ValueError, match=f"node index {node}: found none, expected 0 to 1"):
+        order(cluster, node)
+    assert cluster.bucket.dead_nodes == set()
+
+
+@pytest.mark.parametrize("vbucket", [-1, 4])
+@pytest.mark.parametrize(
+    "question",
+    [
+        lambda cluster, vbucket: cluster.state_at(vbucket, 0),
+        ProducerCluster.branches,
+        ProducerCluster.persisted_seqno,
+        ProducerCluster.purge_seqno,
+        ProducerCluster.replica_seqno,
+        ProducerCluster.high_seqno,
+        ProducerCluster.failover_log,
+        ProducerCluster.vbucket_owner,
+        ProducerCluster.purge_tombstones,
+        ProducerCluster.start_vbucket_at,
+        lambda cluster, vbucket: cluster.move_vbucket(vbucket, 0),
+        lambda cluster, vbucket: cluster.set_vbucket_state(vbucket, VbucketState.DEAD),
+        lambda cluster, vbucket: cluster.set_vbucket_state(vbucket, VbucketState.DEAD, 0),
+        lambda cluster, vbucket: cluster.take_versions(vbucket, []),
+        lambda cluster, vbucket: cluster.refuse_stream(vbucket, Status.ENOMEM),
+    ],
+)
+def test_vbuckets_that_there_are_not(
+    question: Callable[[ProducerCluster, int], object], vbucket: int
+) -> None:
+    cluster = ProducerCluster(ClusterSettings(vbuckets=4))
+    expected = f"vbucket {vbucket}: found none of that number, expected 0 to 3"
+    with pytest.raises(ValueError, match=expected):
+        question(cluster, vbucket)
+
+
+def test_the_last_living_node_is_not_killed_over_the_protocol(
+    make_cluster: MakeCluster, connect: Connect
+) -> None:
+    """Nobody could say that it is to be restored."""
+    cluster = make_cluster(nodes=2)
+    cluster.kill_node(0)
+    client = connect(cluster, 1).log_in()
+    refused = client.call(m.IoctlSet(b"node.kill", b"2"), Opcode.IOCTL_SET)
+    assert refused.status == Status.EINVAL
+    assert b"found no other living node of this process" in refused.value
+    client.ok(m.IoctlSet(b"node.restore", b"1"), Opcode.IOCTL_SET)
+    client.ok(m.IoctlSet(b"node.kill", b"2"), Opcode.IOCTL_SET)
+    assert client.is_closed()
+
+
+def test_questions_about_copies_leave_nothing_behind() -> None:
+    """Numbers of vbuckets are the clients'."""
+    copies = Bucket(ClusterSettings(vbuckets=1)).copies
+    for vbucket in range(100):
+        assert copies.at(0, vbucket) is None
+        assert list(copies.of(vbucket)) == []
+    assert len(copies._of) == 0

@@ -3,8 +3,10 @@
 import pytest
 
 from dcp.producer.bucket import Bucket
+from dcp.producer.bucket_states import set_state
 from dcp.producer.ownership import follow_owners, settle_moves
 from dcp.producer.settings import ClusterSettings
+from dcp.producer.state_changes import StateEvent
 from dcp.wire.vocabulary import VbucketState
 
 HERE, ALSO_HERE, ELSEWHERE, FAR = 0, 1, 2, 3
@@ -69,7 +71,7 @@ def test_what_follows(
 def test_a_vbucket_that_was_handed_over(moving: bool, owner: int, state: VbucketState) -> None:
     """Dead while it moves; active again where the map still has it when that is over."""
     bucket = _bucket(HERE)
-    bucket.vbuckets[0].set_state(VbucketState.DEAD)
+    bucket.vbuckets[0].change(StateEvent.HANDED_OVER)
     bucket.handed_over.add(0)
     bucket.moving = frozenset({0} if moving else set())
     before = bucket.map.owners
@@ -89,10 +91,40 @@ def test_a_vbucket_that_arrived_waits_for_the_map(moving: bool) -> None:
     copy = bucket.copies.at(HERE, 0)
     assert copy is not None
     copy.has_taken_over = copy.is_taking_over = True
-    copy.vbucket.state = VbucketState.PENDING
+    copy.vbucket.change(StateEvent.TOLD_PENDING)
     bucket.moving = frozenset({0} if moving else set())
     with bucket.lock:
         settle_moves(bucket)
     assert bucket.owned(0, HERE) is None
     assert (copy.has_taken_over, copy.is_taking_over) == (moving, moving)
     assert copy.vbucket.state is (VbucketState.PENDING if moving else VbucketState.REPLICA)
+
+
+@pytest.mark.parametrize("is_copied", [True, False])
+def test_a_failover_amid_a_move(is_copied: bool) -> None:
+    """What was handed over goes on at the heir; it is not dead because it was at its owner."""
+    bucket = _bucket(HERE)
+    bucket.vbuckets[0].change(StateEvent.HANDED_OVER)
+    bucket.handed_over.add(0)
+    if not is_copied:
+        bucket.copies.take(ALSO_HERE, 0)
+    before = bucket.map.owners
+    bucket.map.move(0, ALSO_HERE)
+    with bucket.lock:
+        follow_owners(bucket, before)
+    assert bucket.vbuckets[0].state is VbucketState.ACTIVE
+    assert bucket.handed_over == set()
+
+
+@pytest.mark.parametrize("state", [VbucketState.REPLICA, VbucketState.PENDING, VbucketState.DEAD])
+def test_a_vbucket_that_is_not_active_stays_that(state: VbucketState) -> None:
+    bucket = _bucket(HERE)
+    set_state(bucket, 0, state)
+    copy = bucket.copies.at(ALSO_HERE, 0)
+    assert copy is not None
+    log, before = copy.vbucket.failover_log, bucket.map.owners
+    bucket.map.move(0, ALSO_HERE)
+    with bucket.lock:
+        follow_owners(bucket, before)
+    assert bucket.vbuckets[0] is copy.vbucket
+    assert (copy.vbucket.state, copy.vbucket.failover_log) == (state, log)

@@ -580,11 +580,10 @@ def test_a_node_that_says_nonsense_does_not_join(pair: Processes) -> None:
     assert pair.first.bucket.map.node_count == 2
 
 
-def test_who_may_not_stream_may_not_join(make_processes: MakeProcesses) -> None:
+def test_who_is_no_administrator_may_not_join(make_processes: MakeProcesses) -> None:
     """He would learn how nodes sign in."""
-    users = {"Administrator": "password", "guest": "secret-of-guest"}
-    pair = make_processes(users=users, users_without_streams=frozenset({"guest"}))
-    with pytest.raises(SourceError, match="found user 'guest', expected one who may open streams"):
+    pair = make_processes(users={"Administrator": "password", "guest": "secret-of-guest"})
+    with pytest.raises(SourceError, match="lacks the Administrator privilege"):
         JoinedCluster(ClusterSettings(users={"guest": "secret-of-guest"}), pair.first.seeds[0])
 
 

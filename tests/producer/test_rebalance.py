@@ -16,7 +16,8 @@ from dcp.producer.kv_client import KvClient
 from dcp.producer.placement import ABSENT, even_owners, replicas_behind
 from dcp.producer.settings import ClusterSettings
 from dcp.wire import messages as m
-from dcp.wire.vocabulary import EndReason, Status, StreamFlag, VbucketState
+from dcp.wire.codec import encode
+from dcp.wire.vocabulary import EndReason, Opcode, Status, StreamFlag, VbucketState
 from tests.producer.raw_client import RawClient
 from tests.producer.test_replicas import assert_copies_are_equal, frames_of, write_everything
 
@@ -264,6 +265,127 @@ def test_a_rebalance_whose_source_is_lost(make_cluster: MakeCluster) -> None:
     assert _owners(cluster) == [0, 1]
     cluster.rebalance(remove=0)
     assert _owners(cluster) == [1, 1]
+
+
+def test_one_rebalance_at_a_time(
+    make_cluster: MakeCluster, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Orders that come in one turn: the first is carried out, the others are refused."""
+    cluster = make_cluster(nodes=2, vbuckets=6)
+    cluster.add_node()
+    order = encode(m.IoctlSet(b"rebalance", b""), Opcode.IOCTL_SET)
+    client = connect(cluster).log_in()
+    client.send(order, order, order)
+    first, *others = [client.answer() for _ in range(3)]
+    assert first.status == Status.SUCCESS
+    assert [each.status for each in others] == [Status.EINVAL] * 2
+    assert all(b"found one that runs already" in each.value for each in others)
+    assert _state_when_over(cluster) == "none"
+    assert _owners(cluster) == [0, 0, 2, 1, 1, 2]
+    assert caplog.records == []
+
+
+def _state_when_over(cluster: ProducerCluster) -> str:
+    with cluster.bucket.copies_moved:
+        is_over = cluster.bucket.copies_moved.wait_for(
+            lambda: cluster.rebalance_state != "running", 10.0
+        )
+    assert is_over
+    return cluster.rebalance_state
+
+
+def test_an_order_over_the_protocol_has_an_end(
+    make_cluster: MakeCluster, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A node hangs: it is given up, says so in one line, and another can be ordered."""
+    cluster = make_cluster(nodes=2, vbuckets=2, replicas=1, rebalance_timeout_seconds=0.2)
+    client = connect(cluster).log_in()
+    cluster.hang_node(1)
+    client.ok(m.IoctlSet(b"rebalance", b"1"), Opcode.IOCTL_SET)
+    assert _state_when_over(cluster) == "failed: rebalance: not done after 0.2 seconds"
+    assert _owners(cluster) == [0, 1]
+    cluster.restore_node(1)
+    cluster.rebalance(remove=0)
+    assert _owners(cluster) == [1, 1]
+    (said,) = caplog.records
+    assert said.getMessage() == "rebalance: not done after 0.2 seconds"
+    assert said.exc_info is None
+
+
+@pytest.mark.parametrize("over_the_protocol", [False, True])
+@pytest.mark.parametrize("failed", [0, 1, 2])
+def test_a_failover_amid_a_rebalance(
+    make_cluster: MakeCluster, connect: Connect, failed: int, over_the_protocol: bool
+) -> None:
+    """Of who gives, who takes, and who does neither: the rebalance is given up, and no more."""
+    cluster = make_cluster(nodes=3, vbuckets=3, replicas=2)
+    write_everything(cluster)
+    client = connect(cluster, 0 if failed else 2).log_in()
+    cluster.hang_node(1)
+    errors: list[str] = []
+
+    def rebalance() -> None:
+        try:
+            cluster.rebalance(remove=0)
+        except SourceError as error:
+            errors.append(str(error))
+
+    thread = Thread(target=rebalance)
+    thread.start()
+    _wait_for_takeover(cluster)
+    if over_the_protocol:
+        client.ok(m.IoctlSet(b"node.failover", b"%d" % (failed + 1)), Opcode.IOCTL_SET)
+    else:
+        cluster.failover(failed)
+        assert cluster.rebalance_state != "running"
+    thread.join()
+    name = cluster.bucket.map.name_of(failed)
+    assert errors == [f"rebalance: given up: {name} was failed over"]
+    assert cluster.rebalance_state == f"failed: {errors[0]}"
+    assert failed not in _owners(cluster)
+    cluster.restore_node(1)
+    assert [each.state for each in cluster.bucket.vbuckets] == [VbucketState.ACTIVE] * 3
+    cluster.rebalance(remove=0 if failed else None)
+    assert_copies_are_there(cluster)
+
+
+def assert_copies_are_there(cluster: ProducerCluster) -> None:
+    """As many as there are nodes for, and equal."""
+    cluster.wait_until_replicated()
+    for active in cluster.bucket.vbuckets:
+        for _, copy in cluster.bucket.copies.of(active.id):
+            assert frames_of(copy.vbucket) == frames_of(active)
+
+
+def test_a_kill_amid_a_rebalance(make_cluster: MakeCluster) -> None:
+    """Nothing comes to a node that is gone, though it had all but the last word."""
+    cluster = make_cluster(nodes=2, vbuckets=2, replicas=1)
+    cluster.hang_node(1)
+    errors: list[str] = []
+
+    def rebalance() -> None:
+        try:
+            cluster.rebalance(remove=0)
+        except SourceError as error:
+            errors.append(str(error))
+
+    thread = Thread(target=rebalance)
+    thread.start()
+    _wait_for_takeover(cluster)
+    with cluster.bucket.lock:
+        cluster.bucket.dead_nodes.add(1)
+        cluster._call_soon(cluster._nodes[1].awake.set)  # what was on its way arrives now
+    thread.join()
+    assert "did not get to node 2" in errors[0]
+    assert _owners(cluster) == [0, 1]
+    assert cluster.set(b"k", b"1").value == b"1"
+
+
+def test_a_vbucket_that_moves_is_not_moved_by_order(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster(nodes=2, vbuckets=2)
+    cluster.bucket.moving = frozenset({0})
+    with pytest.raises(ValueError, match="move vbucket 0: found one that a rebalance moves now"):
+        cluster.move_vbucket(0, 1)
 
 
 @pytest.mark.parametrize("asked", [0, 2])

@@ -104,3 +104,59 @@ def test_answers_that_hand_over_nothing(cluster: ProducerCluster, connect: Conne
     _next(dcp, _item(2))
     cluster.set_vbucket_state(0, VbucketState.REPLICA)
     _next(dcp, m.StreamEnd(EndReason.STATE_CHANGED))
+
+
+@pytest.mark.parametrize("flags", [0, StreamFlag.ACTIVE_VB_ONLY])
+def test_others_may_not_take_over(
+    make_cluster: Callable[..., ProducerCluster], connect: Connect, flags: int
+) -> None:
+    """Who is no administrator harms nobody; the vbucket stays active."""
+    users = {"Administrator": "password", "guest": "secret-of-guest"}
+    cluster = make_cluster(vbuckets=1, users=users)
+    dcp = connect(cluster).log_in(user="guest", password="secret-of-guest").open_dcp()
+    refused = dcp.request_stream(0, flags=flags | StreamFlag.TAKEOVER)
+    assert (refused.status, b"DcpConsumer" in refused.value) == (Status.EACCESS, True)
+    assert dcp.request_stream(0, flags=flags).status == Status.SUCCESS
+    order = dcp.call(m.IoctlSet(b"node.failover", b"1"), Opcode.IOCTL_SET)
+    assert (order.status, b"Administrator" in order.value) == (Status.EACCESS, True)
+    question = dcp.call(m.IoctlGet(b"cluster"), Opcode.IOCTL_GET)
+    assert (question.status, b"Administrator" in question.value) == (Status.EACCESS, True)
+    assert cluster.set(b"k", b"1").seqno == 1
+
+
+def test_who_takes_over_is_a_setting(
+    make_cluster: Callable[..., ProducerCluster], connect: Connect
+) -> None:
+    users = {"Administrator": "password", "mover": "secret-of-mover"}
+    cluster = make_cluster(vbuckets=1, users=users, administrators=frozenset({"mover"}))
+    _take_over(connect(cluster).log_in(user="mover", password="secret-of-mover").open_dcp())
+    dcp = connect(cluster).log_in().open_dcp()
+    assert dcp.request_stream(0, flags=StreamFlag.TAKEOVER).status == Status.EACCESS
+
+
+def test_a_copy_cannot_be_taken_over(
+    make_cluster: Callable[..., ProducerCluster], connect: Connect
+) -> None:
+    cluster = make_cluster(nodes=2, vbuckets=1, replicas=1)
+    cluster.set(b"k", b"1")
+    cluster.wait_until_replicated()
+    dcp = connect(cluster, 1).log_in().open_dcp()
+    refused = dcp.request_stream(0, flags=StreamFlag.TAKEOVER)
+    assert refused.status == Status.NOT_MY_VBUCKET
+    assert dcp.request_stream(0).status == Status.SUCCESS
+    assert cluster.set(b"k", b"2").seqno == 2
+
+
+def test_what_was_handed_over_is_not_again(cluster: ProducerCluster, connect: Connect) -> None:
+    """Two streams take over; the one that is answered second finds it gone."""
+    first = connect(cluster).log_in().open_dcp(name=b"first")
+    second = connect(cluster).log_in().open_dcp(name=b"second")
+    told: list[Frame] = []
+    for dcp in (first, second):
+        _take_over(dcp)
+        told.append(_next(dcp, m.SetVbucketState(VbucketState.PENDING)))
+    _answer(first, told[0])
+    _next(first, m.SetVbucketState(VbucketState.ACTIVE))
+    _next(second, m.StreamEnd(EndReason.STATE_CHANGED))
+    _answer(second, told[1])
+    assert second.is_quiet()

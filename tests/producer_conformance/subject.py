@@ -42,6 +42,7 @@ class Subject:
             users=sightings.logins or {"Administrator": "password"},
             seed=1,
             users_without_streams=frozenset(sightings.without_streams),
+            administrators=frozenset(sightings.logins),  # who asked and was let is one
             rules="server",
             record_seqnos=False,
             record_branches=False,

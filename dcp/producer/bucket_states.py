@@ -1,0 +1,97 @@
+"""Changes of state in a bucket, with all that follows from them for its streams and writes.
+
+    streams                      end: what is streamed is in that state no more
+    the vbucket's own            branch, sync writes, what is saved (``Vbucket.change``)
+    system events                are emitted that an active vbucket lacks
+    clients of durable writes    are told how those ended
+
+Functions on the bucket, under its lock. Streams of a vbucket end before anything can be written to
+its new branch: a stream never goes on across a fork.
+"""
+
+from dcp.producer.bucket import Bucket
+from dcp.producer.state_changes import ORDERED, StateEvent
+from dcp.producer.stream import ActiveStream
+from dcp.producer.stream_ends import end_streams
+from dcp.producer.vbucket import Vbucket
+from dcp.wire.vocabulary import VbucketState
+
+
+def change_state(
+    bucket: Bucket,
+    vbucket: Vbucket,
+    event: StateEvent,
+    node: int | None = None,
+    *,
+    spared: ActiveStream | None = None,
+    is_first: bool = False,
+) -> None:
+    """Let an event happen to what a node (None: the owner) has; all streams but one end.
+
+    ``is_first``: if a branch begins, it is the first one that is known.
+
+    Raises:
+        LocalProtocolError: that does not happen to a vbucket in its state.
+    """
+    vbucket.change(event, is_first=is_first)
+    follow_change(bucket, vbucket, node, spared=spared)
+
+
+def follow_change(
+    bucket: Bucket, vbucket: Vbucket, node: int | None = None, *, spared: ActiveStream | None = None
+) -> None:
+    """Let all follow what a node (None: the owner) has on another branch, or in another state."""
+    end_streams(bucket, vbucket.id, node, spared=spared)
+    bucket.follow_manifest(vbucket)
+    bucket.sync_writes.watch(vbucket.id)
+
+
+def set_state(bucket: Bucket, vbucket: int, state: VbucketState) -> None:
+    """Order the owner's vbucket into a state.
+
+    Raises:
+        ValueError: not a state that a vbucket can be in.
+    """
+    if state not in ORDERED:
+        raise ValueError(f"vbucket {vbucket}: found state {state.name}, expected one of its own")
+    if bucket.vbuckets[vbucket].state is not state:
+        change_state(bucket, bucket.vbuckets[vbucket], ORDERED[state])
+
+
+def set_state_of_copy(bucket: Bucket, vbucket: int, node: int, state: VbucketState) -> None:
+    """Order a node's copy of a vbucket into a state.
+
+    Raises:
+        ValueError: no copy there, or a state that only the vbucket itself can be in.
+    """
+    copy = bucket.copies.at(node, vbucket)
+    if copy is None:
+        raise ValueError(f"vbucket {vbucket}: found no copy on {bucket.map.name_of(node)}")
+    if state is VbucketState.ACTIVE or state not in ORDERED:
+        raise ValueError(
+            f"vbucket {vbucket}, its copy: found state {state.name}, "
+            "expected REPLICA, PENDING or DEAD"
+        )
+    if copy.vbucket.state is not state:
+        change_state(bucket, copy.vbucket, ORDERED[state], node)
+
+
+def hand_over(
+    bucket: Bucket, vbucket: Vbucket, node: int, *, spared: ActiveStream, is_move: bool
+) -> None:
+    """Let a node's active vbucket be dead; its streams end but for the one that takes it over.
+
+    ``is_move``: the client is a node, and a rebalance will say where the vbucket is.
+    """
+    vbucket.is_moving = is_move
+    change_state(bucket, vbucket, StateEvent.HANDED_OVER, node, spared=spared)
+    if is_move:
+        bucket.handed_over.add(vbucket.id)
+
+
+def give_back(bucket: Bucket, vbucket: int) -> None:
+    """Let a vbucket be active again that was handed over to a node which did not get it."""
+    bucket.handed_over.discard(vbucket)
+    bucket.vbuckets[vbucket].is_moving = False
+    if bucket.vbuckets[vbucket].state is VbucketState.DEAD:
+        change_state(bucket, bucket.vbuckets[vbucket], StateEvent.GIVEN_BACK)

@@ -1,0 +1,86 @@
+"""The state of a vbucket, or of a copy of one: every way in which it changes.
+
+    event             from               to         branch
+    ORDERED_ACTIVE    all but ACTIVE     ACTIVE     begins
+    ORDERED_REPLICA   any                REPLICA    goes on
+    ORDERED_PENDING   any                PENDING    goes on
+    ORDERED_DEAD      any                DEAD       goes on
+    PROMOTED          all but ACTIVE     ACTIVE     begins     (a copy, by a failover)
+    TOLD_PENDING      all but ACTIVE     PENDING    goes on    (a copy, by a takeover stream)
+    TAKEN_OVER        all but ACTIVE     ACTIVE     goes on    (a copy that has all there was)
+    HANDED_OVER       ACTIVE             DEAD       goes on    (to who takes it over)
+    GIVEN_BACK        DEAD               ACTIVE     goes on    (who took it over did not get it)
+    LEFT              PENDING            REPLICA    goes on    (a copy whose takeover was given up)
+
+Pure. Source: kv_engine ``engines/ep/src/kv_bucket.cc`` (setVBucketState_UNLOCKED: a branch begins
+where what was not active becomes that without a takeover).
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from dcp.errors import LocalProtocolError
+from dcp.wire.vocabulary import VbucketState
+
+
+class StateEvent(Enum):
+    """What happens to a vbucket."""
+
+    ORDERED_ACTIVE = "ordered to be active"
+    ORDERED_REPLICA = "ordered to be a replica"
+    ORDERED_PENDING = "ordered to be pending"
+    ORDERED_DEAD = "ordered to be dead"
+    PROMOTED = "promoted"
+    TOLD_PENDING = "told to be pending"
+    TAKEN_OVER = "taken over"
+    HANDED_OVER = "handed over"
+    GIVEN_BACK = "given back"
+    LEFT = "left alone"
+
+
+ORDERED: Final = {
+    VbucketState.ACTIVE: StateEvent.ORDERED_ACTIVE,
+    VbucketState.REPLICA: StateEvent.ORDERED_REPLICA,
+    VbucketState.PENDING: StateEvent.ORDERED_PENDING,
+    VbucketState.DEAD: StateEvent.ORDERED_DEAD,
+}
+"""What brings a vbucket into a state by order; ALIVE is none that a vbucket can be in."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    before: frozenset[VbucketState]
+    after: VbucketState
+    begins_branch: bool = False
+
+
+_INACTIVE: Final = frozenset({VbucketState.REPLICA, VbucketState.PENDING, VbucketState.DEAD})
+_ANY: Final = _INACTIVE | {VbucketState.ACTIVE}
+_CHANGES: Final = {
+    StateEvent.ORDERED_ACTIVE: _Change(_INACTIVE, VbucketState.ACTIVE, begins_branch=True),
+    StateEvent.ORDERED_REPLICA: _Change(_ANY, VbucketState.REPLICA),
+    StateEvent.ORDERED_PENDING: _Change(_ANY, VbucketState.PENDING),
+    StateEvent.ORDERED_DEAD: _Change(_ANY, VbucketState.DEAD),
+    StateEvent.PROMOTED: _Change(_INACTIVE, VbucketState.ACTIVE, begins_branch=True),
+    StateEvent.TOLD_PENDING: _Change(_INACTIVE, VbucketState.PENDING),
+    StateEvent.TAKEN_OVER: _Change(_INACTIVE, VbucketState.ACTIVE),
+    StateEvent.HANDED_OVER: _Change(frozenset({VbucketState.ACTIVE}), VbucketState.DEAD),
+    StateEvent.GIVEN_BACK: _Change(frozenset({VbucketState.DEAD}), VbucketState.ACTIVE),
+    StateEvent.LEFT: _Change(frozenset({VbucketState.PENDING}), VbucketState.REPLICA),
+}
+
+
+def next_state(state: VbucketState, event: StateEvent) -> tuple[VbucketState, bool]:
+    """Return the state after an event, and whether a branch begins.
+
+    Raises:
+        LocalProtocolError: that does not happen to a vbucket in this state.
+    """
+    change = _CHANGES[event]
+    if state not in change.before:
+        expected = ", ".join(sorted(each.name for each in change.before))
+        raise LocalProtocolError(
+            f"{event.value}: found a vbucket {state.name}, expected {expected}"
+        )
+    return change.after, change.begins_branch
