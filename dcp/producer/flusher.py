@@ -91,7 +91,7 @@ class Flusher:
 
     async def _write(self, vbucket: int) -> None:
         found = self._vbuckets[vbucket]
-        begin_compaction = partial(found.begin_compaction, self._clock())
+        begin_compaction = partial(found.begin_compaction, self._clock(), in_passing=True)
         try:
             for begin in (found.data.begin_flush, begin_compaction):
                 await write_off_lock(begin, found.data, self._lock, self._thread)

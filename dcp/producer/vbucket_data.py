@@ -9,6 +9,7 @@ was, so a crash or a failover can go back to the end of any batch (kv_engine
 ``engines/ep/src/checkpoint_manager.cc``, ``docs/dcp/documentation/concepts.md``).
 """
 
+import logging
 from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
@@ -35,6 +36,7 @@ from dcp.producer.stored_items import stored_item, version_of, versions_of
 from dcp.producer.versions import Version
 from dcp.types import U64_MAX
 
+_LOG = logging.getLogger(__name__)
 PERSISTENCE: Final = "persistence"
 """The cursor of what must go to disk; it is never dropped."""
 _LEAST_STALE_BYTES: Final = 8 * 1024 * 1024
@@ -85,6 +87,7 @@ class VbucketData:
         self.unwritten_bytes = 0
         self._part_ends: set[int] = set()
         self._writing: PendingWrite | None = None
+        self._cannot_compact = False
         self._store = VbucketStore.open(file, vbucket)
         self.checkpoints = self._new_checkpoints(base_seqno)
 
@@ -336,23 +339,47 @@ class VbucketData:
         store = self._store
         purged = store.purgeable_seqno(purge_before_seconds)
         goes = store.stale_bytes + store.purgeable_bytes(purged)
-        pays = goes + store.overhead_bytes >= max(_LEAST_STALE_BYTES, store.size_bytes // 2)
-        if goes and (pays or (leaves_nothing and not store.is_scanned)):
+        if goes and (self._pays_for(goes) or (leaves_nothing and not store.is_scanned)):
             self._writing = store.begin_compaction(purged)
+            self._cannot_compact = False
         return self._writing
 
+    @property
+    def is_mostly_stale(self) -> bool:
+        """Whether compaction pays, tombstones apart: known without a look at the items.
+
+        Not after one that could not be written: that would be tried with every flush.
+        """
+        stale = self._store.stale_bytes
+        return stale > 0 and self._pays_for(stale) and not self._cannot_compact
+
+    def _pays_for(self, goes_bytes: int) -> bool:
+        store = self._store
+        least = max(_LEAST_STALE_BYTES, store.size_bytes // 2)
+        return goes_bytes + store.overhead_bytes >= least
+
     def finish_flush(self, written: PendingWrite) -> None:
-        """Know that it is on disk; nothing if somebody else could not wait and did that."""
+        """Know that it is on disk, or that a compaction could not be written; what waits goes on.
+
+        Nothing is done if somebody else could not wait and did that.
+        """
         if self._writing is written:
             self._finish_pending()
             self.checkpoints.remove_closed()
 
     def _finish_pending(self) -> None:
-        """Wait until what is being written is on disk."""
+        """Wait until what is being written is on disk; a compaction that fails is given up."""
         if self._writing is None:
             return
         generation = self._store.generation
-        self._store.finish(self._writing)
+        try:
+            self._store.finish(self._writing)
+        except OSError as error:
+            if not self._writing.is_optional:
+                raise
+            _LOG.warning("vbucket %d: cannot compact, it goes on without: %s", self.vbucket, error)
+            self._store.give_up(self._writing)
+            self._cannot_compact = True
         self._writing = None
         if self._store.generation != generation:
             self._forget_what_went()

@@ -4,7 +4,9 @@ With ``flush_seconds=3600`` nothing goes to disk but what a test writes there. A
 the folder of a cluster that still runs, which another cluster opens.
 """
 
+import errno
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
@@ -527,6 +529,69 @@ def test_a_disk_that_fails_is_tried_again(
         pass
     assert failures == []
     assert caplog.text.count("vbucket 0: cannot write to disk; it will be tried again") == 3
+
+
+def test_a_compaction_that_cannot_be_written_keeps_nothing_from_the_disk(
+    make_cluster: Open,
+    connect: Connect,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """There is room for what is appended, not for a copy of the log."""
+    monkeypatch.setattr(vbucket_data, "_LEAST_STALE_BYTES", 10_000)
+    cluster = make_cluster(
+        vbuckets=1, data_folder=folder, flush_seconds=0.001, stale_removal_seconds=NEVER
+    )
+    client = connect(cluster).log_in()
+    attempts = 0
+
+    def failing(file: OsFile, parts: Iterable[Data]) -> None:
+        nonlocal attempts
+        attempts += 1
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(file))
+
+    def write_until(seqno: int) -> None:
+        for n in range(cluster.high_seqno(0) + 1, seqno + 1):
+            _write(cluster, b"k", value=b"x" * 1000)
+            while not _persisted(client, n):
+                pass
+
+    write_until(1)
+    with monkeypatch.context() as patched:
+        patched.setattr(OsFile, "replace", failing)
+        write_until(60)
+    assert attempts == 1  # until the compactor's turn
+    assert "vbucket 0: cannot compact, it goes on without: [Errno 28]" in caplog.text
+    assert "vb_0.log" in caplog.text
+    size = cluster.bucket.vbuckets[0].data.stored_bytes
+    assert cluster.remove_stale() > size // 2
+    assert cluster.get(b"k").seqno == 60
+    cluster.stop()
+    assert _told(make_cluster(vbuckets=1, data_folder=folder)) == _told(cluster)
+
+
+def test_an_ordered_compaction_that_fails_says_so(
+    open_cluster: Open, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vbucket_data, "_LEAST_STALE_BYTES", 1)
+    cluster = open_cluster(folder)
+    for n in range(10):
+        _write(cluster, b"k", value=b"%d" % n)
+    _flush(cluster)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", _no_room)
+        with pytest.raises(OSError, match=f"No space left on device.*{folder}/vb_0.log"):
+            cluster.remove_stale()
+    _write(cluster, b"k")
+    _flush(cluster)
+    assert cluster.persisted_seqno(0) == 11
+    assert cluster.remove_stale() > 0
+    assert cluster.get(b"k").seqno == 11
+
+
+def _no_room(_: int) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def test_who_is_far_ahead_of_the_disk_writes_himself(open_cluster: Open, folder: Path) -> None:
