@@ -122,9 +122,12 @@ class Bucket:
     def _new_flusher(self) -> Flusher:
         settings = self.settings
         quota_bytes = settings.checkpoint_quota_bytes
-        return Flusher(
+        flusher = Flusher(
             self.vbuckets, self.lock, settings.flush_seconds, quota_bytes, settings.clock
         )
+        for vbucket in self.vbuckets:
+            vbucket.data.require_room = flusher.require_room
+        return flusher
 
     def _uuid_of(self, invitation: Invitation | None) -> str:
         if invitation is not None:

@@ -75,6 +75,8 @@ class VbucketData:
         self.vbucket = vbucket
         self.base_seqno = base_seqno
         self.on_append: Callable[[Version], None] = lambda _: None
+        self.require_room: Callable[[], None] = lambda: None
+        """Called before a client writes: raises OSError where too much waits for the disk."""
         self.state_at: Callable[[int], bytes] = lambda _: b""
         """What is written beside the items up to a seqno: all else that makes the vbucket."""
         self._preloaded: PreloadedDocuments | None = None

@@ -603,6 +603,36 @@ def test_who_is_far_ahead_of_the_disk_writes_himself(open_cluster: Open, folder:
     assert data.persisted_seqno > 80
 
 
+def test_who_finds_the_disk_full_is_refused_before_he_wrote(
+    make_cluster: Open,
+    connect: Connect,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """What was written before is answered well, though it waits for the disk."""
+    cluster = make_cluster(
+        vbuckets=1, data_folder=folder, flush_seconds=NEVER, checkpoint_quota_bytes=40_000
+    )
+    client = connect(cluster).log_in()
+    write = m.Store(b"\0k", b"x" * 1000)
+    _write(cluster, b"first")
+    _flush(cluster)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", _no_room)
+        answers = [client.call(write, Opcode.SET).status for _ in range(20)]
+        refused = answers.index(Status.ETMPFAIL)
+        assert 0 < refused < 10
+        assert set(answers[refused:]) == {Status.ETMPFAIL}
+        assert client.call(m.KeyOnly(b"\0k"), Opcode.GET).status == Status.SUCCESS
+        assert cluster.high_seqno(0) == 1 + refused
+        with pytest.raises(DocumentError, match=r"too much waits for the disk: .*vb_0\.log"):
+            cluster.set(b"k", b"{}")
+    assert f"vbucket 0: cannot write to disk, none may write: [Errno {errno.ENOSPC}]" in caplog.text
+    assert client.call(write, Opcode.SET).status == Status.SUCCESS
+    assert cluster.persisted_seqno(0) >= 1 + refused
+
+
 @pytest.mark.parametrize(("replica_lag", "is_compacted"), [(0, True), (1, False)])
 def test_a_file_of_mostly_old_versions_is_compacted(
     make_cluster: Open,
