@@ -679,9 +679,22 @@ def test_a_folder_of_another_bucket(
     open_cluster(folder)
 
 
-def _change_version(folder: Path) -> None:
-    path = folder / "bucket.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "version": 7}))
+def _change(**changes: object) -> Callable[[Path], None]:
+    """Give bucket.json other fields; without those of which the value is ``...``."""
+
+    def damage(folder: Path) -> None:
+        path = folder / "bucket.json"
+        tree = {**json.loads(path.read_text()), **changes}
+        path.write_text(json.dumps({name: v for name, v in tree.items() if v is not ...}))
+
+    return damage
+
+
+def _write_record(text: str) -> Callable[[Path], None]:
+    def damage(folder: Path) -> None:
+        (folder / "bucket.json").write_text(text)
+
+    return damage
 
 
 def _change_log(folder: Path) -> None:
@@ -695,7 +708,26 @@ def _forget_bucket(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "kind", "message"),
     [
-        (_change_version, ConfigError, "format version: found 7, expected 1"),
+        (_change(version=7), ConfigError, "format version: found 7, expected 1"),
+        (_change(version=...), ConfigError, "format version: found None, expected 1"),
+        (
+            _write_record("{"),
+            ConfigError,
+            r"bucket\.json: found no JSON \(.*\), expected an object",
+        ),
+        (_write_record("\0\0"), ConfigError, r"bucket\.json: found no JSON"),
+        (_write_record("[1]"), ConfigError, r"found \[1\], expected a JSON object"),
+        (_change(owner=[0, 0]), ConfigError, "fields: found .*'owner'.*, expected .*'bucket'"),
+        (_change(uuid=...), ConfigError, "fields: found .*, expected .*'uuid'"),
+        (_change(owners="00"), ConfigError, "owners: found '00', expected a list of numbers"),
+        (_change(owners=[0]), ConfigError, "owners: found 1, expected 2"),
+        (_change(owners=[0, 1]), ConfigError, "owners: found node 1, expected less than 1"),
+        (_change(members=[1]), ConfigError, r"members: found \[1\], expected a list of true"),
+        (_change(map_rev=True), ConfigError, "map_rev: found True, expected a number"),
+        (_change(first_uuids=[1, 1 << 64]), ConfigError, "first_uuids: found .*a list of numbers"),
+        (_change(manifest=1), ConfigError, "manifest: found number 1, expected at most 0"),
+        (_change(manifests=[{}]), ConfigError, r"manifests: found \[\{\}\], expected a list of m"),
+        (_change(ended_at=[1]), ConfigError, "ended_at: found 1, expected 2"),
         (_change_log, DiskFormatError, "found vbucket 0, expected 1"),
         (_forget_bucket, ConfigError, "found logs of vbuckets without a bucket.json"),
     ],
