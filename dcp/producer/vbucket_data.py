@@ -28,6 +28,7 @@ from dcp.producer.disk_scan import Scan
 from dcp.producer.disk_store import StoredItem, VbucketStore
 from dcp.producer.durability import Durability, durability_at
 from dcp.producer.key_index import KeyIndex
+from dcp.producer.legacy_end import LegacyEnd
 from dcp.producer.manifest import DEFAULT_ID
 from dcp.producer.preload import PreloadedSegment
 from dcp.producer.preloaded_documents import PreloadedDocuments
@@ -85,6 +86,7 @@ class VbucketData:
         self._purge_floor = purge_seqno
         self._values = values
         self.keys = KeyIndex(values)
+        self._legacy_end = LegacyEnd()
         self._unwritten: deque[list[Version]] = deque()
         self.unwritten_bytes = 0
         self._part_ends: set[int] = set()
@@ -231,6 +233,7 @@ class VbucketData:
         if self.high_seqno != self.base_seqno:
             raise ValueError(f"vbucket {self.vbucket}: a segment must come before the first write")
         self._preloaded = PreloadedDocuments(segment, self._store)
+        self._legacy_end = LegacyEnd(self._preloaded.end_seqno)
         self._store.write_frames(
             segment.frames, segment.first_seqno, self.state_at(self._preloaded.end_seqno)
         )
@@ -389,6 +392,8 @@ class VbucketData:
             written = self._unwritten.popleft()
             self.unwritten_bytes -= _size_of(written)
             self.keys.may_evict(written)
+            for version in written:
+                self._legacy_end.note(version)
         self.checkpoints.register(PERSISTENCE, self.persisted_seqno, droppable=False)
 
     def save_state(self) -> None:
@@ -435,9 +440,15 @@ class VbucketData:
         """Learn the newest versions from disk."""
         self.keys.close()
         self.keys = KeyIndex(self._values)
+        self._legacy_end = LegacyEnd(self._newest_preloaded)
         for frames in self._store.warm_up(self.preloaded_seqno):
             for version in versions_of(frames):
                 self._note(version, is_read=True)
+                self._legacy_end.note(version)
+
+    @property
+    def _newest_preloaded(self) -> int:
+        return 0 if self._preloaded is None else self._preloaded.newest_seqno
 
     def purge(self, up_to: int) -> int:
         """Compact the disk: drop tombstones up to a seqno, not the newest item; return how many."""
@@ -453,6 +464,8 @@ class VbucketData:
         self.keys.forget_prepares(
             self.persisted_seqno, lambda seqno: self._store.count(seqno - 1, seqno) > 0
         )
+        committed, prepared = self.keys.stored_high_seqnos(DEFAULT_ID)
+        self._legacy_end = LegacyEnd(max(committed, self._newest_preloaded), prepared)
 
     def close(self) -> None:
         """End the use of the file; scans that are open go on."""
@@ -465,6 +478,13 @@ class VbucketData:
         found = durability_at(self.newest_versions(), end_seqno, self.preloaded_seqno)
         forgotten = self.keys.forgotten_prepare_seqno
         return found.reaching(forgotten) if forgotten <= end_seqno else found
+
+    def legacy_end(self, *, sync_writes: bool) -> int:
+        """Return the seqno of the last item on disk that clients without Collections are shown.
+
+        With ``sync_writes`` those that are shown prepares and aborts too. 0 where there is none.
+        """
+        return self._legacy_end.newest if sync_writes else self._legacy_end.visible
 
     def scan(self, after_seqno: int) -> Scan:
         """Open one disk snapshot of everything after a seqno, each key at its newest version.
