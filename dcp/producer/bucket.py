@@ -124,7 +124,10 @@ class Bucket:
     def _new_flusher(self) -> Flusher:
         settings = self.settings
         quota_bytes = settings.checkpoint_quota_bytes
-        return Flusher(self.lock, settings.flush_seconds, quota_bytes, settings.clock)
+        flusher = Flusher(self.lock, settings.flush_seconds, quota_bytes, settings.clock)
+        for vbucket in self.vbuckets:
+            vbucket.data.require_room = flusher.require_room
+        return flusher
 
     def _uuid_of(self, invitation: Invitation | None) -> str:
         if invitation is not None:
@@ -184,6 +187,7 @@ class Bucket:
         old = self.vbuckets[vbucket]
         if self.flusher is not None:
             self.flusher.forget(old)
+            copy.data.require_room = self.flusher.require_room
         copy.take_place_of(old)
         self.vbuckets[vbucket] = copy
 

@@ -10,8 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 
+from dcp.producer.bucket_record import BucketRecord
 from dcp.producer.cluster_map import ClusterMap
-from dcp.producer.data_folder import BucketRecord, DataFolder
+from dcp.producer.data_folder import DataFolder
 from dcp.producer.manifest import Manifest, Step
 from dcp.producer.manifest_table import ManifestTable
 from dcp.producer.settings import ClusterSettings

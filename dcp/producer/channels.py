@@ -139,6 +139,8 @@ class TlsChannel:
 
     async def send(self, data: bytes | bytearray) -> None:
         """Return when the socket took all of ``data``."""
+        if not data:
+            await asyncio.sleep(0)
         with memoryview(data) as view:
             for begin in range(0, len(view), _ENCRYPT_BYTES):
                 await self._send_part(view[begin : begin + _ENCRYPT_BYTES])

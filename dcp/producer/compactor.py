@@ -64,7 +64,10 @@ class Compactor:
         for vbucket in vbuckets:
             write = vbucket.begin_compaction(now)
             if write is not None:
-                vbucket.data.finish_flush(write)
+                try:
+                    write.run()
+                finally:
+                    vbucket.data.finish_flush(write)
         return before - sum(vbucket.data.stored_bytes for vbucket in vbuckets)
 
 
@@ -74,11 +77,15 @@ async def write_off_lock(
     """Do what ``begin`` prepares, if anything, in a thread; the lock is held before and after.
 
     Raises:
-        OSError: a file cannot be written; what was begun stays so.
+        OSError: a batch cannot be written; it stays begun. A compaction is given up instead.
     """
     with lock:
         write = begin()
     if write is not None:
-        await asyncio.get_running_loop().run_in_executor(thread, write.run)
+        try:
+            await asyncio.get_running_loop().run_in_executor(thread, write.run)
+        except OSError:
+            if not write.is_optional:
+                raise
         with lock:
             data.finish_flush(write)

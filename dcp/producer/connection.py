@@ -45,9 +45,11 @@ class ClientConnection:
     async def run(self) -> None:
         """Serve the client; returns when the connection is over. ``close`` must follow."""
         await self._awake.wait()
-        with suppress(OSError):
+        try:
             await self._channel.open()
-            await self._read_and_write()
+        except OSError:
+            return
+        await self._read_and_write()
 
     async def _read_and_write(self) -> None:
         reader = asyncio.ensure_future(self._read())
@@ -65,7 +67,7 @@ class ClientConnection:
                 task.cancel()
             results = await asyncio.gather(*tasks, return_exceptions=True)
             for result in results:
-                if isinstance(result, Exception) and not isinstance(result, OSError):
+                if isinstance(result, Exception):
                     raise result
 
     async def _say_last_words(
@@ -76,7 +78,8 @@ class ClientConnection:
         with self._bucket.lock:
             self.session.forget()
         reader.cancel()
-        await self._channel.end()
+        with suppress(OSError):
+            await self._channel.end()
 
     def close(self) -> None:
         """Let go of channel and session; for the done callback of ``run``, however it ended."""
@@ -87,7 +90,7 @@ class ClientConnection:
     async def _read(self) -> None:
         splitter = FrameSplitter(self.session.max_frame_bytes)
         while not self.session.is_closing:
-            data = await self._channel.receive()
+            data = await self._receive()
             await self._awake.wait()
             if not data:
                 return
@@ -97,6 +100,12 @@ class ClientConnection:
                 with self._bucket.lock:
                     self.session.abort()
             splitter.max_frame_bytes = self.session.max_frame_bytes
+
+    async def _receive(self) -> bytes:
+        """Return what the client says; nothing where it is gone, politely or not."""
+        with suppress(OSError):
+            return await self._channel.receive()
+        return b""
 
     async def _act_on(self, block: FrameBlock) -> None:
         done = 0
@@ -129,7 +138,10 @@ class ClientConnection:
                 frames = self.session.output(WRITE_BYTES, now)
                 deadline = self.session.next_deadline(now)
             if frames:
-                await self._channel.send(frames[0] if len(frames) == 1 else b"".join(frames))
+                try:
+                    await self._channel.send(frames[0] if len(frames) == 1 else b"".join(frames))
+                except OSError:
+                    return
             if self.session.outbox_bytes <= OUTBOX_BYTES and not self.session.is_waiting:
                 self._outbox_is_short.set()
             if frames:

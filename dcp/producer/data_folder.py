@@ -10,43 +10,12 @@ each vbucket ended when the last process stopped in good order; while one runs i
 after a crash every active vbucket begins a branch.
 """
 
-import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
 
 from dcp.errors import ConfigError, SourceError
 from dcp.file_lock import FileLock, LockHeldError
+from dcp.producer.bucket_record import BucketRecord
 from dcp.producer.disk_file import OsFile
-from dcp.producer.manifest_table import Row
-
-FOLDER_VERSION: Final = 2
-
-
-@dataclass(frozen=True, slots=True)
-class BucketRecord:
-    """What the vbuckets of a bucket share, as ``bucket.json`` has it.
-
-    ``first_uuids`` begin the failover logs of vbuckets that have no log file. ``copies`` are the
-    rows of the map that name the nodes of each vbucket's copies. ``manifest`` is the number of the
-    bucket's own one among ``manifests``. ``starts`` counts the processes that served it.
-    ``ended_at`` are the vbuckets' high seqnos at a stop in good order, else None.
-    """
-
-    bucket: str
-    vbuckets: int
-    nodes: int
-    uuid: str
-    first_uuids: Sequence[int]
-    map_rev: int
-    owners: Sequence[int]
-    members: Sequence[bool]
-    copies: Sequence[Sequence[int]]
-    manifest: int
-    manifests: Sequence[Row]
-    starts: int = 0
-    ended_at: Sequence[int] | None = None
 
 
 class DataFolder:
@@ -89,7 +58,8 @@ class DataFolder:
 
         Raises:
             ConfigError: the folder is another bucket's, or was made by another version of dcplake,
-                or for another number of vbuckets or nodes.
+                or for another number of vbuckets or nodes, or its record is damaged.
+            OSError: the record cannot be read.
         """
         if not (size := self._record.size_bytes):
             if any(self._path.glob("vb_*.log")):
@@ -98,9 +68,10 @@ class DataFolder:
                     "expected both or none"
                 )
             return None
-        tree = json.loads(bytes(self._record.read(0, size)))
-        self._require("format version", tree.pop("version"), FOLDER_VERSION)
-        record = BucketRecord(**tree)
+        try:
+            record = BucketRecord.decode(bytes(self._record.read(0, size)))
+        except ConfigError as error:
+            raise ConfigError(f"{self._record}: {error}") from None
         self._require("bucket", record.bucket, bucket)
         self._require("vbuckets", record.vbuckets, vbuckets)
         self._require("nodes", record.nodes, nodes)
@@ -118,4 +89,4 @@ class DataFolder:
         Raises:
             OSError: it cannot be written; the one before is there.
         """
-        self._record.replace([json.dumps({"version": FOLDER_VERSION, **asdict(record)}).encode()])
+        self._record.replace([record.encode()])

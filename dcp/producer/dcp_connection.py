@@ -251,6 +251,9 @@ class DcpConnection:
             if batch is None:
                 continue
             data = batch.data
+            if not data:  # nothing yet: the connection takes its turn like any other
+                frames.append(data)
+                break
             self._charge(len(data))
             left -= len(data)
             if len(batch.seqnos):

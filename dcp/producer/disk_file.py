@@ -7,7 +7,8 @@ replacement is there whole or not at all.
 
 import os
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Final, Protocol
 
@@ -76,6 +77,7 @@ class OsFile:
         self._path = path
         self._draft = path.with_name(path.name + ".new")
         self._draft.unlink(missing_ok=True)
+        self._is_name_new = False
 
     def __str__(self) -> str:
         return str(self._path)
@@ -87,53 +89,61 @@ class OsFile:
 
     def read(self, offset: int, size: int) -> Data:
         """Return ``size`` bytes from ``offset`` on."""
-        with self._path.open("rb", buffering=0) as file:
+        with _naming(self._path), self._path.open("rb", buffering=0) as file:
             return _read(file, offset, size)
 
     def append(self, offset: int, parts: Iterable[Data]) -> None:
         """Write and sync at ``offset``; what was there from it on is lost."""
-        with self._path.open("r+b") as file:
+        with _naming(self._path), self._path.open("r+b") as file:
+            if self._is_name_new:
+                self._sync_name()
             file.truncate(offset)
             file.seek(offset)
             _write(file, parts)
 
     def replace(self, parts: Iterable[Data]) -> None:
         """Write and sync a new file beside the old one, rename it over that, sync the folder."""
+        with _naming(self._path):
+            try:
+                with self._draft.open("wb") as file:
+                    _write(file, parts)
+                self._draft.replace(self._path)
+            except OSError:
+                self._draft.unlink(missing_ok=True)  # a full disk must not get fuller
+                raise
+            self._is_name_new = True
+            self._sync_name()
+
+    def _sync_name(self) -> None:
+        """Make durable that the name is that of the newest file."""
+        folder = os.open(self._path.parent, os.O_RDONLY)
         try:
-            with self._draft.open("wb") as file:
-                _write(file, parts)
-            self._draft.replace(self._path)
-        except OSError:
-            self._draft.unlink(missing_ok=True)  # a full disk must not get fuller
-            raise
-        _sync_folder(self._path)
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+        self._is_name_new = False
 
     def take_place_of(self, other: "OsFile") -> None:
         """Go by the other file's name from now on, durably; that one, whose content is lost, not.
 
         Raises:
-            OSError: it cannot be renamed; both are what they were.
+            OSError: it cannot be renamed, and both are what they were; or it cannot be made
+                durable, which the next write will do.
         """
-        self._path.replace(other._path)
-        _sync_folder(other._path)
-        self._path, self._draft = other._path, other._draft
+        with _naming(self._path):
+            self._path.replace(other._path)
+            self._path, self._draft = other._path, other._draft
+            self._is_name_new = True
+            self._sync_name()
 
     def remove(self) -> None:
         """Be absent, if it was there; whoever has it pinned reads on."""
-        self._path.unlink(missing_ok=True)
+        with _naming(self._path):
+            self._path.unlink(missing_ok=True)
 
     def pin(self) -> PinnedFile:
         """Hold the file open: it is readable then even when its name is another's."""
         return _OpenFile(self._path.open("rb", buffering=0))
-
-
-def _sync_folder(path: Path) -> None:
-    """Make the names of a file's folder durable."""
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 class _OpenFile:
@@ -157,6 +167,17 @@ def _read(file: IO[bytes], offset: int, size: int) -> bytes:
             raise _too_short(file.name, len(data), offset, size)
         data += more
     return data
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Let errors of the system name the file: those of an open file (no space left) do not."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None and error.filename is None:
+            error.filename = str(path)
+        raise
 
 
 def _too_short(file: object, found: int, offset: int, size: int) -> OSError:

@@ -27,25 +27,48 @@ _LOG = logging.getLogger(__name__)
 
 
 class PendingWrite:
-    """A batch, or a log written anew, that is not on disk yet."""
+    """A batch, which must go to disk, or a log written anew, which need not.
 
-    def __init__(self, write: Callable[[], None], apply: Callable[[], None]) -> None:
-        """``apply`` lets the log know of it."""
+    ``is_optional`` is what may be given up when it cannot be written.
+    """
+
+    def __init__(
+        self,
+        write: Callable[[], None],
+        apply: Callable[[], None],
+        give_up: Callable[[], None] | None = None,
+    ) -> None:
+        """``apply`` lets the log know of it, ``give_up`` that it will not be written."""
         self.apply = apply
+        self.give_up = give_up
         self._write = write
         self._lock = Lock()
         self._is_written = False
+        self._failure: OSError | None = None
+
+    @property
+    def is_optional(self) -> bool:
+        """Whether the log holds the same without it."""
+        return self.give_up is not None
 
     def run(self) -> None:
         """Write it durably, unless that was done; any thread may, several wait for the first.
 
         Raises:
-            OSError: the file cannot be written; this may be called again.
+            OSError: the file cannot be written. This may be called again: what is optional is not
+                tried a second time.
         """
         with self._lock:
-            if not self._is_written:
+            if self._is_written:
+                return
+            if self._failure is not None:
+                raise self._failure
+            try:
                 self._write()
-                self._is_written = True
+            except OSError as error:
+                self._failure = error if self.is_optional else None
+                raise
+            self._is_written = True
 
 
 class Log:
@@ -143,6 +166,16 @@ class Log:
         self._pending = None
         pending.apply()
 
+    def give_up(self, pending: PendingWrite) -> None:
+        """Go on without an optional write that failed; nothing if that was done.
+
+        Raises:
+            OSError: the file cannot be read; this may be called again.
+        """
+        if self._pending is pending and pending.give_up is not None:
+            pending.give_up()
+            self._pending = None
+
     def _require_nothing_pending(self) -> None:
         if self._pending is not None:
             raise ValueError(f"vbucket {self._vbucket}: a batch is being written: finish it first")
@@ -153,14 +186,11 @@ class Log:
         Raises:
             OSError: it cannot be written; the log holds what it held.
         """
-        old, pending = self.generation, self.begin_rewrite(plan)
+        pending = self.begin_rewrite(plan)
         try:
             pending.run()
-        except BaseException as error:
-            self._pending = None
-            old.leave()
-            if isinstance(error, OSError):
-                self._read()  # only the file knows whether it is the old one
+        except BaseException:
+            self.give_up(pending)
             raise
         self.finish(pending)
 
@@ -184,7 +214,14 @@ class Log:
             self._number, self.size_bytes = number, FILE_HEADER_BYTES
             self._take(plan.batch)
 
-        self._pending = PendingWrite(write, apply)
+        def give_up() -> None:
+            # The new one may be there after all, when only its name could not be made durable.
+            if read_generation(self._file, self._vbucket) == number:
+                apply()
+            else:
+                old.leave()
+
+        self._pending = PendingWrite(write, apply, give_up)
         return self._pending
 
     def close(self) -> None:

@@ -65,6 +65,7 @@ class Generation:
             is_last = not self._scans
         if is_last and self._pinned is not None:
             self._pinned.close()
+            self._pinned = None  # where nothing took its place it is read on
 
     def retire(self) -> None:
         """Prepare for another file in this one's place, or another writer; to be called before."""

@@ -188,6 +188,14 @@ class VbucketStore:
         pending.run()
         self._log.finish(pending)
 
+    def give_up(self, pending: PendingWrite) -> None:
+        """Hold what is held without an optional write that failed.
+
+        Raises:
+            OSError: the file cannot be read; this may be called again.
+        """
+        self._log.give_up(pending)
+
     def write_frames(self, frames: npt.NDArray[np.uint8], first_seqno: int, state: bytes) -> None:
         """Write frames of equal length, one a row, as one disk snapshot; none replaces another.
 

@@ -284,6 +284,11 @@ class DocumentStore:
 
     def _change(self, collection: int, key: bytes, now: float, content: Content) -> Version:
         """Append what a command makes of a document, or only its prepare."""
+        try:
+            self.data.require_room()
+        except OSError as error:
+            text = f"{key!r}: too much waits for the disk: {error}"
+            raise DocumentError(Status.ETMPFAIL, text) from error
         if self._level:
             deletes = content.opcode != Opcode.DCP_MUTATION
             sync = SyncWrite(level=self._level, deletes=deletes)

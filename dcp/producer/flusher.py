@@ -3,7 +3,8 @@
 The bucket's lock is held while a write is prepared and when it is done, never while it runs: it
 runs in a thread of its own, and streams and commands go on meanwhile. What cannot wait (a fork, a
 purge, the end) waits for the write that runs, lock held. So does a writer who is far ahead of the
-disk: he writes himself, which is what bounds the memory.
+disk: he writes himself, which is what bounds the memory. Where the disk takes nothing he is
+refused before he wrote (kv_engine ``engines/ep/src/ep_engine.cc``, memoryCondition).
 """
 
 import asyncio
@@ -48,6 +49,7 @@ class Flusher:
         self.pending_bytes = 0
         self.on_written: Callable[[Vbucket], object] = lambda _: None
         """Called with what was written, under the lock, in any thread."""
+        self._is_stuck = False
         self._hurry: Callable[[], object] = lambda: None
         self._thread = ThreadPoolExecutor(1, "dcp-producer-disk")
 
@@ -63,18 +65,35 @@ class Flusher:
         self.pending_bytes -= self._pending.pop(vbucket, 0)
 
     def keep_up(self) -> None:
-        """Have much that is pending written now; if it is too much, write it here.
+        """Have much that is pending written now; if it is too much, write it here if that can be.
+
+        To be called after writes: what cannot go to disk then keeps the next one out.
+        """
+        if self.pending_bytes >= self._hurry_bytes:
+            self._hurry()
+        with suppress(OSError):
+            self.require_room()
+
+    def require_room(self) -> None:
+        """Write what is pending if it is too much; to be called before a write.
 
         Raises:
             OSError: a file cannot be written; what is pending stays so.
         """
-        if self.pending_bytes >= self._hurry_bytes:
-            self._hurry()
-        if self.pending_bytes >= self._most_bytes:
-            for vbucket in list(self._pending):
+        if self.pending_bytes < self._most_bytes:
+            return
+        for vbucket in list(self._pending):
+            try:
                 vbucket.data.flush()
-                self.note(vbucket)
-                self.on_written(vbucket)
+            except OSError as error:
+                if not self._is_stuck:  # once, not with each write that is refused
+                    text = "vbucket %d: cannot write to disk, none may write: %s"
+                    _LOG.warning(text, vbucket.id, error)
+                self._is_stuck = True
+                raise
+            self.note(vbucket)
+            self.on_written(vbucket)
+        self._is_stuck = False
 
     async def run(self) -> None:
         """Write what is pending, turn after turn, until cancelled."""
@@ -95,7 +114,7 @@ class Flusher:
                 self._hurry = lambda: None
 
     async def _write(self, vbucket: Vbucket) -> None:
-        begin_compaction = partial(vbucket.begin_compaction, self._clock())
+        begin_compaction = partial(vbucket.begin_compaction, self._clock(), in_passing=True)
         try:
             for begin in (vbucket.data.begin_flush, begin_compaction):
                 await write_off_lock(begin, vbucket.data, self._lock, self._thread)

@@ -9,8 +9,11 @@ from struct import Struct
 from typing import Final
 
 OPCODE_AT: Final = 1
+KEY_LENGTH_AT: Final = 2
+EXTRAS_LENGTH_AT: Final = 4
 DATATYPE_AT: Final = 5
 VBUCKET_AT: Final = 6
+BODY_LENGTH_AT: Final = 8
 OPAQUE_AT: Final = 12
 CAS_AT: Final = 16
 SEQNO_AT: Final = 24

@@ -6,6 +6,7 @@ on disk it replaces them all.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 
 from dcp.producer.manifest import DEFAULT_ID
 from dcp.producer.resident_values import EvictedVersion, ResidentValues
@@ -27,7 +28,6 @@ class KeyIndex:
         self._values = values
         self._evictor = self._evict
         self.emptied_at: dict[int, int] = {}
-        self.holds_documents_only = True
         self.forgotten_rev = 0
         self.forgotten_prepare_seqno = 0
         self.holds_sync_writes = False
@@ -42,8 +42,6 @@ class KeyIndex:
         """Take the newest version of its key."""
         if version.emptied_collection in self._collections:
             self._empty(version.collection, version.seqno)
-        if not version.is_document or version.collection != DEFAULT_ID:
-            self.holds_documents_only = False
         if not version.is_document and version.event is None:
             self.holds_sync_writes = True
         self._collections.add(version.collection)
@@ -114,6 +112,21 @@ class KeyIndex:
             else:
                 del self._stored_seqnos[ended]
         return sorted(replaces)
+
+    def stored_high_seqnos(self, collection: int) -> tuple[int, int]:
+        """Return the newest seqnos that the disk has of a collection, of versions it keeps there.
+
+        That of documents and tombstones, and that of prepares and aborts; 0 without any.
+        """
+        found = {COMMITTED: 0, PREPARED: 0}
+        newest = ((key, version.seqno) for key, version in self._newest.items())
+        for key, seqno in chain(
+            (each for each in newest if each[0] not in self._stored_seqnos),
+            self._stored_seqnos.items(),
+        ):
+            if key[1] == collection and key[0] in found:
+                found[key[0]] = max(found[key[0]], seqno)
+        return found[COMMITTED], found[PREPARED]
 
     def prepare_completed_by(self, version: Version) -> int:
         """Return the seqno of the prepare on disk that a version completes there; 0: none.

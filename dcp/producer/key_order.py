@@ -1,50 +1,78 @@
 """The items of a disk snapshot in the order of their keys, for out-of-order snapshots.
 
-The log is in seqno order: it is read through once for the keys of what is shown, which are held
-while the snapshot is sent, and then a frame at a time. Events come before documents, as they do in
-kv_engine's index by key (``docs/dcp/documentation/commands/oso_snapshot.md``).
+The log is in seqno order: it is read through once for the keys of what is shown, in several turns.
+The keys are held while the snapshot is sent; then frames are read one by one. Events come before
+documents, as they do in kv_engine's index by key
+(``docs/dcp/documentation/commands/oso_snapshot.md``).
 """
 
+from collections.abc import Iterator
+from heapq import merge
+from itertools import accumulate
 from typing import Final
 
-from dcp.producer.disk_scan import Scan
-from dcp.producer.snapshots import Chunk, DiskItems, chunk_of
-from dcp.producer.stored_items import version_of
+import numpy as np
+
+from dcp.producer.chunks import Chunk, no_frames
+from dcp.producer.disk_scan import Frames, Scan
+from dcp.producer.shown_frames import ShownKey
+from dcp.producer.snapshots import TURN_BYTES, DiskItems
 from dcp.producer.stream_filter import StreamFilter
-from dcp.producer.versions import Version
 
 _READ_BYTES: Final = 512 * 1024
 
 
 class KeyOrderItems:
-    """What of a scan is shown, by key. ``filter`` is the one that stands behind all of it."""
+    """What of a scan is shown, by key."""
 
     def __init__(self, scan: Scan, items: DiskItems) -> None:
         """``items`` says what is shown of the scan; nothing of that was read yet."""
         self._scan = scan
-        self._flavour = items.flavour
-        found: list[tuple[bool, bytes, int]] = []
-        while (frames := scan.read(_READ_BYTES)) is not None:
-            found += [
-                (version.event is None, version.key, version.seqno)
-                for version in items.shown(frames)
-            ]
-        found.sort()
-        self.filter: StreamFilter = items.filter
-        self.last_seqno = max((seqno for _, _, seqno in found), default=0)
-        self._seqnos = [seqno for _, _, seqno in found]
-        self._next = 0
+        self._items = items
+        self._sorted: list[list[ShownKey]] = []
+        self._left: Iterator[ShownKey] | None = None
+        self.last_seqno = 0
+        """The highest seqno of what is shown, when all of it was read."""
+
+    @property
+    def filter(self) -> StreamFilter:
+        """The filter that stands behind all that was read."""
+        return self._items.filter
 
     def next_chunk(self, most_bytes: int) -> Chunk | None:
-        """Read the next frames, until they are ``most_bytes``."""
-        versions: list[Version] = []
+        """Read the next frames, until they are ``most_bytes``; at first keys only."""
+        if self._left is None:
+            self._left = self._read_keys()
+            if self._left is None:
+                return no_frames()
+        frames: list[bytes] = []
+        seqnos: list[int] = []
         size = 0
-        while self._next < len(self._seqnos) and (not versions or size < most_bytes):
-            frame = self._scan.frame(self._seqnos[self._next])
-            versions.append(version_of(frame))
-            size += len(frame)
-            self._next += 1
-        return chunk_of(versions, self._flavour) if versions else None
+        while (not frames or size < most_bytes) and (shown := next(self._left, None)) is not None:
+            seqnos.append(shown.seqno)
+            frames.append(self._scan.frame(shown.seqno))
+            size += len(frames[-1])
+        if not frames:
+            return None
+        ends = np.fromiter(accumulate(map(len, frames), initial=0), np.int64, len(frames) + 1)
+        return self._items.chunk_of_shown(
+            Frames(b"".join(frames), ends, np.array(seqnos, np.uint64))
+        )
+
+    def _read_keys(self) -> Iterator[ShownKey] | None:
+        """Read one turn's part of the keys; after the last part return all, in order."""
+        found: list[ShownKey] = []
+        read_bytes = 0
+        while read_bytes < TURN_BYTES:
+            frames = self._scan.read(_READ_BYTES)
+            if frames is None:
+                return merge(*self._sorted, sorted(found))
+            read_bytes += len(frames.data)
+            shown = self._items.shown_keys(frames)
+            found += shown
+            self.last_seqno = shown[-1].seqno if shown else self.last_seqno
+        self._sorted.append(sorted(found))
+        return None
 
     def close(self) -> None:
         """Let go of the disk snapshot."""

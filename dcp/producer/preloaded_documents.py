@@ -38,6 +38,12 @@ class PreloadedDocuments:
         is_here = seqno <= self.end_seqno and self._store.count(seqno - 1, seqno)
         return seqno if is_here else 0
 
+    @property
+    def newest_seqno(self) -> int:
+        """The seqno of the last one that the disk has, and nothing replaced there; 0: none."""
+        left = self._store.live_seqnos(self._segment.first_seqno - 1, self.end_seqno)
+        return left[-1] if left else 0
+
     def note(self, version: Version, keys: KeyIndex) -> None:
         """Count one less where a version, which ``keys`` do not know yet, replaces one."""
         if not version.is_document or version.collection != DEFAULT_ID:

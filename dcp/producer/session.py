@@ -10,6 +10,7 @@ protocol (a NOOP request, an answer nobody asked for) ends the connection, and o
 """
 
 import json
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -36,6 +37,7 @@ from dcp.wire.vocabulary import (
     Status,
 )
 
+_LOG = logging.getLogger(__name__)
 _TAKEOVER_OPCODES: Final = frozenset({Opcode.DCP_SNAPSHOT_MARKER, Opcode.DCP_SET_VBUCKET_STATE})
 """What the client of a takeover stream must answer."""
 
@@ -163,7 +165,19 @@ class Session:
             except (FrameError, ValueError) as error:
                 self.refuse(frame, Status.EINVAL, str(error))
             else:
-                command.handler(self, frame, body, now)
+                self._carry_out(command, frame, body, now)
+
+    def _carry_out(self, command: Command, frame: Frame, body: m.Body, now: float) -> None:
+        """Let a command be answered; where the disk fails it is refused for now.
+
+        Source: kv_engine ``engines/ep/src/vbucket.cc``, completeBGFetchForSingleItem.
+        """
+        try:
+            command.handler(self, frame, body, now)
+        except OSError as error:
+            name = Opcode(frame.opcode).name
+            _LOG.warning("vbucket %d: %s is answered ETMPFAIL: %s", frame.vbucket, name, error)
+            self.refuse(frame, Status.ETMPFAIL, str(error))
 
     def _passes(self, command: Command, frame: Frame) -> bool:
         """Check the command's gate; answer the frame when it does not pass."""

@@ -1,25 +1,20 @@
 """Items as the disk keeps them: the frames that a connection gets which wants everything.
 
-A connection of another flavour gets them reshaped: decoded to versions and encoded anew. Most
-frames need none of that (documents in JSON, without xattrs): whole runs of them go out as they are,
-and what says so are a few bytes of each header, looked at all at once.
+A connection of another flavour gets them reshaped, where need be: decoded to versions and encoded
+anew (``shown_frames.py``).
 """
 
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final
 
-import numpy as np
-
 from dcp.producer.disk_scan import Frames
 from dcp.producer.disk_store import StoredItem
 from dcp.producer.item_layouts import (
     COMPLETION,
-    DATATYPE_AT,
     EXPIRATION,
     HEADER,
     MUTATION,
-    OPCODE_AT,
     PREPARE,
     SYSTEM_EVENT,
     VBUCKET_AT,
@@ -28,7 +23,7 @@ from dcp.producer.versions import Content, Flavour, SyncWrite, Version
 from dcp.wire.leb128 import decode_leb128
 from dcp.wire.stream_messages import SystemEvent
 from dcp.wire.system_event import decode_system_event
-from dcp.wire.vocabulary import HEADER_BYTES, Datatype, Opcode
+from dcp.wire.vocabulary import HEADER_BYTES, Opcode
 
 STORED_FLAVOUR: Final = int(
     Flavour.COLLECTIONS
@@ -85,19 +80,6 @@ def _event_of(frame: bytes | memoryview, key: bytes, value: bytes) -> Version:
     if found is None:
         raise AssertionError(f"stored system event at seqno {seqno}: found unknown event {event}")
     return Version.of_event(vbucket, found, seqno=seqno)
-
-
-def serves(frames: Frames, flavour: int) -> bool:
-    """Whether these frames, as they are, are what a connection of this flavour gets."""
-    if not flavour & Flavour.COLLECTIONS or flavour & (Flavour.NO_VALUE | Flavour.COMPRESSED):
-        return False
-    if flavour & STORED_FLAVOUR == STORED_FLAVOUR:
-        return True
-    cells = np.frombuffer(frames.data, np.uint8)
-    starts = frames.ends[:-1]
-    reshaped = cells[starts + DATATYPE_AT] & np.uint8(Datatype.SNAPPY | Datatype.XATTR)
-    other = cells[starts + OPCODE_AT] != np.uint8(Opcode.DCP_MUTATION)
-    return not (reshaped.any() or other.any())
 
 
 def versions_of(frames: Frames) -> list[Version]:

@@ -55,7 +55,6 @@ _NO_SEQNOS: Final[npt.NDArray[np.uint64]] = np.empty(0, np.uint64)
 _DISK: Final = int(SnapshotFlag.DISK | SnapshotFlag.CHECKPOINT)
 _MEMORY: Final = int(SnapshotFlag.MEMORY)
 _FIRST_MEMORY: Final = int(SnapshotFlag.MEMORY | SnapshotFlag.CHECKPOINT)
-_LOOK_AHEAD_BYTES: Final = 512 * 1024
 _numbers = count(1)
 
 
@@ -89,11 +88,18 @@ _NEXT: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Frames to send: one marker, one STREAM_END, or items whose seqnos are ``seqnos``."""
+    """Frames to send: one marker, one STREAM_END, or items whose seqnos are ``seqnos``.
+
+    None at all: the stream has more to look for, others may have their turn.
+    """
 
     data: bytes | bytearray
     seqnos: npt.NDArray[np.uint64]
     is_from_disk: bool = False
+
+
+_NOTHING_YET: Final = Batch(b"", _NO_SEQNOS)
+"""The disk is being read for something that is shown: other streams have their turn first."""
 
 
 class ActiveStream:
@@ -251,6 +257,8 @@ class ActiveStream:
                 return None
             is_over = self._open_end is None and self._knows_collections
             return self._advance_to(snapshot.end) if is_over else None
+        if chunk.is_empty:
+            return _NOTHING_YET
         data, seqnos = chunk.take(room_bytes, most_bytes, most_items, self.opaque)
         if not isinstance(snapshot.source, KeyOrderItems):
             self.sent_seqno = int(seqnos[-1])
@@ -351,7 +359,7 @@ class ActiveStream:
         self._closing.append(self._frame(end, Opcode.DCP_OSO_SNAPSHOT))
 
     def _items_of(self, scan: Scan) -> DiskItems:
-        return DiskItems(scan, self._settings.flavour, self._filter, self._data.keys)
+        return DiskItems(scan, self._settings.flavour, self._filter)
 
     @property
     def _knows_collections(self) -> bool:
@@ -367,19 +375,8 @@ class ActiveStream:
         """
         if self._knows_collections:
             return scan.end_seqno if scan.end_seqno > self.sent_seqno else None
-        if self._data.keys.holds_documents_only:
-            return scan.last_seqno
-        return self._last_shown_seqno(scan)
-
-    def _last_shown_seqno(self, scan: Scan) -> int | None:
-        """Find the last item that is shown by reading them all: once more than they are sent."""
-        last: int | None = None
-        with self._data.scan(scan.start_seqno) as ahead:
-            items = self._items_of(ahead)
-            while (frames := ahead.read(_LOOK_AHEAD_BYTES)) is not None:
-                shown = items.shown(frames)
-                last = shown[-1].seqno if shown else last
-        return last
+        end = self._data.legacy_end(sync_writes=self._filter.sync_writes)
+        return end if end > self.sent_seqno else None
 
     @property
     def _misses_purged(self) -> bool:

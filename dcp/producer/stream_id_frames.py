@@ -10,12 +10,12 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from dcp.producer.item_layouts import BODY_LENGTH_AT, KEY_LENGTH_AT
 from dcp.wire.frame_info import stream_id_info
 from dcp.wire.vocabulary import HEADER_BYTES, Magic
 
 _INFO_BYTES: Final = len(stream_id_info(0))
-_FRAMING_LENGTH_AT: Final = 2
-_BODY_LENGTH_AT: Final = 8
+_FRAMING_LENGTH_AT: Final = KEY_LENGTH_AT  # the first of its two bytes becomes that
 
 
 def with_stream_id(
@@ -36,6 +36,6 @@ def with_stream_id(
     framed[starts] = Magic.ALT_REQUEST
     framed[starts + _FRAMING_LENGTH_AT] = _INFO_BYTES
     body_bytes = (np.diff(new_ends) - HEADER_BYTES).astype(">u4")
-    lengths = starts[:, None] + np.arange(_BODY_LENGTH_AT, _BODY_LENGTH_AT + 4)
+    lengths = starts[:, None] + np.arange(BODY_LENGTH_AT, BODY_LENGTH_AT + 4)
     framed[lengths] = body_bytes.view(np.uint8).reshape(-1, 4)
     return framed.tobytes(), new_ends

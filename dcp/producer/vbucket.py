@@ -207,13 +207,15 @@ class Vbucket:
         is_behind = self._paused_at is not None or self._settings.replica_lag_seqnos > 0
         return not is_behind and self.data.checkpoints.is_snapshot_complete
 
-    def begin_compaction(self, now: float) -> PendingWrite | None:
+    def begin_compaction(self, now: float, *, in_passing: bool = False) -> PendingWrite | None:
         """Prepare a compaction if one is due at ``now``, for ``VbucketData.finish_flush``.
+
+        ``in_passing`` is for who asks often: it costs nothing where replaced versions are few.
 
         Tombstones go that are as old as the settings say, with all of lower seqnos. Of an ephemeral
         vbucket nothing is left that was replaced.
         """
-        if not self.may_compact:
+        if not self.may_compact or (in_passing and not self.data.is_mostly_stale):
             return None
         # Delete times are whole seconds: those up to (now - age) are below the next whole one.
         before = math.floor(max(now - self._settings.purge_age_seconds, -1.0)) + 1

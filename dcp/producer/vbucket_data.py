@@ -9,6 +9,7 @@ was, so a crash or a failover can go back to the end of any batch (kv_engine
 ``engines/ep/src/checkpoint_manager.cc``, ``docs/dcp/documentation/concepts.md``).
 """
 
+import logging
 from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
@@ -28,6 +29,7 @@ from dcp.producer.disk_scan import Scan
 from dcp.producer.disk_store import StoredItem, VbucketStore
 from dcp.producer.durability import Durability, durability_at
 from dcp.producer.key_index import KeyIndex
+from dcp.producer.legacy_end import LegacyEnd
 from dcp.producer.manifest import DEFAULT_ID
 from dcp.producer.preload import PreloadedSegment
 from dcp.producer.preloaded_documents import PreloadedDocuments
@@ -36,6 +38,7 @@ from dcp.producer.stored_items import stored_item, version_of, versions_of
 from dcp.producer.versions import Version
 from dcp.types import U64_MAX
 
+_LOG = logging.getLogger(__name__)
 PERSISTENCE: Final = "persistence"
 """The cursor of what must go to disk; it is never dropped."""
 _LEAST_STALE_BYTES: Final = 8 * 1024 * 1024
@@ -74,6 +77,8 @@ class VbucketData:
         self.vbucket = vbucket
         self.base_seqno = base_seqno
         self.on_append: Callable[[Version], None] = lambda _: None
+        self.require_room: Callable[[], None] = lambda: None
+        """Called before a client writes: raises OSError where too much waits for the disk."""
         self.state_at: Callable[[int], bytes] = lambda _: b""
         """What is written beside the items up to a seqno: all else that makes the vbucket."""
         self._preloaded: PreloadedDocuments | None = None
@@ -82,10 +87,12 @@ class VbucketData:
         self._purge_floor = purge_seqno
         self._values = values
         self.keys = KeyIndex(values)
+        self._legacy_end = LegacyEnd()
         self._unwritten: deque[list[Version]] = deque()
         self.unwritten_bytes = 0
         self._part_ends: set[int] = set()
         self._writing: PendingWrite | None = None
+        self._cannot_compact = False
         self._store = VbucketStore.open(file, vbucket)
         self.checkpoints = self._new_checkpoints(base_seqno)
 
@@ -238,6 +245,7 @@ class VbucketData:
         if self.high_seqno != self.base_seqno:
             raise ValueError(f"vbucket {self.vbucket}: a segment must come before the first write")
         self._preloaded = PreloadedDocuments(segment, self._store)
+        self._legacy_end = LegacyEnd(self._preloaded.end_seqno)
         self._store.write_frames(
             segment.frames, segment.first_seqno, self.state_at(self._preloaded.end_seqno)
         )
@@ -349,13 +357,30 @@ class VbucketData:
         store = self._store
         purged = store.purgeable_seqno(purge_before_seconds)
         goes = store.stale_bytes + store.purgeable_bytes(purged)
-        pays = goes + store.overhead_bytes >= max(_LEAST_STALE_BYTES, store.size_bytes // 2)
-        if goes and (pays or (leaves_nothing and not store.is_scanned)):
+        if goes and (self._pays_for(goes) or (leaves_nothing and not store.is_scanned)):
             self._writing = store.begin_compaction(purged)
+            self._cannot_compact = False
         return self._writing
 
+    @property
+    def is_mostly_stale(self) -> bool:
+        """Whether compaction pays, tombstones apart: known without a look at the items.
+
+        Not after one that could not be written: that would be tried with every flush.
+        """
+        stale = self._store.stale_bytes
+        return stale > 0 and self._pays_for(stale) and not self._cannot_compact
+
+    def _pays_for(self, goes_bytes: int) -> bool:
+        store = self._store
+        least = max(_LEAST_STALE_BYTES, store.size_bytes // 2)
+        return goes_bytes + store.overhead_bytes >= least
+
     def finish_flush(self, written: PendingWrite) -> None:
-        """Know that it is on disk; nothing if somebody else could not wait and did that."""
+        """Know that it is on disk, or that a compaction could not be written; what waits goes on.
+
+        Nothing is done if somebody else could not wait and did that.
+        """
         if self._writing is written:
             self._finish_pending()
             self._free_written()
@@ -370,11 +395,18 @@ class VbucketData:
             self.checkpoints.expel()
 
     def _finish_pending(self) -> None:
-        """Wait until what is being written is on disk."""
+        """Wait until what is being written is on disk; a compaction that fails is given up."""
         if self._writing is None:
             return
         generation = self._store.generation
-        self._store.finish(self._writing)
+        try:
+            self._store.finish(self._writing)
+        except OSError as error:
+            if not self._writing.is_optional:
+                raise
+            _LOG.warning("vbucket %d: cannot compact, it goes on without: %s", self.vbucket, error)
+            self._store.give_up(self._writing)
+            self._cannot_compact = True
         self._writing = None
         if self._store.generation != generation:
             self._forget_what_went()
@@ -382,6 +414,8 @@ class VbucketData:
             written = self._unwritten.popleft()
             self.unwritten_bytes -= _size_of(written)
             self.keys.may_evict(written)
+            for version in written:
+                self._legacy_end.note(version)
         self.checkpoints.register(PERSISTENCE, self.persisted_seqno, droppable=False)
 
     def save_state(self) -> None:
@@ -428,9 +462,15 @@ class VbucketData:
         """Learn the newest versions from disk."""
         self.keys.close()
         self.keys = KeyIndex(self._values)
+        self._legacy_end = LegacyEnd(self._newest_preloaded)
         for frames in self._store.warm_up(self.preloaded_seqno):
             for version in versions_of(frames):
                 self._note(version, is_read=True)
+                self._legacy_end.note(version)
+
+    @property
+    def _newest_preloaded(self) -> int:
+        return 0 if self._preloaded is None else self._preloaded.newest_seqno
 
     def purge(self, up_to: int) -> int:
         """Compact the disk: drop tombstones up to a seqno, not the newest item; return how many."""
@@ -446,6 +486,8 @@ class VbucketData:
         self.keys.forget_prepares(
             self.persisted_seqno, lambda seqno: self._store.count(seqno - 1, seqno) > 0
         )
+        committed, prepared = self.keys.stored_high_seqnos(DEFAULT_ID)
+        self._legacy_end = LegacyEnd(max(committed, self._newest_preloaded), prepared)
 
     def give_up(self) -> None:
         """End the use of data that nobody wants any more; what was not written never will be."""
@@ -466,6 +508,13 @@ class VbucketData:
         found = durability_at(self.newest_versions(), end_seqno, self.preloaded_seqno)
         forgotten = self.keys.forgotten_prepare_seqno
         return found.reaching(forgotten) if forgotten <= end_seqno else found
+
+    def legacy_end(self, *, sync_writes: bool) -> int:
+        """Return the seqno of the last item on disk that clients without Collections are shown.
+
+        With ``sync_writes`` those that are shown prepares and aborts too. 0 where there is none.
+        """
+        return self._legacy_end.newest if sync_writes else self._legacy_end.visible
 
     def scan(self, after_seqno: int) -> Scan:
         """Open one disk snapshot of everything after a seqno, each key at its newest version.

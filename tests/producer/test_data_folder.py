@@ -4,7 +4,9 @@ With ``flush_seconds=3600`` nothing goes to disk but what a test writes there. A
 the folder of a cluster that still runs, which another cluster opens.
 """
 
+import errno
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
@@ -529,6 +531,69 @@ def test_a_disk_that_fails_is_tried_again(
     assert caplog.text.count("vbucket 0: cannot write to disk; it will be tried again") == 3
 
 
+def test_a_compaction_that_cannot_be_written_keeps_nothing_from_the_disk(
+    make_cluster: Open,
+    connect: Connect,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """There is room for what is appended, not for a copy of the log."""
+    monkeypatch.setattr(vbucket_data, "_LEAST_STALE_BYTES", 10_000)
+    cluster = make_cluster(
+        vbuckets=1, data_folder=folder, flush_seconds=0.001, stale_removal_seconds=NEVER
+    )
+    client = connect(cluster).log_in()
+    attempts = 0
+
+    def failing(file: OsFile, parts: Iterable[Data]) -> None:
+        nonlocal attempts
+        attempts += 1
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(file))
+
+    def write_until(seqno: int) -> None:
+        for n in range(cluster.high_seqno(0) + 1, seqno + 1):
+            _write(cluster, b"k", value=b"x" * 1000)
+            while not _persisted(client, n):
+                pass
+
+    write_until(1)
+    with monkeypatch.context() as patched:
+        patched.setattr(OsFile, "replace", failing)
+        write_until(60)
+    assert attempts == 1  # until the compactor's turn
+    assert "vbucket 0: cannot compact, it goes on without: [Errno 28]" in caplog.text
+    assert "vb_0.log" in caplog.text
+    size = cluster.bucket.vbuckets[0].data.stored_bytes
+    assert cluster.remove_stale() > size // 2
+    assert cluster.get(b"k").seqno == 60
+    cluster.stop()
+    assert _told(make_cluster(vbuckets=1, data_folder=folder)) == _told(cluster)
+
+
+def test_an_ordered_compaction_that_fails_says_so(
+    open_cluster: Open, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vbucket_data, "_LEAST_STALE_BYTES", 1)
+    cluster = open_cluster(folder)
+    for n in range(10):
+        _write(cluster, b"k", value=b"%d" % n)
+    _flush(cluster)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", _no_room)
+        with pytest.raises(OSError, match=f"No space left on device.*{folder}/vb_0.log"):
+            cluster.remove_stale()
+    _write(cluster, b"k")
+    _flush(cluster)
+    assert cluster.persisted_seqno(0) == 11
+    assert cluster.remove_stale() > 0
+    assert cluster.get(b"k").seqno == 11
+
+
+def _no_room(_: int) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
 def test_who_is_far_ahead_of_the_disk_writes_himself(open_cluster: Open, folder: Path) -> None:
     cluster = open_cluster(folder, checkpoint_quota_bytes=40_000)
     data = cluster.bucket.vbuckets[0].data
@@ -536,6 +601,36 @@ def test_who_is_far_ahead_of_the_disk_writes_himself(open_cluster: Open, folder:
         cluster.set(b"k%d" % n, b"x" * 900)
         assert data.unwritten_bytes < 10_000
     assert data.persisted_seqno > 80
+
+
+def test_who_finds_the_disk_full_is_refused_before_he_wrote(
+    make_cluster: Open,
+    connect: Connect,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """What was written before is answered well, though it waits for the disk."""
+    cluster = make_cluster(
+        vbuckets=1, data_folder=folder, flush_seconds=NEVER, checkpoint_quota_bytes=40_000
+    )
+    client = connect(cluster).log_in()
+    write = m.Store(b"\0k", b"x" * 1000)
+    _write(cluster, b"first")
+    _flush(cluster)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", _no_room)
+        answers = [client.call(write, Opcode.SET).status for _ in range(20)]
+        refused = answers.index(Status.ETMPFAIL)
+        assert 0 < refused < 10
+        assert set(answers[refused:]) == {Status.ETMPFAIL}
+        assert client.call(m.KeyOnly(b"\0k"), Opcode.GET).status == Status.SUCCESS
+        assert cluster.high_seqno(0) == 1 + refused
+        with pytest.raises(DocumentError, match=r"too much waits for the disk: .*vb_0\.log"):
+            cluster.set(b"k", b"{}")
+    assert f"vbucket 0: cannot write to disk, none may write: [Errno {errno.ENOSPC}]" in caplog.text
+    assert client.call(write, Opcode.SET).status == Status.SUCCESS
+    assert cluster.persisted_seqno(0) >= 1 + refused
 
 
 @pytest.mark.parametrize(("replica_lag", "is_compacted"), [(0, True), (1, False)])
@@ -584,9 +679,22 @@ def test_a_folder_of_another_bucket(
     open_cluster(folder)
 
 
-def _change_version(folder: Path) -> None:
-    path = folder / "bucket.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "version": 7}))
+def _change(**changes: object) -> Callable[[Path], None]:
+    """Give bucket.json other fields; without those of which the value is ``...``."""
+
+    def damage(folder: Path) -> None:
+        path = folder / "bucket.json"
+        tree = {**json.loads(path.read_text()), **changes}
+        path.write_text(json.dumps({name: v for name, v in tree.items() if v is not ...}))
+
+    return damage
+
+
+def _write_record(text: str) -> Callable[[Path], None]:
+    def damage(folder: Path) -> None:
+        (folder / "bucket.json").write_text(text)
+
+    return damage
 
 
 def _change_log(folder: Path) -> None:
@@ -600,7 +708,29 @@ def _forget_bucket(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "kind", "message"),
     [
-        (_change_version, ConfigError, "format version: found 7, expected 2"),
+        (_change(version=7), ConfigError, "format version: found 7, expected 2"),
+        (_change(version=...), ConfigError, "format version: found None, expected 2"),
+        (
+            _write_record("{"),
+            ConfigError,
+            r"bucket\.json: found no JSON \(.*\), expected an object",
+        ),
+        (_write_record("\0\0"), ConfigError, r"bucket\.json: found no JSON"),
+        (_write_record("[1]"), ConfigError, r"found \[1\], expected a JSON object"),
+        (_change(owner=[0, 0]), ConfigError, "fields: found .*'owner'.*, expected .*'bucket'"),
+        (_change(uuid=...), ConfigError, "fields: found .*, expected .*'uuid'"),
+        (_change(owners="00"), ConfigError, "owners: found '00', expected a list of numbers"),
+        (_change(owners=[0]), ConfigError, "owners: found 1, expected 2"),
+        (_change(owners=[0, 1]), ConfigError, "owners: found node 1, expected less than 1"),
+        (_change(copies=[[], [-2]]), ConfigError, r"copies: found .*, expected a list of lists"),
+        (_change(copies=[[]]), ConfigError, "copies: found 1, expected 2"),
+        (_change(copies=[[], [1]]), ConfigError, "copies: found node 1, expected less than 1"),
+        (_change(members=[1]), ConfigError, r"members: found \[1\], expected a list of true"),
+        (_change(map_rev=True), ConfigError, "map_rev: found True, expected a number"),
+        (_change(first_uuids=[1, 1 << 64]), ConfigError, "first_uuids: found .*a list of numbers"),
+        (_change(manifest=1), ConfigError, "manifest: found number 1, expected at most 0"),
+        (_change(manifests=[{}]), ConfigError, r"manifests: found \[\{\}\], expected a list of m"),
+        (_change(ended_at=[1]), ConfigError, "ended_at: found 1, expected 2"),
         (_change_log, DiskFormatError, "found vbucket 0, expected 1"),
         (_forget_bucket, ConfigError, "found logs of vbuckets without a bucket.json"),
     ],

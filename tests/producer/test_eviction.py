@@ -1,5 +1,7 @@
 """Values that leave memory and are read back: what may go, what goes first, what nobody notices."""
 
+import errno
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,7 +21,7 @@ from dcp.producer.settings import ClusterSettings
 from dcp.producer.vbucket import Vbucket
 from dcp.producer.versions import Content, Version
 from dcp.wire import messages as m
-from dcp.wire.vocabulary import Datatype, Status
+from dcp.wire.vocabulary import Datatype, Opcode, Status
 from dcp.wire.xattr import join_xattrs
 from tests.producer.conftest import Clock
 from tests.producer.raw_client import RawClient
@@ -82,6 +84,32 @@ def test_what_is_too_much_goes_and_is_read_back(open_cluster: Open, disk: str) -
     assert [cluster.get(b"k%d" % n) for n in range(1, 101)] == written
     assert cluster.counters().values_read >= len(evicted)
     assert _held_bytes(cluster) <= 0.85 * QUOTA_BYTES
+
+
+def test_a_value_that_cannot_be_read_is_refused_for_now(
+    make_cluster: Open,
+    connect: Connect,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As where the disk of a server fails; the connection goes on."""
+    cluster = make_cluster(
+        vbuckets=1, memory_quota_bytes=QUOTA_BYTES, data_folder=tmp_path / "data"
+    )
+    _write(cluster, 1, 100)
+    key = sorted(_evicted(cluster))[0]
+    client = connect(cluster).log_in()
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pread", _broken)
+        assert client.call(m.KeyOnly(b"\0" + key), Opcode.GET).status == Status.ETMPFAIL
+    assert "vbucket 0: GET is answered ETMPFAIL: [Errno 5] broken: " in caplog.text
+    assert "vb_0.log" in caplog.text
+    assert client.call(m.KeyOnly(b"\0" + key), Opcode.GET).status == Status.SUCCESS
+
+
+def _broken(*_: object) -> bytes:
+    raise OSError(errno.EIO, "broken")
 
 
 @on_both_disks

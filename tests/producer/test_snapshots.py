@@ -70,7 +70,7 @@ def _built(
 
 def _disk_items(store: DocumentStore, after: int) -> DiskItems:
     scan = store.data.scan(after)
-    return DiskItems(scan, FLAVOUR, EVERYTHING, store.data.keys)
+    return DiskItems(scan, FLAVOUR, EVERYTHING)
 
 
 def _write(store: DocumentStore, model: Model, key: bytes, deleted: bool) -> None:

@@ -1,0 +1,58 @@
+"""Whether JSON that was read from a file is what it must be: small checks, put together."""
+
+from collections.abc import Callable, Mapping
+
+from dcp.types import U64_MAX
+
+Check = Callable[[object], bool]
+
+
+def is_text(found: object) -> bool:
+    """Whether it is a string."""
+    return isinstance(found, str)
+
+
+def is_flag(found: object) -> bool:
+    """Whether it is true or false."""
+    return isinstance(found, bool)
+
+
+def is_number(found: object) -> bool:
+    """Whether it is an integer of 0 to 2^64 - 1."""
+    return isinstance(found, int) and not isinstance(found, bool) and 0 <= found <= U64_MAX
+
+
+def is_optional(check: Check) -> Check:
+    """Return whether something is null, or right."""
+    return lambda found: found is None or check(found)
+
+
+def is_list_of(check: Check) -> Check:
+    """Return whether something is a list of what is right, of any length."""
+    return lambda found: isinstance(found, list) and all(check(each) for each in found)
+
+
+def is_row_of(*checks: Check) -> Check:
+    """Return whether something is a list of one thing for each check, each right."""
+
+    def check(found: object) -> bool:
+        return (
+            isinstance(found, list)
+            and len(found) == len(checks)
+            and all(check(each) for check, each in zip(checks, found, strict=True))
+        )
+
+    return check
+
+
+def is_object_of(checks: Mapping[str, Check]) -> Check:
+    """Return whether something is an object with just these names, each value right."""
+
+    def check(found: object) -> bool:
+        return (
+            isinstance(found, dict)
+            and found.keys() == checks.keys()
+            and all(check(found[name]) for name, check in checks.items())
+        )
+
+    return check
