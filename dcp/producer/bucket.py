@@ -35,6 +35,7 @@ from dcp.producer.persistence_waits import PersistenceWaits
 from dcp.producer.resident_values import ResidentValues
 from dcp.producer.settings import ClusterSettings
 from dcp.producer.sync_write_board import SyncWriteBoard
+from dcp.producer.unsent_bytes import UnsentBytes
 from dcp.producer.vbucket import Vbucket
 from dcp.types import U64_MAX, vbucket_of
 from dcp.wire.vocabulary import Status, VbucketState
@@ -111,6 +112,7 @@ class Bucket:
         self.dcp_connections: dict[tuple[int, bytes], DcpConnection] = {}
         self._changed: set[int] = set()
         self._written: set[int] = set()
+        self.unsent = UnsentBytes()
         self._memory = CheckpointAccount(settings.checkpoint_quota_bytes)
         self._open_batches = 0
         self.sync_writes = SyncWriteBoard(self)

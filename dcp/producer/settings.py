@@ -13,9 +13,7 @@ from dcp.producer.bucket_type import BucketType
 from dcp.producer.failover import Rules
 from dcp.types import U16_MAX
 
-WRITE_BYTES: Final = 512 * 1024
-"""How much of its streams a connection hands to the socket at once."""
-OUTBOX_BYTES: Final = 1024 * 1024
+OUTBOX_BYTES: Final = 64 * 1024
 """Answers that may wait for a client which does not read; then its requests are not read either."""
 TURN_FRAMES: Final = 128
 """Requests of one client that are acted on before others have their turn."""

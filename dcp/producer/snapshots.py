@@ -5,8 +5,8 @@ A snapshot's items come from memory (a tuple taken from a checkpoint at one inst
 its frame lengths, so how many messages the window lets pass is one binary search, and the stream's
 opaque is written into a whole batch at once.
 
-What is read from disk is no more than what may be sent at once: a stream holds no frames back, so
-a thousand streams that wait cost nothing.
+What is read from disk or encoded is no more than what may be sent at once, and is let go of as it
+is taken: a stream holds no frames back, so a thousand streams that wait cost nothing.
 """
 
 from collections.abc import Sequence
@@ -88,7 +88,10 @@ def _write_opaque(data: bytearray, starts: npt.NDArray[np.int64], opaque: int) -
 
 def chunk_of(versions: Sequence[Version], flavour: int) -> Chunk:
     """Return versions as frames of a flavour."""
-    wires = [version.wire(flavour) for version in versions]
+    return _chunk(versions, [version.wire(flavour) for version in versions])
+
+
+def _chunk(versions: Sequence[Version], wires: Sequence[tuple[bytes, bytes]]) -> Chunk:
     sizes = [len(head) + len(value) for head, value in wires]
     ends = np.fromiter(accumulate(sizes, initial=0), np.int64, len(sizes) + 1)
     seqnos = np.fromiter((version.seqno for version in versions), np.uint64, len(versions))
@@ -114,12 +117,20 @@ class MemoryItems:
         self._next = 0
 
     def next_chunk(self, most_bytes: int) -> Chunk | None:
-        """Return the frames of the next items, whatever their size: they are in memory anyway."""
+        """Return the frames of the next items: at least one, more only as far as they fit."""
         first = self._next
         if first >= len(self._versions):
             return None
-        self._next = first + CHUNK_ITEMS
-        return chunk_of(self._versions[first : self._next], self._flavour)
+        wires: list[tuple[bytes, bytes]] = []
+        left = most_bytes
+        for version in self._versions[first : first + CHUNK_ITEMS]:
+            head, value = version.wire(self._flavour)
+            left -= len(head) + len(value)
+            if wires and left < 0:
+                break
+            wires.append((head, value))
+        self._next = first + len(wires)
+        return _chunk(self._versions[first : self._next], wires)
 
     @property
     def last_visible_seqno(self) -> int | None:
@@ -180,12 +191,21 @@ class Snapshot:
     source: ItemSource
     covers: int
     stream_id: int | None = None
-    chunk: Chunk | None = field(default=None)
+    _chunk: Chunk | None = field(default=None, init=False)
 
-    def next_chunk(self, most_bytes: int) -> Chunk | None:
-        """Return the chunk to take from; None when everything was taken."""
-        if self.chunk is None or self.chunk.is_empty:
-            self.chunk = self.source.next_chunk(most_bytes)
-            if self.chunk is not None and self.stream_id is not None:
-                self.chunk = self.chunk.with_stream_id(self.stream_id)
-        return self.chunk
+    def take(
+        self, room_bytes: int, most_bytes: int, most_items: int, opaque: int
+    ) -> tuple[bytearray, npt.NDArray[np.uint64]] | None:
+        """Return the next frames as ``Chunk.take`` does; None when everything was taken."""
+        chunk = self._chunk or self._next_chunk(min(room_bytes, most_bytes))
+        if chunk is None:
+            return None
+        taken = chunk.take(room_bytes, most_bytes, most_items, opaque)
+        self._chunk = None if chunk.is_empty else chunk
+        return taken
+
+    def _next_chunk(self, most_bytes: int) -> Chunk | None:
+        chunk = self.source.next_chunk(most_bytes)
+        if chunk is None or self.stream_id is None:
+            return chunk
+        return chunk.with_stream_id(self.stream_id)
