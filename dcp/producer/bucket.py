@@ -331,7 +331,31 @@ class Bucket:
         return self.write_to(vbucket, command)
 
     def write_to(self, vbucket: Vbucket, command: Callable[[DocumentStore], Version]) -> Version:
-        """Run a KV command on this vbucket's store; its streams hear of what it changed."""
+        """Run a KV command on this vbucket's store; its streams hear of what it changed.
+
+        Raises:
+            DocumentError: what the command refuses; ETMPFAIL while checkpoints take their whole
+                quota.
+        """
+        self._require_memory()
+        return self.read_from(vbucket, command)
+
+    def _require_memory(self) -> None:
+        if self._memory.is_full and self._memory.looks_again():
+            self._recover_memory()
+        if self._memory.is_full:
+            raise DocumentError(
+                Status.ETMPFAIL,
+                f"write: checkpoints take {self._memory.memory_bytes} bytes, expected less than "
+                f"{self.settings.checkpoint_quota_bytes}; copies or the disk still need them",
+            )
+
+    def relieve_memory(self) -> None:
+        """Note that a stream to another node had something, or is over: memory may be free."""
+        self._memory.relieve()
+
+    def read_from(self, vbucket: Vbucket, command: Callable[[DocumentStore], Version]) -> Version:
+        """Run a KV command that writes nothing but an expiry that it comes across."""
         before = vbucket.data.high_seqno
         try:
             return command(vbucket.documents)

@@ -63,7 +63,7 @@ def _expiry_opcode(dcp: DcpConnection, value: str) -> Status:
 
 
 def _cursor_dropping(dcp: DcpConnection, value: str) -> Status:
-    dcp.keeps_cursors = not _is_true(value)
+    dcp.keeps_cursors = dcp.is_internal and not _is_true(value)
     return Status.SUCCESS
 
 

@@ -72,7 +72,9 @@ class DcpConnection:
         self.sync_writes = False
         self.consumer_name = b""
         self.out_of_order = OutOfOrder.NO
-        self.keeps_cursors = b"replication" in key[1]
+        self.keeps_cursors = is_internal
+        """Whether its streams are never sent back to the disk: nobody but a copy may ask for that,
+        as what a client does not read would fill the memory of all."""
         self.streams = StreamRegister()
         self.bytes_sent = self.items_sent = 0
         self._bucket = bucket
@@ -212,6 +214,8 @@ class DcpConnection:
             stream.end(EndReason.DISCONNECTED, announce=False)
         self.streams.clear()
         self._ready.clear()
+        if self.is_internal:
+            self._bucket.relieve_memory()
 
     def vbuckets_changed(self, vbuckets: set[int]) -> bool:
         """Let the streams of these vbuckets look for something to send; whether there are any."""
@@ -255,6 +259,8 @@ class DcpConnection:
     def _charge(self, frame_bytes: int) -> None:
         self.flow.charge(frame_bytes)
         self.bytes_sent += frame_bytes
+        if self.is_internal:
+            self._bucket.relieve_memory()
         counters = self._bucket.counters
         counters.bytes_sent += frame_bytes
         if self.flow.window_bytes:

@@ -40,7 +40,7 @@ def get(session: Session, frame: Frame, _: m.Body, __: float) -> None:
     now = session.bucket.now()
 
     def answer(vbucket: Vbucket, key: bytes, collection: int) -> None:
-        version = session.bucket.write_to(
+        version = session.bucket.read_from(
             vbucket, lambda documents: documents.get(key, now, collection=collection)
         )
         value, datatype = version.value, version.datatype
