@@ -1,6 +1,7 @@
 """What a producer cluster is made of: sizes, names, users, and the limits of its connections."""
 
 import math
+import re
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -18,6 +19,8 @@ OUTBOX_BYTES: Final = 64 * 1024
 TURN_FRAMES: Final = 128
 """Requests of one client that are acted on before others have their turn."""
 MAX_VBUCKETS: Final = 1024
+_BUCKET_NAME: Final = re.compile(r"[A-Za-z0-9_.%-]{1,100}")
+"""As Couchbase has it: LIST_BUCKETS separates names by spaces, URLs by slashes."""
 MAX_REPLICAS: Final = 3
 
 
@@ -161,10 +164,18 @@ class ClusterSettings:
             expected = " or ".join(get_args(Rules))
             raise ConfigError(f"producer rules: found {self.rules!r}, expected {expected}")
         self._check_ports()
-        if not self.bucket:
-            raise ConfigError("producer bucket: found an empty name")
+        if not _BUCKET_NAME.fullmatch(self.bucket):
+            raise ConfigError(
+                f"producer bucket: found name {self.bucket!r}, expected 1 to 100 of the characters "
+                "A-Z a-z 0-9 _ - . %"
+            )
+        self._check_users()
+
+    def _check_users(self) -> None:
         if not self.users:
             raise ConfigError("producer users: found none, expected at least one name and password")
+        if "" in self.users:
+            raise ConfigError("producer users: found an empty name, expected 1 character or more")
 
     def _check_replicas(self) -> None:
         if not 0 <= self.replicas <= MAX_REPLICAS:

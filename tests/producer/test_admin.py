@@ -76,7 +76,7 @@ def test_scopes_and_collections_are_changed(trio: ProducerCluster) -> None:
     with _client(trio, 1) as admin:
         admin.create_scope("s")
         admin.create_collection("s.a", 60)
-        admin.create_collection(".b")
+        admin.create_collection("_default.b")
         assert trio.manifest.at("s.a").max_ttl_seconds == 60
         trio.set(b"k", b"1", collection="s.a")
         admin.flush_collection("s.a")
@@ -94,9 +94,11 @@ def test_scopes_and_collections_are_changed(trio: ProducerCluster) -> None:
         (b"scope.create", b"_s", "scope name: found '_s'"),
         (b"scope.drop", b"s", "scope: found 's', expected one of _default"),
         (b"collection.create", b"a", "path: found 'a', expected scope.collection"),
-        (b"collection.create", b".a x", "max_ttl: found 'x', expected a number of seconds"),
+        (b"collection.create", b".a", "path: found '.a', expected scope.collection"),
+        (b"collection.create", b"s.a x", "max_ttl: found 'x', expected a number of seconds"),
         (b"collection.create", b"s.a", "scope: found 's'"),
-        (b"collection.drop", b".a", "collection: found 'a' in scope _default"),
+        (b"collection.drop", b".a", "path: found '.a', expected scope.collection"),
+        (b"collection.drop", b"_default.a", "collection: found 'a' in scope _default"),
         (b"collection.flush", b"", "path: found '', expected scope.collection"),
         (b"node.failover", b"0", "node: found '0', expected a number from 1 to 3"),
         (b"node.failover", b"4", "node: found '4'"),
