@@ -22,10 +22,11 @@ The opcodes are kv_engine's (``include/mcbp/protocol/opcode.h``), the keys are o
 
 Nodes are numbered from 1 here and wherever people name them (the command line, messages); in
 Python they are indexes from 0. An unknown key or a value without meaning is EINVAL, and the error
-context says why. Orders take effect before they are answered, but for a rebalance, which is asked
-for until it is over; connections to a node that goes away may say their last answers. A process
-that joined another one's cluster refuses orders, and says where that one is; what it takes from
-there is in ``member_commands.py``.
+context says why. Only administrators may give orders, and ask for ``cluster``, which tells how
+nodes sign in. Orders take effect before they are answered, but for a rebalance, which is asked for
+until it is over; connections to a node that goes away may say their last answers. A process that
+joined another one's cluster refuses orders, and says where that one is; what it takes from there is
+in ``member_commands.py``.
 """
 
 import json
@@ -163,6 +164,8 @@ def ioctl_set(session: Session, frame: Frame, body: m.Body, _: float) -> None:
     if session.user == REPLICATION_USER:
         order_of_first(session, frame, request)
         return
+    if not _may_administer(session, frame):
+        return
     if request.name == JOIN:
         join(session, frame, request.value)
         return
@@ -219,6 +222,8 @@ def ioctl_get(session: Session, frame: Frame, body: m.Body, _: float) -> None:
     member = member_of(session)
     found = answer(member, name) if member is not None else None
     question = _QUESTIONS.get(name.decode("utf-8", "replace"))
+    if question is cluster and not _may_administer(session, frame):
+        return
     if found is not None:
         session.reply(frame, m.Text(found))
     elif question is None:
@@ -228,6 +233,14 @@ def ioctl_get(session: Session, frame: Frame, body: m.Body, _: float) -> None:
             session.reply(frame, m.Text(question(session).encode()))
         except ValueError as error:
             session.refuse(frame, Status.EINVAL, str(error))
+
+
+def _may_administer(session: Session, frame: Frame) -> bool:
+    """Check who asks; answer the frame where he may not."""
+    may = session.bucket.settings.may_administer(session.user)
+    if not may:
+        session.refuse_access(frame, Status.EACCESS, "The user may not administer the cluster")
+    return may
 
 
 def _refuse_key(session: Session, frame: Frame, name: bytes, known: Mapping[str, object]) -> None:

@@ -88,8 +88,9 @@ class ClusterSettings:
     nobody needs; tombstones when they are ``metadata_purge_age_seconds`` old (None: as old as
     Couchbase has it for that type, 3 days or 60 seconds; infinity: never).
     ``rules``: who is followed where the documents and real servers differ, see ``failover.py``.
-    ``users_without_streams`` may log in and must not open DCP connections. ``clock`` returns
-    seconds since 1970.
+    ``users_without_streams`` may log in and must not open DCP connections. ``administrators`` may
+    give orders to the cluster (``admin_commands.py``); where none is named the first user may.
+    ``clock`` returns seconds since 1970.
     """
 
     nodes: int = 1
@@ -100,6 +101,7 @@ class ClusterSettings:
         default_factory=lambda: {"Administrator": "password"}, repr=False
     )
     users_without_streams: frozenset[str] = frozenset()
+    administrators: frozenset[str] = frozenset()
     seed: int | None = None
     checkpoint_items: int = 10_000
     checkpoint_quota_bytes: int = 256 * 1024 * 1024
@@ -176,6 +178,16 @@ class ClusterSettings:
             raise ConfigError("producer users: found none, expected at least one name and password")
         if "" in self.users:
             raise ConfigError("producer users: found an empty name, expected 1 character or more")
+        unknown = sorted(self.administrators - self.users.keys())
+        if unknown:
+            raise ConfigError(
+                f"producer administrators: found {unknown[0]!r}, expected one of "
+                f"{', '.join(sorted(self.users))}"
+            )
+
+    def may_administer(self, user: str | None) -> bool:
+        """Whether a user may give orders to the cluster."""
+        return user in (self.administrators or {next(iter(self.users))})
 
     def _check_replicas(self) -> None:
         if not 0 <= self.replicas <= MAX_REPLICAS:

@@ -13,6 +13,7 @@ from dcp.wire.vocabulary import HelloFeature, Opcode, Status
 from tests.producer.raw_client import RawClient
 
 Connect = Callable[..., RawClient]
+MakeCluster = Callable[..., ProducerCluster]
 
 
 @pytest.fixture
@@ -142,3 +143,27 @@ def test_only_users_may_order_and_ask(
     client.ok(m.Hello(b"raw", (int(HelloFeature.XERROR),)), Opcode.HELLO)
     assert client.call(body, opcode).status == Status.EACCESS
     assert trio.vbucket_owner(0) == 0
+
+
+@pytest.mark.parametrize(
+    ("chosen", "may", "may_not"),
+    [
+        (frozenset(), "Administrator", "reader"),
+        (frozenset({"reader"}), "reader", "Administrator"),
+    ],
+)
+def test_only_administrators_give_orders(
+    make_cluster: MakeCluster, connect: Connect, chosen: frozenset[str], may: str, may_not: str
+) -> None:
+    """The first user is one where none is named; anybody may ask how the nodes are."""
+    users = {"Administrator": "password", "reader": "password"}
+    cluster = make_cluster(nodes=2, users=users, administrators=chosen)
+    other, administrator = (connect(cluster).log_in(user=user) for user in (may_not, may))
+    for order in (m.IoctlSet(b"node.failover", b"2"), m.IoctlSet(b"node.join", b"{}")):
+        assert other.call(order, Opcode.IOCTL_SET).status == Status.EACCESS
+    assert other.call(m.IoctlGet(b"cluster"), Opcode.IOCTL_GET).status == Status.EACCESS
+    assert other.call(m.IoctlGet(b"nodes"), Opcode.IOCTL_GET).status == Status.SUCCESS
+    assert cluster.vbucket_owner(3) == 1
+    administrator.ok(m.IoctlGet(b"cluster"), Opcode.IOCTL_GET)
+    administrator.ok(m.IoctlSet(b"node.failover", b"2"), Opcode.IOCTL_SET)
+    assert cluster.vbucket_owner(3) == 0

@@ -583,7 +583,11 @@ def test_a_node_that_says_nonsense_does_not_join(pair: Processes) -> None:
 def test_who_may_not_stream_may_not_join(make_processes: MakeProcesses) -> None:
     """He would learn how nodes sign in."""
     users = {"Administrator": "password", "guest": "secret-of-guest"}
-    pair = make_processes(users=users, users_without_streams=frozenset({"guest"}))
+    pair = make_processes(
+        users=users,
+        users_without_streams=frozenset({"guest"}),
+        administrators=frozenset(users),
+    )
     with pytest.raises(SourceError, match="found user 'guest', expected one who may open streams"):
         JoinedCluster(ClusterSettings(users={"guest": "secret-of-guest"}), pair.first.seeds[0])
 

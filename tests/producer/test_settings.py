@@ -24,6 +24,10 @@ from dcp.producer.settings import ClusterSettings
         ({"bucket": "a" * 101}, "expected 1 to 100 of the characters"),
         ({"users": {}}, "users: found none"),
         ({"users": {"a": "1", "": "2"}}, "users: found an empty name"),
+        (
+            {"administrators": frozenset({"root", "x"})},
+            "administrators: found 'root', expected one of Administrator",
+        ),
         ({"replica_lag_seqnos": -1}, "replica lag: found -1 seqnos, expected 0 or more"),
         ({"replica_snapshot_seqnos": 0}, "replica snapshots: found 0 seqnos, expected 1 or more"),
         ({"unpersisted_seqnos": -1}, "unpersisted tail: found -1 seqnos"),
