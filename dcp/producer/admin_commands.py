@@ -133,7 +133,7 @@ def _change(make: Callable[[str], Change]) -> Callable[[Administrator, Session, 
 
 def _path(value: str) -> tuple[str, str]:
     scope, dot, name = value.partition(".")
-    if not dot:
+    if not scope or not dot:
         raise ValueError(f"path: found {value!r}, expected scope.collection")
     return scope, name
 

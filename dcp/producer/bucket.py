@@ -35,6 +35,7 @@ from dcp.producer.persistence_waits import PersistenceWaits
 from dcp.producer.resident_values import ResidentValues
 from dcp.producer.settings import ClusterSettings
 from dcp.producer.sync_write_board import SyncWriteBoard
+from dcp.producer.unsent_bytes import UnsentBytes
 from dcp.producer.vbucket import Vbucket
 from dcp.producer.vbucket_state import VbucketHome
 from dcp.types import U64_MAX, vbucket_of
@@ -113,6 +114,7 @@ class Bucket:
         self.dcp_connections: dict[tuple[int, bytes], DcpConnection] = {}
         self._changed: set[int] = set()
         self._written: set[int] = set()
+        self.unsent = UnsentBytes()
         self._memory = CheckpointAccount(settings.checkpoint_quota_bytes)
         self._open_batches = 0
         self.sync_writes = SyncWriteBoard(self)
@@ -371,7 +373,31 @@ class Bucket:
         return self.write_to(vbucket, command)
 
     def write_to(self, vbucket: Vbucket, command: Callable[[DocumentStore], Version]) -> Version:
-        """Run a KV command on this vbucket's store; its streams hear of what it changed."""
+        """Run a KV command on this vbucket's store; its streams hear of what it changed.
+
+        Raises:
+            DocumentError: what the command refuses; ETMPFAIL while checkpoints take their whole
+                quota.
+        """
+        self._require_memory()
+        return self.read_from(vbucket, command)
+
+    def _require_memory(self) -> None:
+        if self._memory.is_full and self._memory.looks_again():
+            self._recover_memory()
+        if self._memory.is_full:
+            raise DocumentError(
+                Status.ETMPFAIL,
+                f"write: checkpoints take {self._memory.memory_bytes} bytes, expected less than "
+                f"{self.settings.checkpoint_quota_bytes}; copies or the disk still need them",
+            )
+
+    def relieve_memory(self) -> None:
+        """Note that a stream to another node had something, or is over: memory may be free."""
+        self._memory.relieve()
+
+    def read_from(self, vbucket: Vbucket, command: Callable[[DocumentStore], Version]) -> Version:
+        """Run a KV command that writes nothing but an expiry that it comes across."""
         before = vbucket.data.high_seqno
         try:
             return command(vbucket.documents)

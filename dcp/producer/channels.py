@@ -30,6 +30,10 @@ class Channel(Protocol):
     that floods us, or reads as fast as we write, must not have the loop for itself.
     """
 
+    @property
+    def taken_bytes(self) -> int:
+        """How much of what was sent the other side's system has taken."""
+
     async def open(self) -> None:
         """Do what comes before the first byte; raises OSError where the client cannot."""
 
@@ -55,6 +59,7 @@ class PlainChannel:
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
+        self._sent_bytes = 0
         self._loop = asyncio.get_running_loop()
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -63,17 +68,29 @@ class PlainChannel:
         for option, value in KEEP_ALIVE.items():
             sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
+    @property
+    def taken_bytes(self) -> int:
+        """How much the client's system has acknowledged: what it read, and what it can hold."""
+        return self._sent_bytes - _unacknowledged_bytes(self._socket)
+
     async def open(self) -> None:
         """Nothing comes first."""
 
     async def receive(self) -> bytes:
         """Return the bytes that are there; empty when the client closed."""
         await asyncio.sleep(0)
-        return await self._loop.sock_recv(self._socket, _READ_BYTES)
+        try:
+            return await self._loop.sock_recv(self._socket, _READ_BYTES)
+        except OSError as error:
+            raise _without_cycle(error) from None
 
     async def send(self, data: bytes | bytearray) -> None:
         """Return when the socket took all of ``data``."""
-        await self._loop.sock_sendall(self._socket, data)
+        try:
+            await self._loop.sock_sendall(self._socket, data)
+        except OSError as error:
+            raise _without_cycle(error) from None
+        self._sent_bytes += len(data)
         await asyncio.sleep(0)
 
     async def end(self) -> None:
@@ -88,6 +105,15 @@ class PlainChannel:
     def close(self) -> None:
         """Let go of the socket."""
         self._socket.close()
+
+
+def _without_cycle(error: OSError) -> OSError:
+    """Return an error without the frames of asyncio, in which its own future holds the error.
+
+    Else what was to be sent to a client that went away stays in memory until the next full run of
+    the garbage collector, which may be never.
+    """
+    return error.with_traceback(None)
 
 
 def _unacknowledged_bytes(sock: socket.socket) -> int:
@@ -108,6 +134,11 @@ class TlsChannel:
         self._outgoing = ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._sending = asyncio.Lock()
+
+    @property
+    def taken_bytes(self) -> int:
+        """How much the client's system has acknowledged, as encrypted."""
+        return self._plain.taken_bytes
 
     async def open(self) -> None:
         """Shake hands.

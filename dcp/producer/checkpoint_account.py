@@ -1,4 +1,9 @@
-"""How much memory the checkpoints of a bucket take, kept up to date write by write."""
+"""How much memory the checkpoints of a bucket take, kept up to date write by write.
+
+Recovery begins at the upper mark (``checkpoint_memory.py``). What it may not take, because a copy
+on another node or the disk still needs it, can grow up to the quota: then no more may be written,
+as in kv_engine (``engines/ep/src/kv_bucket.cc``, ``CheckpointMemoryState::Full``).
+"""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -8,6 +13,8 @@ from dcp.producer.checkpoint_memory import UPPER_MARK_PERCENT, recover
 
 _STEP_PERCENT: Final = 1
 """How much more of the quota must be in use before recovery is tried again that did not do."""
+_REFUSALS_PER_LOOK: Final = 64
+"""How many writes are refused before recovery is tried again, where nobody said it may do."""
 
 
 class CheckpointAccount:
@@ -19,6 +26,7 @@ class CheckpointAccount:
         self.memory_bytes = 0
         self._upper_mark_bytes = quota_bytes * UPPER_MARK_PERCENT // 100
         self._due_at_bytes = self._upper_mark_bytes
+        self._refusals = 0
 
     def note(self, manager: CheckpointManager[Any]) -> None:
         """Look at the checkpoints of a vbucket that was written."""
@@ -39,6 +47,24 @@ class CheckpointAccount:
         It looks at every vbucket: where it found too little to free, not again with each write.
         """
         return self.memory_bytes >= self._due_at_bytes
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the quota is used up, and writes must be refused."""
+        return self.memory_bytes >= self._quota_bytes
+
+    def relieve(self) -> None:
+        """Note that a cursor moved or went which may not be dropped: recovery may do now."""
+        self._refusals = 0
+
+    def looks_again(self) -> bool:
+        """Count a write that comes while it is full; whether recovery must be tried before it.
+
+        It looks at every vbucket: not with each write that is refused.
+        """
+        is_due = self._refusals % _REFUSALS_PER_LOOK == 0
+        self._refusals += 1
+        return is_due
 
     def recover(self, managers: Iterable[CheckpointManager[Any]]) -> Mapping[int, tuple[str, ...]]:
         """Free memory; return the cursors that it took, by vbucket: their owners must be told."""

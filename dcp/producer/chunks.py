@@ -51,11 +51,13 @@ class Chunk:
     def take(
         self, room_bytes: int, most_bytes: int, most_items: int, opaque: int
     ) -> tuple[bytearray, npt.NDArray[np.uint64]]:
-        """Return the next frames as one buffer, and their seqnos; at least one frame.
+        """Return the next frames as one buffer, and their seqnos; one at least, if there is any.
 
         Frames are taken while less than ``room_bytes`` was taken before them, the rule of flow
         control; and until ``most_bytes`` would be exceeded or ``most_items`` are taken.
         """
+        if self.is_empty:
+            return bytearray(), self._seqnos[:0]
         first = self._next
         base = int(self._ends[first])
         allowed = int(np.searchsorted(self._ends[:-1], base + room_bytes, side="left"))
@@ -78,7 +80,11 @@ def _write_opaque(data: bytearray, starts: npt.NDArray[np.int64], opaque: int) -
 
 def chunk_of(versions: Sequence[Version], flavour: int) -> Chunk:
     """Return versions as frames of a flavour."""
-    wires = [version.wire(flavour) for version in versions]
+    return chunk_of_wires(versions, [version.wire(flavour) for version in versions])
+
+
+def chunk_of_wires(versions: Sequence[Version], wires: Sequence[tuple[bytes, bytes]]) -> Chunk:
+    """Return versions as the frames that they were made, each of two parts."""
     sizes = [len(head) + len(value) for head, value in wires]
     ends = np.fromiter(accumulate(sizes, initial=0), np.int64, len(sizes) + 1)
     seqnos = np.fromiter((version.seqno for version in versions), np.uint64, len(versions))

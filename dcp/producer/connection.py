@@ -1,8 +1,8 @@
 """One client's connection: a task that reads and a task that writes, around a sans-I/O session.
 
 Memory per connection is bounded: requests are acted on in turns, none while more than
-``OUTBOX_BYTES`` of answers wait for the client, and stream messages are taken from the session only
-when the socket took the last ones. Between two turns other clients have theirs.
+``OUTBOX_BYTES`` of answers wait for the client, and a batch of what waits is encoded only when the
+socket took the last one (``unsent_bytes.py``). Between two turns other clients have theirs.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from dcp.errors import FrameError
 from dcp.producer.bucket import Bucket
 from dcp.producer.channels import Channel
 from dcp.producer.session import Session
-from dcp.producer.settings import OUTBOX_BYTES, TURN_FRAMES, WRITE_BYTES
+from dcp.producer.settings import OUTBOX_BYTES, TURN_FRAMES
 from dcp.wire.framing import FrameBlock, FrameSplitter
 
 
@@ -85,6 +85,7 @@ class ClientConnection:
         """Let go of channel and session; for the done callback of ``run``, however it ended."""
         with self._bucket.lock:
             self.session.forget()
+        self.session.on_answer = self.session.on_close = _nothing  # else they keep one another
         self._channel.close()
 
     async def _read(self) -> None:
@@ -133,25 +134,51 @@ class ClientConnection:
         while True:
             await self._awake.wait()
             self._something_to_write.clear()
-            with self._bucket.lock:
-                now = self._loop.time()
-                frames = self.session.output(WRITE_BYTES, now)
-                deadline = self.session.next_deadline(now)
-            if frames:
-                try:
-                    await self._channel.send(frames[0] if len(frames) == 1 else b"".join(frames))
-                except OSError:
-                    return
+            try:
+                is_sent = await self._send_batch()
+            except OSError:
+                return
             if self.session.outbox_bytes <= OUTBOX_BYTES and not self.session.is_waiting:
                 self._outbox_is_short.set()
-            if frames:
+            if is_sent:
                 continue
             if self.session.is_closing:
                 return
+            with self._bucket.lock:
+                deadline = self.session.next_deadline(self._loop.time())
             await self._wait_until(deadline)
+
+    async def _send_batch(self) -> bool:
+        """Send what waits, as much as may be encoded at once; whether there was anything.
+
+        Nothing of it is kept by anybody but the channel, and when this returns by nobody.
+        """
+        batch = self._next_batch()
+        if batch is None:
+            return False
+        unsent, batch_bytes = self._bucket.unsent, len(batch)
+        unsent.hold(batch_bytes)
+        try:
+            await self._channel.send(batch)
+        finally:
+            unsent.release(batch_bytes)
+        return True
+
+    def _next_batch(self) -> bytes | bytearray | None:
+        """Return what to send; nothing of it where the disk is being looked through for it."""
+        most_bytes = self._bucket.unsent.batch_bytes(self._channel.taken_bytes)
+        with self._bucket.lock:
+            frames = self.session.output(most_bytes, self._loop.time())
+        if not frames:
+            return None
+        return frames[0] if len(frames) == 1 else b"".join(frames)
 
     async def _wait_until(self, deadline: float | None) -> None:
         timeout = None if deadline is None else max(0.0, deadline - self._loop.time())
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 await self._something_to_write.wait()
+
+
+def _nothing() -> None:
+    """Be told of a session whose connection is over."""

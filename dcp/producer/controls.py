@@ -7,8 +7,8 @@ streams, system events in FlatBuffers, cache transfers) is refused NOT_SUPPORTED
 sync writes exclude each other.
 """
 
+import re
 from collections.abc import Callable
-from math import isfinite
 from typing import Final
 
 from dcp.producer.dcp_connection import DcpConnection
@@ -17,6 +17,9 @@ from dcp.types import U32_MAX
 from dcp.wire.vocabulary import HelloFeature, OpenFlag, Status
 
 _U32_DIGITS: Final = len(str(U32_MAX))
+_SECONDS: Final = re.compile(r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]{1,3})?")
+_MOST_SECONDS_CHARACTERS: Final = 64
+_LARGEST_FLOAT32: Final = 3.4028234663852886e38
 _OUT_OF_ORDER: Final = {
     "true": OutOfOrder.YES,
     "true_with_seqno_advanced": OutOfOrder.WITH_SEQNO_ADVANCED,
@@ -25,6 +28,7 @@ Control = Callable[[DcpConnection, str], Status]
 
 
 def _is_true(value: str) -> bool:
+    """Whether a switch is turned on: whatever else a client says turns it off, TRUE as well."""
     return value == "true"
 
 
@@ -34,17 +38,18 @@ def _enable_noop(dcp: DcpConnection, value: str) -> Status:
 
 
 def _noop_interval(dcp: DcpConnection, value: str) -> Status:
-    try:
-        seconds = float(value)
-    except ValueError:
+    """Take a float of 32 bits in decimals; below the least interval is the least (``noop.py``)."""
+    if len(value) > _MOST_SECONDS_CHARACTERS or not _SECONDS.fullmatch(value):
         return Status.EINVAL
-    if not isfinite(seconds) or seconds < 0:
+    seconds = float(value)
+    if seconds > _LARGEST_FLOAT32:
         return Status.EINVAL
     dcp.noop.interval_seconds = seconds
     return Status.SUCCESS
 
 
 def _buffer_size(dcp: DcpConnection, value: str) -> Status:
+    """Take 32 bits without a sign in decimals, with zeros before them if it must be."""
     digits = value.lstrip("0") or value[-1:]
     if not digits.isdigit() or len(digits) > _U32_DIGITS or int(digits) > U32_MAX:
         return Status.EINVAL
@@ -63,7 +68,7 @@ def _expiry_opcode(dcp: DcpConnection, value: str) -> Status:
 
 
 def _cursor_dropping(dcp: DcpConnection, value: str) -> Status:
-    dcp.keeps_cursors = not _is_true(value)
+    dcp.keeps_cursors = dcp.is_internal and not _is_true(value)
     return Status.SUCCESS
 
 

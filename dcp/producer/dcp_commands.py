@@ -252,7 +252,7 @@ def seqno_acknowledged(session: Session, frame: Frame, body: m.Body, _: float) -
     Sync writes count on it where the replica is a node of the cluster.
     """
     dcp = _dcp(session)
-    stream = dcp.streams.get((frame.vbucket, None))
+    stream = dcp.streams.find(frame.vbucket, None)
     seqno = cast("m.SeqnoAcknowledged", body).prepared_seqno
     if not dcp.acknowledges or (stream is not None and seqno > stream.sent_seqno):
         session.refuse(frame, Status.EINVAL)

@@ -16,6 +16,7 @@ from dcp.producer.faults import NO_FAULTS
 from dcp.producer.flow_control import FlowControl
 from dcp.producer.noop import NoopTimer
 from dcp.producer.stream import ActiveStream, StreamPhase
+from dcp.producer.stream_register import StreamRegister
 from dcp.producer.stream_settings import OutOfOrder, StreamSettings
 from dcp.producer.takeover import TakeoverPhase
 from dcp.producer.versions import Flavour
@@ -39,8 +40,7 @@ MAX_STREAMS: Final = 16 * 1024
 class DcpConnection:
     """State of one DCP connection; ``close_session`` ends the TCP connection it lives on.
 
-    ``key`` is its node and its name: clients use one name at all nodes (gocbcore). ``streams`` are
-    by vbucket and stream id, which is None on connections without stream ids.
+    ``key`` is its node and its name: clients use one name at all nodes (gocbcore).
     """
 
     def __init__(
@@ -72,8 +72,10 @@ class DcpConnection:
         self.sync_writes = False
         self.consumer_name = b""
         self.out_of_order = OutOfOrder.NO
-        self.keeps_cursors = b"replication" in key[1]
-        self.streams: dict[tuple[int, int | None], ActiveStream] = {}
+        self.keeps_cursors = is_internal
+        """Whether its streams are never sent back to the disk: nobody but a copy may ask for that,
+        as what a client does not read would fill the memory of all."""
+        self.streams = StreamRegister()
         self.bytes_sent = self.items_sent = 0
         self._bucket = bucket
         self._ready: OrderedDict[ActiveStream, None] = OrderedDict()
@@ -147,28 +149,26 @@ class DcpConnection:
 
     def is_streaming(self, vbucket: int, stream_id: int | None = None) -> bool:
         """Whether there is such a stream that sends items; an ending one may be replaced."""
-        stream = self.streams.get((vbucket, stream_id))
+        stream = self.streams.find(vbucket, stream_id)
         return stream is not None and stream.is_sending
 
     def acknowledged(self, vbucket: int) -> int:
         """Return up to which prepare the copy acknowledged that a stream of the vbucket fills."""
-        stream = self.streams.get((vbucket, None))
+        stream = self.streams.find(vbucket, None)
         return stream.acknowledged_seqno if stream is not None and stream.is_sending else 0
 
     def streams_of(self, vbuckets: Set[int]) -> list[ActiveStream]:
         """Return all streams of these vbuckets."""
-        if not self.stream_ids:
-            return [self.streams[v, None] for v in vbuckets if (v, None) in self.streams]
-        return [stream for (vbucket, _), stream in self.streams.items() if vbucket in vbuckets]
+        return self.streams.of(vbuckets)
 
     def add_stream(self, stream: ActiveStream) -> None:
         """Take an accepted stream; it sends from now on."""
-        self.streams[stream.vbucket, stream.stream_id] = stream
+        self.streams.add(stream)
         self._wake(stream)
 
     def close_stream(self, vbucket: int, stream_id: int | None) -> bool:
         """End a stream as its client wants it; return whether there was one."""
-        stream = self.streams.get((vbucket, stream_id))
+        stream = self.streams.find(vbucket, stream_id)
         if stream is None or not stream.is_sending:
             return False
         announce = self.announces_closed_streams
@@ -176,7 +176,7 @@ class DcpConnection:
         if announce:
             self._wake(stream)
         else:
-            del self.streams[vbucket, stream_id]
+            self.streams.remove(stream)
             self._ready.pop(stream, None)  # else it stays as long as the window is full
         return True
 
@@ -191,19 +191,18 @@ class DcpConnection:
 
     def takeover_answered(self, opcode: int, opaque: int) -> None:
         """Take the client's answer to a marker or state of a takeover stream, if it is one."""
-        for stream in self.streams.values():
-            takeover = stream.takeover
-            if stream.opaque != opaque or takeover is None or not stream.is_sending:
-                continue
-            if opcode == Opcode.DCP_SNAPSHOT_MARKER:
-                takeover.marker_answered()
-            else:
-                before, phase = takeover.phase, takeover.state_answered()
-                if phase is not before and phase is TakeoverPhase.SENDING_REST:
-                    self._hand_over(stream)
-                elif phase is TakeoverPhase.DONE:
-                    stream.end(EndReason.OK, announce=True)
-            self._wake(stream)
+        stream = self.streams.takeover(opaque)
+        if stream is None or stream.takeover is None or not stream.is_sending:
+            return
+        if opcode == Opcode.DCP_SNAPSHOT_MARKER:
+            stream.takeover.marker_answered()
+        else:
+            before, phase = stream.takeover.phase, stream.takeover.state_answered()
+            if phase is not before and phase is TakeoverPhase.SENDING_REST:
+                self._hand_over(stream)
+            elif phase is TakeoverPhase.DONE:
+                stream.end(EndReason.OK, announce=True)
+        self._wake(stream)
 
     def _hand_over(self, stream: ActiveStream) -> None:
         node = self.key[0]
@@ -224,10 +223,12 @@ class DcpConnection:
 
     def drop_streams(self) -> None:
         """Let go of all streams, as the connection is gone."""
-        for stream in self.streams.values():
+        for stream in self.streams:
             stream.end(EndReason.DISCONNECTED, announce=False)
         self.streams.clear()
         self._ready.clear()
+        if self.is_internal:
+            self._bucket.relieve_memory()
 
     def vbuckets_changed(self, vbuckets: set[int]) -> bool:
         """Let the streams of these vbuckets look for something to send; whether there are any."""
@@ -274,6 +275,8 @@ class DcpConnection:
     def _charge(self, frame_bytes: int) -> None:
         self.flow.charge(frame_bytes)
         self.bytes_sent += frame_bytes
+        if self.is_internal:
+            self._bucket.relieve_memory()
         counters = self._bucket.counters
         counters.bytes_sent += frame_bytes
         if self.flow.window_bytes:
@@ -286,6 +289,5 @@ class DcpConnection:
 
     def _drop(self, stream: ActiveStream) -> None:
         self._ready.pop(stream, None)
-        key = stream.vbucket, stream.stream_id
-        if stream.phase is StreamPhase.DEAD and self.streams.get(key) is stream:
-            del self.streams[key]
+        if stream.phase is StreamPhase.DEAD:
+            self.streams.remove(stream)

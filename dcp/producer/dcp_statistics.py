@@ -69,22 +69,24 @@ def _connections_at(bucket: Bucket, node: int) -> list[DcpConnection]:
 def _connections(
     bucket: Bucket, found: list[DcpConnection], told: list[DcpConnection], streams: _Streams
 ) -> Iterator[Statistic]:
+    remaining = backfilling = 0
     for connection in told:
-        yield from _connection(bucket, connection)
+        tally = _tally(bucket, connection)
+        remaining += tally.remaining
+        backfilling += tally.backfilling
+        yield from _connection(connection, tally)
     yield "ep_dcp_count", len(found)
     yield "ep_dcp_producer_count", len(found)
     yield "ep_dcp_consumer_count", 0
     yield "ep_dcp_total_bytes", sum(each.bytes_sent for each in told)
     yield "ep_dcp_items_sent", sum(each.items_sent for each in told)
-    yield "ep_dcp_items_remaining", sum(_items_remaining(bucket, each) for each in told)
-    running = (stream for each in told for stream in each.streams.values())
-    backfilling = sum(stream.phase is StreamPhase.BACKFILLING for stream in running)
+    yield "ep_dcp_items_remaining", remaining
     yield "ep_dcp_num_running_backfills", backfilling
     yield "ep_dcp_dead_conn_count", 0  # who is gone is forgotten at once
     if streams is _Streams.SKIP:
         return
     for connection in told:
-        for stream in list(connection.streams.values()):
+        for stream in list(connection.streams):
             if stream.is_sending:
                 yield from _told(stream, f"{name_of(connection)}:stream_{stream.vbucket}", streams)
 
@@ -94,7 +96,32 @@ def name_of(connection: DcpConnection) -> str:
     return "eq_dcpq:" + connection.key[1].decode("utf-8", "replace")
 
 
-def _connection(bucket: Bucket, connection: DcpConnection) -> Iterator[Statistic]:
+@dataclass(slots=True)
+class _Tally:
+    """What a connection's streams are, counted in one walk over them."""
+
+    streams: int = 0
+    sending: int = 0
+    backfilling: int = 0
+    remaining: int = 0
+    from_disk: int = 0
+
+
+def _tally(bucket: Bucket, connection: DcpConnection) -> _Tally:
+    tally = _Tally(len(connection.streams))
+    for stream in connection.streams:
+        tally.from_disk += stream.items_from_disk
+        if not stream.is_sending:
+            continue
+        tally.sending += 1
+        tally.backfilling += stream.phase is StreamPhase.BACKFILLING
+        held = bucket.held(stream.vbucket, connection.key[0])
+        if held is not None:
+            tally.remaining += max(0, held.data.high_seqno - stream.sent_seqno)
+    return tally
+
+
+def _connection(connection: DcpConnection, tally: _Tally) -> Iterator[Statistic]:
     flow, noop, prefix = connection.flow, connection.noop, name_of(connection)
     yield f"{prefix}:user", f"<ud>{connection.user}</ud>"
     yield f"{prefix}:type", "producer"
@@ -104,7 +131,7 @@ def _connection(bucket: Bucket, connection: DcpConnection) -> Iterator[Statistic
         yield f"{prefix}:paused_current_reason", reason
         yield f"{prefix}:paused_reason", reason
     yield f"{prefix}:items_sent", connection.items_sent
-    yield f"{prefix}:items_remaining", _items_remaining(bucket, connection)
+    yield f"{prefix}:items_remaining", tally.remaining
     yield f"{prefix}:total_bytes_sent", connection.bytes_sent
     if noop.heard_at is not None:
         yield f"{prefix}:last_receive_time", noop.heard_at
@@ -125,20 +152,9 @@ def _connection(bucket: Bucket, connection: DcpConnection) -> Iterator[Statistic
         yield f"{prefix}:unacked_bytes", flow.outstanding_bytes
         yield f"{prefix}:total_acked_bytes", flow.acked_bytes
     yield f"{prefix}:flow_control", "enabled" if flow.window_bytes else "disabled"
-    running = [stream.phase for stream in connection.streams.values()]
-    yield f"{prefix}:backfill_num_active", running.count(StreamPhase.BACKFILLING)
-    yield f"{prefix}:num_streams", len(running)
-    dead = running.count(StreamPhase.ENDING) + running.count(StreamPhase.DEAD)
-    yield f"{prefix}:num_dead_streams", dead
-
-
-def _items_remaining(bucket: Bucket, connection: DcpConnection) -> int:
-    total = 0
-    for stream in connection.streams.values():
-        held = bucket.held(stream.vbucket, connection.key[0])
-        if stream.is_sending and held is not None:
-            total += max(0, held.data.high_seqno - stream.sent_seqno)
-    return total
+    yield f"{prefix}:backfill_num_active", tally.backfilling
+    yield f"{prefix}:num_streams", tally.streams
+    yield f"{prefix}:num_dead_streams", tally.streams - tally.sending
 
 
 def _told(stream: ActiveStream, prefix: str, how: _Streams) -> Iterator[Statistic]:
@@ -205,18 +221,17 @@ def _kind_of(connection: DcpConnection, separator: str) -> str:
 
 
 def _sums(bucket: Bucket, kind: str, found: list[DcpConnection]) -> Iterator[Statistic]:
-    streams = [stream for connection in found for stream in connection.streams.values()]
+    tallies = [_tally(bucket, connection) for connection in found]
     paused = sum(connection.paused_reason is not None for connection in found)
     yield f"{kind}:count", len(found)
     yield f"{kind}:backoff", 0
     yield f"{kind}:producer_count", len(found)
-    yield f"{kind}:activestream_count", sum(stream.is_sending for stream in streams)
+    yield f"{kind}:activestream_count", sum(each.sending for each in tallies)
     yield f"{kind}:passivestream_count", 0
-    yield f"{kind}:items_backfilled_disk", sum(stream.items_from_disk for stream in streams)
+    yield f"{kind}:items_backfilled_disk", sum(each.from_disk for each in tallies)
     yield f"{kind}:items_backfilled_memory", 0
     yield f"{kind}:items_sent", sum(connection.items_sent for connection in found)
-    remaining = sum(_items_remaining(bucket, connection) for connection in found)
-    yield f"{kind}:items_remaining", remaining
+    yield f"{kind}:items_remaining", sum(each.remaining for each in tallies)
     yield f"{kind}:total_bytes", sum(connection.bytes_sent for connection in found)
     yield f"{kind}:paused_count", paused
     yield f"{kind}:unpaused_count", len(found) - paused
@@ -238,7 +253,7 @@ def takeover(question: Question) -> Iterator[Statistic]:
     connection = question.bucket.dcp_connections.get((question.node, name.encode()))
     if connection is None:
         return _takeover_without_connection(vbucket)
-    stream = connection.streams.get((vbucket.id, None))
+    stream = connection.streams.find(vbucket.id, None)
     return _takeover_without_stream() if stream is None else _takeover(vbucket, stream, name)
 
 

@@ -40,7 +40,7 @@ def get(session: Session, frame: Frame, _: m.Body, __: float) -> None:
     now = session.bucket.now()
 
     def answer(vbucket: Vbucket, key: bytes, collection: int) -> None:
-        version = session.bucket.write_to(
+        version = session.bucket.read_from(
             vbucket, lambda documents: documents.get(key, now, collection=collection)
         )
         value, datatype = version.value, version.datatype
@@ -80,7 +80,9 @@ def store(session: Session, frame: Frame, body: m.Body, _: float) -> None:
             collection=collection,
         )
 
-    if frame.datatype & ~_negotiated(session):
+    if frame.opcode == Opcode.ADD and frame.cas:
+        session.refuse(frame, Status.EINVAL, f"CAS: found {frame.cas}, expected 0 for ADD")
+    elif frame.datatype & ~_negotiated(session):
         session.refuse(frame, Status.EINVAL, "Request contains datatypes that were not negotiated")
     else:
         _on_document(session, frame, _changing(session, frame, command))

@@ -279,7 +279,7 @@ class Session:
                 self._put(news)
         frames: list[bytes | bytearray] = [*self._outbox.take(most_bytes)]
         if self.dcp is not None and not self.is_closing and self._outbox.is_empty:
-            frames += self.dcp.next_frames(most_bytes)
+            frames += self.dcp.next_frames(most_bytes - sum(map(len, frames)))
         return frames
 
     def _keep_alive(self, dcp: DcpConnection, now: float) -> None:

@@ -1,6 +1,7 @@
 """What a producer cluster is made of: sizes, names, users, and the limits of its connections."""
 
 import math
+import re
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -13,13 +14,13 @@ from dcp.producer.bucket_type import BucketType
 from dcp.producer.failover import Rules
 from dcp.types import U16_MAX
 
-WRITE_BYTES: Final = 512 * 1024
-"""How much of its streams a connection hands to the socket at once."""
-OUTBOX_BYTES: Final = 1024 * 1024
+OUTBOX_BYTES: Final = 64 * 1024
 """Answers that may wait for a client which does not read; then its requests are not read either."""
 TURN_FRAMES: Final = 128
 """Requests of one client that are acted on before others have their turn."""
 MAX_VBUCKETS: Final = 1024
+_BUCKET_NAME: Final = re.compile(r"[A-Za-z0-9_.%-]{1,100}")
+"""As Couchbase has it: LIST_BUCKETS separates names by spaces, URLs by slashes."""
 MAX_REPLICAS: Final = 3
 
 
@@ -168,8 +169,14 @@ class ClusterSettings:
             expected = " or ".join(get_args(Rules))
             raise ConfigError(f"producer rules: found {self.rules!r}, expected {expected}")
         self._check_ports()
-        if not self.bucket:
-            raise ConfigError("producer bucket: found an empty name")
+        if not _BUCKET_NAME.fullmatch(self.bucket):
+            raise ConfigError(
+                f"producer bucket: found name {self.bucket!r}, expected 1 to 100 of the characters "
+                "A-Z a-z 0-9 _ - . %"
+            )
+        self._check_users()
+
+    def _check_users(self) -> None:
         if not self.users:
             raise ConfigError("producer users: found none, expected at least one name and password")
         for user in self.users:
@@ -178,9 +185,11 @@ class ClusterSettings:
                     f"producer users: found {user!r}, expected a name that does not begin with @: "
                     "those are the cluster's own"
                 )
-        for user in sorted((self.administrators or frozenset()) - self.users.keys()):
+        unknown = sorted((self.administrators or frozenset()) - self.users.keys())
+        if unknown:
             raise ConfigError(
-                f"producer administrators: found {user!r}, expected some of the users"
+                f"producer administrators: found {unknown[0]!r}, expected one of "
+                f"{', '.join(sorted(self.users))}"
             )
 
     def _check_replicas(self) -> None:

@@ -3,15 +3,18 @@
 A snapshot's items come from memory (a tuple taken from a checkpoint at one instant) or from disk
 (a scan, read as it is sent). Frames are fetched a chunk at a time.
 
-What is read from disk is no more than what may be sent at once: a stream holds no frames back, so
-a thousand streams that wait cost nothing.
+What is read from disk or encoded is no more than what may be sent at once, and is let go of as it
+is taken: a stream holds no frames back, so a thousand streams that wait cost nothing.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
-from dcp.producer.chunks import Chunk, chunk_of, no_frames
+import numpy as np
+import numpy.typing as npt
+
+from dcp.producer.chunks import Chunk, chunk_of, chunk_of_wires, no_frames
 from dcp.producer.disk_scan import Frames, Scan
 from dcp.producer.shown_frames import ShownKey, holds_events, shown_chunk, shown_keys
 from dcp.producer.stored_items import versions_of
@@ -46,12 +49,20 @@ class MemoryItems:
         self._next = 0
 
     def next_chunk(self, most_bytes: int) -> Chunk | None:
-        """Return the frames of the next items, whatever their size: they are in memory anyway."""
+        """Return the frames of the next items: at least one, more only as far as they fit."""
         first = self._next
         if first >= len(self._versions):
             return None
-        self._next = first + CHUNK_ITEMS
-        return chunk_of(self._versions[first : self._next], self._flavour)
+        wires: list[tuple[bytes, bytes]] = []
+        left = most_bytes
+        for version in self._versions[first : first + CHUNK_ITEMS]:
+            head, value = version.wire(self._flavour)
+            left -= len(head) + len(value)
+            if wires and left < 0:
+                break
+            wires.append((head, value))
+        self._next = first + len(wires)
+        return chunk_of_wires(self._versions[first : self._next], wires)
 
     @property
     def last_visible_seqno(self) -> int | None:
@@ -126,12 +137,24 @@ class Snapshot:
     source: ItemSource
     covers: int
     stream_id: int | None = None
-    chunk: Chunk | None = field(default=None)
+    _chunk: Chunk | None = field(default=None, init=False)
 
-    def next_chunk(self, most_bytes: int) -> Chunk | None:
-        """Return the chunk to take from, empty where there is nothing yet; None after the end."""
-        if self.chunk is None or self.chunk.is_empty:
-            self.chunk = self.source.next_chunk(most_bytes)
-            if self.chunk is not None and self.stream_id is not None:
-                self.chunk = self.chunk.with_stream_id(self.stream_id)
-        return self.chunk
+    def take(
+        self, room_bytes: int, most_bytes: int, most_items: int, opaque: int
+    ) -> tuple[bytearray, npt.NDArray[np.uint64]] | None:
+        """Return the next frames as ``Chunk.take`` does; None when everything was taken.
+
+        None of them where there is nothing yet: others are to have a turn.
+        """
+        chunk = self._chunk or self._next_chunk(min(room_bytes, most_bytes))
+        if chunk is None:
+            return None
+        taken = chunk.take(room_bytes, most_bytes, most_items, opaque)
+        self._chunk = None if chunk.is_empty else chunk
+        return taken
+
+    def _next_chunk(self, most_bytes: int) -> Chunk | None:
+        chunk = self.source.next_chunk(most_bytes)
+        if chunk is None or self.stream_id is None:
+            return chunk
+        return chunk.with_stream_id(self.stream_id)

@@ -249,17 +249,17 @@ class ActiveStream:
     def _next_items(
         self, snapshot: Snapshot, room_bytes: int, most_bytes: int, most_items: int
     ) -> Batch | None:
-        chunk = snapshot.next_chunk(min(room_bytes, most_bytes))
-        if chunk is None:
+        taken = snapshot.take(room_bytes, most_bytes, most_items, self.opaque)
+        if taken is None:
             self._finish(snapshot)
             if isinstance(snapshot.source, KeyOrderItems):
                 self._close_out_of_order(snapshot, snapshot.source)
                 return None
             is_over = self._open_end is None and self._knows_collections
             return self._advance_to(snapshot.end) if is_over else None
-        if chunk.is_empty:
+        data, seqnos = taken
+        if not len(seqnos):
             return _NOTHING_YET
-        data, seqnos = chunk.take(room_bytes, most_bytes, most_items, self.opaque)
         if not isinstance(snapshot.source, KeyOrderItems):
             self.sent_seqno = int(seqnos[-1])
             if self.sent_seqno >= snapshot.end:

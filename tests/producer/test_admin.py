@@ -13,6 +13,7 @@ from dcp.wire.vocabulary import HelloFeature, Opcode, Status
 from tests.producer.raw_client import RawClient
 
 Connect = Callable[..., RawClient]
+MakeCluster = Callable[..., ProducerCluster]
 
 
 @pytest.fixture
@@ -76,7 +77,7 @@ def test_scopes_and_collections_are_changed(trio: ProducerCluster) -> None:
     with _client(trio, 1) as admin:
         admin.create_scope("s")
         admin.create_collection("s.a", 60)
-        admin.create_collection(".b")
+        admin.create_collection("_default.b")
         assert trio.manifest.at("s.a").max_ttl_seconds == 60
         trio.set(b"k", b"1", collection="s.a")
         admin.flush_collection("s.a")
@@ -94,9 +95,11 @@ def test_scopes_and_collections_are_changed(trio: ProducerCluster) -> None:
         (b"scope.create", b"_s", "scope name: found '_s'"),
         (b"scope.drop", b"s", "scope: found 's', expected one of _default"),
         (b"collection.create", b"a", "path: found 'a', expected scope.collection"),
-        (b"collection.create", b".a x", "max_ttl: found 'x', expected a number of seconds"),
+        (b"collection.create", b".a", "path: found '.a', expected scope.collection"),
+        (b"collection.create", b"s.a x", "max_ttl: found 'x', expected a number of seconds"),
         (b"collection.create", b"s.a", "scope: found 's'"),
-        (b"collection.drop", b".a", "collection: found 'a' in scope _default"),
+        (b"collection.drop", b".a", "path: found '.a', expected scope.collection"),
+        (b"collection.drop", b"_default.a", "collection: found 'a' in scope _default"),
         (b"collection.flush", b"", "path: found '', expected scope.collection"),
         (b"node.failover", b"0", "node: found '0', expected a number from 1 to 3"),
         (b"node.failover", b"4", "node: found '4'"),
@@ -140,3 +143,31 @@ def test_only_users_may_order_and_ask(
     client.ok(m.Hello(b"raw", (int(HelloFeature.XERROR),)), Opcode.HELLO)
     assert client.call(body, opcode).status == Status.EACCESS
     assert trio.vbucket_owner(0) == 0
+
+
+@pytest.mark.parametrize(
+    ("chosen", "may", "may_not"),
+    [
+        (None, "Administrator", "reader"),
+        (frozenset({"reader"}), "reader", "Administrator"),
+    ],
+)
+def test_only_administrators_give_orders(
+    make_cluster: MakeCluster,
+    connect: Connect,
+    chosen: frozenset[str] | None,
+    may: str,
+    may_not: str,
+) -> None:
+    """The first user is one where none is named."""
+    users = {"Administrator": "password", "reader": "password"}
+    cluster = make_cluster(nodes=2, users=users, administrators=chosen)
+    other, administrator = (connect(cluster).log_in(user=user) for user in (may_not, may))
+    for order in (m.IoctlSet(b"node.failover", b"2"), m.IoctlSet(b"node.join", b"{}")):
+        assert other.call(order, Opcode.IOCTL_SET).status == Status.EACCESS
+    for question in (b"cluster", b"nodes", b"nonsense"):
+        assert other.call(m.IoctlGet(question), Opcode.IOCTL_GET).status == Status.EACCESS
+    assert cluster.vbucket_owner(3) == 1
+    administrator.ok(m.IoctlGet(b"cluster"), Opcode.IOCTL_GET)
+    administrator.ok(m.IoctlSet(b"node.failover", b"2"), Opcode.IOCTL_SET)
+    assert cluster.vbucket_owner(3) == 0

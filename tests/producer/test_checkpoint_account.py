@@ -19,6 +19,23 @@ def test_recovery_that_frees_too_little_is_not_tried_with_each_write() -> None:
     assert due == [180, 182, 184, 186]
 
 
+def test_whoever_is_refused_looks_again_now_and_then_and_after_relief() -> None:
+    account = CheckpointAccount(10 * COST)
+    manager = new_manager(1000)
+    manager.register("copy", 0, droppable=False)
+    fullness = []
+    for item in range(10):
+        write(manager, [item])
+        account.note(manager)
+        fullness.append(account.is_full)
+    assert fullness == [False] * 9 + [True]
+    looks = [account.looks_again() for _ in range(130)]
+    assert [index for index, is_due in enumerate(looks) if is_due] == [0, 64, 128]
+    account.relieve()
+    assert account.looks_again()
+    assert not account.looks_again()
+
+
 def test_recovery_is_due_at_the_mark_again_once_memory_was_below_it() -> None:
     manager = new_manager(1)
     account = CheckpointAccount(10 * COST)

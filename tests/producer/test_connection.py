@@ -25,6 +25,10 @@ class StuckChannel:
         self.is_sending = asyncio.Event()
         self.is_closed = False
 
+    @property
+    def taken_bytes(self) -> int:
+        return 0
+
     async def open(self) -> None:
         """Nothing comes first."""
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dcp.errors import ConfigError, LocalProtocolError
+from dcp.errors import LocalProtocolError
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.documents import DocumentError
 from dcp.producer.settings import ClusterSettings
@@ -414,17 +414,3 @@ def test_a_change_of_state_ends_streams_and_activation_begins_a_branch(
     assert len(cluster.failover_log(0).entries) == 3
     with pytest.raises(ValueError, match="found state ALIVE"):
         cluster.set_vbucket_state(0, VbucketState.ALIVE)
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"replica_lag_seqnos": -1},
-        {"replica_snapshot_seqnos": 0},
-        {"unpersisted_seqnos": -1},
-        {"rules": "mine"},
-    ],
-)
-def test_impossible_settings_are_refused(settings: dict[str, object]) -> None:
-    with pytest.raises(ConfigError, match="producer"):
-        ClusterSettings(**settings)  # type: ignore[arg-type]

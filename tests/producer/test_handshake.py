@@ -195,8 +195,22 @@ def test_dcp_opens_once_per_connection_and_name(cluster: ProducerCluster, connec
     [
         ("enable_noop", "maybe", Status.SUCCESS),
         ("set_noop_interval", "0.100000", Status.SUCCESS),
+        ("set_noop_interval", "0", Status.SUCCESS),
+        ("set_noop_interval", "100000", Status.SUCCESS),
+        ("set_noop_interval", "1e3", Status.SUCCESS),
         ("set_noop_interval", "abc", Status.EINVAL),
         ("set_noop_interval", "nan", Status.EINVAL),
+        ("set_noop_interval", "inf", Status.EINVAL),
+        ("set_noop_interval", "1e300", Status.EINVAL),
+        ("set_noop_interval", "1_0", Status.EINVAL),
+        ("set_noop_interval", " 1", Status.EINVAL),
+        ("set_noop_interval", "1s", Status.EINVAL),
+        ("set_noop_interval", "-1", Status.EINVAL),
+        ("set_noop_interval", "9" * 65, Status.EINVAL),
+        ("connection_buffer_size", "1_0", Status.EINVAL),
+        ("connection_buffer_size", " 1", Status.EINVAL),
+        ("connection_buffer_size", "+1", Status.EINVAL),
+        ("connection_buffer_size", "1.0", Status.EINVAL),
         ("connection_buffer_size", "-1", Status.EINVAL),
         ("connection_buffer_size", "4294967296", Status.EINVAL),
         ("stream_buffer_size", "1", Status.NOT_SUPPORTED),
@@ -225,6 +239,13 @@ def test_controls(
     dcp = connect(cluster).log_in(PLAIN_FEATURES).open_dcp()
     answer = dcp.call(m.DcpControl(name.encode(), value.encode()), Opcode.DCP_CONTROL)
     assert answer.status == status
+
+
+def test_only_true_turns_noops_on(cluster: ProducerCluster, connect: Connect) -> None:
+    dcp = connect(cluster).log_in().open_dcp(enable_noop="TRUE")
+    assert dcp.request_stream(0).status == Status.NOT_SUPPORTED
+    dcp.ok(m.DcpControl(b"enable_noop", b"true"), Opcode.DCP_CONTROL)
+    assert dcp.request_stream(0).status == Status.SUCCESS
 
 
 def test_malformed_bodies_are_answered(cluster: ProducerCluster, connect: Connect) -> None:

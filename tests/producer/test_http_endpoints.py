@@ -15,7 +15,7 @@ from dcp.producer.settings import ClusterSettings
 @pytest.fixture
 def bucket() -> Bucket:
     users = {"ada": "a:secret", "ben": ""}
-    return Bucket(ClusterSettings(nodes=2, vbuckets=4, bucket="my bucket/1", users=users, seed=1))
+    return Bucket(ClusterSettings(nodes=2, vbuckets=4, bucket="my%bucket.1", users=users, seed=1))
 
 
 def basic(text: str) -> str:
@@ -48,7 +48,7 @@ def test_the_version_is_one_that_clients_can_compare(bucket: Bucket) -> None:
 
 
 def test_the_bucket_is_its_map_and_more(bucket: Bucket) -> None:
-    tree = told(bucket, "/pools/default/buckets/my%20bucket%2F1")
+    tree = told(bucket, "/pools/default/buckets/my%25bucket.1")
     terse = json.loads(bucket.map.as_json(1))
     assert (tree["bucketType"], tree["storageBackend"]) == ("membase", "couchstore")
     assert {name: tree[name] for name in terse if name != "nodes"} == {
@@ -59,7 +59,7 @@ def test_the_bucket_is_its_map_and_more(bucket: Bucket) -> None:
 
 
 def test_the_map_is_a_stream(bucket: Bucket) -> None:
-    answer = ask(bucket, "/pools/default/bs/my%20bucket%2F1")
+    answer = ask(bucket, "/pools/default/bs/my%25bucket.1")
     assert (answer.status, answer.streams_map, answer.body) == (HTTPStatus.OK, True, b"")
 
 
@@ -95,7 +95,7 @@ def test_an_empty_password_is_one(bucket: Bucket) -> None:
         "/whoami/",
         "/pools/",
         "/pools/default/bs/other",
-        "/pools/default/bs/my%20bucket/1",
+        "/pools/default/bs/my%bucket.1/1",
         "//whoami",
     ],
 )

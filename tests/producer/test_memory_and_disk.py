@@ -4,12 +4,14 @@ The numbers are those of the DCP concepts document, where it gives any.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
+from itertools import count
 
 import pytest
 
 from dcp.producer.cluster import ProducerCluster
 from dcp.wire import messages as m
-from dcp.wire.vocabulary import Opcode, SnapshotFlag
+from dcp.wire.vocabulary import Opcode, SnapshotFlag, Status
 from tests.producer.raw_client import RawClient
 
 Connect = Callable[..., RawClient]
@@ -154,7 +156,7 @@ def test_a_stalled_client_goes_back_to_the_disk_when_memory_is_short(
 
 
 @pytest.mark.parametrize(("name", "asks"), [(b"replication:a->b", False), (b"mine", True)])
-def test_who_does_not_want_it_keeps_the_cursor(
+def test_no_client_may_keep_its_cursor(
     make_cluster: MakeCluster, connect: Connect, name: bytes, asks: bool
 ) -> None:
     cluster = make_cluster(vbuckets=1, checkpoint_quota_bytes=QUOTA_BYTES)
@@ -163,10 +165,38 @@ def test_who_does_not_want_it_keeps_the_cursor(
         refusal = m.DcpControl(b"supports_cursor_dropping_vulcan", b"false")
         client.ok(refusal, Opcode.DCP_CONTROL)
     last = _stalled(cluster, client)
-    assert cluster.counters().cursors_dropped == 0
+    assert cluster.bucket.vbuckets[0].data.checkpoints.memory_bytes < QUOTA_BYTES
+    assert cluster.counters().cursors_dropped == 1
     client.ok(m.DcpControl(b"connection_buffer_size", b"0"), Opcode.DCP_CONTROL)
     assert _seqnos(client.messages_to(last)) == list(range(6, last + 1))
-    assert cluster.counters().items_from_disk == 0
+
+
+def test_writes_are_refused_while_a_copy_keeps_all_memory(
+    make_cluster: MakeCluster, connect: Connect
+) -> None:
+    """Its node hangs: what it lacks is never dropped. When it reads again, writes go on."""
+    cluster = make_cluster(vbuckets=1, nodes=2, replicas=1, checkpoint_quota_bytes=QUOTA_BYTES)
+    cluster.set(b"first", b"1")
+    cluster.wait_until_replicated()
+    cluster.hang_node(1)
+    client = connect(cluster).log_in()
+    checkpoints = cluster.bucket.vbuckets[0].data.checkpoints
+    value, keys = b'"%s"' % (b"x" * 1000), (b"\0%d" % number for number in count())
+    write = m.Store(b"", value)
+    while (status := client.call(replace(write, key=next(keys)), Opcode.SET).status) == 0:
+        assert checkpoints.memory_bytes < QUOTA_BYTES + 2 * len(value)
+    assert status == Status.ETMPFAIL
+    assert checkpoints.memory_bytes >= QUOTA_BYTES
+    high_seqno = cluster.high_seqno(0)
+    for opcode in (Opcode.SET, Opcode.ADD):
+        assert client.call(replace(write, key=b"\0more"), opcode).status == Status.ETMPFAIL
+    assert client.call(m.KeyOnly(b"\0first"), Opcode.DELETE).status == Status.ETMPFAIL
+    assert client.call(m.Touch(b"\0first", 5), Opcode.TOUCH).status == Status.ETMPFAIL
+    assert client.call(m.KeyOnly(b"\0first"), Opcode.GET).status == Status.SUCCESS
+    assert cluster.high_seqno(0) == high_seqno
+    cluster.restore_node(1)
+    cluster.wait_until_replicated()
+    assert client.call(replace(write, key=b"\0more"), Opcode.SET).status == Status.SUCCESS
 
 
 def test_a_client_that_is_gone_holds_no_memory(make_cluster: MakeCluster, connect: Connect) -> None:

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import pytest
 
-from dcp.errors import ConfigError, LocalProtocolError, SourceError
+from dcp.errors import LocalProtocolError, SourceError
 from dcp.producer.bucket import Bucket
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.faults import Corruption
@@ -242,29 +242,6 @@ def test_start_and_stop(make_cluster: MakeCluster) -> None:
     cluster.start()
     assert cluster.seeds == [f"127.0.0.1:{port}"]
     assert cluster.get(b"k").value == b"1"
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"nodes": 0},
-        {"vbuckets": 0},
-        {"vbuckets": 1025},
-        {"nodes": 2, "ports": (1,)},
-        {"nodes": 2, "http_ports": (0,)},
-        {"ports": (65536,)},
-        {"ports": (9000,), "http_ports": (9000,)},
-        {"tls_ports": (9000,)},
-        {"bucket": ""},
-        {"users": {"@replication": "secret"}},
-        {"users": {"": "secret"}},
-        {"administrators": frozenset({"nobody"})},
-        {"rebalance_timeout_seconds": -1.0},
-    ],
-)
-def test_impossible_clusters_are_refused(settings: dict[str, object]) -> None:
-    with pytest.raises(ConfigError, match="producer"):
-        ClusterSettings(**settings)  # type: ignore[arg-type]
 
 
 def test_passwords_stay_out_of_reprs(cluster: ProducerCluster) -> None:
