@@ -28,7 +28,7 @@ from tests.producer_conformance.comparison import differences
 from tests.producer_conformance.conversation import Conversation, Event, Kind
 from tests.producer_conformance.plan import make_plan
 from tests.producer_conformance.sightings import Sightings
-from tests.producer_conformance.subject import Line, Subject, is_stream_request
+from tests.producer_conformance.subject import Line, Subject
 from tests.producer_conformance.watching import watch
 
 NOOP_SLACK_SECONDS: Final = 1.0
@@ -126,12 +126,15 @@ class Rehearsal:
         if one.frame is not None and self._is_unheard(one.event, one.frame):
             return
         if one.frame is not None:
-            if is_stream_request(one.frame):
-                from_disk = self._sightings.from_disk.get(one.event.line, False)
-                if from_disk:
-                    self._subject.forget(one.frame.vbucket)
             data = self._adapted(played, one.frame, one.event.line).to_bytes()
         played.line.send(data, now)
+        if one.frame is not None and self._is_from_disk(one.event, one.frame):
+            played.line.send_to_disk(one.frame)
+
+    def _is_from_disk(self, event: Event, frame: Frame) -> bool:
+        """Whether the frame asks for a stream whose first snapshot came from the server's disk."""
+        asks = not frame.magic.is_response and frame.opcode == Opcode.DCP_STREAM_REQ
+        return asks and (event.line, frame.opaque) in self._sightings.from_disk
 
     def _is_unheard(self, event: Event, frame: Frame) -> bool:
         return (event.line, frame.opaque) in self._sightings.unheard

@@ -107,7 +107,7 @@ class VbucketSightings:
 class Sightings:
     """All that a transcript shows of the server's state.
 
-    ``from_disk`` says of the line of a stream request whether its first snapshot came from disk.
+    ``from_disk`` are line and opaque of the stream requests whose first snapshot came from disk.
     ``logins`` are user names with the password that let them in; ``idle_timeout_seconds`` is the
     silence after which a client that owed a NOOP's answer was cut off, None if none was.
     ``failed_logins`` are the lines on which those began that were refused; ``without_streams`` the
@@ -119,7 +119,7 @@ class Sightings:
 
     vbuckets: dict[int, VbucketSightings] = field(default_factory=dict)
     vbucket_count: int = 0
-    from_disk: dict[int, bool] = field(default_factory=dict)
+    from_disk: set[tuple[int, int]] = field(default_factory=set)
     logins: dict[str, str] = field(default_factory=dict)
     buckets: list[str] = field(default_factory=list)
     failed_logins: set[int] = field(default_factory=set)

@@ -5,14 +5,18 @@ idle clients need no waiting. ``Line`` is a connection: what the socket's edge
 (``dcp/producer/connection.py``) does with a session, step by step.
 """
 
+from collections.abc import Iterable
 from typing import Final
 
 from dcp.errors import FrameError
+from dcp.producer.bucket import Bucket
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.commands import COMMANDS
+from dcp.producer.dcp_connection import DcpConnection
 from dcp.producer.failover import VbucketFacts
 from dcp.producer.session import Session
 from dcp.producer.settings import ClusterSettings
+from dcp.producer.stream import ActiveStream
 from dcp.producer.versions import Content, SyncWrite, Version
 from dcp.wire import messages as m
 from dcp.wire.frame import Frame
@@ -25,7 +29,11 @@ _NODE: Final = 0
 _OTHER_NODE: Final = 1
 """Has what the recorded server has not."""
 _ENDLESS_BYTES: Final = 2**50
-"""Memory keeps what the recording needs from it; ``forget`` says what not."""
+_ENDLESS_ITEMS: Final = 2**50
+"""Memory keeps all it ever had: a stream that the recorded server served from disk is sent there.
+A checkpoint ends where the recording shows one to begin."""
+_KEEPER: Final = "recording"
+"""The cursor that keeps all in memory."""
 _IDLE_SLACK_SECONDS: Final = 2.0
 """A server looks for idle clients now and then only."""
 _OPCODES: Final = {What.PREPARE: Opcode.DCP_PREPARE, What.ABORT: Opcode.DCP_ABORT}
@@ -46,6 +54,7 @@ class Subject:
             record_seqnos=False,
             record_branches=False,
             checkpoint_quota_bytes=_ENDLESS_BYTES,
+            checkpoint_items=_ENDLESS_ITEMS,
             idle_timeout_seconds=_patience_seconds(sightings),
         )
         self._cluster = ProducerCluster(settings)
@@ -68,6 +77,7 @@ class Subject:
             )
             versions = [self._version(order.vbucket, item) for item in order.items]
             self._cluster.set_up_vbucket(order.vbucket, facts, versions)
+            self._keep_in_memory(order.vbucket)
         elif isinstance(order, Purge):
             self._cluster.purge_tombstones(order.vbucket, order.up_to_seqno)
         elif isinstance(order, DropCursors):
@@ -116,18 +126,13 @@ class Subject:
         for connection in list(bucket.dcp_connections.values()):
             connection.vbuckets_changed(changed)
 
-    def forget(self, vbucket: int) -> None:
-        """Let memory forget a vbucket's items as far as no stream needs them: they are on disk."""
-        if vbucket < len(self._cluster.bucket.vbuckets):
-            self._cluster.bucket.vbuckets[vbucket].data.checkpoints.expel()
+    def _keep_in_memory(self, vbucket: int) -> None:
+        data = self._cluster.bucket.vbuckets[vbucket].data
+        data.checkpoints.register(_KEEPER, data.base_seqno, droppable=False)
 
     def _drop_cursors(self, vbucket: int) -> None:
-        checkpoints = self._cluster.bucket.vbuckets[vbucket].data.checkpoints
         for connection in self._cluster.bucket.dcp_connections.values():
-            cursors = tuple(stream.cursor for stream in connection.streams_of({vbucket}))
-            for cursor in cursors:
-                checkpoints.remove(cursor)
-            connection.cursors_dropped(vbucket, cursors)
+            _drop(self._cluster.bucket, connection, connection.streams_of({vbucket}))
 
     def new_map(self, line: "Line") -> None:
         """Let the cluster map have a new revision, which a connection hears of."""
@@ -153,6 +158,13 @@ def _sync_write(message: m.Prepare | m.Abort | None) -> SyncWrite | None:
         case m.Abort():
             return SyncWrite(message.prepared_seqno)
     return None
+
+
+def _drop(bucket: Bucket, connection: DcpConnection, streams: Iterable[ActiveStream]) -> None:
+    """Take from streams of a connection their cursors: they go on from the disk."""
+    for stream in streams:
+        bucket.vbuckets[stream.vbucket].data.checkpoints.remove(stream.cursor)
+        connection.cursors_dropped(stream.vbucket, (stream.cursor,))
 
 
 class Line:
@@ -181,6 +193,15 @@ class Line:
         for index in range(len(block)):
             self._session.feed(block.frame(index), now)
         self._in.max_frame_bytes = self._session.max_frame_bytes
+
+    def send_to_disk(self, request: Frame) -> None:
+        """Let the stream that was just granted begin on disk, though memory has it all."""
+        connection = self._session.dcp
+        if connection is not None:
+            asked = (
+                s for s in connection.streams_of({request.vbucket}) if s.opaque == request.opaque
+            )
+            _drop(self._session.bucket, connection, asked)
 
     def answers(self, now: float) -> list[Frame]:
         """Return what goes out before all stream messages: answers, NOOPs, notifications."""
@@ -213,8 +234,3 @@ class Line:
         if not self._is_forgotten:
             self._is_forgotten = True
             self._session.forget()
-
-
-def is_stream_request(frame: Frame) -> bool:
-    """Whether a frame asks for a stream."""
-    return not frame.magic.is_response and frame.opcode == Opcode.DCP_STREAM_REQ

@@ -28,6 +28,7 @@ class WatchedStream:
 
     about: VbucketSightings
     request_line: int
+    opaque: int
     answered_line: int
     request: m.StreamRequest
     is_legacy: bool
@@ -56,8 +57,8 @@ class WatchedStream:
         """
         is_disk = bool(marker.flags & SnapshotFlag.DISK)
         is_first = self._snapshot is None
-        if is_first:
-            seen.from_disk.setdefault(self.request_line, is_disk)
+        if is_first and is_disk:
+            self._note_from_disk(seen)
         elif self._is_in_memory and marker.flags & SnapshotFlag.CHECKPOINT:
             self.about.checkpoints.add(marker.start)  # the first after one from disk is always one
         if is_disk and self._is_in_memory:
@@ -72,6 +73,9 @@ class WatchedStream:
         self._snapshot = Snapshot(line, after, marker.end, after, taken_line=taken)
         self.about.snapshots.append(self._snapshot)
 
+    def _note_from_disk(self, seen: Sightings) -> None:
+        seen.from_disk.add((self.request_line, self.opaque))
+
     def _note_left_out(self, line: int, seen: Sightings) -> None:
         """A marker comes behind a whole snapshot: two in a row without items are no accident."""
         before = self._snapshot
@@ -84,7 +88,7 @@ class WatchedStream:
 
     def begin_out_of_order(self, line: int, seen: Sightings) -> None:
         """Begin a snapshot without a marker: it is from disk, and was there when asked for."""
-        seen.from_disk[self.request_line] = True
+        self._note_from_disk(seen)
         self._snapshot = Snapshot(line, 0, 0, 0, taken_line=self.request_line)
 
     def end_out_of_order(self) -> None:

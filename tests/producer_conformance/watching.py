@@ -245,7 +245,9 @@ class _Watcher:
         about.logs.append((line, FailoverLog(body.entries)))
         about.at_least.append((line, held_by(wanted)))
         is_legacy = HelloFeature.COLLECTIONS not in one.features
-        one.streams[frame.opaque] = WatchedStream(about, line, self._line, wanted, is_legacy)
+        one.streams[frame.opaque] = WatchedStream(
+            about, line, frame.opaque, self._line, wanted, is_legacy
+        )
 
     def _log(self, _: _Connection, asked: tuple[int, Frame], __: Frame, body: m.Body) -> None:
         if isinstance(body, m.FailoverLogAnswer):
