@@ -12,7 +12,7 @@ with no item between them it leaves items out, from there on: the markers are co
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -26,8 +26,8 @@ from dcp.wire.vocabulary import Magic, Opcode, Status
 from tests.conformance_formats.case_file import CaseResult
 from tests.producer_conformance.comparison import differences
 from tests.producer_conformance.conversation import Conversation, Event, Kind
-from tests.producer_conformance.plan import make_plan
-from tests.producer_conformance.sightings import Sightings
+from tests.producer_conformance.plan import Write, make_plan
+from tests.producer_conformance.sightings import Sightings, StreamKey
 from tests.producer_conformance.subject import Line, Subject
 from tests.producer_conformance.watching import watch
 
@@ -64,6 +64,11 @@ class _Played:
     failure: str = ""
     compared: int = 0
 
+    def keep(self, frames: Iterable[Frame]) -> None:
+        """Take what our producer sent, for when the recorded server sent it."""
+        for frame in frames:
+            self.received.setdefault(_channel(frame), deque()).append(frame)
+
 
 def rehearse(conversation: Conversation) -> Iterator[CaseResult]:
     """Yield one result per connection: its first difference, if there is one."""
@@ -87,6 +92,8 @@ class Rehearsal:
             if event.line in self._sightings.map_pushed and event.connection is not None:
                 self._subject.new_map(self._played[event.connection].line)
             for order in self._plan.before.get(event.line, ()):
+                if isinstance(order, Write):
+                    self._look_before(order.vbucket, order.items[0].seqno, event)
                 self._subject.carry_out(order)
             if event.connection is None:
                 continue
@@ -117,6 +124,23 @@ class Rehearsal:
         else:
             played.line.close()
 
+    def _look_before(self, vbucket: int, seqno: int, event: Event) -> None:
+        """Let streams form the snapshots in which a seqno is not yet, before it comes.
+
+        Those are the streams whose next marker, though recorded later, ends below it: the server
+        had sent it, the client read other connections first.
+        """
+        met: set[tuple[int, StreamKey]] = set()
+        for marker in self._sightings.markers.get(vbucket, ()):
+            stream = marker.connection, marker.stream
+            played = self._played.get(marker.connection)
+            if marker.line < event.line or stream in met or played is None:
+                continue
+            met.add(stream)
+            if marker.end < seqno:
+                _, number, opaque = marker.stream
+                played.keep(played.line.messages_of(number, opaque, event.seconds))
+
     # --- the client's part
 
     def _say(self, played: _Played, now: float) -> None:
@@ -134,7 +158,7 @@ class Rehearsal:
     def _is_from_disk(self, event: Event, frame: Frame) -> bool:
         """Whether the frame asks for a stream whose first snapshot came from the server's disk."""
         asks = not frame.magic.is_response and frame.opcode == Opcode.DCP_STREAM_REQ
-        return asks and (event.line, frame.opaque) in self._sightings.from_disk
+        return asks and (event.line, frame.vbucket, frame.opaque) in self._sightings.from_disk
 
     def _is_unheard(self, event: Event, frame: Frame) -> bool:
         return (event.line, frame.opaque) in self._sightings.unheard
@@ -215,8 +239,7 @@ class Rehearsal:
         """Take what our producer sends next; whether there was anything."""
         line = played.line
         frames = line.answers(now) if answers_only else line.next_message(now)
-        for frame in frames:
-            played.received.setdefault(_channel(frame), deque()).append(frame)
+        played.keep(frames)
         return bool(frames)
 
     def _require_silence(self, played: _Played, event: Event) -> None:

@@ -36,7 +36,11 @@ _KEEPER: Final = "recording"
 """The cursor that keeps all in memory."""
 _IDLE_SLACK_SECONDS: Final = 2.0
 """A server looks for idle clients now and then only."""
-_OPCODES: Final = {What.PREPARE: Opcode.DCP_PREPARE, What.ABORT: Opcode.DCP_ABORT}
+_OPCODES: Final = {
+    What.PREPARE: Opcode.DCP_PREPARE,
+    What.HIDDEN: Opcode.DCP_PREPARE,
+    What.ABORT: Opcode.DCP_ABORT,
+}
 
 
 class Subject:
@@ -58,7 +62,6 @@ class Subject:
             idle_timeout_seconds=_patience_seconds(sightings),
         )
         self._cluster = ProducerCluster(settings)
-        self._hides = sightings.hides
         for vbucket in self._cluster.bucket.map.vbuckets_of(_OTHER_NODE):
             self._cluster.bucket.map.move(vbucket, _NODE)
 
@@ -92,14 +95,11 @@ class Subject:
     def _version(self, vbucket: int, item: Item) -> Version:
         """Return an item as the producer keeps it.
 
-        What no stream shows is a prepare, and a document where the recording has nothing hidden: it
-        will be shown where the recorded server showed nothing, and that is the difference.
+        What no stream shows is a prepare.
         """
         if item.event is not None:
             return Version.of_event(vbucket, item.event, seqno=item.seqno)
         opcode = _OPCODES.get(item.what, item.opcode)
-        if item.what is What.HIDDEN and self._hides:
-            opcode = Opcode.DCP_PREPARE
         content = Content(
             item.value,
             item.datatype,
@@ -196,12 +196,28 @@ class Line:
 
     def send_to_disk(self, request: Frame) -> None:
         """Let the stream that was just granted begin on disk, though memory has it all."""
-        connection = self._session.dcp
-        if connection is not None:
-            asked = (
-                s for s in connection.streams_of({request.vbucket}) if s.opaque == request.opaque
-            )
-            _drop(self._session.bucket, connection, asked)
+        if self._session.dcp is not None:
+            granted = self._streams(request.vbucket, request.opaque)[-1:]
+            _drop(self._session.bucket, self._session.dcp, granted)
+
+    def _streams(self, vbucket: int, opaque: int) -> list[ActiveStream]:
+        dcp = self._session.dcp
+        found = [] if dcp is None else dcp.streams_of({vbucket})
+        return [stream for stream in found if stream.opaque == opaque]
+
+    def messages_of(self, vbucket: int, opaque: int, now: float) -> list[Frame]:
+        """Return all that one stream would send now; the connection's others say nothing."""
+        dcp, found = self._session.dcp, list[Frame]()
+        if dcp is None:
+            return found
+        asked = self._streams(vbucket, opaque)
+        others = [stream for stream in dcp._ready if stream not in asked]
+        for stream in others:
+            del dcp._ready[stream]
+        while more := self._frames(1, now):
+            found += more
+        dcp._ready.update(dict.fromkeys(others))
+        return found
 
     def answers(self, now: float) -> list[Frame]:
         """Return what goes out before all stream messages: answers, NOOPs, notifications."""

@@ -14,6 +14,7 @@ from tests.producer_conformance.sightings import (
     Item,
     Sightings,
     Snapshot,
+    StreamKey,
     VbucketSightings,
     What,
 )
@@ -27,8 +28,7 @@ class WatchedStream:
     """A stream as the client sees it. ``at`` is how far the client has been shown everything."""
 
     about: VbucketSightings
-    request_line: int
-    opaque: int
+    key: StreamKey
     answered_line: int
     request: m.StreamRequest
     is_legacy: bool
@@ -36,6 +36,11 @@ class WatchedStream:
     _snapshot: Snapshot | None = None
     _is_in_memory: bool = False
     _empty: list[int] = field(default_factory=list)
+
+    @property
+    def request_line(self) -> int:
+        """Where the client asked for it."""
+        return self.key[0]
 
     def __post_init__(self) -> None:
         """Stand where the request says."""
@@ -74,7 +79,7 @@ class WatchedStream:
         self.about.snapshots.append(self._snapshot)
 
     def _note_from_disk(self, seen: Sightings) -> None:
-        seen.from_disk.add((self.request_line, self.opaque))
+        seen.from_disk.add(self.key)
 
     def _note_left_out(self, line: int, seen: Sightings) -> None:
         """A marker comes behind a whole snapshot: two in a row without items are no accident."""

@@ -14,6 +14,7 @@ from dcp.types import FailoverLog
 from dcp.wire import messages as m
 from dcp.wire.codec import decode
 from dcp.wire.frame import Frame
+from dcp.wire.frame_info import stream_id_of
 from dcp.wire.vocabulary import (
     HelloFeature,
     Magic,
@@ -29,6 +30,7 @@ from tests.producer_conformance.sightings import (
     ANY_STATE,
     MISSING,
     STREAMABLE,
+    Marker,
     Sightings,
     What,
 )
@@ -59,7 +61,7 @@ class _Connection:
     open_flags: int = 0
     controls: set[bytes] = field(default_factory=set)
     asked: dict[int, deque[tuple[int, Frame]]] = field(default_factory=lambda: defaultdict(deque))
-    streams: dict[int, WatchedStream] = field(default_factory=dict)
+    streams: dict[tuple[int, int, int | None], WatchedStream] = field(default_factory=dict)
     noop_unanswered: bool = False
     heard_seconds: float = 0.0
     longest_silence_seconds: float = 0.0
@@ -95,7 +97,7 @@ class _Watcher:
         self.seen = Sightings()
         self._connections = [_Connection() for _ in range(connections)]
         self._last_pause = 0
-        self._line = 0
+        self._line = self._connection = 0
         self._was_silent = False
         self._idle: list[float] = []
 
@@ -110,6 +112,7 @@ class _Watcher:
 
     def take(self, event: Event) -> None:
         self._line, self._was_silent = event.line, event.after_silence
+        self._connection = event.connection or 0
         if event.kind in _PAUSES:
             self._last_pause = event.line
         if event.connection is None:
@@ -245,9 +248,9 @@ class _Watcher:
         about.logs.append((line, FailoverLog(body.entries)))
         about.at_least.append((line, held_by(wanted)))
         is_legacy = HelloFeature.COLLECTIONS not in one.features
-        one.streams[frame.opaque] = WatchedStream(
-            about, line, frame.opaque, self._line, wanted, is_legacy
-        )
+        key = line, request.vbucket, frame.opaque
+        stream = WatchedStream(about, key, self._line, wanted, is_legacy)
+        one.streams[request.vbucket, frame.opaque, _stream_id_in(wanted.value)] = stream
 
     def _log(self, _: _Connection, asked: tuple[int, Frame], __: Frame, body: m.Body) -> None:
         if isinstance(body, m.FailoverLogAnswer):
@@ -286,10 +289,13 @@ class _Watcher:
         if frame.magic is Magic.SERVER_REQUEST:
             self._take_map(frame.value)
             self.seen.map_pushed.add(self._line)
-        stream = one.streams.get(frame.opaque)
+        key = frame.vbucket, frame.opaque, stream_id_of(frame.framing_extras)
+        stream = one.streams.get(key)
         if stream is None:
             return
         if isinstance(body, m.SnapshotMarker):
+            marker = Marker(self._line, self._connection, stream.key, body.end)
+            self.seen.markers.setdefault(frame.vbucket, []).append(marker)
             stream.take_marker(
                 self._line, body, self.seen, since=self._last_pause, after_silence=self._was_silent
             )
@@ -300,7 +306,7 @@ class _Watcher:
                 stream.end_out_of_order()
         elif isinstance(body, m.StreamEnd):
             stream.end(self._line, body.reason)
-            del one.streams[frame.opaque]
+            del one.streams[key]
         elif isinstance(body, m.SeqnoAdvanced):
             stream.reach(self._line, body.seqno)
         else:
@@ -309,6 +315,15 @@ class _Watcher:
             if item is not None:
                 stream.show(self._line, item)
                 self.seen.hides |= item.what is not What.DOCUMENT or bool(item.collection_id)
+
+
+def _stream_id_in(value: bytes) -> int | None:
+    """Return the stream id that a stream request's value names."""
+    try:
+        found = json.loads(value).get("sid") if value else None
+    except (ValueError, AttributeError):
+        return None
+    return found if isinstance(found, int) else None
 
 
 _Answer = Callable[[_Watcher, _Connection, tuple[int, Frame], Frame, m.Body], None]
