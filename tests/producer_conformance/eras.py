@@ -30,8 +30,8 @@ from tests.producer_conformance.sightings import (
 )
 from tests.producer_conformance.unseen_collections import begun_by_filters, unseen_collections
 
-_NO_LOG = FailoverLog((FailoverEntry(1, 0),))
-"""That of a vbucket of which no log was seen."""
+_NO_UUID = 1
+"""That of a vbucket of whose branches nothing was seen."""
 
 
 @dataclass(slots=True)
@@ -71,14 +71,15 @@ class Era:
     def settle(self) -> None:
         """Put in order what was proved. What a request wrote was not there before its answer."""
         proved = self.reached
+        firsts = {request.id: seqno for seqno, request in sorted(self.requested.items())[::-1]}
         for seqno, request in self.requested.items():
             proved = [
                 (max(line, request.answered + 1), high) if high >= seqno else (line, high)
                 for line, high in proved
             ]
-            first = seqno - request.is_durable  # its prepare comes right before
-            if not first - 1 <= self.base and first - 1 not in self.requested:
-                proved.append((request.line, first - 1))
+            before = firsts[request.id] - 1
+            if before > self.base and before not in self.requested:
+                proved.append((request.line, before))
         self.reached = sorted(proved)
         self._lines = [line for line, _ in self.reached]
         self._highs = list(accumulate((seqno for _, seqno in self.reached), max))
@@ -107,12 +108,13 @@ def _cut(about: VbucketSightings) -> list[tuple[int, int, FailoverLog]]:
             alive = max([since, *shown])  # streams end where a branch begins
             starts.append((min([*_sent_back(about, alive, begun, log), begun]), log))
     if not starts:
-        starts = [(about.first_line, _NO_LOG)]
+        uuid = next((uuid for _, uuid in about.uuids), _NO_UUID)
+        starts = [(about.first_line, FailoverLog((FailoverEntry(uuid, 0),)))]
     last_log_line = max((line for line, _ in about.logs), default=0)
     for line in about.ended:  # a change of state after which no log was seen
         if line > last_log_line:
             starts.append((line, starts[-1][1]))
-    starts.append((END_OF_TIME, _NO_LOG))
+    starts.append((END_OF_TIME, starts[-1][1]))
     return [(start, end, log) for (start, log), (end, _) in pairwise(starts)]
 
 
@@ -147,6 +149,7 @@ def _fill(era: Era, about: VbucketSightings, before: Era | None) -> None:
     era.base = _base_of(era, about)
     unseen_collections(era.shown, [one for one in about.collection_high if era.has(one[0])], about)
     _take_writes(era, [each for each in about.written if era.has(each.line)])
+    _take_read(era, [item for line, item in about.read if era.has(line)])
     for line, collection in about.dropped:
         gone = (seqno for seqno, item in era.shown.items() if _ends(item, collection))
         era.reached += [(line, seqno) for seqno in gone if era.has(line)]
@@ -208,7 +211,24 @@ def _take_writes(era: Era, written: Sequence[Written]) -> None:
             seqno = next_free(last, era.shown)
         last = seqno
         era.requested[seqno] = each
+        if each.is_durable:
+            era.requested[seqno - 1] = each  # its prepare comes right before
         era.shown.setdefault(seqno, replace(item, seqno=seqno, rev=0))
+
+
+def _take_read(era: Era, read: Sequence[Item]) -> None:
+    """Let there be the documents that were read, before all that was shown.
+
+    Not where a stream should have shown them: then that will be the difference.
+    """
+    known = {(item.collection_id, item.key, item.cas) for item in era.shown.values()}
+    for item in read:
+        of = item.collection_id, item.key, item.cas
+        seqno = min([era.base + 1, *era.shown]) - 1
+        is_seen = any(one.after < seqno <= one.up_to for one in era.snapshots)
+        if of not in known and seqno > 0 and not is_seen:
+            known.add(of)
+            era.shown[seqno] = replace(item, seqno=seqno, rev=1)
 
 
 def _proved_before(era: Era, line: int) -> int:

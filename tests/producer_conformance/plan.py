@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from dcp.producer.documents import RELATIVE_EXPIRY_SECONDS
 from dcp.types import FailoverLog
 from dcp.wire.vocabulary import VbucketState
 from tests.producer_conformance.eras import Era, eras_of
@@ -22,6 +23,7 @@ from tests.producer_conformance.sightings import (
     Sightings,
     State,
     VbucketSightings,
+    Written,
     next_of,
 )
 
@@ -76,27 +78,48 @@ Order = SetUp | Write | Purge | DropCursors
 
 
 @dataclass(frozen=True, slots=True)
+class Requested:
+    """What a recorded write makes, and the server's clock then, in seconds since 1970.
+
+    The time is what its CAS says, which holds the server's (kv_engine ``engines/ep/src/hlc.h``), or
+    what the document says that was deleted then, or given so long to live.
+    """
+
+    item: Item
+    now_seconds: int
+
+    @classmethod
+    def of(cls, written: Written, item: Item) -> "Requested":
+        """Return what a request made as the item that was shown, if it was."""
+        now = item.delete_time or written.item.cas // 1_000_000_000
+        if item.expiry and 0 < written.ttl_seconds <= RELATIVE_EXPIRY_SECONDS:
+            now = item.expiry - written.ttl_seconds
+        return cls(item, now)
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """Orders by the line before which they must be carried out.
 
-    ``requested`` is what the recorded writes made, by their line and opaque.
+    ``requested`` are the recorded writes, by their line and opaque.
     """
 
     before: dict[int, list[Order]]
-    requested: dict[tuple[int, int], Item]
+    requested: dict[tuple[int, int], Requested]
 
 
 def make_plan(sightings: Sightings) -> Plan:
     """Return what must be done when, for all vbuckets of which anything was seen."""
     before: dict[int, list[Order]] = defaultdict(list)
-    requested: dict[tuple[int, int], Item] = {}
+    requested: dict[tuple[int, int], Requested] = {}
     for number in range(sightings.vbucket_count):
         about = sightings.vbuckets.get(number, VbucketSightings())
         for era in eras_of(about) if number in sightings.vbuckets else ():
             for line, order in _era_orders(number, era, about, hides=sightings.hides):
                 before[line].append(order)
-            for seqno, written in era.requested.items():
-                requested[written.id] = era.shown[seqno]
+            for seqno, written in sorted(era.requested.items()):
+                if seqno in era.shown:  # the last one, where there is a prepare before it
+                    requested[written.id] = Requested.of(written, era.shown[seqno])
     return Plan(dict(before), requested)
 
 

@@ -28,7 +28,8 @@ from tests.producer_conformance.comparison import differences
 from tests.producer_conformance.conversation import Conversation, Event, Kind
 from tests.producer_conformance.plan import Write, make_plan
 from tests.producer_conformance.sightings import Sightings, StreamKey
-from tests.producer_conformance.subject import Line, Subject
+from tests.producer_conformance.statistics import difference_of
+from tests.producer_conformance.subject import SERVED_OPCODES, Line, Subject
 from tests.producer_conformance.watching import watch
 
 NOOP_SLACK_SECONDS: Final = 1.0
@@ -36,6 +37,9 @@ NOOP_SLACK_SECONDS: Final = 1.0
 _WRONG_PASSWORD: Final = "no user's password"
 _ITEMS: Final = frozenset({Opcode.DCP_MUTATION, Opcode.DCP_DELETION, Opcode.DCP_EXPIRATION})
 _NEVER_ANSWERED: Final = frozenset({Opcode.DCP_BUFFER_ACK})
+
+_REQUESTS: Final = (Magic.REQUEST, Magic.ALT_REQUEST)
+_ANSWERS: Final = (Magic.RESPONSE, Magic.ALT_RESPONSE)
 
 Channel = tuple[str, int, int | None]
 
@@ -61,6 +65,7 @@ class _Played:
     out_of_order: set[int] = field(default_factory=set)
     noops: dict[int, int] = field(default_factory=dict)
     scram: SaslExchange | None = None
+    statistics: dict[int, list[Frame]] = field(default_factory=dict)
     failure: str = ""
     compared: int = 0
 
@@ -151,6 +156,10 @@ class Rehearsal:
             return
         if one.frame is not None:
             data = self._adapted(played, one.frame, one.event.line).to_bytes()
+            written = self._plan.requested.get((one.event.line, one.frame.opaque))
+            if written is not None:
+                self._look_before(one.frame.vbucket, written.item.seqno, one.event)
+                self._subject.align(one.frame.vbucket, written)
         played.line.send(data, now)
         if one.frame is not None and self._is_from_disk(one.event, one.frame):
             played.line.send_to_disk(one.frame)
@@ -161,7 +170,13 @@ class Rehearsal:
         return asks and (event.line, frame.vbucket, frame.opaque) in self._sightings.from_disk
 
     def _is_unheard(self, event: Event, frame: Frame) -> bool:
-        return (event.line, frame.opaque) in self._sightings.unheard
+        if (event.line, frame.opaque) in self._sightings.unheard:
+            return True
+        if frame.opcode in SERVED_OPCODES or frame.magic not in (*_REQUESTS, *_ANSWERS):
+            return False
+        if frame.magic in _ANSWERS:
+            return frame.status != Status.UNKNOWN_COMMAND
+        return (event.line, frame.opaque) in self._sightings.known_commands
 
     def _adapted(self, played: _Played, frame: Frame, line: int) -> Frame:
         """Return what the client says to ours: proofs and answers depend on what it was told."""
@@ -189,6 +204,9 @@ class Rehearsal:
         recorded = event.frames[0]
         if self._is_unheard(event, recorded):
             return
+        if recorded.opcode == Opcode.STAT and recorded.opaque in played.statistics:
+            self._compare_statistic(played, event, played.statistics[recorded.opaque])
+            return
         channel = _channel(recorded)
         ours = self._next(played, channel, event)
         where = f"line {event.line}: {_name(recorded)}"
@@ -196,6 +214,9 @@ class Rehearsal:
             others = [_name(frame) for waiting in played.received.values() for frame in waiting]
             closed = "the connection closed" if played.line.is_closed else "nothing"
             played.failure = f"{where}: found {', '.join(others[:3]) or closed}, expected it"
+            return
+        if recorded.opcode == Opcode.STAT and recorded.magic.is_response and not recorded.status:
+            self._compare_statistic(played, event, self._list_from(played, ours, event))
             return
         faults = list(differences(ours, recorded))
         if faults:
@@ -214,6 +235,29 @@ class Rehearsal:
                 played.scram = played.scram.answer(ours.value)
             except AuthenticationError as error:
                 played.failure = f"{where}: {error}"
+
+    def _list_from(self, played: _Played, first: Frame, event: Event) -> list[Frame]:
+        """Return our whole list of statistics; it ends with an empty answer or is a refusal."""
+        found = [first]
+        while found[-1].key:
+            more = self._next(played, _channel(first), event)
+            if more is None:
+                break
+            found.append(more)
+        played.statistics[first.opaque] = found
+        return found
+
+    def _compare_statistic(self, played: _Played, event: Event, ours: list[Frame]) -> None:
+        recorded = event.frames[0]
+        if not recorded.key:
+            del played.statistics[recorded.opaque]
+        if ours[-1].status == Status.KEY_ENOENT:  # a group of the server's own
+            return
+        faults = difference_of({frame.key: frame for frame in ours}, ours[-1], recorded)
+        if faults:
+            played.failure = f"line {event.line}: {_name(recorded)}: {'; '.join(faults)}"
+        else:
+            played.compared += 1
 
     def _next(self, played: _Played, channel: Channel, event: Event) -> Frame | None:
         """Return our next frame on a channel, handing over what the client said as needed."""

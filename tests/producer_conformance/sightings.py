@@ -6,6 +6,8 @@ verdict          a stream request and what the server said to it
 log, at_least    a failover log; a seqno that the vbucket had reached at least
 exact            a seqno that was the vbucket's newest: nothing can lie between it and what comes
 written          a client's own write, with the CAS and seqno that it was answered
+read             a document that a client's own GET was answered
+uuid             of the newest branch, by itself: of use where no log is seen
 purged           a purge seqno that was told
 collection_high  a collection, and the newest seqno that the vbucket has of it
 dropped          a collection, by a stream that showed nothing else
@@ -46,8 +48,9 @@ class What(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """What one seqno holds. ``quality`` grows with how much of it the connection is shown.
+    """What one seqno holds; ``rev`` 0 means the one after that of the older version.
 
+    ``quality`` grows with how much of it the connection is shown.
     ``event`` is what a system event tells, ``message`` the prepare or abort that was shown.
     """
 
@@ -113,6 +116,8 @@ class VbucketSightings:
     exact: list[tuple[int, int]] = field(default_factory=list)
     purged: list[tuple[int, int]] = field(default_factory=list)
     written: list[Written] = field(default_factory=list)
+    read: list[tuple[int, Item]] = field(default_factory=list)
+    uuids: list[tuple[int, int]] = field(default_factory=list)
     default_high: list[tuple[int, int]] = field(default_factory=list)
     collection_high: list[tuple[int, int, int]] = field(default_factory=list)
     dropped: list[tuple[int, int]] = field(default_factory=list)
@@ -153,6 +158,7 @@ class Sightings:
     ``failed_logins`` are the lines on which those began that were refused; ``without_streams`` the
     users that may not open DCP connections; ``map_pushed`` the lines that bring a new cluster map;
     ``unheard`` line and opaque of controls that are younger than the server, and of its refusals.
+    ``known_commands`` are line and opaque of the requests that were not answered UNKNOWN_COMMAND.
     ``markers`` are those of each vbucket, in the order of lines.
     ``left_out`` are the lines of markers whose items the recording leaves out.
     ``hides``: something was shown that not every stream is shown (of collections, sync writes).
@@ -168,6 +174,7 @@ class Sightings:
     map_pushed: set[int] = field(default_factory=set)
     left_out: set[int] = field(default_factory=set)
     unheard: set[tuple[int, int]] = field(default_factory=set)
+    known_commands: set[tuple[int, int]] = field(default_factory=set)
     markers: dict[int, list[Marker]] = field(default_factory=dict)
     idle_timeout_seconds: float | None = None
     hides: bool = False

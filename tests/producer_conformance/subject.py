@@ -22,9 +22,13 @@ from dcp.wire import messages as m
 from dcp.wire.frame import Frame
 from dcp.wire.framing import FrameSplitter
 from dcp.wire.vocabulary import Opcode, VbucketState
-from tests.producer_conformance.plan import DropCursors, Order, Purge, SetUp
+from tests.producer_conformance.plan import DropCursors, Order, Purge, Requested, SetUp
 from tests.producer_conformance.sightings import Item, Sightings, What
 
+SERVED_OPCODES: Final = frozenset(COMMANDS) | {
+    opcode for opcode in Opcode if opcode.name.startswith("DCP_")
+}
+"""What our producer answers, and all of DCP. A data server has commands of its own beside them."""
 _NODE: Final = 0
 _OTHER_NODE: Final = 1
 """Has what the recorded server has not."""
@@ -47,6 +51,7 @@ class Subject:
     """A producer of one node that runs without sockets, in the state of a recorded server."""
 
     def __init__(self, sightings: Sightings) -> None:
+        self._now = 0.0
         settings = ClusterSettings(
             nodes=2,
             vbuckets=sightings.vbucket_count,
@@ -59,6 +64,7 @@ class Subject:
             record_branches=False,
             checkpoint_quota_bytes=_ENDLESS_BYTES,
             checkpoint_items=_ENDLESS_ITEMS,
+            clock=lambda: self._now,
             idle_timeout_seconds=_patience_seconds(sightings),
         )
         self._cluster = ProducerCluster(settings)
@@ -91,6 +97,12 @@ class Subject:
             versions = [self._version(order.vbucket, item) for item in order.items]
             self._cluster.take_versions(order.vbucket, versions)
         self.spread()
+
+    def align(self, vbucket: int, requested: Requested) -> None:
+        """Let the next write to a vbucket get the CAS, and be at the time, of the recorded one."""
+        self._now = float(requested.now_seconds)
+        clock = self._cluster.bucket.vbuckets[vbucket].documents.clock
+        clock.raise_floor(max(requested.item.cas, 1) - 1)
 
     def _version(self, vbucket: int, item: Item) -> Version:
         """Return an item as the producer keeps it.

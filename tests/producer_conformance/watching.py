@@ -26,6 +26,7 @@ from dcp.wire.vocabulary import (
     VbucketState,
 )
 from tests.producer_conformance.conversation import Conversation, Event, Kind
+from tests.producer_conformance.document_sightings import WRITES, take_document_answer
 from tests.producer_conformance.sightings import (
     ANY_STATE,
     MISSING,
@@ -34,6 +35,7 @@ from tests.producer_conformance.sightings import (
     Sightings,
     What,
 )
+from tests.producer_conformance.statistics import take_statistics
 from tests.producer_conformance.watched_stream import WatchedStream, held_by, item_of
 
 _NO_VALUE: Final = OpenFlag.NO_VALUE | OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE
@@ -62,6 +64,7 @@ class _Connection:
     controls: set[bytes] = field(default_factory=set)
     asked: dict[int, deque[tuple[int, Frame]]] = field(default_factory=lambda: defaultdict(deque))
     streams: dict[tuple[int, int, int | None], WatchedStream] = field(default_factory=dict)
+    statistics: dict[bytes, bytes] = field(default_factory=dict)
     noop_unanswered: bool = False
     heard_seconds: float = 0.0
     longest_silence_seconds: float = 0.0
@@ -150,8 +153,10 @@ class _Watcher:
             waiting = one.asked.get(frame.opaque) or deque()
             asked = next((ask for ask in waiting if ask[1].opcode == frame.opcode), None)
             if asked is not None:
-                if frame.opcode != Opcode.STAT:
+                if frame.opcode != Opcode.STAT or frame.status or not frame.key:
                     waiting.remove(asked)
+                if frame.status != Status.UNKNOWN_COMMAND:
+                    self.seen.known_commands.add((asked[0], frame.opaque))
                 self._take_answer(one, asked, frame, body)
         elif frame.opcode == Opcode.DCP_NOOP:
             one.noop_unanswered = True
@@ -172,6 +177,8 @@ class _Watcher:
 
     def _not_held(self, line: int, request: Frame) -> None:
         states = ANY_STATE - STREAMABLE
+        if request.opcode in (*WRITES, Opcode.GET):
+            states = ANY_STATE - {VbucketState.ACTIVE}
         if request.opcode in _OF_ANY_STATE:
             states = MISSING
         if request.opcode == Opcode.DCP_STREAM_REQ:
@@ -240,6 +247,8 @@ class _Watcher:
         about.verdicts.append((line, wanted, frame.status))
         if frame.status == Status.ROLLBACK and isinstance(body, m.RollbackAnswer):
             about.at_least.append((line, body.rollback_seqno))
+            if body.rollback_seqno:
+                about.exact.append((line, body.rollback_seqno))
             about.states.append((line, STREAMABLE))
         if frame.status != Status.SUCCESS or not isinstance(body, m.FailoverLogAnswer):
             return
@@ -272,6 +281,7 @@ class _Watcher:
         for number, seqno in body.seqnos:
             about = self.seen.vbucket(number)
             about.at_least.append((line, seqno))
+            about.exact.append((line, seqno))
             if wanted.collection == 0 or HelloFeature.COLLECTIONS not in one.features:
                 about.default_high.append((line, seqno))
             elif wanted.collection is not None:
@@ -281,7 +291,26 @@ class _Watcher:
         if isinstance(body, m.ObserveSeqnoAnswer):
             about = self.seen.vbucket(asked[1].vbucket)
             about.at_least.append((asked[0], body.current))
+            about.exact.append((asked[0], body.current))
             about.unpersisted.append((asked[0], body.current - body.persisted))
+
+    def _document(
+        self, one: _Connection, asked: tuple[int, Frame], frame: Frame, _: m.Body
+    ) -> None:
+        about = self.seen.vbucket(asked[1].vbucket)
+        has_collections = HelloFeature.COLLECTIONS in one.features
+        take_document_answer(about, asked, frame, self._line, collections=has_collections)
+
+    def _statistic(
+        self, one: _Connection, asked: tuple[int, Frame], _: Frame, body: m.Body
+    ) -> None:
+        if not isinstance(body, m.StatAnswer):
+            return
+        if body.key:
+            one.statistics[body.key] = body.value
+        else:
+            take_statistics(self.seen, asked[0], one.statistics)
+            one.statistics = {}
 
     # --- streams
 
@@ -340,4 +369,7 @@ _ANSWERS: Final[dict[int, _Answer]] = {
     Opcode.GET_FAILOVER_LOG: _Watcher._log,
     Opcode.GET_ALL_VB_SEQNOS: _Watcher._seqnos,
     Opcode.OBSERVE_SEQNO: _Watcher._observed,
+    Opcode.STAT: _Watcher._statistic,
+    Opcode.GET: _Watcher._document,
+    **dict.fromkeys(WRITES, _Watcher._document),
 }
