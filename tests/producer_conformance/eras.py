@@ -229,6 +229,7 @@ def _take_read(era: Era, read: Sequence[Item]) -> None:
         if of not in known and seqno > 0 and not is_seen:
             known.add(of)
             era.shown[seqno] = replace(item, seqno=seqno, rev=1)
+            era.reached.append((era.start, max(seqno, era.base)))
 
 
 def _proved_before(era: Era, line: int) -> int:

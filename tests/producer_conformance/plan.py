@@ -7,10 +7,11 @@ it. What a recorded request wrote is not put in at all: our producer gets the re
 seqno.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from dcp.producer.documents import RELATIVE_EXPIRY_SECONDS
 from dcp.types import FailoverLog
@@ -52,7 +53,10 @@ class SetUp:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """The next items come, all at once."""
+    """The next items come, all at once.
+
+    Who had the last snapshot that a marker shows has all before them: none ends between them.
+    """
 
     vbucket: int
     items: tuple[Item, ...]
@@ -132,6 +136,7 @@ def _era_orders(
     seqnos = [item.seqno for item in items]
     set_ups = _set_up_lines(era, about)
     dropped = [line for line in about.cursor_dropped if era.has(line)]
+    ends = sorted({one.end for one in about.snapshots})
     lines = sorted({*set_ups, *dropped, *(line for line, _ in era.reached)})
     done = 0
     for line in lines:
@@ -156,15 +161,23 @@ def _era_orders(
             )
         elif high > done:
             new = come[bisect_right(seqnos, done) :]
-            begins = any(done < seqno <= high for seqno in about.checkpoints)
-            theirs = tuple(item for item in new if item.seqno not in era.requested)
-            if theirs:
-                yield line, Write(vbucket, theirs, begins)
+            others = [item for item in new if item.seqno not in era.requested]
+            yield from ((line, write) for write in _writes(vbucket, others, ends, about))
         if line not in set_ups:
             yield from ((line, Purge(vbucket, up_to)) for at, up_to in era.purges if at == line)
         if line in dropped:
             yield line, DropCursors(vbucket)
         done = max(done, high)
+
+
+def _writes(
+    vbucket: int, items: Sequence[Item], ends: Sequence[int], about: VbucketSightings
+) -> Iterator[Write]:
+    """Yield the items as so many writes as there are snapshots that end between them."""
+    for _, together in groupby(items, key=lambda item: bisect_left(ends, item.seqno)):
+        part = tuple(together)
+        first, last = part[0].seqno, part[-1].seqno
+        yield Write(vbucket, part, any(first <= seqno <= last for seqno in about.checkpoints))
 
 
 def _set_up_lines(era: Era, about: VbucketSightings) -> dict[int, State]:

@@ -11,6 +11,7 @@ end of a bounded stream behind an out-of-order snapshot. And where a recording s
 with no item between them it leaves items out, from there on: the markers are compared.
 """
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -27,7 +28,7 @@ from tests.conformance_formats.case_file import CaseResult
 from tests.producer_conformance.comparison import differences
 from tests.producer_conformance.conversation import Conversation, Event, Kind
 from tests.producer_conformance.plan import Write, make_plan
-from tests.producer_conformance.sightings import Sightings, StreamKey
+from tests.producer_conformance.sightings import Marker, Sightings, StreamKey
 from tests.producer_conformance.statistics import difference_of
 from tests.producer_conformance.subject import SERVED_OPCODES, Line, Subject
 from tests.producer_conformance.watching import watch
@@ -90,6 +91,11 @@ class Rehearsal:
         self._plan = make_plan(self._sightings)
         self._subject = Subject(self._sightings)
         self._played: dict[int, _Played] = {}
+        self._markers: dict[int, dict[tuple[int, StreamKey], list[Marker]]] = {}
+        for vbucket, markers in self._sightings.markers.items():
+            of_streams = self._markers.setdefault(vbucket, {})
+            for one in markers:
+                of_streams.setdefault((one.connection, one.stream), []).append(one)
 
     def run(self) -> Iterator[CaseResult]:
         """Play all lines."""
@@ -135,16 +141,16 @@ class Rehearsal:
         Those are the streams whose next marker, though recorded later, ends below it: the server
         had sent it, the client read other connections first.
         """
-        met: set[tuple[int, StreamKey]] = set()
-        for marker in self._sightings.markers.get(vbucket, ()):
-            stream = marker.connection, marker.stream
-            played = self._played.get(marker.connection)
-            if marker.line < event.line or stream in met or played is None:
+        for (connection, _), markers in self._markers.get(vbucket, {}).items():
+            played = self._played.get(connection)
+            index = bisect_left(markers, event.line, key=lambda marker: marker.line)
+            if played is None or index == len(markers) or markers[index].end >= seqno:
                 continue
-            met.add(stream)
-            if marker.end < seqno:
-                _, number, opaque = marker.stream
-                played.keep(played.line.messages_of(number, opaque, event.seconds))
+            while played.said:
+                self._say(played, event.seconds)
+            channel = "stream", vbucket, markers[index].stream_id
+            while self._receive(played, event.seconds, channel):
+                pass
 
     # --- the client's part
 
@@ -161,6 +167,7 @@ class Rehearsal:
                 self._look_before(one.frame.vbucket, written.item.seqno, one.event)
                 self._subject.align(one.frame.vbucket, written)
         played.line.send(data, now)
+        self._subject.spread()
         if one.frame is not None and self._is_from_disk(one.event, one.frame):
             played.line.send_to_disk(one.frame)
 
@@ -267,7 +274,7 @@ class Rehearsal:
                 waiting.popleft()
             if waiting:
                 return waiting.popleft()
-            if self._receive(played, event.seconds, answers_only=channel[0] != "stream"):
+            if self._receive(played, event.seconds, channel):
                 continue
             if played.said:
                 self._say(played, event.seconds)
@@ -276,13 +283,17 @@ class Rehearsal:
             is_noop = channel == ("begun", Opcode.DCP_NOOP, None)
             if not is_noop or due is None or due > event.seconds + NOOP_SLACK_SECONDS:
                 return None
-            if not self._receive(played, due, answers_only=True):
+            if not self._receive(played, due, channel):
                 return None
 
-    def _receive(self, played: _Played, now: float, *, answers_only: bool) -> bool:
-        """Take what our producer sends next; whether there was anything."""
-        line = played.line
-        frames = line.answers(now) if answers_only else line.next_message(now)
+    def _receive(self, played: _Played, now: float, channel: Channel | None = None) -> bool:
+        """Take what our producer sends next, on any channel or up to one; whether it did."""
+        kind, vbucket, stream_id = channel or ("any", 0, None)
+        if kind == "stream":
+            frames = played.line.next_message_of(vbucket, stream_id, now)
+        else:
+            line = played.line
+            frames = line.next_message(now) if kind == "any" else line.answers(now)
         played.keep(frames)
         return bool(frames)
 
@@ -290,7 +301,7 @@ class Rehearsal:
         """All was said and done before the silence: nothing of ours may be left."""
         while played.said:
             self._say(played, event.seconds)
-        while self._receive(played, event.seconds, answers_only=False):
+        while self._receive(played, event.seconds):
             pass
         left = [
             _name(frame)
@@ -314,7 +325,7 @@ class Rehearsal:
             one = played.said[0].frame
             unanswered |= one is not None and one.opcode not in _NEVER_ANSWERED
             self._say(played, event.seconds)
-        while self._receive(played, event.seconds, answers_only=False):
+        while self._receive(played, event.seconds):
             pass
         owes_noop = bool(played.noops) and self._sightings.idle_timeout_seconds is not None
         if not played.line.is_closed and (unanswered or owes_noop):

@@ -145,6 +145,7 @@ class Marker:
     line: int
     connection: int
     stream: StreamKey
+    stream_id: int | None
     end: int
 
 

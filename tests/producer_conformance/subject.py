@@ -217,17 +217,19 @@ class Line:
         found = [] if dcp is None else dcp.streams_of({vbucket})
         return [stream for stream in found if stream.opaque == opaque]
 
-    def messages_of(self, vbucket: int, opaque: int, now: float) -> list[Frame]:
-        """Return all that one stream would send now; the connection's others say nothing."""
-        dcp, found = self._session.dcp, list[Frame]()
+    def next_message_of(self, vbucket: int, stream_id: int | None, now: float) -> list[Frame]:
+        """Return what goes out before all stream messages, and one message of a stream; or nothing.
+
+        Which of a connection's streams goes next is the server's own matter.
+        """
+        dcp = self._session.dcp
         if dcp is None:
-            return found
-        asked = self._streams(vbucket, opaque)
-        others = [stream for stream in dcp._ready if stream not in asked]
+            return self.next_message(now)
+        wanted = vbucket, stream_id
+        others = [one for one in dcp._ready if (one.vbucket, one.stream_id) != wanted]
         for stream in others:
             del dcp._ready[stream]
-        while more := self._frames(1, now):
-            found += more
+        found = self.next_message(now)
         dcp._ready.update(dict.fromkeys(others))
         return found
 

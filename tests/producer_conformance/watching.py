@@ -323,7 +323,7 @@ class _Watcher:
         if stream is None:
             return
         if isinstance(body, m.SnapshotMarker):
-            marker = Marker(self._line, self._connection, stream.key, body.end)
+            marker = Marker(self._line, self._connection, stream.key, key[2], body.end)
             self.seen.markers.setdefault(frame.vbucket, []).append(marker)
             stream.take_marker(
                 self._line, body, self.seen, since=self._last_pause, after_silence=self._was_silent
