@@ -47,7 +47,7 @@ class Era:
     log: FailoverLog
     base: int = 0
     shown: dict[int, Item] = field(default_factory=dict)
-    snapshots: Sequence[Snapshot] = ()
+    snapshots: list[Snapshot] = field(default_factory=list)
     reached: list[tuple[int, int]] = field(default_factory=list)
     purges: list[tuple[int, int]] = field(default_factory=list)
     requested: dict[int, Written] = field(default_factory=dict)
@@ -144,6 +144,11 @@ def _fill(era: Era, about: VbucketSightings, before: Era | None) -> None:
                 views[seqno].append(item)
     era.shown = {seqno: merged(seen) for seqno, seen in views.items()}
     era.snapshots = [one for one in about.snapshots if era.has(one.line)]
+    era.snapshots += [  # nothing above could be shown, and of what lies below it says nothing
+        Snapshot(line + 1, seqno, seqno, seqno, taken_line=line, is_unfiltered=True)
+        for line, seqno in about.visible
+        if era.has(line)
+    ]
     era.reached += [seen for seen in about.at_least if era.has(seen[0])]
     era.reached += [(era.start, entry.seqno) for entry in era.log.entries]
     era.base = _base_of(era, about)
@@ -157,6 +162,9 @@ def _fill(era: Era, about: VbucketSightings, before: Era | None) -> None:
     era.reached += begun_by_filters(era.shown, granted)
     era.base = min([era.base, *(seqno - 1 for seqno in era.shown)])
     era.settle()
+    for one in era.snapshots:
+        if one.is_unfiltered and one.taken_line < one.line and not era.requested:
+            one.stood_at = era.high_at(one.taken_line)
     era.purges = purges_of(era.has, era.high_at, era.log, era.shown, about)
     for line, seqno in era.purges:  # the newest item is never purged
         era.reached.append((line, min(seqno + 1, max(seqno, era.high))))

@@ -8,9 +8,11 @@ would have shown it, held by then
     an older version of a key      where a later one's revision leaves room for it: de-duplicated
     something of a collection      that was dropped since, within the same snapshot
     a purged tombstone             at or below the purge seqno: of a key that was shown and is gone
-    something hidden               (of another collection, a prepare, an abort) where the recording
-                                   shows that there are such, or before all that it shows
-    a document                     else: that will be shown, and is the difference
+    something hidden               of another collection, a prepare, an abort, a purged tombstone:
+                                   where the recording shows that there are such, where several
+                                   seqnos have no other explanation, before all that was shown, and
+                                   behind the end of a snapshot that left it out
+    a document                     else, for a single one: it is shown, and that is the difference
 
 and one that no snapshot reached may hold any document: nobody was to see it. Between two known
 seqnos that lie far apart (``MOST_UNSEEN``) nothing is put in: no recording lost so much, so it was
@@ -21,6 +23,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush
 from itertools import pairwise
 from typing import Final
 
@@ -32,6 +35,8 @@ from tests.producer_conformance.sightings import Item, Snapshot, What
 
 _MUTATION = int(Opcode.DCP_MUTATION)
 _DELETION = int(Opcode.DCP_DELETION)
+_SEVERAL: Final = 2
+"""A recording that lost a frame lacks one seqno; a bucket that hides things lacks more."""
 MOST_UNSEEN: Final = 1000
 """Seqnos in a row of which it is asked what each of them held."""
 
@@ -89,31 +94,71 @@ def complete(
             prepared = abort.message.prepared_seqno
             key, collection_id = abort.key, abort.collection_id
             found.setdefault(prepared, Item(prepared, key, What.PREPARE, collection_id))
-    first_shown = min(shown, default=0)
-    # The seqno that replaced the unseen one lies at or below this.
-    latest = {
-        seqno: min((one.end for one in snapshots if one.after < seqno <= one.up_to), default=None)
-        for seqno in unseen
-        if seqno not in found
-    }
+    latest = _latest([seqno for seqno in unseen if seqno not in found], snapshots)
     for room in _filled(_rooms(shown, snapshots), latest):
         for rev, seqno in enumerate(sorted(room.taken), room.first_rev):
             what, collection_id, key = room.of
             item = Item(seqno, key, what, collection_id, rev, opcode=_MUTATION, value=b"{}")
             found[seqno] = item
-    for seqno in latest.keys() - found.keys():
-        end = latest[seqno]
+    left = {seqno: end for seqno, end in latest.items() if seqno not in found}
+    found |= _unexplained(left, shown, purge_seqno, snapshots, hides=hides)
+    return tuple(found[seqno] for seqno in sorted(found) if seqno > base)
+
+
+def _latest(unseen: Sequence[int], snapshots: Sequence[Snapshot]) -> dict[int, int | None]:
+    """Return the earliest end of a snapshot that got beyond each unseen seqno, without showing it.
+
+    What replaced it lies at or below that. None where no snapshot got there.
+    """
+    coming = sorted(snapshots, key=lambda one: one.after, reverse=True)
+    open_ones: list[tuple[int, int]] = []
+    found: dict[int, int | None] = {}
+    for seqno in unseen:
+        while coming and coming[-1].after < seqno:
+            one = coming.pop()
+            heappush(open_ones, (one.end, one.up_to))
+        while open_ones and open_ones[0][1] < seqno:
+            heappop(open_ones)
+        found[seqno] = open_ones[0][0] if open_ones else None
+    return found
+
+
+def _unexplained(
+    left: Mapping[int, int | None],
+    shown: Mapping[int, Item],
+    purge_seqno: int,
+    snapshots: Sequence[Snapshot],
+    *,
+    hides: bool,
+) -> dict[int, Item]:
+    """Return what is put at seqnos for which no version of a key that was shown has room."""
+    first_shown = min(shown, default=0)
+    tails = [(one.end, one.stood_at) for one in snapshots]
+    found: dict[int, Item] = {}
+    hidden: list[int] = []
+    for seqno, end in left.items():
         dropped = _dropped_since(seqno, end, shown)
         if seqno <= purge_seqno:
             found[seqno] = _tombstone(seqno, b"purged %d" % seqno)
-        elif end is not None and dropped is None and (hides or seqno < first_shown):
-            found[seqno] = Item(seqno, b"hidden %d" % seqno, What.HIDDEN)
+        elif any(low < seqno <= high for low, high in tails):
+            hidden.append(seqno)
+            hides = True
+        elif end is not None and dropped is None:
+            hidden.append(seqno)
         else:
-            key = b"unseen %d" % seqno
-            found[seqno] = Item(
-                seqno, key, collection_id=dropped or 0, opcode=_MUTATION, value=b"{}"
-            )
-    return tuple(found[seqno] for seqno in sorted(found) if seqno > base)
+            found[seqno] = _document(seqno, dropped or 0)
+    hides |= len([seqno for seqno in hidden if seqno > first_shown]) >= _SEVERAL
+    for seqno in hidden:
+        is_lost = not hides and seqno > first_shown
+        found[seqno] = (
+            _document(seqno) if is_lost else Item(seqno, b"hidden %d" % seqno, What.HIDDEN)
+        )
+    return found
+
+
+def _document(seqno: int, collection_id: int = 0) -> Item:
+    key = b"unseen %d" % seqno
+    return Item(seqno, key, collection_id=collection_id, opcode=_MUTATION, value=b"{}")
 
 
 def _unseen(shown: Mapping[int, Item], base: int, reached: Iterable[int]) -> list[int]:
@@ -147,9 +192,22 @@ def _rooms(shown: Mapping[int, Item], snapshots: Sequence[Snapshot]) -> list[_Ro
             places = version.rev - rev - 1
             if places > 0:
                 held = max((one.end for one in snapshots if after in one.shown), default=0)
+                held = max(held, _whole_up_to(snapshots, of[1], version.seqno))
                 rooms.append(_Room(of, after, version.seqno, held, rev + 1, places))
             after, rev = version.seqno, version.rev
     return sorted(rooms, key=lambda room: room.before)
+
+
+def _whole_up_to(snapshots: Iterable[Snapshot], collection_id: int, before: int) -> int:
+    """Return up to where a collection was shown whole, by snapshots that end before a seqno."""
+    return max(
+        (
+            one.up_to
+            for one in snapshots
+            if collection_id in one.collections and (one.end or one.up_to) < before
+        ),
+        default=0,
+    )
 
 
 def _filled(rooms: Sequence[_Room], latest: Mapping[int, int | None]) -> Sequence[_Room]:

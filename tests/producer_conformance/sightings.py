@@ -5,6 +5,7 @@ snapshot         a marker, the seqnos behind it that were shown, and where its s
 verdict          a stream request and what the server said to it
 log, at_least    a failover log; a seqno that the vbucket had reached at least
 exact            a seqno that was the vbucket's newest: nothing can lie between it and what comes
+visible          the newest seqno of all that clients may be shown
 written          a client's own write, with the CAS and seqno that it was answered
 read             a document that a client's own GET was answered
 uuid             of the newest branch, by itself: of use where no log is seen
@@ -76,7 +77,10 @@ class Snapshot:
     """One marker: everything of (after, up_to] that was not shown had been replaced or is hidden.
 
     ``up_to`` is the end once the snapshot was sent whole, else the last seqno shown. It was taken
-    at ``taken_line``: where its stream was asked for, if it is the first one.
+    at ``taken_line``: where its stream was asked for, if it is the first one. If it shows
+    everything (``is_unfiltered``), nothing visible lay above its end then, though the vbucket may
+    have ``stood_at`` a higher seqno. ``collections`` are those of which it is the first, if a
+    filter names them: it shows them whole.
     """
 
     line: int
@@ -85,6 +89,9 @@ class Snapshot:
     up_to: int
     shown: set[int] = field(default_factory=set)
     taken_line: int = 0
+    is_unfiltered: bool = False
+    collections: frozenset[int] = frozenset()
+    stood_at: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +120,7 @@ class VbucketSightings:
 
     logs: list[tuple[int, FailoverLog]] = field(default_factory=list)
     at_least: list[tuple[int, int]] = field(default_factory=list)
+    visible: list[tuple[int, int]] = field(default_factory=list)
     exact: list[tuple[int, int]] = field(default_factory=list)
     purged: list[tuple[int, int]] = field(default_factory=list)
     written: list[Written] = field(default_factory=list)

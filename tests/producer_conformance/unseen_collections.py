@@ -41,14 +41,14 @@ def begun_by_filters(
     stream was shown to begin does so before all that was shown.
     """
     for line, request, _ in granted:
-        for collection, scope in _named_by(request.value):
+        for collection, scope in named_by(request.value):
             begun = [seqno for seqno, item in shown.items() if _begins(item, collection, scope)]
             if not begun and DEFAULT_ID not in (collection, scope):
                 begun = _begin_before_all(shown, collection, scope)
             yield from ((line, seqno) for seqno in sorted(begun)[:1])
 
 
-def _named_by(value: bytes) -> Iterator[tuple[int | None, int | None]]:
+def named_by(value: bytes) -> Iterator[tuple[int | None, int | None]]:
     """Yield the collections, or the scope, that a filter names."""
     try:
         tree = json.loads(value) if value else {}

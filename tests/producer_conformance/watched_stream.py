@@ -18,6 +18,7 @@ from tests.producer_conformance.sightings import (
     VbucketSightings,
     What,
 )
+from tests.producer_conformance.unseen_collections import named_by
 
 _END_OF_SERVER = StreamFlag.TO_LATEST | StreamFlag.DISK_ONLY
 """The stream's end is the server's own."""
@@ -75,8 +76,21 @@ class WatchedStream:
         self.about.at_least.append((taken, marker.end))
         is_filtered = bool(self.request.value)
         after = marker.end if is_filtered else self.at  # a filter leaves out what it likes
-        self._snapshot = Snapshot(line, after, marker.end, after, taken_line=taken)
+        self._snapshot = Snapshot(
+            line,
+            after,
+            marker.end,
+            after,
+            taken_line=taken,
+            is_unfiltered=not is_filtered,
+            collections=self._collections if is_first and not self.at else frozenset(),
+        )
         self.about.snapshots.append(self._snapshot)
+
+    @property
+    def _collections(self) -> frozenset[int]:
+        named = (collection for collection, _ in named_by(self.request.value))
+        return frozenset(number for number in named if number is not None)
 
     def _note_from_disk(self, seen: Sightings) -> None:
         seen.from_disk.add(self.key)
@@ -94,7 +108,11 @@ class WatchedStream:
     def begin_out_of_order(self, line: int, seen: Sightings) -> None:
         """Begin a snapshot without a marker: it is from disk, and was there when asked for."""
         self._note_from_disk(seen)
-        self._snapshot = Snapshot(line, 0, 0, 0, taken_line=self.request_line)
+        # Of seqnos that it does not show it says nothing but for its own collection.
+        self._snapshot = Snapshot(
+            line, U64_MAX, 0, 0, taken_line=self.request_line, collections=self._collections
+        )
+        self.about.snapshots.append(self._snapshot)
 
     def end_out_of_order(self) -> None:
         """The next marker is the stream's first."""

@@ -286,6 +286,8 @@ class _Watcher:
                 about.default_high.append((line, seqno))
             elif wanted.collection is not None:
                 about.collection_high.append((line, wanted.collection, seqno))
+            else:
+                about.visible.append((line, seqno))
 
     def _observed(self, _: _Connection, asked: tuple[int, Frame], __: Frame, body: m.Body) -> None:
         if isinstance(body, m.ObserveSeqnoAnswer):
