@@ -29,6 +29,7 @@ class CheckpointQueue(Generic[Q]):
         self.vbucket = vbucket
         self.limits = limits
         self.consistent_seqno = high_seqno
+        self._skipped_seqno = high_seqno
         self._checkpoints: CheckpointList[Q] = CheckpointList(high_seqno)
 
     @property
@@ -67,18 +68,23 @@ class CheckpointQueue(Generic[Q]):
         wants ``close_open`` first, so that no snapshot has the key twice.
 
         Raises:
-            LocalProtocolError: its seqno is not the one after the high seqno.
+            LocalProtocolError: its seqno is not the one after the high seqno, or after what
+                ``skip_to`` named.
         """
         seqno = item.seqno
-        if seqno != self.high_seqno + 1:
+        expected = max(self.high_seqno, self._skipped_seqno) + 1
+        if seqno != expected:
             raise LocalProtocolError(
-                f"vbucket {self.vbucket}, queue: found seqno {seqno}, "
-                f"expected {self.high_seqno + 1}"
+                f"vbucket {self.vbucket}, queue: found seqno {seqno}, expected {expected}"
             )
         if self._checkpoints.open.is_received or self._is_full:
             self.close_open()
         self._checkpoints.open.add(item)
         self.consistent_seqno = seqno
+
+    def skip_to(self, seqno: int) -> None:
+        """Let the next item come after a seqno, up to which there is nothing more."""
+        self._skipped_seqno = max(self._skipped_seqno, seqno)
 
     def begin_snapshot(
         self,
@@ -167,7 +173,7 @@ class CheckpointQueue(Generic[Q]):
         """
         self._require_seqno("cut", seqno)
         self._checkpoints = CheckpointList(seqno, self._checkpoints.open.head.id + 1)
-        self.consistent_seqno = seqno
+        self.consistent_seqno = self._skipped_seqno = seqno
 
     @property
     def _is_full(self) -> bool:

@@ -442,9 +442,13 @@ class ProducerCluster(ClusterMembers):
     ) -> None:
         """Replace a vbucket by one of which ``facts`` are true; its streams end.
 
-        It holds ``versions`` as they are, without gaps up to ``facts.high_seqno``; without any it
+        It holds ``versions`` as they are, the last of them at ``facts.high_seqno``; without any it
         is empty and its history begins after the high seqno. Tombstones up to the purge seqno are
         purged.
+
+        Raises:
+            LocalProtocolError: seqnos that do not ascend or end elsewhere; a vbucket in a data
+                folder.
         """
         with self.bucket.lock:
             forks.set_up(self.bucket, vbucket, facts, versions)
@@ -452,10 +456,11 @@ class ProducerCluster(ClusterMembers):
     def take_versions(self, vbucket: int, versions: Sequence[Version]) -> None:
         """Append versions that another server made, as they are; streams hear of them together.
 
-        Their system events change the manifest, for the bucket where theirs is newer than its own.
+        Seqnos may be left out. Their system events change the manifest, for the bucket where theirs
+        is newer than its own.
 
         Raises:
-            LocalProtocolError: a seqno is not the next one.
+            LocalProtocolError: a seqno is not above the high seqno.
         """
         with self.bucket.lock:
             self.bucket.numbered(vbucket).take(versions)

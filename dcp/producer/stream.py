@@ -340,7 +340,7 @@ class ActiveStream:
         is_wanted = self._settings.out_of_order is not OutOfOrder.NO
         names_one = len(self._filter.collections) == 1
         is_named = self._filter.kind is FilterKind.COLLECTIONS
-        return is_wanted and is_named and names_one and not self.sent_seqno
+        return is_wanted and is_named and names_one and self._has_nothing
 
     def _begin_out_of_order(self, source: KeyOrderItems, end: int, covers: int) -> Batch:
         """Let a snapshot be in force that has no marker: the next one is the stream's first."""
@@ -387,7 +387,12 @@ class ActiveStream:
         """
         purged = self._data.purge_seqno
         knows = self._ignores_purged or self._filter.purge_seqno == purged
-        return not knows and 0 < self.sent_seqno < purged
+        return not knows and not self._has_nothing and self.sent_seqno < purged
+
+    @property
+    def _has_nothing(self) -> bool:
+        """Whether the client began at 0 and was sent nothing since; seqnos may begin higher."""
+        return self.start_seqno == 0 and self.sent_seqno <= self._data.base_seqno
 
     def _place_cursor_behind(self, seqno: int) -> None:
         if not self._place_cursor(seqno):

@@ -347,22 +347,28 @@ class Vbucket:
     def set_up(self, facts: VbucketFacts, versions: Sequence[Version] = ()) -> None:
         """Become a vbucket of which ``facts`` are true; CAS values go on growing.
 
-        ``versions`` end at the high seqno; what came before them is nobody's to see.
+        ``versions`` end at the high seqno; what came before and between them is nobody's to see.
 
         Raises:
-            LocalProtocolError: the vbucket lives in a data folder.
+            LocalProtocolError: the vbucket lives in a data folder, or they end elsewhere.
         """
         if self._home is not None:
             raise LocalProtocolError(f"vbucket {self.id}: set_up: found one in a data folder")
         high = facts.high_seqno
+        if versions and versions[-1].seqno != high:
+            raise LocalProtocolError(
+                f"vbucket {self.id}: set_up: found a last version at seqno {versions[-1].seqno}, "
+                f"expected it at the high seqno {high}"
+            )
+        base = versions[0].seqno - 1 if versions else high
         persisted = high if facts.persisted_seqno is None else facts.persisted_seqno
         settings = replace(_data_settings(self._settings), unpersisted_seqnos=high - persisted)
         data = VbucketData(
             self.id,
             MemoryFile(),
             settings,
-            base_seqno=high - len(versions),
-            persisted_seqno=persisted - len(versions),
+            base_seqno=base,
+            persisted_seqno=persisted - (high - base),
             purge_seqno=facts.purge_seqno,
             values=self._values,
         )
@@ -379,12 +385,14 @@ class Vbucket:
     def take(self, versions: Iterable[Version]) -> None:
         """Append versions as another server made them: their seqnos, revs and CAS values stay.
 
-        Their system events change the manifest that the vbucket stands at.
+        Seqnos may be left out: of what was there nobody will know. Their system events change the
+        manifest that the vbucket stands at.
 
         Raises:
-            LocalProtocolError: a seqno is not the next one.
+            LocalProtocolError: a seqno is not above the high seqno.
         """
         for version in versions:
+            self.data.checkpoints.skip_to(version.seqno - 1)
             self.documents.append(version)
             self.data.settle()
             self._stand_behind(version)

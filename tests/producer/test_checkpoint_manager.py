@@ -539,9 +539,19 @@ def _received(*seqnos: int) -> Callable[[Manager], object]:
     return steps
 
 
+def _skipped(to: int, seqno: int) -> Callable[[Manager], object]:
+    def steps(manager: Manager) -> None:
+        manager.skip_to(to)
+        manager.queue(Item(seqno, "A"))
+
+    return steps
+
+
 REFUSED: list[tuple[Callable[[Manager], object], str]] = [
     (lambda m: m.queue(Item(10, "A")), "found seqno 10, expected 11"),
     (lambda m: m.queue(Item(12, "A")), "found seqno 12, expected 11"),
+    (_skipped(20, 20), "found seqno 20, expected 21"),
+    (_skipped(3, 4), "found seqno 4, expected 11"),
     (lambda m: m.receive(Item(11, "A")), "found seqno 11, expected a snapshot marker first"),
     (_received(14), "found seqno 14, expected 15 to 20"),
     (_received(21), "found seqno 21, expected 15 to 20"),

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from dcp.errors import LocalProtocolError
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.documents import DocumentError
 from dcp.producer.failover import VbucketFacts
@@ -422,6 +423,26 @@ def test_items_of_another_server_bring_their_collections(
     assert shown == [(3, CollectionBegun(2, 0, 9, b"c9")), (5, b"\x09k5")]
     cluster.set_up_vbucket(0, VbucketFacts(log, 3))
     assert cluster.high_seqno(0) == 3  # nothing but what is given, though it lacks the events
+
+
+def test_seqnos_of_another_server_may_be_left_out(
+    cluster: ProducerCluster, connect: Connect
+) -> None:
+    """What was there is nobody's to see: it costs nothing, however much it was."""
+    log = FailoverLog((FailoverEntry(7, 0),))
+    first, second, third = (
+        Version(0, b"k%d" % seqno, Content(b"1"), seqno=seqno, rev=1, cas=seqno)
+        for seqno in (10**12, 2 * 10**12, 3 * 10**12)
+    )
+    cluster.set_up_vbucket(0, VbucketFacts(log, second.seqno), [first, second])
+    client = _stream(connect(cluster).log_in(), b"")
+    cluster.take_versions(0, [third])
+    shown = _items_to(client, third.seqno)
+    assert [seqno for seqno, _ in shown] == [first.seqno, second.seqno, third.seqno]
+    with pytest.raises(LocalProtocolError, match=f"found seqno {second.seqno}, expected"):
+        cluster.take_versions(0, [second])
+    with pytest.raises(LocalProtocolError, match="expected it at the high seqno 5"):
+        cluster.set_up_vbucket(0, VbucketFacts(log, 5), [first])
 
 
 def test_a_vbucket_that_becomes_active_is_told(cluster: ProducerCluster) -> None:

@@ -30,6 +30,12 @@ SAME = {
         answer(b"r=x,s=a,i=1", Opcode.SASL_AUTH, Status.AUTH_CONTINUE),
         answer(b"r=y,s=b,i=2", Opcode.SASL_AUTH, Status.AUTH_CONTINUE),
     ),
+    "how long it took": (
+        answer(b"", Opcode.DCP_CONTROL),
+        replace(
+            answer(b"", Opcode.DCP_CONTROL), magic=Magic.ALT_RESPONSE, framing_extras=b"\x02\0\x09"
+        ),
+    ),
     "a feature of documents": (
         answer(b"\x00\x06", Opcode.HELLO),
         answer(b"\x00\x06\x00\x0f", Opcode.HELLO),

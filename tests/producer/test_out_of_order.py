@@ -70,6 +70,18 @@ def test_items_come_by_key(
     assert _messages(dcp, 2) == [m.SnapshotMarker(0, 9, 5), live]
 
 
+def test_a_vbucket_whose_seqnos_begin_higher_gives_them_by_key(
+    cluster: ProducerCluster, connect: Connect
+) -> None:
+    cluster.start_vbucket_at(0, 1000)
+    cluster.create_collection("", "a")
+    cluster.set(b"m", b"1", collection=8)
+    cluster.bucket.vbuckets[0].data.checkpoints.expel()
+    dcp = _open(connect, cluster, "true")
+    dcp.request_stream(0, value=C8)
+    assert dcp.message() == BEGIN
+
+
 @pytest.mark.parametrize(
     ("end", "flags"),
     [(5, 0), (END_OF_TIME, StreamFlag.TO_LATEST), (END_OF_TIME, StreamFlag.DISK_ONLY)],

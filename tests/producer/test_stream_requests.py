@@ -107,6 +107,20 @@ def test_who_ignores_purged_tombstones_goes_on(make_cluster: MakeCluster, connec
     assert (marker.end, getattr(item, "by_seqno", None)) == (6, 6)
 
 
+def test_who_begins_at_0_needs_no_tombstone_wherever_seqnos_begin(
+    cluster: ProducerCluster, connect: Connect
+) -> None:
+    cluster.start_vbucket_at(0, 1000)
+    _fill(cluster, 1)
+    cluster.delete(b"k1")
+    cluster.set(b"new", b"1")
+    cluster.purge_tombstones(0)
+    cluster.bucket.vbuckets[0].data.checkpoints.expel()
+    dcp = connect(cluster).log_in().open_dcp()
+    dcp.request_stream(0)
+    assert dcp.message() == m.SnapshotMarker(0, 1003, 6)
+
+
 def test_an_end_beyond_the_newest_item_is_waited_for(
     cluster: ProducerCluster, connect: Connect
 ) -> None:

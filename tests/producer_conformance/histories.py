@@ -1,23 +1,33 @@
 """One branch's items as a whole: what was shown, and what the seqnos that nobody was shown held.
 
-Every seqno holds something. One that no stream was shown, below the end of a snapshot that would
-have shown it, held by then
+What was shown is put in as it was shown. The seqnos between them held something, too, and some of
+them must: the newest one at a time, for instance. Such a seqno, below the end of a snapshot that
+would have shown it, held by then
 
     a prepare                      that an abort which was shown gave up
     an older version of a key      where a later one's revision leaves room for it: de-duplicated
     something of a collection      that was dropped since, within the same snapshot
     a purged tombstone             at or below the purge seqno: of a key that was shown and is gone
-    something hidden               else (another collection, a prepare, an abort)
+    something hidden               of another collection, a prepare, an abort, a purged tombstone:
+                                   where the recording shows that there are such, where several
+                                   seqnos have no other explanation, before all that was shown, and
+                                   behind the end of a snapshot that left it out
+    a document                     else, for a single one: it is shown, and that is the difference
 
-(which makes a difference where the recording shows nothing that can be hidden), and one that no
-snapshot reached may hold any document: nobody was
-to see it.
+and one that no snapshot reached may hold any document: nobody was to see it. Between two known
+seqnos that lie far apart (``MOST_UNSEEN``) nothing is put in: no recording lost so much, so it was
+all replaced or purged.
 """
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush
+from itertools import pairwise
+from typing import Final
 
+from dcp.types import END_OF_TIME
 from dcp.wire import messages as m
 from dcp.wire.system_event import CollectionEnded
 from dcp.wire.vocabulary import Opcode
@@ -25,6 +35,10 @@ from tests.producer_conformance.sightings import Item, Snapshot, What
 
 _MUTATION = int(Opcode.DCP_MUTATION)
 _DELETION = int(Opcode.DCP_DELETION)
+_SEVERAL: Final = 2
+"""A recording that lost a frame lacks one seqno; a bucket that hides things lacks more."""
+MOST_UNSEEN: Final = 1000
+"""Seqnos in a row of which it is asked what each of them held."""
 
 
 def merged(views: Iterable[Item]) -> Item:
@@ -53,39 +67,113 @@ class _Room:
 
 
 def complete(
-    shown: Mapping[int, Item], seqnos: range, purge_seqno: int, snapshots: Sequence[Snapshot]
+    shown: Mapping[int, Item],
+    base: int,
+    reached: Iterable[int],
+    purge_seqno: int,
+    snapshots: Sequence[Snapshot],
+    *,
+    hides: bool = True,
 ) -> tuple[Item, ...]:
-    """Return the items of all ``seqnos``, the given ones among them."""
+    """Return the items above ``base``, the given ones among them, in the order of seqnos.
+
+    There is something at every seqno that was ``reached``. ``hides``: there are things that not
+    every stream is shown; without it what is shown nowhere would be a document that got lost.
+    """
     found = dict(shown)
-    missed = {item.seqno: item for one in snapshots for item in missed_by(one, shown)}
+    missed = {item.seqno: item for each in missed_by_all(snapshots, shown) for item in each}
     gone = [item for _, item in sorted(missed.items()) if item.opcode != _DELETION]
-    unseen = [seqno for seqno in seqnos if seqno not in found]
-    for seqno in unseen:
+    unseen = _unseen(shown, base, reached)
+    for seqno in unseen if gone else ():
         item = next((item for item in gone if item.seqno < seqno <= purge_seqno), None)
         if item is not None:
             gone.remove(item)
             found[seqno] = replace(_tombstone(seqno, item.key), rev=item.rev + 1)
     for abort in shown.values():
-        if isinstance(abort.message, m.Abort) and abort.message.prepared_seqno in seqnos:
+        if isinstance(abort.message, m.Abort) and abort.message.prepared_seqno > base:
             prepared = abort.message.prepared_seqno
             key, collection_id = abort.key, abort.collection_id
             found.setdefault(prepared, Item(prepared, key, What.PREPARE, collection_id))
-    # The seqno that replaced the unseen one lies at or below this.
-    latest = {
-        seqno: min((one.end for one in snapshots if one.after < seqno <= one.up_to), default=None)
-        for seqno in unseen
-        if seqno not in found
-    }
+    latest = _latest([seqno for seqno in unseen if seqno not in found], snapshots)
     for room in _filled(_rooms(shown, snapshots), latest):
         for rev, seqno in enumerate(sorted(room.taken), room.first_rev):
             what, collection_id, key = room.of
             item = Item(seqno, key, what, collection_id, rev, opcode=_MUTATION, value=b"{}")
             found[seqno] = item
-    for seqno in latest.keys() - found.keys():
-        found[seqno] = _unknown(
-            seqno, purge_seqno, latest[seqno], _dropped_since(seqno, latest[seqno], shown)
+    left = {seqno: end for seqno, end in latest.items() if seqno not in found}
+    found |= _unexplained(left, shown, purge_seqno, snapshots, hides=hides)
+    return tuple(found[seqno] for seqno in sorted(found) if seqno > base)
+
+
+def _latest(unseen: Sequence[int], snapshots: Sequence[Snapshot]) -> dict[int, int | None]:
+    """Return the earliest end of a snapshot that got beyond each unseen seqno, without showing it.
+
+    What replaced it lies at or below that. None where no snapshot got there.
+    """
+    coming = sorted(snapshots, key=lambda one: one.after, reverse=True)
+    open_ones: list[tuple[int, int]] = []
+    found: dict[int, int | None] = {}
+    for seqno in unseen:
+        while coming and coming[-1].after < seqno:
+            one = coming.pop()
+            heappush(open_ones, (one.end, one.up_to))
+        while open_ones and open_ones[0][1] < seqno:
+            heappop(open_ones)
+        found[seqno] = open_ones[0][0] if open_ones else None
+    return found
+
+
+def _unexplained(
+    left: Mapping[int, int | None],
+    shown: Mapping[int, Item],
+    purge_seqno: int,
+    snapshots: Sequence[Snapshot],
+    *,
+    hides: bool,
+) -> dict[int, Item]:
+    """Return what is put at seqnos for which no version of a key that was shown has room."""
+    first_shown = min(shown, default=0)
+    tails = [(one.end, one.stood_at) for one in snapshots]
+    found: dict[int, Item] = {}
+    hidden: list[int] = []
+    for seqno, end in left.items():
+        dropped = _dropped_since(seqno, end, shown)
+        if seqno <= purge_seqno:
+            found[seqno] = _tombstone(seqno, b"purged %d" % seqno)
+        elif any(low < seqno <= high for low, high in tails):
+            hidden.append(seqno)
+            hides = True
+        elif end is not None and dropped is None:
+            hidden.append(seqno)
+        else:
+            found[seqno] = _document(seqno, dropped or 0)
+    hides |= len([seqno for seqno in hidden if seqno > first_shown]) >= _SEVERAL
+    for seqno in hidden:
+        is_lost = not hides and seqno > first_shown
+        found[seqno] = (
+            _document(seqno) if is_lost else Item(seqno, b"hidden %d" % seqno, What.HIDDEN)
         )
-    return tuple(found[seqno] for seqno in seqnos)
+    return found
+
+
+def _document(seqno: int, collection_id: int = 0) -> Item:
+    key = b"unseen %d" % seqno
+    return Item(seqno, key, collection_id=collection_id, opcode=_MUTATION, value=b"{}")
+
+
+def _unseen(shown: Mapping[int, Item], base: int, reached: Iterable[int]) -> list[int]:
+    """Return at which seqnos something is to be found that was not shown, ascending.
+
+    All between what is known, but not where that is very many: those are left empty.
+    """
+    known = sorted({base, *shown, *(seqno for seqno in reached if seqno > base)})
+    found: list[int] = []
+    for low, high in pairwise(known):
+        if high - low <= MOST_UNSEEN:
+            found += range(low + 1, high)
+        if high not in shown:
+            found.append(high)
+    return found
 
 
 def _rooms(shown: Mapping[int, Item], snapshots: Sequence[Snapshot]) -> list[_Room]:
@@ -98,12 +186,28 @@ def _rooms(shown: Mapping[int, Item], snapshots: Sequence[Snapshot]) -> list[_Ro
     for of, versions in by_key.items():
         after, rev = 0, 0
         for version in versions:
+            if not version.rev:  # a request made it: the one after that of the version before
+                after, rev = version.seqno, rev + 1
+                continue
             places = version.rev - rev - 1
             if places > 0:
                 held = max((one.end for one in snapshots if after in one.shown), default=0)
+                held = max(held, _whole_up_to(snapshots, of[1], version.seqno))
                 rooms.append(_Room(of, after, version.seqno, held, rev + 1, places))
             after, rev = version.seqno, version.rev
     return sorted(rooms, key=lambda room: room.before)
+
+
+def _whole_up_to(snapshots: Iterable[Snapshot], collection_id: int, before: int) -> int:
+    """Return up to where a collection was shown whole, by snapshots that end before a seqno."""
+    return max(
+        (
+            one.up_to
+            for one in snapshots
+            if collection_id in one.collections and (one.end or one.up_to) < before
+        ),
+        default=0,
+    )
 
 
 def _filled(rooms: Sequence[_Room], latest: Mapping[int, int | None]) -> Sequence[_Room]:
@@ -136,16 +240,28 @@ def _filled(rooms: Sequence[_Room], latest: Mapping[int, int | None]) -> Sequenc
     return rooms
 
 
-def missed_by(snapshot: Snapshot, shown: Mapping[int, Item]) -> list[Item]:
-    """Return what the snapshot should have shown, by all that is known, and did not."""
-    known = sorted(seqno for seqno in shown if seqno <= snapshot.end)
-    newest = {(shown[seqno].collection_id, shown[seqno].key): seqno for seqno in known}
+def missed_by_all(snapshots: Sequence[Snapshot], shown: Mapping[int, Item]) -> list[list[Item]]:
+    """Return for each snapshot what it should have shown, by all that is known, and did not.
+
+    That is the newest version of a key up to the snapshot's end, within what the stream had got to.
+    """
+    seqnos = sorted(shown)
+    following: dict[int, int] = {}
+    last: dict[tuple[int, bytes], int] = {}
+    for seqno in seqnos:
+        of = shown[seqno].collection_id, shown[seqno].key
+        if of in last:
+            following[last[of]] = seqno
+        last[of] = seqno
     return [
-        shown[seqno]
-        for seqno in sorted(newest.values())
-        if snapshot.after < seqno <= snapshot.up_to
-        and seqno not in snapshot.shown
-        and shown[seqno].what is What.DOCUMENT
+        [
+            shown[seqno]
+            for seqno in seqnos[bisect_right(seqnos, one.after) : bisect_right(seqnos, one.up_to)]
+            if seqno not in one.shown
+            and shown[seqno].what is What.DOCUMENT
+            and following.get(seqno, END_OF_TIME) > one.end
+        ]
+        for one in snapshots
     ]
 
 
@@ -161,14 +277,6 @@ def _dropped_since(seqno: int, end: int | None, shown: Mapping[int, Item]) -> in
         ),
         None,
     )
-
-
-def _unknown(seqno: int, purge_seqno: int, end: int | None, dropped: int | None) -> Item:
-    if seqno <= purge_seqno:
-        return _tombstone(seqno, b"purged %d" % seqno)
-    what = What.DOCUMENT if end is None or dropped is not None else What.HIDDEN
-    key = b"unseen %d" % seqno
-    return Item(seqno, key, what, dropped or 0, opcode=_MUTATION, value=b"{}")
 
 
 def _tombstone(seqno: int, key: bytes) -> Item:

@@ -11,8 +11,9 @@ end of a bounded stream behind an out-of-order snapshot. And where a recording s
 with no item between them it leaves items out, from there on: the markers are compared.
 """
 
+from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -26,9 +27,10 @@ from dcp.wire.vocabulary import Magic, Opcode, Status
 from tests.conformance_formats.case_file import CaseResult
 from tests.producer_conformance.comparison import differences
 from tests.producer_conformance.conversation import Conversation, Event, Kind
-from tests.producer_conformance.plan import make_plan
-from tests.producer_conformance.sightings import Sightings
-from tests.producer_conformance.subject import Line, Subject, is_stream_request
+from tests.producer_conformance.plan import Write, make_plan
+from tests.producer_conformance.sightings import Marker, Sightings, StreamKey
+from tests.producer_conformance.statistics import difference_of
+from tests.producer_conformance.subject import SERVED_OPCODES, Line, Subject
 from tests.producer_conformance.watching import watch
 
 NOOP_SLACK_SECONDS: Final = 1.0
@@ -36,6 +38,9 @@ NOOP_SLACK_SECONDS: Final = 1.0
 _WRONG_PASSWORD: Final = "no user's password"
 _ITEMS: Final = frozenset({Opcode.DCP_MUTATION, Opcode.DCP_DELETION, Opcode.DCP_EXPIRATION})
 _NEVER_ANSWERED: Final = frozenset({Opcode.DCP_BUFFER_ACK})
+
+_REQUESTS: Final = (Magic.REQUEST, Magic.ALT_REQUEST)
+_ANSWERS: Final = (Magic.RESPONSE, Magic.ALT_RESPONSE)
 
 Channel = tuple[str, int, int | None]
 
@@ -61,8 +66,14 @@ class _Played:
     out_of_order: set[int] = field(default_factory=set)
     noops: dict[int, int] = field(default_factory=dict)
     scram: SaslExchange | None = None
+    statistics: dict[int, list[Frame]] = field(default_factory=dict)
     failure: str = ""
     compared: int = 0
+
+    def keep(self, frames: Iterable[Frame]) -> None:
+        """Take what our producer sent, for when the recorded server sent it."""
+        for frame in frames:
+            self.received.setdefault(_channel(frame), deque()).append(frame)
 
 
 def rehearse(conversation: Conversation) -> Iterator[CaseResult]:
@@ -80,6 +91,11 @@ class Rehearsal:
         self._plan = make_plan(self._sightings)
         self._subject = Subject(self._sightings)
         self._played: dict[int, _Played] = {}
+        self._markers: dict[int, dict[tuple[int, StreamKey], list[Marker]]] = {}
+        for vbucket, markers in self._sightings.markers.items():
+            of_streams = self._markers.setdefault(vbucket, {})
+            for one in markers:
+                of_streams.setdefault((one.connection, one.stream), []).append(one)
 
     def run(self) -> Iterator[CaseResult]:
         """Play all lines."""
@@ -87,6 +103,8 @@ class Rehearsal:
             if event.line in self._sightings.map_pushed and event.connection is not None:
                 self._subject.new_map(self._played[event.connection].line)
             for order in self._plan.before.get(event.line, ()):
+                if isinstance(order, Write):
+                    self._look_before(order.vbucket, order.items[0].seqno, event)
                 self._subject.carry_out(order)
             if event.connection is None:
                 continue
@@ -117,6 +135,23 @@ class Rehearsal:
         else:
             played.line.close()
 
+    def _look_before(self, vbucket: int, seqno: int, event: Event) -> None:
+        """Let streams form the snapshots in which a seqno is not yet, before it comes.
+
+        Those are the streams whose next marker, though recorded later, ends below it: the server
+        had sent it, the client read other connections first.
+        """
+        for (connection, _), markers in self._markers.get(vbucket, {}).items():
+            played = self._played.get(connection)
+            index = bisect_left(markers, event.line, key=lambda marker: marker.line)
+            if played is None or index == len(markers) or markers[index].end >= seqno:
+                continue
+            while played.said:
+                self._say(played, event.seconds)
+            channel = "stream", vbucket, markers[index].stream_id
+            while self._receive(played, event.seconds, channel):
+                pass
+
     # --- the client's part
 
     def _say(self, played: _Played, now: float) -> None:
@@ -126,15 +161,29 @@ class Rehearsal:
         if one.frame is not None and self._is_unheard(one.event, one.frame):
             return
         if one.frame is not None:
-            if is_stream_request(one.frame):
-                from_disk = self._sightings.from_disk.get(one.event.line, False)
-                if from_disk:
-                    self._subject.forget(one.frame.vbucket)
             data = self._adapted(played, one.frame, one.event.line).to_bytes()
+            written = self._plan.requested.get((one.event.line, one.frame.opaque))
+            if written is not None:
+                self._look_before(one.frame.vbucket, written.item.seqno, one.event)
+                self._subject.align(one.frame.vbucket, written)
         played.line.send(data, now)
+        self._subject.spread()
+        if one.frame is not None and self._is_from_disk(one.event, one.frame):
+            played.line.send_to_disk(one.frame)
+
+    def _is_from_disk(self, event: Event, frame: Frame) -> bool:
+        """Whether the frame asks for a stream whose first snapshot came from the server's disk."""
+        asks = not frame.magic.is_response and frame.opcode == Opcode.DCP_STREAM_REQ
+        return asks and (event.line, frame.vbucket, frame.opaque) in self._sightings.from_disk
 
     def _is_unheard(self, event: Event, frame: Frame) -> bool:
-        return (event.line, frame.opaque) in self._sightings.unheard
+        if (event.line, frame.opaque) in self._sightings.unheard:
+            return True
+        if frame.opcode in SERVED_OPCODES or frame.magic not in (*_REQUESTS, *_ANSWERS):
+            return False
+        if frame.magic in _ANSWERS:
+            return frame.status != Status.UNKNOWN_COMMAND
+        return (event.line, frame.opaque) in self._sightings.known_commands
 
     def _adapted(self, played: _Played, frame: Frame, line: int) -> Frame:
         """Return what the client says to ours: proofs and answers depend on what it was told."""
@@ -162,6 +211,9 @@ class Rehearsal:
         recorded = event.frames[0]
         if self._is_unheard(event, recorded):
             return
+        if recorded.opcode == Opcode.STAT and recorded.opaque in played.statistics:
+            self._compare_statistic(played, event, played.statistics[recorded.opaque])
+            return
         channel = _channel(recorded)
         ours = self._next(played, channel, event)
         where = f"line {event.line}: {_name(recorded)}"
@@ -169,6 +221,9 @@ class Rehearsal:
             others = [_name(frame) for waiting in played.received.values() for frame in waiting]
             closed = "the connection closed" if played.line.is_closed else "nothing"
             played.failure = f"{where}: found {', '.join(others[:3]) or closed}, expected it"
+            return
+        if recorded.opcode == Opcode.STAT and recorded.magic.is_response and not recorded.status:
+            self._compare_statistic(played, event, self._list_from(played, ours, event))
             return
         faults = list(differences(ours, recorded))
         if faults:
@@ -188,6 +243,29 @@ class Rehearsal:
             except AuthenticationError as error:
                 played.failure = f"{where}: {error}"
 
+    def _list_from(self, played: _Played, first: Frame, event: Event) -> list[Frame]:
+        """Return our whole list of statistics; it ends with an empty answer or is a refusal."""
+        found = [first]
+        while found[-1].key:
+            more = self._next(played, _channel(first), event)
+            if more is None:
+                break
+            found.append(more)
+        played.statistics[first.opaque] = found
+        return found
+
+    def _compare_statistic(self, played: _Played, event: Event, ours: list[Frame]) -> None:
+        recorded = event.frames[0]
+        if not recorded.key:
+            del played.statistics[recorded.opaque]
+        if ours[-1].status == Status.KEY_ENOENT:  # a group of the server's own
+            return
+        faults = difference_of({frame.key: frame for frame in ours}, ours[-1], recorded)
+        if faults:
+            played.failure = f"line {event.line}: {_name(recorded)}: {'; '.join(faults)}"
+        else:
+            played.compared += 1
+
     def _next(self, played: _Played, channel: Channel, event: Event) -> Frame | None:
         """Return our next frame on a channel, handing over what the client said as needed."""
         while True:
@@ -196,7 +274,7 @@ class Rehearsal:
                 waiting.popleft()
             if waiting:
                 return waiting.popleft()
-            if self._receive(played, event.seconds, answers_only=channel[0] != "stream"):
+            if self._receive(played, event.seconds, channel):
                 continue
             if played.said:
                 self._say(played, event.seconds)
@@ -205,22 +283,25 @@ class Rehearsal:
             is_noop = channel == ("begun", Opcode.DCP_NOOP, None)
             if not is_noop or due is None or due > event.seconds + NOOP_SLACK_SECONDS:
                 return None
-            if not self._receive(played, due, answers_only=True):
+            if not self._receive(played, due, channel):
                 return None
 
-    def _receive(self, played: _Played, now: float, *, answers_only: bool) -> bool:
-        """Take what our producer sends next; whether there was anything."""
-        line = played.line
-        frames = line.answers(now) if answers_only else line.next_message(now)
-        for frame in frames:
-            played.received.setdefault(_channel(frame), deque()).append(frame)
+    def _receive(self, played: _Played, now: float, channel: Channel | None = None) -> bool:
+        """Take what our producer sends next, on any channel or up to one; whether it did."""
+        kind, vbucket, stream_id = channel or ("any", 0, None)
+        if kind == "stream":
+            frames = played.line.next_message_of(vbucket, stream_id, now)
+        else:
+            line = played.line
+            frames = line.next_message(now) if kind == "any" else line.answers(now)
+        played.keep(frames)
         return bool(frames)
 
     def _require_silence(self, played: _Played, event: Event) -> None:
         """All was said and done before the silence: nothing of ours may be left."""
         while played.said:
             self._say(played, event.seconds)
-        while self._receive(played, event.seconds, answers_only=False):
+        while self._receive(played, event.seconds):
             pass
         left = [
             _name(frame)
@@ -244,7 +325,7 @@ class Rehearsal:
             one = played.said[0].frame
             unanswered |= one is not None and one.opcode not in _NEVER_ANSWERED
             self._say(played, event.seconds)
-        while self._receive(played, event.seconds, answers_only=False):
+        while self._receive(played, event.seconds):
             pass
         owes_noop = bool(played.noops) and self._sightings.idle_timeout_seconds is not None
         if not played.line.is_closed and (unanswered or owes_noop):

@@ -3,7 +3,13 @@
 shown            an item, as one connection was shown it (connections see different parts of it)
 snapshot         a marker, the seqnos behind it that were shown, and where its stream stood
 verdict          a stream request and what the server said to it
-log, high        a failover log; a seqno that the vbucket had reached at least
+log, at_least    a failover log; a seqno that the vbucket had reached at least
+exact            a seqno that was the vbucket's newest: nothing can lie between it and what comes
+visible          the newest seqno of all that clients may be shown
+written          a client's own write, with the CAS and seqno that it was answered
+read             a document that a client's own GET was answered
+uuid             of the newest branch, by itself: of use where no log is seen
+purged           a purge seqno that was told
 collection_high  a collection, and the newest seqno that the vbucket has of it
 dropped          a collection, by a stream that showed nothing else
 cursor_dropped   a marker from disk in a stream that was in memory
@@ -12,6 +18,7 @@ states           the states in which the server can have said what it said
 ended            a STREAM_END because of a change of state
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
@@ -21,6 +28,8 @@ from dcp.wire import messages as m
 from dcp.wire.system_event import ManifestEvent
 from dcp.wire.vocabulary import VbucketState
 
+StreamKey = tuple[int, int, int]
+"""The line of a stream's request, its vbucket and opaque."""
 State = VbucketState | None
 """None: the server has no such vbucket."""
 ANY_STATE: Final[frozenset[State]] = frozenset({*VbucketState, None}) - {VbucketState.ALIVE}
@@ -40,8 +49,9 @@ class What(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """What one seqno holds. ``quality`` grows with how much of it the connection is shown.
+    """What one seqno holds; ``rev`` 0 means the one after that of the older version.
 
+    ``quality`` grows with how much of it the connection is shown.
     ``event`` is what a system event tells, ``message`` the prepare or abort that was shown.
     """
 
@@ -67,7 +77,10 @@ class Snapshot:
     """One marker: everything of (after, up_to] that was not shown had been replaced or is hidden.
 
     ``up_to`` is the end once the snapshot was sent whole, else the last seqno shown. It was taken
-    at ``taken_line``: where its stream was asked for, if it is the first one.
+    at ``taken_line``: where its stream was asked for, if it is the first one. If it shows
+    everything (``is_unfiltered``), nothing visible lay above its end then, though the vbucket may
+    have ``stood_at`` a higher seqno. ``collections`` are those of which it is the first, if a
+    filter names them: it shows them whole.
     """
 
     line: int
@@ -76,6 +89,29 @@ class Snapshot:
     up_to: int
     shown: set[int] = field(default_factory=set)
     taken_line: int = 0
+    is_unfiltered: bool = False
+    collections: frozenset[int] = frozenset()
+    stood_at: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A request that changed a document, on a connection that was recorded: lines [line, answered].
+
+    ``item`` is what it made as far as that can be told, at seqno 0 where that was not told.
+    """
+
+    line: int
+    opaque: int
+    answered: int
+    item: Item
+    ttl_seconds: int = 0
+    is_durable: bool = False
+
+    @property
+    def id(self) -> tuple[int, int]:
+        """Its line and opaque."""
+        return self.line, self.opaque
 
 
 @dataclass(slots=True)
@@ -84,6 +120,12 @@ class VbucketSightings:
 
     logs: list[tuple[int, FailoverLog]] = field(default_factory=list)
     at_least: list[tuple[int, int]] = field(default_factory=list)
+    visible: list[tuple[int, int]] = field(default_factory=list)
+    exact: list[tuple[int, int]] = field(default_factory=list)
+    purged: list[tuple[int, int]] = field(default_factory=list)
+    written: list[Written] = field(default_factory=list)
+    read: list[tuple[int, Item]] = field(default_factory=list)
+    uuids: list[tuple[int, int]] = field(default_factory=list)
     default_high: list[tuple[int, int]] = field(default_factory=list)
     collection_high: list[tuple[int, int, int]] = field(default_factory=list)
     dropped: list[tuple[int, int]] = field(default_factory=list)
@@ -100,26 +142,40 @@ class VbucketSightings:
     def first_line(self) -> int:
         """The first line that tells anything."""
         lines = [line for line, *_ in (*self.logs, *self.at_least, *self.states)]
+        lines += [each.line for each in self.written]
         return min([*lines, *(line for line, *_ in self.verdicts), *self.ended], default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """A marker as a connection got it: of which stream, and where its snapshot ends."""
+
+    line: int
+    connection: int
+    stream: StreamKey
+    stream_id: int | None
+    end: int
 
 
 @dataclass(slots=True)
 class Sightings:
     """All that a transcript shows of the server's state.
 
-    ``from_disk`` says of the line of a stream request whether its first snapshot came from disk.
+    ``from_disk`` are the streams whose first snapshot came from disk.
     ``logins`` are user names with the password that let them in; ``idle_timeout_seconds`` is the
     silence after which a client that owed a NOOP's answer was cut off, None if none was.
     ``failed_logins`` are the lines on which those began that were refused; ``without_streams`` the
     users that may not open DCP connections; ``map_pushed`` the lines that bring a new cluster map;
     ``unheard`` line and opaque of controls that are younger than the server, and of its refusals.
+    ``known_commands`` are line and opaque of the requests that were not answered UNKNOWN_COMMAND.
+    ``markers`` are those of each vbucket, in the order of lines.
     ``left_out`` are the lines of markers whose items the recording leaves out.
     ``hides``: something was shown that not every stream is shown (of collections, sync writes).
     """
 
     vbuckets: dict[int, VbucketSightings] = field(default_factory=dict)
     vbucket_count: int = 0
-    from_disk: dict[int, bool] = field(default_factory=dict)
+    from_disk: set[StreamKey] = field(default_factory=set)
     logins: dict[str, str] = field(default_factory=dict)
     buckets: list[str] = field(default_factory=list)
     failed_logins: set[int] = field(default_factory=set)
@@ -127,9 +183,16 @@ class Sightings:
     map_pushed: set[int] = field(default_factory=set)
     left_out: set[int] = field(default_factory=set)
     unheard: set[tuple[int, int]] = field(default_factory=set)
+    known_commands: set[tuple[int, int]] = field(default_factory=set)
+    markers: dict[int, list[Marker]] = field(default_factory=dict)
     idle_timeout_seconds: float | None = None
     hides: bool = False
 
     def vbucket(self, number: int) -> VbucketSightings:
         """What is known of a vbucket, to be added to."""
         return self.vbuckets.setdefault(number, VbucketSightings())
+
+
+def next_of(seqnos: Sequence[tuple[int, int]], line: int) -> int | None:
+    """Return what was said next, from a line on."""
+    return next((seqno for seen, seqno in seqnos if seen >= line), None)

@@ -5,36 +5,53 @@ idle clients need no waiting. ``Line`` is a connection: what the socket's edge
 (``dcp/producer/connection.py``) does with a session, step by step.
 """
 
+from collections.abc import Iterable
 from typing import Final
 
 from dcp.errors import FrameError
+from dcp.producer.bucket import Bucket
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.commands import COMMANDS
+from dcp.producer.dcp_connection import DcpConnection
 from dcp.producer.failover import VbucketFacts
 from dcp.producer.session import Session
 from dcp.producer.settings import ClusterSettings
+from dcp.producer.stream import ActiveStream
 from dcp.producer.versions import Content, SyncWrite, Version
 from dcp.wire import messages as m
 from dcp.wire.frame import Frame
 from dcp.wire.framing import FrameSplitter
 from dcp.wire.vocabulary import Opcode, VbucketState
-from tests.producer_conformance.plan import DropCursors, Order, Purge, SetUp
+from tests.producer_conformance.plan import DropCursors, Order, Purge, Requested, SetUp
 from tests.producer_conformance.sightings import Item, Sightings, What
 
+SERVED_OPCODES: Final = frozenset(COMMANDS) | {
+    opcode for opcode in Opcode if opcode.name.startswith("DCP_")
+}
+"""What our producer answers, and all of DCP. A data server has commands of its own beside them."""
 _NODE: Final = 0
 _OTHER_NODE: Final = 1
 """Has what the recorded server has not."""
 _ENDLESS_BYTES: Final = 2**50
-"""Memory keeps what the recording needs from it; ``forget`` says what not."""
+_ENDLESS_ITEMS: Final = 2**50
+"""Memory keeps all it ever had: a stream that the recorded server served from disk is sent there.
+A checkpoint ends where the recording shows one to begin."""
+_KEEPER: Final = "recording"
+"""The cursor that keeps all in memory."""
 _IDLE_SLACK_SECONDS: Final = 2.0
 """A server looks for idle clients now and then only."""
-_OPCODES: Final = {What.PREPARE: Opcode.DCP_PREPARE, What.ABORT: Opcode.DCP_ABORT}
+_OPCODES: Final = {
+    What.PREPARE: Opcode.DCP_PREPARE,
+    What.HIDDEN: Opcode.DCP_PREPARE,
+    What.ABORT: Opcode.DCP_ABORT,
+}
 
 
 class Subject:
     """A producer of one node that runs without sockets, in the state of a recorded server."""
 
     def __init__(self, sightings: Sightings) -> None:
+        self._now = 0.0
         settings = ClusterSettings(
             nodes=2,
             vbuckets=sightings.vbucket_count,
@@ -47,10 +64,11 @@ class Subject:
             record_seqnos=False,
             record_branches=False,
             checkpoint_quota_bytes=_ENDLESS_BYTES,
+            checkpoint_items=_ENDLESS_ITEMS,
+            clock=lambda: self._now,
             idle_timeout_seconds=_patience_seconds(sightings),
         )
         self._cluster = ProducerCluster(settings)
-        self._hides = sightings.hides
         for vbucket in self._cluster.bucket.map.vbuckets_of(_OTHER_NODE):
             self._cluster.bucket.map.move(vbucket, _NODE)
 
@@ -69,6 +87,7 @@ class Subject:
             )
             versions = [self._version(order.vbucket, item) for item in order.items]
             self._cluster.set_up_vbucket(order.vbucket, facts, versions)
+            self._keep_in_memory(order.vbucket)
         elif isinstance(order, Purge):
             self._cluster.purge_tombstones(order.vbucket, order.up_to_seqno)
         elif isinstance(order, DropCursors):
@@ -80,17 +99,20 @@ class Subject:
             self._cluster.take_versions(order.vbucket, versions)
         self.spread()
 
+    def align(self, vbucket: int, requested: Requested) -> None:
+        """Let the next write to a vbucket get the CAS, and be at the time, of the recorded one."""
+        self._now = float(requested.now_seconds)
+        clock = self._cluster.bucket.vbuckets[vbucket].documents.clock
+        clock.raise_floor(max(requested.item.cas, 1) - 1)
+
     def _version(self, vbucket: int, item: Item) -> Version:
         """Return an item as the producer keeps it.
 
-        What no stream shows is a prepare, and a document where the recording has nothing hidden: it
-        will be shown where the recorded server showed nothing, and that is the difference.
+        What no stream shows is a prepare.
         """
         if item.event is not None:
             return Version.of_event(vbucket, item.event, seqno=item.seqno)
         opcode = _OPCODES.get(item.what, item.opcode)
-        if item.what is What.HIDDEN and self._hides:
-            opcode = Opcode.DCP_PREPARE
         content = Content(
             item.value,
             item.datatype,
@@ -117,18 +139,13 @@ class Subject:
         for connection in list(bucket.dcp_connections.values()):
             connection.vbuckets_changed(changed)
 
-    def forget(self, vbucket: int) -> None:
-        """Let memory forget a vbucket's items as far as no stream needs them: they are on disk."""
-        if vbucket < len(self._cluster.bucket.vbuckets):
-            self._cluster.bucket.vbuckets[vbucket].data.checkpoints.expel()
+    def _keep_in_memory(self, vbucket: int) -> None:
+        data = self._cluster.bucket.vbuckets[vbucket].data
+        data.checkpoints.register(_KEEPER, data.base_seqno, droppable=False)
 
     def _drop_cursors(self, vbucket: int) -> None:
-        checkpoints = self._cluster.bucket.vbuckets[vbucket].data.checkpoints
         for connection in self._cluster.bucket.dcp_connections.values():
-            cursors = tuple(stream.cursor for stream in connection.streams_of({vbucket}))
-            for cursor in cursors:
-                checkpoints.remove(cursor)
-            connection.cursors_dropped(vbucket, cursors)
+            _drop(self._cluster.bucket, connection, connection.streams_of({vbucket}))
 
     def new_map(self, line: "Line") -> None:
         """Let the cluster map have a new revision, which a connection hears of."""
@@ -154,6 +171,13 @@ def _sync_write(message: m.Prepare | m.Abort | None) -> SyncWrite | None:
         case m.Abort():
             return SyncWrite(message.prepared_seqno)
     return None
+
+
+def _drop(bucket: Bucket, connection: DcpConnection, streams: Iterable[ActiveStream]) -> None:
+    """Take from streams of a connection their cursors: they go on from the disk."""
+    for stream in streams:
+        bucket.vbuckets[stream.vbucket].data.checkpoints.remove(stream.cursor)
+        connection.cursors_dropped(stream.vbucket, (stream.cursor,))
 
 
 class Line:
@@ -182,6 +206,33 @@ class Line:
         for index in range(len(block)):
             self._session.feed(block.frame(index), now)
         self._in.max_frame_bytes = self._session.max_frame_bytes
+
+    def send_to_disk(self, request: Frame) -> None:
+        """Let the stream that was just granted begin on disk, though memory has it all."""
+        if self._session.dcp is not None:
+            granted = self._streams(request.vbucket, request.opaque)[-1:]
+            _drop(self._session.bucket, self._session.dcp, granted)
+
+    def _streams(self, vbucket: int, opaque: int) -> list[ActiveStream]:
+        dcp = self._session.dcp
+        found = [] if dcp is None else dcp.streams_of({vbucket})
+        return [stream for stream in found if stream.opaque == opaque]
+
+    def next_message_of(self, vbucket: int, stream_id: int | None, now: float) -> list[Frame]:
+        """Return what goes out before all stream messages, and one message of a stream; or nothing.
+
+        Which of a connection's streams goes next is the server's own matter.
+        """
+        dcp = self._session.dcp
+        if dcp is None:
+            return self.next_message(now)
+        wanted = vbucket, stream_id
+        others = [one for one in dcp._ready if (one.vbucket, one.stream_id) != wanted]
+        for stream in others:
+            del dcp._ready[stream]
+        found = self.next_message(now)
+        dcp._ready.update(dict.fromkeys(others))
+        return found
 
     def answers(self, now: float) -> list[Frame]:
         """Return what goes out before all stream messages: answers, NOOPs, notifications."""
@@ -214,8 +265,3 @@ class Line:
         if not self._is_forgotten:
             self._is_forgotten = True
             self._session.forget()
-
-
-def is_stream_request(frame: Frame) -> bool:
-    """Whether a frame asks for a stream."""
-    return not frame.magic.is_response and frame.opcode == Opcode.DCP_STREAM_REQ

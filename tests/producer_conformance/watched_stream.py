@@ -14,9 +14,11 @@ from tests.producer_conformance.sightings import (
     Item,
     Sightings,
     Snapshot,
+    StreamKey,
     VbucketSightings,
     What,
 )
+from tests.producer_conformance.unseen_collections import named_by
 
 _END_OF_SERVER = StreamFlag.TO_LATEST | StreamFlag.DISK_ONLY
 """The stream's end is the server's own."""
@@ -27,7 +29,7 @@ class WatchedStream:
     """A stream as the client sees it. ``at`` is how far the client has been shown everything."""
 
     about: VbucketSightings
-    request_line: int
+    key: StreamKey
     answered_line: int
     request: m.StreamRequest
     is_legacy: bool
@@ -35,6 +37,11 @@ class WatchedStream:
     _snapshot: Snapshot | None = None
     _is_in_memory: bool = False
     _empty: list[int] = field(default_factory=list)
+
+    @property
+    def request_line(self) -> int:
+        """Where the client asked for it."""
+        return self.key[0]
 
     def __post_init__(self) -> None:
         """Stand where the request says."""
@@ -56,8 +63,8 @@ class WatchedStream:
         """
         is_disk = bool(marker.flags & SnapshotFlag.DISK)
         is_first = self._snapshot is None
-        if is_first:
-            seen.from_disk.setdefault(self.request_line, is_disk)
+        if is_first and is_disk:
+            self._note_from_disk(seen)
         elif self._is_in_memory and marker.flags & SnapshotFlag.CHECKPOINT:
             self.about.checkpoints.add(marker.start)  # the first after one from disk is always one
         if is_disk and self._is_in_memory:
@@ -69,8 +76,24 @@ class WatchedStream:
         self.about.at_least.append((taken, marker.end))
         is_filtered = bool(self.request.value)
         after = marker.end if is_filtered else self.at  # a filter leaves out what it likes
-        self._snapshot = Snapshot(line, after, marker.end, after, taken_line=taken)
+        self._snapshot = Snapshot(
+            line,
+            after,
+            marker.end,
+            after,
+            taken_line=taken,
+            is_unfiltered=not is_filtered,
+            collections=self._collections if is_first and not self.at else frozenset(),
+        )
         self.about.snapshots.append(self._snapshot)
+
+    @property
+    def _collections(self) -> frozenset[int]:
+        named = (collection for collection, _ in named_by(self.request.value))
+        return frozenset(number for number in named if number is not None)
+
+    def _note_from_disk(self, seen: Sightings) -> None:
+        seen.from_disk.add(self.key)
 
     def _note_left_out(self, line: int, seen: Sightings) -> None:
         """A marker comes behind a whole snapshot: two in a row without items are no accident."""
@@ -84,8 +107,12 @@ class WatchedStream:
 
     def begin_out_of_order(self, line: int, seen: Sightings) -> None:
         """Begin a snapshot without a marker: it is from disk, and was there when asked for."""
-        seen.from_disk[self.request_line] = True
-        self._snapshot = Snapshot(line, 0, 0, 0, taken_line=self.request_line)
+        self._note_from_disk(seen)
+        # Of seqnos that it does not show it says nothing but for its own collection.
+        self._snapshot = Snapshot(
+            line, U64_MAX, 0, 0, taken_line=self.request_line, collections=self._collections
+        )
+        self.about.snapshots.append(self._snapshot)
 
     def end_out_of_order(self) -> None:
         """The next marker is the stream's first."""

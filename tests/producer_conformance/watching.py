@@ -14,6 +14,7 @@ from dcp.types import FailoverLog
 from dcp.wire import messages as m
 from dcp.wire.codec import decode
 from dcp.wire.frame import Frame
+from dcp.wire.frame_info import stream_id_of
 from dcp.wire.vocabulary import (
     HelloFeature,
     Magic,
@@ -25,13 +26,16 @@ from dcp.wire.vocabulary import (
     VbucketState,
 )
 from tests.producer_conformance.conversation import Conversation, Event, Kind
+from tests.producer_conformance.document_sightings import WRITES, take_document_answer
 from tests.producer_conformance.sightings import (
     ANY_STATE,
     MISSING,
     STREAMABLE,
+    Marker,
     Sightings,
     What,
 )
+from tests.producer_conformance.statistics import take_statistics
 from tests.producer_conformance.watched_stream import WatchedStream, held_by, item_of
 
 _NO_VALUE: Final = OpenFlag.NO_VALUE | OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE
@@ -59,7 +63,8 @@ class _Connection:
     open_flags: int = 0
     controls: set[bytes] = field(default_factory=set)
     asked: dict[int, deque[tuple[int, Frame]]] = field(default_factory=lambda: defaultdict(deque))
-    streams: dict[int, WatchedStream] = field(default_factory=dict)
+    streams: dict[tuple[int, int, int | None], WatchedStream] = field(default_factory=dict)
+    statistics: dict[bytes, bytes] = field(default_factory=dict)
     noop_unanswered: bool = False
     heard_seconds: float = 0.0
     longest_silence_seconds: float = 0.0
@@ -95,7 +100,7 @@ class _Watcher:
         self.seen = Sightings()
         self._connections = [_Connection() for _ in range(connections)]
         self._last_pause = 0
-        self._line = 0
+        self._line = self._connection = 0
         self._was_silent = False
         self._idle: list[float] = []
 
@@ -110,6 +115,7 @@ class _Watcher:
 
     def take(self, event: Event) -> None:
         self._line, self._was_silent = event.line, event.after_silence
+        self._connection = event.connection or 0
         if event.kind in _PAUSES:
             self._last_pause = event.line
         if event.connection is None:
@@ -147,8 +153,10 @@ class _Watcher:
             waiting = one.asked.get(frame.opaque) or deque()
             asked = next((ask for ask in waiting if ask[1].opcode == frame.opcode), None)
             if asked is not None:
-                if frame.opcode != Opcode.STAT:
+                if frame.opcode != Opcode.STAT or frame.status or not frame.key:
                     waiting.remove(asked)
+                if frame.status != Status.UNKNOWN_COMMAND:
+                    self.seen.known_commands.add((asked[0], frame.opaque))
                 self._take_answer(one, asked, frame, body)
         elif frame.opcode == Opcode.DCP_NOOP:
             one.noop_unanswered = True
@@ -169,6 +177,8 @@ class _Watcher:
 
     def _not_held(self, line: int, request: Frame) -> None:
         states = ANY_STATE - STREAMABLE
+        if request.opcode in (*WRITES, Opcode.GET):
+            states = ANY_STATE - {VbucketState.ACTIVE}
         if request.opcode in _OF_ANY_STATE:
             states = MISSING
         if request.opcode == Opcode.DCP_STREAM_REQ:
@@ -237,6 +247,8 @@ class _Watcher:
         about.verdicts.append((line, wanted, frame.status))
         if frame.status == Status.ROLLBACK and isinstance(body, m.RollbackAnswer):
             about.at_least.append((line, body.rollback_seqno))
+            if body.rollback_seqno:
+                about.exact.append((line, body.rollback_seqno))
             about.states.append((line, STREAMABLE))
         if frame.status != Status.SUCCESS or not isinstance(body, m.FailoverLogAnswer):
             return
@@ -245,7 +257,9 @@ class _Watcher:
         about.logs.append((line, FailoverLog(body.entries)))
         about.at_least.append((line, held_by(wanted)))
         is_legacy = HelloFeature.COLLECTIONS not in one.features
-        one.streams[frame.opaque] = WatchedStream(about, line, self._line, wanted, is_legacy)
+        key = line, request.vbucket, frame.opaque
+        stream = WatchedStream(about, key, self._line, wanted, is_legacy)
+        one.streams[request.vbucket, frame.opaque, _stream_id_in(wanted.value)] = stream
 
     def _log(self, _: _Connection, asked: tuple[int, Frame], __: Frame, body: m.Body) -> None:
         if isinstance(body, m.FailoverLogAnswer):
@@ -267,16 +281,38 @@ class _Watcher:
         for number, seqno in body.seqnos:
             about = self.seen.vbucket(number)
             about.at_least.append((line, seqno))
+            about.exact.append((line, seqno))
             if wanted.collection == 0 or HelloFeature.COLLECTIONS not in one.features:
                 about.default_high.append((line, seqno))
             elif wanted.collection is not None:
                 about.collection_high.append((line, wanted.collection, seqno))
+            else:
+                about.visible.append((line, seqno))
 
     def _observed(self, _: _Connection, asked: tuple[int, Frame], __: Frame, body: m.Body) -> None:
         if isinstance(body, m.ObserveSeqnoAnswer):
             about = self.seen.vbucket(asked[1].vbucket)
             about.at_least.append((asked[0], body.current))
+            about.exact.append((asked[0], body.current))
             about.unpersisted.append((asked[0], body.current - body.persisted))
+
+    def _document(
+        self, one: _Connection, asked: tuple[int, Frame], frame: Frame, _: m.Body
+    ) -> None:
+        about = self.seen.vbucket(asked[1].vbucket)
+        has_collections = HelloFeature.COLLECTIONS in one.features
+        take_document_answer(about, asked, frame, self._line, collections=has_collections)
+
+    def _statistic(
+        self, one: _Connection, asked: tuple[int, Frame], _: Frame, body: m.Body
+    ) -> None:
+        if not isinstance(body, m.StatAnswer):
+            return
+        if body.key:
+            one.statistics[body.key] = body.value
+        else:
+            take_statistics(self.seen, asked[0], one.statistics)
+            one.statistics = {}
 
     # --- streams
 
@@ -284,10 +320,13 @@ class _Watcher:
         if frame.magic is Magic.SERVER_REQUEST:
             self._take_map(frame.value)
             self.seen.map_pushed.add(self._line)
-        stream = one.streams.get(frame.opaque)
+        key = frame.vbucket, frame.opaque, stream_id_of(frame.framing_extras)
+        stream = one.streams.get(key)
         if stream is None:
             return
         if isinstance(body, m.SnapshotMarker):
+            marker = Marker(self._line, self._connection, stream.key, key[2], body.end)
+            self.seen.markers.setdefault(frame.vbucket, []).append(marker)
             stream.take_marker(
                 self._line, body, self.seen, since=self._last_pause, after_silence=self._was_silent
             )
@@ -298,7 +337,7 @@ class _Watcher:
                 stream.end_out_of_order()
         elif isinstance(body, m.StreamEnd):
             stream.end(self._line, body.reason)
-            del one.streams[frame.opaque]
+            del one.streams[key]
         elif isinstance(body, m.SeqnoAdvanced):
             stream.reach(self._line, body.seqno)
         else:
@@ -307,6 +346,15 @@ class _Watcher:
             if item is not None:
                 stream.show(self._line, item)
                 self.seen.hides |= item.what is not What.DOCUMENT or bool(item.collection_id)
+
+
+def _stream_id_in(value: bytes) -> int | None:
+    """Return the stream id that a stream request's value names."""
+    try:
+        found = json.loads(value).get("sid") if value else None
+    except (ValueError, AttributeError):
+        return None
+    return found if isinstance(found, int) else None
 
 
 _Answer = Callable[[_Watcher, _Connection, tuple[int, Frame], Frame, m.Body], None]
@@ -323,4 +371,7 @@ _ANSWERS: Final[dict[int, _Answer]] = {
     Opcode.GET_FAILOVER_LOG: _Watcher._log,
     Opcode.GET_ALL_VB_SEQNOS: _Watcher._seqnos,
     Opcode.OBSERVE_SEQNO: _Watcher._observed,
+    Opcode.STAT: _Watcher._statistic,
+    Opcode.GET: _Watcher._document,
+    **dict.fromkeys(WRITES, _Watcher._document),
 }
