@@ -1,10 +1,12 @@
 """Backfill drain: the official Java client and ours, in turns, on one `dcplake serve`.
 
     python -m benchmarks.producer_drain [--documents N] [--value-bytes N] [--rounds N]
+        [--collections N]
 
 Three processes: the producer with documents on its disk, the Java client, our client. Each client
 takes everything from the beginning to now with the same window, again and again; the first of each
-are left out as warming up. Printed are medians of documents/s and MB/s (keys and values), and the
+are left out as warming up. With ``--collections`` so many are created behind the documents: then no
+vbucket holds documents only. Printed are medians of documents/s and MB/s (keys and values), and the
 CPU seconds of the client's and of the producer's process. Needs the Java driver of `make interop`;
 without it only ours is measured.
 """
@@ -25,6 +27,7 @@ from typing import Protocol
 from benchmarks._served import PASSWORD, USER, Served, served
 from benchmarks.drain import VBUCKETS, drain
 from dcp.client.settings import MIB, ConnectionSettings
+from dcp.producer.admin_client import AdminClient
 from dcp.producer.preload import PreloadSettings, ids_by_vbucket
 
 JAVA = Path(__file__).parent.parent / "tests" / "interop" / "java" / "target"
@@ -44,6 +47,12 @@ class Drainer(Protocol):
 
     def __call__(self) -> Drained:
         """Return what it took, without the producer's part."""
+
+
+def create_collections(producer: Served, count: int) -> None:
+    with AdminClient(producer.seeds, USER, PASSWORD, "default") as admin:
+        for number in range(count):
+            admin.create_collection(f"_default.c{number}")
 
 
 @contextmanager
@@ -110,15 +119,18 @@ def main() -> None:
     parser.add_argument("--documents", type=int, default=300_000)
     parser.add_argument("--value-bytes", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--collections", type=int, default=0)
     arguments = parser.parse_args()
     settings = PreloadSettings(arguments.documents, arguments.value_bytes)
-    high_seqnos = [len(ids) for ids in ids_by_vbucket(settings, VBUCKETS)]
+    events = arguments.collections  # one in each vbucket
+    high_seqnos = [len(ids) + events for ids in ids_by_vbucket(settings, VBUCKETS)]
     runs: dict[str, list[Drained]] = {}
     with (
         served(arguments.documents, arguments.value_bytes, VBUCKETS) as producer,
         java_client(producer) as java,
         our_client(producer, high_seqnos) as ours,
     ):
+        create_collections(producer, arguments.collections)
         clients = {"Java 0.56.0": java, "ours": ours}
         if not (JAVA / "classes").exists():
             print("the Java driver is not built (make interop): only ours is measured")

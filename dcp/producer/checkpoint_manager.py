@@ -66,6 +66,11 @@ class CheckpointManager(CheckpointQueue[Q]):
         )
 
     @property
+    def gone_seqno(self) -> int:
+        """The seqno up to which nothing is in memory any more."""
+        return self._checkpoints.gone_seqno
+
+    @property
     def open_checkpoint(self) -> CheckpointFacts:
         """The checkpoint that items are added to."""
         return self.checkpoints[-1]

@@ -223,7 +223,7 @@ class MemoryFile:
         """Add parts at ``offset``; what was there from it on is lost."""
         left = bisect_right(self._starts, offset - 1)
         del self._starts[left:], self._parts[left:]
-        if left:
+        if left and offset < self._starts[-1] + len(self._parts[-1]):
             self._parts[-1] = memoryview(self._parts[-1])[: offset - self._starts[-1]]
         self.size_bytes = offset
         small: list[Data] = []

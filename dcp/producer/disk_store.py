@@ -5,6 +5,7 @@ document, "Disk Snapshots"). Frames are never parsed: a backfill is as fast as t
 are described in ``disk_batch.py``. A store and its scans are used by one thread at a time.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -112,13 +113,16 @@ class VbucketStore:
         """The bytes of the log that are no frames: batches of few items are mostly that."""
         return self._log.size_bytes - self._contents.frame_bytes
 
-    @property
-    def snapshots(self) -> Sequence[DiskSnapshot]:
-        """The disk snapshots since the last compaction, in order; a compacted prefix is one."""
+    def snapshot_at(self, seqno: int) -> DiskSnapshot:
+        """Return the newest disk snapshot that ends at or below a seqno; 0 to 0 without any.
+
+        Of those since the last compaction; a compacted prefix is one.
+        """
         ends = self._contents.snapshot_ends
-        return [
-            DiskSnapshot(before + 1, end) for before, end in zip([0, *ends], ends, strict=False)
-        ]
+        place = bisect_right(ends, seqno)
+        if not place:
+            return DiskSnapshot(0, 0)
+        return DiskSnapshot(ends[place - 2] + 1 if place > 1 else 1, ends[place - 1])
 
     def purgeable_seqno(self, deleted_before_seconds: int) -> int:
         """Return the seqno up to which every tombstone was deleted before that time."""

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 
+from dcp.producer.durability import DurabilityHistory
 from dcp.producer.manifest import DEFAULT_ID
 from dcp.producer.resident_values import EvictedVersion, ResidentValues
 from dcp.producer.versions import COMMITTED, PREPARED, Version, VersionKey
@@ -19,8 +20,7 @@ class KeyIndex:
 
     ``forgotten_rev`` is the highest revision of a forgotten tombstone: a key that is not here goes
     on above it (kv_engine ``engines/ep/src/vbucket.cc``, updateRevSeqNoOfNewStoredValue). ``live``
-    counts the documents of each collection. ``forgotten_prepare_seqno`` is that of the newest
-    prepare that was completed and forgotten.
+    counts the documents of each collection, ``durability`` says how far sync writes came.
     """
 
     def __init__(self, values: ResidentValues | None = None) -> None:
@@ -29,7 +29,7 @@ class KeyIndex:
         self._evictor = self._evict
         self.emptied_at: dict[int, int] = {}
         self.forgotten_rev = 0
-        self.forgotten_prepare_seqno = 0
+        self.durability = DurabilityHistory()
         self.holds_sync_writes = False
         self.live: Counter[int] = Counter()
         self._newest: dict[VersionKey, Version] = {}
@@ -45,6 +45,7 @@ class KeyIndex:
         if not version.is_document and version.event is None:
             self.holds_sync_writes = True
         self._collections.add(version.collection)
+        self.durability.note(version, self._completed_by(version))
         key = version.stored_key
         older = self._newest.get(key)
         if self._values is not None and older is not None:
@@ -66,6 +67,15 @@ class KeyIndex:
                 self._values.forget(version)
         self.live.pop(collection, None)
 
+    def _completed_by(self, version: Version) -> int:
+        """Return the seqno of the prepare that a new version completes; 0 where it does not."""
+        if version.opcode == Opcode.DCP_ABORT:
+            return version.sync.prepared_seqno if version.sync else 0
+        if not self.holds_sync_writes or not version.is_document:
+            return 0
+        prepare = self.pending_prepare(version.key, version.collection)
+        return 0 if prepare is None else prepare.seqno
+
     def newest(self, key: bytes, collection: int) -> Version | None:
         """Return the newest version of ``key``, which may be a deletion."""
         return self._newest.get((COMMITTED, collection, key))
@@ -83,6 +93,8 @@ class KeyIndex:
 
     def pending_prepares(self) -> list[Version]:
         """Return the prepares of all sync writes that are under way, in their order."""
+        if not self.holds_sync_writes:
+            return []
         found = [
             version
             for (namespace, collection, key), version in self._newest.items()
@@ -171,7 +183,8 @@ class KeyIndex:
     def close(self) -> None:
         """Hold no values any more: another index takes this one's place."""
         if self._values is not None:
-            self._values.forget_all(self._evictor)
+            for version in self._newest.values():
+                self._values.forget(version)
 
     def _evict(self, version: Version) -> None:
         self._newest[version.stored_key] = EvictedVersion.of(version)
@@ -193,7 +206,6 @@ class KeyIndex:
         prepares = [(key, v.seqno) for key, v in self._newest.items() if key[0] == PREPARED]
         for key, seqno in prepares:
             if seqno <= persisted_seqno and not is_stored(seqno):
-                self.forgotten_prepare_seqno = max(self.forgotten_prepare_seqno, seqno)
                 del self._newest[key]
         for key, seqno in self._stored_seqnos.items():
             if key[0] == PREPARED and seqno and not is_stored(seqno):

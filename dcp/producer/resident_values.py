@@ -79,11 +79,6 @@ class ResidentValues:
         if self._owners.pop(version, None) is not None:
             self.memory_bytes -= version.size_bytes
 
-    def forget_all(self, evict: Evict) -> None:
-        """Forget the values of one owner."""
-        for version in [v for v, owner in self._owners.items() if owner == evict]:
-            self.forget(version)
-
     def _recover(self) -> None:
         while self.memory_bytes * 100 > self._quota_bytes * LOWER_MARK_PERCENT:
             version, evict = next(iter(self._owners.items()))

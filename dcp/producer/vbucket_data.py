@@ -10,7 +10,6 @@ was, so a crash or a failover can go back to the end of any batch (kv_engine
 """
 
 import logging
-from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -27,7 +26,7 @@ from dcp.producer.disk_file import DiskFile
 from dcp.producer.disk_log import PendingWrite
 from dcp.producer.disk_scan import Scan
 from dcp.producer.disk_store import StoredItem, VbucketStore
-from dcp.producer.durability import Durability, durability_at
+from dcp.producer.durability import Durability
 from dcp.producer.key_index import KeyIndex
 from dcp.producer.legacy_end import LegacyEnd
 from dcp.producer.manifest import DEFAULT_ID
@@ -138,9 +137,10 @@ class VbucketData:
         for batch in reversed(self._unwritten):
             if batch[-1].seqno <= seqno and batch[-1].seqno not in parts:
                 return batch[-1].seqno
-        ends = [each.end for each in self._store.snapshots if each.end not in parts]
-        place = bisect_right(ends, seqno)
-        return ends[place - 1] if place else self.base_seqno
+        end = self._store.snapshot_at(seqno).end
+        while end in parts:
+            end = self._store.snapshot_at(end - 1).end
+        return end or self.base_seqno
 
     def whole_seqno_at(self, seqno: int) -> int | None:
         """Return ``batch_end_at`` of a seqno where a part of a snapshot ended below; else None."""
@@ -194,10 +194,10 @@ class VbucketData:
     @property
     def persisted_snapshot(self) -> tuple[int, int]:
         """Where the newest snapshot on disk begins and ends."""
-        snapshots = self._store.snapshots
-        if not snapshots:
+        found = self._store.snapshot_at(self.persisted_seqno)
+        if not found.end:
             return self.persisted_seqno, self.persisted_seqno
-        return snapshots[-1].start, snapshots[-1].end
+        return found.start, found.end
 
     def newest_versions(self) -> Iterable[Version]:
         """Return the newest version of all that was not only preloaded, events included."""
@@ -417,6 +417,7 @@ class VbucketData:
             for version in written:
                 self._legacy_end.note(version)
         self.checkpoints.register(PERSISTENCE, self.persisted_seqno, droppable=False)
+        self.keys.durability.forget(min(self.persisted_seqno, self.checkpoints.gone_seqno))
 
     def save_state(self) -> None:
         """Write the state durably, if it is another than what is on disk.
@@ -504,10 +505,8 @@ class VbucketData:
     # --- reading
 
     def durability_at(self, end_seqno: int) -> Durability:
-        """Return how far sync writes had come at a seqno; reads the newest version of all keys."""
-        found = durability_at(self.newest_versions(), end_seqno, self.preloaded_seqno)
-        forgotten = self.keys.forgotten_prepare_seqno
-        return found.reaching(forgotten) if forgotten <= end_seqno else found
+        """Return how far sync writes had come at a seqno, the persisted or one in memory."""
+        return self.keys.durability.at(end_seqno, self.preloaded_seqno)
 
     def legacy_end(self, *, sync_writes: bool) -> int:
         """Return the seqno of the last item on disk that clients without Collections are shown.

@@ -28,10 +28,8 @@ def seqnos(question: Question) -> Iterator[Statistic]:
 
 
 def _sync_write_seqnos(vbucket: Vbucket) -> tuple[int, int]:
-    """Return how far prepares came, and how far they were completed; all keys are looked at."""
+    """Return how far prepares came, and how far they were completed."""
     data = vbucket.data
-    if not data.keys.holds_sync_writes:
-        return 0, 0
     durability = data.durability_at(data.high_seqno)
     return durability.high_prepared_seqno, durability.high_completed_seqno
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from dcp.producer.disk_scan import Scan
-from dcp.producer.disk_store import StoredItem, VbucketStore
+from dcp.producer.disk_store import DiskSnapshot, StoredItem, VbucketStore
 
 
 def item(
@@ -49,6 +49,16 @@ def seqnos_of(store: VbucketStore, after: int = 0, *, each_key_once: bool = True
     return [seqno for seqno, _ in read_all(store.scan(after, each_key_once=each_key_once))]
 
 
+def snapshots_of(store: VbucketStore) -> list[DiskSnapshot]:
+    """All disk snapshots, in order."""
+    found, end = list[DiskSnapshot](), store.persisted_seqno
+    while end:
+        found.append(store.snapshot_at(end))
+        assert found[-1].end == end
+        end = found[-1].start - 1
+    return found[::-1]
+
+
 def told(store: VbucketStore) -> tuple[object, ...]:
     """Everything that a store says, frames included."""
     return (
@@ -58,7 +68,7 @@ def told(store: VbucketStore) -> tuple[object, ...]:
         store.item_count,
         store.size_bytes,
         store.stale_bytes,
-        store.snapshots,
+        snapshots_of(store),
         read_all(store.scan(0, each_key_once=False)),
         read_all(store.scan(0, each_key_once=True)),
     )

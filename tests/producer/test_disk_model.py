@@ -12,7 +12,7 @@ from dcp.producer.disk_file import DiskFile, MemoryFile, OsFile
 from dcp.producer.disk_ranges import LostRanges
 from dcp.producer.disk_scan import Scan
 from dcp.producer.disk_store import DiskSnapshot, StoredItem, VbucketStore
-from tests.producer.disk_items import frame, item, read_all
+from tests.producer.disk_items import frame, item, read_all, snapshots_of
 
 KEYS = range(7)
 ENDED_BY = {5: {0, 1, 2}, 6: {2, 3, 4}}
@@ -187,7 +187,7 @@ class Driven:
         assert store.stale_bytes == model.frame_bytes - sum(len(data) for _, data in live)
         assert store.size_bytes == self.file.size_bytes
         starts = [1, *(end + 1 for end in model.ends)]
-        assert store.snapshots == [
+        assert snapshots_of(store) == [
             DiskSnapshot(start, end) for start, end in zip(starts, model.ends, strict=False)
         ]
         held = {v.seqno: v.frame for v in model.versions}

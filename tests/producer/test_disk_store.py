@@ -11,7 +11,15 @@ import pytest
 from dcp.producer.disk_batch import DiskFormatError
 from dcp.producer.disk_file import Data, DiskFile, MemoryFile, OsFile
 from dcp.producer.disk_store import DiskSnapshot, StoredItem, VbucketStore
-from tests.producer.disk_items import frame, item, items, read_all, seqnos_of, told
+from tests.producer.disk_items import (
+    frame,
+    item,
+    items,
+    read_all,
+    seqnos_of,
+    snapshots_of,
+    told,
+)
 
 
 @pytest.fixture(params=["disk", "memory"])
@@ -38,7 +46,7 @@ def test_three_disk_snapshots_are_merged_into_one_scan(
     store: VbucketStore, after: int, first: int, each_key_once: bool
 ) -> None:
     write_runs(store, (1, 20), (21, 30), (31, 60))
-    assert store.snapshots == [DiskSnapshot(1, 20), DiskSnapshot(21, 30), DiskSnapshot(31, 60)]
+    assert snapshots_of(store) == [DiskSnapshot(1, 20), DiskSnapshot(21, 30), DiskSnapshot(31, 60)]
     scan = store.scan(after, each_key_once=each_key_once)
     assert (scan.start_seqno, scan.end_seqno, scan.item_count) == (after, 60, 61 - first)
     assert read_all(scan) == [(i, frame(item(i))) for i in range(first, 61)]
@@ -47,9 +55,9 @@ def test_three_disk_snapshots_are_merged_into_one_scan(
 def test_compaction_makes_them_one_disk_snapshot(store: VbucketStore) -> None:
     write_runs(store, (1, 20), (21, 30), (31, 60))
     store.compact()
-    assert store.snapshots == [DiskSnapshot(1, 60)]
+    assert snapshots_of(store) == [DiskSnapshot(1, 60)]
     write_runs(store, (61, 70))
-    assert store.snapshots == [DiskSnapshot(1, 60), DiskSnapshot(61, 70)]
+    assert snapshots_of(store) == [DiskSnapshot(1, 60), DiskSnapshot(61, 70)]
     assert seqnos_of(store) == list(range(1, 71))
 
 
@@ -92,7 +100,7 @@ def test_a_snapshot_may_end_above_its_last_item(store: VbucketStore) -> None:
     store.write(items([1001, 1005]), b"", snapshot_end=1010)
     store.write([], b"state only")
     assert (store.persisted_seqno, store.state) == (1010, b"state only")
-    assert store.snapshots == [DiskSnapshot(1, 1000), DiskSnapshot(1001, 1010)]
+    assert snapshots_of(store) == [DiskSnapshot(1, 1000), DiskSnapshot(1001, 1010)]
     scan = store.scan(0, each_key_once=True)
     assert scan.end_seqno == 1010
     assert [seqno for seqno, _ in read_all(scan)] == [1001, 1005]
@@ -306,7 +314,7 @@ def test_a_cut_brings_back_what_was_replaced(
     rewritten(store)
     assert store.cut(seqno) == seqno
     ends = [end for end in (3, 6) if end < seqno] + [seqno] * (seqno > 0)
-    assert store.snapshots == [DiskSnapshot(a + 1, b) for a, b in pairwise([0, *ends])]
+    assert snapshots_of(store) == [DiskSnapshot(a + 1, b) for a, b in pairwise([0, *ends])]
     assert seqnos_of(store) == HELD[seqno]
     assert store.item_count == len(HELD[seqno])
     assert told(VbucketStore.open(file, 0)) == told(store)
@@ -362,7 +370,7 @@ def test_a_cut_is_exact_where_compaction_left_what_was_held(
         else:
             assert store.cut(seqno) == 0
             assert (store.persisted_seqno, store.purge_seqno, store.item_count) == (0, 0, 0)
-            assert (store.snapshots, seqnos_of(store)) == ([], [])
+            assert (snapshots_of(store), seqnos_of(store)) == ([], [])
 
 
 def test_a_cut_is_exact_between_what_compaction_dropped(store: VbucketStore) -> None:
@@ -543,7 +551,7 @@ def test_disk_snapshots_of_one_batch_are_apart(file: DiskFile, store: VbucketSto
     assert told(store) == before
     store.finish(pending)
     for each in (store, VbucketStore.open(file, 0)):
-        assert [snapshot.end for snapshot in each.snapshots] == [1, 2, 3, 4]
+        assert [snapshot.end for snapshot in snapshots_of(each)] == [1, 2, 3, 4]
         assert each.state == b"state"
     assert store.cut(3) == 3
     assert seqnos_of(store) == [1, 2, 3]

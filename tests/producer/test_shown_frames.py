@@ -148,8 +148,8 @@ def test_nobody_waits_while_much_is_looked_through(
         cluster.set(b"rare", b"1", collection=rare)
         cluster.set(b"last", b"1")
     cluster.bucket.vbuckets[0].data.checkpoints.expel()
-    chosen: dict[str, Any] = {"enable_out_of_order_snapshots": "true"} if by_key else {}
-    dcp = connect(cluster).log_in().open_dcp(**chosen)
+    controls: dict[str, Any] = {"enable_out_of_order_snapshots": "true"} if by_key else {}
+    dcp = connect(cluster).log_in().open_dcp(**controls)
     dcp.request_stream(0, value=b'{"collections":["%x"]}' % rare)
     told = dcp.messages_until(lambda body: isinstance(body, m.Mutation))
     assert [type(body) for body in told[:-1]] == [

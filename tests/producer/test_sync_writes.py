@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dcp.producer import durability
 from dcp.producer.cluster import ProducerCluster
-from dcp.producer.durability import Durability, durability_at
+from dcp.producer.durability import Durability
+from dcp.producer.key_index import KeyIndex
 from dcp.producer.versions import Content, SyncWrite, Version
 from dcp.wire import messages as m
 from dcp.wire.vocabulary import HelloFeature, Opcode, Status
@@ -168,13 +170,16 @@ def test_no_filters(cluster: ProducerCluster, connect: Connect) -> None:
 @given(
     st.lists(st.tuples(st.sampled_from([b"a", b"b"]), st.sampled_from("swcx")), max_size=12),
     st.integers(0, 12),
+    st.integers(0, 12),
 )
-def test_durability_follows_a_naive_model(steps: list[tuple[bytes, str]], preloaded: int) -> None:
-    """Of a history in which a key's sync write is completed before the key is written again."""
+def test_durability_follows_a_naive_model(
+    steps: list[tuple[bytes, str]], preloaded: int, forgotten: int
+) -> None:
+    """At every seqno of a history, but for those that were forgotten."""
     history: list[tuple[bytes, Content]] = [(b"%d" % n, DOCUMENT) for n in range(preloaded)]
     pending: dict[bytes, int] = {}
-    completed: dict[bytes, int] = {}  # of keys without a later prepare
-    visible, prepared = preloaded, 0
+    visible, completed, prepared = preloaded, 0, 0
+    expected: list[Durability] = []
     for key, step in steps:
         seqno = len(history) + 1
         if key not in pending and step in "sw":
@@ -182,14 +187,20 @@ def test_durability_follows_a_naive_model(steps: list[tuple[bytes, str]], preloa
         elif key in pending and step in "cx":
             at = pending.pop(key)
             history.append((key, _commit(at) if step == "c" else _abort(at)))
-            completed[key] = at
+            completed = max(completed, at)
         else:
             continue
         if history[-1][1] is PREPARE:
             pending[key] = prepared = seqno
-            completed.pop(key, None)
         elif step != "x":
             visible = seqno
-    newest = {version.stored_key: version for version in _versions(history)}
-    found = durability_at(newest.values(), len(history), preloaded)
-    assert found == Durability(visible, max(completed.values(), default=0), prepared)
+        expected.append(Durability(visible, completed, prepared))
+    keys = KeyIndex()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(durability, "_LEAST_TRIMMED", 1)
+        for version in _versions(history)[preloaded:]:
+            keys.note(version)
+            keys.durability.forget(min(version.seqno, forgotten))
+    for seqno, wanted in enumerate(expected, preloaded + 1):
+        if seqno >= forgotten:
+            assert keys.durability.at(seqno, preloaded) == wanted
