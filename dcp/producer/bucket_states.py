@@ -9,12 +9,18 @@ Functions on the bucket, under its lock. Streams of a vbucket end before anythin
 its new branch: a stream never goes on across a fork.
 """
 
-from dcp.producer.bucket import Bucket
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from dcp.producer.state_changes import ORDERED, StateEvent
-from dcp.producer.stream import ActiveStream
 from dcp.producer.stream_ends import end_streams
 from dcp.producer.vbucket import Vbucket
 from dcp.wire.vocabulary import VbucketState
+
+if TYPE_CHECKING:
+    from dcp.producer.bucket import Bucket
+    from dcp.producer.stream import ActiveStream
 
 
 def change_state(
@@ -41,6 +47,7 @@ def follow_change(
     bucket: Bucket, vbucket: Vbucket, node: int | None = None, *, spared: ActiveStream | None = None
 ) -> None:
     """Let all follow what a node (None: the owner) has on another branch, or in another state."""
+    bucket.replicas.branched(vbucket.id)
     end_streams(bucket, vbucket.id, node, spared=spared)
     bucket.follow_manifest(vbucket)
     bucket.sync_writes.watch(vbucket.id)
