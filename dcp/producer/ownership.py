@@ -65,7 +65,7 @@ def settle_moves(bucket: Bucket) -> None:
 
 def leave(bucket: Bucket, copy: ReplicaCopy, node: int) -> None:
     """Let a node's copy be one as before whose takeover was given up."""
-    copy.has_taken_over = copy.is_taking_over = False
+    copy.leave()
     if copy.vbucket.state is VbucketState.PENDING:
         change_state(bucket, copy.vbucket, StateEvent.LEFT, node)
 

@@ -73,7 +73,6 @@ def take_over(bucket: Bucket, vbucket: int, node: int) -> None:
 def become_active(bucket: Bucket, vbucket: int, node: int) -> None:
     """Let a copy that took over be the vbucket that the map says is its node's."""
     copy = bucket.copies.take(node, vbucket)
-    copy.is_taking_over = copy.has_taken_over = False
     bucket.handed_over.discard(vbucket)
     _replace(bucket, vbucket, copy)
     change_state(bucket, copy.vbucket, StateEvent.TAKEN_OVER, node)

@@ -33,11 +33,13 @@ class Taking:
             return
         self.leave()
         self._order, self._taken, self._error = order, [], ""
-        self._task = asyncio.get_running_loop().create_task(self._run(order))
+        self._task = asyncio.get_running_loop().create_task(self._run(order, self._task))
         self._task.add_done_callback(log_failure("taking vbuckets over"))
 
-    async def _run(self, order: MoveOrder) -> None:
+    async def _run(self, order: MoveOrder, older: asyncio.Task[None] | None) -> None:
         taken: list[int] = self._taken
+        if older is not None:  # it has to leave the copies first
+            await asyncio.wait((older,))
         move = Move(
             self._bucket,
             order.source,
