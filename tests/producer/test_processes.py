@@ -28,11 +28,11 @@ from dcp.producer.settings import ClusterSettings, TlsFiles
 from dcp.types import vbucket_of
 from dcp.wire import messages as m
 from dcp.wire.vocabulary import Opcode, Status, VbucketState
+from tests.producer.compared_copies import frames_of
+from tests.producer.durable_requests import FEATURES as DURABLE_FEATURES
+from tests.producer.durable_requests import durability
 from tests.producer.processes import Processes
 from tests.producer.raw_client import RawClient
-from tests.producer.test_durable_writes import FEATURES as DURABLE_FEATURES
-from tests.producer.test_durable_writes import durability
-from tests.producer.test_replicas import frames_of
 from tests.producer.tls import CERTIFICATE, KEY
 
 MakeProcesses = Callable[..., Processes]

@@ -13,9 +13,9 @@ from dcp.producer.documents import DocumentError
 from dcp.producer.settings import ClusterSettings
 from dcp.wire import messages as m
 from dcp.wire.vocabulary import EndReason, Status
+from tests.producer.compared_copies import assert_copies_are_equal, frames_of, write_everything
 from tests.producer.in_process_wire import InProcessWire
 from tests.producer.raw_client import RawClient
-from tests.producer.test_replicas import assert_copies_are_equal, frames_of, write_everything
 
 Connect = Callable[..., RawClient]
 MakeCluster = Callable[..., ProducerCluster]

@@ -19,8 +19,13 @@ from dcp.producer.settings import ClusterSettings
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
 from dcp.wire.vocabulary import EndReason, Opcode, Status, StreamFlag, VbucketState
+from tests.producer.compared_copies import (
+    assert_copies_are_equal,
+    assert_copies_are_there,
+    frames_of,
+    write_everything,
+)
 from tests.producer.raw_client import RawClient
-from tests.producer.test_replicas import assert_copies_are_equal, frames_of, write_everything
 
 Connect = Callable[..., RawClient]
 MakeCluster = Callable[..., ProducerCluster]
@@ -369,14 +374,6 @@ def test_a_failover_amid_a_rebalance(
     assert [each.state for each in cluster.bucket.vbuckets] == [VbucketState.ACTIVE] * 3
     cluster.rebalance(remove=0 if failed else None)
     assert_copies_are_there(cluster)
-
-
-def assert_copies_are_there(cluster: ProducerCluster) -> None:
-    """As many as there are nodes for, and equal."""
-    cluster.wait_until_replicated()
-    for active in cluster.bucket.vbuckets:
-        for _, copy in cluster.bucket.copies.of(active.id):
-            assert frames_of(copy.vbucket) == frames_of(active)
 
 
 def test_a_kill_amid_a_rebalance(make_cluster: MakeCluster) -> None:
