@@ -19,8 +19,12 @@ from dcp.producer.vbucket import Vbucket
 from dcp.wire.vocabulary import VbucketState
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from dcp.producer.bucket import Bucket
+    from dcp.producer.failover import VbucketFacts
     from dcp.producer.stream import ActiveStream
+    from dcp.producer.versions import Version
 
 
 def change_state(
@@ -100,3 +104,14 @@ def give_back(bucket: Bucket, vbucket: int) -> None:
     bucket.handed_over.discard(vbucket)
     if bucket.vbuckets[vbucket].state is VbucketState.DEAD:
         change_state(bucket, bucket.vbuckets[vbucket], StateEvent.GIVEN_BACK)
+
+
+def set_up(
+    bucket: Bucket, vbucket: int, facts: VbucketFacts, versions: Sequence[Version] = ()
+) -> None:
+    """Make a vbucket of which ``facts`` are true, with these versions; its streams end."""
+    bucket.numbered(vbucket).set_up(facts, versions)
+    bucket.replicas.forget(vbucket)
+    bucket.learn_manifest(bucket.vbuckets[vbucket])
+    end_streams(bucket, vbucket)
+    bucket.sync_writes.watch(vbucket)

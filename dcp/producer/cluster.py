@@ -14,6 +14,7 @@ from dcp.errors import LocalProtocolError
 from dcp.producer import bucket_states, forks
 from dcp.producer.bucket import Bucket
 from dcp.producer.cluster_members import ClusterMembers
+from dcp.producer.copied_replicas import lagging_copy
 from dcp.producer.counters import CountersSnapshot
 from dcp.producer.documents import Document, DocumentStore
 from dcp.producer.failover import VbucketFacts
@@ -397,9 +398,9 @@ class ProducerCluster(ClusterMembers):
         """
         with self.bucket.copies_moved:
             self.bucket.copies_moved.wait_for(
-                lambda: forks.lagging_copy(self.bucket) is None, timeout_seconds
+                lambda: lagging_copy(self.bucket) is None, timeout_seconds
             )
-            lagging = forks.lagging_copy(self.bucket)
+            lagging = lagging_copy(self.bucket)
         if lagging is not None:
             raise TimeoutError(f"replication: after {timeout_seconds} seconds {lagging}")
 
@@ -439,7 +440,7 @@ class ProducerCluster(ClusterMembers):
         purged.
         """
         with self.bucket.lock:
-            forks.set_up(self.bucket, vbucket, facts, versions)
+            bucket_states.set_up(self.bucket, vbucket, facts, versions)
 
     def take_versions(self, vbucket: int, versions: Sequence[Version]) -> None:
         """Append versions that another server made, as they are; streams hear of them together.

@@ -81,3 +81,26 @@ class CopiedReplicas:
 
     def forget(self, _: int) -> None:
         """Do nothing: a copy of something else is told to go back, too."""
+
+
+def lagging_copy(bucket: "Bucket") -> str | None:
+    """Say which copy on a living node lacks what its active, on a living node, holds; or None.
+
+    Of those that are both in this process.
+    """
+    for vbucket, owner in enumerate(bucket.map.owners):
+        active = bucket.vbuckets[vbucket]
+        if owner in bucket.dead_nodes or not bucket.is_local(owner):
+            continue
+        if active.state is not VbucketState.ACTIVE:
+            continue
+        is_empty = active.data.high_seqno == active.data.base_seqno
+        wanted = 0 if is_empty else active.data.high_seqno
+        for node, copy in living_copies(bucket, vbucket):
+            has_all = copy.high_seqno == wanted == copy.consistent_seqno
+            if not (has_all and copy.vbucket.failover_log == active.failover_log):
+                return (
+                    f"the copy of vbucket {vbucket} on {bucket.map.name_of(node)} holds seqno "
+                    f"{copy.high_seqno} (whole up to {copy.consistent_seqno}), expected {wanted}"
+                )
+    return None

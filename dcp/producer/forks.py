@@ -1,17 +1,11 @@
-"""What happens to a cluster's vbuckets as a whole: failover, crash.
+"""What happens to all vbuckets of a node, each on a branch of its own then: failover, crash.
 
 Functions on the bucket, under its lock.
 """
 
-from collections.abc import Sequence
-
 from dcp.producer.bucket import Bucket
 from dcp.producer.bucket_states import follow_change
-from dcp.producer.failover import VbucketFacts
 from dcp.producer.ownership import follow_owners
-from dcp.producer.promotion import living_copies
-from dcp.producer.stream_ends import end_streams
-from dcp.producer.versions import Version
 from dcp.wire.vocabulary import VbucketState
 
 
@@ -56,40 +50,6 @@ def crash(bucket: Bucket, node: int, lost_seqnos: int | None = None) -> None:
         if bucket.vbuckets[vbucket].state is VbucketState.ACTIVE:
             bucket.vbuckets[vbucket].crash(lost_seqnos)
         follow_change(bucket, bucket.vbuckets[vbucket])
-
-
-def lagging_copy(bucket: Bucket) -> str | None:
-    """Say which copy on a living node lacks what its active, on a living node, holds; or None.
-
-    Of those that are both in this process.
-    """
-    for vbucket, owner in enumerate(bucket.map.owners):
-        active = bucket.vbuckets[vbucket]
-        if owner in bucket.dead_nodes or not bucket.is_local(owner):
-            continue
-        if active.state is not VbucketState.ACTIVE:
-            continue
-        is_empty = active.data.high_seqno == active.data.base_seqno
-        wanted = 0 if is_empty else active.data.high_seqno
-        for node, copy in living_copies(bucket, vbucket):
-            has_all = copy.high_seqno == wanted == copy.consistent_seqno
-            if not (has_all and copy.vbucket.failover_log == active.failover_log):
-                return (
-                    f"the copy of vbucket {vbucket} on {bucket.map.name_of(node)} holds seqno "
-                    f"{copy.high_seqno} (whole up to {copy.consistent_seqno}), expected {wanted}"
-                )
-    return None
-
-
-def set_up(
-    bucket: Bucket, vbucket: int, facts: VbucketFacts, versions: Sequence[Version] = ()
-) -> None:
-    """Make a vbucket of which ``facts`` are true, with these versions; its streams end."""
-    bucket.numbered(vbucket).set_up(facts, versions)
-    bucket.replicas.forget(vbucket)
-    bucket.learn_manifest(bucket.vbuckets[vbucket])
-    end_streams(bucket, vbucket)
-    bucket.sync_writes.watch(vbucket)
 
 
 def _require_member(bucket: Bucket, node: int) -> None:
