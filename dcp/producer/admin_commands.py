@@ -209,7 +209,7 @@ def _nodes(session: Session) -> str:
 
 
 def _replication_state(session: Session) -> str:
-    paused = session.bucket.copies.is_paused
+    paused = session.bucket.replicas.is_paused
     return "paused" if paused else "running"
 
 

@@ -32,6 +32,7 @@ from dcp.producer.flusher import Flusher
 from dcp.producer.manifest import FIRST, Manifest, Step
 from dcp.producer.manifest_changes import Change, changed
 from dcp.producer.persistence_waits import PersistenceWaits
+from dcp.producer.replicas import replicas_of
 from dcp.producer.resident_values import ResidentValues
 from dcp.producer.settings import ClusterSettings
 from dcp.producer.sync_write_board import SyncWriteBoard
@@ -77,9 +78,8 @@ class Bucket:
             settings.bucket_type,
         )
         self.counters = Counters(record_seqnos=settings.record_seqnos)
-        self._values: ResidentValues | None = None
-        if settings.memory_quota_bytes:
-            self._values = ResidentValues(settings.memory_quota_bytes, self.counters)
+        quota_bytes = settings.memory_quota_bytes
+        self._values = ResidentValues(quota_bytes, self.counters) if quota_bytes else None
         self.vbuckets = (
             self._open_vbuckets()
             if invitation is None
@@ -98,6 +98,7 @@ class Bucket:
             self.local_nodes,
         )
         self.copies.follow(self.map)
+        self.replicas = replicas_of(self)
         self.copies_moved = Condition(self.lock)
         """Notified when a copy received something, or may be about to."""
         self._way: tuple[Manifest, Manifest, list[Step]] = self.manifest, self.manifest, []
@@ -147,7 +148,12 @@ class Bucket:
         self, vbucket: int, state: VbucketState, home: VbucketHome | None = None
     ) -> Vbucket:
         settings = replace(self.settings, record_branches=False)  # the active has the record
-        return Vbucket(vbucket, self._fresh_uuid, settings, home, self._values, state)
+        return Vbucket(
+            vbucket, self._fresh_uuid, settings, home, self._values, state, self._wants_back
+        )
+
+    def _wants_back(self, vbucket: int) -> bool:
+        return self.replicas.wants_back(vbucket)
 
     def _elsewhere(self, vbucket: int) -> Vbucket:
         """Return what stands here for a vbucket of another process: nothing that lives."""
@@ -156,6 +162,15 @@ class Bucket:
     def is_local(self, node: int) -> bool:
         """Whether a node is one of this process."""
         return node in self.local_nodes
+
+    def require_local(self, what: str, node: int) -> None:
+        """Raise ValueError where there is no such node, or it is in another process."""
+        self.map.require_node(node)
+        if not self.is_local(node):
+            raise ValueError(
+                f"{what} {self.map.name_of(node)}: found it in another process, "
+                "expected one of this"
+            )
 
     def require_first(self, what: str) -> None:
         """Raise ValueError where another process decides about the cluster."""
@@ -171,6 +186,7 @@ class Bucket:
         told = old.sync_writes.give_up()
         old.data.give_up()
         self._memory.forget(vbucket)
+        self.replicas.forget(vbucket)
         self.vbuckets[vbucket] = self._elsewhere(vbucket)
         self.vbuckets[vbucket].sync_writes.tell_later(told)
         self.sync_writes.watch(vbucket)
@@ -200,12 +216,21 @@ class Bucket:
         settings, storage = self.settings, self._storage
         if storage is None:
             return [
-                Vbucket(v, self._fresh_uuid, settings, values=self._values)
+                Vbucket(
+                    v, self._fresh_uuid, settings, values=self._values, wants_back=self._wants_back
+                )
                 for v in range(settings.vbuckets)
             ]
         try:
             vbuckets = [
-                Vbucket(v, self._fresh_uuid, settings, storage.home(v), self._values)
+                Vbucket(
+                    v,
+                    self._fresh_uuid,
+                    settings,
+                    storage.home(v),
+                    self._values,
+                    wants_back=self._wants_back,
+                )
                 for v in range(settings.vbuckets)
             ]
             storage.begin(self.map, vbuckets)

@@ -9,12 +9,22 @@ Functions on the bucket, under its lock. Streams of a vbucket end before anythin
 its new branch: a stream never goes on across a fork.
 """
 
-from dcp.producer.bucket import Bucket
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from dcp.producer.state_changes import ORDERED, StateEvent
-from dcp.producer.stream import ActiveStream
 from dcp.producer.stream_ends import end_streams
 from dcp.producer.vbucket import Vbucket
 from dcp.wire.vocabulary import VbucketState
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dcp.producer.bucket import Bucket
+    from dcp.producer.failover import VbucketFacts
+    from dcp.producer.stream import ActiveStream
+    from dcp.producer.versions import Version
 
 
 def change_state(
@@ -41,6 +51,7 @@ def follow_change(
     bucket: Bucket, vbucket: Vbucket, node: int | None = None, *, spared: ActiveStream | None = None
 ) -> None:
     """Let all follow what a node (None: the owner) has on another branch, or in another state."""
+    bucket.replicas.branched(vbucket.id)
     end_streams(bucket, vbucket.id, node, spared=spared)
     bucket.follow_manifest(vbucket)
     bucket.sync_writes.watch(vbucket.id)
@@ -95,3 +106,14 @@ def give_back(bucket: Bucket, vbucket: int) -> None:
     bucket.vbuckets[vbucket].is_moving = False
     if bucket.vbuckets[vbucket].state is VbucketState.DEAD:
         change_state(bucket, bucket.vbuckets[vbucket], StateEvent.GIVEN_BACK)
+
+
+def set_up(
+    bucket: Bucket, vbucket: int, facts: VbucketFacts, versions: Sequence[Version] = ()
+) -> None:
+    """Make a vbucket of which ``facts`` are true, with these versions; its streams end."""
+    bucket.numbered(vbucket).set_up(facts, versions)
+    bucket.replicas.forget(vbucket)
+    bucket.learn_manifest(bucket.vbuckets[vbucket])
+    end_streams(bucket, vbucket)
+    bucket.sync_writes.watch(vbucket)

@@ -14,6 +14,7 @@ from dcp.errors import LocalProtocolError
 from dcp.producer import bucket_states, forks
 from dcp.producer.bucket import Bucket
 from dcp.producer.cluster_members import ClusterMembers
+from dcp.producer.copied_replicas import lagging_copy
 from dcp.producer.counters import CountersSnapshot
 from dcp.producer.documents import Document, DocumentStore
 from dcp.producer.failover import VbucketFacts
@@ -277,11 +278,7 @@ class ProducerCluster(ClusterMembers):
         With ``ClusterSettings.replicas`` that of the copy to be promoted; 0 where none lives.
         """
         with self.bucket.lock:
-            found = self.bucket.numbered(vbucket)
-            if not self.settings.replicas:
-                return found.replica_seqno
-            copy = next((copy for _, copy in forks.living_copies(self.bucket, vbucket)), None)
-            return 0 if copy is None else copy.consistent_seqno
+            return self.bucket.replicas.kept_seqno(self.bucket.numbered(vbucket).id)
 
     def high_seqno(self, vbucket: int) -> int:
         """Return the newest seqno of a vbucket."""
@@ -380,19 +377,15 @@ class ProducerCluster(ClusterMembers):
         """Let all replicas stand still at what they hold now."""
         self.bucket.require_first("replication")
         with self.bucket.lock:
-            self.bucket.copies.is_paused = True
+            self.bucket.replicas.pause()
             self._call_soon(self._push_map)
-            for vbucket in self.bucket.vbuckets:
-                vbucket.pause_replication()
 
     def resume_replication(self) -> None:
         """Let all replicas follow again, as far behind as the settings say."""
         self.bucket.require_first("replication")
         with self.bucket.lock:
-            self.bucket.copies.is_paused = False
+            self.bucket.replicas.resume()
             self._call_soon(self._push_map)
-            for vbucket in self.bucket.vbuckets:
-                vbucket.resume_replication()
 
     def wait_until_replicated(self, timeout_seconds: float = 10.0) -> None:
         """Return when all copies on living nodes hold what their actives hold at an instant.
@@ -405,9 +398,9 @@ class ProducerCluster(ClusterMembers):
         """
         with self.bucket.copies_moved:
             self.bucket.copies_moved.wait_for(
-                lambda: forks.lagging_copy(self.bucket) is None, timeout_seconds
+                lambda: lagging_copy(self.bucket) is None, timeout_seconds
             )
-            lagging = forks.lagging_copy(self.bucket)
+            lagging = lagging_copy(self.bucket)
         if lagging is not None:
             raise TimeoutError(f"replication: after {timeout_seconds} seconds {lagging}")
 
@@ -451,7 +444,7 @@ class ProducerCluster(ClusterMembers):
                 folder.
         """
         with self.bucket.lock:
-            forks.set_up(self.bucket, vbucket, facts, versions)
+            bucket_states.set_up(self.bucket, vbucket, facts, versions)
 
     def take_versions(self, vbucket: int, versions: Sequence[Version]) -> None:
         """Append versions that another server made, as they are; streams hear of them together.

@@ -139,7 +139,7 @@ class ClusterNodes:
             ValueError: no such node, or it is in another process (this and all below).
         """
         if node is not None:
-            self._require_here("drop connections of", node)
+            self.bucket.require_local("drop connections of", node)
         for one in self._nodes.values() if node is None else [self._nodes[node]]:
             self._call(one.drop_connections())
 
@@ -150,7 +150,7 @@ class ClusterNodes:
             ValueError: as above; or it was ordered over the protocol, and no other node would be
                 left to take the order to restore it.
         """
-        self._require_here("kill", node)
+        self.bucket.require_local("kill", node)
         if self._is_in_loop and not self.bucket.local_nodes - self.bucket.dead_nodes - {node}:
             raise ValueError(
                 f"kill {self.bucket.map.name_of(node)}: found no other living node of this "
@@ -163,12 +163,12 @@ class ClusterNodes:
 
     def refuse_node(self, node: int) -> None:
         """Close a node's port only."""
-        self._require_here("refuse", node)
+        self.bucket.require_local("refuse", node)
         self._call(self._nodes[node].refuse())
 
     def hang_node(self, node: int) -> None:
         """Let a node stop reading and answering, with everything open."""
-        self._require_here("hang", node)
+        self.bucket.require_local("hang", node)
         self._call(now(self._nodes[node].hang))
 
     def restore_node(self, node: int) -> None:
@@ -198,14 +198,6 @@ class ClusterNodes:
             self._nodes[node].restore()
         elif self._loop is not None:
             self._call(now(self._nodes[node].restore))
-
-    def _require_here(self, what: str, node: int) -> None:
-        self.bucket.map.require_node(node)
-        if not self.bucket.is_local(node):
-            raise ValueError(
-                f"{what} {self.bucket.map.name_of(node)}: found it in another process, "
-                "expected one of this"
-            )
 
     def _require_answer(self, node: int) -> None:
         if not self._links.is_alive(node):

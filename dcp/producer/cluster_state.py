@@ -57,7 +57,7 @@ class ClusterState:
             tuple(found.owners),
             tuple(tuple(row) for row in found.rows),
             bucket.manifest,
-            bucket.copies.is_paused,
+            bucket.replicas.is_paused,
             frozenset(bucket.local_nodes),
             frozenset(bucket.dead_nodes),
             bucket.moving,

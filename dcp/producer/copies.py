@@ -40,7 +40,6 @@ class Copies:
         self._quota_bytes: Final = quota_bytes
         self._of: Final[dict[int, dict[int, ReplicaCopy]]] = {}
         self._memory: dict[int, CheckpointAccount] = {}
-        self.is_paused = False
 
     def at(self, node: int, vbucket: int) -> ReplicaCopy | None:
         """Return a node's copy of a vbucket, if it has one."""

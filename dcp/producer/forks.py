@@ -1,18 +1,11 @@
-"""What happens to a cluster's vbuckets as a whole: failover, crash.
+"""What happens to all vbuckets of a node, each on a branch of its own then: failover, crash.
 
 Functions on the bucket, under its lock.
 """
 
-from collections.abc import Iterator, Sequence
-
 from dcp.producer.bucket import Bucket
 from dcp.producer.bucket_states import follow_change
-from dcp.producer.failover import VbucketFacts
 from dcp.producer.ownership import follow_owners
-from dcp.producer.promotion import heirs_of
-from dcp.producer.replica_copy import ReplicaCopy
-from dcp.producer.stream_ends import end_streams
-from dcp.producer.versions import Version
 from dcp.wire.vocabulary import VbucketState
 
 
@@ -32,16 +25,10 @@ def fail_over(bucket: Bucket, node: int) -> None:
         for other in ((node + step) % count for step in range(1, count))
         if bucket.map.is_member(other) and other not in bucket.dead_nodes
     ]
-    if not bucket.map.replica_count:  # what there is of replicas is in this process
-        _require_here(bucket, node)
-        living = [other for other in living if bucket.is_local(other)]
     if not living:
         name = bucket.map.name_of(node)
         raise ValueError(f"failover of {name}: found no other living node to take its place")
-    if bucket.map.replica_count:
-        heirs = heirs_of(bucket, node)
-    else:
-        heirs = dict.fromkeys(bucket.map.vbuckets_of(node), living[0])
+    heirs = bucket.replicas.heirs_of(node, living)
     before = bucket.map.owners
     bucket.map.fail_over(node, heirs)
     bucket.save()
@@ -56,62 +43,13 @@ def crash(bucket: Bucket, node: int, lost_seqnos: int | None = None) -> None:
         ValueError: no such node, one that was failed over, or fewer than 0 seqnos.
     """
     _require_member(bucket, node)
-    _require_here(bucket, node)
+    bucket.require_local("crash of", node)
     if lost_seqnos is not None and lost_seqnos < 0:
         raise ValueError(f"crash: found {lost_seqnos} lost seqnos, expected 0 or more")
     for vbucket in bucket.map.vbuckets_of(node):
         if bucket.vbuckets[vbucket].state is VbucketState.ACTIVE:
             bucket.vbuckets[vbucket].crash(lost_seqnos)
         follow_change(bucket, bucket.vbuckets[vbucket])
-
-
-def living_copies(bucket: Bucket, vbucket: int) -> Iterator[tuple[int, ReplicaCopy]]:
-    """Yield nodes that live and hold a copy, with the copies, the first to be promoted first."""
-    for node in bucket.map.replicas(vbucket):
-        copy = bucket.copies.at(node, vbucket)
-        if copy is not None and node not in bucket.dead_nodes:
-            yield node, copy
-
-
-def lagging_copy(bucket: Bucket) -> str | None:
-    """Say which copy on a living node lacks what its active, on a living node, holds; or None.
-
-    Of those that are both in this process.
-    """
-    for vbucket, owner in enumerate(bucket.map.owners):
-        active = bucket.vbuckets[vbucket]
-        if owner in bucket.dead_nodes or not bucket.is_local(owner):
-            continue
-        if active.state is not VbucketState.ACTIVE:
-            continue
-        is_empty = active.data.high_seqno == active.data.base_seqno
-        wanted = 0 if is_empty else active.data.high_seqno
-        for node, copy in living_copies(bucket, vbucket):
-            has_all = copy.high_seqno == wanted == copy.consistent_seqno
-            if not (has_all and copy.vbucket.failover_log == active.failover_log):
-                return (
-                    f"the copy of vbucket {vbucket} on {bucket.map.name_of(node)} holds seqno "
-                    f"{copy.high_seqno} (whole up to {copy.consistent_seqno}), expected {wanted}"
-                )
-    return None
-
-
-def set_up(
-    bucket: Bucket, vbucket: int, facts: VbucketFacts, versions: Sequence[Version] = ()
-) -> None:
-    """Make a vbucket of which ``facts`` are true, with these versions; its streams end."""
-    bucket.numbered(vbucket).set_up(facts, versions)
-    bucket.learn_manifest(bucket.vbuckets[vbucket])
-    end_streams(bucket, vbucket)
-    bucket.sync_writes.watch(vbucket)
-
-
-def _require_here(bucket: Bucket, node: int) -> None:
-    if not bucket.is_local(node):
-        raise ValueError(
-            f"{bucket.map.name_of(node)}: found it in another process, expected one of this: "
-            "without --replicas there is no copy of what it holds"
-        )
 
 
 def _require_member(bucket: Bucket, node: int) -> None:

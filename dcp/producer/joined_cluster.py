@@ -101,7 +101,8 @@ class JoinedCluster(ProducerCluster):
         bucket.map.adopt(state.addresses, state.members, state.owners, state.rows, state.rev)
         bucket.led_by = state.first_address
         bucket.moving = state.moving
-        bucket.copies.is_paused = state.is_paused
+        if state.is_paused is not bucket.replicas.is_paused:
+            (bucket.replicas.pause if state.is_paused else bucket.replicas.resume)()
         own = bucket.local_nodes
         bucket.dead_nodes = set(state.dead - own) | (bucket.dead_nodes & own)
         follow_owners(bucket, before)

@@ -14,8 +14,8 @@ its lock; streams end before anything can be written to a new branch.
 from collections.abc import Sequence
 
 from dcp.producer.bucket import Bucket
-from dcp.producer.bucket_states import change_state, follow_change, give_back
-from dcp.producer.promotion import become_active, promote
+from dcp.producer.bucket_states import change_state, give_back
+from dcp.producer.promotion import become_active
 from dcp.producer.replica_copy import ReplicaCopy
 from dcp.producer.state_changes import StateEvent
 from dcp.producer.stream_ends import end_streams
@@ -42,16 +42,12 @@ def follow_owners(bucket: Bucket, before: Sequence[int]) -> None:
 def _begin(bucket: Bucket, vbucket: int, node: int, state: VbucketState) -> None:
     copy = bucket.copies.at(node, vbucket)
     end_streams(bucket, vbucket, node)
-    if copy is None:
-        if vbucket in bucket.handed_over:
-            give_back(bucket, vbucket)
-        if bucket.vbuckets[vbucket].state is VbucketState.ACTIVE:
-            bucket.vbuckets[vbucket].promote()
-        follow_change(bucket, bucket.vbuckets[vbucket], node)
-    elif copy.has_taken_over:
+    if copy is not None and copy.has_taken_over:
         become_active(bucket, vbucket, node)
-    else:
-        promote(bucket, vbucket, node, state)
+        return
+    if copy is None and vbucket in bucket.handed_over:
+        give_back(bucket, vbucket)
+    bucket.replicas.promote(vbucket, node, state)
 
 
 def settle_moves(bucket: Bucket) -> None:
@@ -69,7 +65,7 @@ def settle_moves(bucket: Bucket) -> None:
 
 def leave(bucket: Bucket, copy: ReplicaCopy, node: int) -> None:
     """Let a node's copy be one as before whose takeover was given up."""
-    copy.has_taken_over = copy.is_taking_over = False
+    copy.leave()
     if copy.vbucket.state is VbucketState.PENDING:
         change_state(bucket, copy.vbucket, StateEvent.LEFT, node)
 

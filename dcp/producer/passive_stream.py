@@ -88,7 +88,7 @@ class MessageRefusedError(RemoteProtocolError):
 
 
 class PassiveStream:
-    """A stream into ``copy``, which nobody else fills from now on. ``opaque`` is its number.
+    """A stream into ``copy``, which it fills once it is in charge. ``opaque`` is its number.
 
     With ``takes_over`` the copy is to become the vbucket: ``state`` is what it was told to be.
     """
@@ -104,7 +104,10 @@ class PassiveStream:
         self.acknowledged_seqno = 0
         self._snapshot_end = 0
         self._marker_wants_answer = False
-        copy.feeder = self
+
+    def take_charge(self) -> None:
+        """Let nobody else fill the copy from now on."""
+        self.copy.feeder = self
 
     @property
     def is_in_charge(self) -> bool:

@@ -4,11 +4,18 @@ Functions on the bucket, under its lock. What the copy holds is what the vbucket
 the record of branches and the floor of CAS values are handed over.
 """
 
-from dcp.producer.bucket import Bucket
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
 from dcp.producer.bucket_states import follow_change
 from dcp.producer.replica_copy import ReplicaCopy
 from dcp.producer.state_changes import ORDERED, StateEvent
 from dcp.wire.vocabulary import VbucketState
+
+if TYPE_CHECKING:
+    from dcp.producer.bucket import Bucket
 
 
 def heirs_of(bucket: Bucket, node: int) -> dict[int, int]:
@@ -27,6 +34,14 @@ def heirs_of(bucket: Bucket, node: int) -> dict[int, int]:
             )
         found[vbucket] = living[0]
     return found
+
+
+def living_copies(bucket: Bucket, vbucket: int) -> Iterator[tuple[int, ReplicaCopy]]:
+    """Yield nodes that live and hold a copy, with the copies, the first to be promoted first."""
+    for node in bucket.map.replicas(vbucket):
+        copy = bucket.copies.at(node, vbucket)
+        if copy is not None and node not in bucket.dead_nodes:
+            yield node, copy
 
 
 def promote(bucket: Bucket, vbucket: int, node: int, state: VbucketState) -> None:
@@ -53,7 +68,6 @@ def take_over(bucket: Bucket, vbucket: int, node: int) -> None:
 def become_active(bucket: Bucket, vbucket: int, node: int) -> None:
     """Let a copy that took over be the vbucket that the map says is its node's."""
     copy = bucket.copies.take(node, vbucket)
-    copy.is_taking_over = copy.has_taken_over = False
     bucket.handed_over.discard(vbucket)
     _put_in_place(bucket, copy, StateEvent.TAKEN_OVER, node)
     bucket.copies_moved.notify_all()

@@ -124,7 +124,7 @@ class Move:
                 vbucket: bucket.copies.add(target, vbucket) for vbucket in vbuckets
             }
             for copy in self._left.values():
-                copy.is_taking_over = True
+                copy.begin_takeover()
 
     async def run(self, awake: asyncio.Event) -> None:
         """Take what there is.
@@ -167,7 +167,7 @@ class Move:
             if not may_move(self._bucket, vbucket, self._source, self._target):
                 self._is_over.set()
                 return
-            stream.copy.has_taken_over = True
+            stream.copy.arrive()
             del self._left[vbucket]
             self._arrived(vbucket)
         has_failed = stream.phase is PassivePhase.ENDED and vbucket in self._left

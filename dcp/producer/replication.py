@@ -194,7 +194,7 @@ class Replication:
         """Return the copies to be filled by source and target, and by vbucket."""
         bucket = self._bucket
         found: defaultdict[tuple[int, int], dict[int, ReplicaCopy]] = defaultdict(dict)
-        if bucket.copies.is_paused:
+        if bucket.replicas.is_paused:
             return found
         for vbucket, source in enumerate(bucket.map.owners):
             for target, copy in bucket.copies.of(vbucket):

@@ -115,6 +115,7 @@ class ReplicationConnection:
                 self._last_opaque += 1
                 takes_over = vbucket in self._takes_over
                 stream = PassiveStream(copy, self._last_opaque, takes_over=takes_over)
+                stream.take_charge()
                 self.streams[stream.opaque] = stream
                 self._request(stream)
 

@@ -26,6 +26,7 @@ class Taking:
         self._taken: list[int] = []
         self._error = ""
         self._task: asyncio.Task[None] | None = None
+        self._turn = asyncio.Lock()
 
     def begin(self, order: MoveOrder) -> None:
         """Begin a move, if it was not begun; an older one is given up."""
@@ -33,26 +34,26 @@ class Taking:
             return
         self.leave()
         self._order, self._taken, self._error = order, [], ""
-        self._task = asyncio.get_running_loop().create_task(self._run(order))
+        self._task = asyncio.get_running_loop().create_task(self._run(order, self._taken))
         self._task.add_done_callback(log_failure("taking vbuckets over"))
 
-    async def _run(self, order: MoveOrder) -> None:
-        taken: list[int] = self._taken
-        move = Move(
-            self._bucket,
-            order.source,
-            order.target,
-            order.vbuckets,
-            taken.append,
-            self._map_changed,
-        )
-        try:
-            await move.run(self._awake(order.target))
-        except SourceError as error:
-            self._error = str(error)
-        except Exception as error:
-            self._error = repr(error)
-            raise
+    async def _run(self, order: MoveOrder, taken: list[int]) -> None:
+        async with self._turn:  # an older one leaves its copies first
+            move = Move(
+                self._bucket,
+                order.source,
+                order.target,
+                order.vbuckets,
+                taken.append,
+                self._map_changed,
+            )
+            try:
+                await move.run(self._awake(order.target))
+            except SourceError as error:
+                self._error = str(error)
+            except Exception as error:
+                self._error = repr(error)
+                raise
 
     def leave(self) -> None:
         """Give up what did not arrive."""

@@ -1,9 +1,8 @@
-"""One vbucket: documents, data, branches, state, and how far its replica has come.
+"""One vbucket: documents, data, branches, state.
 
-Without ``ClusterSettings.replicas`` a replica is a distance, not a copy: it holds the active's data
-but for the newest batches of writes. A failover makes that prefix the vbucket's data (``promote``),
-a crash what was on disk (``crash``). A copy on another node (``replica_copy.py``) is a vbucket of
-its own, which may take this one's place (``succeed``).
+A crash makes what was on disk its data (``crash``), a failover what its replica holds
+(``go_back``; ``replicas.py``). A copy on another node (``replica_copy.py``) is a vbucket of its
+own, which may take this one's place (``succeed``).
 """
 
 import math
@@ -46,11 +45,13 @@ class Vbucket:
         home: VbucketHome | None = None,
         values: ResidentValues | None = None,
         state: VbucketState | None = None,
+        wants_back: Callable[[int], bool] = lambda _: False,
     ) -> None:
         """Begin an empty vbucket, or with a ``home`` take up what is there.
 
         ``state`` is the one that it is in; None: the one that was saved, ACTIVE where none was.
         ``values`` of the whole bucket decides which values stay in memory; without it all do.
+        ``wants_back`` says of a vbucket whether it may be ordered back to an older state.
 
         Raises:
             DiskFormatError: a file of another vbucket or of another version of dcplake.
@@ -59,7 +60,7 @@ class Vbucket:
         self.id = vbucket
         self._fresh_uuid = fresh_uuid
         self._settings = settings
-        self._paused_at: int | None = None
+        self._wants_back = wants_back
         self._home = home
         self.is_moving = False
         """Whether it is dead for another node's sake, until the map has it there: after a power
@@ -183,51 +184,21 @@ class Vbucket:
         """
         return 0 if self.is_ephemeral else self.data.persisted_seqno
 
-    # --- the replica
-
-    @property
-    def replica_seqno(self) -> int:
-        """The newest seqno that the replica holds."""
-        if self._paused_at is not None:
-            return self._paused_at
-        return self.data.batch_end_at(self.data.high_seqno - self._settings.replica_lag_seqnos)
-
-    @property
-    def replica_snapshot_end(self) -> int:
-        """The end of the last snapshot that the replica holds whole."""
-        held = self.replica_seqno
-        return max(self.data.base_seqno, held - held % self._settings.replica_snapshot_seqnos)
-
-    @property
-    def may_compact(self) -> bool:
-        """Whether nothing older than the newest seqno may be wanted back.
-
-        That is a replica's state, or the last whole snapshot while the next one is received.
-        """
-        is_behind = self._paused_at is not None or self._settings.replica_lag_seqnos > 0
-        return not is_behind and self.data.checkpoints.is_snapshot_complete
-
     def begin_compaction(self, now: float, *, in_passing: bool = False) -> PendingWrite | None:
         """Prepare a compaction if one is due at ``now``, for ``VbucketData.finish_flush``.
 
-        ``in_passing`` is for who asks often: it costs nothing where replaced versions are few.
-
-        Tombstones go that are as old as the settings say, with all of lower seqnos. Of an ephemeral
-        vbucket nothing is left that was replaced.
+        None is while an older state may be gone back to: a replica's, or the last whole snapshot
+        while the next one is received. Tombstones go that are as old as the settings say, with all
+        of lower seqnos. Of an ephemeral vbucket nothing is left that was replaced. ``in_passing``
+        is for who asks often: it costs nothing where replaced versions are few.
         """
-        if not self.may_compact or (in_passing and not self.data.is_mostly_stale):
+        if in_passing and not self.data.is_mostly_stale:
+            return None
+        if self._wants_back(self.id) or not self.data.checkpoints.is_snapshot_complete:
             return None
         # Delete times are whole seconds: those up to (now - age) are below the next whole one.
         before = math.floor(max(now - self._settings.purge_age_seconds, -1.0)) + 1
         return self.data.begin_compaction(before, leaves_nothing=self.is_ephemeral)
-
-    def pause_replication(self) -> None:
-        """Let the replica stand still at what it holds now."""
-        self._paused_at = self.replica_seqno
-
-    def resume_replication(self) -> None:
-        """Let the replica follow again."""
-        self._paused_at = None
 
     # --- states and branches
 
@@ -247,10 +218,6 @@ class Vbucket:
         self.recover_sync_writes()
         self.save()
 
-    def promote(self) -> None:
-        """Go on as the replica: its tail is what the replica had not; a new branch begins."""
-        self._go_back(self.replica_seqno, self.replica_snapshot_end)
-
     def crash(self, lost_seqnos: int | None) -> None:
         """Go on with what is on disk, or with ``lost_seqnos`` less than there was; a new branch.
 
@@ -264,7 +231,7 @@ class Vbucket:
             left = self.data.base_seqno
         elif lost_seqnos is not None:
             left = self.data.batch_end_at(self.data.high_seqno - lost_seqnos)
-        self._go_back(left, left, is_first=self.is_ephemeral)
+        self.go_back(left, left, is_first=self.is_ephemeral)
 
     def recover(self) -> None:
         """Begin a branch after an unclean restart, if active: what is here is what was on disk."""
@@ -276,7 +243,7 @@ class Vbucket:
         """Follow a history that was cut, handed over or read anew, in the state it is in now."""
         self.sync_writes.recover(is_active=self._state is VbucketState.ACTIVE)
 
-    def _go_back(self, cut_seqno: int, entry_seqno: int, *, is_first: bool = False) -> None:
+    def go_back(self, cut_seqno: int, entry_seqno: int, *, is_first: bool = False) -> None:
         """Begin a branch that holds everything up to ``cut_seqno`` and is told from another on.
 
         ``entry_seqno`` lies at or below the cut, so that whoever goes on along the log meets
@@ -284,8 +251,6 @@ class Vbucket:
         """
         left = self.data.cut(cut_seqno)
         self.documents.rewind()
-        if self._paused_at is not None:
-            self._paused_at = min(self._paused_at, left)
         self._begin_branch(min(entry_seqno, left), is_first=is_first)
         self.recover_sync_writes()
         self.save()
@@ -310,7 +275,7 @@ class Vbucket:
         is_empty = self.data.high_seqno == self.data.base_seqno
         if is_empty and old.data.base_seqno > self.data.base_seqno:
             self.data.start_at(old.data.base_seqno)
-        self._settings, self._paused_at = old._settings, old._paused_at
+        self._settings = old._settings
         self.record = old.record
         if self.record is not None:
             self.data.on_append = self.record.append
@@ -373,7 +338,6 @@ class Vbucket:
             values=self._values,
         )
         self.data.keys.close()
-        self._paused_at = None
         told = self.sync_writes.give_up()
         self._begin(data, facts.failover_log, self.documents.clock, facts.state)
         self.sync_writes.tell_later(told)

@@ -90,6 +90,7 @@ class VbucketData:
         self._unwritten: deque[list[Version]] = deque()
         self.unwritten_bytes = 0
         self._part_ends: set[int] = set()
+        self._known_from = 0
         self._writing: PendingWrite | None = None
         self._cannot_compact = False
         self._store = VbucketStore.open(file, vbucket)
@@ -140,11 +141,12 @@ class VbucketData:
         end = self._store.snapshot_at(seqno).end
         while end in parts:
             end = self._store.snapshot_at(end - 1).end
-        return end or self.base_seqno
+        return end if end and end >= self._known_from else self.base_seqno
 
     def whole_seqno_at(self, seqno: int) -> int | None:
         """Return ``batch_end_at`` of a seqno where a part of a snapshot ended below; else None."""
-        return self.batch_end_at(seqno) if self._part_ends else None
+        is_all_known = not (self._part_ends or self._known_from)
+        return None if is_all_known else self.batch_end_at(seqno)
 
     # --- documents
 
@@ -235,8 +237,7 @@ class VbucketData:
         """
         self.base_seqno = self._persisted_floor = base_seqno
         if whole_seqno is not None:
-            left = self._store.cut(whole_seqno)
-            self._part_ends = {each.end for each in self._store.snapshots if each.end < left}
+            self._known_from = self._store.cut(whole_seqno)
         self.checkpoints = self._new_checkpoints(self.persisted_seqno)
         self._read_again()
 
@@ -455,6 +456,7 @@ class VbucketData:
         if self._preloaded is not None:
             self._preloaded.cut(left)
         self._part_ends = {end for end in self._part_ends if end <= left}
+        self._known_from = min(self._known_from, left)
         self.checkpoints = self._new_checkpoints(left)
         self._read_again()
         return left

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.documents import DocumentError
 from dcp.producer.settings import ClusterSettings
+from tests.producer.compared_copies import frames_of
 from tests.producer.in_process_wire import InProcessWire
-from tests.producer.test_replicas import frames_of
 
 Step = tuple[object, ...]
 KEYS = [b"a", b"b", b"c"]

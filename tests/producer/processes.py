@@ -6,7 +6,7 @@ from typing import Any
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.joined_cluster import JoinedCluster
 from dcp.producer.vbucket import Vbucket
-from tests.producer.test_replicas import frames_of
+from tests.producer.compared_copies import frames_of
 
 WAIT_SECONDS = 20.0
 

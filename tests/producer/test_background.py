@@ -16,7 +16,7 @@ from dcp.producer.passive_stream import PassiveStream
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
 from dcp.wire.vocabulary import Opcode, SnapshotFlag
-from tests.producer.test_replicas import assert_copies_are_equal
+from tests.producer.compared_copies import assert_copies_are_equal
 
 MakeCluster = Callable[..., ProducerCluster]
 MEMORY = int(SnapshotFlag.MEMORY)

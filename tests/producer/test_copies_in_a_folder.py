@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from dcp.errors import ConfigError
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.vbucket import Vbucket
+from tests.producer.compared_copies import assert_copies_are_equal, frames_of, write_everything
 from tests.producer.forking_copies import STEPS, Failing, Step
 from tests.producer.in_process_wire import InProcessWire
-from tests.producer.test_replicas import assert_copies_are_equal, frames_of, write_everything
 
 MakeCluster = Callable[..., ProducerCluster]
 NEVER = 3600.0
@@ -161,7 +161,8 @@ class Kept(Failing):
             found.data.flush()
 
     def compact(self, node: int) -> None:
-        if (found := self._held(node)) is not None and found.may_compact:
+        found = self._held(node)
+        if found is not None and found.data.checkpoints.is_snapshot_complete:
             found.data.purge(0)
 
     def restart(self) -> None:

@@ -21,27 +21,18 @@ from dcp.producer.versions import Content, SyncWrite, Version
 from dcp.wire import messages as m
 from dcp.wire.codec import decode, encode
 from dcp.wire.frame import Frame
-from dcp.wire.frame_info import FrameInfo, RequestInfo, encode_frame_infos
 from dcp.wire.vocabulary import HelloFeature, Magic, Opcode, Status, VbucketState
+from tests.producer.compared_copies import assert_copies_are_equal
 from tests.producer.conftest import Clock
+from tests.producer.durable_requests import FEATURES, MAJORITY, durability
 from tests.producer.raw_client import PLAIN_FEATURES, RawClient
-from tests.producer.test_replicas import assert_copies_are_equal
 
 Connect = Callable[..., RawClient]
 MakeCluster = Callable[..., ProducerCluster]
-FEATURES = (*PLAIN_FEATURES, HelloFeature.ALT_REQUEST, HelloFeature.SYNC_REPLICATION)
 LEVELS = tuple(DurabilityLevel)
 MEMORY, FIRST_MEMORY = 1, 5
 
 
-def durability(level: int, milliseconds: int | None = None) -> bytes:
-    data = bytes([level])
-    if milliseconds is not None:
-        data += milliseconds.to_bytes(2, "big")
-    return encode_frame_infos((FrameInfo(RequestInfo.DURABILITY, data),))
-
-
-MAJORITY = durability(1)
 SHORTLY = durability(1, 100)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from hypothesis import event, given
 from hypothesis import strategies as st
 
+from dcp.producer.distant_replicas import ReplicaDistance
 from dcp.producer.documents import Document, DocumentError
 from dcp.producer.failover import ResumeRequest, Rules, judge
 from dcp.producer.preload import PreloadedSegment, PreloadSettings
@@ -65,12 +66,18 @@ class Forking:
         self, base: int, preloaded: int, lag: int, snapshot: int, unpersisted: int
     ) -> None:
         random = Random(base + preloaded)
-        settings = ClusterSettings(
+        self.settings = settings = ClusterSettings(
             replica_lag_seqnos=lag,
             replica_snapshot_seqnos=snapshot,
             unpersisted_seqnos=unpersisted,
         )
-        self.vbucket = Vbucket(0, lambda: random.randint(1, U64_MAX), settings)
+        self.replica = ReplicaDistance(lambda: self.vbucket, settings)
+        self.vbucket = Vbucket(
+            0,
+            lambda: random.randint(1, U64_MAX),
+            settings,
+            wants_back=lambda _: self.replica.is_behind,
+        )
         self.vbucket.data.start_at(base)
         self.compacted = False
         self.model = Model({self.uuid: []}, self.uuid, base)
@@ -132,9 +139,9 @@ class Forking:
         vbucket, high, base = self.vbucket, self.high, self.model.base
         old = vbucket.failover_log.entries
         if how == "promote":
-            cut = vbucket.replica_seqno
-            entry = max(base, cut - cut % vbucket._settings.replica_snapshot_seqnos)
-            vbucket.promote()
+            cut = self.replica.held_seqno
+            entry = max(base, cut - cut % self.settings.replica_snapshot_seqnos)
+            self.replica.promote()
         elif how == "crash":
             cut = entry = vbucket.data.persisted_seqno
             vbucket.crash(None)
@@ -147,6 +154,7 @@ class Forking:
             vbucket.change(StateEvent.ORDERED_REPLICA)
             assert vbucket.failover_log.entries == old
             vbucket.change(StateEvent.ORDERED_ACTIVE)
+        self.replica.branched()
         if self.compacted and self.high != cut:
             assert self.high == base or base < self.high < cut == high - amount
             cut = self.high
@@ -186,7 +194,6 @@ shape = st.tuples(
 
 def _driven(sizes: tuple[int, int, int, int, int], steps: list[tuple[str, ...]]) -> Forking:
     forking = Forking(*sizes)
-    vbucket = forking.vbucket
     for name, first, second in steps:
         match name:
             case "write":
@@ -196,9 +203,9 @@ def _driven(sizes: tuple[int, int, int, int, int], steps: list[tuple[str, ...]])
             case "purge":
                 forking.purge(second)  # type: ignore[arg-type]
             case "pause":
-                vbucket.pause_replication()
+                forking.replica.pause()
             case "resume":
-                vbucket.resume_replication()
+                forking.replica.resume()
             case "expire":
                 forking.expire()
     return forking

@@ -2,9 +2,11 @@
 
 import pytest
 
+from dcp.errors import LocalProtocolError
 from dcp.producer.bucket import Bucket
 from dcp.producer.bucket_states import set_state
 from dcp.producer.ownership import follow_owners, settle_moves
+from dcp.producer.replica_copy import CopyPhase
 from dcp.producer.settings import ClusterSettings
 from dcp.producer.state_changes import StateEvent
 from dcp.wire.vocabulary import VbucketState
@@ -45,8 +47,9 @@ def test_what_follows(
     bucket = _bucket(old)
     copy = bucket.copies.at(new, 0)
     log = None if copy is None else copy.vbucket.failover_log
-    if copy is not None:
-        copy.has_taken_over = copy.is_taking_over = takes_over
+    if copy is not None and takes_over:
+        copy.begin_takeover()
+        copy.arrive()
     before = bucket.map.owners
     if new != old:
         bucket.map.move(0, new)
@@ -90,7 +93,8 @@ def test_a_vbucket_that_arrived_waits_for_the_map(moving: bool) -> None:
     bucket = _bucket(ELSEWHERE)
     copy = bucket.copies.at(HERE, 0)
     assert copy is not None
-    copy.has_taken_over = copy.is_taking_over = True
+    copy.begin_takeover()
+    copy.arrive()
     copy.vbucket.change(StateEvent.TOLD_PENDING)
     bucket.moving = frozenset({0} if moving else set())
     with bucket.lock:
@@ -128,3 +132,21 @@ def test_a_vbucket_that_is_not_active_stays_that(state: VbucketState) -> None:
         follow_owners(bucket, before)
     assert bucket.vbuckets[0] is copy.vbucket
     assert (copy.vbucket.state, copy.vbucket.failover_log) == (state, log)
+
+
+def test_the_phases_of_a_copy() -> None:
+    """It arrives only where it was taken over, and can be left at any time."""
+    copy = _bucket(HERE).copies.at(ALSO_HERE, 0)
+    assert copy is not None
+    with pytest.raises(LocalProtocolError, match="found FED, which cannot arrive"):
+        copy.arrive()
+    copy.leave()
+    copy.begin_takeover()
+    with pytest.raises(LocalProtocolError, match="found TAKING_OVER, which cannot begin"):
+        copy.begin_takeover()
+    copy.leave()
+    copy.begin_takeover()
+    copy.arrive()
+    assert (copy.is_taking_over, copy.has_taken_over, copy.feeder) == (True, True, None)
+    copy.leave()
+    assert copy.phase is CopyPhase.FED

@@ -147,6 +147,9 @@ def test_requests() -> None:
     last = PassiveStream(copy, 9, takes_over=True)
     takeover = active_only | StreamFlag.TAKEOVER
     assert last.request() == m.StreamRequest(takeover, 5, END_OF_TIME, 0xABC, 4, 9)
+    for each in (stream, again, last):
+        assert not each.is_in_charge
+        each.take_charge()
     assert (stream.is_in_charge, again.is_in_charge, last.is_in_charge) == (False, False, True)
 
 

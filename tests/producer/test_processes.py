@@ -28,11 +28,11 @@ from dcp.producer.settings import ClusterSettings, TlsFiles
 from dcp.types import vbucket_of
 from dcp.wire import messages as m
 from dcp.wire.vocabulary import Opcode, Status, VbucketState
+from tests.producer.compared_copies import frames_of
+from tests.producer.durable_requests import FEATURES as DURABLE_FEATURES
+from tests.producer.durable_requests import durability
 from tests.producer.processes import Processes
 from tests.producer.raw_client import RawClient
-from tests.producer.test_durable_writes import FEATURES as DURABLE_FEATURES
-from tests.producer.test_durable_writes import durability
-from tests.producer.test_replicas import frames_of
 from tests.producer.tls import CERTIFICATE, KEY
 
 MakeProcesses = Callable[..., Processes]
@@ -520,9 +520,9 @@ def test_nodes_of_other_processes_are_theirs_to_hurt(even: Processes) -> None:
 def test_without_copies_a_process_is_not_failed_over(make_processes: MakeProcesses) -> None:
     pair = make_processes(replicas=0)
     pair.first.rebalance()
-    with pytest.raises(ValueError, match="no other living node to take its place"):
+    with pytest.raises(ValueError, match="no other living node of this process"):
         pair.first.failover(0)
-    with pytest.raises(ValueError, match="there is no copy of what it holds"):
+    with pytest.raises(ValueError, match="expected one of this"):
         pair.first.failover(1)
     assert sorted(pair.owners()) == [0, 0, 1, 1]
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from dcp.producer.cluster import ProducerCluster
 from dcp.wire import messages as m
 from dcp.wire.vocabulary import EndReason, Status
+from tests.producer.compared_copies import assert_copies_are_equal, frames_of, write_everything
 from tests.producer.forking_copies import STEPS, Failing, Step
 from tests.producer.raw_client import RawClient
-from tests.producer.test_replicas import assert_copies_are_equal, frames_of, write_everything
 
 Connect = Callable[..., RawClient]
 MakeCluster = Callable[..., ProducerCluster]

@@ -18,8 +18,13 @@ from dcp.producer.settings import ClusterSettings
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
 from dcp.wire.vocabulary import EndReason, Opcode, Status, StreamFlag, VbucketState
+from tests.producer.compared_copies import (
+    assert_copies_are_equal,
+    assert_copies_are_there,
+    frames_of,
+    write_everything,
+)
 from tests.producer.raw_client import RawClient
-from tests.producer.test_replicas import assert_copies_are_equal, frames_of, write_everything
 
 Connect = Callable[..., RawClient]
 MakeCluster = Callable[..., ProducerCluster]
@@ -101,6 +106,19 @@ def test_histories_go_on_where_they_moved(make_cluster: MakeCluster) -> None:
     assert cluster.state_at(0, 2, uuid) == {b"k": second}
     cluster.crash_restart(0, lost_seqnos=1)
     assert cluster.get(b"k").value == b"1"
+
+
+def test_a_replica_that_stands_still(make_cluster: MakeCluster) -> None:
+    """Without copies it is as far behind at the new owner as it was, until it follows again."""
+    cluster = make_cluster(nodes=2, vbuckets=1)
+    cluster.set(b"k", b"1")
+    cluster.pause_replication()
+    cluster.set(b"k", b"2")
+    cluster.rebalance(remove=0)
+    cluster.set(b"k", b"3")
+    assert cluster.replica_seqno(0) == 1
+    cluster.resume_replication()
+    assert cluster.replica_seqno(0) == 3
 
 
 def test_seqnos_of_an_empty_vbucket_go_on(make_cluster: MakeCluster) -> None:
@@ -347,14 +365,6 @@ def test_a_failover_amid_a_rebalance(
     assert [each.state for each in cluster.bucket.vbuckets] == [VbucketState.ACTIVE] * 3
     cluster.rebalance(remove=0 if failed else None)
     assert_copies_are_there(cluster)
-
-
-def assert_copies_are_there(cluster: ProducerCluster) -> None:
-    """As many as there are nodes for, and equal."""
-    cluster.wait_until_replicated()
-    for active in cluster.bucket.vbuckets:
-        for _, copy in cluster.bucket.copies.of(active.id):
-            assert frames_of(copy.vbucket) == frames_of(active)
 
 
 def test_a_kill_amid_a_rebalance(make_cluster: MakeCluster) -> None:

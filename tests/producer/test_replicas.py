@@ -10,13 +10,15 @@ from dcp.errors import ConfigError
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.failover import VbucketFacts
 from dcp.producer.settings import ClusterSettings
-from dcp.producer.stored_items import STORED_FLAVOUR, versions_of
-from dcp.producer.vbucket import Vbucket
 from dcp.producer.versions import Content, SyncWrite, Version
 from dcp.types import FailoverEntry, FailoverLog
 from dcp.wire import messages as m
 from dcp.wire.codec import decode, encode
 from dcp.wire.vocabulary import Opcode, Status, VbucketState
+from tests.producer.compared_copies import (
+    assert_copies_are_equal,
+    write_everything,
+)
 from tests.producer.raw_client import RawClient
 
 Connect = Callable[..., RawClient]
@@ -29,50 +31,9 @@ def pair(make_cluster: MakeCluster) -> ProducerCluster:
     return make_cluster(nodes=2, vbuckets=2, replicas=1)
 
 
-def frames_of(vbucket: Vbucket) -> list[bytes]:
-    """All that a vbucket's disk shows, as it goes on the wire."""
-    found: list[bytes] = []
-    vbucket.data.flush(vbucket.data.high_seqno)
-    with vbucket.data.scan(0) as scan:
-        while (frames := scan.read(1 << 20)) is not None:
-            found += [b"".join(each.wire(STORED_FLAVOUR)) for each in versions_of(frames)]
-    return found
-
-
-def assert_copies_are_equal(cluster: ProducerCluster) -> None:
-    """Every copy is, byte for byte, what its active is."""
-    cluster.wait_until_replicated()
-    with cluster.batch():
-        for active in cluster.bucket.vbuckets:
-            copies = list(cluster.bucket.copies.of(active.id))
-            assert len(copies) == cluster.settings.replicas
-            for _, copy in copies:
-                assert frames_of(copy.vbucket) == frames_of(active)
-                assert copy.vbucket.failover_log == active.failover_log
-                known, mine = active.documents.collections, copy.vbucket.documents.collections
-                assert mine.manifest == known.manifest
-                assert mine.high_seqnos == known.high_seqnos
-
-
 def _row(client: RawClient) -> Any:
     answer = client.call(m.GetClusterConfig(), Opcode.GET_CLUSTER_CONFIG)
     return json.loads(answer.value)["vBucketServerMap"]
-
-
-def write_everything(cluster: ProducerCluster, times: int = 40) -> None:
-    """Documents of all kinds, deleted and expired ones, in several collections."""
-    xattrs = b"\0\0\0\x0a\0\0\0\x06_s\0{}\0body"
-    cluster.create_scope("s")
-    cluster.create_collection("s", "a", max_ttl=1000)
-    for number in range(times):
-        cluster.set(b"k%d" % (number % 7), b'{"n":%d}' % number, flags=number)
-        cluster.set(b"a%d" % number, b"raw", collection="s.a")
-        cluster.set(b"x%d" % number, xattrs, datatype=4, expiry=60)
-    cluster.delete(b"k1")
-    cluster.delete(b"x1")
-    cluster.expire_due(cluster.bucket.now() + 100)
-    cluster.flush_collection("s", "a")
-    cluster.set(b"a1", b"again", collection="s.a")
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ from dcp.producer.vbucket_data import DataSettings, VbucketData
 from dcp.producer.versions import Content, SyncWrite, Version
 from dcp.wire import messages as m
 from dcp.wire.vocabulary import Opcode, Status, StreamFlag
+from tests.producer.durable_requests import FEATURES, MAJORITY
 from tests.producer.raw_client import PLAIN_FEATURES, RawClient
-from tests.producer.test_durable_writes import FEATURES, MAJORITY
 
 Connect = Callable[..., RawClient]
 MakeCluster = Callable[..., ProducerCluster]

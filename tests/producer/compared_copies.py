@@ -1,0 +1,55 @@
+"""Buckets with something of everything, and whether copies are what their actives are."""
+
+from dcp.producer.cluster import ProducerCluster
+from dcp.producer.stored_items import STORED_FLAVOUR, versions_of
+from dcp.producer.vbucket import Vbucket
+
+
+def frames_of(vbucket: Vbucket) -> list[bytes]:
+    """All that a vbucket's disk shows, as it goes on the wire."""
+    found: list[bytes] = []
+    vbucket.data.flush(vbucket.data.high_seqno)
+    with vbucket.data.scan(0) as scan:
+        while (frames := scan.read(1 << 20)) is not None:
+            found += [b"".join(each.wire(STORED_FLAVOUR)) for each in versions_of(frames)]
+    return found
+
+
+def assert_copies_are_equal(cluster: ProducerCluster) -> None:
+    """Every copy is, byte for byte, what its active is."""
+    cluster.wait_until_replicated()
+    with cluster.batch():
+        for active in cluster.bucket.vbuckets:
+            active.data.flush(active.data.high_seqno)
+            copies = list(cluster.bucket.copies.of(active.id))
+            assert len(copies) == cluster.settings.replicas
+            for _, copy in copies:
+                assert frames_of(copy.vbucket) == frames_of(active)
+                assert copy.vbucket.failover_log == active.failover_log
+                known, mine = active.documents.collections, copy.vbucket.documents.collections
+                assert mine.manifest == known.manifest
+                assert mine.high_seqnos == known.high_seqnos
+
+
+def write_everything(cluster: ProducerCluster, times: int = 40) -> None:
+    """Documents of all kinds, deleted and expired ones, in several collections."""
+    xattrs = b"\0\0\0\x0a\0\0\0\x06_s\0{}\0body"
+    cluster.create_scope("s")
+    cluster.create_collection("s", "a", max_ttl=1000)
+    for number in range(times):
+        cluster.set(b"k%d" % (number % 7), b'{"n":%d}' % number, flags=number)
+        cluster.set(b"a%d" % number, b"raw", collection="s.a")
+        cluster.set(b"x%d" % number, xattrs, datatype=4, expiry=60)
+    cluster.delete(b"k1")
+    cluster.delete(b"x1")
+    cluster.expire_due(cluster.bucket.now() + 100)
+    cluster.flush_collection("s", "a")
+    cluster.set(b"a1", b"again", collection="s.a")
+
+
+def assert_copies_are_there(cluster: ProducerCluster) -> None:
+    """As many as there are nodes for, and equal."""
+    cluster.wait_until_replicated()
+    for active in cluster.bucket.vbuckets:
+        for _, copy in cluster.bucket.copies.of(active.id):
+            assert frames_of(copy.vbucket) == frames_of(active)
