@@ -8,6 +8,7 @@ from dcp.producer.vbucket import Vbucket
 def frames_of(vbucket: Vbucket) -> list[bytes]:
     """All that a vbucket's disk shows, as it goes on the wire."""
     found: list[bytes] = []
+    vbucket.data.flush(vbucket.data.high_seqno)
     with vbucket.data.scan(0) as scan:
         while (frames := scan.read(1 << 20)) is not None:
             found += [b"".join(each.wire(STORED_FLAVOUR)) for each in versions_of(frames)]
@@ -19,7 +20,6 @@ def assert_copies_are_equal(cluster: ProducerCluster) -> None:
     cluster.wait_until_replicated()
     with cluster.batch():
         for active in cluster.bucket.vbuckets:
-            active.data.flush(active.data.high_seqno)
             copies = list(cluster.bucket.copies.of(active.id))
             assert len(copies) == cluster.settings.replicas
             for _, copy in copies:
