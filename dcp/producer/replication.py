@@ -100,8 +100,6 @@ class Feed:
             pass
         finally:
             with self._bucket.lock:
-                for stream in connection.streams.values():  # what came before it was lost is kept
-                    self._bucket.received(self.target, stream.vbucket)
                 connection.close()
                 self._connection = None
             self._writer.close()
@@ -131,6 +129,10 @@ class Feed:
             with self._bucket.lock:
                 try:
                     touched = connection.feed(block, loop.time())
+                except DcplakeError:
+                    for stream in connection.streams.values():  # what came before it is kept
+                        self._bucket.received(self.target, stream.vbucket)
+                    raise
                 finally:
                     self._write(connection)
                 for stream in touched:

@@ -184,17 +184,22 @@ class Vbucket:
         """
         return 0 if self.is_ephemeral else self.data.persisted_seqno
 
+    @property
+    def may_compact(self) -> bool:
+        """Whether nothing older than the newest seqno may be wanted back.
+
+        That is a replica's state, or the last whole snapshot while the next one is received.
+        """
+        return not self._wants_back(self.id) and self.data.checkpoints.is_snapshot_complete
+
     def begin_compaction(self, now: float, *, in_passing: bool = False) -> PendingWrite | None:
         """Prepare a compaction if one is due at ``now``, for ``VbucketData.finish_flush``.
 
-        None is while an older state may be gone back to: a replica's, or the last whole snapshot
-        while the next one is received. Tombstones go that are as old as the settings say, with all
-        of lower seqnos. Of an ephemeral vbucket nothing is left that was replaced. ``in_passing``
-        is for who asks often: it costs nothing where replaced versions are few.
+        Tombstones go that are as old as the settings say, with all of lower seqnos. Of an ephemeral
+        vbucket nothing is left that was replaced. ``in_passing`` is for who asks often: it costs
+        nothing where replaced versions are few.
         """
-        if in_passing and not self.data.is_mostly_stale:
-            return None
-        if self._wants_back(self.id) or not self.data.checkpoints.is_snapshot_complete:
+        if not self.may_compact or (in_passing and not self.data.is_mostly_stale):
             return None
         # Delete times are whole seconds: those up to (now - age) are below the next whole one.
         before = math.floor(max(now - self._settings.purge_age_seconds, -1.0)) + 1

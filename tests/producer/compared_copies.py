@@ -20,7 +20,6 @@ def assert_copies_are_equal(cluster: ProducerCluster) -> None:
     cluster.wait_until_replicated()
     with cluster.batch():
         for active in cluster.bucket.vbuckets:
-            active.data.flush(active.data.high_seqno)
             copies = list(cluster.bucket.copies.of(active.id))
             assert len(copies) == cluster.settings.replicas
             for _, copy in copies:

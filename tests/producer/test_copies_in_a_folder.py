@@ -162,7 +162,7 @@ class Kept(Failing):
 
     def compact(self, node: int) -> None:
         found = self._held(node)
-        if found is not None and found.data.checkpoints.is_snapshot_complete:
+        if found is not None and found.may_compact:
             found.data.purge(0)
 
     def restart(self) -> None:
