@@ -58,7 +58,7 @@ class DurabilityHistory:
         self._was_visible = False
 
     def note(self, version: Version, completed_seqno: int) -> None:
-        """Take the next item; ``completed_seqno`` is that of the prepare that it completes, 0: none."""
+        """Take the next item; ``completed_seqno`` is what it completes, 0: none."""
         seqno = version.seqno
         if version.is_visible and self._was_visible:
             self._visible.values[-1] = seqno

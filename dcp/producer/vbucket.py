@@ -86,7 +86,7 @@ class Vbucket:
             self.documents.clock.raise_floor(version.cas)
         self.recover_sync_writes()
 
-    def _state_at(self, home: VbucketHome, seqno: int) -> bytes:
+    def _state_at(self, home: VbucketHome, seqno: int) -> SavedVbucket:
         """Return what is saved with the items up to ``seqno``."""
         collections = self.documents.collections
         return SavedVbucket(
@@ -96,7 +96,7 @@ class Vbucket:
             self.documents.clock.last,
             tuple((at, home.manifests.number(m)) for at, m in collections.steps if at <= seqno),
             collections.high_seqnos,
-        ).encode()
+        )
 
     def save(self) -> None:
         """Write the state durably where there is a data folder, if it changed.
@@ -111,6 +111,7 @@ class Vbucket:
     ) -> None:
         self.data = data
         self.documents = DocumentStore(data, clock)
+        data.on_compaction = partial(self.documents.collections.forget_steps, data.may_be_cut)
         self.sync_writes = SyncWrites(self.documents)
         self.failover_log = log
         self.state = VbucketState.ACTIVE

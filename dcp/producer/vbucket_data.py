@@ -1,8 +1,8 @@
 """The data of one vbucket: checkpoints in memory, the log on disk, the newest version of every key.
 
-A write goes into the open checkpoint. At the end of a batch of writes its items are taken by the
-persistence cursor: they will be one disk snapshot, whatever is written to the same keys later. They
-are written at once, or later by a flusher (``writes_behind``): many batches in one, all or nothing,
+A write goes into the open checkpoint. At the end of a batch of writes its items are taken by a
+cursor of their own: they will be one disk snapshot, whatever is written to the same keys later. The
+persistence cursor follows when they are on disk. They are written at once, or later by a flusher (``writes_behind``): many batches in one, all or nothing,
 and each stays a state that one can go back to; ``unpersisted_seqnos`` keeps back the ones
 that end among so many newest seqnos, as a disk that lags. What was taken is at a state that there
 was, so a crash or a failover can go back to the end of any batch (kv_engine
@@ -33,6 +33,7 @@ from dcp.producer.preload import PreloadedSegment
 from dcp.producer.preloaded_documents import PreloadedDocuments
 from dcp.producer.resident_values import EvictedVersion, ResidentValues
 from dcp.producer.stored_items import stored_item, version_of, versions_of
+from dcp.producer.vbucket_state import SavedVbucket
 from dcp.producer.versions import Version
 from dcp.types import U64_MAX
 
@@ -77,7 +78,9 @@ class VbucketData:
         self.on_append: Callable[[Version], None] = lambda _: None
         self.require_room: Callable[[], None] = lambda: None
         """Called before a client writes: raises OSError where too much waits for the disk."""
-        self.state_at: Callable[[int], bytes] = lambda _: b""
+        self.on_compaction: Callable[[], None] = lambda: None
+        """Called when less can be gone back to than before."""
+        self.state_at: Callable[[int], SavedVbucket | None] = lambda _: None
         """What is written beside the items up to a seqno: all else that makes the vbucket."""
         self._preloaded: PreloadedDocuments | None = None
         self._settings = settings
@@ -89,6 +92,7 @@ class VbucketData:
         self._unwritten: deque[list[Version]] = deque()
         self.unwritten_bytes = 0
         self._part_ends: set[int] = set()
+        self._encoded: tuple[bytes, object] = b"", None
         self._writing: PendingWrite | None = None
         self._cannot_compact = False
         self._store = VbucketStore.open(file, vbucket)
@@ -234,7 +238,7 @@ class VbucketData:
         self._preloaded = PreloadedDocuments(segment, self._store)
         self._legacy_end = LegacyEnd(self._preloaded.end_seqno)
         self._store.write_frames(
-            segment.frames, segment.first_seqno, self.state_at(self._preloaded.end_seqno)
+            segment.frames, segment.first_seqno, self._news_at(self._preloaded.end_seqno)
         )
         self.checkpoints = self._new_checkpoints(self._store.persisted_seqno)
 
@@ -273,7 +277,7 @@ class VbucketData:
         Returns the cursors that memory lost by it: their streams go back to the disk.
         """
         self.settle_received()
-        self._store.write([], self.state_at(seqno), snapshot_end=seqno)
+        self._store.write([], self._news_at(seqno), snapshot_end=seqno)
         lost = self.drop_stream_cursors()
         self.checkpoints = self._new_checkpoints(seqno)
         return lost
@@ -324,7 +328,7 @@ class VbucketData:
                 items: list[StoredItem] = []
                 for version in chain.from_iterable(due):
                     items.append(self._stored(version, items))
-                self._writing = self._store.begin(items, self.state_at(ends[-1]), ends[:-1])
+                self._writing = self._store.begin(items, self._news_at(ends[-1]), ends[:-1])
         return self._writing
 
     def begin_compaction(
@@ -344,7 +348,7 @@ class VbucketData:
         purged = store.purgeable_seqno(purge_before_seconds)
         goes = store.stale_bytes + store.purgeable_bytes(purged)
         if goes and (self._pays_for(goes) or (leaves_nothing and not store.is_scanned)):
-            self._writing = store.begin_compaction(purged)
+            self._writing = store.begin_compaction(purged, self._encoded_at(self.persisted_seqno))
             self._cannot_compact = False
         return self._writing
 
@@ -403,9 +407,25 @@ class VbucketData:
             OSError: the file cannot be written.
         """
         self._finish_pending()
-        state = self.state_at(self.persisted_seqno)
+        state = self._encoded_at(self.persisted_seqno)
         if state != self._store.state:
             self._store.write([], state)
+
+    def _encoded_at(self, seqno: int) -> bytes:
+        """Return the state up to a seqno as it goes to disk."""
+        state = self.state_at(seqno)
+        if state is None:
+            return b""
+        self._encoded = state.encode(), state.lasting
+        return self._encoded[0]
+
+    def _news_at(self, seqno: int) -> bytes:
+        """Return the state up to a seqno; nothing where the items tell what changed of it."""
+        state = self.state_at(seqno)
+        written, lasting = self._encoded
+        if state is None or (self._store.state == written and state.lasting == lasting):
+            return b""
+        return self._encoded_at(seqno)
 
     def _stored(self, version: Version, earlier: Sequence[StoredItem]) -> StoredItem:
         """Return a version as it goes to disk, behind ``earlier`` ones that are not there yet."""
@@ -454,7 +474,8 @@ class VbucketData:
         """Compact the disk: drop tombstones up to a seqno, not the newest item; return how many."""
         self._finish_pending()
         last = min(up_to, self.persisted_seqno)
-        purged = self._store.compact(purge_up_to_seqno=last).purged
+        state = self._encoded_at(self.persisted_seqno)
+        purged = self._store.compact(purge_up_to_seqno=last, state=state).purged
         self._forget_what_went()
         return purged
 
@@ -466,6 +487,11 @@ class VbucketData:
         )
         committed, prepared = self.keys.stored_high_seqnos(DEFAULT_ID)
         self._legacy_end = LegacyEnd(max(committed, self._newest_preloaded), prepared)
+        self.on_compaction()
+
+    def may_be_cut(self, first_seqno: int, end_seqno: int) -> bool:
+        """Whether some seqno of first to end, without the end, can be gone back to."""
+        return self._store.may_be_cut(first_seqno, end_seqno)
 
     def close(self) -> None:
         """End the use of the file; scans that are open go on."""

@@ -1,7 +1,8 @@
-"""What a vbucket saves beside its items, as JSON in every batch of its log.
+"""What a vbucket saves beside its items, as JSON in batches of its log.
 
-Whatever else a vbucket is can be read from its items. The numbers of the manifests are those of
-the bucket's ``ManifestTable``.
+It is in those where something changed that the items do not tell, and in each compacted log: what
+that leaves out would have told of CAS values and high seqnos. Whatever else a vbucket is can be
+read from its items. The numbers of the manifests are those of the bucket's ``ManifestTable``.
 """
 
 import json
@@ -42,6 +43,11 @@ class SavedVbucket:
     last_cas: int = 0
     manifests: tuple[tuple[int, int], ...] = ()
     high_seqnos: Mapping[int, int] | None = None
+
+    @property
+    def lasting(self) -> object:
+        """What of it no item tells: only a change of that must be saved with the items."""
+        return self.state, self.failover_log, self.base_seqno, self.manifests
 
     def encode(self) -> bytes:
         """Return the JSON."""

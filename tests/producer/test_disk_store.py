@@ -187,7 +187,7 @@ def test_a_matrix_of_frames_is_written_as_one_disk_snapshot(
     store.write([item(2**63 + 3000, replaces=2**63)], b"")
     again = VbucketStore.open(file, 0)
     assert told(again) == told(store)
-    assert again.snapshots[0] == DiskSnapshot(1, 2**63 + 2999)
+    assert snapshots_of(again)[0] == DiskSnapshot(1, 2**63 + 2999)
     assert again.read(2**63 + 7) == frames[7].tobytes()
     shown = read_all(again.scan(2**63 + 2990, each_key_once=True))
     assert shown[:-1] == [(2**63 + i, frames[i].tobytes()) for i in range(2991, 3000)]
