@@ -2,11 +2,12 @@
 
 A write goes into the open checkpoint. At the end of a batch of writes its items are taken by a
 cursor of their own: they will be one disk snapshot, whatever is written to the same keys later. The
-persistence cursor follows when they are on disk. They are written at once, or later by a flusher (``writes_behind``): many batches in one, all or nothing,
-and each stays a state that one can go back to; ``unpersisted_seqnos`` keeps back the ones
-that end among so many newest seqnos, as a disk that lags. What was taken is at a state that there
-was, so a crash or a failover can go back to the end of any batch (kv_engine
-``engines/ep/src/checkpoint_manager.cc``, ``docs/dcp/documentation/concepts.md``).
+persistence cursor follows when they are on disk. They are written at once, or later by a flusher
+(``writes_behind``): many batches in one, all or nothing, and each stays a state that one can go
+back to; ``unpersisted_seqnos`` keeps back the ones that end among so many newest seqnos, as a disk
+that lags. What was taken is at a state that there was, so a crash or a failover can go back to the
+end of any batch (kv_engine ``engines/ep/src/checkpoint_manager.cc``,
+``docs/dcp/documentation/concepts.md``).
 """
 
 import logging
