@@ -93,6 +93,8 @@ class VbucketData:
         self._unwritten: deque[list[Version]] = deque()
         self.unwritten_bytes = 0
         self._part_ends: set[int] = set()
+        self.stored_high_seqnos: dict[int, int] = {}
+        """The newest seqno of each collection that went to disk, also where it was purged there."""
         self._encoded: tuple[bytes, object] = b"", None
         self._writing: PendingWrite | None = None
         self._cannot_compact = False
@@ -397,7 +399,7 @@ class VbucketData:
             self.unwritten_bytes -= _size_of(written)
             self.keys.may_evict(written)
             for version in written:
-                self._legacy_end.note(version)
+                self._note_stored(version)
         self.checkpoints.register(PERSISTENCE, self.persisted_seqno, droppable=False)
         self.keys.durability.forget(min(self.persisted_seqno, self.checkpoints.gone_seqno))
 
@@ -452,6 +454,7 @@ class VbucketData:
         self._persisted_floor = min(self._persisted_floor, left)
         if self._preloaded is not None:
             self._preloaded.cut(left)
+        self.stored_high_seqnos.clear()
         self._part_ends = {end for end in self._part_ends if end <= left}
         self.checkpoints = self._new_checkpoints(left)
         self._read_again()
@@ -465,7 +468,11 @@ class VbucketData:
         for frames in self._store.warm_up(self.preloaded_seqno):
             for version in versions_of(frames):
                 self._note(version, is_read=True)
-                self._legacy_end.note(version)
+                self._note_stored(version)
+
+    def _note_stored(self, version: Version) -> None:
+        self._legacy_end.note(version)
+        self.stored_high_seqnos[version.collection] = version.seqno
 
     @property
     def _newest_preloaded(self) -> int:

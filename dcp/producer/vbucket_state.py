@@ -33,8 +33,7 @@ class SavedVbucket:
     """A vbucket without its items.
 
     ``last_cas`` is the last CAS value that was given; ``manifests`` are pairs of the seqno of a
-    system event and the number of the manifest from it on; ``high_seqnos`` are by collection and
-    may be of items that are not on disk yet.
+    system event and the number of the manifest from it on; ``high_seqnos`` are by collection.
     """
 
     state: VbucketState

@@ -688,6 +688,26 @@ def test_a_vbucket_saves_what_changed(open_cluster: Open, folder: Path) -> None:
     assert _told(open_cluster(folder)) == _told(cluster)
 
 
+@pytest.mark.parametrize("is_reopened", [False, True])
+def test_what_was_purged_is_still_counted_after_a_crash(
+    open_cluster: Open, folder: Path, is_reopened: bool
+) -> None:
+    """Though something newer of its collection was in memory when the log was compacted."""
+    cluster = open_cluster(folder)
+    number = cluster.create_collection("", "a")
+    cluster.set(b"k", b"1", collection=number)
+    cluster.delete(b"k", collection=number)
+    _write(cluster, b"last")
+    _flush(cluster)
+    if is_reopened:
+        cluster.stop()
+        cluster = open_cluster(folder)
+    cluster.set(b"k", b"2", collection=number)
+    assert cluster.purge_tombstones(0) == 1
+    crashed = open_cluster(_crash(cluster, folder, "crashed"))
+    assert crashed.bucket.vbuckets[0].documents.collections.high_seqnos == {0: 4, number: 3}
+
+
 def test_a_change_of_the_manifest_is_saved_once(
     open_cluster: Open, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
