@@ -40,6 +40,7 @@ class BucketStorage:
         self._is_new = found is None
         self._record = _first_record(settings, random) if found is None else found
         self._manifests = ManifestTable(self._record.manifests)
+        self._saved: BucketRecord | None = None
         self.is_open = True
 
     @property
@@ -106,7 +107,7 @@ class BucketStorage:
         for _, then in steps:
             self._manifests.add(then)
         self._manifests.add(manifest)
-        self._record = replace(
+        record = replace(
             self._record,
             nodes=map_.node_count,
             map_rev=map_.rev,
@@ -116,7 +117,9 @@ class BucketStorage:
             manifest=self._manifests.number(manifest),
             manifests=self._manifests.rows,
         )
-        self._folder.save(self._record)
+        if record != self._saved:
+            self._folder.save(record)
+        self._record = self._saved = record
 
     def close(self, vbuckets: list[Vbucket], copies: list[Vbucket]) -> None:
         """Write all that is pending, say that this was a stop in good order, and unlock.

@@ -8,9 +8,10 @@ that it stands in, so that no key comes twice. It starts at its first item's seq
 checkpoint's snapshot starts if the cursor had nothing from there on. It ends at the last item; of a
 received snapshot that is not complete, at the marker's end, however often asked.
 
-A cursor that had all of a closed checkpoint stands in the next one. Memory is given back only when
-asked for (``checkpoint_memory``); kv_engine also removes a closed checkpoint as soon as its last
-cursor leaves it, here it serves late streams until memory is short. Sources: kv_engine
+A cursor that had all of a closed checkpoint stands in the next one. Closed checkpoints before all
+cursors are removed when their items are on disk (``vbucket_data``: after each flush), as kv_engine
+removes one when its last cursor leaves it; what else there is goes when memory is short
+(``checkpoint_memory``). Sources: kv_engine
 ``engines/ep/src/checkpoint_manager.cc``, ``engines/ep/src/dcp/active_stream.cc`` (``snapshot``),
 and the DCP concepts document.
 """

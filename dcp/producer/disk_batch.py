@@ -10,7 +10,7 @@ r"""The bytes of a vbucket's log: a file header, then batches. Every number is a
                    start of each lost range; its end;
                    seqno of each prepare that is completed; of what completed it;
                    last seqno of each disk snapshot in it but the last
-    state          opaque to the disk
+    state          opaque to the disk; empty: as in the batch before
     frames         one after the other
     trailer        CRC of index, state and frames, begun with the header's CRC
 

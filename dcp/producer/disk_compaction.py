@@ -56,8 +56,10 @@ def is_purged_up_to(columns: Columns, seqno: int) -> npt.NDArray[np.bool_]:
     return is_purged
 
 
-def plan_compaction(contents: Contents, purge_up_to_seqno: int) -> CompactionPlan:
-    """Decide what stays and what is purged."""
+def plan_compaction(
+    contents: Contents, purge_up_to_seqno: int, state: bytes = b""
+) -> CompactionPlan:
+    """Decide what stays and what is purged; an empty ``state`` is as it was."""
     columns = contents.index.columns
     is_purged = is_purged_up_to(columns, purge_up_to_seqno)
     ended_at = columns.replaced_at.copy()
@@ -69,7 +71,7 @@ def plan_compaction(contents: Contents, purge_up_to_seqno: int) -> CompactionPla
     kept = columns.take(~is_ended & ~is_purged)
     tombstones = kept.deleted > 0
     batch = Batch(
-        contents.state,
+        state or contents.state,
         contents.persisted_seqno,
         seqnos=kept.seqnos,
         sizes=kept.sizes.astype(np.uint64),

@@ -59,7 +59,7 @@ class Contents:
             self.purge_seqno = batch.purge_seqno
         if len(batch.lost):
             self.lost = batch.lost
-        self.state = batch.state
+        self.state = batch.state or self.state
         self.frame_bytes += batch.data_bytes
 
     def check(self, batch: Batch) -> None:
@@ -119,6 +119,11 @@ class Contents:
     def can_cut(self, seqno: int) -> bool:
         """Whether what the vbucket held at ``seqno`` is all here."""
         return seqno >= self.purge_seqno and not self.lost.covers(seqno)
+
+    def can_cut_within(self, first_seqno: int, end_seqno: int) -> bool:
+        """Whether ``can_cut`` is true of some seqno of first to end, without the end."""
+        first = max(first_seqno, self.purge_seqno)
+        return first < end_seqno and not self.lost.cover_all(first, end_seqno)
 
     def _cut(self, seqno: int) -> None:
         """Forget what is above ``seqno``; at 0 nothing at all is left."""

@@ -33,6 +33,11 @@ class LostRanges:
         place = int(np.searchsorted(self.starts, np.uint64(seqno), side="right")) - 1
         return place >= 0 and seqno < int(self.ends[place])
 
+    def cover_all(self, start: int, end: int) -> bool:
+        """Whether one range holds all seqnos of start to end, without the end."""
+        place = int(np.searchsorted(self.starts, np.uint64(start), side="right")) - 1
+        return place >= 0 and end <= int(self.ends[place])
+
     def merged(self, starts: U64s, ends: U64s) -> "LostRanges":
         """Return the union with more ranges, which may come in any order and overlap."""
         starts = np.concatenate((self.starts, starts))

@@ -154,7 +154,8 @@ class VbucketStore:
     ) -> None:
         """Write one disk snapshot and the state; both are durable when this returns.
 
-        Items ascend from above ``persisted_seqno``; with none of them only the state is written.
+        Items ascend from above ``persisted_seqno``; with none of them only the state is written. An
+        empty state says that it is as it was.
         ``snapshot_end`` says that the store is complete up to there, though the last item has a
         lower seqno; it becomes the persisted seqno.
 
@@ -299,8 +300,14 @@ class VbucketStore:
         self._log.append(batch, ())
         return self.persisted_seqno
 
-    def compact(self, *, purge_up_to_seqno: int = 0) -> Compaction:
+    def may_be_cut(self, first_seqno: int, end_seqno: int) -> bool:
+        """Whether ``cut`` is exact at some seqno of first to end, without the end."""
+        return self._contents.can_cut_within(first_seqno, end_seqno)
+
+    def compact(self, *, purge_up_to_seqno: int = 0, state: bytes = b"") -> Compaction:
         """Write the log anew with what is live, without tombstones up to a seqno.
+
+        A new ``state`` is written with it.
 
         The tombstone with the highest seqno of all items stays. After a crash the old log is
         there or the new one.
@@ -313,14 +320,14 @@ class VbucketStore:
         before = self.size_bytes
         if not before:
             return Compaction(0, 0)
-        plan = plan_compaction(self._contents, purge_up_to_seqno)
+        plan = plan_compaction(self._contents, purge_up_to_seqno, state)
         self._log.rewrite(plan)
         return Compaction(plan.purged, before - self.size_bytes)
 
-    def begin_compaction(self, purge_up_to_seqno: int = 0) -> PendingWrite:
+    def begin_compaction(self, purge_up_to_seqno: int = 0, state: bytes = b"") -> PendingWrite:
         """Prepare what ``compact`` does, as ``begin``; there must be something here."""
         self._require_open()
-        return self._log.begin_rewrite(plan_compaction(self._contents, purge_up_to_seqno))
+        return self._log.begin_rewrite(plan_compaction(self._contents, purge_up_to_seqno, state))
 
     def close(self) -> None:
         """End the use of this store; scans that are open go on, whoever opens the file next."""

@@ -1,7 +1,7 @@
 """The newest version of every key of one vbucket, and which version of it the disk has.
 
 The event of a collection that was dropped, flushed or begun anew makes an end of all its documents:
-on disk it replaces them all.
+on disk it replaces them all, and compaction drops their frames.
 """
 
 from collections import Counter

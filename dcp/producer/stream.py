@@ -19,9 +19,8 @@ that ends where the active's snapshot ends, and the rest as the copy receives it
 something out, and those of the disk only, wait until the snapshot is whole (DCP concepts document,
 "Streaming from a replica vbucket").
 
-A first backfill of one collection may come in the order of keys instead, between two OSO_SNAPSHOT
-messages and without a marker. A takeover stream that has sent everything goes on as ``takeover.py``
-says.
+What is sent from disk, and in which order, ``backfill.py`` decides. A takeover stream that has sent
+everything goes on as ``takeover.py`` says.
 
 Markers start as kv_engine's do: the first at the client's own snap_start, later ones at their first
 item (kv_engine ``dcp/active_stream.cc``, ``docs/dcp/documentation/commands/snapshot-marker.md``).
@@ -35,14 +34,15 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from dcp.producer.backfill import messages_behind, misses_purged, snapshot_end, source_of
 from dcp.producer.checkpoint_manager import CheckpointKind, Items
 from dcp.producer.disk_scan import Scan
 from dcp.producer.failover import Verdict
 from dcp.producer.key_order import KeyOrderItems
 from dcp.producer.markers import marker_of
 from dcp.producer.snapshots import DiskItems, MemoryItems, Snapshot
-from dcp.producer.stream_filter import EVERYTHING, FilterKind, StreamFilter
-from dcp.producer.stream_settings import OutOfOrder, StreamSettings
+from dcp.producer.stream_filter import EVERYTHING, StreamFilter
+from dcp.producer.stream_settings import StreamSettings
 from dcp.producer.takeover import Takeover
 from dcp.producer.vbucket_data import VbucketData
 from dcp.producer.versions import Flavour, Version
@@ -253,7 +253,8 @@ class ActiveStream:
         if taken is None:
             self._finish(snapshot)
             if isinstance(snapshot.source, KeyOrderItems):
-                self._close_out_of_order(snapshot, snapshot.source)
+                behind = messages_behind(snapshot.source, snapshot.end, self._settings)
+                self._closing += [self._frame(body, opcode) for body, opcode in behind]
                 return None
             is_over = self._open_end is None and self._knows_collections
             return self._advance_to(snapshot.end) if is_over else None
@@ -305,12 +306,13 @@ class ActiveStream:
             raise
 
     def _begin_backfill(self, scan: Scan) -> Batch | None:
-        if self._misses_purged:
+        needs_deletions = not (self._ignores_purged or self._has_nothing)
+        if needs_deletions and misses_purged(self._data, self._filter, self.sent_seqno):
             scan.close()
             self.end(EndReason.ROLLBACK, announce=True)
             return None
         covers = max(self.sent_seqno, scan.end_seqno, self._data.persisted_seqno)
-        end = self._snapshot_end(scan)
+        end = snapshot_end(self._data, scan, self._settings, self._filter)
         if not self._disk_only:
             self._place_cursor_behind(covers)
         if end is None:
@@ -325,22 +327,10 @@ class ActiveStream:
         self._open_end = None
         if not self._data.checkpoints.is_snapshot_complete:
             end = self._open_end = self._data.checkpoints.snapshot.end
-        source = self._items_of(scan)
-        if self._may_be_out_of_order:
-            return self._begin_out_of_order(KeyOrderItems(scan, source), end, covers)
+        source = source_of(scan, self._settings, self._filter, is_first=self._has_nothing)
+        if isinstance(source, KeyOrderItems):
+            return self._begin_out_of_order(source, end, covers)
         return self._begin(Snapshot(self.sent_seqno + 1, end, _DISK, source, covers))
-
-    @property
-    def _may_be_out_of_order(self) -> bool:
-        """Whether the backfill goes by key: a first one, of one collection, where it is wanted.
-
-        A 7.0 server was seen to do so whatever the collection's part of the vbucket is; newer ones
-        compare what both scans would read (kv_engine ``dcp/active_stream.cc``).
-        """
-        is_wanted = self._settings.out_of_order is not OutOfOrder.NO
-        names_one = len(self._filter.collections) == 1
-        is_named = self._filter.kind is FilterKind.COLLECTIONS
-        return is_wanted and is_named and names_one and self._has_nothing
 
     def _begin_out_of_order(self, source: KeyOrderItems, end: int, covers: int) -> Batch:
         """Let a snapshot be in force that has no marker: the next one is the stream's first."""
@@ -348,46 +338,9 @@ class ActiveStream:
         begin = m.OsoSnapshot(OsoFlag.START)
         return Batch(self._frame(begin, Opcode.DCP_OSO_SNAPSHOT), _NO_SEQNOS)
 
-    def _close_out_of_order(self, snapshot: Snapshot, source: KeyOrderItems) -> None:
-        if (
-            self._settings.out_of_order is OutOfOrder.WITH_SEQNO_ADVANCED
-            and source.last_seqno < snapshot.end
-        ):
-            advanced = m.SeqnoAdvanced(snapshot.end)
-            self._closing.append(self._frame(advanced, Opcode.DCP_SEQNO_ADVANCED))
-        end = m.OsoSnapshot(OsoFlag.END)
-        self._closing.append(self._frame(end, Opcode.DCP_OSO_SNAPSHOT))
-
-    def _items_of(self, scan: Scan) -> DiskItems:
-        return DiskItems(scan, self._settings.flavour, self._filter)
-
     @property
     def _knows_collections(self) -> bool:
         return bool(self._settings.flavour & Flavour.COLLECTIONS)
-
-    def _snapshot_end(self, scan: Scan) -> int | None:
-        """Return where the snapshot of a scan ends; None where it has nothing to tell.
-
-        The item at the scan's end may not be there or not be shown: it belongs to another
-        collection, or was purged before a crash made it the newest. With Collections SEQNO_ADVANCED
-        stands for it, else the snapshot ends with its last item, after which nothing changed
-        (kv_engine ``docs/dcp/documentation/commands/seqno-advanced.md``).
-        """
-        if self._knows_collections:
-            return scan.end_seqno if scan.end_seqno > self.sent_seqno else None
-        end = self._data.legacy_end(sync_writes=self._filter.sync_writes)
-        return end if end > self.sent_seqno else None
-
-    @property
-    def _misses_purged(self) -> bool:
-        """Whether tombstones are gone that the client still needs.
-
-        A client without anything needs no deletion (kv_engine ``dcp/active_stream.cc``,
-        scheduleBackfill).
-        """
-        purged = self._data.purge_seqno
-        knows = self._ignores_purged or self._filter.purge_seqno == purged
-        return not knows and not self._has_nothing and self.sent_seqno < purged
 
     @property
     def _has_nothing(self) -> bool:

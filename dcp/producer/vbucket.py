@@ -89,22 +89,27 @@ class Vbucket:
         self.documents.rewind()
         steps = [(seqno, home.manifests[number]) for seqno, number in saved.manifests]
         self.documents.collections.restore(steps, saved.high_seqnos or {}, data.high_seqno)
+        data.stored_high_seqnos = dict(self.documents.collections.high_seqnos)
         for version in data.newest_versions():
             self.documents.clock.raise_floor(version.cas)
         self.recover_sync_writes()
 
-    def _state_at(self, home: VbucketHome, seqno: int) -> bytes:
+    def _state_at(self, home: VbucketHome, seqno: int) -> SavedVbucket:
         """Return what is saved with the items up to ``seqno``."""
-        collections = self.documents.collections
+        collections, stored = self.documents.collections, self.data.stored_high_seqnos
+        highs = {
+            collection: high if high <= seqno else stored.get(collection, 0)
+            for collection, high in collections.high_seqnos.items()
+        }
         return SavedVbucket(
             VbucketState.ACTIVE if self.is_moving else self.state,
             self.failover_log,
             self.data.base_seqno,
             self.documents.clock.last,
             tuple((at, home.number_of(m)) for at, m in collections.steps if at <= seqno),
-            collections.high_seqnos,
+            highs,
             self.data.whole_seqno_at(seqno),
-        ).encode()
+        )
 
     def save(self) -> None:
         """Write the state durably where there is a data folder, if it changed.
@@ -125,6 +130,7 @@ class Vbucket:
     ) -> None:
         self.data = data
         self.documents = DocumentStore(data, clock)
+        data.on_compaction = partial(self.documents.collections.forget_steps, data.may_be_cut)
         self.sync_writes = SyncWrites(self.documents)
         self.failover_log = log
         self._state = state

@@ -5,10 +5,12 @@ events made it, and a fork that loses events loses what they told. It then lags 
 manifest until it emits events anew.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from dcp.producer.manifest import FIRST, Collection, Manifest
+from dcp.producer.manifest import DEFAULT_ID, FIRST, Collection, Manifest
 from dcp.producer.versions import Version
+from dcp.types import U64_MAX
+from dcp.wire.system_event import CollectionEnded
 
 
 class VbucketCollections:
@@ -37,6 +39,8 @@ class VbucketCollections:
     def note(self, version: Version) -> None:
         """Count a new item of the history."""
         self._high[version.collection] = version.seqno
+        if isinstance(version.event, CollectionEnded) and version.collection != DEFAULT_ID:
+            del self._high[version.collection]  # its id is never given again
         if version.is_visible:
             self._max_visible_seqno = version.seqno
 
@@ -55,13 +59,20 @@ class VbucketCollections:
         self._steps = [step for step in steps if step[0] <= high_seqno]
         self.manifest = self._steps[-1][1] if self._steps else FIRST
         for collection, seqno in high_seqnos.items():
-            if seqno <= high_seqno:
+            if seqno <= high_seqno and (collection <= 0 or self.find(collection) is not None):
                 self._high[collection] = max(seqno, self._high.get(collection, 0))
 
     def stand_at(self, manifest: Manifest, seqno: int) -> None:
         """Stand at another manifest from the system event at ``seqno`` on."""
         self.manifest = manifest
         self._steps.append((seqno, manifest))
+
+    def forget_steps(self, may_be_cut: Callable[[int, int], bool]) -> None:
+        """Forget the manifests between whose event and the next there is nothing to go back to."""
+        ends = [*(seqno for seqno, _ in self._steps[1:]), U64_MAX]
+        self._steps = [
+            step for step, end in zip(self._steps, ends, strict=False) if may_be_cut(step[0], end)
+        ]
 
     def raise_to(self, seqno: int) -> None:
         """Count documents of the default collection up to ``seqno`` that were not noted."""

@@ -1,12 +1,13 @@
 """The data of one vbucket: checkpoints in memory, the log on disk, the newest version of every key.
 
-A write goes into the open checkpoint. At the end of a batch of writes its items are taken by the
-persistence cursor: they will be one disk snapshot, whatever is written to the same keys later. They
-are written at once, or later by a flusher (``writes_behind``): many batches in one, all or nothing,
-and each stays a state that one can go back to; ``unpersisted_seqnos`` keeps back the ones
-that end among so many newest seqnos, as a disk that lags. What was taken is at a state that there
-was, so a crash or a failover can go back to the end of any batch (kv_engine
-``engines/ep/src/checkpoint_manager.cc``, ``docs/dcp/documentation/concepts.md``).
+A write goes into the open checkpoint. At the end of a batch of writes its items are taken by a
+cursor of their own: they will be one disk snapshot, whatever is written to the same keys later. The
+persistence cursor follows when they are on disk. They are written at once, or later by a flusher
+(``writes_behind``): many batches in one, all or nothing, and each stays a state that one can go
+back to; ``unpersisted_seqnos`` keeps back the ones that end among so many newest seqnos, as a disk
+that lags. What was taken is at a state that there was, so a crash or a failover can go back to the
+end of any batch (kv_engine ``engines/ep/src/checkpoint_manager.cc``,
+``docs/dcp/documentation/concepts.md``).
 """
 
 import logging
@@ -34,6 +35,7 @@ from dcp.producer.preload import PreloadedSegment
 from dcp.producer.preloaded_documents import PreloadedDocuments
 from dcp.producer.resident_values import EvictedVersion, ResidentValues
 from dcp.producer.stored_items import stored_item, version_of, versions_of
+from dcp.producer.vbucket_state import SavedVbucket
 from dcp.producer.versions import Version
 from dcp.types import U64_MAX
 
@@ -78,7 +80,9 @@ class VbucketData:
         self.on_append: Callable[[Version], None] = lambda _: None
         self.require_room: Callable[[], None] = lambda: None
         """Called before a client writes: raises OSError where too much waits for the disk."""
-        self.state_at: Callable[[int], bytes] = lambda _: b""
+        self.on_compaction: Callable[[], None] = lambda: None
+        """Called when less can be gone back to than before."""
+        self.state_at: Callable[[int], SavedVbucket | None] = lambda _: None
         """What is written beside the items up to a seqno: all else that makes the vbucket."""
         self._preloaded: PreloadedDocuments | None = None
         self._settings = settings
@@ -91,6 +95,9 @@ class VbucketData:
         self.unwritten_bytes = 0
         self._part_ends: set[int] = set()
         self._known_from = 0
+        self.stored_high_seqnos: dict[int, int] = {}
+        """The newest seqno of each collection that went to disk, also where it was purged there."""
+        self._encoded: tuple[bytes, object] = b"", None
         self._writing: PendingWrite | None = None
         self._cannot_compact = False
         self._store = VbucketStore.open(file, vbucket)
@@ -248,7 +255,7 @@ class VbucketData:
         self._preloaded = PreloadedDocuments(segment, self._store)
         self._legacy_end = LegacyEnd(self._preloaded.end_seqno)
         self._store.write_frames(
-            segment.frames, segment.first_seqno, self.state_at(self._preloaded.end_seqno)
+            segment.frames, segment.first_seqno, self._news_at(self._preloaded.end_seqno)
         )
         self.checkpoints = self._new_checkpoints(self._store.persisted_seqno)
 
@@ -287,7 +294,7 @@ class VbucketData:
         """
         self.settle_received()
         self.flush(self.high_seqno)
-        self._store.write([], self.state_at(seqno), snapshot_end=seqno)
+        self._store.write([], self._news_at(seqno), snapshot_end=seqno)
         lost = self.drop_stream_cursors()
         self.checkpoints = self._new_checkpoints(seqno)
         return lost
@@ -335,7 +342,7 @@ class VbucketData:
             due = list(takewhile(lambda batch: batch[-1].seqno <= most, self._unwritten))
             if due:
                 ends = [batch[-1].seqno for batch in due]
-                state = self.state_at(ends[-1])  # which may fail; nothing is changed yet
+                state = self._news_at(ends[-1])  # which may fail; nothing is changed yet
                 items: list[StoredItem] = []
                 for version in chain.from_iterable(due):
                     items.append(self._stored(version, items))
@@ -359,7 +366,7 @@ class VbucketData:
         purged = store.purgeable_seqno(purge_before_seconds)
         goes = store.stale_bytes + store.purgeable_bytes(purged)
         if goes and (self._pays_for(goes) or (leaves_nothing and not store.is_scanned)):
-            self._writing = store.begin_compaction(purged)
+            self._writing = store.begin_compaction(purged, self._encoded_at(self.persisted_seqno))
             self._cannot_compact = False
         return self._writing
 
@@ -416,7 +423,7 @@ class VbucketData:
             self.unwritten_bytes -= _size_of(written)
             self.keys.may_evict(written)
             for version in written:
-                self._legacy_end.note(version)
+                self._note_stored(version)
         self.checkpoints.register(PERSISTENCE, self.persisted_seqno, droppable=False)
         self.keys.durability.forget(min(self.persisted_seqno, self.checkpoints.gone_seqno))
 
@@ -427,9 +434,25 @@ class VbucketData:
             OSError: the file cannot be written.
         """
         self._finish_pending()
-        state = self.state_at(self.persisted_seqno)
+        state = self._encoded_at(self.persisted_seqno)
         if state != self._store.state:
             self._store.write([], state)
+
+    def _encoded_at(self, seqno: int) -> bytes:
+        """Return the state up to a seqno as it goes to disk."""
+        state = self.state_at(seqno)
+        if state is None:
+            return b""
+        self._encoded = state.encode(), state.lasting
+        return self._encoded[0]
+
+    def _news_at(self, seqno: int) -> bytes:
+        """Return the state up to a seqno; nothing where the items tell what changed of it."""
+        state = self.state_at(seqno)
+        written, lasting = self._encoded
+        if state is None or (self._store.state == written and state.lasting == lasting):
+            return b""
+        return self._encoded_at(seqno)
 
     def _stored(self, version: Version, earlier: Sequence[StoredItem]) -> StoredItem:
         """Return a version as it goes to disk, behind ``earlier`` ones that are not there yet."""
@@ -455,6 +478,7 @@ class VbucketData:
         self._persisted_floor = min(self._persisted_floor, left)
         if self._preloaded is not None:
             self._preloaded.cut(left)
+        self.stored_high_seqnos.clear()
         self._part_ends = {end for end in self._part_ends if end <= left}
         self._known_from = min(self._known_from, left)
         self.checkpoints = self._new_checkpoints(left)
@@ -469,7 +493,11 @@ class VbucketData:
         for frames in self._store.warm_up(self.preloaded_seqno):
             for version in versions_of(frames):
                 self._note(version, is_read=True)
-                self._legacy_end.note(version)
+                self._note_stored(version)
+
+    def _note_stored(self, version: Version) -> None:
+        self._legacy_end.note(version)
+        self.stored_high_seqnos[version.collection] = version.seqno
 
     @property
     def _newest_preloaded(self) -> int:
@@ -479,7 +507,8 @@ class VbucketData:
         """Compact the disk: drop tombstones up to a seqno, not the newest item; return how many."""
         self._finish_pending()
         last = min(up_to, self.persisted_seqno)
-        purged = self._store.compact(purge_up_to_seqno=last).purged
+        state = self._encoded_at(self.persisted_seqno)
+        purged = self._store.compact(purge_up_to_seqno=last, state=state).purged
         self._forget_what_went()
         return purged
 
@@ -491,6 +520,11 @@ class VbucketData:
         )
         committed, prepared = self.keys.stored_high_seqnos(DEFAULT_ID)
         self._legacy_end = LegacyEnd(max(committed, self._newest_preloaded), prepared)
+        self.on_compaction()
+
+    def may_be_cut(self, first_seqno: int, end_seqno: int) -> bool:
+        """Whether some seqno of first to end, without the end, can be gone back to."""
+        return self._store.may_be_cut(first_seqno, end_seqno)
 
     def give_up(self) -> None:
         """End the use of data that nobody wants any more; what was not written never will be."""

@@ -1,7 +1,8 @@
-"""What a vbucket saves beside its items, as JSON in every batch of its log.
+"""What a vbucket saves beside its items, as JSON in batches of its log.
 
-Whatever else a vbucket is can be read from its items. The numbers of the manifests are those of
-the bucket's ``ManifestTable``.
+It is in those where something changed that the items do not tell, and in each compacted log: what
+that leaves out would have told of CAS values and high seqnos. Whatever else a vbucket is can be
+read from its items. The numbers of the manifests are those of the bucket's ``ManifestTable``.
 """
 
 import json
@@ -38,10 +39,10 @@ class SavedVbucket:
     """A vbucket without its items.
 
     ``last_cas`` is the last CAS value that was given; ``manifests`` are pairs of the seqno of a
-    system event and the number of the manifest from it on; ``high_seqnos`` are by collection and
-    may be of items that are not on disk yet. ``whole_seqno`` is None where every disk snapshot is a
-    state that the vbucket had; of what a replica received, where some are parts of one, it is the
-    end of the last that is: nothing before it is known to be.
+    system event and the number of the manifest from it on; ``high_seqnos`` are by collection.
+    ``whole_seqno`` is None where every disk snapshot is a state that the vbucket had; of what a
+    replica received, where some are parts of one, it is the end of the last that is: nothing before
+    it is known to be.
     """
 
     state: VbucketState
@@ -51,6 +52,11 @@ class SavedVbucket:
     manifests: tuple[tuple[int, int], ...] = ()
     high_seqnos: Mapping[int, int] | None = None
     whole_seqno: int | None = None
+
+    @property
+    def lasting(self) -> object:
+        """What of it no item tells: only a change of that must be saved with the items."""
+        return self.state, self.failover_log, self.base_seqno, self.manifests, self.whole_seqno
 
     def encode(self) -> bytes:
         """Return the JSON."""

@@ -658,6 +658,71 @@ def test_a_file_of_mostly_old_versions_is_compacted(
     assert cluster.get(b"k").seqno == 100
 
 
+def test_a_vbucket_saves_what_changed(open_cluster: Open, folder: Path) -> None:
+    """Not all manifests that it stood at with each batch, nor for ever."""
+    cluster = open_cluster(folder)
+    data = cluster.bucket.vbuckets[0].data
+    _write(cluster, b"k")
+    for number in range(50):
+        cluster.create_collection("", f"c{number}")
+    for number in range(50):
+        cluster.set(b"k", b"1", collection=f"_default.c{number}")
+        cluster.drop_collection("", f"c{number}")
+    _flush(cluster)
+    many = len(data.saved_state)
+    before = data.stored_bytes
+    _write(cluster, b"k")
+    _flush(cluster)
+    assert data.stored_bytes < before + 500 < before + many
+    crashed = open_cluster(_crash(cluster, folder, "crashed"))
+    collections = crashed.bucket.vbuckets[0].documents.collections
+    assert collections.high_seqnos == cluster.bucket.vbuckets[0].documents.collections.high_seqnos
+    assert set(collections.high_seqnos) == {0}
+    cluster.purge_tombstones(0)
+    _write(cluster, b"k")
+    _flush(cluster)
+    assert len(data.saved_state) < many // 4
+    assert len(collections.steps) == 100
+    assert len(cluster.bucket.vbuckets[0].documents.collections.steps) == 1
+    cluster.stop()
+    assert _told(open_cluster(folder)) == _told(cluster)
+
+
+@pytest.mark.parametrize("is_reopened", [False, True])
+def test_what_was_purged_is_still_counted_after_a_crash(
+    open_cluster: Open, folder: Path, is_reopened: bool
+) -> None:
+    """Though something newer of its collection was in memory when the log was compacted."""
+    cluster = open_cluster(folder)
+    number = cluster.create_collection("", "a")
+    cluster.set(b"k", b"1", collection=number)
+    cluster.delete(b"k", collection=number)
+    _write(cluster, b"last")
+    _flush(cluster)
+    if is_reopened:
+        cluster.stop()
+        cluster = open_cluster(folder)
+    cluster.set(b"k", b"2", collection=number)
+    assert cluster.purge_tombstones(0) == 1
+    crashed = open_cluster(_crash(cluster, folder, "crashed"))
+    assert crashed.bucket.vbuckets[0].documents.collections.high_seqnos == {0: 4, number: 3}
+
+
+def test_a_change_of_the_manifest_is_saved_once(
+    open_cluster: Open, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = open_cluster(folder, vbuckets=8)
+    saved, replace = [], OsFile.replace
+
+    def watched(file: OsFile, parts: Iterable[Data]) -> None:
+        saved.append(str(file))
+        replace(file, parts)
+
+    monkeypatch.setattr(OsFile, "replace", watched)
+    cluster.create_collection("", "a")
+    assert saved == [str(folder / "bucket.json")]
+
+
 # --- whose folder it is
 
 
