@@ -199,6 +199,45 @@ def test_writes_are_refused_while_a_copy_keeps_all_memory(
     assert client.call(replace(write, key=b"\0more"), Opcode.SET).status == Status.SUCCESS
 
 
+@pytest.mark.parametrize(
+    "names",
+    [
+        (b"a", b"sid_1:a"),
+        (b"\xff", b"\xfe"),
+        (b"\xff", rb"\xff"),
+        (rb"\\xff", rb"\xff"),
+        (b"a", b"a "),
+    ],
+)
+def test_connections_with_like_names_have_cursors_of_their_own(
+    one: ProducerCluster, connect: Connect, names: tuple[bytes, bytes]
+) -> None:
+    """Cursors are called as their connections; one in the other's place would lose items."""
+    clients = [connect(one).log_in().open_dcp(name) for name in names]
+    for client in clients:
+        client.request_stream(0)
+        client.ok(m.Empty(), Opcode.NOOP)
+    assert len(one.bucket.vbuckets[0].data.checkpoints.cursors) == 4
+    for first in (1, 4):
+        _write(one, first, first + 2)
+        for client in clients:
+            assert _seqnos(client.messages_to(first + 2)) == [first, first + 1, first + 2]
+
+
+def test_a_new_connection_of_the_same_name_has_its_own_cursor(
+    one: ProducerCluster, connect: Connect
+) -> None:
+    """The older one's end, which may come later, does not take it."""
+    older = connect(one).log_in().open_dcp(b"same")
+    older.request_stream(0)
+    newer = connect(one).log_in().open_dcp(b"same")
+    newer.request_stream(0)
+    assert older.is_closed()
+    _write(one, 1, 3)
+    assert _seqnos(newer.messages_to(3)) == [1, 2, 3]
+    assert len(one.bucket.vbuckets[0].data.checkpoints.cursors) == 3
+
+
 def test_a_client_that_is_gone_holds_no_memory(make_cluster: MakeCluster, connect: Connect) -> None:
     cluster = make_cluster(vbuckets=1)
     client = connect(cluster).log_in().open_dcp()
