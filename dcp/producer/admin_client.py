@@ -15,6 +15,7 @@ from dcp.producer.cluster_map import NodeAddress
 from dcp.producer.cluster_state import ClusterState, Invitation
 from dcp.producer.kv_client import node_address
 from dcp.producer.kv_connection import KvConnection
+from dcp.protocol.credentials import Secret
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
 from dcp.wire.frame import Frame
@@ -57,7 +58,7 @@ class AdminClient:
             SourceError: the user is no administrator of the cluster.
         """
         self._seeds, self._timeout_seconds = seeds, timeout_seconds
-        self._login = user, password, bucket
+        self._user, self._password, self._bucket = user, Secret(password), bucket
         self._connect()
 
     def _connect(self) -> None:
@@ -70,7 +71,7 @@ class AdminClient:
         """Sign in at the first that answers; return where orders are taken, if not there."""
         self._connection = _first_that_answers(seeds, self._timeout_seconds)
         try:
-            self._connection.log_in(*self._login)
+            self._connection.log_in(self._user, self._password.reveal(), self._bucket)
             return self._ask("leader").decode("utf-8", "replace")
         except DcplakeError:
             self.close()

@@ -12,11 +12,9 @@ from typing import Any, Final
 
 from scramp import ScramException, ScramMechanism
 
-_SCRAM: Final = {
-    b"SCRAM-SHA512": "SCRAM-SHA-512",
-    b"SCRAM-SHA256": "SCRAM-SHA-256",
-    b"SCRAM-SHA1": "SCRAM-SHA-1",
-}
+from dcp.protocol.sasl import SCRAMP_NAMES
+
+_SCRAM: Final = {name.encode(): scramp_name for name, scramp_name in SCRAMP_NAMES.items()}
 MECHANISMS: Final = b" ".join((*_SCRAM, b"PLAIN"))
 _ITERATIONS: Final = 4096
 REPLICATION_USER: Final = "@replication"

@@ -498,6 +498,7 @@ class Bucket:
         older = self.dcp_connections.get(connection.key)
         if older is not None:
             older.close_session()
+            older.drop_streams()  # their cursors have the names of those to come
         self.dcp_connections[connection.key] = connection
         self.counters.dcp_connections_opened += 1
         self.counters.flows[connection.key] = connection.flow

@@ -26,7 +26,6 @@ from dcp.producer.checkpoint_values import (
     CheckpointLimits,
     CursorFacts,
     Items,
-    Registration,
 )
 
 __all__ = [
@@ -37,7 +36,6 @@ __all__ = [
     "CursorFacts",
     "Items",
     "Queued",
-    "Registration",
 ]
 
 
@@ -88,8 +86,10 @@ class CheckpointManager(CheckpointQueue[Q]):
             for name, cursor in self._cursors
         }
 
-    def register(self, cursor: str, after_seqno: int, *, droppable: bool = True) -> Registration:
+    def register(self, cursor: str, after_seqno: int, *, droppable: bool = True) -> bool:
         """Place a cursor so that it had everything up to a seqno; one of that name is replaced.
+
+        Return whether memory has all that comes after it; else it stands where that begins.
 
         Raises:
             LocalProtocolError: the seqno lies above the high seqno.
@@ -101,7 +101,7 @@ class CheckpointManager(CheckpointQueue[Q]):
         is_inside = after_seqno > checkpoint.expelled_seqno
         entered = checkpoint.head.id if is_inside else None
         self._cursors.place(cursor, Cursor(seqno, droppable, entered))
-        return Registration(seqno + 1, needs_backfill=after_seqno < gone)
+        return after_seqno >= gone
 
     def remove(self, cursor: str) -> None:
         """Forget a cursor, if it is there: it may have been dropped, or lost in a cut."""
@@ -173,13 +173,6 @@ class CheckpointManager(CheckpointQueue[Q]):
         """
         kept = self._cursors.lowest_kept_seqno(self.high_seqno)
         return self._cursors.droppable_below(self._checkpoints.next_after(kept).head.begins_after)
-
-    def drop_cursors(self) -> tuple[str, ...]:
-        """Forget all ``droppable_cursors`` and return them; their streams go back to backfill."""
-        dropped = self.droppable_cursors()
-        for name in dropped:
-            self._cursors.forget(name)
-        return dropped
 
     def cut(self, seqno: int) -> None:
         """Lose all above ``seqno``, everything else that is in memory, and all cursors.

@@ -21,14 +21,6 @@ class CheckpointLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Registration:
-    """Memory serves items from ``next_seqno`` on; ``needs_backfill``: wanted ones have left it."""
-
-    next_seqno: int
-    needs_backfill: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Items(Generic[Q]):
     """What a cursor got: a whole snapshot of one checkpoint, or a part of a received one.
 

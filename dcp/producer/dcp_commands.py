@@ -60,7 +60,8 @@ def dcp_open(session: Session, frame: Frame, body: m.Body, now: float) -> None:
     elif not _open_flags_are_valid(request.flags):
         session.refuse(frame, Status.EINVAL, "Request contains invalid flags")
     elif not 0 < len(request.name) <= most_name_bytes:
-        session.refuse(frame, Status.EINVAL, "Request must include a name of 1 to 200 bytes")
+        expected = f"Request must include a name of 1 to {most_name_bytes} bytes"
+        session.refuse(frame, Status.EINVAL, f"{expected}, found {len(request.name)}")
     elif session.user in settings.users_without_streams:
         session.refuse_access(frame, Status.EACCESS, "The user lacks the DcpProducer privilege")
     else:

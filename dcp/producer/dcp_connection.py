@@ -12,7 +12,7 @@ from typing import Final
 
 from dcp.producer.bucket import Bucket
 from dcp.producer.bucket_states import hand_over
-from dcp.producer.faults import NO_FAULTS
+from dcp.producer.faults import Faults
 from dcp.producer.flow_control import FlowControl
 from dcp.producer.noop import NoopTimer
 from dcp.producer.stream import ActiveStream, StreamPhase
@@ -78,7 +78,14 @@ class DcpConnection:
         self.streams = StreamRegister()
         self.bytes_sent = self.items_sent = 0
         self._bucket = bucket
+        self._faults = Faults() if is_internal else bucket.faults  # no order means nodes
         self._ready: OrderedDict[ActiveStream, None] = OrderedDict()
+
+    @property
+    def told_name(self) -> str:
+        """What statistics call it (kv_engine ``dcp/dcpconnmap.cc``): no two names become one."""
+        name = self.key[1].replace(b"\\", rb"\\")
+        return "eq_dcpq:" + name.decode("utf-8", "backslashreplace")
 
     @property
     def flavour(self) -> int:
@@ -133,6 +140,7 @@ class DcpConnection:
             tells_durability=self.acknowledges,
             out_of_order=self.out_of_order if self._scans_by_key else OutOfOrder.NO,
             keeps_cursor=self.keeps_cursors,
+            cursor=self.told_name,
         )
 
     @property
@@ -241,7 +249,7 @@ class DcpConnection:
         """Return stream messages to send: about ``most_bytes``, or one message of any size."""
         frames: list[bytes | bytearray] = []
         left = most_bytes
-        faults = NO_FAULTS if self.is_internal else self._bucket.faults
+        faults = self._faults
         while self._ready and left > 0 and self.flow.room_bytes > 0:
             stream = next(iter(self._ready))
             batch = stream.next_batch(self.flow.room_bytes, left, faults.most_items)

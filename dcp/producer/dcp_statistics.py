@@ -88,12 +88,7 @@ def _connections(
     for connection in told:
         for stream in list(connection.streams):
             if stream.is_sending:
-                yield from _told(stream, f"{name_of(connection)}:stream_{stream.vbucket}", streams)
-
-
-def name_of(connection: DcpConnection) -> str:
-    """Return what statistics call a connection."""
-    return "eq_dcpq:" + connection.key[1].decode("utf-8", "replace")
+                yield from _told(stream, f"{connection.told_name}:stream_{stream.vbucket}", streams)
 
 
 @dataclass(slots=True)
@@ -122,7 +117,7 @@ def _tally(bucket: Bucket, connection: DcpConnection) -> _Tally:
 
 
 def _connection(connection: DcpConnection, tally: _Tally) -> Iterator[Statistic]:
-    flow, noop, prefix = connection.flow, connection.noop, name_of(connection)
+    flow, noop, prefix = connection.flow, connection.noop, connection.told_name
     yield f"{prefix}:user", f"<ud>{connection.user}</ud>"
     yield f"{prefix}:type", "producer"
     reason = connection.paused_reason

@@ -119,7 +119,3 @@ class Faults:
             return frame, False
         self.corruptions_done += 1
         return _CORRUPT[corruption](bytes(frame)), corruption in _ENDS_CONNECTION
-
-
-NO_FAULTS: Final = Faults()
-"""Of connections that no order means: those between the nodes."""

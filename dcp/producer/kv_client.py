@@ -20,6 +20,7 @@ from dcp.errors import (
     SourceError,
 )
 from dcp.producer.kv_connection import KvConnection
+from dcp.protocol.credentials import Secret
 from dcp.types import vbucket_of
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
@@ -80,7 +81,7 @@ class KvClient:
             AuthenticationError: user or password refused.
             BucketError: no such bucket or collection, or no access to it.
         """
-        self._login = (user, password, bucket)
+        self._user, self._password, self._bucket = user, Secret(password), bucket
         self._timeout_seconds = timeout_seconds
         self._connections: dict[tuple[str, int], KvConnection] = {}
         self._owners: list[tuple[str, int]] = []
@@ -182,7 +183,12 @@ class KvClient:
         if address not in self._connections:
             connection = KvConnection(*address, self._timeout_seconds)
             try:
-                connection.log_in(*self._login, collections=bool(self._collection))
+                connection.log_in(
+                    self._user,
+                    self._password.reveal(),
+                    self._bucket,
+                    collections=bool(self._collection),
+                )
             except DcplakeError:
                 connection.close()
                 raise

@@ -7,6 +7,7 @@ from typing import Final
 from scramp import ScramClient, ScramException
 
 from dcp.errors import AuthenticationError, BucketError, NodeUnavailableError, RemoteProtocolError
+from dcp.protocol.sasl import SCRAMP_NAMES
 from dcp.wire import messages as m
 from dcp.wire.codec import decode, encode
 from dcp.wire.frame import Frame
@@ -20,11 +21,7 @@ _FEATURES: Final = (
     HelloFeature.SELECT_BUCKET,
     HelloFeature.JSON,
 )
-_SCRAM: Final = {
-    b"SCRAM-SHA512": "SCRAM-SHA-512",
-    b"SCRAM-SHA256": "SCRAM-SHA-256",
-    b"SCRAM-SHA1": "SCRAM-SHA-1",
-}
+_SCRAM: Final = {name.encode(): scramp_name for name, scramp_name in SCRAMP_NAMES.items()}
 
 
 class KvConnection:

@@ -5,13 +5,11 @@ notification, the brief one too, which leaves it to the client to ask (kv_engine
 ``daemon/protocol/mcbp/set_cluster_config_command_context.cc``, ``daemon/cookie.cc``).
 """
 
-from dcp.producer.cluster_map import ClusterMap
+from dcp.producer.cluster_map import EPOCH, ClusterMap
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
 from dcp.wire.frame import Frame
 from dcp.wire.vocabulary import Datatype, HelloFeature, Magic, ServerOpcode
-
-_EPOCH = 1
 
 
 class MapNews:
@@ -44,7 +42,7 @@ class MapNews:
             return None
         self.told()
         config = b"" if is_brief else self._map.as_json(node)
-        body = m.ClustermapNotification(bucket.encode(), config, _EPOCH, self._map.rev)
+        body = m.ClustermapNotification(bucket.encode(), config, EPOCH, self._map.rev)
         return encode(
             body,
             ServerOpcode.CLUSTERMAP_CHANGE_NOTIFICATION,

@@ -28,7 +28,6 @@ item (kv_engine ``dcp/active_stream.cc``, ``docs/dcp/documentation/commands/snap
 
 from dataclasses import dataclass
 from enum import Enum
-from itertools import count
 from typing import Final
 
 import numpy as np
@@ -55,7 +54,6 @@ _NO_SEQNOS: Final[npt.NDArray[np.uint64]] = np.empty(0, np.uint64)
 _DISK: Final = int(SnapshotFlag.DISK | SnapshotFlag.CHECKPOINT)
 _MEMORY: Final = int(SnapshotFlag.MEMORY)
 _FIRST_MEMORY: Final = int(SnapshotFlag.MEMORY | SnapshotFlag.CHECKPOINT)
-_numbers = count(1)
 
 
 class StreamPhase(Enum):
@@ -120,7 +118,8 @@ class ActiveStream:
         self.vbucket = data.vbucket
         self.opaque = opaque
         self.stream_id = wanted.stream_id
-        self.cursor = f"stream {next(_numbers)}"
+        named = "" if wanted.stream_id is None else f"sid_{wanted.stream_id}:"
+        self.cursor = named + settings.cursor
         self.sent_seqno = max(verdict.start, data.base_seqno)
         self.end_seqno = verdict.end
         self.flags, self.vb_uuid = flags, vb_uuid
@@ -154,10 +153,9 @@ class ActiveStream:
 
     def _place_cursor(self, after_seqno: int) -> bool:
         """Let memory keep what comes after a seqno; whether it has all of that."""
-        found = self._data.checkpoints.register(
+        return self._data.checkpoints.register(
             self.cursor, after_seqno, droppable=not self._settings.keeps_cursor
         )
-        return not found.needs_backfill
 
     def _on(self, event: _Event) -> None:
         self.phase = _NEXT[self.phase, event]

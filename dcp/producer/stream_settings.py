@@ -18,7 +18,7 @@ class StreamSettings:
 
     ``marker_v2``: disk markers have version 2.2. ``tells_durability``: all markers tell how far
     sync writes have come, in version 2.0 where it is not 2.2. ``keeps_cursor``: its streams are not
-    sent back to the disk when memory is short.
+    sent back to the disk when memory is short. ``cursor``: what its cursors are called.
     """
 
     flavour: int
@@ -26,3 +26,4 @@ class StreamSettings:
     tells_durability: bool = False
     out_of_order: OutOfOrder = OutOfOrder.NO
     keeps_cursor: bool = False
+    cursor: str = "stream"

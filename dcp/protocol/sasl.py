@@ -16,11 +16,12 @@ from scramp import ScramClient, ScramException
 from dcp.errors import AuthenticationError
 from dcp.protocol.credentials import ALL_MECHANISMS, PLAIN, Credentials
 
-_SCRAMP_NAMES: Final = {
+SCRAMP_NAMES: Final = {
     "SCRAM-SHA512": "SCRAM-SHA-512",
     "SCRAM-SHA256": "SCRAM-SHA-256",
     "SCRAM-SHA1": "SCRAM-SHA-1",
 }
+"""Couchbase's names of the mechanisms, and scramp's; the strongest first."""
 LEAST_ITERATIONS: Final = 4000
 """What Couchbase servers up to 7.x use by default; RFC 7677 and scramp ask for 4096."""
 _SCRAMP_LEAST_ITERATIONS: Final = 4096
@@ -65,7 +66,7 @@ class SaslExchange:
                 raise AuthenticationError("SASL PLAIN: found NUL in the user name or password")
             return cls(mechanism, f"\0{username}\0{password}".encode())
         try:
-            scram = ScramClient([_SCRAMP_NAMES[mechanism]], username, password, c_nonce=nonce)
+            scram = ScramClient([SCRAMP_NAMES[mechanism]], username, password, c_nonce=nonce)
             return cls(mechanism, scram.get_client_first().encode(), scram)
         except (ScramException, ValueError) as error:
             raise AuthenticationError(f"SASL {mechanism}: {error}") from None

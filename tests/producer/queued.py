@@ -48,3 +48,11 @@ def drained(manager: Manager, cursor: str) -> list[list[int]]:
     while (items := manager.next_items(cursor)) is not None:
         taken.append([item.seqno for item in items.items])
     return taken
+
+
+def drop_cursors(manager: Manager) -> tuple[str, ...]:
+    """Drop all cursors that may be dropped, as memory recovery does; return their names."""
+    dropped = manager.droppable_cursors()
+    for name in dropped:
+        manager.remove(name)
+    return dropped

@@ -27,6 +27,7 @@ from dcp.wire import messages as m
 from dcp.wire.vocabulary import Opcode, SnapshotFlag, Status, StreamFlag
 from tests.producer.conftest import Clock
 from tests.producer.disk_items import read_all
+from tests.producer.one_vbucket import forget
 from tests.producer.raw_client import RawClient
 
 Connect = Callable[..., RawClient]
@@ -49,11 +50,6 @@ def _write(cluster: ProducerCluster, keys: int, rounds: int = 1, value: bytes = 
                 cluster.set(b"k%d" % key, value)
 
 
-def _forget(cluster: ProducerCluster) -> None:
-    """Let checkpoints have nothing that was read by everybody."""
-    cluster.bucket.vbuckets[0].data.checkpoints.expel()
-
-
 def _stored_bytes(cluster: ProducerCluster) -> int:
     return cluster.bucket.vbuckets[0].data.stored_bytes
 
@@ -73,7 +69,7 @@ def test_a_backfill_is_of_memory_and_tells_each_key_once(
     one: ProducerCluster, connect: Connect
 ) -> None:
     _write(one, keys=3, rounds=4)
-    _forget(one)
+    forget(one)
     marker, *items = _backfill(connect(one).log_in().open_dcp(), 0, 12)
     assert marker == m.SnapshotMarker(0, 12, DISK)
     assert [(i.by_seqno, i.key) for i in items if isinstance(i, m.Mutation)] == [
@@ -88,7 +84,7 @@ def test_removing_stale_versions_frees_memory_and_changes_nothing_that_a_stream_
 ) -> None:
     _write(one, keys=10, rounds=20, value=KIB)
     one.delete(b"k3")
-    _forget(one)
+    forget(one)
     uuid = one.failover_log(0).current_uuid
     client = connect(one).log_in().open_dcp()
     before = [_backfill(client, after, 201, uuid) for after in (0, 1, 95, 195)]
@@ -103,7 +99,7 @@ def test_removing_stale_versions_frees_memory_and_changes_nothing_that_a_stream_
 
 def test_a_stream_that_reads_keeps_its_snapshot(one: ProducerCluster, connect: Connect) -> None:
     _write(one, keys=10, value=KIB)
-    _forget(one)
+    forget(one)
     client = connect(one).log_in().open_dcp(window=100)
     client.request_stream(0)
     assert client.message() == m.SnapshotMarker(0, 10, DISK)
@@ -166,7 +162,7 @@ def test_tombstones_go_by_age(one: ProducerCluster, connect: Connect, clock: Clo
     clock.now += 1
     assert one.remove_stale() > 0
     assert one.purge_seqno(0) == 5
-    _forget(one)
+    forget(one)
     client = connect(one).log_in().open_dcp()
     _, *items = _backfill(client, 0, 6)
     assert [(type(i), getattr(i, "by_seqno", 0)) for i in items] == [
@@ -223,7 +219,7 @@ def test_backfills_never_go_by_key(one: ProducerCluster, connect: Connect) -> No
     one.create_collection("", "a")
     for key in (b"b", b"a"):
         one.set(key, b"1", collection=8)
-    _forget(one)
+    forget(one)
     client = connect(one).log_in().open_dcp(enable_out_of_order_snapshots="true")
     client.request_stream(0, value=b'{"collections":["8"]}')
     assert client.message() == m.SnapshotMarker(0, 3, DISK)

@@ -24,6 +24,7 @@ from dcp.wire import messages as m
 from dcp.wire.vocabulary import Datatype, Opcode, Status
 from dcp.wire.xattr import join_xattrs
 from tests.producer.conftest import Clock
+from tests.producer.one_vbucket import flush
 from tests.producer.raw_client import RawClient
 
 Connect = Callable[..., RawClient]
@@ -55,13 +56,8 @@ on_both_disks = pytest.mark.parametrize("disk", ["memory", "folder"])
 def _write(cluster: ProducerCluster, first: int, last: int, **how: Any) -> list[Document]:
     """Write documents k<first> to k<last> to disk, each with a value of its own."""
     written = [cluster.set(b"k%d" % n, b"%d" % n + KIB, **how) for n in range(first, last + 1)]
-    _flush(cluster)
+    flush(cluster)
     return written
-
-
-def _flush(cluster: ProducerCluster) -> None:
-    with cluster.bucket.lock:
-        cluster.bucket.vbuckets[0].data.flush()
 
 
 def _evicted(cluster: ProducerCluster) -> set[bytes]:
@@ -136,7 +132,7 @@ def test_what_is_not_on_disk_stays(open_cluster: Open) -> None:
     for n in range(100):
         cluster.set(b"k%d" % n, KIB)
     assert (_evicted(cluster), cluster.counters().values_evicted) == (set(), 0)
-    _flush(cluster)
+    flush(cluster)
     assert len(_evicted(cluster)) > 80
     newest = cluster.set(b"k0", b"newest")
     assert cluster.get(b"k0") == newest

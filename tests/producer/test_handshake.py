@@ -1,7 +1,6 @@
 """Bootstrap, access, and clients that break the protocol: only their own connection suffers."""
 
 import json
-import socket
 from collections.abc import Callable
 
 import pytest
@@ -263,23 +262,6 @@ def test_malformed_bodies_are_answered(cluster: ProducerCluster, connect: Connec
     assert dcp.is_quiet()
 
 
-GARBAGE = bytes(range(1, 256)) * 100
-OVERSIZED = Frame(Magic.REQUEST, Opcode.HELLO, value=b"\0" * (16 * 1024)).to_bytes()
-
-
-@pytest.mark.parametrize(
-    "data", [GARBAGE, OVERSIZED, b"\x80" + b"\xff" * 23, b"GET / HTTP/1.1\r\n"]
-)
-def test_garbage_closes_that_connection_only(
-    cluster: ProducerCluster, connect: Connect, data: bytes
-) -> None:
-    good, bad = connect(cluster).log_in(), connect(cluster)
-    bad.socket.sendall(data)
-    assert bad.is_closed()
-    assert good.call(m.Empty(), Opcode.NOOP).status == Status.SUCCESS
-    assert cluster.counters().connections_closed_for_errors == 1
-
-
 @pytest.mark.parametrize(
     "frame",
     [
@@ -295,37 +277,6 @@ def test_breaking_the_protocol_closes(
     dcp = connect(cluster).log_in().open_dcp()
     dcp.send(frame)
     assert dcp.is_closed()
-
-
-def test_half_open_and_silent_clients_do_no_harm(
-    cluster: ProducerCluster, connect: Connect
-) -> None:
-    for _ in range(20):
-        connect(cluster).socket.sendall(b"\x80\x1f\x00")
-    closing = connect(cluster)
-    closing.socket.shutdown(socket.SHUT_WR)
-    assert connect(cluster).log_in().call(m.Empty(), Opcode.NOOP).status == Status.SUCCESS
-
-
-def test_ten_thousand_requests_before_the_first_answer_is_read(
-    cluster: ProducerCluster, connect: Connect
-) -> None:
-    client = connect(cluster).log_in(FEATURES)
-    client.send(*(encode(m.Empty(), Opcode.NOOP, opaque=n) for n in range(10_000)))
-    assert [client.answer().opaque for _ in range(10_000)] == list(range(10_000))
-
-
-def test_answers_nobody_reads_stop_the_reading_of_requests(
-    cluster: ProducerCluster, connect: Connect
-) -> None:
-    cluster.set(b"k", b"x" * 1_000_000)
-    greedy = connect(cluster).log_in(())
-    request = encode(m.KeyOnly(b"k"), Opcode.GET)
-    greedy.send(*[request] * 100)
-    other = connect(cluster).log_in()
-    assert other.call(m.Empty(), Opcode.NOOP).status == Status.SUCCESS
-    bodies = [decode(greedy.answer()) for _ in range(100)]
-    assert bodies == [m.GetAnswer(0, b"x" * 1_000_000)] * 100
 
 
 def test_map_changes_are_pushed_to_who_asked(

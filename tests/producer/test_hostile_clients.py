@@ -16,6 +16,7 @@ from dcp.producer import dcp_connection
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.outbox import LONG_ANSWER_BYTES
 from dcp.producer.settings import OUTBOX_BYTES
+from dcp.producer.unsent_bytes import LARGEST_BATCH_BYTES
 from dcp.types import END_OF_TIME, U32_MAX
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
@@ -126,6 +127,17 @@ def huge_length(random: Random) -> bytes:
     return b"\x80\x01" + bytes(6) + length.to_bytes(4) + bytes(12) + b"x" * 1000
 
 
+def no_protocol(random: Random) -> bytes:
+    """No frame at all, or one that is too large for anybody."""
+    unread = (bytes(range(1, 256)) * 100, b"GET / HTTP/1.1\r\n", b"\x80" + b"\xff" * 23)
+    return random.choice(unread)
+
+
+def large_before_login(random: Random) -> bytes:
+    """A frame that only a user may send."""
+    return Frame(Magic.REQUEST, Opcode.HELLO, value=b"\0" * 16 * 1024).to_bytes()
+
+
 def long_number(random: Random) -> bytes:
     """More digits than Python makes an int of."""
     value = b"9" * random.randrange(4301, 9000)
@@ -144,9 +156,17 @@ GARBAGE = [
     damaged_request,
     truncated_frame,
     huge_length,
+    no_protocol,
+    large_before_login,
     long_number,
     deep_json,
 ]
+CLOSING = {
+    "silent": (huge_length, no_protocol, large_before_login),
+    "logged in": (huge_length, no_protocol),
+    "streaming": (huge_length, no_protocol),
+}
+"""What ends the connection of who says it, at each stage."""
 
 
 @pytest.mark.parametrize("stage", ["silent", "logged in", "streaming"])
@@ -168,7 +188,12 @@ def test_garbage(
             bad.open_dcp(name=b"bad-%d" % number)
             bad.request_stream(0)
         send_until_stuck(bad, iter([garbage(random)]))
-    assert cluster.counters().peak_outbox_bytes <= OUTBOX_BYTES
+        if garbage in CLOSING[stage]:
+            assert bad.is_closed()
+    counters = cluster.counters()
+    if garbage in CLOSING[stage]:
+        assert counters.connections_closed_for_errors == 20
+    assert counters.peak_outbox_bytes <= OUTBOX_BYTES
     assert not [record for record in caplog.records if record.exc_info]
 
 
@@ -201,9 +226,12 @@ def test_a_stream_that_nobody_reads(
     cluster.set(b"large", b"x" * 1_000_000)
     for number in range(40):
         cluster.set(b"large-%d" % number, b"x" * 1_000_000)
-    flow = cluster.counters().connections[0, "bad"]
-    if 0 < window <= 100_000:
-        assert flow.peak_unacked_bytes < window + 1_000_100
+    message_bytes = 1_000_100
+    both = 2  # clients: the good one may be about to get a large document too
+    assert cluster.bucket.unsent.held_bytes <= both * (LARGEST_BATCH_BYTES + message_bytes)
+    if window:
+        flow = cluster.counters().connections[0, "bad"]
+        assert flow.peak_unacked_bytes < window + message_bytes
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pytest
 from dcp.producer.cluster import ProducerCluster
 from dcp.wire import messages as m
 from dcp.wire.vocabulary import Opcode, SnapshotFlag, Status
+from tests.producer.one_vbucket import forget, seqnos_of
 from tests.producer.raw_client import RawClient
 
 Connect = Callable[..., RawClient]
@@ -34,20 +35,11 @@ def _write(cluster: ProducerCluster, first: int, last: int, value: bytes = b"{}"
             cluster.set(b"k%d" % seqno, value)
 
 
-def _forget(cluster: ProducerCluster) -> None:
-    """Let memory have nothing of what is on disk and read by nobody."""
-    cluster.bucket.vbuckets[0].data.checkpoints.expel()
-
-
 def _snapshot(client: RawClient) -> tuple[m.Body, list[int]]:
     """Take a whole snapshot: its marker, and the seqnos of its items."""
     marker = client.message()
     assert isinstance(marker, m.SnapshotMarker)
-    return marker, _seqnos(client.messages_to(marker.end))
-
-
-def _seqnos(messages: list[m.Body]) -> list[int]:
-    return [body.by_seqno for body in messages if isinstance(body, m.Mutation | m.Deletion)]
+    return marker, seqnos_of(client.messages_to(marker.end))
 
 
 @pytest.mark.parametrize(("start", "first_item"), [(0, 1), (15, 16), (20, 21), (25, 26)])
@@ -56,7 +48,7 @@ def test_disk_snapshots_are_sent_as_one(
 ) -> None:
     for first, last in ((1, 20), (21, 30), (31, 60)):
         _write(one, first, last)
-    _forget(one)
+    forget(one)
     client = connect(one).log_in().open_dcp()
     uuid = one.failover_log(0).current_uuid if start else 0
     client.request_stream(0, start, vb_uuid=uuid, snapshot=(start, 60 if start else 0))
@@ -104,7 +96,7 @@ def test_who_keeps_up_is_served_from_memory_for_ever(
     client.request_stream(0)
     for first in range(1, 400, 4):
         _write(cluster, first, first + 3)
-        assert _seqnos(client.messages_to(first + 3)) == list(range(first, first + 4))
+        assert seqnos_of(client.messages_to(first + 3)) == list(range(first, first + 4))
     counters = cluster.counters()
     assert counters.items_sent[0] == 400
     assert counters.items_from_disk == 0
@@ -115,13 +107,13 @@ def test_from_disk_to_memory_nothing_is_missed_or_sent_twice(
     one: ProducerCluster, connect: Connect
 ) -> None:
     _write(one, 1, 50, b'"%s"' % (b"x" * 1000))
-    _forget(one)
+    forget(one)
     client = connect(one).log_in().open_dcp(window=5000)
     client.request_stream(0)
     assert client.message() == m.SnapshotMarker(0, 50, DISK)
     _write(one, 51, 60)  # while the disk snapshot is under way
     client.ok(m.DcpControl(b"connection_buffer_size", b"0"), Opcode.DCP_CONTROL)
-    assert _seqnos(client.messages_to(50)) == list(range(1, 51))
+    assert seqnos_of(client.messages_to(50)) == list(range(1, 51))
     assert _snapshot(client) == (m.SnapshotMarker(51, 60, FIRST_MEMORY), list(range(51, 61)))
 
 
@@ -149,7 +141,7 @@ def test_a_stalled_client_goes_back_to_the_disk_when_memory_is_short(
     messages = client.messages_to(last)
     markers = [body for body in messages if isinstance(body, m.SnapshotMarker)]
     assert markers[-1].flags == DISK
-    assert _seqnos(messages) == list(range(6, last + 1))
+    assert seqnos_of(messages) == list(range(6, last + 1))
     assert not [body for body in messages if isinstance(body, m.StreamEnd)]
     _write(cluster, last + 1, last + 2)
     assert _snapshot(client)[0] == m.SnapshotMarker(last + 1, last + 2, FIRST_MEMORY)
@@ -168,7 +160,7 @@ def test_no_client_may_keep_its_cursor(
     assert cluster.bucket.vbuckets[0].data.checkpoints.memory_bytes < QUOTA_BYTES
     assert cluster.counters().cursors_dropped == 1
     client.ok(m.DcpControl(b"connection_buffer_size", b"0"), Opcode.DCP_CONTROL)
-    assert _seqnos(client.messages_to(last)) == list(range(6, last + 1))
+    assert seqnos_of(client.messages_to(last)) == list(range(6, last + 1))
 
 
 def test_writes_are_refused_while_a_copy_keeps_all_memory(
@@ -197,6 +189,45 @@ def test_writes_are_refused_while_a_copy_keeps_all_memory(
     cluster.restore_node(1)
     cluster.wait_until_replicated()
     assert client.call(replace(write, key=b"\0more"), Opcode.SET).status == Status.SUCCESS
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        (b"a", b"sid_1:a"),
+        (b"\xff", b"\xfe"),
+        (b"\xff", rb"\xff"),
+        (rb"\\xff", rb"\xff"),
+        (b"a", b"a "),
+    ],
+)
+def test_connections_with_like_names_have_cursors_of_their_own(
+    one: ProducerCluster, connect: Connect, names: tuple[bytes, bytes]
+) -> None:
+    """Cursors are called as their connections; one in the other's place would lose items."""
+    clients = [connect(one).log_in().open_dcp(name) for name in names]
+    for client in clients:
+        client.request_stream(0)
+        client.ok(m.Empty(), Opcode.NOOP)
+    assert len(one.bucket.vbuckets[0].data.checkpoints.cursors) == 4
+    for first in (1, 4):
+        _write(one, first, first + 2)
+        for client in clients:
+            assert seqnos_of(client.messages_to(first + 2)) == [first, first + 1, first + 2]
+
+
+def test_a_new_connection_of_the_same_name_has_its_own_cursor(
+    one: ProducerCluster, connect: Connect
+) -> None:
+    """The older one's end, which may come later, does not take it."""
+    older = connect(one).log_in().open_dcp(b"same")
+    older.request_stream(0)
+    newer = connect(one).log_in().open_dcp(b"same")
+    newer.request_stream(0)
+    assert older.is_closed()
+    _write(one, 1, 3)
+    assert seqnos_of(newer.messages_to(3)) == [1, 2, 3]
+    assert len(one.bucket.vbuckets[0].data.checkpoints.cursors) == 3
 
 
 def test_a_client_that_is_gone_holds_no_memory(make_cluster: MakeCluster, connect: Connect) -> None:

@@ -14,6 +14,7 @@ from dcp.producer.cluster import ProducerCluster
 from dcp.wire import messages as m
 from dcp.wire.vocabulary import EndReason, Opcode, Status
 from tests.producer.conftest import Clock
+from tests.producer.one_vbucket import flush
 from tests.producer.raw_client import RawClient
 
 Connect = Callable[..., RawClient]
@@ -56,12 +57,7 @@ def _deletions(cluster: ProducerCluster, clock: Clock) -> None:
         clock.now += HOUR
     for _ in range(21):
         cluster.set(b"last", b"{}")
-    _flush(cluster)
-
-
-def _flush(cluster: ProducerCluster) -> None:
-    with cluster.bucket.lock:
-        cluster.bucket.vbuckets[0].data.flush()
+    flush(cluster)
 
 
 def _held(cluster: ProducerCluster) -> dict[bytes, int]:
@@ -108,12 +104,12 @@ def test_a_younger_one_keeps_what_is_above_it(make: Make, clock: Clock) -> None:
     cluster.delete(b"c")
     for _ in range(9):
         cluster.set(b"last", b"{}")
-    _flush(cluster)
+    flush(cluster)
     cluster.remove_stale(clock.now + HOUR)
     assert cluster.purge_seqno(0) == 4
     for _ in range(9):
         cluster.set(b"last", b"{}")
-    _flush(cluster)
+    flush(cluster)
     cluster.remove_stale(clock.now + 2 * HOUR)
     assert cluster.purge_seqno(0) == 6
 
@@ -122,7 +118,7 @@ def test_the_newest_item_stays(make: Make, clock: Clock) -> None:
     cluster = make()
     cluster.set(b"k", b"{}")
     cluster.delete(b"k")
-    _flush(cluster)
+    flush(cluster)
     cluster.remove_stale(clock.now + 100 * DAYS)
     assert (cluster.purge_seqno(0), _held(cluster)) == (0, {b"k": 2})
 
@@ -138,7 +134,7 @@ def test_who_stands_below_is_rolled_back(make: Make, clock: Clock, connect: Conn
     _deletions(cluster, clock)
     with cluster.bucket.lock:  # memory is short: the stream is sent back to the disk
         data = cluster.bucket.vbuckets[0].data
-        dropped = tuple(name for name in data.checkpoints.cursors if name.startswith("stream"))
+        dropped = tuple(name for name in data.checkpoints.cursors if name.startswith("eq_dcpq:"))
         for name in dropped:
             data.checkpoints.remove(name)
         data.checkpoints.expel()

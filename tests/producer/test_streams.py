@@ -22,6 +22,7 @@ from dcp.wire.vocabulary import (
 )
 from dcp.wire.xattr import join_xattrs
 from tests.producer.conftest import Clock
+from tests.producer.one_vbucket import seqnos_of
 from tests.producer.raw_client import FEATURES, PLAIN_FEATURES, RawClient
 
 Connect = Callable[..., RawClient]
@@ -37,10 +38,6 @@ def _fill(cluster: ProducerCluster, first: int, last: int) -> None:
             cluster.set(b"k%d" % number, b"%d" % number)
 
 
-def _seqnos(messages: list[m.Body]) -> list[int]:
-    return [body.by_seqno for body in messages if isinstance(body, m.Mutation | m.Deletion)]
-
-
 def test_a_stream_from_zero_near_the_end_reads_memory(
     cluster: ProducerCluster, connect: Connect
 ) -> None:
@@ -51,7 +48,7 @@ def test_a_stream_from_zero_near_the_end_reads_memory(
     messages = dcp.messages_to(5)
     assert messages[0] == m.SnapshotMarker(0, 5, FIRST_MEMORY)
     assert messages[1] == m.Mutation(b"\0k1", b"1", 1, 1, cache_hint=2)
-    assert _seqnos(messages) == [1, 2, 3, 4, 5]
+    assert seqnos_of(messages) == [1, 2, 3, 4, 5]
     cluster.set(b"later", b"{}")
     assert dcp.message() == m.SnapshotMarker(6, 6, MEMORY)
     assert dcp.message() == m.Mutation(b"\0later", b"{}", 6, 1, cache_hint=2)
@@ -82,7 +79,7 @@ def test_a_stream_far_behind_reads_disk_then_memory(
     assert dcp.messages_to(10)[0] == m.SnapshotMarker(0, 10, DISK)
     _fill(cluster, 11, 12)
     assert dcp.message() == m.SnapshotMarker(11, 12, FIRST_MEMORY)
-    assert _seqnos(dcp.messages_to(12)) == [11, 12]
+    assert seqnos_of(dcp.messages_to(12)) == [11, 12]
     _fill(cluster, 13, 40)  # far behind again, but memory keeps what this stream lacks
     markers = [b for b in dcp.messages_to(40) if isinstance(b, m.SnapshotMarker)]
     assert markers == [  # one for each checkpoint; the stream was in the first of them already
@@ -131,7 +128,7 @@ def test_resuming_inside_a_snapshot_gives_a_longer_one(
     assert dcp.request_stream(0, 12, vb_uuid=uuid, snapshot=(0, 25)).status == Status.SUCCESS
     messages = dcp.messages_to(47)
     assert messages[0] == m.SnapshotMarker(0, 47, FIRST_MEMORY)
-    assert _seqnos(messages) == list(range(13, 48))
+    assert seqnos_of(messages) == list(range(13, 48))
 
 
 def test_resuming_at_a_complete_snapshot_begins_there(
@@ -149,21 +146,23 @@ def test_bounded_streams_end(cluster: ProducerCluster, connect: Connect) -> None
     end = m.StreamEnd(EndReason.OK)
     dcp = connect(cluster).log_in().open_dcp()
     dcp.request_stream(0, flags=int(StreamFlag.TO_LATEST))
-    assert _seqnos(dcp.messages_until(lambda body: body == end)) == list(range(1, 11))
+    assert seqnos_of(dcp.messages_until(lambda body: body == end)) == list(range(1, 11))
     dcp.request_stream(0, end=4)
     messages = dcp.messages_until(lambda body: body == end)
     assert messages[0] == m.SnapshotMarker(0, 10, FIRST_MEMORY)
-    assert _seqnos(messages) == list(range(1, 11))  # past the end asked for: no whole state is less
+    assert seqnos_of(messages) == list(
+        range(1, 11)
+    )  # past the end asked for: no whole state is less
     dcp.request_stream(0, end=4, flags=int(StreamFlag.DISK_ONLY))
     messages = dcp.messages_until(lambda body: body == end)
     assert messages[0] == m.SnapshotMarker(0, 10, DISK)
-    assert _seqnos(messages) == list(range(1, 11))
+    assert seqnos_of(messages) == list(range(1, 11))
     uuid = cluster.failover_log(0).current_uuid
     dcp.request_stream(0, 10, vb_uuid=uuid, end=10)
     assert dcp.message() == end
     dcp.request_stream(0, 10, vb_uuid=uuid, end=12)
     _fill(cluster, 11, 12)
-    assert _seqnos(dcp.messages_until(lambda body: body == end)) == [11, 12]
+    assert seqnos_of(dcp.messages_until(lambda body: body == end)) == [11, 12]
 
 
 def test_an_end_in_a_deduplicated_tail_is_reached(
