@@ -102,6 +102,8 @@ class Rehearsal:
         for event in self._conversation.events:
             if event.line in self._sightings.map_pushed and event.connection is not None:
                 self._subject.new_map(self._played[event.connection].line)
+            if event.line in self._sightings.manifests:
+                self._subject.learn_manifest(self._sightings.manifests[event.line])
             for order in self._plan.before.get(event.line, ()):
                 if isinstance(order, Write):
                     self._look_before(order.vbucket, order.items[0].seqno, event)
