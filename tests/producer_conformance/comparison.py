@@ -201,7 +201,6 @@ _SUCCESS_RULES: Final[dict[int, Rule]] = {
     Opcode.GET_COLLECTIONS_MANIFEST: _same_manifest,
     Opcode.GET_ERROR_MAP: _both_json,
     Opcode.VERSION: _both_or_none,
-    Opcode.STAT: _both_or_none,
 }
 
 
