@@ -13,6 +13,9 @@ from tests.producer_conformance.comparison import differences
 ITEM = encode(m.Mutation(b"k", b"{}", 5, 1), Opcode.DCP_MUTATION, opaque=7, cas=9, datatype=1)
 NOOP = encode(m.Empty(), Opcode.DCP_NOOP, opaque=1)
 
+MANIFEST = b'{"scopes":[{"collections":[%s,%s],"name":"s","uid":"8"}],"uid":"2"}'
+C8, C9 = b'{"name":"a","uid":"8"}', b'{"name":"b","uid":"9"}'
+
 
 def answer(value: bytes, opcode: int, status: int = Status.SUCCESS) -> Frame:
     return Frame(Magic.RESPONSE, opcode, vbucket_or_status=status, value=value)
@@ -29,6 +32,10 @@ SAME = {
     "salt": (
         answer(b"r=x,s=a,i=1", Opcode.SASL_AUTH, Status.AUTH_CONTINUE),
         answer(b"r=y,s=b,i=2", Opcode.SASL_AUTH, Status.AUTH_CONTINUE),
+    ),
+    "the order in a manifest": (
+        answer(MANIFEST % (C8, C9), Opcode.GET_COLLECTIONS_MANIFEST),
+        answer(MANIFEST % (C9, C8), Opcode.GET_COLLECTIONS_MANIFEST),
     ),
     "how long it took": (
         answer(b"", Opcode.DCP_CONTROL),
@@ -55,6 +62,11 @@ DIFFERENT = {
     "a feature of streams": (
         answer(b"\x00\x06", Opcode.HELLO),
         answer(b"\x00\x06\x00\x12", Opcode.HELLO),
+        "value",
+    ),
+    "what is in a manifest": (
+        answer(MANIFEST % (C8, C9), Opcode.GET_COLLECTIONS_MANIFEST),
+        answer(MANIFEST % (C8, C8), Opcode.GET_COLLECTIONS_MANIFEST),
         "value",
     ),
     "no map": (

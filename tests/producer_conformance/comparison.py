@@ -8,6 +8,7 @@ These need not be the same:
     cluster map         another cluster's; ours must be a map of as many vbuckets
     SASL payloads       salt, nonce and iterations are the server's; the parts must be there
     error texts         people's; where one has a text the other must have one
+    manifest            the order of scopes and collections is a hash table's
     version, error map  another build's; ours must be of that kind
     statistics          the server's own, but for those with a documented meaning
                         (``statistics.py``); so is a group that ours lacks
@@ -166,6 +167,27 @@ def _json_kind(value: bytes) -> object:
     return sorted(tree) if isinstance(tree, dict) else type(tree).__name__
 
 
+def _same_manifest(found: bytes, expected: bytes) -> str:
+    ours, theirs = _manifest(found), _manifest(expected)
+    return "" if ours == theirs else f"found {_shown(found)}, expected {_shown(expected)}"
+
+
+def _manifest(value: bytes) -> object:
+    """Return a manifest with its lists in the order of ids; the bytes where it is none."""
+    try:
+        tree = json.loads(value)
+        for scope in tree["scopes"]:
+            scope["collections"].sort(key=_uid)
+        tree["scopes"].sort(key=_uid)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return value
+    return tree
+
+
+def _uid(named: Any) -> str:
+    return str(named["uid"])
+
+
 def _both_or_none(found: bytes, expected: bytes) -> str:
     same = bool(found) == bool(expected)
     return "" if same else f"found {_shown(found)}, expected {_shown(expected)}"
@@ -176,9 +198,9 @@ _SUCCESS_RULES: Final[dict[int, Rule]] = {
     Opcode.SASL_AUTH: _same_parts,
     Opcode.SASL_STEP: _same_parts,
     Opcode.GET_CLUSTER_CONFIG: _same_kind_of_map,
+    Opcode.GET_COLLECTIONS_MANIFEST: _same_manifest,
     Opcode.GET_ERROR_MAP: _both_json,
     Opcode.VERSION: _both_or_none,
-    Opcode.STAT: _both_or_none,
 }
 
 

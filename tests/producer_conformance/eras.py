@@ -160,7 +160,7 @@ def _fill(era: Era, about: VbucketSightings, before: Era | None) -> None:
         era.reached += [(line, seqno) for seqno in gone if era.has(line)]
     granted = [one for one in about.verdicts if era.has(one[0]) and one[2] == Status.SUCCESS]
     era.reached += begun_by_filters(era.shown, granted)
-    era.base = min([era.base, *(seqno - 1 for seqno in era.shown)])
+    era.base = max(0, min([era.base, *(seqno - 1 for seqno in era.shown)]))
     era.settle()
     for one in era.snapshots:
         if one.is_unfiltered and one.taken_line < one.line and not era.requested:

@@ -94,6 +94,8 @@ def complete(
             prepared = abort.message.prepared_seqno
             key, collection_id = abort.key, abort.collection_id
             found.setdefault(prepared, Item(prepared, key, What.PREPARE, collection_id))
+    if purge_seqno in unseen and purge_seqno not in found:
+        found[purge_seqno] = _tombstone(purge_seqno, b"purged %d" % purge_seqno)
     latest = _latest([seqno for seqno in unseen if seqno not in found], snapshots)
     for room in _filled(_rooms(shown, snapshots), latest):
         for rev, seqno in enumerate(sorted(room.taken), room.first_rev):

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from dcp.errors import AuthenticationError
+from dcp.errors import AuthenticationError, LocalProtocolError
 from dcp.protocol.credentials import ALL_MECHANISMS, Credentials, Secret
 from dcp.protocol.responses import opcode_name
 from dcp.protocol.sasl import SaslExchange
@@ -27,7 +27,7 @@ from dcp.wire.vocabulary import Magic, Opcode, Status
 from tests.conformance_formats.case_file import CaseResult
 from tests.producer_conformance.comparison import differences
 from tests.producer_conformance.conversation import Conversation, Event, Kind
-from tests.producer_conformance.plan import Write, make_plan
+from tests.producer_conformance.plan import Order, Write, make_plan
 from tests.producer_conformance.sightings import Marker, Sightings, StreamKey
 from tests.producer_conformance.statistics import difference_of
 from tests.producer_conformance.subject import SERVED_OPCODES, Line, Subject
@@ -102,10 +102,12 @@ class Rehearsal:
         for event in self._conversation.events:
             if event.line in self._sightings.map_pushed and event.connection is not None:
                 self._subject.new_map(self._played[event.connection].line)
+            if event.line in self._sightings.manifests:
+                self._subject.learn_manifest(self._sightings.manifests[event.line])
             for order in self._plan.before.get(event.line, ()):
                 if isinstance(order, Write):
                     self._look_before(order.vbucket, order.items[0].seqno, event)
-                self._subject.carry_out(order)
+                self._carry_out(order, event)
             if event.connection is None:
                 continue
             played = self._played.get(event.connection)
@@ -134,6 +136,13 @@ class Rehearsal:
             played.line.close()
         else:
             played.line.close()
+
+    def _carry_out(self, order: Order, event: Event) -> None:
+        try:
+            self._subject.carry_out(order)
+        except LocalProtocolError as error:  # it has other seqnos, by what the client wrote
+            for played in self._played.values():
+                played.failure = played.failure or f"before line {event.line}: {error}"
 
     def _look_before(self, vbucket: int, seqno: int, event: Event) -> None:
         """Let streams form the snapshots in which a seqno is not yet, before it comes.
@@ -215,6 +224,9 @@ class Rehearsal:
             self._compare_statistic(played, event, played.statistics[recorded.opaque])
             return
         channel = _channel(recorded)
+        if channel[0] == "answer" and played.statistics:
+            played.failure = f"before line {event.line}: found the end of a list of statistics"
+            return
         ours = self._next(played, channel, event)
         where = f"line {event.line}: {_name(recorded)}"
         if ours is None:
@@ -312,6 +324,8 @@ class Rehearsal:
             # Behind an out-of-order snapshot a 7.0 server forgets the end until the next write.
             and not (frame.opcode == Opcode.DCP_STREAM_END and frame.opaque in played.out_of_order)
         ]
+        if played.statistics:
+            played.failure = f"before line {event.line}: found the end of a list of statistics"
         if left:
             played.failure = (
                 f"before line {event.line}: found {', '.join(left[:3])}"

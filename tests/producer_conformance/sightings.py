@@ -168,6 +168,7 @@ class Sightings:
     users that may not open DCP connections; ``map_pushed`` the lines that bring a new cluster map;
     ``unheard`` line and opaque of controls that are younger than the server, and of its refusals.
     ``known_commands`` are line and opaque of the requests that were not answered UNKNOWN_COMMAND.
+    ``manifests`` are the lines on which one was asked for, and what was answered.
     ``markers`` are those of each vbucket, in the order of lines.
     ``left_out`` are the lines of markers whose items the recording leaves out.
     ``hides``: something was shown that not every stream is shown (of collections, sync writes).
@@ -184,6 +185,7 @@ class Sightings:
     left_out: set[int] = field(default_factory=set)
     unheard: set[tuple[int, int]] = field(default_factory=set)
     known_commands: set[tuple[int, int]] = field(default_factory=set)
+    manifests: dict[int, bytes] = field(default_factory=dict)
     markers: dict[int, list[Marker]] = field(default_factory=dict)
     idle_timeout_seconds: float | None = None
     hides: bool = False

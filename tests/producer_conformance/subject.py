@@ -5,7 +5,9 @@ idle clients need no waiting. ``Line`` is a connection: what the socket's edge
 (``dcp/producer/connection.py``) does with a session, step by step.
 """
 
+import json
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Final
 
 from dcp.errors import FrameError
@@ -14,6 +16,7 @@ from dcp.producer.cluster import ProducerCluster
 from dcp.producer.commands import COMMANDS
 from dcp.producer.dcp_connection import DcpConnection
 from dcp.producer.failover import VbucketFacts
+from dcp.producer.manifest import Collection, Scope
 from dcp.producer.session import Session
 from dcp.producer.settings import ClusterSettings
 from dcp.producer.stream import ActiveStream
@@ -98,6 +101,29 @@ class Subject:
             versions = [self._version(order.vbucket, item) for item in order.items]
             self._cluster.take_versions(order.vbucket, versions)
         self.spread()
+
+    def learn_manifest(self, told: bytes) -> None:
+        """Know the scopes and collections of a manifest that is newer than what events told.
+
+        No vbucket emits anything: none was seen to.
+        """
+        tree = json.loads(told)
+        uid, held = int(tree["uid"], 16), self._cluster.bucket.manifest
+        if uid <= held.uid:
+            return
+        scopes = {int(scope["uid"], 16): scope for scope in tree["scopes"]}
+        self._cluster.bucket.manifest = replace(
+            held,
+            uid=uid,
+            scopes={number: Scope(number, scope["name"]) for number, scope in scopes.items()},
+            collections={
+                int(each["uid"], 16): Collection(
+                    int(each["uid"], 16), each["name"], number, each.get("maxTTL")
+                )
+                for number, scope in scopes.items()
+                for each in scope["collections"]
+            },
+        )
 
     def align(self, vbucket: int, requested: Requested) -> None:
         """Let the next write to a vbucket get the CAS, and be at the time, of the recorded one."""

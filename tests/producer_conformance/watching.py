@@ -53,6 +53,8 @@ _UNHEARD_CONTROLS: Final[dict[int, frozenset[bytes]]] = {
 with 7.2 and later; the other is none, but of a key it compared only the bytes that were there
 (kv_engine 7.0 ``engines/ep/src/dcp/producer.cc``, strncmp).
 """
+_UIDS_OF_A_PLAIN_MANIFEST: Final = 3
+"""Its own, the default scope's, and that of the default collection."""
 _PAUSES: Final = frozenset({Kind.MARK, Kind.CLIENT})
 """What may lie between a stream's beginning and its first marker if it had to wait for a write."""
 
@@ -303,6 +305,11 @@ class _Watcher:
         has_collections = HelloFeature.COLLECTIONS in one.features
         take_document_answer(about, asked, frame, self._line, collections=has_collections)
 
+    def _manifest(self, _: _Connection, asked: tuple[int, Frame], frame: Frame, __: m.Body) -> None:
+        if frame.status == Status.SUCCESS:
+            self.seen.manifests[asked[0]] = frame.value
+            self.seen.hides |= frame.value.count(b'"uid"') > _UIDS_OF_A_PLAIN_MANIFEST
+
     def _statistic(
         self, one: _Connection, asked: tuple[int, Frame], _: Frame, body: m.Body
     ) -> None:
@@ -371,6 +378,7 @@ _ANSWERS: Final[dict[int, _Answer]] = {
     Opcode.GET_FAILOVER_LOG: _Watcher._log,
     Opcode.GET_ALL_VB_SEQNOS: _Watcher._seqnos,
     Opcode.OBSERVE_SEQNO: _Watcher._observed,
+    Opcode.GET_COLLECTIONS_MANIFEST: _Watcher._manifest,
     Opcode.STAT: _Watcher._statistic,
     Opcode.GET: _Watcher._document,
     **dict.fromkeys(WRITES, _Watcher._document),

@@ -1,0 +1,189 @@
+"""Further transcripts than the recorded server's: the harness takes them without a change.
+
+Those of ``tests/data/own-transcripts`` are our own producer's (see the note there): each is right
+by construction, so what fails is the harness. The recorded server's are also taken with all seqnos
+moved up, as those of a vbucket with a long past, and cut off anywhere.
+"""
+
+import json
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from dcp.errors import FrameError
+from dcp.types import U64_MAX
+from dcp.wire.framing import FrameSplitter
+from dcp.wire.vocabulary import Opcode, Status
+from tests.conformance_formats.case_file import CaseFile, CaseResult
+from tests.producer_conformance.producer_transcripts import ProducerTranscripts
+from tests.seeds import seeds
+from tests.test_conformance import Line, Spot, answer, of_kind, put, remove
+
+DATA = Path(__file__).parents[1] / "data"
+CAPTURES, OWN = DATA / "captures", DATA / "own-transcripts"
+(SEED,) = seeds(1)
+
+ANSWER_MAGICS = (0x81, 0x18)
+SEQNOS_OF_REQUESTS: dict[int, tuple[int, ...]] = {
+    Opcode.DCP_STREAM_REQ: (8, 16, 32, 40),
+    Opcode.DCP_MUTATION: (0,),
+    Opcode.DCP_DELETION: (0,),
+    Opcode.DCP_EXPIRATION: (0,),
+    Opcode.DCP_SYSTEM_EVENT: (0,),
+    Opcode.DCP_PREPARE: (0,),
+    Opcode.DCP_COMMIT: (0, 8),
+    Opcode.DCP_ABORT: (0, 8),
+    Opcode.DCP_SEQNO_ADVANCED: (0,),
+    Opcode.DCP_SNAPSHOT_MARKER: (0, 8),
+}
+"""Where the extras of a frame hold seqnos."""
+SEQNOS_OF_MARKER_V2 = (0, 8, 20, 28)
+
+
+def read(path: Path) -> list[Line]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def results(lines: list[Any]) -> list[CaseResult]:
+    return list(ProducerTranscripts().run(CaseFile(Path("made-up"), lines, is_lines=True)))
+
+
+def failures(lines: list[Any]) -> list[str]:
+    return [text for result in results(lines) for text in result.failures]
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.stem for path in folder.glob("*.jsonl"))
+
+
+NOT_COMPARED = {"marker-versions": 1}
+"""A control that an older server would refuse for another reason (``watching.py``)."""
+
+
+@pytest.mark.parametrize("name", names(OWN))
+def test_our_own_transcripts_pass(name: str) -> None:
+    lines = read(OWN / f"{name}.jsonl")
+    found = results(lines)
+    assert [text for result in found for text in result.failures] == []
+    said = sum(line.get("dir") == "s2c" for line in lines)
+    assert sum(result.tally["compared"] for result in found) == said - NOT_COMPARED.get(name, 0)
+
+
+# --- a vbucket with a long past
+
+
+def moved(frame: bytes, by: int) -> bytes:
+    """Return a frame with all its seqnos moved up, but 0 and the end of time."""
+    opcode, framing = frame[1], frame[2] if frame[0] in (0x08, 0x18) else 0
+    first, status = 24 + framing, int.from_bytes(frame[6:8], "big")
+    places: list[int] = []
+    if frame[0] not in ANSWER_MAGICS:
+        places = [first + at for at in SEQNOS_OF_REQUESTS.get(opcode, ())]
+        if opcode == Opcode.DCP_SNAPSHOT_MARKER and frame[4] == 1:
+            places = [first + 1 + at for at in SEQNOS_OF_MARKER_V2]
+        if opcode == Opcode.DCP_STREAM_REQ and frame[4] != 48:
+            places = []  # no stream request
+    elif opcode == Opcode.DCP_STREAM_REQ and status == Status.ROLLBACK:
+        places = [first]
+    elif status == Status.SUCCESS:
+        failover_logs = (Opcode.DCP_STREAM_REQ, Opcode.DCP_GET_FAILOVER_LOG)
+        if opcode in (*failover_logs, Opcode.GET_FAILOVER_LOG):
+            places = list(range(first + 8, len(frame), 16))
+        elif opcode == Opcode.GET_ALL_VB_SEQNOS:
+            places = list(range(first + 2, len(frame), 10))
+        elif opcode == Opcode.OBSERVE_SEQNO:
+            places = [first + 11, first + 19]
+    found = bytearray(frame)
+    for at in places:
+        seqno = int.from_bytes(frame[at : at + 8], "big")
+        if 0 < seqno < U64_MAX // 2:
+            found[at : at + 8] = (seqno + by).to_bytes(8, "big")
+    return bytes(found)
+
+
+def moved_line(line: Line, by: int) -> Line:
+    if "hex" not in line:
+        return line
+    data, splitter = bytes.fromhex(line["hex"]), FrameSplitter()
+    try:
+        block = splitter.feed(data)
+    except FrameError:
+        return line
+    frames = [block.frame(index).to_bytes() for index in range(len(block))]
+    if b"".join(frames) != data:
+        return line
+    return line | {"hex": b"".join(moved(frame, by) for frame in frames).hex()}
+
+
+@pytest.mark.parametrize("by", [7, 1000, 10**12])
+@pytest.mark.parametrize("name", names(CAPTURES))
+def test_seqnos_may_begin_anywhere(name: str, by: int) -> None:
+    lines = [moved_line(line, by) for line in read(CAPTURES / f"{name}.jsonl")]
+    assert failures(lines) == []
+
+
+def test_seqnos_are_moved() -> None:
+    lines = read(CAPTURES / "01-backfill-then-memory.jsonl")
+    assert sum(moved_line(line, 7) != line for line in lines) > len(lines) // 2
+
+
+# --- cut off
+
+# The connections of these are shown other parts of the same documents: all are needed.
+CAN_BE_CUT = [name for name in names(CAPTURES) if not name.startswith("04-data-kinds")]
+
+
+@pytest.mark.parametrize("name", CAN_BE_CUT)
+def test_a_transcript_may_end_at_any_of_its_marks(name: str) -> None:
+    """Inside a snapshot nobody knows what it would have shown."""
+    lines = read(CAPTURES / f"{name}.jsonl")
+    marks = [index for index, line in enumerate(lines) if "mark" in line]
+    chosen = Random(f"{SEED} {name}").sample(marks, min(3, len(marks)))
+    assert [end for end in chosen if failures(lines[:end])] == []
+
+
+# --- damage
+
+
+def written(spot: Spot) -> bool:
+    return answer(spot) and spot.data[1] == Opcode.SET
+
+
+def statistic(spot: Spot) -> bool:
+    return answer(spot) and spot.data[1] == Opcode.STAT
+
+
+def own_spots(name: str) -> list[Spot]:
+    lines = read(OWN / f"{name}.jsonl")
+    return [Spot(lines, at) for at, line in enumerate(lines) if "hex" in line]
+
+
+def flip(spot: Spot, at: int) -> list[Line]:
+    return put(spot, at, bytes([spot.data[at] ^ 1]))
+
+
+def test_a_write_is_held_to_its_cas() -> None:
+    first = next(spot for spot in own_spots("documents-written") if written(spot))
+    assert failures(flip(first, 23))
+
+
+def test_a_write_is_held_to_its_status() -> None:
+    refused = [s for s in own_spots("documents-written") if written(s) or s.data[1] == Opcode.ADD]
+    assert all(failures(put(s, 6, b"\0\x85")) for s in refused if s.from_server)
+
+
+def test_what_a_write_stored_is_what_streams_show() -> None:
+    shown = [s for s in own_spots("documents-written") if of_kind(Opcode.DCP_MUTATION)(s)]
+    assert all(failures(flip(spot, len(spot.data) - 1)) for spot in shown)
+    assert all(failures(flip(spot, 31)) for spot in shown)  # the seqno
+
+
+def test_a_statistic_is_held_to_its_shape_and_meaning() -> None:
+    told = [spot for spot in own_spots("statistics") if statistic(spot)]
+    assert all(failures(put(spot, 6, b"\0\x85")) for spot in told)
+    state = next(spot for spot in told if spot.data.endswith(b"active"))
+    assert failures(put(state, len(state.data) - 6, b"strang"))
+    last = next(spot for spot in told if len(spot.data) == 24)
+    assert failures(remove(last))
