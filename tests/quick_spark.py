@@ -3,6 +3,8 @@
 They change how a statement is compiled, never what it does.
 """
 
+import json
+from collections.abc import Mapping
 from typing import Final
 
 QUICK_JAVA_OPTIONS: Final = (
@@ -10,12 +12,19 @@ QUICK_JAVA_OPTIONS: Final = (
     "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=400m -XX:+UseSerialGC"
 )
 
-QUICK_CONF: Final = {
+QUICK_SQL_CONF: Final = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
     # Tables of a few hundred rows: a second task only costs its start.
     "spark.sql.shuffle.partitions": "1",
     "spark.databricks.delta.snapshotPartitions": "1",
-    "spark.driver.extraJavaOptions": QUICK_JAVA_OPTIONS,
 }
+
+QUICK_CONF: Final = QUICK_SQL_CONF | {"spark.driver.extraJavaOptions": QUICK_JAVA_OPTIONS}
+
+
+def spark_conf_toml(conf: Mapping[str, str]) -> str:
+    """Return the section of a configuration file that gives a job these settings."""
+    lines = (f"{json.dumps(key)} = {json.dumps(value)}\n" for key, value in conf.items())
+    return "[spark.conf]\n" + "".join(lines)
