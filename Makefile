@@ -30,8 +30,14 @@ airflow-setup:  ## the separate environment that runs the Airflow DAG
 demo: setup  ## producer, real documents, replication, SQL on the result (ARGS="..." passes options)
 	@$(VENV)/bin/dcplake demo $(ARGS)
 
+# Spark's classes, parsed and checked: each JVM of the tests starts with them, in half the time.
+CLASS_ARCHIVE := .spark-tests.jsa
+
+$(CLASS_ARCHIVE): conf/requirements/job.txt tests/quick_spark.py | setup
+	@$(PYTHON) -m tests.class_archive
+
 # Two processes: the tests with Spark wait more than they compute.
-test: setup  ## run all tests (ARGS="tests/wire -x" narrows)
+test: setup $(CLASS_ARCHIVE)  ## run all tests (ARGS="tests/wire -x" narrows)
 	@$(PYTHON) -m pytest -n 2 --dist worksteal $(ARGS)
 
 # The drivers of the official clients, built where their sources changed.
@@ -77,5 +83,5 @@ lock:  ## resolve the lock files anew (UPGRADE=1 lifts the versions; needs the n
 	@conf/lock.sh $(if $(UPGRADE),--upgrade)
 
 clean:  ## remove what setup, tests and demo made
-	@rm -rf .venv .venv-airflow build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis demo-lake log tests/interop/java/target tests/interop/go/bin
+	@rm -rf .venv .venv-airflow build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .spark-tests.jsa demo-lake log tests/interop/java/target tests/interop/go/bin
 	@find dcp jobs tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

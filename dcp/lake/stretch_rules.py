@@ -75,6 +75,7 @@ class _Decision:
 
     def __init__(self, held: HeldVersion, to_round: int, facts: ReplicaFacts) -> None:
         self._facts = facts
+        self._cleaned_round = facts.cleaned_round  # asked once: it is a statement on the lake
         self._held = held
         self._to_round = to_round
         self._states: dict[int, Mapping[int, VbucketState]] = {}
@@ -92,7 +93,7 @@ class _Decision:
             forks = self._forks_after(vbucket, old)
             _require_consistent(old.state, new, forks)
             is_live = old.is_live(new, forks)
-            is_short = old.round < self._facts.cleaned_round  # the log lacks what it needs
+            is_short = old.round < self._cleaned_round  # the log lacks what it needs
             anew = any(fork.seqno == 0 for fork in forks)
             if self._begins_anew or (anew and (is_short or not is_live)):
                 self._replace_when_whole(old, new, forks)
@@ -119,7 +120,7 @@ class _Decision:
         """Take the rows from a base on; what was published of them since is kept or undone."""
         if base is old and not forks and not may_have_rows(old.state, new, old.round):
             return
-        if base.round < self._facts.cleaned_round:
+        if base.round < self._cleaned_round:
             self._stale[new.vbucket] = old.round
             return
         ranges = row_ranges(base.state, old.state, new, forks)
@@ -133,7 +134,7 @@ class _Decision:
 
     def _replace_when_whole(self, old: _Standing, new: VbucketState, forks: Sequence[Fork]) -> None:
         beginning = max((fork for fork in forks if fork.seqno == 0), key=lambda fork: fork.epoch)
-        if not new.is_whole or beginning.round <= self._facts.cleaned_round:
+        if not new.is_whole or beginning.round <= self._cleaned_round:
             self._stale[new.vbucket] = old.round
             return
         self._undone.append(Undo(new.vbucket, REPLACED, 0))

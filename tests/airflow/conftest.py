@@ -12,7 +12,7 @@ import pytest
 
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.settings import ClusterSettings
-from tests.quick_spark import QUICK_JAVA_OPTIONS
+from tests.quick_spark import QUICK_JAVA_OPTIONS, QUICK_SQL_CONF, spark_conf_toml
 
 ROOT = Path(__file__).resolve().parents[2]
 VENV = ROOT / ".venv-airflow"
@@ -95,6 +95,6 @@ def config(cluster: ProducerCluster, tmp_path: Path) -> Path:
     path.write_text(
         f'[source]\nseeds = {json.dumps(cluster.seeds)}\nbucket = "default"\n'
         'username = "ada"\n[round]\nquiet_seconds = 1\n'
-        f"[lake]\nroot = {json.dumps(str(tmp_path / 'lake'))}\n"
+        f"[lake]\nroot = {json.dumps(str(tmp_path / 'lake'))}\n" + spark_conf_toml(QUICK_SQL_CONF)
     )
     return path

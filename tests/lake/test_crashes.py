@@ -5,7 +5,6 @@ is ``jobs/replicate.py`` in a process of its own; what is left is gone on with i
 """
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -36,7 +35,7 @@ from tests.lake.replicas import (
     rows_of,
     source_rows,
 )
-from tests.quick_spark import QUICK_CONF
+from tests.quick_spark import QUICK_CONF, spark_conf_toml
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -73,10 +72,7 @@ class Job:
     def __init__(self, settings: Settings, folder: Path, **environment: str) -> None:
         self._log = folder / "job.log"
         config = folder / "job.toml"
-        quick = "".join(
-            f"{json.dumps(key)} = {json.dumps(QUICK_CONF[key])}\n" for key in QUICK_CONF
-        )
-        config.write_text(f'[spark]\nmaster = "local[2]"\n[spark.conf]\n{quick}')
+        config.write_text('[spark]\nmaster = "local[2]"\n' + spark_conf_toml(QUICK_CONF))
         words = [sys.executable, str(JOB), "--config", str(config), "--once"]
         for name, value in {
             "source.seeds": ",".join(settings.source.seeds),

@@ -1,13 +1,19 @@
 """What an apply takes from a log that forks: every version exact, decided without Spark."""
 
 import random
+from collections.abc import Collection, Mapping, Sequence
 
 import pytest
 
 from dcp.errors import LakeError
 from dcp.lake.epochs import Fork
-from dcp.lake.stretch import Role, RowRange
-from dcp.lake.stretch_rules import may_have_rows, oldest_pending_round, row_ranges
+from dcp.lake.stretch import HeldVersion, Role, RowRange
+from dcp.lake.stretch_rules import (
+    may_have_rows,
+    oldest_pending_round,
+    row_ranges,
+    stretch_between,
+)
 from dcp.lake.vbucket_state import VbucketState
 from dcp.protocol.position import Position
 from tests.lake.forking_log import ForkingLog
@@ -135,3 +141,45 @@ def test_a_log_that_lacks_a_fork_or_goes_back_is_refused() -> None:
     lake.states_at[number + 1] = {vb: VbucketState.beginning(vb) for vb in ahead}
     with pytest.raises(LakeError, match="went back from complete seqno"):
         lake.stretch(number + 1)
+
+
+class CountedFacts:
+    """Facts of a lake whose vbuckets all went on from round 1 to round 2; counts what is asked."""
+
+    def __init__(self, vbuckets: int) -> None:
+        self.asked: list[str] = []
+        self._vbuckets = range(vbuckets)
+
+    @property
+    def cleaned_round(self) -> int:
+        self.asked.append("cleaned_round")
+        return 0
+
+    def states(self, rounds: Collection[int]) -> Mapping[int, Mapping[int, VbucketState]]:
+        self.asked.append("states")
+        return {
+            number: {vb: state_at(10 * number, vbucket=vb, data=number) for vb in self._vbuckets}
+            for number in rounds
+        }
+
+    def forks(self, after_round: int, to_round: int, vbuckets: Collection[int]) -> Sequence[Fork]:
+        self.asked.append("forks")
+        return ()
+
+    def older_versions(self) -> Sequence[HeldVersion]:
+        self.asked.append("older_versions")
+        return ()
+
+    def is_readable(self, version: int, vbucket: int) -> bool:
+        self.asked.append("is_readable")
+        return True
+
+
+def test_a_decision_asks_the_lake_no_more_for_many_vbuckets_than_for_one() -> None:
+    """Each question is a statement on Spark; a bucket has 1,024 vbuckets."""
+    one, many = CountedFacts(1), CountedFacts(1024)
+    for facts, count in ((one, 1), (many, 1024)):
+        stretch = stretch_between(HeldVersion(1, 1), 2, facts)
+        assert len(stretch.ranges) == count
+    assert many.asked == one.asked
+    assert many.asked.count("cleaned_round") == 1
