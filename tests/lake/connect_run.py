@@ -15,6 +15,7 @@ from dcp.lake.run import lake_location, run
 from dcp.lake.runtime import find_java_home
 from dcp.lake.session import build_session, static_settings
 from dcp.lake.tables import open_lake
+from dcp.lake.views import register_views
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.settings import ClusterSettings
 from tests.lake.receiving import settings_for
@@ -22,6 +23,7 @@ from tests.lake.replicas import (
     require_every_version_exact,
     require_live_exact,
     require_no_row_twice,
+    rows_of,
 )
 from tests.quick_spark import QUICK_CONF
 
@@ -55,6 +57,8 @@ def replicate(folder: Path) -> int:
         lake = open_lake(spark, lake_location(settings))
         versions = require_every_version_exact(lake, cluster)
         require_live_exact(lake, cluster, 3)
+        register_views(lake)
+        assert rows_of(lake, "docs_live") == rows_of(lake, lake.table_sql("docs"))
         require_no_row_twice(lake)
     session.stop()
     return versions

@@ -10,7 +10,7 @@ from dcp.lake.history import history
 from dcp.lake.round_record import positions_at, round_records
 from dcp.lake.tables import DOCS, LakeTables
 from dcp.lake.vbucket_state import VbucketState
-from dcp.lake.views import register_views
+from dcp.lake.views_sql import docs_live_sql
 from dcp.producer.cluster import ProducerCluster
 from tests.lake.versions import table_at
 
@@ -95,8 +95,8 @@ def _vbuckets(lake: LakeTables) -> range:
 
 def require_live_exact(lake: LakeTables, cluster: ProducerCluster, round_number: int) -> None:
     """Compare ``docs_live`` with the producer at the complete seqnos of the newest round."""
-    register_views(lake, [DOCS])
-    found = rows_of(lake, "docs_live")
+    view = docs_live_sql(lake.table_sql(DOCS.name), lake.changes_sql, DOCS)
+    found = rows_of(lake, f"({view})")
     assert found == source_rows(cluster, complete_seqnos(lake, round_number))
 
 

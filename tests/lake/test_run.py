@@ -28,6 +28,7 @@ from dcp.lake.settings import Settings
 from dcp.lake.source import register_source
 from dcp.lake.status import lake_status
 from dcp.lake.tables import LakeTables, open_lake
+from dcp.lake.views import register_views
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.settings import ClusterSettings
 from tests.client.drained import wait_for
@@ -103,7 +104,8 @@ def test_once_replicates_the_bucket_and_ends_idle(
     second = run(settings, once=True, spark=spark, observer=again)
     assert (second.rounds, second.applied, len(again.idles)) == ([], [], 1)
     assert latest_round(lake) == 1
-    require_exact(lake, cluster)  # makes the views, too
+    require_exact(lake, cluster)
+    register_views(lake)
     [listed] = spark.sql("SELECT rows, bytes FROM rounds").collect()
     assert tuple(listed) == (first.rounds[0].rows, first.rounds[0].frame_bytes)
     assert spark.sql("SELECT count(*) FROM pending_changes").collect()[0][0] == 0
