@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dcp.producer.bucket import Bucket
-    from dcp.producer.failover import VbucketFacts
+    from dcp.producer.resume_rules import VbucketFacts
     from dcp.producer.stream import ActiveStream
     from dcp.producer.versions import Version
 

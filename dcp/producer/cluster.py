@@ -17,7 +17,6 @@ from dcp.producer.cluster_members import ClusterMembers
 from dcp.producer.copied_replicas import lagging_copy
 from dcp.producer.counters import CountersSnapshot
 from dcp.producer.documents import Document, DocumentStore
-from dcp.producer.failover import VbucketFacts
 from dcp.producer.faults import Corruption, Faults
 from dcp.producer.manifest import DEFAULT_ID, Manifest
 from dcp.producer.manifest_changes import (
@@ -29,6 +28,7 @@ from dcp.producer.manifest_changes import (
     FlushCollection,
 )
 from dcp.producer.preload import PreloadedSegment, PreloadSettings, ids_by_vbucket
+from dcp.producer.resume_rules import VbucketFacts
 from dcp.producer.server import Node
 from dcp.producer.settings import ClusterSettings
 from dcp.producer.stream_ends import end_streams

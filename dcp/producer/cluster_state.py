@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Self, cast
 from dcp.errors import RemoteProtocolError
 from dcp.producer.bucket_type import BucketType
 from dcp.producer.cluster_map import NodeAddress
-from dcp.producer.failover import Rules
 from dcp.producer.manifest import Manifest
 from dcp.producer.manifest_table import ManifestTable
+from dcp.producer.resume_rules import Rules
 
 if TYPE_CHECKING:
     from dcp.producer.bucket import Bucket

@@ -6,6 +6,7 @@ from dcp.producer.admin_commands import ADMIN_COMMANDS
 from dcp.producer.dcp_commands import DCP_COMMANDS
 from dcp.producer.document_commands import DOCUMENT_COMMANDS
 from dcp.producer.manifest_commands import MANIFEST_COMMANDS
+from dcp.producer.seqno_commands import SEQNO_COMMANDS
 from dcp.producer.session import Command
 from dcp.producer.setup_commands import SETUP_COMMANDS
 
@@ -14,5 +15,6 @@ COMMANDS: Final[dict[int, Command]] = {
     **MANIFEST_COMMANDS,
     **DOCUMENT_COMMANDS,
     **DCP_COMMANDS,
+    **SEQNO_COMMANDS,
     **ADMIN_COMMANDS,
 }

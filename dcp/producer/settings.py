@@ -11,7 +11,7 @@ from typing import Final, get_args
 
 from dcp.errors import ConfigError
 from dcp.producer.bucket_type import BucketType
-from dcp.producer.failover import Rules
+from dcp.producer.resume_rules import Rules
 from dcp.types import U16_MAX
 
 OUTBOX_BYTES: Final = 64 * 1024
@@ -89,7 +89,7 @@ class ClusterSettings:
     ``stale_removal_seconds`` it is looked whether versions and tombstones are to be removed that
     nobody needs; tombstones when they are ``metadata_purge_age_seconds`` old (None: as old as
     Couchbase has it for that type, 3 days or 60 seconds; infinity: never).
-    ``rules``: who is followed where the documents and real servers differ, see ``failover.py``.
+    ``rules``: who is followed where the documents and real servers differ, see ``resume_rules.py``.
     ``users_without_streams`` may log in and must not open DCP connections. ``administrators`` may
     order about the cluster, let nodes join it, and take vbuckets over; None: the first of
     ``users``. ``clock`` returns seconds since 1970.

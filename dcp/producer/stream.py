@@ -36,9 +36,9 @@ import numpy.typing as npt
 from dcp.producer.backfill import messages_behind, misses_purged, snapshot_end, source_of
 from dcp.producer.checkpoint_manager import CheckpointKind, Items
 from dcp.producer.disk_scan import Scan
-from dcp.producer.failover import Verdict
 from dcp.producer.key_order import KeyOrderItems
 from dcp.producer.markers import marker_of
+from dcp.producer.resume_rules import Verdict
 from dcp.producer.snapshots import DiskItems, MemoryItems, Snapshot
 from dcp.producer.stream_filter import EVERYTHING, StreamFilter
 from dcp.producer.stream_settings import StreamSettings

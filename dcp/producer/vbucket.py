@@ -17,12 +17,12 @@ from dcp.producer.checkpoint_memory import limits_for
 from dcp.producer.disk_file import MemoryFile
 from dcp.producer.disk_log import PendingWrite
 from dcp.producer.documents import DocumentStore
-from dcp.producer.failover import VbucketFacts
 from dcp.producer.failover_log import fork
 from dcp.producer.hybrid_clock import HybridClock
 from dcp.producer.manifest import DEFAULT_ID, Manifest
 from dcp.producer.preload import PreloadedSegment
 from dcp.producer.resident_values import ResidentValues
+from dcp.producer.resume_rules import VbucketFacts
 from dcp.producer.settings import ClusterSettings
 from dcp.producer.state_changes import StateEvent, next_state
 from dcp.producer.stream_filter import StreamFilter

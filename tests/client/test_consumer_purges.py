@@ -39,7 +39,7 @@ def test_the_purge_seqno_goes_into_the_stream_request(
         asked.append(value)
         return parse_filter(value, manifest, **negotiated)
 
-    monkeypatch.setattr("dcp.producer.dcp_commands.parse_filter", record)
+    monkeypatch.setattr("dcp.producer.stream_requests.parse_filter", record)
     streams = starts(cluster)
     streams[1] = replace(streams[1], purge_seqno=7)
     with consuming(cluster, streams) as consumer:

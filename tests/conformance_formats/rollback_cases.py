@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from dcp.errors import DcplakeError
 from dcp.producer.cluster import ProducerCluster
-from dcp.producer.failover import (
+from dcp.producer.resume_rules import (
     ResumeRequest,
     Rules,
     VbucketFacts,

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from dcp.errors import LocalProtocolError
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.documents import DocumentError
-from dcp.producer.failover import VbucketFacts
 from dcp.producer.manifest import ManifestError, UnknownCollectionError
 from dcp.producer.manifest_changes import CreateCollection, CreateScope
+from dcp.producer.resume_rules import VbucketFacts
 from dcp.producer.settings import ClusterSettings
 from dcp.producer.versions import Content, Version
 from dcp.types import FailoverEntry, FailoverLog

@@ -24,7 +24,7 @@ from dcp.producer.cluster import ProducerCluster
 from dcp.producer.disk_batch import DiskFormatError
 from dcp.producer.disk_file import Data, OsFile
 from dcp.producer.documents import DocumentError
-from dcp.producer.failover import VbucketFacts
+from dcp.producer.resume_rules import VbucketFacts
 from dcp.producer.settings import ClusterSettings
 from dcp.producer.stored_items import STORED_FLAVOUR, versions_of
 from dcp.types import FailoverEntry, FailoverLog

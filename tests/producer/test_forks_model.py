@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from dcp.producer.distant_replicas import ReplicaDistance
 from dcp.producer.documents import Document, DocumentError
-from dcp.producer.failover import ResumeRequest, Rules, judge
 from dcp.producer.preload import PreloadedSegment, PreloadSettings
+from dcp.producer.resume_rules import ResumeRequest, Rules, judge
 from dcp.producer.settings import ClusterSettings
 from dcp.producer.state_changes import StateEvent
 from dcp.producer.vbucket import Vbucket

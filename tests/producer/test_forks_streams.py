@@ -14,7 +14,7 @@ import pytest
 
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.documents import DocumentError
-from dcp.producer.failover import ResumeRequest, Rules, judge
+from dcp.producer.resume_rules import ResumeRequest, Rules, judge
 from dcp.producer.settings import ClusterSettings
 from dcp.producer.stream import ActiveStream, StreamPhase
 from dcp.producer.stream_settings import StreamSettings

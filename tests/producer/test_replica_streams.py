@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcp.producer.cluster import ProducerCluster
-from dcp.producer.failover import Verdict
 from dcp.producer.manifest import FIRST
 from dcp.producer.passive_stream import PassiveStream
 from dcp.producer.replica_copy import ReplicaCopy
+from dcp.producer.resume_rules import Verdict
 from dcp.producer.settings import ClusterSettings
 from dcp.producer.stored_items import STORED_FLAVOUR
 from dcp.producer.stream import ActiveStream

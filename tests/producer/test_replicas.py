@@ -8,7 +8,7 @@ import pytest
 
 from dcp.errors import ConfigError
 from dcp.producer.cluster import ProducerCluster
-from dcp.producer.failover import VbucketFacts
+from dcp.producer.resume_rules import VbucketFacts
 from dcp.producer.settings import ClusterSettings
 from dcp.producer.versions import Content, SyncWrite, Version
 from dcp.types import FailoverEntry, FailoverLog

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from dcp.producer.checkpoint_manager import CheckpointLimits
 from dcp.producer.disk_file import MemoryFile
 from dcp.producer.documents import DocumentError, DocumentStore
-from dcp.producer.failover import Verdict
 from dcp.producer.preload import PreloadedSegment, PreloadSettings
+from dcp.producer.resume_rules import Verdict
 from dcp.producer.snapshots import DiskItems
 from dcp.producer.stream import ActiveStream, StreamPhase
 from dcp.producer.stream_filter import EVERYTHING

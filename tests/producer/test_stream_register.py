@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dcp.producer.bucket import Bucket
 from dcp.producer.dcp_connection import DcpConnection
-from dcp.producer.failover import Verdict
+from dcp.producer.resume_rules import Verdict
 from dcp.producer.settings import ClusterSettings
 from dcp.producer.stream import ActiveStream
 from dcp.producer.stream_filter import EVERYTHING

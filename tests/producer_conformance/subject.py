@@ -15,8 +15,8 @@ from dcp.producer.bucket import Bucket
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.commands import COMMANDS
 from dcp.producer.dcp_connection import DcpConnection
-from dcp.producer.failover import VbucketFacts
 from dcp.producer.manifest import Collection, Scope
+from dcp.producer.resume_rules import VbucketFacts
 from dcp.producer.session import Session
 from dcp.producer.settings import ClusterSettings
 from dcp.producer.stream import ActiveStream

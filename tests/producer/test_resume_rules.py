@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from dcp.producer import dcp_commands
-from dcp.producer.failover import (
+from dcp.producer import stream_requests
+from dcp.producer.resume_rules import (
     ResumeRequest,
     Rules,
     VbucketFacts,
@@ -69,7 +69,7 @@ def test_a_wrong_case_fails(change: dict[str, Any], failure: str, tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("module", "failure"), [(rollback_cases, "the decision"), (dcp_commands, "over the wire")]
+    ("module", "failure"), [(rollback_cases, "the decision"), (stream_requests, "over the wire")]
 )
 def test_either_way_alone_fails_a_case(
     module: Any, failure: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

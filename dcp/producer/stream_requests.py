@@ -1,0 +1,233 @@
+"""Stream requests: a list of checks in kv_engine's order, and the stream that passes them all.
+
+Each check returns how the request is refused, or None. Source: kv_engine
+``engines/ep/src/dcp/producer.cc`` (streamRequest, checkConditionsForStreamRequest).
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cached_property
+from typing import Final, cast
+
+from dcp.producer.dcp_connection import DcpConnection
+from dcp.producer.manifest_commands import refuse_unknown_id
+from dcp.producer.resume_rules import (
+    ResumeRequest,
+    VbucketFacts,
+    Verdict,
+    judge,
+    range_is_valid,
+    state_allows,
+)
+from dcp.producer.session import Session
+from dcp.producer.stream import ActiveStream
+from dcp.producer.stream_filter import StreamFilter
+from dcp.producer.stream_flags import fault_of
+from dcp.producer.stream_request_value import parse_filter
+from dcp.producer.vbucket import Vbucket
+from dcp.wire import messages as m
+from dcp.wire.frame import Frame
+from dcp.wire.vocabulary import HelloFeature, Status, StreamFlag
+
+Refusal = Callable[[], None]
+"""Answers the request."""
+
+
+def stream_request(session: Session, frame: Frame, body: m.Body, _: float) -> None:
+    """Open a stream, or refuse it for the first thing that is wrong."""
+    asked = _Asked(session, frame, cast("m.StreamRequest", body))
+    refusals = (refusal for check in _CHECKS if (refusal := check(asked)) is not None)
+    refusal = next(refusals, None)
+    if refusal is None:
+        _open(asked)
+    else:
+        session.bucket.counters.streams_refused[frame.vbucket] += 1
+        refusal()
+
+
+class _Asked:
+    """A request, with what decides about it; each is found when it is first asked for."""
+
+    def __init__(self, session: Session, frame: Frame, request: m.StreamRequest) -> None:
+        if session.dcp is None:
+            raise AssertionError("the gate lets DCP commands pass only after DCP_OPEN")
+        self.session, self.frame, self.request = session, frame, request
+        self.dcp: DcpConnection = session.dcp
+
+    def refused(self, status: Status, context: str = "") -> Refusal:
+        """Return the refusal with a status."""
+        return lambda: self.session.refuse(self.frame, status, context)
+
+    @cached_property
+    def held(self) -> Vbucket | None:
+        """What the node has of the vbucket."""
+        return self.session.bucket.held(self.frame.vbucket, self.session.node)
+
+    @property
+    def vbucket(self) -> Vbucket:
+        """What the node has of the vbucket, after it was checked that it has it."""
+        if self.held is None:
+            raise AssertionError("checked before")
+        return self.held
+
+    @cached_property
+    def filter(self) -> StreamFilter | Status:
+        """What the stream shall show, or why that cannot be."""
+        return parse_filter(
+            self.request.value,
+            self.vbucket.documents.collections.manifest,
+            collections=HelloFeature.COLLECTIONS in self.session.features,
+            stream_ids=self.dcp.stream_ids,
+            sync_writes=self.dcp.sync_writes,
+        )
+
+    @property
+    def wanted(self) -> StreamFilter:
+        """What the stream shall show, after it was checked that it can be."""
+        if not isinstance(self.filter, StreamFilter):
+            raise AssertionError("checked before")
+        return self.filter
+
+    @cached_property
+    def resume(self) -> ResumeRequest:
+        """Where the client stands."""
+        request, wanted = self.request, self.filter
+        return ResumeRequest(
+            request.start,
+            request.vb_uuid,
+            request.snap_start,
+            request.snap_end,
+            request.end,
+            request.flags,
+            wanted.purge_seqno if isinstance(wanted, StreamFilter) else 0,
+        )
+
+    @cached_property
+    def facts(self) -> VbucketFacts:
+        """What decides; the rest of a snapshot that is being received counts as there.
+
+        So whoever has a part of it may go on from there.
+        """
+        vbucket, resume, wanted = self.vbucket, self.resume, self.filter
+        named = vbucket.filtered_high_seqno(wanted) if isinstance(wanted, StreamFilter) else None
+        facts, checkpoints = vbucket.facts(named), vbucket.data.checkpoints
+        if checkpoints.is_snapshot_complete or resume.start > facts.high_seqno:
+            return facts
+        if not facts.high_seqno < resume.snap_end <= checkpoints.snapshot.end:
+            return facts
+        return replace(facts, high_seqno=resume.snap_end)
+
+    @cached_property
+    def verdict(self) -> Verdict:
+        """Whether the client may go on from where it stands."""
+        return judge(self.resume, self.facts, self.session.bucket.settings.rules)
+
+
+def _ordered(asked: _Asked) -> Refusal | None:
+    """Refuse what a test ordered to be refused; never between nodes."""
+    if asked.dcp.is_internal:
+        return None
+    session, frame = asked.session, asked.frame
+    status = session.bucket.faults.refusal(frame.vbucket)
+    if status is None:
+        return None
+    if status is Status.NOT_MY_VBUCKET:
+        return lambda: session.refuse_vbucket(frame)
+    return _rollback_to(asked, 0) if status is Status.ROLLBACK else asked.refused(status)
+
+
+def _takeover_is_allowed(asked: _Asked) -> Refusal | None:
+    if not asked.request.flags & StreamFlag.TAKEOVER or asked.dcp.may_take_over:
+        return None
+    context = "The user lacks the DcpConsumer privilege"
+    return lambda: asked.session.refuse_access(asked.frame, Status.EACCESS, context)
+
+
+def _flags_are_valid(asked: _Asked) -> Refusal | None:
+    fault = fault_of(asked.request.flags)
+    return None if fault is None else asked.refused(Status.EINVAL, fault)
+
+
+def _vbucket_is_here(asked: _Asked) -> Refusal | None:
+    if asked.held is not None and state_allows(asked.resume, asked.facts):
+        return None
+    return lambda: asked.session.refuse_vbucket(asked.frame)
+
+
+def _noops_are_on(asked: _Asked) -> Refusal | None:
+    is_missing = asked.dcp.needs_noop and not asked.dcp.noop.is_enabled
+    return asked.refused(Status.NOT_SUPPORTED) if is_missing else None
+
+
+def _range_is_valid(asked: _Asked) -> Refusal | None:
+    return None if range_is_valid(asked.resume, asked.facts) else asked.refused(Status.ERANGE)
+
+
+def _filter_is_known(asked: _Asked) -> Refusal | None:
+    status = asked.filter
+    if isinstance(status, StreamFilter):
+        return None
+    if status in (Status.UNKNOWN_COLLECTION, Status.UNKNOWN_SCOPE):
+        return lambda: refuse_unknown_id(asked.session, asked.frame, status)
+    has_collections = HelloFeature.COLLECTIONS in asked.session.features
+    is_unexpected = status is Status.EINVAL and not has_collections
+    return asked.refused(status, "Request must not include value" if is_unexpected else "")
+
+
+def _is_new(asked: _Asked) -> Refusal | None:
+    is_streaming = asked.dcp.is_streaming(asked.vbucket.id, asked.wanted.stream_id)
+    return asked.refused(Status.KEY_EEXISTS) if is_streaming else None
+
+
+def _has_room(asked: _Asked) -> Refusal | None:
+    return None if asked.dcp.has_room_for_stream else asked.refused(Status.ENOMEM)
+
+
+def _may_go_on(asked: _Asked) -> Refusal | None:
+    verdict = asked.verdict
+    if verdict.status is Status.ROLLBACK:
+        return _rollback_to(asked, verdict.rollback_seqno or 0)
+    return None if verdict.status is Status.SUCCESS else asked.refused(verdict.status)
+
+
+def _copy_has_something(asked: _Asked) -> Refusal | None:
+    copy = asked.session.bucket.copies.at(asked.session.node, asked.vbucket.id)
+    awaits = copy is not None and copy.awaits_first_disk_snapshot
+    return asked.refused(Status.ETMPFAIL) if awaits else None
+
+
+def _rollback_to(asked: _Asked, seqno: int) -> Refusal:
+    answer = m.RollbackAnswer(seqno)
+    return lambda: asked.session.reply(asked.frame, answer, status=Status.ROLLBACK)
+
+
+_CHECKS: Final = (
+    _ordered,
+    _takeover_is_allowed,
+    _flags_are_valid,
+    _vbucket_is_here,
+    _noops_are_on,
+    _range_is_valid,
+    _filter_is_known,
+    _is_new,
+    _has_room,
+    _may_go_on,
+    _copy_has_something,
+)
+
+
+def _open(asked: _Asked) -> None:
+    vbucket, dcp = asked.vbucket, asked.dcp
+    asked.session.bucket.counters.streams_opened[vbucket.id] += 1
+    asked.session.reply(asked.frame, m.FailoverLogAnswer(vbucket.failover_log.entries))
+    dcp.add_stream(
+        ActiveStream(
+            vbucket.data,
+            asked.frame.opaque,
+            asked.verdict,
+            asked.request.flags,
+            dcp.stream_settings(),
+            asked.wanted,
+            vb_uuid=asked.request.vb_uuid,
+        )
+    )
