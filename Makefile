@@ -36,9 +36,9 @@ CLASS_ARCHIVE := .spark-tests.jsa
 $(CLASS_ARCHIVE): conf/requirements/job.txt tests/quick_spark.py | setup
 	@$(PYTHON) -m tests.class_archive
 
-# Two processes: the tests with Spark wait more than they compute.
+# More processes than a small machine has cores: tests wait for sockets, disks and time limits, too.
 test: setup $(CLASS_ARCHIVE)  ## run all tests (ARGS="tests/wire -x" narrows)
-	@$(PYTHON) -m pytest -n 2 --dist worksteal $(ARGS)
+	@$(PYTHON) -m pytest -n 3 --dist worksteal $(ARGS)
 
 # The drivers of the official clients, built where their sources changed.
 JAVA_DRIVER := tests/interop/java/target/classes/dcplake/interop/Driver.class
