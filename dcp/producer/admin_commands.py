@@ -187,8 +187,10 @@ def ioctl_set(session: Session, frame: Frame, body: m.Body, _: float) -> None:
         return
     try:
         order(administrator, session, request.value.decode("utf-8", "replace"))
-    except (ValueError, OSError, ManifestError) as error:
+    except (ValueError, ManifestError) as error:
         session.refuse(frame, Status.EINVAL, str(error))
+    except OSError as error:  # of the data folder
+        session.refuse(frame, Status.ETMPFAIL, str(error))
     else:
         session.reply(frame, m.Text())
 

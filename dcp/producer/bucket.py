@@ -10,8 +10,8 @@ collected, so that writes close together reach a stream as one snapshot.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from random import Random
 from secrets import token_hex
@@ -23,7 +23,7 @@ from dcp.producer.bucket_storage import BucketStorage
 from dcp.producer.checkpoint_account import CheckpointAccount
 from dcp.producer.cluster_map import ClusterMap
 from dcp.producer.cluster_state import Invitation
-from dcp.producer.compactor import Compactor
+from dcp.producer.compactor import Compactor, compact_in_passing
 from dcp.producer.copies import Copies
 from dcp.producer.counters import Counters
 from dcp.producer.documents import DocumentError, DocumentStore
@@ -90,14 +90,7 @@ class Bucket:
         )
         self.flusher = None if self._storage is None else self._new_flusher()
         self.manifest = FIRST if self._storage is None else self._storage.manifest
-        self.copies = Copies(
-            self._copy_of,
-            self._drop_copy,
-            lambda: self.manifest,
-            max(1, settings.checkpoint_quota_bytes // settings.nodes),
-            self.local_nodes,
-        )
-        self.copies.follow(self.map)
+        self.copies = self._open_copies()
         self.replicas = replicas_of(self)
         self.copies_moved = Condition(self.lock)
         """Notified when a copy received something, or may be about to."""
@@ -123,6 +116,23 @@ class Bucket:
         if self._storage is not None:
             for vbucket in self.vbuckets:
                 self.follow_manifest(vbucket)
+
+    def _open_copies(self) -> Copies:
+        """Return the copies that the map names; give up what a data folder has of others."""
+        copies = Copies(
+            self._copy_of,
+            self._drop_copy,
+            lambda: self.manifest,
+            max(1, self.settings.checkpoint_quota_bytes // self.settings.nodes),
+            self.local_nodes,
+        )
+        copies.follow(self.map)
+        if self._storage is not None:
+            self._storage.keep_copies(
+                (node, v) for v in range(len(self.vbuckets)) for node, _ in copies.of(v)
+            )
+            self.save()
+        return copies
 
     def _new_flusher(self) -> Flusher:
         settings = self.settings
@@ -191,23 +201,37 @@ class Bucket:
         self.vbuckets[vbucket].sync_writes.tell_later(told)
         self.sync_writes.watch(vbucket)
 
-    def _drop_copy(self, copy: Vbucket) -> None:
-        if self.flusher is not None:
-            self.flusher.forget(copy)
-        copy.remove()
+    def _drop_copy(self, node: int, copy: Vbucket) -> None:
+        if self._storage is not None:
+            self._storage.drop_copy(node, copy.id)
+        self._end(copy)
 
-    def put_in_place(self, vbucket: int, copy: Vbucket) -> None:
-        """Let what was a copy be the vbucket from now on, also on disk; the one before ends.
+    def _end(self, vbucket: Vbucket) -> None:
+        if self.flusher is not None:
+            self.flusher.forget(vbucket)
+        vbucket.remove()
+
+    @contextmanager
+    def taking_place(self, heirs: Mapping[int, int]) -> Iterator[None]:
+        """Let nodes' copies be the vbuckets on disk, with the map as it is changed inside.
+
+        Both are saved at the end at once; where that fails, or what is done inside, nothing is.
 
         Raises:
             OSError: the data folder cannot be written.
         """
-        old = self.vbuckets[vbucket]
+        places = [(node, v) for v, node in heirs.items() if self.copies.at(node, v) is not None]
+        storage = nullcontext() if self._storage is None else self._storage.installing(places)
+        with self.map.changing(), storage:
+            yield
+            self.save()
+
+    def put_in_place(self, vbucket: int, copy: Vbucket) -> None:
+        """Let what was a copy be the vbucket from now on; the one before ends."""
+        old, self.vbuckets[vbucket] = self.vbuckets[vbucket], copy
         if self.flusher is not None:
-            self.flusher.forget(old)
             copy.data.require_room = self.flusher.require_room
-        copy.take_place_of(old)
-        self.vbuckets[vbucket] = copy
+        self._end(old)
 
     def _all_held(self) -> list[Vbucket]:
         return [*self.vbuckets, *self.copies.all_vbuckets()]
@@ -343,6 +367,8 @@ class Bucket:
             self._memory.note(data.checkpoints)
             if self.flusher is not None:
                 self.flusher.note(self.vbuckets[vbucket])
+            else:
+                compact_in_passing(self.vbuckets[vbucket], self.now())
         self._written.clear()
         if self.flusher is not None:
             self.flusher.keep_up()
@@ -364,6 +390,8 @@ class Bucket:
         if self.flusher is not None:
             self.flusher.note(copy.vbucket)
             self.flusher.keep_up()
+        else:
+            compact_in_passing(copy.vbucket, self.now())
         lost, copy.lost_cursors = copy.lost_cursors, ()
         dropped = self.copies.note_memory(node, vbucket)
         for each, cursors in (*dropped.items(), (vbucket, lost)):

@@ -20,6 +20,7 @@ from dcp.producer.json_checks import (
     is_row_of,
     is_text,
 )
+from dcp.producer.log_names import is_log_name
 from dcp.producer.manifest_table import Row
 from dcp.producer.placement import ABSENT
 
@@ -52,6 +53,11 @@ _EXPECTED: Final[dict[str, tuple[Check, str]]] = {
     "owners": (_NUMBERS, "a list of numbers"),
     "members": (is_list_of(is_flag), "a list of true and false"),
     "copies": (is_list_of(_NODES), "a list of lists of numbers from -1 on"),
+    "logs": (is_list_of(is_log_name), "a list of names of logs"),
+    "copy_logs": (
+        is_list_of(is_list_of(is_row_of(is_number, is_log_name))),
+        "a list of lists of nodes and names of logs",
+    ),
     "manifest": (is_number, "a number"),
     "manifests": (is_list_of(_ROW), "a list of manifests"),
     "starts": (is_number, "a number"),
@@ -64,7 +70,8 @@ class BucketRecord:
     """What the vbuckets of a bucket share.
 
     ``first_uuids`` begin the failover logs of vbuckets that have no log file. ``copies`` are the
-    rows of the map that name the nodes of each vbucket's copies. ``manifest`` is the number of the
+    rows of the map that name the nodes of each vbucket's copies. ``logs`` and ``copy_logs`` are the
+    names of their files, those of copies with their nodes. ``manifest`` is the number of the
     bucket's own one among ``manifests``. ``starts`` counts the processes that served it.
     ``ended_at`` are the vbuckets' high seqnos at a stop in good order, else None.
     """
@@ -78,6 +85,8 @@ class BucketRecord:
     owners: Sequence[int]
     members: Sequence[bool]
     copies: Sequence[Sequence[int]]
+    logs: Sequence[str]
+    copy_logs: Sequence[Sequence[tuple[int, str]]]
     manifest: int
     manifests: Sequence[Row]
     starts: int = 0
@@ -117,10 +126,15 @@ class BucketRecord:
             ("first_uuids", self.first_uuids),
             ("owners", self.owners),
             ("copies", self.copies),
+            ("logs", self.logs),
+            ("copy_logs", self.copy_logs),
             ("ended_at", self.ended_at),
         ):
             if column is not None and len(column) != self.vbuckets:
                 raise ConfigError(f"{name}: found {len(column)}, expected {self.vbuckets}")
+        names = [*self.logs, *(name for row in self.copy_logs for _, name in row)]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ConfigError(f"logs: found {twice[0]} twice, expected each once")
         rows = [("owners", self.owners), *(("copies", row) for row in self.copies)]
         for name, row in rows:
             if row and max(row) >= len(self.members):

@@ -5,7 +5,8 @@ that is as rare as changes of the cluster and its collections. So what a vbucket
 manifest that is not saved.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -13,6 +14,7 @@ from random import Random
 from dcp.producer.bucket_record import BucketRecord
 from dcp.producer.cluster_map import ClusterMap
 from dcp.producer.data_folder import DataFolder
+from dcp.producer.log_names import LogNames, first_names
 from dcp.producer.manifest import Manifest, Step
 from dcp.producer.manifest_table import ManifestTable
 from dcp.producer.settings import ClusterSettings
@@ -40,6 +42,7 @@ class BucketStorage:
         self._is_new = found is None
         self._record = _first_record(settings, random) if found is None else found
         self._manifests = ManifestTable(self._record.manifests)
+        self._names = LogNames(self._record.logs, self._record.copy_logs, self._folder.logs())
         self._saved: BucketRecord | None = None
         self.is_open = True
 
@@ -61,23 +64,52 @@ class BucketStorage:
     def home(self, vbucket: int) -> VbucketHome:
         """Return where a vbucket's data lives."""
         first_uuid = self._record.first_uuids[vbucket]
-        file = self._folder.file(vbucket)
+        file = self._folder.file(self._names.of(vbucket))
         return VbucketHome(file, first_uuid, self._manifests, self._number_of)
 
     def copy_home(self, node: int, vbucket: int) -> VbucketHome:
         """Return where a node's copy of a vbucket lives."""
         first_uuid = self._record.first_uuids[vbucket]
-        file = self._folder.copy_file(node, vbucket)
+        file = self._folder.file(self._names.of_copy(node, vbucket))
         return VbucketHome(file, first_uuid, self._manifests, self._number_of)
 
+    def drop_copy(self, node: int, vbucket: int) -> None:
+        """Know a copy no more; its log goes with it."""
+        self._names.drop_copy(node, vbucket)
+
+    @contextmanager
+    def installing(self, copies: Iterable[tuple[int, int]]) -> Iterator[None]:
+        """Let copies be the vbuckets, if what is done inside, which saves that, does not fail."""
+        before = self._names.copy()
+        for node, vbucket in copies:
+            self._names.install(node, vbucket)
+        try:
+            yield
+        except BaseException:
+            self._names = before
+            raise
+
+    def keep_copies(self, named: Iterable[tuple[int, int]]) -> None:
+        """Know no other copies than these, and remove all logs that are nobody's."""
+        self._names.keep_copies(named)
+        for name in sorted(self._folder.logs() - self._names.known):
+            self._folder.file(name).remove()
+
     def _number_of(self, manifest: Manifest) -> int:
-        """Return a manifest's number; a copy may have stood at one that no active one did."""
-        number = self._manifests.find(manifest)
-        if number is None:
-            self._manifests.add(manifest)
-            self._record = replace(self._record, manifests=self._manifests.rows)
-            self._folder.save(self._record)
-            number = self._manifests.number(manifest)
+        """Return a manifest's number, which is on disk.
+
+        A copy may have stood at one that no active vbucket did.
+
+        Raises:
+            OSError: the record cannot be written; the next one to ask tries again.
+        """
+        self._manifests.add(manifest)
+        number = self._manifests.number(manifest)
+        saved = self._saved or self._record
+        if number > len(saved.manifests):
+            record = replace(saved, manifests=self._manifests.rows)
+            self._folder.save(record)
+            self._record = self._saved = record
         return number
 
     def begin(self, map_: ClusterMap, vbuckets: list[Vbucket]) -> None:
@@ -114,6 +146,8 @@ class BucketStorage:
             owners=map_.owners,
             members=map_.members,
             copies=map_.rows,
+            logs=self._names.names,
+            copy_logs=self._names.copies,
             manifest=self._manifests.number(manifest),
             manifests=self._manifests.rows,
         )
@@ -128,12 +162,18 @@ class BucketStorage:
             OSError: the folder cannot be written; the next start is then as after a crash.
         """
         self.is_open = False
+        failures = []
         try:
             for vbucket in (*vbuckets, *copies):
-                vbucket.data.flush(vbucket.data.high_seqno)
-                if vbucket.data.saved_state:
-                    vbucket.save()
-                vbucket.data.close()
+                try:
+                    vbucket.data.flush(vbucket.data.high_seqno)
+                    if vbucket.data.saved_state:
+                        vbucket.save()
+                    vbucket.data.close()
+                except OSError as error:  # the others are to be whole
+                    failures.append(error)
+            if failures:
+                raise failures[0]
             ended_at = [vbucket.data.high_seqno for vbucket in vbuckets]
             self._folder.save(replace(self._record, ended_at=ended_at))
         finally:
@@ -157,6 +197,8 @@ def _first_record(settings: ClusterSettings, random: Random) -> BucketRecord:
         owners=fresh.owners,
         members=fresh.members,
         copies=fresh.rows,
+        logs=first_names(settings.vbuckets),
+        copy_logs=[[] for _ in range(settings.vbuckets)],
         manifest=0,
         manifests=[],
     )

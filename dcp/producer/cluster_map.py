@@ -6,7 +6,8 @@ has a manager port of its own, since clients tell nodes apart by it.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -106,6 +107,19 @@ class ClusterMap:
         self._addresses, self._members, self._owners = list(addresses), list(members), list(owners)
         self._replicas, self.rev = [list(row) for row in rows], rev
         self._json.clear()
+
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """Be what it was before, if what is done inside fails."""
+        before = self._addresses, self._members, self._owners, self._replicas, self.rev
+        self._addresses, self._members = list(self._addresses), list(self._members)
+        self._owners, self._replicas = list(self._owners), [list(row) for row in self._replicas]
+        try:
+            yield
+        except BaseException:
+            self._addresses, self._members, self._owners, self._replicas, self.rev = before
+            self._json.clear()
+            raise
 
     def reopen(
         self,

@@ -356,8 +356,16 @@ class ClusterNodes:
         with self.bucket.lock:
             for node, vbucket in self.bucket.copies.follow(self.bucket.map):
                 end_streams(self.bucket, vbucket, node)
+            self._save_copies()
             self._replication.reconcile()
             self.bucket.copies_moved.notify_all()
+
+    def _save_copies(self) -> None:
+        """Have on disk which logs are whose copies; those of others are lost in a power loss."""
+        try:
+            self.bucket.save()
+        except OSError as error:
+            _LOG.warning("copies: it cannot be saved which there are: %s", error)
 
     def _call_soon(self, function: Callable[[], None]) -> None:
         if self._loop is not None:

@@ -50,7 +50,7 @@ class Compactor:
                     begin = partial(vbucket.begin_compaction, self._clock())
                     try:
                         await write_off_lock(begin, vbucket.data, self._lock, thread)
-                    except OSError:
+                    except Exception:  # whatever it is: the others are compacted
                         _LOG.exception("vbucket %d: cannot compact; tried again later", vbucket.id)
 
     def run_once(self, now: float) -> int:
@@ -69,6 +69,14 @@ class Compactor:
                 finally:
                     vbucket.data.finish_flush(write)
         return before - sum(vbucket.data.stored_bytes for vbucket in vbuckets)
+
+
+def compact_in_passing(vbucket: Vbucket, now: float) -> None:
+    """Compact a vbucket in memory that is mostly replaced versions, so that it stays that small."""
+    write = vbucket.begin_compaction(now, in_passing=True)
+    if write is not None:
+        write.run()
+        vbucket.data.finish_flush(write)
 
 
 async def write_off_lock(

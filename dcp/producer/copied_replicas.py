@@ -5,11 +5,11 @@ DCP_SEQNO_ACKNOWLEDGED, which it sends for whole snapshots (``acknowledgements.p
 that is lost takes its word along; the next one says it again.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from dcp.producer.bucket_states import follow_change
-from dcp.producer.promotion import heirs_of, living_copies, promote
+from dcp.producer.promotion import heirs_of, living_copies, prepare, promote, undo
 from dcp.producer.replication_chain import REPLICATION, TAKEOVER, Copy, connection_name
 from dcp.wire.vocabulary import VbucketState
 
@@ -57,6 +57,24 @@ class CopiedReplicas:
     def heirs_of(self, node: int, _: Sequence[int]) -> dict[int, int]:
         """Return the next living nodes that have a copy of what the node holds."""
         return heirs_of(self._bucket, node)
+
+    def prepare(self, heirs: Mapping[int, int]) -> None:
+        """Have the copies that are in this process on disk as the vbuckets that they are to be."""
+        bucket = self._bucket
+        try:
+            for vbucket, node in heirs.items():
+                owner, state = bucket.map.owner(vbucket), bucket.vbuckets[vbucket].state
+                is_known = owner is not None and bucket.is_local(owner)
+                is_active = not is_known or vbucket in bucket.handed_over
+                prepare(bucket, vbucket, node, VbucketState.ACTIVE if is_active else state)
+        except OSError:
+            self.undo(heirs)
+            raise
+
+    def undo(self, heirs: Mapping[int, int]) -> None:
+        """Let them be copies again."""
+        for vbucket, node in heirs.items():
+            undo(self._bucket, vbucket, node)
 
     def promote(self, vbucket: int, node: int, state: VbucketState) -> None:
         """Let the copy go on, from its last whole snapshot; without one there, what is here."""

@@ -23,7 +23,7 @@ class Copies:
     def __init__(
         self,
         make: Callable[[int, int], Vbucket],
-        drop: Callable[[Vbucket], None],
+        drop: Callable[[int, Vbucket], None],
         known_manifest: Callable[[], Manifest],
         quota_bytes: int,
         local_nodes: Set[int],
@@ -81,7 +81,7 @@ class Copies:
             wanted = [node for node in named if node in self._local_nodes]
             for node, copy in list(self.of(vbucket)):
                 if node not in wanted and not copy.is_taking_over:
-                    self._drop(self.take(node, vbucket).vbucket)
+                    self._drop(node, self.take(node, vbucket).vbucket)
                     gone.append((node, vbucket))
             for node in wanted:
                 self.add(node, vbucket)

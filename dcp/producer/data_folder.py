@@ -3,11 +3,11 @@
     lock                   held by the process that serves the bucket
     bucket.json            what the vbuckets share; replaced as a whole
     vb_0.log ...           one log for each vbucket (``disk_batch.py``)
-    vb_0.node_2.log ...    one for each copy of a vbucket, by its node
+    vb_0.1.log ...         one for each copy of a vbucket (``log_names.py``)
 
-A copy that becomes the vbucket takes the name of the vbucket's log. ``bucket.json`` tells where
-each vbucket ended when the last process stopped in good order; while one runs it does not, so that
-after a crash every active vbucket begins a branch.
+``bucket.json`` says which log is whose, and where each vbucket ended when the last process stopped
+in good order; while one runs it does not, so that after a crash every active vbucket begins a
+branch.
 """
 
 from pathlib import Path
@@ -45,13 +45,13 @@ class DataFolder:
         """Unlock the folder."""
         self._lock.release()
 
-    def file(self, vbucket: int) -> OsFile:
-        """Return the file of a vbucket's log."""
-        return OsFile(self._path / f"vb_{vbucket}.log")
+    def file(self, name: str) -> OsFile:
+        """Return the file of a log."""
+        return OsFile(self._path / name)
 
-    def copy_file(self, node: int, vbucket: int) -> OsFile:
-        """Return the file of a copy's log."""
-        return OsFile(self._path / f"vb_{vbucket}.node_{node + 1}.log")
+    def logs(self) -> set[str]:
+        """Return the names of all logs that are there."""
+        return {path.name for path in self._path.glob("vb_*.log")}
 
     def load(self, bucket: str, vbuckets: int, nodes: int) -> BucketRecord | None:
         """Return the record of this bucket; None in a folder that has none yet.
@@ -62,7 +62,7 @@ class DataFolder:
             OSError: the record cannot be read.
         """
         if not (size := self._record.size_bytes):
-            if any(self._path.glob("vb_*.log")):
+            if self.logs():
                 raise ConfigError(
                     f"data folder {self._path}: found logs of vbuckets without a bucket.json, "
                     "expected both or none"

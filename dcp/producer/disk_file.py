@@ -123,21 +123,11 @@ class OsFile:
             os.close(folder)
         self._is_name_new = False
 
-    def take_place_of(self, other: "OsFile") -> None:
-        """Go by the other file's name from now on, durably; that one, whose content is lost, not.
-
-        Raises:
-            OSError: it cannot be renamed, and both are what they were; or it cannot be made
-                durable, which the next write will do.
-        """
-        with _naming(self._path):
-            self._path.replace(other._path)
-            self._path, self._draft = other._path, other._draft
-            self._is_name_new = True
-            self._sync_name()
-
     def remove(self) -> None:
-        """Be absent, if it was there; whoever has it pinned reads on."""
+        """Be absent, if it was there; whoever has it pinned reads on.
+
+        Not durable at once: after a power loss it may be there again.
+        """
         with _naming(self._path):
             self._path.unlink(missing_ok=True)
 

@@ -70,6 +70,11 @@ class PendingWrite:
                 raise
             self._is_written = True
 
+    def abandon(self) -> None:
+        """Never write it, if that was not done; returns when no thread does."""
+        with self._lock:
+            self._is_written = True
+
 
 class Log:
     """The log of one vbucket. What ``contents`` says is on disk.

@@ -5,7 +5,7 @@ settings say, or all since it was paused. It persists what it holds, and is on t
 A failover makes the prefix that it holds the vbucket's data.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -111,6 +111,12 @@ class DistantReplicas:
                 "process to take its place, and no copies elsewhere"
             )
         return dict.fromkeys(self._bucket.map.vbuckets_of(node), here[0])
+
+    def prepare(self, _: Mapping[int, int]) -> None:
+        """Do nothing: there is no copy."""
+
+    def undo(self, _: Mapping[int, int]) -> None:
+        """Do nothing, as ``prepare`` did."""
 
     def promote(self, vbucket: int, node: int, _: VbucketState) -> None:
         """Cut off what the replica had not; what is not active here stays as it is."""

@@ -17,6 +17,7 @@ def fail_over(bucket: Bucket, node: int) -> None:
 
     Raises:
         ValueError: no such node, one that was failed over, or none is left to take its place.
+        OSError: the data folder cannot be written; nothing has changed.
     """
     _require_member(bucket, node)
     count = bucket.map.node_count
@@ -30,8 +31,13 @@ def fail_over(bucket: Bucket, node: int) -> None:
         raise ValueError(f"failover of {name}: found no other living node to take its place")
     heirs = bucket.replicas.heirs_of(node, living)
     before = bucket.map.owners
-    bucket.map.fail_over(node, heirs)
-    bucket.save()
+    bucket.replicas.prepare(heirs)
+    try:
+        with bucket.taking_place(heirs):
+            bucket.map.fail_over(node, heirs)
+    except OSError:
+        bucket.replicas.undo(heirs)
+        raise
     follow_owners(bucket, before)
     bucket.copies.follow(bucket.map)
 

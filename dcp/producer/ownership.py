@@ -15,7 +15,6 @@ from collections.abc import Sequence
 
 from dcp.producer.bucket import Bucket
 from dcp.producer.bucket_states import change_state, give_back
-from dcp.producer.promotion import become_active
 from dcp.producer.replica_copy import ReplicaCopy
 from dcp.producer.state_changes import StateEvent
 from dcp.producer.stream_ends import end_streams
@@ -42,9 +41,6 @@ def follow_owners(bucket: Bucket, before: Sequence[int]) -> None:
 def _begin(bucket: Bucket, vbucket: int, node: int, state: VbucketState) -> None:
     copy = bucket.copies.at(node, vbucket)
     end_streams(bucket, vbucket, node)
-    if copy is not None and copy.has_taken_over:
-        become_active(bucket, vbucket, node)
-        return
     if copy is None and vbucket in bucket.handed_over:
         give_back(bucket, vbucket)
     bucket.replicas.promote(vbucket, node, state)

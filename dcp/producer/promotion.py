@@ -44,39 +44,61 @@ def living_copies(bucket: Bucket, vbucket: int) -> Iterator[tuple[int, ReplicaCo
             yield node, copy
 
 
-def promote(bucket: Bucket, vbucket: int, node: int, state: VbucketState) -> None:
-    """Let a node's copy go on as the vbucket, from its last whole snapshot, on its own branch.
+def prepare(bucket: Bucket, vbucket: int, node: int, state: VbucketState) -> None:
+    """Have a node's copy on disk as what it is to be; ``promote`` follows, or ``undo``.
 
-    ``state`` is what the vbucket was in; but for an active one it stays that, and no branch begins.
+    That is the vbucket from the last whole snapshot that the copy has, on a branch of its own,
+    where the vbucket was active: ``state`` is what it was in. In any other it stays, without a
+    branch. A copy that took over is active without one: it holds all that there is.
+
+    Raises:
+        OSError: the disk cannot be written; nothing has changed.
     """
-    copy = bucket.copies.take(node, vbucket)
-    copy.drop_part()
+    copy = bucket.copies.at(node, vbucket)
+    if copy is None or copy.begun is not None:
+        return
     event = StateEvent.PROMOTED if state is VbucketState.ACTIVE else ORDERED[state]
-    _put_in_place(bucket, copy, event, node)
+    if copy.has_taken_over:
+        event = StateEvent.TAKEN_OVER
+    else:
+        copy.drop_part()
+    copy.vbucket.prepare_to_succeed(bucket.vbuckets[vbucket])
+    copy.begun = copy.vbucket.begin_change(event, is_first=not copy.has_history)
+
+
+def undo(bucket: Bucket, vbucket: int, node: int) -> None:
+    """Let a node's copy be one again that was prepared, as it is not needed."""
+    copy = bucket.copies.at(node, vbucket)
+    if copy is not None and copy.begun is not None:
+        copy.vbucket.undo_change(copy.begun)
+        copy.begun = None
+
+
+def promote(bucket: Bucket, vbucket: int, node: int, state: VbucketState) -> None:
+    """Let a node's copy be the vbucket from now on; see ``prepare``, which it does if need be."""
+    prepare(bucket, vbucket, node, state)
+    copy = bucket.copies.take(node, vbucket)
+    bucket.handed_over.discard(vbucket)
+    if copy.begun is None:
+        raise AssertionError("prepared above")
+    copy.vbucket.succeed(bucket.vbuckets[vbucket])
+    bucket.put_in_place(vbucket, copy.vbucket)
+    copy.vbucket.complete_change(copy.begun)
+    follow_change(bucket, copy.vbucket, node)
+    bucket.copies_moved.notify_all()
 
 
 def take_over(bucket: Bucket, vbucket: int, node: int) -> None:
     """Let a node's copy be the active vbucket, as a takeover stream told it to, in a new map.
 
-    No branch begins: the copy holds all that there is, and the last owner is dead already.
+    Raises:
+        OSError: the data folder cannot be written; nothing has changed.
     """
-    bucket.map.move(vbucket, node)
-    become_active(bucket, vbucket, node)
-    bucket.save()
-
-
-def become_active(bucket: Bucket, vbucket: int, node: int) -> None:
-    """Let a copy that took over be the vbucket that the map says is its node's."""
-    copy = bucket.copies.take(node, vbucket)
-    bucket.handed_over.discard(vbucket)
-    _put_in_place(bucket, copy, StateEvent.TAKEN_OVER, node)
-    bucket.copies_moved.notify_all()
-
-
-def _put_in_place(bucket: Bucket, copy: ReplicaCopy, event: StateEvent, node: int) -> None:
-    """Let a copy be the vbucket, and an event happen to it before: so it is saved as that."""
-    vbucket = copy.vbucket
-    vbucket.succeed(bucket.vbuckets[vbucket.id])
-    vbucket.change(event, is_first=not copy.has_history)
-    bucket.put_in_place(vbucket.id, vbucket)
-    follow_change(bucket, vbucket, node)
+    prepare(bucket, vbucket, node, VbucketState.ACTIVE)
+    try:
+        with bucket.taking_place({vbucket: node}):
+            bucket.map.move(vbucket, node)
+    except OSError:
+        undo(bucket, vbucket, node)
+        raise
+    promote(bucket, vbucket, node, VbucketState.ACTIVE)

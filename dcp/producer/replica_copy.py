@@ -19,7 +19,7 @@ from dcp.errors import LocalProtocolError
 from dcp.producer.acknowledgements import Acknowledgements
 from dcp.producer.checkpoint_manager import CheckpointKind
 from dcp.producer.manifest import Manifest
-from dcp.producer.vbucket import Vbucket
+from dcp.producer.vbucket import BegunChange, Vbucket
 from dcp.producer.versions import Version
 from dcp.types import FailoverLog, SnapshotRange
 from dcp.wire import messages as m
@@ -61,6 +61,8 @@ class ReplicaCopy:
         self.vbucket = vbucket
         self.feeder: object | None = None
         self.phase = CopyPhase.FED
+        self.begun: BegunChange | None = None
+        """Set while it is on disk as the vbucket that it is to be."""
         self._known_manifest = known_manifest
         self._first_disk_end: int | None = None
         self._has_unsettled = False

@@ -4,7 +4,7 @@
 through this one interface. Used under the bucket's lock.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from dcp.producer.copied_replicas import CopiedReplicas
@@ -37,6 +37,16 @@ class Replicas(Protocol):
         Raises:
             ValueError: no node can, for one of them.
         """
+
+    def prepare(self, heirs: Mapping[int, int]) -> None:
+        """Have on disk what is to be the vbuckets, each at a node; ``promote`` or ``undo`` follows.
+
+        Raises:
+            OSError: the disk cannot be written; nothing has changed.
+        """
+
+    def undo(self, heirs: Mapping[int, int]) -> None:
+        """Let what was prepared be replicas again."""
 
     def promote(self, vbucket: int, node: int, state: VbucketState) -> None:
         """Let a node's replica be the vbucket, which was in ``state``, on a branch of its own."""

@@ -3,7 +3,8 @@
 Which pairs there are, and which vbuckets their connections carry, follows from the cluster map and
 from who lives (``reconcile``, to be called when either changes). A connection that is lost is made
 again, soon at first and then with longer waits. What is received is handed over under the bucket's
-lock, at most 256 KiB at a time, and is on the copy's disk before the next.
+lock, at most 256 KiB at a time, and is on the copy's disk before the next (in a data folder: when the
+flusher wrote it).
 """
 
 import asyncio
@@ -141,7 +142,8 @@ class Feed:
 
     def acknowledge_stored(self, vbucket: Vbucket) -> None:
         """Say what a copy holds after it was written to disk; the bucket's lock is held."""
-        if self._connection is None:
+        copy = self._copies.get(vbucket.id)
+        if self._connection is None or copy is None or copy.vbucket is not vbucket:
             return
         for stream in self._connection.streams.values():
             if stream.copy.vbucket is vbucket:

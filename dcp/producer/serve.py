@@ -4,16 +4,18 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
-from threading import Event
 from typing import Final, TextIO
 
+from dcp.errors import SourceError
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.joined_cluster import JoinedCluster
 from dcp.producer.preload import PreloadSettings
 from dcp.producer.settings import ClusterSettings
 
 _EXPIRY_PAGER_SECONDS: Final = 1.0
+_STOPS: Final = frozenset({signal.SIGTERM, signal.SIGINT})
 
 
 def serve(
@@ -32,28 +34,26 @@ def serve(
     TLS), ``bucket``, ``pid``, and for one that joined its ``node``, from 1.
 
     Raises:
-        SourceError: a port cannot be opened, or the process to join refuses us.
+        SourceError: a port cannot be opened, the process to join refuses us, or the data folder
+            cannot be written.
         ConfigError: settings that one that joins cannot have.
     """
     pager = settings.expiry_pager_seconds or _EXPIRY_PAGER_SECONDS
     settings = replace(
         settings, expiry_pager_seconds=pager, record_seqnos=False, record_branches=False
     )
-    stop = Event()
-    previous = {
-        number: signal.signal(number, lambda *_: stop.set())
-        for number in (signal.SIGTERM, signal.SIGINT)
-    }
+    # Blocked in all threads and waited for: a handler could come too late for who waits already.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
     try:
-        cluster = ProducerCluster(settings) if join is None else JoinedCluster(settings, join)
+        cluster = _cluster(settings, join)
         with cluster:
             if preload is not None:
                 cluster.preload(preload.count, preload.value_bytes, preload.prefix, preload.seed)
             ready: dict[str, object] = {
-                "seeds": cluster.seeds,
-                "http_seeds": cluster.http_seeds,
-                "tls_seeds": cluster.tls_seeds,
-                "https_seeds": cluster.https_seeds,
+                "seeds": _reachable(cluster.seeds),
+                "http_seeds": _reachable(cluster.http_seeds),
+                "tls_seeds": _reachable(cluster.tls_seeds),
+                "https_seeds": _reachable(cluster.https_seeds),
                 "bucket": settings.bucket,
                 "pid": os.getpid(),
             }
@@ -62,7 +62,20 @@ def serve(
             stream = ready_to or sys.stdout
             stream.write(json.dumps(ready) + "\n")
             stream.flush()
-            stop.wait()
+            signal.sigwait(_STOPS)
     finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+        while signal.sigpending() & _STOPS:  # more of them say nothing new
+            signal.sigwait(_STOPS)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _cluster(settings: ClusterSettings, join: str | None) -> ProducerCluster:
+    try:
+        return ProducerCluster(settings) if join is None else JoinedCluster(settings, join)
+    except OSError as error:
+        raise SourceError(f"data folder {settings.data_folder}: {error}") from None
+
+
+def _reachable(seeds: Sequence[str]) -> list[str]:
+    """Return those that listen: nodes that are out of the cluster may have no port yet."""
+    return [seed for seed in seeds if not seed.endswith(":0")]

@@ -5,10 +5,12 @@ A crash makes what was on disk its data (``crash``), a failover what its replica
 own, which may take this one's place (``succeed``).
 """
 
+import logging
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Final, NamedTuple
 
 from dcp.errors import LocalProtocolError
 from dcp.producer.branch_record import BranchRecord
@@ -32,6 +34,15 @@ from dcp.producer.vbucket_state import SavedVbucket, VbucketHome
 from dcp.producer.versions import Version
 from dcp.types import FailoverEntry, FailoverLog
 from dcp.wire.vocabulary import VbucketState
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+class BegunChange(NamedTuple):
+    """What a vbucket was before a change of its state."""
+
+    state: VbucketState
+    failover_log: FailoverLog
 
 
 class Vbucket:
@@ -194,9 +205,10 @@ class Vbucket:
     def may_compact(self) -> bool:
         """Whether nothing older than the newest seqno may be wanted back.
 
-        That is a replica's state, or the last whole snapshot while the next one is received.
+        That is a replica's state, or the last whole snapshot while the next one is received, or
+        while the disk ends inside one: a power loss goes back to it.
         """
-        return not self._wants_back(self.id) and self.data.checkpoints.is_snapshot_complete
+        return not self._wants_back(self.id) and self.data.is_whole
 
     def begin_compaction(self, now: float, *, in_passing: bool = False) -> PendingWrite | None:
         """Prepare a compaction if one is due at ``now``, for ``VbucketData.finish_flush``.
@@ -221,13 +233,35 @@ class Vbucket:
 
         Raises:
             LocalProtocolError: that does not happen to a vbucket in this state.
-            OSError: the state cannot be saved.
+            OSError: the state cannot be saved; nothing has changed.
         """
+        self.complete_change(self.begin_change(event, is_first=is_first))
+
+    def begin_change(self, event: StateEvent, *, is_first: bool = False) -> BegunChange:
+        """Be in the state after an event, on its branch, and have all of it on disk.
+
+        ``complete_change`` follows, or ``undo_change``. Raises as ``change``.
+        """
+        before = BegunChange(self._state, self.failover_log)
         self._state, begins_branch = next_state(self._state, event)
         if begins_branch:
-            self._begin_branch(self.data.high_seqno, is_first=is_first)
+            self.failover_log = self._forked(self.data.high_seqno, is_first=is_first)
+        try:
+            self.save()
+        except OSError:
+            self.undo_change(before)
+            raise
+        return before
+
+    def undo_change(self, before: BegunChange) -> None:
+        """Be in the state before, on the branch that was; the disk may say otherwise."""
+        self._state, self.failover_log = before
+
+    def complete_change(self, before: BegunChange) -> None:
+        """Follow the state with what is not on disk: the record of branches, sync writes."""
+        if self.failover_log is not before.failover_log:
+            self._record_branch(before.failover_log)
         self.recover_sync_writes()
-        self.save()
 
     def crash(self, lost_seqnos: int | None) -> None:
         """Go on with what is on disk, or with ``lost_seqnos`` less than there was; a new branch.
@@ -268,55 +302,55 @@ class Vbucket:
 
     def _begin_branch(self, entry_seqno: int, *, is_first: bool = False) -> None:
         """Begin a branch that holds what is here, and is told from ``entry_seqno`` on."""
-        vb_uuid, parent_uuid = self._fresh_uuid(), self.failover_log.current_uuid
+        parent = self.failover_log
+        self.failover_log = self._forked(entry_seqno, is_first=is_first)
+        self._record_branch(parent)
+
+    def _forked(self, entry_seqno: int, *, is_first: bool) -> FailoverLog:
+        vb_uuid = self._fresh_uuid()
         if is_first:
-            self.failover_log = FailoverLog((FailoverEntry(vb_uuid, entry_seqno),))
-        else:
-            self.failover_log = fork(self.failover_log, entry_seqno, vb_uuid)
+            return FailoverLog((FailoverEntry(vb_uuid, entry_seqno),))
+        return fork(self.failover_log, entry_seqno, vb_uuid)
+
+    def _record_branch(self, parent: FailoverLog) -> None:
         if self.record is not None:
-            self.record.fork(vb_uuid, self.data.high_seqno, parent_uuid)
+            current = self.failover_log.current_uuid
+            self.record.fork(current, self.data.high_seqno, parent.current_uuid)
 
     # --- what is another vbucket from here on
 
-    def succeed(self, old: "Vbucket") -> None:
-        """Be what ``old`` was, with the data and branches that are here: it was a copy of that.
+    def prepare_to_succeed(self, old: "Vbucket") -> None:
+        """Have on disk what is here, with seqnos and CAS values that begin above those of ``old``.
 
-        The state is to be changed after it.
+        Raises:
+            OSError: the disk cannot be written.
         """
         is_empty = self.data.high_seqno == self.data.base_seqno
         if is_empty and old.data.base_seqno > self.data.base_seqno:
             self.data.start_at(old.data.base_seqno)
+        self.documents.clock.raise_floor(old.documents.clock.last)
+        self.data.flush(self.data.high_seqno)
+
+    def succeed(self, old: "Vbucket") -> None:
+        """Be what ``old`` was, with the data and branches that are here: it was a copy of that.
+
+        It is on disk as that (``prepare_to_succeed``); ``complete_change`` follows.
+        """
         self._settings = old._settings
         self.record = old.record
         if self.record is not None:
             self.data.on_append = self.record.append
-        self.documents.clock.raise_floor(old.documents.clock.last)
         self.documents.rewind()
         self.sync_writes.tell_later(old.sync_writes.give_up())
 
-    def take_place_of(self, old: "Vbucket") -> None:
-        """End ``old``, and live on disk where it lived, if the bucket is in a data folder.
-
-        All is written before: what was on disk of ``old`` is not less afterwards.
-
-        Raises:
-            OSError: the folder cannot be written.
-        """
-        old.data.give_up()
-        if self._home is not None and old._home is not None:
-            self.data.flush(self.data.high_seqno)
-            self.save()
-            self._home.file.take_place_of(old._home.file)
-
     def remove(self) -> None:
-        """End, and leave nothing on disk.
-
-        Raises:
-            OSError: the file cannot be removed.
-        """
+        """End, and leave nothing on disk; a log that cannot be removed is nobody's."""
         self.data.give_up()
         if self._home is not None:
-            self._home.file.remove()
+            try:
+                self._home.file.remove()
+            except OSError as error:
+                _LOG.warning("vbucket %d: a log that is not used any more: %s", self.id, error)
 
     # --- any state, for tests
 

@@ -13,7 +13,6 @@ end of any batch (kv_engine ``engines/ep/src/checkpoint_manager.cc``,
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, takewhile
 from typing import Final
@@ -100,6 +99,7 @@ class VbucketData:
         self._encoded: tuple[bytes, object] = b"", None
         self._writing: PendingWrite | None = None
         self._cannot_compact = False
+        self._is_over = False
         self._store = VbucketStore.open(file, vbucket)
         self.checkpoints = self._new_checkpoints(base_seqno)
 
@@ -122,6 +122,12 @@ class VbucketData:
     def persisted_seqno(self) -> int:
         """The newest seqno on disk; not below where the data begins."""
         return max(self._persisted_floor, self._store.persisted_seqno)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of it, in memory and on disk, is a state: no part of a received snapshot."""
+        on_disk = self._store.persisted_seqno
+        return self.checkpoints.is_snapshot_complete and on_disk not in self._part_ends
 
     @property
     def stored_bytes(self) -> int:
@@ -360,7 +366,7 @@ class VbucketData:
         is enough, while no scan reads the file: for a scan that goes on the whole file is kept, so
         then only what pays for that.
         """
-        if self._writing is not None:
+        if self._is_over or self._writing is not None:
             return self._writing
         store = self._store
         purged = store.purgeable_seqno(purge_before_seconds)
@@ -435,7 +441,7 @@ class VbucketData:
         """
         self._finish_pending()
         state = self._encoded_at(self.persisted_seqno)
-        if state != self._store.state:
+        if state != self._store.state and not self._is_over:
             self._store.write([], state)
 
     def _encoded_at(self, seqno: int) -> bytes:
@@ -520,6 +526,9 @@ class VbucketData:
         )
         committed, prepared = self.keys.stored_high_seqnos(DEFAULT_ID)
         self._legacy_end = LegacyEnd(max(committed, self._newest_preloaded), prepared)
+        # What is on disk is one snapshot now: where parts ended in it is gone.
+        self._part_ends = {end for end in self._part_ends if end > self.persisted_seqno}
+        self._known_from = 0
         self.on_compaction()
 
     def may_be_cut(self, first_seqno: int, end_seqno: int) -> bool:
@@ -527,10 +536,16 @@ class VbucketData:
         return self._store.may_be_cut(first_seqno, end_seqno)
 
     def give_up(self) -> None:
-        """End the use of data that nobody wants any more; what was not written never will be."""
+        """End the use of data that nobody wants any more; what was not written never will be.
+
+        Whoever had it to flush or to compact finds nothing to do.
+        """
+        self._is_over = True
         if self._writing is not None:
-            with suppress(OSError):
-                self._writing.run()  # so that no other thread writes to the file after this
+            self._writing.abandon()
+            self._writing = None
+        self._unwritten.clear()
+        self.unwritten_bytes = 0
         self.keys.close()
         self.close()
 

@@ -5,7 +5,7 @@ With ``flush_seconds=3600`` nothing goes to disk but what a test writes there.
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,7 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dcp.errors import ConfigError
+from dcp.producer.bucket_record import BucketRecord
 from dcp.producer.cluster import ProducerCluster
+from dcp.producer.data_folder import DataFolder
+from dcp.producer.disk_file import Data, OsFile
+from dcp.producer.forks import fail_over
 from dcp.producer.vbucket import Vbucket
 from tests.producer.compared_copies import assert_copies_are_equal, frames_of, write_everything
 from tests.producer.forking_copies import STEPS, Failing, Step
@@ -32,8 +36,12 @@ def kept(tmp_path: Path) -> dict[str, Any]:
     return {"nodes": 3, "vbuckets": 6, "replicas": 1, "data_folder": tmp_path / "data"}
 
 
-def _files(folder: Path) -> set[str]:
-    return {path.name for path in folder.glob("vb_*")}
+def _logs(folder: Path) -> list[int]:
+    """How many logs there are of vbuckets, and of copies: those that are named, and no other."""
+    record = json.loads((folder / "bucket.json").read_text())
+    copies = [name for row in record["copy_logs"] for _, name in row]
+    assert {path.name for path in folder.glob("vb_*")} == {*record["logs"], *copies}
+    return [len(record["logs"]), len(copies)]
 
 
 def _all_frames(cluster: ProducerCluster) -> list[list[bytes]]:
@@ -48,11 +56,7 @@ def test_a_restart_needs_no_backfill(make_cluster: MakeCluster, kept: dict[str, 
     assert_copies_are_equal(first)
     before = _all_frames(first)
     first.stop()
-    assert _files(kept["data_folder"]) == {
-        name
-        for v, copy in enumerate([2, 2, 3, 3, 1, 1])
-        for name in (f"vb_{v}.log", f"vb_{v}.node_{copy}.log")
-    }
+    assert _logs(kept["data_folder"]) == [6, 6]
     again = make_cluster(**kept)
     assert_copies_are_equal(again)
     assert _all_frames(again) == before
@@ -68,7 +72,7 @@ def test_a_failover_lasts(make_cluster: MakeCluster, kept: dict[str, Any]) -> No
     before, logs = _all_frames(first), [first.failover_log(v) for v in range(6)]
     assert len(logs[0].entries) == 2
     first.stop()
-    assert not {"vb_0.node_2.log", "vb_4.node_1.log"} & _files(kept["data_folder"])
+    assert _logs(kept["data_folder"]) == [6, 2]
     again = make_cluster(**kept)
     assert [again.vbucket_owner(v) for v in range(6)] == [1, 1, 1, 1, 2, 2]
     assert _all_frames(again) == before
@@ -109,7 +113,7 @@ def test_another_number_of_copies(make_cluster: MakeCluster, kept: dict[str, Any
         other.stop()
 
 
-@pytest.mark.parametrize("moment", ["before the rename", "before the record"])
+@pytest.mark.parametrize("moment", ["before the record", "after the record"])
 def test_a_power_loss_while_a_copy_takes_the_place(
     make_cluster: MakeCluster,
     kept: dict[str, Any],
@@ -123,16 +127,16 @@ def test_a_power_loss_while_a_copy_takes_the_place(
     before, lost = _all_frames(first), kept["data_folder"].with_name("lost")
     first.add_node()
 
-    def put_in_place(vbucket: Vbucket, old: Vbucket) -> None:
-        if moment == "before the record":
-            take_place_of(vbucket, old)
+    def save_and_lose(folder: DataFolder, record: BucketRecord) -> None:
+        if moment == "after the record":
+            save(folder, record)
         if not lost.exists():
             shutil.copytree(kept["data_folder"], lost)
-        if moment == "before the rename":
-            take_place_of(vbucket, old)
+        if moment == "before the record":
+            save(folder, record)
 
-    take_place_of = Vbucket.take_place_of
-    monkeypatch.setattr(Vbucket, "take_place_of", put_in_place)
+    save = DataFolder.save
+    monkeypatch.setattr(DataFolder, "save", save_and_lose)
     first.rebalance()
     again = make_cluster(**{**kept, "nodes": 4, "data_folder": lost})
     assert _all_frames(again) == before
@@ -140,6 +144,76 @@ def test_a_power_loss_while_a_copy_takes_the_place(
     assert_copies_are_equal(again)
     assert sorted(again.bucket.map.owners) == [0, 0, 1, 1, 2, 3]
     again.set(b"k", b"2")
+
+
+def test_a_failover_that_the_disk_refuses_changes_nothing(
+    make_cluster: MakeCluster, kept: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever write fails; and another try is as the first."""
+    cluster = make_cluster(**kept)
+    write_everything(cluster)
+    assert_copies_are_equal(cluster)
+    append, replace, left = OsFile.append, OsFile.replace, [10_000]
+
+    def step() -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise OSError("disk full")
+
+    def failing_append(file: OsFile, offset: int, parts: Iterable[Data]) -> None:
+        step()
+        append(file, offset, parts)
+
+    def failing_replace(file: OsFile, parts: Iterable[Data]) -> None:
+        step()
+        replace(file, parts)
+
+    with monkeypatch.context() as patched, cluster.bucket.lock:
+        before = _all_frames(cluster), cluster.bucket.map.owners, cluster.bucket.map.rev
+        logs = [cluster.failover_log(v) for v in range(6)]
+        patched.setattr(OsFile, "append", failing_append)
+        patched.setattr(OsFile, "replace", failing_replace)
+        refused = 0
+        while True:
+            left[0] = refused
+            try:
+                fail_over(cluster.bucket, 0)
+            except OSError:
+                refused += 1
+            else:
+                break
+            left[0] = 10_000
+            after = _all_frames(cluster), cluster.bucket.map.owners, cluster.bucket.map.rev
+            assert after == before
+            assert [cluster.failover_log(v) for v in range(6)] == logs
+            assert len(cluster.bucket.copies.all_vbuckets()) == 6
+        left[0] = 10_000
+        assert refused >= 3  # two copies, and the record
+    assert cluster.bucket.map.owners == (1, 1, 1, 1, 2, 2)
+    assert cluster.set(b"k", b"later").value == b"later"
+    cluster.stop()
+    again = make_cluster(**kept)
+    assert again.get(b"k").value == b"later"
+    again.restore_node(0)
+    assert_copies_are_equal(again)
+
+
+def test_what_ended_writes_nothing_any_more(
+    make_cluster: MakeCluster, kept: dict[str, Any]
+) -> None:
+    """Whoever still has the vbucket that a copy took the place of."""
+    cluster = make_cluster(**{**kept, "vbuckets": 1, "flush_seconds": NEVER})
+    cluster.set(b"k", b"1")
+    cluster.wait_until_replicated()
+    ended = cluster.bucket.vbuckets[0]
+    cluster.set(b"l", b"2")
+    cluster.failover(0)
+    ended.data.flush()
+    ended.save()
+    assert (ended.data.begin_flush(), ended.begin_compaction(0.0)) == (None, None)
+    before = _all_frames(cluster)
+    cluster.stop()
+    assert _all_frames(make_cluster(**{**kept, "vbuckets": 1})) == before
 
 
 # --- against a model

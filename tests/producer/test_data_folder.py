@@ -528,7 +528,11 @@ def test_a_disk_that_fails_is_tried_again(
     while not _persisted(client, 1):
         pass
     assert failures == []
-    assert caplog.text.count("vbucket 0: cannot write to disk; it will be tried again") == 3
+    cluster.stop()
+    assert [record.getMessage() for record in caplog.records] == [
+        "vbucket 0: cannot write to disk; it is tried again: disk full",
+        "vbucket 0: it is written to disk again",
+    ]
 
 
 def test_a_compaction_that_cannot_be_written_keeps_nothing_from_the_disk(
