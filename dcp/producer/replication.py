@@ -3,8 +3,8 @@
 Which pairs there are, and which vbuckets their connections carry, follows from the cluster map and
 from who lives (``reconcile``, to be called when either changes). A connection that is lost is made
 again, soon at first and then with longer waits. What is received is handed over under the bucket's
-lock, at most 256 KiB at a time, and is on the copy's disk before the next; in a data folder when the
-flusher wrote it.
+lock, at most 256 KiB at a time, and is on the copy's disk before the next; in a data folder when
+the flusher wrote it.
 """
 
 import asyncio
