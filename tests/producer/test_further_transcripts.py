@@ -187,3 +187,50 @@ def test_a_statistic_is_held_to_its_shape_and_meaning() -> None:
     assert failures(put(state, len(state.data) - 6, b"strang"))
     last = next(spot for spot in told if len(spot.data) == 24)
     assert failures(remove(last))
+
+
+SYNC_WRITES = [name for name in names(OWN) if name.startswith("sync-writes-")]
+"""Prepares, commits and aborts from memory; no connection that wrote them was recorded."""
+
+
+def sync_write_spots(kind: Opcode) -> list[Spot]:
+    return [spot for name in SYNC_WRITES for spot in own_spots(name) if of_kind(kind)(spot)]
+
+
+def test_a_commit_is_held_to_its_seqnos_and_key() -> None:
+    for spot in sync_write_spots(Opcode.DCP_COMMIT):
+        assert failures(flip(spot, 31))  # the prepare's seqno
+        assert failures(flip(spot, 39))
+        assert failures(flip(spot, len(spot.data) - 1))
+
+
+def test_an_abort_is_held_to_its_seqno_and_key() -> None:
+    for spot in sync_write_spots(Opcode.DCP_ABORT):
+        assert failures(flip(spot, 39))
+        assert failures(flip(spot, len(spot.data) - 1))
+
+
+def test_a_commit_is_not_left_out() -> None:
+    """Where several connections were shown it."""
+    spots = own_spots("sync-writes-from-memory")
+    commits = [spot for spot in spots if of_kind(Opcode.DCP_COMMIT)(spot)]
+    assert commits
+    assert all(failures(remove(spot)) for spot in commits)
+
+
+def committed(spot: Spot) -> bool:
+    """Whether a plain client was shown what another one was shown as a commit."""
+    commits = {
+        each.data[32:40] for each in sync_write_spots(Opcode.DCP_COMMIT) if each.lines == spot.lines
+    }
+    return of_kind(Opcode.DCP_MUTATION)(spot) and spot.data[24:32] in commits
+
+
+def test_a_commit_is_the_document_of_its_prepare() -> None:
+    shown = [spot for name in SYNC_WRITES for spot in own_spots(name) if committed(spot)]
+    assert shown
+    for spot in shown:
+        assert failures(flip(spot, 23))  # the CAS
+        assert failures(flip(spot, 39))  # the revision
+        assert failures(flip(spot, 43))  # the flags
+        assert failures(flip(spot, len(spot.data) - 1))

@@ -19,7 +19,7 @@ from itertools import accumulate, pairwise
 from dcp.types import END_OF_TIME, FailoverEntry, FailoverLog
 from dcp.wire.system_event import CollectionEnded
 from dcp.wire.vocabulary import Status
-from tests.producer_conformance.histories import merged
+from tests.producer_conformance.completions import merged_history
 from tests.producer_conformance.purges import purges_of
 from tests.producer_conformance.sightings import (
     Item,
@@ -142,7 +142,7 @@ def _fill(era: Era, about: VbucketSightings, before: Era | None) -> None:
         for seqno, item in before.shown.items():
             if seqno <= shared:
                 views[seqno].append(item)
-    era.shown = {seqno: merged(seen) for seqno, seen in views.items()}
+    era.shown = merged_history(views)
     era.snapshots = [one for one in about.snapshots if era.has(one.line)]
     era.snapshots += [  # nothing above could be shown, and of what lies below it says nothing
         Snapshot(line + 1, seqno, seqno, seqno, taken_line=line, is_unfiltered=True)

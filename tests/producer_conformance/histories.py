@@ -4,8 +4,9 @@ What was shown is put in as it was shown. The seqnos between them held something
 them must: the newest one at a time, for instance. Such a seqno, below the end of a snapshot that
 would have shown it, held by then
 
-    a prepare                      that an abort which was shown gave up
+    a prepare                      that a commit or abort which was shown completed
     an older version of a key      where a later one's revision leaves room for it: de-duplicated
+    an older prepare of a key      where a later prepare or abort of it was shown
     something of a collection      that was dropped since, within the same snapshot
     a purged tombstone             at or below the purge seqno: of a key that was shown and is gone
     something hidden               of another collection, a prepare, an abort, a purged tombstone:
@@ -21,16 +22,16 @@ all replaced or purged.
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from itertools import pairwise
 from typing import Final
 
 from dcp.types import END_OF_TIME
-from dcp.wire import messages as m
 from dcp.wire.system_event import CollectionEnded
 from dcp.wire.vocabulary import Opcode
+from tests.producer_conformance.completions import unseen_prepares
 from tests.producer_conformance.sightings import Item, Snapshot, What
 
 _MUTATION = int(Opcode.DCP_MUTATION)
@@ -39,15 +40,6 @@ _SEVERAL: Final = 2
 """A recording that lost a frame lacks one seqno; a bucket that hides things lacks more."""
 MOST_UNSEEN: Final = 1000
 """Seqnos in a row of which it is asked what each of them held."""
-
-
-def merged(views: Iterable[Item]) -> Item:
-    """Return one item of all views of it: each field from the connection that was shown most."""
-    ranked = sorted(views, key=lambda item: item.quality)
-    best = ranked[-1]
-    opcode = max(item.opcode for item in ranked)  # an EXPIRATION is a DELETION to most
-    delete_time = max(item.delete_time for item in ranked)
-    return replace(best, opcode=opcode, delete_time=delete_time)
 
 
 @dataclass(slots=True)
@@ -89,11 +81,8 @@ def complete(
         if item is not None:
             gone.remove(item)
             found[seqno] = replace(_tombstone(seqno, item.key), rev=item.rev + 1)
-    for abort in shown.values():
-        if isinstance(abort.message, m.Abort) and abort.message.prepared_seqno > base:
-            prepared = abort.message.prepared_seqno
-            key, collection_id = abort.key, abort.collection_id
-            found.setdefault(prepared, Item(prepared, key, What.PREPARE, collection_id))
+    for prepare in unseen_prepares(shown, base):
+        found.setdefault(prepare.seqno, prepare)
     if purge_seqno in unseen and purge_seqno not in found:
         found[purge_seqno] = _tombstone(purge_seqno, b"purged %d" % purge_seqno)
     latest = _latest([seqno for seqno in unseen if seqno not in found], snapshots)
@@ -180,10 +169,13 @@ def _unseen(shown: Mapping[int, Item], base: int, reached: Iterable[int]) -> lis
 
 def _rooms(shown: Mapping[int, Item], snapshots: Sequence[Snapshot]) -> list[_Room]:
     by_key: dict[tuple[What, int, bytes], list[Item]] = defaultdict(list)
+    prepared: dict[tuple[What, int, bytes], list[Item]] = defaultdict(list)
     for seqno in sorted(shown):
         item = shown[seqno]
-        if item.what in (What.DOCUMENT, What.PREPARE):
+        if item.what is What.DOCUMENT:
             by_key[item.what, item.collection_id, item.key].append(item)
+        elif item.what in (What.PREPARE, What.ABORT):
+            prepared[What.PREPARE, item.collection_id, item.key].append(item)
     rooms = []
     for of, versions in by_key.items():
         after, rev = 0, 0
@@ -193,11 +185,34 @@ def _rooms(shown: Mapping[int, Item], snapshots: Sequence[Snapshot]) -> list[_Ro
                 continue
             places = version.rev - rev - 1
             if places > 0:
-                held = max((one.end for one in snapshots if after in one.shown), default=0)
-                held = max(held, _whole_up_to(snapshots, of[1], version.seqno))
+                held = _held_until(snapshots, after, of[1], version.seqno)
                 rooms.append(_Room(of, after, version.seqno, held, rev + 1, places))
             after, rev = version.seqno, version.rev
-    return sorted(rooms, key=lambda room: room.before)
+    return [
+        *sorted(rooms, key=lambda room: room.before),
+        *sorted(_prepared_rooms(prepared, snapshots), key=lambda room: room.before),
+    ]
+
+
+def _prepared_rooms(
+    prepared: Mapping[tuple[What, int, bytes], Sequence[Item]], snapshots: Sequence[Snapshot]
+) -> Iterator[_Room]:
+    """Yield where prepares and aborts of a key lay that a later one replaced.
+
+    However many: what is given up takes no revision.
+    """
+    for of, items in prepared.items():
+        after = 0
+        for item in items:
+            held = _held_until(snapshots, after, of[1], item.seqno)
+            yield _Room(of, after, item.seqno, held, 1, item.seqno)
+            after = item.seqno
+
+
+def _held_until(snapshots: Sequence[Snapshot], after: int, collection_id: int, before: int) -> int:
+    """Return up to where the version at ``after`` was the newest for certain."""
+    held = max((one.end for one in snapshots if after in one.shown), default=0)
+    return max(held, _whole_up_to(snapshots, collection_id, before))
 
 
 def _whole_up_to(snapshots: Iterable[Snapshot], collection_id: int, before: int) -> int:

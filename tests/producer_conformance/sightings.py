@@ -52,7 +52,8 @@ class Item:
     """What one seqno holds; ``rev`` 0 means the one after that of the older version.
 
     ``quality`` grows with how much of it the connection is shown.
-    ``event`` is what a system event tells, ``message`` the prepare or abort that was shown.
+    ``event`` is what a system event tells, ``message`` the prepare or abort that was shown, or the
+    commit that a document is.
     """
 
     seqno: int
@@ -68,7 +69,7 @@ class Item:
     expiry: int = 0
     delete_time: int = 0
     event: ManifestEvent | None = None
-    message: m.Prepare | m.Abort | None = None
+    message: m.Prepare | m.Commit | m.Abort | None = None
     quality: tuple[bool, ...] = ()
 
 

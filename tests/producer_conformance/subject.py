@@ -190,11 +190,11 @@ def _patience_seconds(sightings: Sightings) -> float:
     return ClusterSettings().idle_timeout_seconds if found is None else found - _IDLE_SLACK_SECONDS
 
 
-def _sync_write(message: m.Prepare | m.Abort | None) -> SyncWrite | None:
+def _sync_write(message: m.Prepare | m.Commit | m.Abort | None) -> SyncWrite | None:
     match message:
         case m.Prepare():
             return SyncWrite(level=message.level, deletes=bool(message.deleted))
-        case m.Abort():
+        case m.Commit() | m.Abort():
             return SyncWrite(message.prepared_seqno)
     return None
 

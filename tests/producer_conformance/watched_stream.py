@@ -10,6 +10,7 @@ from dcp.wire.frame import Frame
 from dcp.wire.leb128 import split_collection_key
 from dcp.wire.system_event import decode_system_event
 from dcp.wire.vocabulary import EndReason, SnapshotFlag, StreamFlag
+from tests.producer_conformance.completions import commit_item
 from tests.producer_conformance.sightings import (
     Item,
     Sightings,
@@ -177,6 +178,9 @@ def item_of(
         case m.Prepare():
             fields = {"flags": body.flags, "expiry": body.expiry, "what": What.PREPARE}
             fields["message"] = body
+        case m.Commit():
+            collection_id, key = _split(body.key, collections=collections)
+            return commit_item(body, collection_id, key)
         case m.Abort():
             collection_id, key = _split(body.key, collections=collections)
             what = What.ABORT

@@ -352,7 +352,8 @@ class _Watcher:
             item = item_of(frame, body, one.quality, collections=has_collections)
             if item is not None:
                 stream.show(self._line, item)
-                self.seen.hides |= item.what is not What.DOCUMENT or bool(item.collection_id)
+                is_plain = item.what is What.DOCUMENT and item.message is None
+                self.seen.hides |= not is_plain or bool(item.collection_id)
 
 
 def _stream_id_in(value: bytes) -> int | None:
