@@ -238,28 +238,23 @@ class Bucket:
 
     def _open_vbuckets(self) -> list[Vbucket]:
         settings, storage = self.settings, self._storage
-        if storage is None:
-            return [
-                Vbucket(
-                    v, self._fresh_uuid, settings, values=self._values, wants_back=self._wants_back
-                )
-                for v in range(settings.vbuckets)
-            ]
         try:
             vbuckets = [
                 Vbucket(
                     v,
                     self._fresh_uuid,
                     settings,
-                    storage.home(v),
+                    None if storage is None else storage.home(v),
                     self._values,
                     wants_back=self._wants_back,
                 )
                 for v in range(settings.vbuckets)
             ]
-            storage.begin(self.map, vbuckets)
+            if storage is not None:
+                storage.begin(self.map, vbuckets)
         except BaseException:
-            storage.abandon()
+            if storage is not None:
+                storage.abandon()
             raise
         return vbuckets
 

@@ -62,21 +62,21 @@ class Compactor:
         vbuckets = self._vbuckets()
         before = sum(vbucket.data.stored_bytes for vbucket in vbuckets)
         for vbucket in vbuckets:
-            write = vbucket.begin_compaction(now)
-            if write is not None:
-                try:
-                    write.run()
-                finally:
-                    vbucket.data.finish_flush(write)
+            _compact(vbucket, vbucket.begin_compaction(now))
         return before - sum(vbucket.data.stored_bytes for vbucket in vbuckets)
 
 
 def compact_in_passing(vbucket: Vbucket, now: float) -> None:
     """Compact a vbucket in memory that is mostly replaced versions, so that it stays that small."""
-    write = vbucket.begin_compaction(now, in_passing=True)
+    _compact(vbucket, vbucket.begin_compaction(now, in_passing=True))
+
+
+def _compact(vbucket: Vbucket, write: PendingWrite | None) -> None:
     if write is not None:
-        write.run()
-        vbucket.data.finish_flush(write)
+        try:
+            write.run()
+        finally:
+            vbucket.data.finish_flush(write)
 
 
 async def write_off_lock(

@@ -50,7 +50,7 @@ class Flusher:
         self.on_written: Callable[[Vbucket], object] = lambda _: None
         """Called with what was written, under the lock, in any thread."""
         self._is_stuck = False
-        self._failing: set[int] = set()
+        self._failing: set[Vbucket] = set()
         self._hurry: Callable[[], object] = lambda: None
         self._thread = ThreadPoolExecutor(1, "dcp-producer-disk")
 
@@ -64,6 +64,7 @@ class Flusher:
     def forget(self, vbucket: Vbucket) -> None:
         """Write nothing of it any more."""
         self.pending_bytes -= self._pending.pop(vbucket, 0)
+        self._failing.discard(vbucket)
 
     def keep_up(self) -> None:
         """Have much that is pending written now; if it is too much, write it here if that can be.
@@ -120,15 +121,15 @@ class Flusher:
             for begin in (vbucket.data.begin_flush, begin_compaction):
                 await write_off_lock(begin, vbucket.data, self._lock, self._thread)
         except Exception as error:  # whatever it is: the others must get to disk
-            if vbucket.id not in self._failing:  # once, not with each turn
+            if vbucket not in self._failing:  # once, not with each turn
                 text = "vbucket %d: cannot write to disk; it is tried again: %s"
                 is_known = isinstance(error, OSError)
                 _LOG.warning(text, vbucket.id, error, exc_info=None if is_known else error)
-            self._failing.add(vbucket.id)
+            self._failing.add(vbucket)
         else:
-            if vbucket.id in self._failing:
+            if vbucket in self._failing:
                 _LOG.warning("vbucket %d: it is written to disk again", vbucket.id)
-            self._failing.discard(vbucket.id)
+            self._failing.discard(vbucket)
         with self._lock:
             if vbucket in self._pending:
                 self.note(vbucket)
