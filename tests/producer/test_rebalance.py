@@ -259,21 +259,27 @@ def _wait_for_takeover(cluster: ProducerCluster) -> None:
         )
 
 
-def test_a_rebalance_whose_source_is_lost(make_cluster: MakeCluster) -> None:
-    """Every vbucket is where it was when the node is back."""
-    cluster = make_cluster(nodes=2, vbuckets=2, replicas=1)
-    cluster.hang_node(1)
-    failed: list[str] = []
+def _begin_removal(cluster: ProducerCluster) -> tuple[Thread, list[str]]:
+    """Let the first node give all away, in a thread that runs; return it, and what it met."""
+    errors: list[str] = []
 
     def rebalance() -> None:
         try:
             cluster.rebalance(remove=0)
         except SourceError as error:
-            failed.append(str(error))
+            errors.append(str(error))
 
     thread = Thread(target=rebalance)
     thread.start()
     _wait_for_takeover(cluster)
+    return thread, errors
+
+
+def test_a_rebalance_whose_source_is_lost(make_cluster: MakeCluster) -> None:
+    """Every vbucket is where it was when the node is back."""
+    cluster = make_cluster(nodes=2, vbuckets=2, replicas=1)
+    cluster.hang_node(1)
+    thread, failed = _begin_removal(cluster)
     cluster.kill_node(0)
     cluster.restore_node(1)
     thread.join()
@@ -340,17 +346,7 @@ def test_a_failover_amid_a_rebalance(
     write_everything(cluster)
     client = connect(cluster, 0 if failed else 2).log_in()
     cluster.hang_node(1)
-    errors: list[str] = []
-
-    def rebalance() -> None:
-        try:
-            cluster.rebalance(remove=0)
-        except SourceError as error:
-            errors.append(str(error))
-
-    thread = Thread(target=rebalance)
-    thread.start()
-    _wait_for_takeover(cluster)
+    thread, errors = _begin_removal(cluster)
     if over_the_protocol:
         client.ok(m.IoctlSet(b"node.failover", b"%d" % (failed + 1)), Opcode.IOCTL_SET)
     else:
@@ -371,17 +367,7 @@ def test_a_kill_amid_a_rebalance(make_cluster: MakeCluster) -> None:
     """Nothing comes to a node that is gone, though it had all but the last word."""
     cluster = make_cluster(nodes=2, vbuckets=2, replicas=1)
     cluster.hang_node(1)
-    errors: list[str] = []
-
-    def rebalance() -> None:
-        try:
-            cluster.rebalance(remove=0)
-        except SourceError as error:
-            errors.append(str(error))
-
-    thread = Thread(target=rebalance)
-    thread.start()
-    _wait_for_takeover(cluster)
+    thread, errors = _begin_removal(cluster)
     with cluster.bucket.lock:
         cluster.bucket.dead_nodes.add(1)
         cluster._call_soon(cluster._nodes[1].awake.set)  # what was on its way arrives now
