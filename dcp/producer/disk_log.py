@@ -44,7 +44,7 @@ class PendingWrite:
         self._write = write
         self._lock = Lock()
         self._is_written = False
-        self._failure: OSError | None = None
+        self._failure: Exception | None = None
 
     @property
     def is_optional(self) -> bool:
@@ -65,7 +65,7 @@ class PendingWrite:
                 raise self._failure
             try:
                 self._write()
-            except OSError as error:
+            except Exception as error:
                 self._failure = error if self.is_optional else None
                 raise
             self._is_written = True

@@ -341,18 +341,21 @@ class VbucketData:
     def begin_flush(self, up_to: int | None = None) -> PendingWrite | None:
         """Return what is to be written next, for any thread to ``run``; None where nothing is.
 
-        ``finish_flush`` must follow. What could not be written is returned again.
+        ``finish_flush`` must follow. What could not be written is returned again. Whatever fails
+        here, nothing is begun then, and what waits goes on waiting.
         """
         if self._writing is None:
             most = self.high_seqno - self._settings.unpersisted_seqnos if up_to is None else up_to
             due = list(takewhile(lambda batch: batch[-1].seqno <= most, self._unwritten))
             if due:
                 ends = [batch[-1].seqno for batch in due]
-                state = self._news_at(ends[-1])  # which may fail; nothing is changed yet
+                state = self._news_at(ends[-1])
+                versions = list(chain.from_iterable(due))
                 items: list[StoredItem] = []
-                for version in chain.from_iterable(due):
-                    items.append(self._stored(version, items))
-                self._writing = self._store.begin(items, state, ends[:-1])
+                with self.keys.storing(versions):
+                    for version in versions:
+                        items.append(self._stored(version, items))
+                    self._writing = self._store.begin(items, state, ends[:-1])
         return self._writing
 
     def begin_compaction(
@@ -415,21 +418,25 @@ class VbucketData:
         generation = self._store.generation
         try:
             self._store.finish(self._writing)
-        except OSError as error:
+        except Exception as error:
             if not self._writing.is_optional:
                 raise
-            _LOG.warning("vbucket %d: cannot compact, it goes on without: %s", self.vbucket, error)
+            text = "vbucket %d: cannot compact, it goes on without: %s"
+            is_known = isinstance(error, OSError)
+            _LOG.warning(text, self.vbucket, error, exc_info=None if is_known else error)
             self._store.give_up(self._writing)
             self._cannot_compact = True
         self._writing = None
+        written: list[Version] = []
+        while self._unwritten and self._unwritten[0][-1].seqno <= self._store.persisted_seqno:
+            batch = self._unwritten.popleft()
+            self.unwritten_bytes -= _size_of(batch)
+            written += batch
         if self._store.generation != generation:
             self._forget_what_went()
-        while self._unwritten and self._unwritten[0][-1].seqno <= self._store.persisted_seqno:
-            written = self._unwritten.popleft()
-            self.unwritten_bytes -= _size_of(written)
-            self.keys.may_evict(written)
-            for version in written:
-                self._note_stored(version)
+        self.keys.may_evict(written)
+        for version in written:
+            self._note_stored(version)
         self.checkpoints.register(PERSISTENCE, self.persisted_seqno, droppable=False)
         self.keys.durability.forget(min(self.persisted_seqno, self.checkpoints.gone_seqno))
 
