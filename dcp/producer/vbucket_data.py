@@ -521,7 +521,7 @@ class VbucketData:
         self._finish_pending()
         last = min(up_to, self.persisted_seqno)
         state = self._encoded_at(self.persisted_seqno)
-        purged = self._store.compact(purge_up_to_seqno=last, state=state).purged
+        purged = self._store.compact(purge_up_to_seqno=last, state=state)
         self._forget_what_went()
         return purged
 
