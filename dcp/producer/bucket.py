@@ -377,6 +377,13 @@ class Bucket:
             for connection in self.dcp_connections.values():
                 connection.cursors_dropped(vbucket, cursors)
 
+    def has_room(self) -> bool:
+        """Whether copies may receive more: while clients may write, as little waits for the disk.
+
+        What waits is written here if it is too much and can be.
+        """
+        return self.flusher is None or self.flusher.makes_room()
+
     def received(self, node: int, vbucket: int) -> None:
         """Settle what a node's copy of ``vbucket`` received; its streams hear of it."""
         copy = self.copies.at(node, vbucket)

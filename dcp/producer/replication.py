@@ -4,7 +4,8 @@ Which pairs there are, and which vbuckets their connections carry, follows from 
 from who lives (``reconcile``, to be called when either changes). A connection that is lost is made
 again, soon at first and then with longer waits. What is received is handed over under the bucket's
 lock, at most 256 KiB at a time, and is on the copy's disk before the next; in a data folder when
-the flusher wrote it.
+the flusher wrote it. While too much waits for that, what is received is not released: the active's
+window holds the rest back, and NOOPs are answered.
 """
 
 import asyncio
@@ -32,6 +33,8 @@ from dcp.wire.vocabulary import EndReason
 
 _LOG = logging.getLogger(__name__)
 _READ_BYTES: Final = 256 * 1024
+_ROOM_SECONDS: Final = 0.1
+"""So often it is looked whether there is room for what is held."""
 
 
 class Feed:
@@ -115,12 +118,18 @@ class Feed:
         loop = asyncio.get_running_loop()
         while True:
             self._write(connection)
+            limit_seconds = wait_seconds if connection.wants_retry else None
+            if connection.held_bytes:
+                limit_seconds = _ROOM_SECONDS
             try:
-                async with asyncio.timeout(wait_seconds if connection.wants_retry else None):
+                async with asyncio.timeout(limit_seconds):
                     data = await reader.read(_READ_BYTES)
             except TimeoutError:
-                wait_seconds = min(2 * wait_seconds, LONGEST_WAIT_SECONDS)
                 with self._bucket.lock:
+                    if connection.held_bytes:
+                        self._release(connection)
+                        continue
+                    wait_seconds = min(2 * wait_seconds, LONGEST_WAIT_SECONDS)
                     connection.retry()
                 continue
             await self._awake.wait()
@@ -139,6 +148,12 @@ class Feed:
                 for stream in touched:
                     self._settle(stream)
                     connection.acknowledge(stream)
+                self._release(connection)
+
+    def _release(self, connection: ReplicationConnection) -> None:
+        """Let the peer send more, if there is room for it; the lock is held."""
+        if self._bucket.has_room():
+            connection.release(asyncio.get_running_loop().time())
 
     def acknowledge_stored(self, vbucket: Vbucket) -> None:
         """Say what a copy holds after it was written to disk; the bucket's lock is held."""
