@@ -5,15 +5,19 @@ that is as rare as changes of the cluster and its collections. So what a vbucket
 manifest that is not saved.
 """
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from random import Random
 
 from dcp.producer.bucket_record import BucketRecord
 from dcp.producer.cluster_map import ClusterMap
 from dcp.producer.data_folder import DataFolder
+from dcp.producer.disk_file import OsFile
 from dcp.producer.log_names import LogNames, first_names
 from dcp.producer.manifest import Manifest, Step
 from dcp.producer.manifest_table import ManifestTable
@@ -21,6 +25,8 @@ from dcp.producer.settings import ClusterSettings
 from dcp.producer.vbucket import Vbucket
 from dcp.producer.vbucket_state import VbucketHome
 from dcp.types import U64_MAX
+
+_LOG = logging.getLogger(__name__)
 
 
 class BucketStorage:
@@ -44,6 +50,8 @@ class BucketStorage:
         self._manifests = ManifestTable(self._record.manifests)
         self._names = LogNames(self._record.logs, self._record.copy_logs, self._folder.logs())
         self._saved: BucketRecord | None = None
+        # Removing files takes a disk as long as writing them: a failover does not wait for it.
+        self._removals = ThreadPoolExecutor(1, "dcp-producer-removals")
         self.is_open = True
 
     @property
@@ -63,15 +71,17 @@ class BucketStorage:
 
     def home(self, vbucket: int) -> VbucketHome:
         """Return where a vbucket's data lives."""
-        first_uuid = self._record.first_uuids[vbucket]
-        file = self._folder.file(self._names.of(vbucket))
-        return VbucketHome(file, first_uuid, self._manifests, self._number_of)
+        return self._home(vbucket, self._names.of(vbucket))
 
     def copy_home(self, node: int, vbucket: int) -> VbucketHome:
         """Return where a node's copy of a vbucket lives."""
+        return self._home(vbucket, self._names.of_copy(node, vbucket))
+
+    def _home(self, vbucket: int, name: str) -> VbucketHome:
+        file = self._folder.file(name)
+        remove = partial(self._removals.submit, _remove, file)
         first_uuid = self._record.first_uuids[vbucket]
-        file = self._folder.file(self._names.of_copy(node, vbucket))
-        return VbucketHome(file, first_uuid, self._manifests, self._number_of)
+        return VbucketHome(file, first_uuid, self._manifests, self._number_of, remove)
 
     def drop_copy(self, node: int, vbucket: int) -> None:
         """Know a copy no more; its log goes with it."""
@@ -177,12 +187,23 @@ class BucketStorage:
             ended_at = [vbucket.data.high_seqno for vbucket in vbuckets]
             self._folder.save(replace(self._record, ended_at=ended_at))
         finally:
-            self._folder.close()
+            self._unlock()
 
     def abandon(self) -> None:
         """Unlock the folder and leave it as it is."""
         self.is_open = False
+        self._unlock()
+
+    def _unlock(self) -> None:
+        self._removals.shutdown()  # before another process gives their names to others
         self._folder.close()
+
+
+def _remove(file: OsFile) -> None:
+    try:
+        file.remove()
+    except OSError as error:
+        _LOG.warning("a log that is not used any more: %s", error)
 
 
 def _first_record(settings: ClusterSettings, random: Random) -> BucketRecord:

@@ -60,21 +60,17 @@ class CopiedReplicas:
 
     def prepare(self, heirs: Mapping[int, int]) -> None:
         """Have the copies that are in this process on disk as the vbuckets that they are to be."""
-        bucket = self._bucket
-        try:
-            for vbucket, node in heirs.items():
-                owner, state = bucket.map.owner(vbucket), bucket.vbuckets[vbucket].state
-                is_known = owner is not None and bucket.is_local(owner)
-                is_active = not is_known or vbucket in bucket.handed_over
-                prepare(bucket, vbucket, node, VbucketState.ACTIVE if is_active else state)
-        except OSError:
-            self.undo(heirs)
-            raise
+        prepare(self._bucket, heirs, self._state_at_owner)
+
+    def _state_at_owner(self, vbucket: int) -> VbucketState:
+        bucket, owner = self._bucket, self._bucket.map.owner(vbucket)
+        is_known = owner is not None and bucket.is_local(owner)
+        is_active = not is_known or vbucket in bucket.handed_over
+        return VbucketState.ACTIVE if is_active else bucket.vbuckets[vbucket].state
 
     def undo(self, heirs: Mapping[int, int]) -> None:
         """Let them be copies again."""
-        for vbucket, node in heirs.items():
-            undo(self._bucket, vbucket, node)
+        undo(self._bucket, heirs)
 
     def promote(self, vbucket: int, node: int, state: VbucketState) -> None:
         """Let the copy go on, from its last whole snapshot; without one there, what is here."""

@@ -51,6 +51,11 @@ class PendingWrite:
         """Whether the log holds the same without it."""
         return self.give_up is not None
 
+    @property
+    def is_written(self) -> bool:
+        """Whether it is durable."""
+        return self._is_written
+
     def run(self) -> None:
         """Write it durably, unless that was done; any thread may, several wait for the first.
 
@@ -172,13 +177,14 @@ class Log:
         pending.apply()
 
     def give_up(self, pending: PendingWrite) -> None:
-        """Go on without an optional write that failed; nothing if that was done.
+        """Go on without a write that failed, or was never run; nothing if that was done.
 
         Raises:
             OSError: the file cannot be read; this may be called again.
         """
-        if self._pending is pending and pending.give_up is not None:
-            pending.give_up()
+        if self._pending is pending:
+            if pending.give_up is not None:
+                pending.give_up()
             self._pending = None
 
     def _require_nothing_pending(self) -> None:

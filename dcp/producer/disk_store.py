@@ -194,7 +194,7 @@ class VbucketStore:
         self._log.finish(pending)
 
     def give_up(self, pending: PendingWrite) -> None:
-        """Hold what is held without an optional write that failed.
+        """Hold what is held without a write that failed, or was never run.
 
         Raises:
             OSError: the file cannot be read; this may be called again.

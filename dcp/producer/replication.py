@@ -11,7 +11,7 @@ window holds the rest back, and NOOPs are answered.
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -52,7 +52,7 @@ class Feed:
         self.source = source
         self.target = target
         self.name = connection_name(source, target, bucket.name, purpose)
-        self.on_touched: Callable[[PassiveStream], None] = lambda _: None
+        self.on_touched: Callable[[Sequence[PassiveStream]], None] = lambda _: None
         self._bucket = bucket
         self._awake = awake
         self._copies: Mapping[int, ReplicaCopy] = {}
@@ -147,6 +147,8 @@ class Feed:
                     self._write(connection)
                 for stream in touched:
                     self._settle(stream)
+                self.on_touched(touched)
+                for stream in touched:
                     connection.acknowledge(stream)
                 self._release(connection)
 
@@ -173,7 +175,6 @@ class Feed:
             end_streams(self._bucket, stream.vbucket, self.target, reason=reason)
         self._bucket.received(self.target, stream.vbucket)
         self._bucket.copies_moved.notify_all()
-        self.on_touched(stream)
 
     def _write(self, connection: ReplicationConnection) -> None:
         data = connection.output()

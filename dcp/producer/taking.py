@@ -44,7 +44,7 @@ class Taking:
                 order.source,
                 order.target,
                 order.vbuckets,
-                taken.append,
+                taken.extend,
                 self._map_changed,
             )
             try:

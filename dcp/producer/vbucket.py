@@ -5,12 +5,11 @@ A crash makes what was on disk its data (``crash``), a failover what its replica
 own, which may take this one's place (``succeed``).
 """
 
-import logging
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from dcp.errors import LocalProtocolError
 from dcp.producer.branch_record import BranchRecord
@@ -34,8 +33,6 @@ from dcp.producer.vbucket_state import SavedVbucket, VbucketHome
 from dcp.producer.versions import Version
 from dcp.types import FailoverEntry, FailoverLog
 from dcp.wire.vocabulary import VbucketState
-
-_LOG: Final = logging.getLogger(__name__)
 
 
 class BegunChange(NamedTuple):
@@ -235,22 +232,26 @@ class Vbucket:
             LocalProtocolError: that does not happen to a vbucket in this state.
             OSError: the state cannot be saved; nothing has changed.
         """
-        self.complete_change(self.begin_change(event, is_first=is_first))
+        before = self.begin_change(event, is_first=is_first)
+        try:
+            self.save()
+        except BaseException:
+            self.undo_change(before)
+            raise
+        self.complete_change(before)
 
     def begin_change(self, event: StateEvent, *, is_first: bool = False) -> BegunChange:
-        """Be in the state after an event, on its branch, and have all of it on disk.
+        """Be in the state after an event, on its branch, in memory only.
 
-        ``complete_change`` follows, or ``undo_change``. Raises as ``change``.
+        It must be on disk before ``complete_change`` follows; else ``undo_change`` does.
+
+        Raises:
+            LocalProtocolError: that does not happen to a vbucket in this state.
         """
         before = BegunChange(self._state, self.failover_log)
         self._state, begins_branch = next_state(self._state, event)
         if begins_branch:
             self.failover_log = self._forked(self.data.high_seqno, is_first=is_first)
-        try:
-            self.save()
-        except OSError:
-            self.undo_change(before)
-            raise
         return before
 
     def undo_change(self, before: BegunChange) -> None:
@@ -320,16 +321,11 @@ class Vbucket:
     # --- what is another vbucket from here on
 
     def prepare_to_succeed(self, old: "Vbucket") -> None:
-        """Have on disk what is here, with seqnos and CAS values that begin above those of ``old``.
-
-        Raises:
-            OSError: the disk cannot be written.
-        """
+        """Let seqnos and CAS values begin above those of ``old``; all must be on disk then."""
         is_empty = self.data.high_seqno == self.data.base_seqno
         if is_empty and old.data.base_seqno > self.data.base_seqno:
             self.data.start_at(old.data.base_seqno)
         self.documents.clock.raise_floor(old.documents.clock.last)
-        self.data.flush(self.data.high_seqno)
 
     def succeed(self, old: "Vbucket") -> None:
         """Be what ``old`` was, with the data and branches that are here: it was a copy of that.
@@ -344,13 +340,10 @@ class Vbucket:
         self.sync_writes.tell_later(old.sync_writes.give_up())
 
     def remove(self) -> None:
-        """End, and leave nothing on disk; a log that cannot be removed is nobody's."""
+        """End, and leave nothing on disk, soon; a log that cannot be removed is nobody's."""
         self.data.give_up()
         if self._home is not None:
-            try:
-                self._home.file.remove()
-            except OSError as error:
-                _LOG.warning("vbucket %d: a log that is not used any more: %s", self.id, error)
+            self._home.remove()
 
     # --- any state, for tests
 

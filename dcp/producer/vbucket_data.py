@@ -446,10 +446,33 @@ class VbucketData:
         Raises:
             OSError: the file cannot be written.
         """
+        write = self.begin_save()
+        if write is not None:
+            try:
+                write.run()
+            finally:
+                self.end_save(write)
+
+    def begin_save(self) -> PendingWrite | None:
+        """Return the state to be written, if it is another than what is on disk; else None.
+
+        ``end_save`` must follow, before anything else is written.
+
+        Raises:
+            OSError: what was being written cannot be.
+        """
         self._finish_pending()
         state = self._encoded_at(self.persisted_seqno)
-        if state != self._store.state and not self._is_over:
-            self._store.write([], state)
+        if state == self._store.state or self._is_over:
+            return None
+        return self._store.begin([], state)
+
+    def end_save(self, write: PendingWrite) -> None:
+        """Know of a state that was written, or go on without it if it was not."""
+        if write.is_written:
+            self._store.finish(write)
+        else:
+            self._store.give_up(write)
 
     def _encoded_at(self, seqno: int) -> bytes:
         """Return the state up to a seqno as it goes to disk."""

@@ -25,13 +25,14 @@ class VbucketHome:
     """Where a vbucket's data lives on disk, and what the bucket knows of it.
 
     ``number_of`` returns the number of a manifest, after it was saved; raises OSError where that
-    cannot be.
+    cannot be. ``remove`` takes the file away, now or soon: nobody writes it any more.
     """
 
     file: OsFile
     first_uuid: int
     manifests: ManifestTable
     number_of: Callable[[Manifest], int]
+    remove: Callable[[], object]
 
 
 @dataclass(frozen=True, slots=True)
