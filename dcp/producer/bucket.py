@@ -131,6 +131,7 @@ class Bucket:
             self._storage.keep_copies(
                 (node, v) for v in range(len(self.vbuckets)) for node, _ in copies.of(v)
             )
+            self._storage.held = lambda: [*self.vbuckets, *copies.all_vbuckets()]
             self.save()
         return copies
 

@@ -6,7 +6,7 @@ manifest that is not saved.
 """
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -50,6 +50,9 @@ class BucketStorage:
         self._manifests = ManifestTable(self._record.manifests)
         self._names = LogNames(self._record.logs, self._record.copy_logs, self._folder.logs())
         self._saved: BucketRecord | None = None
+        self._saved_numbers = _numbers_of(self._record)
+        self.held: Callable[[], Iterable[Vbucket]] | None = None
+        """All vbuckets and copies of the bucket, when all of them are open."""
         # Removing files takes a disk as long as writing them: a failover does not wait for it.
         self._removals = ThreadPoolExecutor(1, "dcp-producer-removals")
         self.is_open = True
@@ -115,12 +118,14 @@ class BucketStorage:
         """
         self._manifests.add(manifest)
         number = self._manifests.number(manifest)
-        saved = self._saved or self._record
-        if number > len(saved.manifests):
-            record = replace(saved, manifests=self._manifests.rows)
-            self._folder.save(record)
-            self._record = self._saved = record
+        if number not in self._saved_numbers:
+            self._save(replace(self._saved or self._record, manifests=self._manifests.rows))
         return number
+
+    def _save(self, record: BucketRecord) -> None:
+        self._folder.save(record)
+        self._record = self._saved = record
+        self._saved_numbers = _numbers_of(record)
 
     def begin(self, map_: ClusterMap, vbuckets: list[Vbucket]) -> None:
         """Go on with vbuckets as they were read; after a crash active ones begin a branch.
@@ -146,9 +151,10 @@ class BucketStorage:
         Raises:
             OSError: the folder cannot be written; what was saved before is there.
         """
-        for _, then in steps:
-            self._manifests.add(then)
-        self._manifests.add(manifest)
+        wanted = [*(then for _, then in steps), manifest]
+        for each in wanted:
+            self._manifests.add(each)
+        self._forget_manifests({self._manifests.number(each) for each in wanted})
         record = replace(
             self._record,
             nodes=map_.node_count,
@@ -162,8 +168,16 @@ class BucketStorage:
             manifests=self._manifests.rows,
         )
         if record != self._saved:
-            self._folder.save(record)
-        self._record = self._saved = record
+            self._save(record)
+
+    def _forget_manifests(self, wanted: set[int]) -> None:
+        """Keep the manifests of some numbers, and all that a vbucket or copy stands or stood at."""
+        if self.held is not None:
+            held = list(self.held())
+            steps = {id(m): m for v in held for _, m in v.documents.collections.steps}
+            given = {self._manifests.number_given(manifest) for manifest in steps.values()}
+            named = wanted.union(*(vbucket.named_manifests for vbucket in held))
+            self._manifests.keep(named | {number for number in given if number is not None})
 
     def close(self, vbuckets: list[Vbucket], copies: list[Vbucket]) -> None:
         """Write all that is pending, say that this was a stop in good order, and unlock.
@@ -185,7 +199,9 @@ class BucketStorage:
             if failures:
                 raise failures[0]
             ended_at = [vbucket.data.high_seqno for vbucket in vbuckets]
-            self._folder.save(replace(self._record, ended_at=ended_at))
+            self._forget_manifests({self._record.manifest})
+            rows = self._manifests.rows
+            self._folder.save(replace(self._record, manifests=rows, ended_at=ended_at))
         finally:
             self._unlock()
 
@@ -204,6 +220,10 @@ def _remove(file: OsFile) -> None:
         file.remove()
     except OSError as error:
         _LOG.warning("a log that is not used any more: %s", error)
+
+
+def _numbers_of(record: BucketRecord) -> frozenset[int]:
+    return frozenset([0, *(row["number"] for row in record.manifests)])
 
 
 def _first_record(settings: ClusterSettings, random: Random) -> BucketRecord:

@@ -15,6 +15,7 @@ from dcp.errors import LocalProtocolError
 from dcp.producer.branch_record import BranchRecord
 from dcp.producer.bucket_type import BucketType
 from dcp.producer.checkpoint_memory import limits_for
+from dcp.producer.disk_batch import DiskFormatError
 from dcp.producer.disk_file import MemoryFile
 from dcp.producer.disk_log import PendingWrite
 from dcp.producer.documents import DocumentStore
@@ -73,6 +74,8 @@ class Vbucket:
         self.is_moving = False
         """Whether it is dead for another node's sake, until the map has it there: after a power
         loss nobody will, and it is what it was."""
+        self.named_manifests: frozenset[int] = frozenset()
+        """The numbers of all manifests that its log names, or may name by now."""
         self._values = values
         data_settings = _data_settings(settings)
         if home is not None:
@@ -95,12 +98,28 @@ class Vbucket:
         self._begin(data, saved.failover_log, clock, state or saved.state, is_recorded=is_empty)
         data.state_at = partial(self._state_at, home)
         self.documents.rewind()
-        steps = [(seqno, home.manifests[number]) for seqno, number in saved.manifests]
+        self.named_manifests = saved.manifest_numbers
+        steps = [(seqno, self._manifest(home, number)) for seqno, number in saved.manifests]
         self.documents.collections.restore(steps, saved.high_seqnos or {}, data.high_seqno)
         data.stored_high_seqnos = dict(self.documents.collections.high_seqnos)
         for version in data.newest_versions():
             self.documents.clock.raise_floor(version.cas)
         self.recover_sync_writes()
+
+    def _manifest(self, home: VbucketHome, number: int) -> Manifest:
+        if number not in home.manifests:
+            raise DiskFormatError(
+                f"{home.file}: names the manifest of number {number}, bucket.json has none; "
+                "one of the two is older than the other"
+            )
+        return home.manifests[number]
+
+    def _compacted(self) -> None:
+        """Forget what the log cannot go back to, and does not name any more."""
+        self.documents.collections.forget_steps(self.data.may_be_cut)
+        if self.data.saved_state:
+            saved = SavedVbucket.decode(self.data.saved_state, self.id)
+            self.named_manifests = saved.manifest_numbers
 
     def _state_at(self, home: VbucketHome, seqno: int) -> SavedVbucket:
         """Return what is saved with the items up to ``seqno``."""
@@ -109,7 +128,7 @@ class Vbucket:
             collection: high if high <= seqno else stored.get(collection, 0)
             for collection, high in collections.high_seqnos.items()
         }
-        return SavedVbucket(
+        state = SavedVbucket(
             VbucketState.ACTIVE if self.is_moving else self.state,
             self.failover_log,
             self.data.base_seqno,
@@ -118,6 +137,8 @@ class Vbucket:
             highs,
             self.data.whole_seqno_at(seqno),
         )
+        self.named_manifests |= state.manifest_numbers
+        return state
 
     def save(self) -> None:
         """Write the state durably where there is a data folder, if it changed.
@@ -138,7 +159,7 @@ class Vbucket:
     ) -> None:
         self.data = data
         self.documents = DocumentStore(data, clock)
-        data.on_compaction = partial(self.documents.collections.forget_steps, data.may_be_cut)
+        data.on_compaction = self._compacted
         self.sync_writes = SyncWrites(self.documents)
         self.failover_log = log
         self._state = state

@@ -59,6 +59,11 @@ class SavedVbucket:
         """What of it no item tells: only a change of that must be saved with the items."""
         return self.state, self.failover_log, self.base_seqno, self.manifests, self.whole_seqno
 
+    @property
+    def manifest_numbers(self) -> frozenset[int]:
+        """The numbers of the manifests that it names."""
+        return frozenset(number for _, number in self.manifests)
+
     def encode(self) -> bytes:
         """Return the JSON."""
         tree = {
