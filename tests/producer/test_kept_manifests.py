@@ -24,11 +24,6 @@ KEYS = (b"a", b"b", b"c", b"d")
 Open = Callable[..., ProducerCluster]
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "data"
-
-
 def _make(stack: ExitStack, folder: Path, **chosen: Any) -> ProducerCluster:
     asked = {"vbuckets": 2, "seed": 1, "flush_seconds": NEVER, "data_folder": folder, **chosen}
     cluster = ProducerCluster(ClusterSettings(**asked))

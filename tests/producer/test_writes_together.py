@@ -22,9 +22,9 @@ from dcp.producer.writes_together import flush_together, save_together
 from dcp.types import FailoverEntry, FailoverLog
 from dcp.wire.vocabulary import VbucketState
 from tests.producer.compared_copies import assert_copies_are_equal
+from tests.producer.kept_clusters import NEVER
 
 MakeCluster = Callable[..., ProducerCluster]
-NEVER = 3600.0
 
 
 class _File(MemoryFile):
@@ -117,11 +117,6 @@ def test_states_that_some_disks_refuse(kept: list[_Kept]) -> None:
     sizes = [each.data.stored_bytes for each in kept]
     save_together([each.data for each in kept])
     assert [each.data.stored_bytes for each in kept] == sizes
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "data"
 
 
 @pytest.fixture
