@@ -82,9 +82,14 @@ class BucketStorage:
 
     def _home(self, vbucket: int, name: str) -> VbucketHome:
         file = self._folder.file(name)
-        remove = partial(self._removals.submit, _remove, file)
+        remove = partial(self._remove, file)
         first_uuid = self._record.first_uuids[vbucket]
         return VbucketHome(file, first_uuid, self._manifests, self._number_of, remove)
+
+    def _remove(self, file: OsFile) -> None:
+        """Remove a log that is nobody's any more, soon; not when the folder may be another's."""
+        if self.is_open:
+            self._removals.submit(_remove, file)
 
     def drop_copy(self, node: int, vbucket: int) -> None:
         """Know a copy no more; its log goes with it."""
