@@ -11,7 +11,6 @@ from dcp.producer.cluster_map import NodeAddress
 from dcp.producer.cluster_nodes import ClusterNodes, now
 from dcp.producer.cluster_state import ClusterState, Invitation
 from dcp.producer.rebalance_orders import RebalanceOrders
-from dcp.producer.server import Node
 from dcp.producer.settings import ClusterSettings
 
 _LOG = logging.getLogger(__name__)
@@ -62,7 +61,7 @@ class ClusterMembers(ClusterNodes):
         tls_port = None if self._tls is None else 0
         address = NodeAddress(self.settings.host, 0, 0, tls_port, tls_port)
         added = self.bucket.map.node_count
-        node = Node(self.bucket, added, address, self._tls)
+        node = self._node(added, address)
         node.listen()
         self._nodes[added] = node
         with self.bucket.lock:

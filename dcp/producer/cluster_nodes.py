@@ -22,6 +22,7 @@ from dcp.producer.replication import Replication
 from dcp.producer.server import Node
 from dcp.producer.settings import ClusterSettings
 from dcp.producer.stream_ends import end_streams
+from dcp.producer.turns import Turns
 from dcp.producer.vbucket import Vbucket
 from dcp.producer.wait_watch import WaitWatch
 
@@ -41,6 +42,7 @@ class ClusterNodes:
         self.bucket = bucket or Bucket(self.settings)
         self._tls = self.settings.tls.context() if self.settings.tls else None
         self._nodes: dict[int, Node] = {}
+        self._turns = Turns()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: Thread | None = None
         self._background: list[asyncio.Task[None]] = []
@@ -259,6 +261,7 @@ class ClusterNodes:
 
     async def _open_nodes(self) -> None:
         settings = self.settings
+        self._turns = Turns()  # those of an earlier loop are over
         await self._listen()
         for node in range(self.bucket.map.node_count):
             if not (self.bucket.led_by or self.bucket.is_local(node)):
@@ -290,10 +293,7 @@ class ClusterNodes:
         known = {number: node.address for number, node in self._nodes.items()}
         # After a stop they come back on their ports.
         addresses = known or dict(enumerate(addresses_to_take(self.settings)))
-        self._nodes = {
-            number: Node(self.bucket, number, address, self._tls)
-            for number, address in addresses.items()
-        }
+        self._nodes = {number: self._node(number, address) for number, address in addresses.items()}
         try:
             for node in self._nodes.values():
                 if self.bucket.map.is_member(node.node):
@@ -304,6 +304,9 @@ class ClusterNodes:
                 await node.kill()
             raise
         self._tell_addresses()
+
+    def _node(self, number: int, address: NodeAddress) -> Node:
+        return Node(self.bucket, number, address, self._tls, self._turns)
 
     def _tell_addresses(self) -> None:
         """Let the map know the ports that were taken: of some nodes only now."""

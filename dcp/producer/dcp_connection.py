@@ -35,6 +35,8 @@ _FLAVOUR_OF_FEATURE: Final = {
 }
 MAX_STREAMS: Final = 16 * 1024
 """Streams on one connection: 16 of each of 1024 vbuckets."""
+TURN_STREAMS: Final = 32
+"""Streams that are asked for something to send before other connections have their turn."""
 
 
 class DcpConnection:
@@ -248,9 +250,13 @@ class DcpConnection:
     def next_frames(self, most_bytes: int) -> list[bytes | bytearray]:
         """Return stream messages to send: about ``most_bytes``, or one message of any size."""
         frames: list[bytes | bytearray] = []
-        left = most_bytes
+        left, asked = most_bytes, 0
         faults = self._faults
         while self._ready and left > 0 and self.flow.room_bytes > 0:
+            if asked == TURN_STREAMS:
+                frames.append(b"")  # there may be more: the connection is asked again
+                break
+            asked += 1
             stream = next(iter(self._ready))
             batch = stream.next_batch(self.flow.room_bytes, left, faults.most_items)
             if batch is None or stream.phase is StreamPhase.DEAD:

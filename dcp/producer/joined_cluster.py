@@ -15,7 +15,6 @@ from dcp.producer.cluster_nodes import addresses_to_take
 from dcp.producer.cluster_state import ClusterState
 from dcp.producer.move_orders import MoveOrder, MoveReport
 from dcp.producer.ownership import follow_owners, settle_moves
-from dcp.producer.server import Node
 from dcp.producer.settings import ClusterSettings
 from dcp.producer.stream_ends import end_streams
 from dcp.producer.taking import Taking
@@ -70,7 +69,7 @@ class JoinedCluster(ProducerCluster):
                 "node that joins: start() of one that ran already; make another"
             )
         (address,) = addresses_to_take(self.settings)
-        node = Node(self.bucket, _NOT_JOINED, address, self._tls)
+        node = self._node(_NOT_JOINED, address)
         try:
             node.bind()
             with self._client(self.settings) as client:  # nobody else wants this loop yet
