@@ -28,7 +28,7 @@ class OrderConnection:
     ) -> None:
         self.lost = asyncio.Event()
         self._writer = writer
-        self._timeout_seconds = timeout_seconds
+        self.timeout_seconds = timeout_seconds
         self._opaque = 0
         self._answers: asyncio.Queue[Frame | None] = asyncio.Queue(1)  # None at the end
         self._reading = asyncio.ensure_future(self._read(reader))
@@ -76,7 +76,7 @@ class OrderConnection:
         """
         self._opaque += 1
         self._writer.write(encode(body, opcode, opaque=self._opaque).to_bytes())
-        async with asyncio.timeout(self._timeout_seconds):
+        async with asyncio.timeout(self.timeout_seconds):
             await self._writer.drain()
             answer = await self._answers.get()
             while answer is not None and answer.opaque != self._opaque:
@@ -94,9 +94,9 @@ class OrderConnection:
         return answer.value
 
     async def close(self) -> None:
-        """Close it; harmless when it is lost."""
+        """Close it; harmless when it is lost. What was not sent yet is for nobody."""
         self._reading.cancel()
         await asyncio.gather(self._reading, return_exceptions=True)
-        self._writer.close()
+        self._writer.transport.abort()  # else a peer that reads nothing would keep it open
         with suppress(OSError):
             await self._writer.wait_closed()
