@@ -12,11 +12,8 @@ from dcp.producer.admin_client import AdminClient
 from dcp.producer.bucket import Bucket
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.cluster_nodes import addresses_to_take
-from dcp.producer.cluster_state import ClusterState
-from dcp.producer.move_orders import MoveOrder, MoveReport
-from dcp.producer.ownership import follow_owners, settle_moves
+from dcp.producer.follower import Follower
 from dcp.producer.settings import ClusterSettings
-from dcp.producer.stream_ends import end_streams
 from dcp.producer.taking import Taking
 
 _NOT_JOINED: Final = -1
@@ -53,9 +50,11 @@ class JoinedCluster(ProducerCluster):
         super().__init__(settings, Bucket(settings, invitation))
         self.number = _NOT_JOINED
         """The index of its node, once it has joined."""
-        self._known_number = 0
         self._taking = Taking(self.bucket, lambda node: self._nodes[node].awake, self._push_map)
-        self.bucket.member = self
+        self._follower = Follower(
+            self.bucket, self._taking, lambda: self._call_soon(self._push_map)
+        )
+        self.bucket.member = self._follower
         self.bucket.led_by = state.first_address
 
     def _client(self, settings: ClusterSettings) -> AdminClient:
@@ -78,7 +77,7 @@ class JoinedCluster(ProducerCluster):
             self._nodes[self.number] = node
             with self.bucket.lock:
                 self.bucket.local_nodes.add(self.number)
-                self.follow(state)
+                self._follower.follow(state)
             node.listen()
         except BaseException:
             await node.kill()
@@ -87,38 +86,3 @@ class JoinedCluster(ProducerCluster):
     async def _shut_down(self) -> None:
         await self._taking.stop()
         await super()._shut_down()
-
-    # --- orders of the first process; the lock is held
-
-    def follow(self, state: ClusterState) -> None:
-        """Let all be as the state says; an older one than is known changes nothing."""
-        if state.number <= self._known_number:
-            return
-        self._known_number = state.number
-        bucket = self.bucket
-        before = bucket.map.owners
-        bucket.map.adopt(state.addresses, state.members, state.owners, state.rows, state.rev)
-        bucket.led_by = state.first_address
-        bucket.moving = state.moving
-        if state.is_paused is not bucket.replicas.is_paused:
-            (bucket.replicas.pause if state.is_paused else bucket.replicas.resume)()
-        own = bucket.local_nodes
-        bucket.dead_nodes = set(state.dead - own) | (bucket.dead_nodes & own)
-        follow_owners(bucket, before)
-        settle_moves(bucket)
-        for node, vbucket in bucket.copies.follow(bucket.map):
-            end_streams(bucket, vbucket, node)
-        bucket.told_manifest(state.manifest)
-        self._call_soon(self._push_map)
-
-    def take(self, order: MoveOrder) -> None:
-        """Begin to take vbuckets over, if that was not begun."""
-        self._taking.begin(order)
-
-    def leave(self) -> None:
-        """Take no more vbuckets over than have arrived."""
-        self._taking.leave()
-
-    def report(self) -> MoveReport:
-        """Return how far the last move is."""
-        return self._taking.report()

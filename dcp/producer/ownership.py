@@ -11,8 +11,6 @@ the map has it elsewhere, or the move is over and it is active again. Functions 
 its lock; streams end before anything can be written to a new branch.
 """
 
-from collections.abc import Sequence
-
 from dcp.producer.bucket import Bucket
 from dcp.producer.bucket_states import change_state, give_back
 from dcp.producer.replica_copy import ReplicaCopy
@@ -21,9 +19,12 @@ from dcp.producer.stream_ends import end_streams
 from dcp.wire.vocabulary import VbucketState
 
 
-def follow_owners(bucket: Bucket, before: Sequence[int]) -> None:
-    """Let what is here be what the map says; ``before`` are the owners that it named till now."""
-    for vbucket, (old, new) in enumerate(zip(before, bucket.map.owners, strict=True)):
+def follow_owners(bucket: Bucket, owners: list[int]) -> None:
+    """Let what is here be what the map says; ``owners`` are those that it named till now.
+
+    Each becomes the new one when that is done: where one fails, the next call goes on from there.
+    """
+    for vbucket, (old, new) in enumerate(zip(tuple(owners), bucket.map.owners, strict=True)):
         if old == new:
             continue
         state = VbucketState.ACTIVE  # as it is at an owner elsewhere
@@ -36,6 +37,7 @@ def follow_owners(bucket: Bucket, before: Sequence[int]) -> None:
         elif bucket.is_local(old):
             bucket.let_go(vbucket)
         bucket.handed_over.discard(vbucket)
+        owners[vbucket] = new
 
 
 def _begin(bucket: Bucket, vbucket: int, node: int, state: VbucketState) -> None:

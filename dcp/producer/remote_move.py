@@ -99,7 +99,7 @@ class RemoteMove:
                 if may_move(self._bucket, vbucket, source, target)
             }
             if arrived:
-                before = self._bucket.map.owners
+                before = list(self._bucket.map.owners)
                 for vbucket in sorted(arrived):
                     self._bucket.map.move(vbucket, target)
                 follow_owners(self._bucket, before)

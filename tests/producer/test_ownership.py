@@ -50,7 +50,7 @@ def test_what_follows(
     if copy is not None and takes_over:
         copy.begin_takeover()
         copy.arrive()
-    before = bucket.map.owners
+    before = list(bucket.map.owners)
     if new != old:
         bucket.map.move(0, new)
     with bucket.lock:
@@ -77,7 +77,7 @@ def test_a_vbucket_that_was_handed_over(moving: bool, owner: int, state: Vbucket
     bucket.vbuckets[0].change(StateEvent.HANDED_OVER)
     bucket.handed_over.add(0)
     bucket.moving = frozenset({0} if moving else set())
-    before = bucket.map.owners
+    before = list(bucket.map.owners)
     if owner != HERE:
         bucket.map.move(0, owner)
         follow_owners(bucket, before)
@@ -112,7 +112,7 @@ def test_a_failover_amid_a_move(is_copied: bool) -> None:
     bucket.handed_over.add(0)
     if not is_copied:
         bucket.copies.take(ALSO_HERE, 0)
-    before = bucket.map.owners
+    before = list(bucket.map.owners)
     bucket.map.move(0, ALSO_HERE)
     with bucket.lock:
         follow_owners(bucket, before)
@@ -126,7 +126,7 @@ def test_a_vbucket_that_is_not_active_stays_that(state: VbucketState) -> None:
     set_state(bucket, 0, state)
     copy = bucket.copies.at(ALSO_HERE, 0)
     assert copy is not None
-    log, before = copy.vbucket.failover_log, bucket.map.owners
+    log, before = copy.vbucket.failover_log, list(bucket.map.owners)
     bucket.map.move(0, ALSO_HERE)
     with bucket.lock:
         follow_owners(bucket, before)
