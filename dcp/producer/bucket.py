@@ -98,8 +98,6 @@ class Bucket:
         self.dead_nodes: set[int] = set()
         self.moving: frozenset[int] = frozenset()
         """The vbuckets that a rebalance moves now."""
-        self.handed_over: set[int] = set()
-        """Those of them that were active here, and are dead until the map has them elsewhere."""
         self.administrator: Administrator | None = None
         self.member: Member | None = None
         self.faults = Faults()
@@ -213,14 +211,15 @@ class Bucket:
 
     @contextmanager
     def taking_place(self, heirs: Mapping[int, int]) -> Iterator[None]:
-        """Let nodes' copies be the vbuckets on disk, with the map as it is changed inside.
+        """Let nodes' prepared copies be the vbuckets on disk, with the map as it is changed inside.
 
         Both are saved at the end at once; where that fails, or what is done inside, nothing is.
 
         Raises:
             OSError: the data folder cannot be written.
         """
-        places = [(node, v) for v, node in heirs.items() if self.copies.at(node, v) is not None]
+        copies = ((node, v, self.copies.at(node, v)) for v, node in heirs.items())
+        places = [(node, v) for node, v, copy in copies if copy is not None and copy.is_prepared]
         storage = nullcontext() if self._storage is None else self._storage.installing(places)
         with self.map.changing(), storage:
             yield

@@ -118,7 +118,7 @@ class ProducerCluster(ClusterMembers):
         if self.bucket.is_in_batch or self._is_in_loop:
             return
         self.bucket.copies_moved.wait_for(
-            lambda: vbucket not in self.bucket.handed_over, _HAND_OVER_SECONDS
+            lambda: not self.bucket.vbuckets[vbucket].is_handed_over, _HAND_OVER_SECONDS
         )
 
     def _collection_id(self, collection: CollectionName) -> int:
@@ -147,6 +147,8 @@ class ProducerCluster(ClusterMembers):
         """Fill an empty bucket with ``count`` JSON documents of ``value_bytes``, in bulk."""
         settings = PreloadSettings(count, value_bytes, prefix, seed)
         with self.bucket.lock:
+            for vbucket in range(len(self.bucket.vbuckets)):
+                bucket_states.require_unmoved(self.bucket, "preload", vbucket)
             for vbucket, ids in enumerate(ids_by_vbucket(settings, len(self.bucket.vbuckets))):
                 if not len(ids):
                     continue
@@ -169,6 +171,7 @@ class ProducerCluster(ClusterMembers):
         """Let an empty vbucket's seqnos and CAS values begin beyond these (for tests of u64)."""
         with self.bucket.lock:
             state = self.bucket.numbered(vbucket)
+            bucket_states.require_unmoved(self.bucket, "start", vbucket)
             state.data.start_at(seqno)
             end_streams(self.bucket, vbucket)
             state.documents.count_preloaded()
@@ -310,8 +313,7 @@ class ProducerCluster(ClusterMembers):
         """Hand a vbucket over to another node: streams end (state changed), a new map is pushed."""
         with self.bucket.lock:
             self.bucket.require_first("move of a vbucket")
-            if vbucket in self.bucket.moving:
-                raise ValueError(f"move vbucket {vbucket}: found one that a rebalance moves now")
+            bucket_states.require_unmoved(self.bucket, "move", self.bucket.numbered(vbucket).id)
             before = self.vbucket_owner(vbucket)
             self.bucket.map.require_node(node)
             for place in {before, node} - self.bucket.local_nodes:
@@ -410,7 +412,8 @@ class ProducerCluster(ClusterMembers):
         With ``node`` that of this node's copy, which may be anything but active.
 
         Raises:
-            ValueError: not a state that it can be in, or no copy on that node.
+            ValueError: not a state that it can be in, no copy on that node, or a rebalance
+                moves it (this, and all below that name a vbucket).
         """
         with self.bucket.lock:
             self.bucket.numbered(vbucket)
@@ -456,8 +459,10 @@ class ProducerCluster(ClusterMembers):
             LocalProtocolError: a seqno is not above the high seqno.
         """
         with self.bucket.lock:
-            self.bucket.numbered(vbucket).take(versions)
-            self.bucket.learn_manifest(self.bucket.numbered(vbucket))
+            taking = self.bucket.numbered(vbucket)
+            bucket_states.require_unmoved(self.bucket, "versions", vbucket)
+            taking.take(versions)
+            self.bucket.learn_manifest(taking)
             self.bucket.wrote(vbucket)
 
     def snapshot_cut_after(self, items: int) -> None:

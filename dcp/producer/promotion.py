@@ -78,7 +78,6 @@ def promote(bucket: Bucket, vbucket: int, node: int, state: VbucketState) -> Non
     """Let a node's copy be the vbucket from now on; see ``prepare``, which it does if need be."""
     prepare(bucket, vbucket, node, state)
     copy = bucket.copies.take(node, vbucket)
-    bucket.handed_over.discard(vbucket)
     if copy.begun is None:
         raise AssertionError("prepared above")
     copy.vbucket.succeed(bucket.vbuckets[vbucket])

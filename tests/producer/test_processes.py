@@ -99,6 +99,23 @@ def test_a_process_joins_and_takes_its_share(pair: Processes) -> None:
         assert _held(seed) == set(KEYS)
 
 
+def test_vbuckets_move_between_processes_without_copies(make_processes: MakeProcesses) -> None:
+    pair = make_processes(replicas=0)
+    for key in KEYS:
+        pair.set(key)
+    before = [(pair.active(v).failover_log, frames_of(pair.active(v))) for v in range(4)]
+    for remove, owned in ((None, 2), (0, 4), (None, 2), (1, 0)):
+        pair.first.rebalance(remove)
+        pair.settle()
+        if remove is not None:
+            pair.first.restore_node(remove)
+        assert pair.owners().count(1) == owned
+        after = [(pair.active(v).failover_log, frames_of(pair.active(v))) for v in range(4)]
+        assert after == before
+        assert [pair.active(v).state for v in range(4)] == [VbucketState.ACTIVE] * 4
+    assert _held(pair.first.seeds[0]) == set(KEYS)
+
+
 def test_an_ephemeral_bucket_is_one_in_every_process(make_processes: MakeProcesses) -> None:
     pair = make_processes(bucket_type=BucketType.EPHEMERAL)
     for key in KEYS:
