@@ -7,14 +7,13 @@ comes over one of its own connections cannot wait, and lets that connection say 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import suppress
 from functools import partial
 from threading import Event, Thread, get_ident
 from types import TracebackType
 from typing import Any, Final, Self
 
-from dcp.errors import DcplakeError, LocalProtocolError, SourceError
-from dcp.producer.background import keep_running, log_failure
+from dcp.errors import LocalProtocolError, SourceError
+from dcp.producer.background import ended, keep_running, log_failure
 from dcp.producer.bucket import Bucket
 from dcp.producer.cluster_map import NodeAddress
 from dcp.producer.member_links import MemberLinks
@@ -66,19 +65,19 @@ class ClusterNodes:
                 "producer cluster: start() of one that has given up its data folder; make another"
             )
         started = Event()
-        failed: list[BaseException] = []
+        failed: list[Exception] = []
         self._thread = Thread(
             target=self._run_loop, args=(started, failed), name="dcp-producer", daemon=True
         )
         self._thread.start()
-        started.wait(_WAIT_SECONDS)
+        if not started.wait(_WAIT_SECONDS):
+            raise SourceError(f"producer cluster: it did not start in {_WAIT_SECONDS:g} seconds")
         if failed:
-            self._thread.join(_WAIT_SECONDS)
-            self._thread = None
+            self._end_thread(self._thread)
             self.bucket.close()
-            if isinstance(failed[0], DcplakeError):
-                raise failed[0]
-            raise SourceError(f"producer cluster: cannot listen: {failed[0]}") from failed[0]
+            if isinstance(failed[0], OSError):
+                raise SourceError(f"producer cluster: cannot listen: {failed[0]}") from failed[0]
+            raise failed[0]
 
     def stop(self) -> None:
         """Close all connections and ports, and the data folder; harmless when not running.
@@ -91,14 +90,21 @@ class ClusterNodes:
             OSError: the data folder cannot be written.
         """
         if self._thread is not None and self._loop is not None:
-            with suppress(TimeoutError):
+            try:
                 self._call(self._shut_down())
+            except Exception:  # whatever it is: thread, ports and folder are to be free
+                _LOG.exception("producer cluster: it could not end in good order")
             self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join(_WAIT_SECONDS)
-            self._thread = None
+            self._end_thread(self._thread)
             self._loop = None
         with self.bucket.lock:
             self.bucket.close()
+
+    def _end_thread(self, thread: Thread) -> None:
+        thread.join(_WAIT_SECONDS)
+        if thread.is_alive():
+            _LOG.error("producer cluster: its thread has not ended in %g seconds", _WAIT_SECONDS)
+        self._thread = None
 
     def __enter__(self) -> Self:
         self.start()
@@ -241,7 +247,7 @@ class ClusterNodes:
         """Whether our caller is a connection (an order over the protocol)."""
         return self._thread is not None and get_ident() == self._thread.ident
 
-    def _run_loop(self, started: Event, failed: list[BaseException]) -> None:
+    def _run_loop(self, started: Event, failed: list[Exception]) -> None:
         loop = asyncio.new_event_loop()
         asyncio.set_event_loop(loop)
         try:
@@ -249,7 +255,7 @@ class ClusterNodes:
             self._loop = loop
             self.bucket.on_change = self._changes_are_waiting
             self.bucket.on_manifest = lambda: self._call_soon(self._links.wake)
-        except (OSError, DcplakeError) as error:
+        except Exception as error:  # whatever it is: ``start`` raises it
             failed.append(error)
             started.set()
             loop.close()
@@ -318,12 +324,14 @@ class ClusterNodes:
     async def _shut_down(self) -> None:
         for task in self._background:
             task.cancel()
-        await asyncio.gather(*self._background, return_exceptions=True)
+        await ended("background of the producer", *self._background)
         self._background.clear()
         await self._links.stop()
         await self._replication.stop()
-        await asyncio.gather(*self._under_way, return_exceptions=True)
-        await asyncio.gather(*(node.leave() for node in self._nodes.values()))
+        if self._under_way:  # each says itself where it fails
+            await asyncio.wait(self._under_way)
+        leaving = [asyncio.ensure_future(node.leave()) for node in self._nodes.values()]
+        await ended("end of a node", *leaving)
 
     async def _watch_connections(self) -> None:
         while True:
@@ -384,7 +392,13 @@ class ClusterNodes:
             task.add_done_callback(self._under_way.discard)
             task.add_done_callback(log_failure("an order over the protocol"))
             return
-        asyncio.run_coroutine_threadsafe(work, self._loop).result(_WAIT_SECONDS)
+        done = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            done.result(_WAIT_SECONDS)
+        except TimeoutError:
+            if not done.done():  # it goes on, and nobody waits for it any more
+                done.add_done_callback(log_failure("work that took too long"))
+            raise
 
 
 def addresses_to_take(settings: ClusterSettings) -> list[NodeAddress]:

@@ -74,9 +74,9 @@ class ClientConnection:
             for task in tasks:
                 task.cancel()
             results = await asyncio.gather(*tasks, return_exceptions=True)
-            for result in results:
-                if isinstance(result, Exception):
-                    raise result
+        failed = [result for result in results if isinstance(result, Exception)]
+        if failed:
+            raise failed[0] if len(failed) == 1 else ExceptionGroup("reading and writing", failed)
 
     async def _say_last_words(
         self, reader: asyncio.Future[None], writer: asyncio.Future[None]

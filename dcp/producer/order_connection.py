@@ -6,6 +6,7 @@ from typing import Self
 
 from dcp.errors import FrameError, RemoteProtocolError, SourceError
 from dcp.producer.auth import REPLICATION_USER
+from dcp.producer.background import ended
 from dcp.producer.cluster_map import NodeAddress
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
@@ -96,7 +97,7 @@ class OrderConnection:
     async def close(self) -> None:
         """Close it; harmless when it is lost. What was not sent yet is for nobody."""
         self._reading.cancel()
-        await asyncio.gather(self._reading, return_exceptions=True)
+        await ended("reading of answers to orders", self._reading)
         self._writer.transport.abort()  # else a peer that reads nothing would keep it open
         with suppress(OSError):
             await self._writer.wait_closed()
