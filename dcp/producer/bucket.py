@@ -19,6 +19,7 @@ from threading import Condition, RLock
 from typing import TYPE_CHECKING
 
 from dcp.producer.auth import REPLICATION_USER, UserStore
+from dcp.producer.bucket_manifest import BucketManifest
 from dcp.producer.bucket_storage import BucketStorage
 from dcp.producer.checkpoint_account import CheckpointAccount
 from dcp.producer.cluster_map import ClusterMap
@@ -30,7 +31,6 @@ from dcp.producer.documents import DocumentError, DocumentStore
 from dcp.producer.faults import Faults
 from dcp.producer.flusher import Flusher
 from dcp.producer.manifest import FIRST, Manifest, Step
-from dcp.producer.manifest_changes import Change, changed
 from dcp.producer.persistence_waits import PersistenceWaits
 from dcp.producer.replicas import replicas_of
 from dcp.producer.resident_values import ResidentValues
@@ -45,6 +45,7 @@ from dcp.wire.vocabulary import Status, VbucketState
 if TYPE_CHECKING:
     from dcp.producer.admin_commands import Administrator
     from dcp.producer.dcp_connection import DcpConnection
+    from dcp.producer.manifest_changes import Change
     from dcp.producer.member_commands import Member
     from dcp.producer.versions import Version
 
@@ -89,12 +90,16 @@ class Bucket:
             self._all_held, self.lock, settings.stale_removal_seconds, settings.clock
         )
         self.flusher = None if self._storage is None else self._new_flusher()
-        self.manifest = FIRST if self._storage is None else self._storage.manifest
+        self.collections = BucketManifest(
+            FIRST if self._storage is None else self._storage.manifest,
+            self._save,
+            lambda: self.vbuckets,
+            self.wrote,
+        )
         self.copies = self._open_copies()
         self.replicas = replicas_of(self)
         self.copies_moved = Condition(self.lock)
         """Notified when a copy received something, or may be about to."""
-        self._way: tuple[Manifest, Manifest, list[Step]] = self.manifest, self.manifest, []
         self.dead_nodes: set[int] = set()
         self.moving: frozenset[int] = frozenset()
         """The vbuckets that a rebalance moves now."""
@@ -102,7 +107,6 @@ class Bucket:
         self.member: Member | None = None
         self.faults = Faults()
         self.on_change: Callable[[], None] = lambda: None
-        self.on_manifest: Callable[[], None] = lambda: None
         self.dcp_connections: dict[tuple[int, bytes], DcpConnection] = {}
         self._changed: set[int] = set()
         self._written: set[int] = set()
@@ -113,7 +117,7 @@ class Bucket:
         self.persistence_waits = PersistenceWaits(self)
         if self._storage is not None:
             for vbucket in self.vbuckets:
-                self.follow_manifest(vbucket)
+                self.collections.follow(vbucket)
 
     def _open_copies(self) -> Copies:
         """Return the copies that the map names; give up what a data folder has of others."""
@@ -256,6 +260,11 @@ class Bucket:
                 storage.abandon()
             raise
         return vbuckets
+
+    @property
+    def manifest(self) -> Manifest:
+        """The scopes and collections that there are."""
+        return self.collections.current
 
     @property
     def is_closed(self) -> bool:
@@ -461,47 +470,7 @@ class Bucket:
             ValueError: another process decides about the cluster.
         """
         self.require_first("change of the manifest")
-        manifest = changed(self.manifest, changes)
-        self._save(manifest)
-        self._take_manifest(manifest)
-        self.on_manifest()
-
-    def told_manifest(self, manifest: Manifest) -> None:
-        """Follow the manifest that the cluster's first process has; one that is known is none."""
-        if manifest.uid > self.manifest.uid:
-            self._take_manifest(manifest)
-
-    def _take_manifest(self, manifest: Manifest) -> None:
-        self.manifest = manifest
-        for vbucket in self.vbuckets:
-            self.follow_manifest(vbucket)
-
-    def follow_manifest(self, vbucket: Vbucket) -> None:
-        """Let an active vbucket emit what it lacks of the manifest's system events."""
-        if vbucket.state is not VbucketState.ACTIVE:
-            return
-        steps = self._steps_from(vbucket.documents.collections.manifest)
-        if steps:
-            vbucket.documents.emit(steps)
-            self.wrote(vbucket.id)
-
-    def learn_manifest(self, vbucket: Vbucket) -> None:
-        """Take the manifest that another server's items made of a vbucket, if it is newer.
-
-        Other vbuckets are not made to follow: they come from that server too.
-        """
-        learned = vbucket.documents.collections.manifest
-        if learned.uid > self.manifest.uid:
-            self.manifest = learned
-
-    def _steps_from(self, manifest: Manifest) -> list[Step]:
-        """Return the steps to the bucket's manifest; vbuckets that take the same share them."""
-        if self._way[0] is not manifest or self._way[1] is not self.manifest:
-            steps = manifest.steps(self.manifest)
-            if steps:
-                self._save(self.manifest, steps)
-            self._way = manifest, self.manifest, steps
-        return self._way[2]
+        self.collections.change(changes)
 
     def expire_due(self, now: float) -> int:
         """Run the expiry pager over all vbuckets; return how many documents expired."""

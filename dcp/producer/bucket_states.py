@@ -53,7 +53,7 @@ def follow_change(
     """Let all follow what a node (None: the owner) has on another branch, or in another state."""
     bucket.replicas.branched(vbucket.id)
     end_streams(bucket, vbucket.id, node, spared=spared)
-    bucket.follow_manifest(vbucket)
+    bucket.collections.follow(vbucket)
     bucket.sync_writes.watch(vbucket.id)
 
 
@@ -133,6 +133,6 @@ def set_up(
     require_unmoved(bucket, "replacement", vbucket)
     bucket.numbered(vbucket).set_up(facts, versions)
     bucket.replicas.forget(vbucket)
-    bucket.learn_manifest(bucket.vbuckets[vbucket])
+    bucket.collections.learn(bucket.vbuckets[vbucket])
     end_streams(bucket, vbucket)
     bucket.sync_writes.watch(vbucket)

@@ -462,7 +462,7 @@ class ProducerCluster(ClusterMembers):
             taking = self.bucket.numbered(vbucket)
             bucket_states.require_unmoved(self.bucket, "versions", vbucket)
             taking.take(versions)
-            self.bucket.learn_manifest(taking)
+            self.bucket.collections.learn(taking)
             self.bucket.wrote(vbucket)
 
     def snapshot_cut_after(self, items: int) -> None:

@@ -254,7 +254,7 @@ class ClusterNodes:
             loop.run_until_complete(self._open_nodes())
             self._loop = loop
             self.bucket.on_change = self._changes_are_waiting
-            self.bucket.on_manifest = lambda: self._call_soon(self._links.wake)
+            self.bucket.collections.on_change = lambda: self._call_soon(self._links.wake)
         except Exception as error:  # whatever it is: ``start`` raises it
             failed.append(error)
             started.set()
@@ -262,7 +262,7 @@ class ClusterNodes:
             return
         started.set()
         loop.run_forever()
-        self.bucket.on_change = self.bucket.on_manifest = lambda: None
+        self.bucket.on_change = self.bucket.collections.on_change = lambda: None
         loop.close()
 
     async def _open_nodes(self) -> None:

@@ -42,7 +42,7 @@ class Follower:
         settle_moves(bucket)
         for node, vbucket in bucket.copies.follow(bucket.map):
             end_streams(bucket, vbucket, node)
-        bucket.told_manifest(state.manifest)
+        bucket.collections.told(state.manifest)
         self._known_number = state.number
         self._map_changed()
 
