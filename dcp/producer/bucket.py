@@ -39,6 +39,7 @@ from dcp.producer.sync_write_board import SyncWriteBoard
 from dcp.producer.unsent_bytes import UnsentBytes
 from dcp.producer.vbucket import Vbucket
 from dcp.producer.vbucket_state import VbucketHome
+from dcp.protocol.credentials import Secret
 from dcp.types import U64_MAX, vbucket_of
 from dcp.wire.vocabulary import Status, VbucketState
 
@@ -65,7 +66,9 @@ class Bucket:
         self.name = settings.bucket
         self.lock = RLock()
         self.users = UserStore(settings.users)
-        self.replication_password = token_hex(16) if invitation is None else invitation.password
+        self.replication_password = (
+            Secret(token_hex(16)) if invitation is None else invitation.password
+        )
         self.local_nodes: set[int] = set(range(settings.nodes)) if invitation is None else set()
         self.led_by = ""
         """Where the process is that decides about the cluster; empty where it is this one."""

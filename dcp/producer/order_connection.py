@@ -8,6 +8,7 @@ from dcp.errors import FrameError, RemoteProtocolError, SourceError
 from dcp.producer.auth import REPLICATION_USER
 from dcp.producer.background import ended
 from dcp.producer.cluster_map import NodeAddress
+from dcp.protocol.credentials import Secret
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
 from dcp.wire.frame import Frame
@@ -49,7 +50,7 @@ class OrderConnection:
                 self._answers.put_nowait(None)
 
     @classmethod
-    async def open(cls, address: NodeAddress, password: str, timeout_seconds: float) -> Self:
+    async def open(cls, address: NodeAddress, password: Secret, timeout_seconds: float) -> Self:
         """Connect and sign in; ``timeout_seconds`` is how long each answer may take.
 
         Raises:
@@ -61,7 +62,7 @@ class OrderConnection:
         found = cls(reader, writer, timeout_seconds)
         try:
             await found.ask(m.Hello(_AGENT, (HelloFeature.XERROR,)), Opcode.HELLO)
-            payload = b"\0" + REPLICATION_USER.encode() + b"\0" + password.encode()
+            payload = b"\0" + REPLICATION_USER.encode() + b"\0" + password.reveal().encode()
             await found.ask(m.Sasl(b"PLAIN", payload), Opcode.SASL_AUTH)
         except BaseException:
             await found.close()

@@ -13,6 +13,7 @@ from dcp.producer.move_orders import MoveOrder, MoveReport
 from dcp.producer.order_connection import OrderConnection
 from dcp.producer.remote_move import RemoteMove
 from dcp.producer.settings import ClusterSettings
+from dcp.protocol.credentials import Secret
 from dcp.wire import messages as m
 from dcp.wire.frame import Frame
 from dcp.wire.framing import FrameSplitter
@@ -97,7 +98,7 @@ def test_a_connection_to_a_process_that_reads_nothing_is_closed() -> None:
         deaf = _Deaf()
         server = await asyncio.start_server(deaf, "127.0.0.1", 0)
         address = NodeAddress(kv=server.sockets[0].getsockname()[1])
-        connection = await OrderConnection.open(address, "secret", 10.0)
+        connection = await OrderConnection.open(address, Secret("secret"), 10.0)
         connection.timeout_seconds = 0.05
         with pytest.raises(TimeoutError):
             await connection.ask(m.IoctlSet(b"cluster.state", b"x" * 30_000_000), Opcode.IOCTL_SET)
