@@ -116,8 +116,8 @@ def hand_over(
 def give_back(bucket: Bucket, vbucket: int) -> None:
     """Let a vbucket be active again if it was handed over: the node did not get it."""
     given = bucket.vbuckets[vbucket]
-    if given.is_handed_over:
-        given.is_handed_over = False
+    was_handed_over, given.is_handed_over = given.is_handed_over, False
+    if was_handed_over and given.state is VbucketState.DEAD:
         change_state(bucket, given, StateEvent.GIVEN_BACK)
 
 
@@ -129,9 +129,9 @@ def set_up(
     Raises:
         ValueError: there is no such vbucket, or a rebalance moves it.
     """
-    bucket.numbered(vbucket)
+    bucket.held.numbered(vbucket)
     require_unmoved(bucket, "replacement", vbucket)
-    bucket.numbered(vbucket).set_up(facts, versions)
+    bucket.held.numbered(vbucket).set_up(facts, versions)
     bucket.replicas.forget(vbucket)
     bucket.collections.learn(bucket.vbuckets[vbucket])
     end_streams(bucket, vbucket)

@@ -105,7 +105,7 @@ class ProducerCluster(ClusterMembers):
         command: Callable[[DocumentStore, float, int], Version],
     ) -> Document:
         with self.bucket.lock:
-            self._wait_for_hand_over(self.bucket.vbucket_of(key).id)
+            self._wait_for_hand_over(self.bucket.held.of_key(key).id)
             number = self._collection_id(collection)
             now = self.bucket.now()
             written = self.bucket.write(key, lambda documents: command(documents, now, number))
@@ -170,7 +170,7 @@ class ProducerCluster(ClusterMembers):
     def start_vbucket_at(self, vbucket: int, seqno: int = 0, cas: int = 0) -> None:
         """Let an empty vbucket's seqnos and CAS values begin beyond these (for tests of u64)."""
         with self.bucket.lock:
-            state = self.bucket.numbered(vbucket)
+            state = self.bucket.held.numbered(vbucket)
             bucket_states.require_unmoved(self.bucket, "start", vbucket)
             state.data.start_at(seqno)
             end_streams(self.bucket, vbucket)
@@ -249,7 +249,7 @@ class ProducerCluster(ClusterMembers):
                 (``ClusterSettings.record_branches``).
         """
         with self.bucket.lock:
-            found = self.bucket.numbered(vbucket)
+            found = self.bucket.held.numbered(vbucket)
             if found.record is None:
                 raise LocalProtocolError(f"vbucket {vbucket}: this cluster records no branches")
             return found.record.state_at(seqno, vb_uuid, self._collection_id(collection))
@@ -260,7 +260,7 @@ class ProducerCluster(ClusterMembers):
         Without ``ClusterSettings.record_branches``: of those in its failover log.
         """
         with self.bucket.lock:
-            found = self.bucket.numbered(vbucket)
+            found = self.bucket.held.numbered(vbucket)
             if found.record is not None:
                 return found.record.vb_uuids
             return tuple(entry.vb_uuid for entry in reversed(found.failover_log.entries))
@@ -268,12 +268,12 @@ class ProducerCluster(ClusterMembers):
     def persisted_seqno(self, vbucket: int) -> int:
         """Return the newest seqno of a vbucket that is on disk."""
         with self.bucket.lock:
-            return self.bucket.numbered(vbucket).data.persisted_seqno
+            return self.bucket.held.numbered(vbucket).data.persisted_seqno
 
     def purge_seqno(self, vbucket: int) -> int:
         """Return the highest seqno of a purged tombstone, 0 where none was purged."""
         with self.bucket.lock:
-            return self.bucket.numbered(vbucket).data.purge_seqno
+            return self.bucket.held.numbered(vbucket).data.purge_seqno
 
     def replica_seqno(self, vbucket: int) -> int:
         """Return the newest seqno that a vbucket's replica holds: where a failover would cut.
@@ -281,26 +281,26 @@ class ProducerCluster(ClusterMembers):
         With ``ClusterSettings.replicas`` that of the copy to be promoted; 0 where none lives.
         """
         with self.bucket.lock:
-            return self.bucket.replicas.kept_seqno(self.bucket.numbered(vbucket).id)
+            return self.bucket.replicas.kept_seqno(self.bucket.held.numbered(vbucket).id)
 
     def high_seqno(self, vbucket: int) -> int:
         """Return the newest seqno of a vbucket."""
         with self.bucket.lock:
-            return self.bucket.numbered(vbucket).data.high_seqno
+            return self.bucket.held.numbered(vbucket).data.high_seqno
 
     def failover_log(self, vbucket: int) -> FailoverLog:
         """Return the branches of a vbucket, newest first."""
         with self.bucket.lock:
-            return self.bucket.numbered(vbucket).failover_log
+            return self.bucket.held.numbered(vbucket).failover_log
 
     def vbucket_of(self, key: bytes) -> int:
         """Return the vbucket that holds ``key``."""
-        return self.bucket.vbucket_of(key).id
+        return self.bucket.held.of_key(key).id
 
     def vbucket_owner(self, vbucket: int) -> int:
         """Return the node that holds a vbucket."""
         with self.bucket.lock:
-            return self.bucket.map.owners[self.bucket.numbered(vbucket).id]
+            return self.bucket.map.owners[self.bucket.held.numbered(vbucket).id]
 
     def counters(self) -> CountersSnapshot:
         """Return all counters at one instant."""
@@ -313,7 +313,9 @@ class ProducerCluster(ClusterMembers):
         """Hand a vbucket over to another node: streams end (state changed), a new map is pushed."""
         with self.bucket.lock:
             self.bucket.require_first("move of a vbucket")
-            bucket_states.require_unmoved(self.bucket, "move", self.bucket.numbered(vbucket).id)
+            bucket_states.require_unmoved(
+                self.bucket, "move", self.bucket.held.numbered(vbucket).id
+            )
             before = self.vbucket_owner(vbucket)
             self.bucket.map.require_node(node)
             for place in {before, node} - self.bucket.local_nodes:
@@ -322,7 +324,7 @@ class ProducerCluster(ClusterMembers):
                     "process, to which a rebalance moves it"
                 )
             self.bucket.map.move(vbucket, node)
-            self.bucket.numbered(vbucket).recover_sync_writes()
+            self.bucket.held.numbered(vbucket).recover_sync_writes()
             self.bucket.sync_writes.watch(vbucket)
             self.bucket.save()
             end_streams(self.bucket, vbucket, before)
@@ -416,7 +418,7 @@ class ProducerCluster(ClusterMembers):
                 moves it (this, and all below that name a vbucket).
         """
         with self.bucket.lock:
-            self.bucket.numbered(vbucket)
+            self.bucket.held.numbered(vbucket)
             if node is not None:
                 self.bucket.map.require_node(node)
             if node is None or node == self.bucket.map.owner(vbucket):
@@ -430,7 +432,7 @@ class ProducerCluster(ClusterMembers):
         Streams are no longer shown them; one that stands below ends (rollback). Returns how many.
         """
         with self.bucket.lock:
-            data = self.bucket.numbered(vbucket).data
+            data = self.bucket.held.numbered(vbucket).data
             return data.purge(data.high_seqno if up_to_seqno is None else up_to_seqno)
 
     def set_up_vbucket(
@@ -459,7 +461,7 @@ class ProducerCluster(ClusterMembers):
             LocalProtocolError: a seqno is not above the high seqno.
         """
         with self.bucket.lock:
-            taking = self.bucket.numbered(vbucket)
+            taking = self.bucket.held.numbered(vbucket)
             bucket_states.require_unmoved(self.bucket, "versions", vbucket)
             taking.take(versions)
             self.bucket.collections.learn(taking)
@@ -473,7 +475,7 @@ class ProducerCluster(ClusterMembers):
     def refuse_stream(self, vbucket: int, status: Status, times: int = 1) -> None:
         """Answer the next stream requests for ``vbucket`` with ``status``."""
         with self.bucket.lock:
-            self.bucket.numbered(vbucket)
+            self.bucket.held.numbered(vbucket)
             self.faults.refuse_stream(vbucket, status, times)
 
     def corrupt(self, corruption: Corruption) -> None:

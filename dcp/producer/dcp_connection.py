@@ -216,7 +216,7 @@ class DcpConnection:
 
     def _hand_over(self, stream: ActiveStream) -> None:
         node = self.key[0]
-        vbucket = self._bucket.active(stream.vbucket, node)
+        vbucket = self._bucket.held.active(stream.vbucket, node)
         is_given_up = self.is_internal and stream.vbucket not in self._bucket.moving
         if vbucket is None or not stream.is_of(vbucket.data) or is_given_up:
             stream.end(EndReason.STATE_CHANGED, announce=True)

@@ -81,7 +81,7 @@ def promote(bucket: Bucket, vbucket: int, node: int, state: VbucketState) -> Non
     if copy.begun is None:
         raise AssertionError("prepared above")
     copy.vbucket.succeed(bucket.vbuckets[vbucket])
-    bucket.put_in_place(vbucket, copy.vbucket)
+    bucket.held.put_in_place(vbucket, copy.vbucket)
     copy.vbucket.complete_change(copy.begun)
     follow_change(bucket, copy.vbucket, node)
     bucket.copies_moved.notify_all()

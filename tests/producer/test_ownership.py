@@ -103,7 +103,7 @@ def test_a_vbucket_that_arrived_waits_for_the_map(moving: bool) -> None:
     bucket.moving = frozenset({0} if moving else set())
     with bucket.lock:
         settle_moves(bucket)
-    assert bucket.owned(0, HERE) is None
+    assert bucket.held.owned(0, HERE) is None
     assert (copy.has_taken_over, copy.is_taking_over) == (moving, moving)
     assert copy.vbucket.state is (VbucketState.PENDING if moving else VbucketState.REPLICA)
 
@@ -151,7 +151,7 @@ def test_without_copies_what_was_taken_over_is_the_vbucket(old: int, has_arrived
     is_here = has_arrived or old == HERE
     assert found.state is (VbucketState.ACTIVE if is_here else VbucketState.DEAD)
     assert bucket.copies.at(ALSO_HERE, 0) is None
-    assert bucket.held(0, ALSO_HERE) is found
+    assert bucket.held.at(0, ALSO_HERE) is found
 
 
 def test_a_failover_amid_a_move_in_a_data_folder(tmp_path: Path) -> None:

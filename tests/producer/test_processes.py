@@ -195,7 +195,7 @@ def test_the_second_process_is_failed_over(even: Processes, is_gone: bool) -> No
         assert newest.seqno == even.active(vbucket).data.high_seqno
         assert frames_of(even.active(vbucket)) == frames
     even.settle()
-    assert even.second.bucket.held_by(1) == [] or is_gone
+    assert even.second.bucket.held.of_node(1) == [] or is_gone
     assert _held(even.first.seeds[0]) == set(KEYS)
     if not is_gone:
         with pytest.raises(DocumentError):
@@ -237,7 +237,7 @@ def test_a_process_gives_all_away_and_comes_again(even: Processes) -> None:
     even.first.rebalance(remove=1)
     assert even.owners() == [0, 0, 0, 0]
     even.settle()
-    assert even.second.bucket.held_by(1) == []
+    assert even.second.bucket.held.of_node(1) == []
     ports = (int(even.second.seeds[1].rpartition(":")[2]),)
     even.second.stop()
     with _joining(even.first, ports=ports) as again:
@@ -341,12 +341,12 @@ def test_a_process_that_was_failed_over_while_it_hung(make_processes: MakeProces
     pair.second.hang_node(1)
     pair.wait_until_dead(1)
     pair.first.failover(1)
-    lost = next(key for key in KEYS if pair.second.bucket.vbucket_of(key).state.name == "ACTIVE")
+    lost = next(key for key in KEYS if pair.second.bucket.held.of_key(key).state.name == "ACTIVE")
     pair.second.set(lost, b"lost")
     pair.second.restore_node(1)
     pair.wait_until_heard(1)
     pair.settle()
-    assert pair.second.bucket.held_by(1) == []
+    assert pair.second.bucket.held.of_node(1) == []
     assert pair.first.get(lost).value == b"1"
 
 
