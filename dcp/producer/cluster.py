@@ -12,11 +12,11 @@ from typing import Final
 
 from dcp.errors import LocalProtocolError
 from dcp.producer import bucket_states, forks
-from dcp.producer.bucket import Bucket
 from dcp.producer.cluster_members import ClusterMembers
 from dcp.producer.copied_replicas import lagging_copy
 from dcp.producer.counters import CountersSnapshot
 from dcp.producer.documents import Document, DocumentStore
+from dcp.producer.entrance import Entrance
 from dcp.producer.faults import Corruption, Faults
 from dcp.producer.manifest import DEFAULT_ID, Manifest
 from dcp.producer.manifest_changes import (
@@ -45,10 +45,10 @@ class ProducerCluster(ClusterMembers):
     """A bucket and the nodes that serve it: documents, what it holds, forks, faults."""
 
     def __init__(
-        self, settings: ClusterSettings | None = None, bucket: Bucket | None = None
+        self, settings: ClusterSettings | None = None, entrance: Entrance | None = None
     ) -> None:
-        """Prepare a cluster; ``bucket`` is given where another process began it."""
-        super().__init__(settings, bucket)
+        """Prepare a cluster; ``entrance`` is given where another process began it."""
+        super().__init__(settings, entrance)
         self.bucket.administrator = self
 
     # --- documents

@@ -6,10 +6,10 @@ from collections.abc import Coroutine
 from typing import Any
 
 from dcp.errors import LocalProtocolError, SourceError
-from dcp.producer.bucket import Bucket
 from dcp.producer.cluster_map import NodeAddress
 from dcp.producer.cluster_nodes import ClusterNodes, now
 from dcp.producer.cluster_state import ClusterState, Invitation
+from dcp.producer.entrance import Entrance
 from dcp.producer.rebalance_orders import RebalanceOrders
 from dcp.producer.settings import ClusterSettings
 
@@ -20,9 +20,9 @@ class ClusterMembers(ClusterNodes):
     """Who belongs to the cluster, and how vbuckets get to them."""
 
     def __init__(
-        self, settings: ClusterSettings | None = None, bucket: Bucket | None = None
+        self, settings: ClusterSettings | None = None, entrance: Entrance | None = None
     ) -> None:
-        super().__init__(settings, bucket)
+        super().__init__(settings, entrance)
         self._rebalances = RebalanceOrders(
             self.bucket,
             lambda node: self._nodes[node].awake,

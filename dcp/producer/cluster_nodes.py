@@ -16,6 +16,7 @@ from dcp.errors import LocalProtocolError, SourceError
 from dcp.producer.background import ended, keep_running, log_failure
 from dcp.producer.bucket import Bucket
 from dcp.producer.cluster_map import NodeAddress
+from dcp.producer.entrance import Entrance, OwnEntrance
 from dcp.producer.member_links import MemberLinks
 from dcp.producer.replication import Replication
 from dcp.producer.server import Node
@@ -35,10 +36,11 @@ class ClusterNodes:
     """Nodes that serve one bucket. Use as a context manager, or ``start`` and ``stop``."""
 
     def __init__(
-        self, settings: ClusterSettings | None = None, bucket: Bucket | None = None
+        self, settings: ClusterSettings | None = None, entrance: Entrance | None = None
     ) -> None:
         self.settings = settings or ClusterSettings()
-        self.bucket = bucket or Bucket(self.settings)
+        self._entrance = entrance or OwnEntrance(Bucket(self.settings))
+        self.bucket = self._entrance.bucket
         self._tls = self.settings.tls.context() if self.settings.tls else None
         self._nodes: dict[int, Node] = {}
         self._turns = Turns()
@@ -268,7 +270,8 @@ class ClusterNodes:
     async def _open_nodes(self) -> None:
         settings = self.settings
         self._turns = Turns()  # those of an earlier loop are over
-        await self._listen()
+        self._nodes = await self._entrance.open(self._nodes, self._node, self._push_map)
+        self._tell_addresses()
         for node in range(self.bucket.map.node_count):
             if not (self.bucket.led_by or self.bucket.is_local(node)):
                 self._links.add(node)
@@ -295,22 +298,6 @@ class ClusterNodes:
         with self.bucket.lock:
             self._replication.stored(vbucket)
 
-    async def _listen(self) -> None:
-        known = {number: node.address for number, node in self._nodes.items()}
-        # After a stop they come back on their ports.
-        addresses = known or dict(enumerate(addresses_to_take(self.settings)))
-        self._nodes = {number: self._node(number, address) for number, address in addresses.items()}
-        try:
-            for node in self._nodes.values():
-                if self.bucket.map.is_member(node.node):
-                    node.listen()
-                    self.bucket.dead_nodes.discard(node.node)
-        except OSError:
-            for node in self._nodes.values():
-                await node.kill()
-            raise
-        self._tell_addresses()
-
     def _node(self, number: int, address: NodeAddress) -> Node:
         return Node(self.bucket, number, address, self._tls, self._turns)
 
@@ -322,6 +309,7 @@ class ClusterNodes:
         self.bucket.map.set_addresses(found)
 
     async def _shut_down(self) -> None:
+        await self._entrance.close()
         for task in self._background:
             task.cancel()
         await ended("background of the producer", *self._background)
@@ -399,19 +387,6 @@ class ClusterNodes:
             if not done.done():  # it goes on, and nobody waits for it any more
                 done.add_done_callback(log_failure("work that took too long"))
             raise
-
-
-def addresses_to_take(settings: ClusterSettings) -> list[NodeAddress]:
-    """Return where the settings want nodes to listen; port 0 is any free one."""
-    free = (0,) * settings.nodes
-    plain = zip(settings.ports or free, settings.http_ports or free, strict=True)
-    if settings.tls is None:
-        return [NodeAddress(settings.host, *ports) for ports in plain]
-    encrypted = zip(settings.tls_ports or free, settings.https_ports or free, strict=True)
-    return [
-        NodeAddress(settings.host, *ports, *tls_ports)
-        for ports, tls_ports in zip(plain, encrypted, strict=True)
-    ]
 
 
 async def now(action: Callable[[], None]) -> None:

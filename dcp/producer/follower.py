@@ -17,7 +17,7 @@ from dcp.producer.taking import Taking
 class Follower:
     """The orders of the first process; methods run in the loop's thread, under the lock."""
 
-    def __init__(self, bucket: Bucket, taking: Taking, map_changed: Callable[[], None]) -> None:
+    def __init__(self, bucket: Bucket, taking: Taking, map_changed: Callable[[], object]) -> None:
         """``map_changed`` is called with each new state, once it holds here."""
         self._bucket = bucket
         self._taking = taking
