@@ -115,7 +115,7 @@ class ProducerCluster(ClusterMembers):
 
     def _wait_for_hand_over(self, vbucket: int) -> None:
         """Let a vbucket that a rebalance moves at this instant get there; not in a batch."""
-        if self.bucket.is_in_batch or self._is_in_loop:
+        if self.bucket.is_in_batch or self._loop.is_inside:
             return
         self.bucket.copies_moved.wait_for(
             lambda: not self.bucket.vbuckets[vbucket].is_handed_over, _HAND_OVER_SECONDS
@@ -330,7 +330,7 @@ class ProducerCluster(ClusterMembers):
             end_streams(self.bucket, vbucket, before)
             for place, at in self.bucket.copies.follow(self.bucket.map):
                 end_streams(self.bucket, at, place)
-        self._call_soon(self._push_map)
+        self._loop.call_soon(self._push_map)
 
     def failover(self, node: int) -> None:
         """Let ``node`` be gone and promote its vbuckets' replicas on the next living node.
@@ -382,14 +382,14 @@ class ProducerCluster(ClusterMembers):
         self.bucket.require_first("replication")
         with self.bucket.lock:
             self.bucket.replicas.pause()
-            self._call_soon(self._push_map)
+            self._loop.call_soon(self._push_map)
 
     def resume_replication(self) -> None:
         """Let all replicas follow again, as far behind as the settings say."""
         self.bucket.require_first("replication")
         with self.bucket.lock:
             self.bucket.replicas.resume()
-            self._call_soon(self._push_map)
+            self._loop.call_soon(self._push_map)
 
     def wait_until_replicated(self, timeout_seconds: float = 10.0) -> None:
         """Return when all copies on living nodes hold what their actives hold at an instant.

@@ -99,7 +99,7 @@ def test_a_cluster_whose_start_fails_says_why(monkeypatch: pytest.MonkeyPatch) -
     cluster = ProducerCluster(ClusterSettings(vbuckets=1))
     with pytest.raises(KeyError, match="broken"):
         cluster.start()
-    assert "dcp-producer" not in {thread.name for thread in enumerate_threads()}
+    assert "producer cluster" not in {thread.name for thread in enumerate_threads()}
 
 
 def test_a_cluster_whose_end_fails_says_so_and_ends(
@@ -126,7 +126,7 @@ def test_a_process_that_refuses_orders_is_named_once(
     cluster = make_cluster(vbuckets=1)
     with ProducerCluster(ClusterSettings(vbuckets=1)) as stranger:
         address = stranger.bucket.map.addresses[0]
-        cluster._call_soon(lambda: _join(cluster, address))
+        cluster._loop.call_soon(lambda: _join(cluster, address))
         while stranger.counters().connections_opened < 3:
             sleep(0.01)
         said = [text for text, _ in _told(caplog) if "it is asked again" in text]
