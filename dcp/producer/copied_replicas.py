@@ -8,7 +8,7 @@ that is lost takes its word along; the next one says it again.
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from dcp.producer.bucket_states import follow_change
+from dcp.producer.bucket_states import follow_change, give_back
 from dcp.producer.promotion import heirs_of, living_copies, prepare, promote, undo
 from dcp.producer.replication_chain import REPLICATION, TAKEOVER, Copy, connection_name
 from dcp.wire.vocabulary import VbucketState
@@ -65,7 +65,7 @@ class CopiedReplicas:
     def _state_at_owner(self, vbucket: int) -> VbucketState:
         bucket, owner = self._bucket, self._bucket.map.owner(vbucket)
         is_known = owner is not None and bucket.is_local(owner)
-        is_active = not is_known or vbucket in bucket.handed_over
+        is_active = not is_known or bucket.vbuckets[vbucket].is_handed_over
         return VbucketState.ACTIVE if is_active else bucket.vbuckets[vbucket].state
 
     def undo(self, heirs: Mapping[int, int]) -> None:
@@ -77,6 +77,7 @@ class CopiedReplicas:
         if self._bucket.copies.at(node, vbucket) is not None:
             promote(self._bucket, vbucket, node, state)
             return
+        give_back(self._bucket, vbucket)
         here = self._bucket.vbuckets[vbucket]
         if here.state is VbucketState.ACTIVE:
             here.go_back(here.data.high_seqno, here.data.high_seqno)

@@ -98,11 +98,10 @@ def promote(bucket: Bucket, vbucket: int, node: int, state: VbucketState) -> Non
     """Let a node's copy be the vbucket from now on; see ``prepare``, which it does if need be."""
     prepare(bucket, {vbucket: node}, lambda _: state)
     copy = bucket.copies.take(node, vbucket)
-    bucket.handed_over.discard(vbucket)
     if copy.begun is None:
         raise AssertionError("prepared above")
     copy.vbucket.succeed(bucket.vbuckets[vbucket])
-    bucket.put_in_place(vbucket, copy.vbucket)
+    bucket.held.put_in_place(vbucket, copy.vbucket)
     copy.vbucket.complete_change(copy.begun)
     follow_change(bucket, copy.vbucket, node)
     bucket.copies_moved.notify_all()

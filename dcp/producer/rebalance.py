@@ -9,10 +9,11 @@ that one does it (``remote_move.py``). Source: kv_engine
 """
 
 import asyncio
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
-from dcp.errors import SourceError
+from dcp.errors import DcplakeError, SourceError
 from dcp.producer.bucket import Bucket
 from dcp.producer.bucket_states import change_state
 from dcp.producer.member_links import MemberLinks
@@ -26,6 +27,8 @@ from dcp.producer.replication import Feed
 from dcp.producer.replication_chain import TAKEOVER
 from dcp.producer.state_changes import StateEvent
 from dcp.wire.vocabulary import VbucketState
+
+_LOG = logging.getLogger(__name__)
 
 
 class Rebalance:
@@ -146,8 +149,10 @@ class Move:
                 task.cancel()
             outcome, _ = await asyncio.gather(talk, over, return_exceptions=True)
             failed = self._give_up()
+        cause = outcome if isinstance(outcome, Exception) else None
+        if cause is not None and not (failed and isinstance(cause, DcplakeError)):
+            _LOG.error("%s failed", feed.name, exc_info=cause)
         if failed:
-            cause = outcome if isinstance(outcome, Exception) else None
             text = repr(cause) if cause else "the connection was lost, or the stream ended"
             name = self._bucket.map.name_of(self._target)
             raise SourceError(

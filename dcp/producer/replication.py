@@ -19,6 +19,7 @@ from dcp.errors import DcplakeError
 from dcp.producer.background import (
     FIRST_WAIT_SECONDS,
     LONGEST_WAIT_SECONDS,
+    ended,
     keep_running,
 )
 from dcp.producer.bucket import Bucket
@@ -234,4 +235,4 @@ class Replication:
         self._feeds.clear()
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await ended("feeds", *tasks)

@@ -55,7 +55,7 @@ _WINDOW_BYTES: Final = 4 * 1024 * 1024
 class ReplicationConnection:
     """One connection; used under the bucket's lock. ``streams`` are by opaque."""
 
-    def __init__(self, bucket: str, name: str, password: str, now: float) -> None:
+    def __init__(self, bucket: str, name: str, password: Secret, now: float) -> None:
         flow, liveness = FlowSettings(_WINDOW_BYTES), LivenessSettings()
         settings = BootstrapSettings(
             bucket,
@@ -65,7 +65,7 @@ class ReplicationConnection:
             open_flags=int(_OPEN_FLAGS),
             controls=(Control("consumer_name", name, optional=False), *_CONTROLS),
         )
-        credentials = Credentials(REPLICATION_USER, Secret(password), (PLAIN,))
+        credentials = Credentials(REPLICATION_USER, password, (PLAIN,))
         progress = Progress(settings, credentials, nonce="")
         self._bootstrap = Bootstrap(steps_for(settings, flow, liveness), progress).settled()
         self._window = ReceiveWindow(flow, now)

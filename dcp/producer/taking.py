@@ -70,4 +70,4 @@ class Taking:
         """Give up, and wait until that is done."""
         self.leave()
         if self._task is not None:
-            await asyncio.gather(self._task, return_exceptions=True)
+            await asyncio.wait((self._task,))  # it says itself where it fails

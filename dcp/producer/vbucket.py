@@ -71,7 +71,7 @@ class Vbucket:
         self._settings = settings
         self._wants_back = wants_back
         self._home = home
-        self.is_moving = False
+        self.is_handed_over = False
         """Whether it is dead for another node's sake, until the map has it there: after a power
         loss nobody will, and it is what it was."""
         self.named_manifests: frozenset[int] = frozenset()
@@ -129,7 +129,7 @@ class Vbucket:
             for collection, high in collections.high_seqnos.items()
         }
         state = SavedVbucket(
-            VbucketState.ACTIVE if self.is_moving else self.state,
+            VbucketState.ACTIVE if self.is_handed_over else self.state,
             self.failover_log,
             self.data.base_seqno,
             self.documents.clock.last,
