@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from threading import Barrier, Event
-from typing import Any
 
 import pytest
 
@@ -191,21 +190,3 @@ def test_what_is_taken_over_together_is_saved_once(
         take_over(pair.bucket, moved, 1)
     assert [record.owners for record in saved] == [(1,) * 8]
     assert pair.get(b"k1").value == b"1"
-
-
-def test_a_rebalance_saves_what_arrived_together_together(
-    make_cluster: MakeCluster, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    chosen: dict[str, Any] = {"nodes": 2, "vbuckets": 64, "data_folder": folder}
-    cluster = make_cluster(**chosen)
-    saved: list[int] = []
-    save = DataFolder.save
-
-    def watched(folder: DataFolder, record: BucketRecord) -> None:
-        saved.append(record.map_rev)
-        save(folder, record)
-
-    monkeypatch.setattr(DataFolder, "save", watched)
-    cluster.rebalance(remove=1)
-    assert set(cluster.bucket.map.owners) == {0}
-    assert len(saved) < 16
