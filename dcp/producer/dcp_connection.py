@@ -139,7 +139,8 @@ class DcpConnection:
         return self.sync_writes and bool(self.consumer_name)
 
     def stream_settings(self) -> StreamSettings:
-        """Return what a stream opened now must know."""
+        """Return what a stream opened now must know; our own copies acknowledge what they got."""
+        settings = self._bucket.settings
         return StreamSettings(
             self.flavour,
             self.marker_v2,
@@ -147,6 +148,7 @@ class DcpConnection:
             out_of_order=self.out_of_order if self._scans_by_key else OutOfOrder.NO,
             keeps_cursor=self.keeps_cursors,
             cursor=self.told_name,
+            prepare_extra_bytes=0 if self.is_internal else settings.prepare_extra_bytes,
         )
 
     @property
@@ -314,8 +316,8 @@ class DcpConnection:
 
     def _charge(self, stream: ActiveStream, batch: Batch) -> None:
         frame_bytes = len(batch.data)
-        self.flow.charge(frame_bytes)
-        self.stream_windows.charge(stream.opaque, frame_bytes)
+        self.flow.charge(batch.charged_bytes)
+        self.stream_windows.charge(stream.opaque, batch.charged_bytes)
         self.bytes_sent += frame_bytes
         if self.is_internal:
             self._bucket.relieve_memory()

@@ -16,6 +16,7 @@ from dcp.producer.cluster import ProducerCluster
 from dcp.producer.flow_control import UNLIMITED
 from dcp.producer.settings import ClusterSettings
 from dcp.producer.stream_windows import StreamWindows
+from dcp.producer.versions import Content, SyncWrite, Version
 from dcp.types import U32_MAX
 from dcp.wire import messages as m
 from dcp.wire.codec import decode, encode
@@ -443,6 +444,48 @@ def test_statistics_tell_each_streams_window(
     assert told[stream + "max_buffer_bytes"] == "5000"
     assert told[stream + "unacked_bytes"] == str(seen[opaques[0]] - 100)
     assert told[stream + "total_acked_bytes"] == "100"
+
+
+# --- what a prepare is charged
+
+
+@pytest.mark.parametrize("from_disk", [True, False])
+@pytest.mark.parametrize(("extra_bytes", "charged"), [(0, 60), (2, 62), (1000, 1060)])
+def test_what_a_prepare_is_charged(
+    new_cluster: Callable[..., ProducerCluster], extra_bytes: int, charged: int, from_disk: bool
+) -> None:
+    """55 bytes, a key of 4 and a value of one; the window counts what is charged, to the byte."""
+    cluster = new_cluster(vbuckets=1, prepare_extra_bytes=extra_bytes)
+    content = Content(b"1", opcode=Opcode.DCP_PREPARE, sync=SyncWrite(level=1))
+    document = Content(b"1")
+    versions = [
+        Version(0, b"k%03d" % seqno, document if seqno == 3 else content, seqno=seqno, rev=1, cas=1)
+        for seqno in range(1, 10)
+    ]
+    cluster.take_versions(0, versions)
+    if from_disk:
+        cluster.bucket.vbuckets[0].data.checkpoints.expel()
+    window = MARKER + charged
+    client = DcpSession(
+        cluster,
+        enable_sync_writes="true",
+        connection_buffer_size=window + 1,
+        stream_buffer_size=window,
+    )
+    assert client.request_stream(0, ONE).status == Status.SUCCESS
+    sent = client.sent()
+    assert [frame_bytes(frame) for frame in sent] == [MARKER, 60]
+    assert [client.outstanding(at) for at in (0, ONE)] == [MARKER + charged] * 2
+    client.ack(MARKER + charged, ONE)
+    client.ack(MARKER + charged)
+    client.control("stream_buffer_size", "0")
+    client.control("connection_buffer_size", str(2 * charged + 60))
+    assert [frame.opcode for frame in client.sent()] == [
+        Opcode.DCP_PREPARE,
+        Opcode.DCP_MUTATION,
+        Opcode.DCP_PREPARE,
+    ], "the document is charged as it is"
+    assert client.outstanding(0) == 2 * charged + 60
 
 
 # --- against a model
