@@ -21,24 +21,32 @@ _REMEMBERED: Final = 16 * 1024
 
 
 class _StreamFlow(FlowControl):
-    """What the streams of one opaque have outstanding; ``streams`` is how many there are."""
+    """What the streams of one opaque have outstanding; ``streams`` is how many there are.
 
-    __slots__ = ("streams",)
+    ``switch_offs`` is how often windows were switched off when it was last looked at.
+    """
 
-    def __init__(self, window_bytes: int) -> None:
+    __slots__ = ("streams", "switch_offs")
+
+    def __init__(self, switch_offs: int) -> None:
         super().__init__()
-        self.set_window(window_bytes)
         self.streams = 0
+        self.switch_offs = switch_offs
 
 
 class StreamWindows:
-    """All windows of a connection's streams; they have one size, 0 while they are off."""
+    """All windows of a connection's streams; they have one size, 0 while they are off.
+
+    A new size is taken over by each stream when it is next looked at: a client that sends sizes
+    without end makes no work for the thousands of streams that it may have.
+    """
 
     def __init__(self) -> None:
         self.window_bytes = 0
         self.peak_bytes = 0
         self.streams = 0
         """Streams that are there; those too that have only to say that they end."""
+        self._switch_offs = 0
         self._flows: dict[int, _StreamFlow] = {}
         self._ended: dict[int, None] = {}
 
@@ -52,7 +60,7 @@ class StreamWindows:
         self.streams += 1
         self._ended.pop(opaque, None)
         if opaque not in self._flows:
-            self._flows[opaque] = _StreamFlow(self.window_bytes)
+            self._flows[opaque] = _StreamFlow(self._switch_offs)
         self._flows[opaque].streams += 1
 
     def ended(self, opaque: int) -> None:
@@ -76,29 +84,37 @@ class StreamWindows:
     def set_window(self, window_bytes: int) -> None:
         """Take the value of the control ``stream_buffer_size``, for all streams at once."""
         self.window_bytes = window_bytes
-        for flow in self._flows.values():
-            flow.set_window(window_bytes)
+        self._switch_offs += window_bytes == 0
 
     def flow(self, opaque: int) -> FlowControl | None:
         """Return the account of an opaque; None where there is no such stream."""
-        return self._flows.get(opaque)
+        flow = self._flows.get(opaque)
+        if flow is None:
+            return None
+        if flow.switch_offs != self._switch_offs:
+            flow.switch_offs = self._switch_offs
+            flow.set_window(0)
+        if flow.window_bytes != self.window_bytes:
+            flow.set_window(self.window_bytes)
+        return flow
 
     def room_bytes(self, opaque: int) -> int:
         """While positive, the stream may send one more message of any size."""
-        if opaque == CONNECTION_OPAQUE:
-            return UNLIMITED
-        return self._flows[opaque].room_bytes
+        flow = self.flow(opaque)
+        return UNLIMITED if flow is None or opaque == CONNECTION_OPAQUE else flow.room_bytes
 
     def charge(self, opaque: int, frame_bytes: int) -> None:
         """Count what a stream sent."""
-        flow = self._flows[opaque]
+        flow = self.flow(opaque)
+        if flow is None:
+            return
         flow.charge(frame_bytes)
         if self.window_bytes and opaque != CONNECTION_OPAQUE:
             self.peak_bytes = max(self.peak_bytes, flow.outstanding_bytes)
 
     def acknowledge(self, opaque: int, frame_bytes: int) -> bool:
         """Take an acknowledgement that names a stream; whether there is or was such a stream."""
-        flow = self._flows.get(opaque)
+        flow = self.flow(opaque)
         if flow is None:
             return opaque in self._ended
         flow.acknowledge(frame_bytes)
