@@ -57,7 +57,8 @@ def _go_on(state: ConnectionState, frame: Frame) -> list[e.Event]:
         ask_next(state)
         return []
     progress = state.bootstrap.progress
-    state.accounts.is_on = STREAM_WINDOW in progress.accepted_controls
+    if STREAM_WINDOW in progress.accepted_controls:
+        state.accounts.offered()
     return [e.Ready(progress.features, progress.cluster_config, progress.refused_controls)]
 
 
@@ -113,6 +114,18 @@ def _close_answer(state: ConnectionState, request: PendingRequest, frame: Frame)
     return [e.StreamClosed(request.vbucket, frame.status), *_map_in(frame)]
 
 
+def _control_answer(state: ConnectionState, _: PendingRequest, frame: Frame) -> list[e.Event]:
+    """Let streams have the size that was asked for; refused, they have the one of before."""
+    decode(frame)
+    if not state.asked_windows:
+        return []
+    window_bytes = state.asked_windows.pop(0)
+    if frame.status == Status.SUCCESS:
+        state.accounts.resized(window_bytes)
+    state.accounts.settle(state.asked_windows)
+    return [e.StreamWindowChanged(window_bytes, frame.status)]
+
+
 def _log_answer(_: ConnectionState, request: PendingRequest, frame: Frame) -> list[e.Event]:
     body = decode(frame)
     vbucket = request.vbucket
@@ -154,6 +167,7 @@ _Handler = Callable[[ConnectionState, PendingRequest, Frame], list[e.Event]]
 _HANDLERS: Final[dict[int, _Handler]] = {
     Opcode.DCP_STREAM_REQ: _stream_answer,
     Opcode.DCP_CLOSE_STREAM: _close_answer,
+    Opcode.DCP_CONTROL: _control_answer,
     Opcode.DCP_GET_FAILOVER_LOG: _log_answer,
     Opcode.GET_FAILOVER_LOG: _log_answer,
     Opcode.GET_ALL_VB_SEQNOS: _seqnos_answer,

@@ -15,7 +15,7 @@ from typing import Final
 
 from dcp.errors import LocalProtocolError, NodeUnavailableError, SourceError
 from dcp.protocol.answers import ask_next
-from dcp.protocol.bootstrap import Bootstrap, BootstrapSettings, Progress, steps_for
+from dcp.protocol.bootstrap import STREAM_WINDOW, Bootstrap, BootstrapSettings, Progress, steps_for
 from dcp.protocol.credentials import Credentials
 from dcp.protocol.events import Event
 from dcp.protocol.flow_control import FlowSettings, ReceiveWindow
@@ -25,7 +25,7 @@ from dcp.protocol.position import Position
 from dcp.protocol.state import ConnectionState
 from dcp.protocol.stream import Stream
 from dcp.protocol.stream_accounts import StreamAccounts
-from dcp.types import END_OF_TIME, FailoverLog
+from dcp.types import END_OF_TIME, U32_MAX, FailoverLog, require_unsigned
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
 from dcp.wire.framing import FrameBlock
@@ -232,6 +232,29 @@ class ClientConnection:
         """
         return self._state.accounts.collect()
 
+    def change_stream_window(self, window_bytes: int) -> None:
+        """Ask for another size of all streams' windows, 0 for none.
+
+        ``StreamWindowChanged`` follows.
+
+        Raises:
+            LocalProtocolError: not ready, or streams had no windows from the beginning: what they
+                were sent then is not known.
+            ValueError: the size is none that a producer can be told.
+        """
+        self._require_ready("change_stream_window")
+        require_unsigned("window_bytes", window_bytes, U32_MAX)
+        state = self._state
+        if not state.accounts.is_offered:
+            raise LocalProtocolError(
+                "change_stream_window: found streams without windows, expected them to be asked "
+                f"for in the bootstrap and not refused ({STREAM_WINDOW})"
+            )
+        state.asked_windows.append(window_bytes)
+        state.accounts.settle(state.asked_windows)
+        control = m.DcpControl(STREAM_WINDOW.encode(), str(window_bytes).encode())
+        state.ask(control, Opcode.DCP_CONTROL)
+
     def position(self, vbucket: int, *, stream_id: int | None = None) -> Position:
         """Return where the stream stands after the last received block; ended streams too.
 
@@ -269,7 +292,7 @@ class ClientConnection:
 
     @property
     def has_stream_windows(self) -> bool:
-        """Whether each stream has a window of its own: they were asked for, and not refused."""
+        """Whether each stream has a window of its own now."""
         return self._state.accounts.is_on
 
     def stream_unacked_bytes(self, vbucket: int, *, stream_id: int | None = None) -> int:

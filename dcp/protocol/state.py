@@ -28,6 +28,7 @@ StreamKey = tuple[int, int | None]
 class ConnectionState:
     """One connection: its bootstrap, windows, liveness, requests under way, streams by opaque.
 
+    ``asked_windows`` are sizes of the streams' windows that the producer has not answered yet.
     ``closed_opaques`` are of streams that we closed and whose end the server does not announce:
     what it had sent before it heard of that may still arrive.
     """
@@ -44,6 +45,7 @@ class ConnectionState:
     next_opaque: int = 1
     discarded_frames: int = 0
     accounts: StreamAccounts = field(default_factory=StreamAccounts)
+    asked_windows: list[int] = field(default_factory=list)
 
     def copy(self) -> "ConnectionState":
         """Return a copy that can be changed without this one noticing."""
@@ -60,6 +62,7 @@ class ConnectionState:
             self.next_opaque,
             self.discarded_frames,
             self.accounts.copy(),
+            list(self.asked_windows),
         )
 
     def say(self, frame: Frame) -> None:
