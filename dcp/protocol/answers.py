@@ -9,7 +9,7 @@ from typing import Final
 
 from dcp.errors import SourceError
 from dcp.protocol import events as e
-from dcp.protocol.bootstrap import STREAM_END_ON_CLOSE, describe_refusal
+from dcp.protocol.bootstrap import STREAM_END_ON_CLOSE, STREAM_WINDOW, describe_refusal
 from dcp.protocol.responses import PendingRequest, opcode_name
 from dcp.protocol.state import ConnectionState
 from dcp.protocol.stream import Stream
@@ -57,6 +57,8 @@ def _go_on(state: ConnectionState, frame: Frame) -> list[e.Event]:
         ask_next(state)
         return []
     progress = state.bootstrap.progress
+    if STREAM_WINDOW in progress.accepted_controls:
+        state.accounts.offered()
     return [e.Ready(progress.features, progress.cluster_config, progress.refused_controls)]
 
 
@@ -112,6 +114,18 @@ def _close_answer(state: ConnectionState, request: PendingRequest, frame: Frame)
     return [e.StreamClosed(request.vbucket, frame.status), *_map_in(frame)]
 
 
+def _control_answer(state: ConnectionState, _: PendingRequest, frame: Frame) -> list[e.Event]:
+    """Let streams have the size that was asked for; refused, they have the one of before."""
+    decode(frame)
+    if not state.asked_windows:
+        return []
+    window_bytes = state.asked_windows.pop(0)
+    if frame.status == Status.SUCCESS:
+        state.accounts.resized(window_bytes)
+    state.accounts.settle(state.asked_windows)
+    return [e.StreamWindowChanged(window_bytes, frame.status)]
+
+
 def _log_answer(_: ConnectionState, request: PendingRequest, frame: Frame) -> list[e.Event]:
     body = decode(frame)
     vbucket = request.vbucket
@@ -153,6 +167,7 @@ _Handler = Callable[[ConnectionState, PendingRequest, Frame], list[e.Event]]
 _HANDLERS: Final[dict[int, _Handler]] = {
     Opcode.DCP_STREAM_REQ: _stream_answer,
     Opcode.DCP_CLOSE_STREAM: _close_answer,
+    Opcode.DCP_CONTROL: _control_answer,
     Opcode.DCP_GET_FAILOVER_LOG: _log_answer,
     Opcode.GET_FAILOVER_LOG: _log_answer,
     Opcode.GET_ALL_VB_SEQNOS: _seqnos_answer,

@@ -53,9 +53,20 @@ def read_block(state: ConnectionState, block: FrameBlock, now: float) -> list[e.
         return []
     opcodes = block.opcodes
     is_request = np.isin(block.magics, _REQUESTS)
+    if state.asked_windows:  # what comes behind an answer is charged behind it
+        answers = np.flatnonzero(~is_request & (opcodes == Opcode.DCP_CONTROL)) + 1
+        if len(answers) and answers[0] < len(block):
+            first, rest = _split(block, int(answers[0]))
+            return [*read_block(state, first, now), *read_block(state, rest, now)]
     is_data = is_request & np.isin(opcodes, _DATA)
     charged = is_request & (opcodes != Opcode.DCP_NOOP)
-    state.window = state.window.charge(int(block.frame_lengths[charged].sum()))
+    frame_bytes = block.frame_lengths[charged]
+    if (extra_bytes := state.window.settings.prepare_extra_bytes) > 0:
+        frame_bytes = frame_bytes + extra_bytes * (opcodes[charged] == Opcode.DCP_PREPARE)
+    state.window = state.window.charge(int(frame_bytes.sum()))
+    if state.accounts.is_offered:
+        opaques = block.headers["opaque"][charged].astype(np.uint32)
+        state.accounts.charge(opaques, frame_bytes, state.streams, now)
     data_frames = np.flatnonzero(is_data)
     with_collections = HelloFeature.COLLECTIONS in state.bootstrap.progress.features
     columns = decode_columns(block, data_frames, collections=with_collections)
@@ -63,6 +74,12 @@ def read_block(state: ConnectionState, block: FrameBlock, now: float) -> list[e.
     for index in np.flatnonzero(~is_data).tolist():
         reading.take_control(block.frame(index), index)
     return reading.finish()
+
+
+def _split(block: FrameBlock, index: int) -> tuple[FrameBlock, FrameBlock]:
+    """Return the frames before ``index``, and the others."""
+    offsets = block.offsets
+    return FrameBlock(block.buffer, offsets[: index + 1]), FrameBlock(block.buffer, offsets[index:])
 
 
 class _BlockReading:

@@ -12,6 +12,7 @@ from dcp.protocol.flow_control import ReceiveWindow
 from dcp.protocol.liveness import Liveness
 from dcp.protocol.responses import PendingRequest, PendingRequests
 from dcp.protocol.stream import Stream, StreamPhase
+from dcp.protocol.stream_accounts import StreamAccounts
 from dcp.types import U32_MAX
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
@@ -25,8 +26,9 @@ StreamKey = tuple[int, int | None]
 
 @dataclass(slots=True)
 class ConnectionState:
-    """One connection: its bootstrap, window, liveness, requests under way, streams by opaque.
+    """One connection: its bootstrap, windows, liveness, requests under way, streams by opaque.
 
+    ``asked_windows`` are sizes of the streams' windows that the producer has not answered yet.
     ``closed_opaques`` are of streams that we closed and whose end the server does not announce:
     what it had sent before it heard of that may still arrive.
     """
@@ -42,6 +44,8 @@ class ConnectionState:
     outbound: list[bytes] = field(default_factory=list)
     next_opaque: int = 1
     discarded_frames: int = 0
+    accounts: StreamAccounts = field(default_factory=StreamAccounts)
+    asked_windows: list[int] = field(default_factory=list)
 
     def copy(self) -> "ConnectionState":
         """Return a copy that can be changed without this one noticing."""
@@ -57,6 +61,8 @@ class ConnectionState:
             list(self.outbound),
             self.next_opaque,
             self.discarded_frames,
+            self.accounts.copy(),
+            list(self.asked_windows),
         )
 
     def say(self, frame: Frame) -> None:
@@ -131,6 +137,7 @@ class ConnectionState:
             self.streams[opaque] = stream
             return
         self.streams.pop(opaque, None)
+        self.accounts.end(opaque)
         key = (stream.vbucket, stream.stream_id)
         if self.opaques.get(key) == opaque:
             del self.opaques[key]
