@@ -38,6 +38,7 @@ def connection_settings(source: SourceSettings, flow: FlowControlSettings) -> Co
     return ConnectionSettings(
         bucket=source.bucket,
         window_bytes=flow.window_bytes,
+        stream_window_bytes=flow.stream_window_bytes,
         ack_fraction=flow.ack_fraction,
         ack_seconds=flow.ack_seconds,
         noop_interval_seconds=source.noop_interval_seconds,

@@ -33,6 +33,7 @@ from dcp.lake.receipt import Outcome, Receipt, left_out_status
 from dcp.lake.rollback_order import RollbackOrder, order_row
 from dcp.lake.settings import FlowControlSettings
 from dcp.lake.stop_points import reached
+from dcp.lake.stream_holdings import StreamHoldings
 from dcp.lake.system_events import system_event_text
 from dcp.lake.task_errors import TaskError
 from dcp.lake.vbucket_state import states_to_batch
@@ -123,8 +124,7 @@ class TaskReceiver:
         self._held: list[Delivery] = []
         self._held_since = 0.0
         self._batches = BatchBuilder(round_number, self._histories, access.flow_control.batch_rows)
-        flow = access.flow_control
-        self._flush_bytes = min(flow.batch_bytes, flow.window_bytes // 2)
+        self._held_of_streams = StreamHoldings(access.flow_control.stream_flush_bytes)
         for stream in plan.streams:
             self._is_open[stream.vbucket] = True
             self._histories.set_epoch(stream.vbucket, stream.state.epoch)
@@ -207,6 +207,7 @@ class TaskReceiver:
             self._held_since = now
         self._held.append(delivery)
         self._batches.held_bytes += delivery.frame_bytes
+        self._held_of_streams.add(delivery)
         # Failover logs first: the rows and the rollback of the same delivery need them.
         for event in delivery.events:
             if isinstance(event, StreamOpened) and event.vbucket in self._open:
@@ -337,12 +338,14 @@ class TaskReceiver:
         return (
             self._batches.rows == 0
             or self._batches.rows >= self._access.flow_control.batch_rows
-            or self._batches.held_bytes >= self._flush_bytes
+            or self._batches.held_bytes >= self._access.flow_control.flush_bytes
+            or self._held_of_streams.are_due
             or monotonic() >= self._held_since + self._access.flow_control.batch_seconds
         )
 
     def _hand_over(self, consumer: Consumer) -> Iterator[pa.RecordBatch]:
         held, self._held = self._held, []
+        self._held_of_streams.clear()
         for batch in self._batches.flush():
             yield batch
             self._policy.handed_over(monotonic())

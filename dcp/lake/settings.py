@@ -18,6 +18,7 @@ from dcp.errors import ConfigError
 from dcp.lake.memory import AUTO_MEMORY, parse_memory
 
 MEBIBYTE: Final = 1024 * 1024
+LEAST_WINDOW_BYTES: Final = 4096
 LARGEST_DOCUMENT_BYTES: Final = 20 * MEBIBYTE
 
 
@@ -169,7 +170,16 @@ class FlowControlSettings(_Section):
         10 * MEBIBYTE,
         "What a node may send on one connection before we acknowledge (the DCP buffer size).",
         unit="bytes",
-        least=4096,
+        least=LEAST_WINDOW_BYTES,
+        most=2**32 - 1,
+    )
+    stream_window_bytes: int = _key(
+        0,
+        "The same for each vbucket's stream, beside the connection's window; 0 means none. Only "
+        "producers that follow the DCP document have it (`dcplake serve`); data servers refuse it, "
+        "which is logged, and the connection's window holds alone.",
+        unit="bytes",
+        least=0,
         most=2**32 - 1,
     )
     ack_fraction: float = _key(
@@ -198,7 +208,10 @@ class FlowControlSettings(_Section):
     )
 
     def __post_init__(self) -> None:
-        """Check that a batch and the bytes not yet acknowledged fit the window together."""
+        """Check that a batch and the bytes not yet acknowledged fit the window together.
+
+        A batch is handed over earlier where it would fill the window of a stream (``flush_bytes``).
+        """
         _Section.__post_init__(self)
         most = int(self.window_bytes * (1 - self.ack_fraction))
         if self.batch_bytes > most:
@@ -207,6 +220,27 @@ class FlowControlSettings(_Section):
                 f"and ack_fraction ({self.ack_fraction}) must fit window_bytes "
                 f"({self.window_bytes}) together, or the node stops before a batch is full"
             )
+        least = LEAST_WINDOW_BYTES
+        if self.stream_window_bytes and not least <= self.stream_window_bytes <= self.window_bytes:
+            raise ConfigError(
+                f"stream_window_bytes: found {self.stream_window_bytes}, expected 0, or from "
+                f"{least} to window_bytes ({self.window_bytes})"
+            )
+
+    @property
+    def flush_bytes(self) -> int:
+        """Held bytes at which a batch must be handed over, whatever it lacks."""
+        return min(self.batch_bytes, self.window_bytes // 2)
+
+    @property
+    def stream_flush_bytes(self) -> int:
+        """The same for what a batch holds of one stream with a window of its own.
+
+        With this and what is not acknowledged yet the window still has room: no stream ever waits
+        for a batch that waits for it.
+        """
+        held = int(self.stream_window_bytes * self.ack_fraction)
+        return min(self.batch_bytes, self.stream_window_bytes // 2, self.stream_window_bytes - held)
 
 
 @dataclass(frozen=True, slots=True)

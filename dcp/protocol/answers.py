@@ -9,7 +9,7 @@ from typing import Final
 
 from dcp.errors import SourceError
 from dcp.protocol import events as e
-from dcp.protocol.bootstrap import STREAM_END_ON_CLOSE, describe_refusal
+from dcp.protocol.bootstrap import STREAM_END_ON_CLOSE, STREAM_WINDOW, describe_refusal
 from dcp.protocol.responses import PendingRequest, opcode_name
 from dcp.protocol.state import ConnectionState
 from dcp.protocol.stream import Stream
@@ -58,6 +58,7 @@ def _go_on(state: ConnectionState, frame: Frame) -> list[e.Event]:
         return []
     progress = state.bootstrap.progress
     state.resize_window()  # asked for meanwhile
+    state.accounts.is_on = STREAM_WINDOW in progress.accepted_controls
     return [e.Ready(progress.features, progress.cluster_config, progress.refused_controls)]
 
 

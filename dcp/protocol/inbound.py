@@ -56,7 +56,12 @@ def read_block(state: ConnectionState, block: FrameBlock, now: float) -> list[e.
     is_data = is_request & np.isin(opcodes, _DATA)
     charged = is_request & (opcodes != Opcode.DCP_NOOP)
     frame_bytes = block.frame_lengths[charged]
+    if (extra_bytes := state.window.settings.prepare_extra_bytes) > 0:
+        frame_bytes = frame_bytes + extra_bytes * (opcodes[charged] == Opcode.DCP_PREPARE)
     state.window = state.window.charge(int(frame_bytes.sum()))
+    if state.accounts.is_on:
+        opaques = block.headers["opaque"][charged].astype(np.uint32)
+        state.accounts.charge(opaques, frame_bytes, state.streams, now)
     data_frames = np.flatnonzero(is_data)
     with_collections = HelloFeature.COLLECTIONS in state.bootstrap.progress.features
     columns = decode_columns(block, data_frames, collections=with_collections)

@@ -12,6 +12,7 @@ from dcp.protocol.flow_control import ReceiveWindow
 from dcp.protocol.liveness import Liveness
 from dcp.protocol.responses import PendingRequest, PendingRequests
 from dcp.protocol.stream import Stream, StreamPhase
+from dcp.protocol.stream_accounts import StreamAccounts
 from dcp.protocol.window_resize import CONNECTION_WINDOW, WindowResize
 from dcp.types import U32_MAX
 from dcp.wire import messages as m
@@ -26,7 +27,7 @@ StreamKey = tuple[int, int | None]
 
 @dataclass(slots=True)
 class ConnectionState:
-    """One connection: its bootstrap, window, liveness, requests under way, streams by opaque.
+    """One connection: its bootstrap, windows, liveness, requests under way, streams by opaque.
 
     ``closed_opaques`` are of streams that we closed and whose end the server does not announce:
     what it had sent before it heard of that may still arrive.
@@ -44,6 +45,7 @@ class ConnectionState:
     next_opaque: int = 1
     discarded_frames: int = 0
     resize: WindowResize = field(default_factory=lambda: WindowResize(0, 0))
+    accounts: StreamAccounts = field(default_factory=StreamAccounts)
 
     def copy(self) -> "ConnectionState":
         """Return a copy that can be changed without this one noticing."""
@@ -60,6 +62,7 @@ class ConnectionState:
             self.next_opaque,
             self.discarded_frames,
             self.resize,
+            self.accounts.copy(),
         )
 
     def say(self, frame: Frame) -> None:
@@ -143,6 +146,7 @@ class ConnectionState:
             self.streams[opaque] = stream
             return
         self.streams.pop(opaque, None)
+        self.accounts.end(opaque)
         key = (stream.vbucket, stream.stream_id)
         if self.opaques.get(key) == opaque:
             del self.opaques[key]

@@ -1,10 +1,12 @@
 """Settings: where they come from, who wins, and what each kind of mistake is told."""
 
 import tomllib
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dcp.errors import ConfigError
 from dcp.lake.settings import SECTIONS, FlowControlSettings, Settings, SourceSettings
@@ -113,6 +115,28 @@ def test_window_batch_and_acknowledgement_must_fit_together(tmp_path: Path) -> N
     with pytest.raises(ConfigError, match=r"DCPLAKE_FLOW_CONTROL_WINDOW_BYTES.*batch_bytes"):
         load(tmp_path, "", DCPLAKE_FLOW_CONTROL_WINDOW_BYTES="1000000")
     assert FlowControlSettings(window_bytes=4096, batch_bytes=2048, ack_fraction=0.5).batch_bytes
+
+
+@pytest.mark.parametrize("found", [1, 4095, 8193])
+def test_a_streams_window_is_none_or_fits_the_connections(tmp_path: Path, found: int) -> None:
+    text = f"[flow_control]\nwindow_bytes = 8192\nbatch_bytes = 2048\nstream_window_bytes = {found}"
+    expected = f"stream_window_bytes: found {found}, expected 0, or from 4096 to window_bytes"
+    with pytest.raises(ConfigError, match=expected):
+        load(tmp_path, text)
+
+
+@given(
+    st.integers(4096, 2**32 - 1), st.floats(0.01, 0.9, allow_nan=False), st.integers(1024, 2**30)
+)
+def test_a_batch_leaves_room_in_a_streams_window(window: int, ack: float, batch: int) -> None:
+    """What it may hold of a stream, and what is released and not acknowledged, is less than all."""
+    flow = FlowControlSettings(
+        window_bytes=2**32 - 1, stream_window_bytes=window, ack_fraction=ack, batch_bytes=1024
+    )
+    flow = replace(flow, batch_bytes=min(batch, int((2**32 - 1) * (1 - ack))))
+    most_held = flow.stream_flush_bytes - 1
+    assert 0 < flow.stream_flush_bytes <= flow.batch_bytes
+    assert most_held + int(window * ack) < window
 
 
 def test_the_password_is_read_by_reference(tmp_path: Path) -> None:
