@@ -21,11 +21,13 @@ from dcp.client.consumer_events import VbucketStopped
 from dcp.client.delivery import Delivery
 from dcp.client.settings import ConsumerSettings
 from dcp.client.vbucket_track import StreamStart
+from dcp.client.windows import Windows
 from dcp.errors import AuthenticationError, BucketError
 from dcp.lake.applied import applied_to_batch
 from dcp.lake.arrow_memory import return_freed_memory
 from dcp.lake.batches import BatchBuilder
 from dcp.lake.ending import Budget, Ending, EndPolicy
+from dcp.lake.executor_windows import task_windows
 from dcp.lake.histories import Histories
 from dcp.lake.plan import RoundPlan, TaskPlan
 from dcp.lake.progress import RoundProgress
@@ -167,6 +169,10 @@ class TaskReceiver:
             raise TaskError(error) from None
 
     def _stream(self) -> Iterator[pa.RecordBatch]:
+        with task_windows(self._access.flow_control) as windows:
+            yield from self._consume(windows)
+
+    def _consume(self, windows: Windows) -> Iterator[pa.RecordBatch]:
         consumer = Consumer(
             [
                 StreamStart(
@@ -182,6 +188,7 @@ class TaskReceiver:
             self._access.consumer,
             self._access.credentials,
             self._name,
+            windows=windows,
         )
         try:
             self._policy.begin(monotonic())
@@ -190,7 +197,7 @@ class TaskReceiver:
                 if delivery is not None:
                     self._take(delivery, consumer)
                 self._end_what_is_over(consumer)
-                if self._batch_is_due():
+                if self._batch_is_due(consumer):
                     yield from self._hand_over(consumer)
             for ending in list(self._policy.out_of_budget(sorted(self._open), consumer)):
                 self._end_by(ending)
@@ -332,15 +339,16 @@ class TaskReceiver:
             deadline = min(deadline, due)
         return max(0.0, deadline - monotonic())
 
-    def _batch_is_due(self) -> bool:
+    def _batch_is_due(self, consumer: Consumer) -> bool:
         if not self._held:
             return False
+        flow = self._access.flow_control
         return (
             self._batches.rows == 0
-            or self._batches.rows >= self._access.flow_control.batch_rows
-            or self._batches.held_bytes >= self._access.flow_control.flush_bytes
+            or self._batches.rows >= flow.batch_rows
+            or self._batches.held_bytes >= flow.flush_bytes(consumer.least_window_bytes)
             or self._held_of_streams.are_due
-            or monotonic() >= self._held_since + self._access.flow_control.batch_seconds
+            or monotonic() >= self._held_since + flow.batch_seconds
         )
 
     def _hand_over(self, consumer: Consumer) -> Iterator[pa.RecordBatch]:
