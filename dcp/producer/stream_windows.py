@@ -20,26 +20,34 @@ _REMEMBERED: Final = 16 * 1024
 """Opaques of ended streams that are still known: as many as a connection has streams at most."""
 
 
-class _Account:
-    """What the streams of one opaque have outstanding; ``streams`` is how many there are."""
+class _StreamFlow(FlowControl):
+    """What the streams of one opaque have outstanding; ``streams`` is how many there are.
 
-    __slots__ = ("flow", "streams")
+    ``switch_offs`` is how often windows were switched off when it was last looked at.
+    """
 
-    def __init__(self, window_bytes: int) -> None:
-        self.flow = FlowControl()
-        self.flow.set_window(window_bytes)
+    __slots__ = ("streams", "switch_offs")
+
+    def __init__(self, switch_offs: int) -> None:
+        super().__init__()
         self.streams = 0
+        self.switch_offs = switch_offs
 
 
 class StreamWindows:
-    """All windows of a connection's streams; they have one size, 0 while they are off."""
+    """All windows of a connection's streams; they have one size, 0 while they are off.
+
+    A new size is taken over by each stream when it is next looked at: a client that sends sizes
+    without end makes no work for the thousands of streams that it may have.
+    """
 
     def __init__(self) -> None:
         self.window_bytes = 0
         self.peak_bytes = 0
         self.streams = 0
         """Streams that are there; those too that have only to say that they end."""
-        self._accounts: dict[int, _Account] = {}
+        self._switch_offs = 0
+        self._flows: dict[int, _StreamFlow] = {}
         self._ended: dict[int, None] = {}
 
     @property
@@ -51,56 +59,63 @@ class StreamWindows:
         """Take note of a stream that may send from now on."""
         self.streams += 1
         self._ended.pop(opaque, None)
-        if opaque not in self._accounts:
-            self._accounts[opaque] = _Account(self.window_bytes)
-        self._accounts[opaque].streams += 1
+        if opaque not in self._flows:
+            self._flows[opaque] = _StreamFlow(self._switch_offs)
+        self._flows[opaque].streams += 1
 
     def ended(self, opaque: int) -> None:
         """Forget a stream that has said its last word, and what it has outstanding."""
         self.streams -= 1
-        account = self._accounts[opaque]
-        account.streams -= 1
-        if account.streams:
+        flow = self._flows[opaque]
+        flow.streams -= 1
+        if flow.streams:
             return
-        del self._accounts[opaque]
+        del self._flows[opaque]
         self._ended[opaque] = None
         if len(self._ended) > _REMEMBERED:
             del self._ended[next(iter(self._ended))]
 
     def clear(self) -> None:
         """Forget all streams."""
-        self._accounts.clear()
+        self._flows.clear()
         self._ended.clear()
         self.streams = 0
 
     def set_window(self, window_bytes: int) -> None:
         """Take the value of the control ``stream_buffer_size``, for all streams at once."""
         self.window_bytes = window_bytes
-        for account in self._accounts.values():
-            account.flow.set_window(window_bytes)
+        self._switch_offs += window_bytes == 0
 
     def flow(self, opaque: int) -> FlowControl | None:
         """Return the account of an opaque; None where there is no such stream."""
-        account = self._accounts.get(opaque)
-        return None if account is None else account.flow
+        flow = self._flows.get(opaque)
+        if flow is None:
+            return None
+        if flow.switch_offs != self._switch_offs:
+            flow.switch_offs = self._switch_offs
+            flow.set_window(0)
+        if flow.window_bytes != self.window_bytes:
+            flow.set_window(self.window_bytes)
+        return flow
 
     def room_bytes(self, opaque: int) -> int:
         """While positive, the stream may send one more message of any size."""
-        if opaque == CONNECTION_OPAQUE:
-            return UNLIMITED
-        return self._accounts[opaque].flow.room_bytes
+        flow = self.flow(opaque)
+        return UNLIMITED if flow is None or opaque == CONNECTION_OPAQUE else flow.room_bytes
 
     def charge(self, opaque: int, frame_bytes: int) -> None:
         """Count what a stream sent."""
-        flow = self._accounts[opaque].flow
+        flow = self.flow(opaque)
+        if flow is None:
+            return
         flow.charge(frame_bytes)
         if self.window_bytes and opaque != CONNECTION_OPAQUE:
             self.peak_bytes = max(self.peak_bytes, flow.outstanding_bytes)
 
     def acknowledge(self, opaque: int, frame_bytes: int) -> bool:
         """Take an acknowledgement that names a stream; whether there is or was such a stream."""
-        account = self._accounts.get(opaque)
-        if account is None:
+        flow = self.flow(opaque)
+        if flow is None:
             return opaque in self._ended
-        account.flow.acknowledge(frame_bytes)
+        flow.acknowledge(frame_bytes)
         return True

@@ -160,6 +160,8 @@ def _control_answer(state: ConnectionState, _: PendingRequest, frame: Frame) -> 
         return []
     state.resize, state.window = state.resize.refused(state.window)
     state.resize_window()
+    if state.resize.asked_bytes is not None:  # another wish is under way by now
+        return []
     refusal = describe_refusal(frame)
     return [e.WindowRefused(asked_bytes, state.resize.told_bytes, refusal)]
 

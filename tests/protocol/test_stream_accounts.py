@@ -107,7 +107,7 @@ def test_streams_of_10_kb_that_acknowledge_5_kb() -> None:
     assert receiver.take(1, 10) == {two: 10_240}
     for _ in range(3):
         assert receiver.unacked()[1:] == (10_240, 10_240)
-        receiver.connection.release(0, 1.0, {one: 5_120})
+        receiver.connection.release(5_120, 1.0, {one: 5_120})
         assert acks(receiver.connection) == [(one, 5_120)]
         assert receiver.unacked()[1:] == (5_120, 10_240)
         assert receiver.take(0, 5) == {one: 5_120}
