@@ -8,6 +8,7 @@ sum over connections that come one by one is the bound, whoever came and went be
 
 from typing import TYPE_CHECKING, Final
 
+from dcp.lake.memory import READ_BUFFER_BYTES
 from dcp.protocol.window_policies import Policy, PolicySettings, WindowPolicies
 
 if TYPE_CHECKING:
@@ -44,3 +45,18 @@ def windows_one_by_one(flow: "FlowControlSettings", connections: int) -> list[in
     policies = WindowPolicies(policy_settings(flow), flow.window_quota_bytes)
     names = [str(number) for number in range(connections)]
     return [floored(flow, policies.connect(name)[name]) for name in names]
+
+
+def largest_window_bytes(flow: "FlowControlSettings") -> int:
+    """Return the largest window that the policy gives a connection, for the memory's formula."""
+    return executor_windows_bytes(flow, 1)
+
+
+def executor_windows_bytes(flow: "FlowControlSettings", connections: int) -> int:
+    """Return what so many connections of an executor may have in their windows at once.
+
+    Without flow control: what each holds when we stop reading, and the read that comes to it.
+    """
+    if flow.window_policy == Policy.NONE:
+        return connections * (flow.window_bytes + READ_BUFFER_BYTES)
+    return sum(windows_one_by_one(flow, connections))
