@@ -18,7 +18,7 @@ from dcp.producer.cluster import ProducerCluster
 from dcp.producer.flow_control import FlowControl
 from dcp.producer.settings import ClusterSettings
 from tests.client.drained import USERS, wait_for
-from tests.lake.receiving import settings_for
+from tests.lake.receiving import RoundsInProcess, documents_at, settings_for, source_at
 from tests.lake.replicas import require_live_exact, require_no_row_twice
 
 if TYPE_CHECKING:
@@ -79,6 +79,53 @@ def test_a_killed_task_leaves_its_window_to_the_others(tmp_path: Path) -> None:
         assert [rows for rows, _ in told[:2]] == [ROWS, ROWS], "nothing is lost or twice"
         assert windows(cluster) == []
     assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        ("static", {LEAST}),
+        ("dynamic", {20_971, LEAST}),
+        ("aggressive", {52_428, 26_214}),
+        ("ratio", {52_428, 26_214}),
+        ("none", set()),
+    ],
+)
+def test_a_task_brings_everything_whatever_the_policy(
+    policy: str, expected: set[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No batch is full before its window is, and no time is over: nothing may wait for these."""
+    told: set[int] = set()
+    set_window = FlowControl.set_window
+
+    def recorded(flow: FlowControl, window_bytes: int) -> None:
+        told.add(window_bytes)
+        set_window(flow, window_bytes)
+
+    monkeypatch.setattr(FlowControl, "set_window", recorded)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    flow = {
+        "window_policy": policy,
+        "window_bytes": LEAST,
+        "window_quota_bytes": 1 << 20,
+        "window_percent": 2.0,
+        "window_threshold_percent": 3.0,
+        "batch_bytes": 3000,
+        "batch_seconds": 60.0,
+        "ack_seconds": 60.0,
+        "allow_no_flow_control": True,
+    }
+    with ProducerCluster(ClusterSettings(nodes=2, vbuckets=4, seed=5)) as cluster:
+        with cluster.batch():
+            for number in range(500):
+                cluster.set(b"key-%d" % number, b'{"n": %d}' % number + b" " * 300)
+        rounds = RoundsInProcess(settings_for(cluster, tmp_path, flow_control=flow))
+        rows = rounds.run()
+        for vbucket in range(4):
+            high = cluster.high_seqno(vbucket)
+            assert documents_at(rows, vbucket, high) == source_at(cluster, vbucket, high)
+    assert told == expected
+    assert not list(tmp_path.glob("dcplake-*/windows-*")), "nothing is left behind"
 
 
 @pytest.mark.slow
