@@ -192,10 +192,11 @@ class DcpConnection:
     def acknowledged_bytes(self, opaque: int, frame_bytes: int) -> bool:
         """Take a DCP_BUFFER_ACK; whether it names the connection, or what is or was a stream.
 
-        Without windows of streams all are the connection's, whatever the opaque: no server looks at
-        it, and clients put there what they like.
+        Before there are windows of streams all are the connection's, whatever the opaque: no server
+        looks at it, and clients put there what they like. Once there were some a stream's stays the
+        stream's: one may be under way while they are switched off.
         """
-        if opaque == CONNECTION_OPAQUE or not self.stream_windows.is_on:
+        if opaque == CONNECTION_OPAQUE or not self.stream_windows.names_streams:
             self.flow.acknowledge(frame_bytes)
             return True
         is_known = self.stream_windows.acknowledge(opaque, frame_bytes)

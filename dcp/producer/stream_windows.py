@@ -46,13 +46,15 @@ class StreamWindows:
         self.peak_bytes = 0
         self.streams = 0
         """Streams that are there; those too that have only to say that they end."""
+        self.names_streams = False
+        """Whether opaques of acknowledgements have a meaning: from the first window on."""
         self._switch_offs = 0
         self._flows: dict[int, _StreamFlow] = {}
         self._ended: dict[int, None] = {}
 
     @property
     def is_on(self) -> bool:
-        """Whether streams have windows, and opaques of acknowledgements a meaning."""
+        """Whether streams have windows."""
         return self.window_bytes > 0
 
     def opened(self, opaque: int) -> None:
@@ -84,6 +86,7 @@ class StreamWindows:
     def set_window(self, window_bytes: int) -> None:
         """Take the value of the control ``stream_buffer_size``, for all streams at once."""
         self.window_bytes = window_bytes
+        self.names_streams |= window_bytes > 0
         self._switch_offs += window_bytes == 0
 
     def flow(self, opaque: int) -> FlowControl | None:

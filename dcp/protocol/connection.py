@@ -15,7 +15,7 @@ from typing import Final
 
 from dcp.errors import LocalProtocolError, NodeUnavailableError, SourceError
 from dcp.protocol.answers import ask_next
-from dcp.protocol.bootstrap import Bootstrap, BootstrapSettings, Progress, steps_for
+from dcp.protocol.bootstrap import STREAM_WINDOW, Bootstrap, BootstrapSettings, Progress, steps_for
 from dcp.protocol.credentials import Credentials
 from dcp.protocol.events import Event
 from dcp.protocol.flow_control import FlowSettings, ReceiveWindow
@@ -26,7 +26,7 @@ from dcp.protocol.state import ConnectionState
 from dcp.protocol.stream import Stream
 from dcp.protocol.stream_accounts import StreamAccounts
 from dcp.protocol.window_resize import WindowResize
-from dcp.types import END_OF_TIME, FailoverLog
+from dcp.types import END_OF_TIME, U32_MAX, FailoverLog, require_unsigned
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
 from dcp.wire.framing import FrameBlock
@@ -247,6 +247,29 @@ class ClientConnection:
         self._state.resize_window()
         self._acknowledge(now)
 
+    def change_stream_window(self, window_bytes: int) -> None:
+        """Ask for another size of all streams' windows, 0 for none.
+
+        ``StreamWindowChanged`` follows.
+
+        Raises:
+            LocalProtocolError: not ready, or streams had no windows from the beginning: what they
+                were sent then is not known.
+            ValueError: the size is none that a producer can be told.
+        """
+        self._require_ready("change_stream_window")
+        require_unsigned("window_bytes", window_bytes, U32_MAX)
+        state = self._state
+        if not state.accounts.is_offered:
+            raise LocalProtocolError(
+                "change_stream_window: found streams without windows, expected them to be asked "
+                f"for in the bootstrap and not refused ({STREAM_WINDOW})"
+            )
+        state.asked_windows.append(window_bytes)
+        state.accounts.settle(state.asked_windows)
+        control = m.DcpControl(STREAM_WINDOW.encode(), str(window_bytes).encode())
+        state.ask(control, Opcode.DCP_CONTROL)
+
     def position(self, vbucket: int, *, stream_id: int | None = None) -> Position:
         """Return where the stream stands after the last received block; ended streams too.
 
@@ -294,7 +317,7 @@ class ClientConnection:
 
     @property
     def has_stream_windows(self) -> bool:
-        """Whether each stream has a window of its own: they were asked for, and not refused."""
+        """Whether each stream has a window of its own now."""
         return self._state.accounts.is_on
 
     def stream_unacked_bytes(self, vbucket: int, *, stream_id: int | None = None) -> int:

@@ -1,15 +1,16 @@
 """Windows of single streams over sockets: all arrives, whatever the server makes of them."""
 
 import logging
+from collections.abc import Callable
 
 import pytest
 
 from dcp.client.connection import NodeConnection
-from dcp.protocol.events import StreamClosed, StreamEnded
+from dcp.protocol.events import StreamClosed, StreamEnded, StreamWindowChanged
 from tests.client.conftest import MakeCluster
 from tests.client.connecting import START, connected
 from tests.client.consuming import consuming, settings
-from tests.client.drained import Drained, assert_same_state, caught_up, fill
+from tests.client.drained import Drained, assert_same_state, caught_up, fill, wait_for
 
 MESSAGE = 1100
 """No message is longer here."""
@@ -118,3 +119,36 @@ def test_what_is_dropped_of_a_closed_stream_gives_back_its_window(
             drained.run(
                 connection, lambda each: any(isinstance(e, StreamEnded) for e in each.events)
             )
+
+
+def has_rows(least: int) -> Callable[[Drained], bool]:
+    return lambda drained: drained.rows >= least
+
+
+def test_sizes_change_while_data_flows(make_cluster: MakeCluster) -> None:
+    """Off and on again too: neither side forgets what the other counts."""
+    cluster = make_cluster(vbuckets=2)
+    fill(cluster, 4000, value_bytes=1000)
+    sizes = [100_000, 0, 4096, 1, 0, 50_000, STREAM_WINDOW]
+    with connected(cluster, stream_window_bytes=STREAM_WINDOW) as connection:
+        for vbucket in range(2):
+            connection.open_stream(vbucket, START)
+        drained = Drained()
+        for number, size in enumerate(sizes, 1):
+            drained.run(connection, has_rows(number * 300))
+            connection.change_stream_window(size)
+        drained.run(connection, caught_up(cluster))
+        assert_same_state(cluster, drained)
+        fill(cluster, 1000, value_bytes=1000, prefix="later")
+        assert_same_state(cluster, drained.run(connection, caught_up(cluster)))
+        changed = [each for each in drained.events if isinstance(each, StreamWindowChanged)]
+        assert changed == [StreamWindowChanged(size, 0) for size in sizes]
+        (dcp,) = cluster.bucket.dcp_connections.values()
+
+        def at_rest() -> bool:
+            """Whether nothing is outstanding but what is too little to be acknowledged at once."""
+            flows = [dcp.stream_windows.flow(stream.opaque) for stream in dcp.streams]
+            most = STREAM_WINDOW // 5
+            return all(flow is not None and flow.outstanding_bytes <= most for flow in flows)
+
+        wait_for("all acknowledged", at_rest)

@@ -89,7 +89,9 @@ class Consumer:
             sizes.window, sizes.ack_fraction, 60.0, stream_window_bytes=sizes.stream_window
         )
         self.window = ReceiveWindow(flow, 0.0)
-        self.accounts = StreamAccounts(flow.of_stream, is_on=sizes.stream_window > 0)
+        self.accounts = StreamAccounts(flow.of_stream)
+        if sizes.stream_window:
+            self.accounts.offered()
         self.holdings = StreamHoldings(sizes.stream_flush)
 
     def receive(self, messages: Sequence[tuple[int, int]]) -> None:

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcp.errors import LocalProtocolError
+from dcp.protocol import events as e
 from dcp.protocol.bootstrap import BootstrapSettings, Control
 from dcp.protocol.connection import ClientConnection
 from dcp.protocol.flow_control import FlowSettings
@@ -231,6 +232,107 @@ def test_a_block_with_a_violation_charges_nothing() -> None:
     assert receiver.connection.collect_stream_charges() == {}
 
 
+# --- sizes that change
+
+
+def told(receiver: Receiver) -> Frame:
+    """Return the control that is being sent."""
+    block = FrameSplitter().feed(receiver.connection.bytes_to_send())
+    assert len(block) == 1
+    return block.frame(0)
+
+
+def messages(receiver: Receiver, *seqnos: int) -> list[Frame]:
+    """Messages of the first stream, a KiB each."""
+    return [sized(receiver.opaques[0], seqno, VBUCKETS[0], KIB) for seqno in seqnos]
+
+
+def test_a_smaller_window_makes_acks_due_when_it_is_answered() -> None:
+    receiver = Receiver(100 * KIB, 50 * KIB)
+    opaque = receiver.opaques[0]
+    receiver.take(0, 20)
+    receiver.connection.release(9 * KIB, 1.0, {opaque: 9 * KIB})
+    assert acks(receiver.connection) == []
+    receiver.connection.change_stream_window(10 * KIB)
+    control = told(receiver)
+    assert decode(control) == m.DcpControl(b"stream_buffer_size", b"10240")
+    changed = receiver.connection.receive(block_of(answer_to(control)), 1.0)
+    assert changed == [e.StreamWindowChanged(10 * KIB, 0)]
+    deadline = receiver.connection.next_deadline()
+    assert deadline is not None
+    assert deadline <= 1.0
+    receiver.connection.tick(1.0)
+    assert acks(receiver.connection) == [(opaque, 9 * KIB)]
+
+
+def test_what_comes_behind_the_answer_to_0_counts_anew() -> None:
+    """All in one block: what was charged before it is forgotten, what comes behind it is not."""
+    receiver = Receiver(1000 * KIB, 10 * KIB)
+    opaque = receiver.opaques[0]
+    before = receiver.take(0, 4)
+    receiver.connection.change_stream_window(0)
+    control = told(receiver)
+    receiver.connection.release(3 * KIB, 1.0, {opaque: 3 * KIB})
+    assert acks(receiver.connection) == [], "the producer may have switched off already"
+    block = block_of(*messages(receiver, 5, 6), answer_to(control), *messages(receiver, 7, 8, 9))
+    events = receiver.connection.receive(block, 1.0)
+    assert e.StreamWindowChanged(0, 0) in events
+    assert receiver.unacked()[1] == 3 * KIB
+    charges = receiver.connection.collect_stream_charges()
+    assert (before, charges) == ({opaque: 4 * KIB}, {opaque: 5 * KIB})
+    receiver.connection.release(3 * KIB, 2.0, {opaque: 3 * KIB})  # the forgotten come first
+    assert receiver.unacked()[1] == 3 * KIB
+    receiver.connection.release(2 * KIB, 2.0, {opaque: 2 * KIB})
+    assert acks(receiver.connection) == []
+    receiver.connection.change_stream_window(5 * KIB)
+    receiver.connection.receive(block_of(answer_to(told(receiver))), 3.0)
+    receiver.connection.tick(3.0)
+    assert acks(receiver.connection) == [(opaque, 2 * KIB)], "they were counted while it was off"
+    receiver.connection.release(KIB, 9.0, {opaque: KIB})
+    receiver.connection.tick(20.0)
+    assert acks(receiver.connection) == [(0, 9 * KIB), (opaque, KIB)]
+
+
+def test_sizes_that_follow_each_other_at_once() -> None:
+    receiver = Receiver(1000 * KIB, 10 * KIB)
+    opaque = receiver.opaques[0]
+    charges = receiver.take(0, 9)
+    controls = []
+    for size in (20 * KIB, 0, 5 * KIB):
+        receiver.connection.change_stream_window(size)
+        controls.append(answer_to(told(receiver)))
+    receiver.connection.receive(block_of(controls[0]), 1.0)
+    receiver.connection.release(9 * KIB, 1.0, charges)
+    assert acks(receiver.connection) == [], "0 is under way"
+    receiver.connection.receive(block_of(controls[1], *messages(receiver, 10), controls[2]), 2.0)
+    receiver.connection.release(KIB, 2.0, {opaque: KIB})
+    receiver.connection.tick(3.0)
+    assert acks(receiver.connection) == [], "a fifth of 5 KiB is no more than a fifth"
+    receiver.connection.tick(7.1)
+    assert acks(receiver.connection) == [(0, 10 * KIB), (opaque, KIB)]
+
+
+def test_a_size_that_is_refused_leaves_the_one_before() -> None:
+    receiver = Receiver(1000 * KIB, 10 * KIB)
+    opaque = receiver.opaques[0]
+    receiver.take(0, 9)
+    receiver.connection.change_stream_window(0)
+    refusal = answer_to(told(receiver), status=4)
+    assert receiver.connection.receive(block_of(refusal), 1.0) == [e.StreamWindowChanged(0, 4)]
+    receiver.connection.release(3 * KIB, 1.0, {opaque: 3 * KIB})
+    assert acks(receiver.connection) == [(opaque, 3 * KIB)]
+
+
+def test_sizes_that_cannot_be_told() -> None:
+    receiver = Receiver(KIB, KIB)
+    for size in (-1, U32_MAX + 1):
+        with pytest.raises(ValueError, match="window_bytes"):
+            receiver.connection.change_stream_window(size)
+    with pytest.raises(LocalProtocolError, match="streams without windows"):
+        Receiver(KIB, 0).connection.change_stream_window(5)
+    assert receiver.connection.bytes_to_send() == b""
+
+
 @pytest.mark.parametrize("extra_bytes", [0, 2])
 def test_prepares_may_be_charged_as_servers_do(extra_bytes: int) -> None:
     connection, server = ready_connection(
@@ -283,7 +385,8 @@ steps = st.lists(
 @given(steps, st.integers(1, 2000))
 def test_accounts_agree_with_sums(steps: Iterable[tuple[str, int, int]], window: int) -> None:
     """Nothing is acknowledged twice or forgotten, and none is kept for more than five seconds."""
-    accounts = StreamAccounts(FlowSettings(window), is_on=True)
+    accounts = StreamAccounts(FlowSettings(window))
+    accounts.offered()
     streams = {1, 2, 3}
     held = dict.fromkeys(streams, 0)
     released = dict.fromkeys(streams, 0)
