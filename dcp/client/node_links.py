@@ -13,9 +13,11 @@ from typing import Final
 
 from dcp.client.addresses import NodeAddress
 from dcp.client.backoff import Backoff
+from dcp.client.buffer_pool import BufferPool
 from dcp.client.cluster_map import ClusterMap
 from dcp.client.connection import NodeConnection
 from dcp.client.delivery import Handover
+from dcp.client.looks import ConnectionLook
 from dcp.client.settings import ConnectionSettings
 from dcp.errors import ConfigError, DcplakeError
 from dcp.protocol.credentials import Credentials
@@ -52,6 +54,8 @@ class NodeLink:
     ready_at: float = inf
     retry_at: float = 0.0
     failures: int = 0
+    error: str = ""
+    """Why the last connection ended; empty once the next one is ready."""
 
     @property
     def is_ready(self) -> bool:
@@ -78,6 +82,7 @@ class NodeLinks:
         self._credentials = credentials
         self._name_prefix = name_prefix
         self._handover = handover
+        self._buffers = BufferPool(settings.read_buffer_bytes)
         self._backoff = backoff
         self._links: dict[NodeAddress, NodeLink] = {}
         self._next_seed = 0
@@ -102,6 +107,7 @@ class NodeLinks:
                 self._credentials,
                 unique_name(self._name_prefix),
                 handover=self._handover,
+                buffers=self._buffers,
             )
             link.ready_at = inf
             link.connection.start()
@@ -121,6 +127,7 @@ class NodeLinks:
         if now - link.ready_at >= self._backoff.cap_seconds:
             link.failures = 0
         link.connection = None
+        link.error = str(error or "closed")
         link.ready_at = inf
         link.retry_at = now + self._backoff.delay_seconds(link.failures)
         link.failures += 1
@@ -130,6 +137,17 @@ class NodeLinks:
             error,
             link.retry_at - now,
         )
+
+    def look(self, now: float) -> list[ConnectionLook]:
+        """Return how each connection stands, or why there is none; from any thread."""
+        looks = []
+        for link in list(self._links.values()):
+            connection = link.connection
+            if connection is None:
+                looks.append(ConnectionLook(link.address, error=link.error))
+            else:
+                looks.append(connection.look(now))
+        return looks
 
     def close(self) -> None:
         """Close all connections, from any thread: tell all of them first, then wait for each."""

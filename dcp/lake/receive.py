@@ -1,10 +1,11 @@
 """The executor's side of a round: streams to Arrow batches, the positions last.
 
 Runs inside ``mapInArrow``, one call for each task of the plan. A batch's bytes are released to flow
-control when Spark asks for the next batch, that is, when it has taken this one; until then the
-node may send only the rest of the window. Whatever goes wrong at the source ends a vbucket with a
-``status`` row and never the task, so that one dead node does not discard what another sent. Only a
-refused password or bucket fails the task: no other node would answer differently.
+control when Spark asks for the next batch, that is, when it has taken this one; until then the node
+may send only the rest of the window (``task_credits.py`` keeps the account). Whatever goes wrong at
+the source ends a vbucket with a ``status`` row and never the task, so that one dead node does not
+discard what another sent. Only a refused password or bucket fails the task: no other node would
+answer differently.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -34,6 +35,7 @@ from dcp.lake.rollback_order import RollbackOrder, order_row
 from dcp.lake.settings import FlowControlSettings
 from dcp.lake.stop_points import reached
 from dcp.lake.system_events import system_event_text
+from dcp.lake.task_credits import TaskCredits
 from dcp.lake.task_errors import TaskError
 from dcp.lake.vbucket_state import states_to_batch
 from dcp.protocol.credentials import Credentials
@@ -120,11 +122,13 @@ class TaskReceiver:
         self._largest_of = np.zeros(U16_MAX + 1, np.uint32)
         self._escaped_of = np.zeros(U16_MAX + 1, np.int64)
         self._server_logs: dict[int, FailoverLog] = {}
-        self._held: list[Delivery] = []
         self._held_since = 0.0
-        self._batches = BatchBuilder(round_number, self._histories, access.flow_control.batch_rows)
         flow = access.flow_control
         self._flush_bytes = min(flow.batch_bytes, flow.window_bytes // 2)
+        self._batches = BatchBuilder(
+            round_number, self._histories, flow.batch_rows, self._flush_bytes
+        )
+        self._credits = TaskCredits(self._flush_bytes, budget.target_bytes)
         for stream in plan.streams:
             self._is_open[stream.vbucket] = True
             self._histories.set_epoch(stream.vbucket, stream.state.epoch)
@@ -197,16 +201,17 @@ class TaskReceiver:
             yield from self._hand_over(consumer)
         finally:
             consumer.close()
+            self._credits.settle(monotonic())
 
     # What arrives
 
     def _take(self, delivery: Delivery, consumer: Consumer) -> None:
         now = monotonic()
         self._policy.received(delivery.node, delivery.frame_bytes, now)
-        if not self._held:
+        if not self._credits.is_holding:
             self._held_since = now
-        self._held.append(delivery)
-        self._batches.held_bytes += delivery.frame_bytes
+        self._credits.take_in(delivery, now)
+        self._batches.deliveries += 1
         # Failover logs first: the rows and the rollback of the same delivery need them.
         for event in delivery.events:
             if isinstance(event, StreamOpened) and event.vbucket in self._open:
@@ -312,7 +317,7 @@ class TaskReceiver:
             consumer.stop_stream(vbucket)
 
     def _end_what_is_over(self, consumer: Consumer) -> None:
-        if self._held:  # a node may be waiting for these bytes to be released
+        if self._credits.is_holding:  # a node may be waiting for these bytes to be released
             return
         waiting = [self._receipts[vbucket] for vbucket in self._open]
         for ending in list(self._policy.endings(waiting, consumer, monotonic())):
@@ -326,28 +331,32 @@ class TaskReceiver:
 
     def _wait_seconds(self) -> float:
         deadline = min(self._policy.ends_at, monotonic() + _LONGEST_WAIT_SECONDS)
-        if self._held:
+        if self._credits.is_holding:
             due = self._held_since + self._access.flow_control.batch_seconds
             deadline = min(deadline, due)
         return max(0.0, deadline - monotonic())
 
     def _batch_is_due(self) -> bool:
-        if not self._held:
+        if not self._credits.is_holding:
             return False
         return (
             self._batches.rows == 0
             or self._batches.rows >= self._access.flow_control.batch_rows
-            or self._batches.held_bytes >= self._flush_bytes
+            or not self._credits.batch.is_open
             or monotonic() >= self._held_since + self._access.flow_control.batch_seconds
         )
 
     def _hand_over(self, consumer: Consumer) -> Iterator[pa.RecordBatch]:
-        held, self._held = self._held, []
-        for batch in self._batches.flush():
+        self._credits.hand_over(monotonic())
+        for batch, deliveries in self._batches.flush():
+            self._credits.offer(monotonic())
             yield batch
-            self._policy.handed_over(monotonic())
+            now = monotonic()
+            self._policy.handed_over(now)
             reached("round.received")
-        for delivery in held:
+            for delivery in self._credits.leave(deliveries, now):
+                consumer.release(delivery)
+        for delivery in self._credits.leave(None, monotonic()):
             consumer.release(delivery)
 
     def _closing_rows(self) -> Iterator[pa.RecordBatch]:
@@ -364,7 +373,8 @@ class TaskReceiver:
         for left in self._plan.left_out:
             detail = left_out_status(left)
             self._batches.add_event("status", left.vbucket, epochs[left.vbucket], detail=detail)
-        yield from self._batches.flush()
+        for batch, _ in self._batches.flush():
+            yield batch
         states = [receipt.state(self._round) for receipt in self._receipts.values()]
         yield states_to_batch([*states, *self._plan.carried], self._round)
         if self._plan.applied:

@@ -235,6 +235,11 @@ class ClientConnection:
         return self._state.window.charged_total
 
     @property
+    def window(self) -> ReceiveWindow:
+        """The account of flow control as it is now; it never changes, so any thread may keep it."""
+        return self._state.window
+
+    @property
     def unacked_bytes(self) -> int:
         """What the producer counts as outstanding: held, or released and not yet acknowledged."""
         return self._state.window.unacked_bytes

@@ -50,6 +50,8 @@ class ReceiveWindow:
     held_bytes: int = 0
     released_bytes: int = 0
     charged_total: int = 0
+    acked_total: int = 0
+    acks: int = 0
 
     @property
     def is_on(self) -> bool:
@@ -95,7 +97,13 @@ class ReceiveWindow:
         if not self._is_due(now):
             return self, 0
         acked_bytes = min(self.released_bytes, U32_MAX)
-        after = replace(self, released_bytes=self.released_bytes - acked_bytes, last_ack_at=now)
+        after = replace(
+            self,
+            released_bytes=self.released_bytes - acked_bytes,
+            last_ack_at=now,
+            acked_total=self.acked_total + acked_bytes,
+            acks=self.acks + 1,
+        )
         return after, acked_bytes
 
     @property

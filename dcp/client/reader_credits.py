@@ -1,0 +1,75 @@
+"""The credits of one connection, from the socket to the acknowledgement: three accounts of bytes.
+
+    account   taken      released                      when it is full
+    socket    read       decoded, part by part         a message is larger than a read
+    window    received   acknowledged                  the node sends nothing more
+    held      received   released by the application   we stop reading
+
+A node that keeps to the window never fills ``held``, which is a message larger; so the socket is
+read, and NOOPs are answered, however long the application is busy. Used by the reader's thread;
+others may look.
+"""
+
+from dcp.client.addresses import NodeAddress
+from dcp.client.looks import ConnectionLook, StageLook
+from dcp.client.settings import ConnectionSettings
+from dcp.protocol.connection import ClientConnection
+from dcp.protocol.credit_queue import CreditQueue
+from dcp.protocol.credits import Credits
+from dcp.protocol.flow_control import ReceiveWindow
+
+
+class ReaderCredits:
+    """What of one connection's bytes is where."""
+
+    def __init__(self, settings: ConnectionSettings) -> None:
+        """Begin with nothing."""
+        read_bytes, held_bytes = settings.read_buffer_bytes, settings.held_limit_bytes
+        window_bytes = settings.window_bytes or settings.unread_limit_bytes
+        self.socket = CreditQueue(Credits("socket", read_bytes, read_bytes - 1))
+        self.window = CreditQueue(Credits("window", window_bytes, window_bytes - 1))
+        self.held = CreditQueue(Credits("held", held_bytes, held_bytes * 3 // 4))
+        self._charged_bytes = 0
+        self._acked_bytes = 0
+
+    def decoded(self, pending_bytes: int, now: float) -> None:
+        """Note that all was decoded but ``pending_bytes`` of an unfinished message."""
+        self.socket.release(self.socket.amount - pending_bytes, now)
+
+    def follow(self, window: ReceiveWindow, now: float) -> None:
+        """Note what the window charged and acknowledged since the last time."""
+        acked_bytes = window.charged_total - window.unacked_bytes
+        self.window.take(window.charged_total - self._charged_bytes, now)
+        self.window.release(acked_bytes - self._acked_bytes, now)
+        self._charged_bytes, self._acked_bytes = window.charged_total, acked_bytes
+
+    def settle(self, now: float) -> None:
+        """Give all back: the connection has ended, and what its node counted with it."""
+        for queue in (self.socket, self.window, self.held):
+            queue.settle(now)
+
+    def look(
+        self,
+        node: NodeAddress,
+        name: str,
+        machine: ClientConnection,
+        behind: tuple[StageLook, ...],
+        quiet_seconds: float | None,
+        now: float,
+    ) -> ConnectionLook:
+        """Return how the connection stands; ``behind`` are the stages behind these."""
+        window = machine.window
+        return ConnectionLook(
+            node=node,
+            name=name,
+            is_ready=machine.is_ready,
+            waits_for="" if machine.is_ready else machine.waiting_for,
+            window=StageLook.of(self.window.account, now) if window.is_on else None,
+            stages=(StageLook.of(self.socket.account, now), *behind),
+            received_bytes=window.charged_total,
+            held_bytes=window.held_bytes,
+            released_bytes=window.released_bytes,
+            acked_bytes=window.acked_total,
+            acks=window.acks,
+            quiet_seconds=quiet_seconds,
+        )
