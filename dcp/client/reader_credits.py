@@ -30,7 +30,6 @@ class ReaderCredits:
         self.window = CreditQueue(Credits("window", window_bytes, window_bytes - 1))
         self.held = CreditQueue(Credits("held", held_bytes, held_bytes * 3 // 4))
         self._charged_bytes = 0
-        self._acked_bytes = 0
 
     def decoded(self, pending_bytes: int, now: float) -> None:
         """Note that all was decoded but ``pending_bytes`` of an unfinished message."""
@@ -38,10 +37,15 @@ class ReaderCredits:
 
     def follow(self, window: ReceiveWindow, now: float) -> None:
         """Note what the window charged and acknowledged since the last time."""
-        acked_bytes = window.charged_total - window.unacked_bytes
+        account, size = self.window.account, window.settings.window_bytes
+        if size and size != account.high:  # resized; a gate looks at its marks when it is used
+            account.high, account.low = size, size - 1
+            account.take(0, now).release(now)
+        unacked_bytes = window.unacked_bytes if window.is_on else 0
         self.window.take(window.charged_total - self._charged_bytes, now)
-        self.window.release(acked_bytes - self._acked_bytes, now)
-        self._charged_bytes, self._acked_bytes = window.charged_total, acked_bytes
+        self.window.take(max(0, unacked_bytes - self.window.amount), now)  # it was off meanwhile
+        self.window.release(max(0, self.window.amount - unacked_bytes), now)
+        self._charged_bytes = window.charged_total
 
     def settle(self, now: float) -> None:
         """Give all back: the connection has ended, and what its node counted with it."""
