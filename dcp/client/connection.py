@@ -182,6 +182,13 @@ class NodeConnection:
         if delivery.connection_name == self.name:
             self._reader.release(delivery.serial)
 
+    def resize_window(self, window_bytes: int) -> None:
+        """Give the connection another window; 0: no flow control. Does not wait.
+
+        ``WindowRefused`` is delivered where the node refuses.
+        """
+        self._reader.post(lambda machine, now: machine.resize_window(window_bytes, now))
+
     @property
     def data_heard_at(self) -> float:
         """When the node sent data last, even part of a message (``time.monotonic``); -inf: never.

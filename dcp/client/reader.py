@@ -108,6 +108,7 @@ class Reader:
         self._released_bytes = 0
         self._closing = False
         self._ended: DcplakeError | None = None
+        self._window_bytes = settings.window_bytes
         self._wake_bytes = int(settings.window_bytes * settings.ack_fraction / 2)
         self._serial = 0  # from here on: the thread's own
         self._charged_bytes = 0
@@ -155,6 +156,14 @@ class Reader:
             raise NodeUnavailableError(
                 f"waited {_COMMAND_SECONDS:.1f} s to send {what} to {self.address}"
             ) from None
+
+    def post(self, command: Command[Any]) -> None:
+        """Run ``command`` on the reader thread, some time before the connection ends, if at all."""
+        with self._lock:
+            if self._ended is not None:
+                return
+            self._commands.append(_Posted(command, Future()))
+        self._wake()
 
     def release(self, serial: int) -> None:
         """Note that the application holds a delivery no longer; once, whatever is asked."""
@@ -217,7 +226,7 @@ class Reader:
         now = monotonic()
         self._run_commands(now)
         transport.write(self._machine.bytes_to_send())
-        self._credits.follow(self._machine.window, now)
+        self._credits.follow(self._machine.window, self._machine.most_window_bytes, now)
         if not self._credits.held.account.is_open:
             self._paused = True  # the time to tick stands still: only ``release`` ends this wait
             transport.wait(_IDLE_WAIT_SECONDS, reading=False)
@@ -270,6 +279,15 @@ class Reader:
             self._machine.release(released_bytes, now)
         for posted in commands:
             posted.run(self._machine, now)
+        self._follow_window()
+
+    def _follow_window(self) -> None:
+        """Let what is released wake this thread as soon as the window in force demands it."""
+        window_bytes = self._machine.window_bytes
+        if window_bytes != self._window_bytes:
+            self._window_bytes = window_bytes
+            with self._lock:
+                self._wake_bytes = int(window_bytes * self._settings.ack_fraction / 2)
 
     def _wait_seconds(self, now: float) -> float:
         deadline = self._machine.next_deadline()

@@ -12,6 +12,7 @@ others may look.
 
 from dcp.client.addresses import NodeAddress
 from dcp.client.looks import ConnectionLook, StageLook
+from dcp.client.read_limit import ReadLimit
 from dcp.client.settings import ConnectionSettings
 from dcp.protocol.connection import ClientConnection
 from dcp.protocol.credit_queue import CreditQueue
@@ -24,7 +25,8 @@ class ReaderCredits:
 
     def __init__(self, settings: ConnectionSettings) -> None:
         """Begin with nothing."""
-        read_bytes, held_bytes = settings.read_buffer_bytes, settings.held_limit_bytes
+        self._limit = ReadLimit(settings)
+        read_bytes, held_bytes = settings.read_buffer_bytes, self._limit.limit_bytes
         window_bytes = settings.window_bytes or settings.unread_limit_bytes
         self.socket = CreditQueue(Credits("socket", read_bytes, read_bytes - 1))
         self.window = CreditQueue(Credits("window", window_bytes, window_bytes - 1))
@@ -35,12 +37,16 @@ class ReaderCredits:
         """Note that all was decoded but ``pending_bytes`` of an unfinished message."""
         self.socket.release(self.socket.amount - pending_bytes, now)
 
-    def follow(self, window: ReceiveWindow, now: float) -> None:
-        """Note what the window charged and acknowledged since the last time."""
-        account, size = self.window.account, window.settings.window_bytes
-        if size and size != account.high:  # resized; a gate looks at its marks when it is used
-            account.high, account.low = size, size - 1
-            account.take(0, now).release(now)
+    def follow(self, window: ReceiveWindow, most_window_bytes: int, now: float) -> None:
+        """Note what the window charged and acknowledged since the last time, and its size.
+
+        ``most_window_bytes`` is the largest that the node may have now.
+        """
+        size = window.settings.window_bytes
+        if size:
+            _mark(self.window.account, size, size - 1, now)
+        self._limit.follow(self.held.amount, most_window_bytes)
+        _mark(self.held.account, self._limit.limit_bytes, self._limit.limit_bytes * 3 // 4, now)
         unacked_bytes = window.unacked_bytes if window.is_on else 0
         self.window.take(window.charged_total - self._charged_bytes, now)
         self.window.take(max(0, unacked_bytes - self.window.amount), now)  # it was off meanwhile
@@ -77,3 +83,10 @@ class ReaderCredits:
             acks=window.acks,
             quiet_seconds=quiet_seconds,
         )
+
+
+def _mark(account: Credits, high: int, low: int, now: float) -> None:
+    """Give an account other marks; its gate looks at them when it is used."""
+    if (high, low) != (account.high, account.low):
+        account.high, account.low = high, low
+        account.take(0, now).release(now)

@@ -52,6 +52,7 @@ from dcp.protocol.events import (
     StreamOpened,
     StreamRefused,
     StreamRejected,
+    WindowRefused,
 )
 from dcp.wire.vocabulary import Status
 
@@ -85,6 +86,7 @@ class StreamKeeper:
         self._backoff = backoff
         self._handover = handover
         self._stopped: set[int] = set()
+        self._told_window_refused = False
 
     @property
     def active_vbuckets(self) -> frozenset[int]:
@@ -280,10 +282,24 @@ class StreamKeeper:
             case ClusterConfigReceived():
                 self._adopt(event.config, link, now)
                 return ()
+            case WindowRefused():
+                self._keep_window(event, link)
+                return ()
         track = self.tracks.get(getattr(event, "vbucket", -1))
         if track is None or track.vbucket in muted:
             return ()
         return self._on_stream(event, track, link, now)
+
+    def _keep_window(self, event: WindowRefused, link: NodeLink) -> None:
+        link.window_bytes = event.kept_bytes
+        if not self._told_window_refused:
+            self._told_window_refused = True
+            _log.warning(
+                "%s refuses a window of %d bytes (%s): connections keep those that they have",
+                link.address,
+                event.asked_bytes,
+                event.detail,
+            )
 
     def _on_stream(
         self, event: Event, track: VbucketTrack, link: NodeLink, now: float

@@ -57,6 +57,7 @@ def _go_on(state: ConnectionState, frame: Frame) -> list[e.Event]:
         ask_next(state)
         return []
     progress = state.bootstrap.progress
+    state.resize_window()  # asked for meanwhile
     return [e.Ready(progress.features, progress.cluster_config, progress.refused_controls)]
 
 
@@ -148,9 +149,24 @@ def _manifest_answer(_: ConnectionState, __: PendingRequest, frame: Frame) -> li
     raise _refused(frame)
 
 
+def _control_answer(state: ConnectionState, _: PendingRequest, frame: Frame) -> list[e.Event]:
+    """The only control after the bootstrap is that of another window."""
+    decode(frame)
+    asked_bytes = state.resize.asked_bytes or 0
+    if frame.status == Status.SUCCESS:
+        state.resize, state.window = state.resize.accepted(state.window)
+        state.resize_window()
+        return []
+    state.resize, state.window = state.resize.refused(state.window)
+    state.resize_window()
+    refusal = describe_refusal(frame)
+    return [e.WindowRefused(asked_bytes, state.resize.told_bytes, refusal)]
+
+
 _Handler = Callable[[ConnectionState, PendingRequest, Frame], list[e.Event]]
 
 _HANDLERS: Final[dict[int, _Handler]] = {
+    Opcode.DCP_CONTROL: _control_answer,
     Opcode.DCP_STREAM_REQ: _stream_answer,
     Opcode.DCP_CLOSE_STREAM: _close_answer,
     Opcode.DCP_GET_FAILOVER_LOG: _log_answer,

@@ -20,6 +20,7 @@ from dcp.protocol.liveness import Liveness, LivenessSettings
 from dcp.protocol.position import Position
 from dcp.protocol.state import ConnectionState
 from dcp.protocol.stream import Stream
+from dcp.protocol.window_resize import WindowResize
 from dcp.types import END_OF_TIME, FailoverLog
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
@@ -46,6 +47,7 @@ class ClientConnection:
             Bootstrap(self._steps, progress),
             ReceiveWindow(flow, 0.0),
             Liveness(liveness, 0.0),
+            resize=WindowResize(flow.window_bytes, flow.window_bytes),
         )
         self._started_at: float | None = None
 
@@ -209,6 +211,19 @@ class ClientConnection:
         self._state.window = self._state.window.release(frame_bytes)
         self._acknowledge(now)
 
+    def resize_window(self, window_bytes: int, now: float) -> None:
+        """Give the connection another window; 0 switches flow control off. At any time.
+
+        The producer is told after the CONTROL before it was answered, or the bootstrap is done; the
+        last size counts. ``WindowRefused`` follows where it refuses: the old one stays.
+
+        Raises:
+            ValueError: no size that a producer can be told.
+        """
+        self._state.resize = self._state.resize.want(window_bytes)
+        self._state.resize_window()
+        self._acknowledge(now)
+
     def position(self, vbucket: int, *, stream_id: int | None = None) -> Position:
         """Return where the stream stands after the last received block; ended streams too.
 
@@ -238,6 +253,16 @@ class ClientConnection:
     def window(self) -> ReceiveWindow:
         """The account of flow control as it is now; it never changes, so any thread may keep it."""
         return self._state.window
+
+    @property
+    def window_bytes(self) -> int:
+        """The window by which acks leave: the producer's, or the one that it is being told."""
+        return self._state.window.settings.window_bytes
+
+    @property
+    def most_window_bytes(self) -> int:
+        """The largest window that the producer may have now."""
+        return self._state.resize.most_bytes
 
     @property
     def unacked_bytes(self) -> int:

@@ -147,6 +147,15 @@ class ReceiveWindow:
             forgotten_held_bytes=self.forgotten_held_bytes + self.held_bytes,
         )
 
+    def recharge(self, frame_bytes: int) -> "ReceiveWindow":
+        """Remember what was charged, and forgotten with the rest, behind the answer to 0."""
+        return replace(
+            self,
+            held_bytes=self.held_bytes + frame_bytes,
+            forgotten_total=self.forgotten_total - frame_bytes,
+            forgotten_held_bytes=self.forgotten_held_bytes - frame_bytes,
+        )
+
     def next_message(self, now: float) -> tuple["ReceiveWindow", Announce | Acknowledge | None]:
         """Return what is to be said next, and the account after it: a new window before an ack."""
         if self.is_unannounced:

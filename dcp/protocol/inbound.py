@@ -55,11 +55,17 @@ def read_block(state: ConnectionState, block: FrameBlock, now: float) -> list[e.
     is_request = np.isin(block.magics, _REQUESTS)
     is_data = is_request & np.isin(opcodes, _DATA)
     charged = is_request & (opcodes != Opcode.DCP_NOOP)
-    state.window = state.window.charge(int(block.frame_lengths[charged].sum()))
+    frame_bytes = block.frame_lengths[charged]
+    state.window = state.window.charge(int(frame_bytes.sum()))
     data_frames = np.flatnonzero(is_data)
     with_collections = HelloFeature.COLLECTIONS in state.bootstrap.progress.features
     columns = decode_columns(block, data_frames, collections=with_collections)
-    reading = _BlockReading(state, BlockRows(columns, data_frames))
+    places = np.flatnonzero(charged)
+    reading = _BlockReading(
+        state,
+        BlockRows(columns, data_frames),
+        lambda index: int(frame_bytes[places > index].sum()),
+    )
     for index in np.flatnonzero(~is_data).tolist():
         reading.take_control(block.frame(index), index)
     return reading.finish()
@@ -68,8 +74,11 @@ def read_block(state: ConnectionState, block: FrameBlock, now: float) -> list[e.
 class _BlockReading:
     """The work on one block: the state being changed, the rows, the events so far."""
 
-    def __init__(self, state: ConnectionState, rows: BlockRows) -> None:
+    def __init__(
+        self, state: ConnectionState, rows: BlockRows, charged_behind: Callable[[int], int]
+    ) -> None:
         self._state = state
+        self._charged_behind = charged_behind
         self._rows = rows
         self._events: list[e.Event] = []
 
@@ -77,7 +86,7 @@ class _BlockReading:
         """Handle one frame that is no row."""
         if frame.magic in (Magic.RESPONSE, Magic.ALT_RESPONSE):
             self._take_rows(frame.opaque, index)
-            self._events += take_answer(self._state, frame)
+            self._take_answer(frame, index)
         elif frame.magic is Magic.SERVER_REQUEST:
             self._take_server_request(frame)
         elif frame.magic is Magic.SERVER_RESPONSE:
@@ -110,6 +119,13 @@ class _BlockReading:
         self._store(opaque, stream, _of_vbucket(stream, lambda: _checked(stream, run)))
         if not stream.is_live:
             self._state.discarded_frames += self._rows.drop(run)
+
+    def _take_answer(self, frame: Frame, index: int) -> None:
+        was_on = self._state.window.is_on
+        self._events += take_answer(self._state, frame)
+        window = self._state.window
+        if was_on and not window.is_on:  # from this answer on the producer counts anew
+            self._state.window = window.recharge(self._charged_behind(index))
 
     def _take_stream_message(self, frame: Frame) -> None:
         handler = _HANDLERS.get(frame.opcode)

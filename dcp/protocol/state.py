@@ -12,6 +12,7 @@ from dcp.protocol.flow_control import ReceiveWindow
 from dcp.protocol.liveness import Liveness
 from dcp.protocol.responses import PendingRequest, PendingRequests
 from dcp.protocol.stream import Stream, StreamPhase
+from dcp.protocol.window_resize import CONNECTION_WINDOW, WindowResize
 from dcp.types import U32_MAX
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
@@ -42,6 +43,7 @@ class ConnectionState:
     outbound: list[bytes] = field(default_factory=list)
     next_opaque: int = 1
     discarded_frames: int = 0
+    resize: WindowResize = field(default_factory=lambda: WindowResize(0, 0))
 
     def copy(self) -> "ConnectionState":
         """Return a copy that can be changed without this one noticing."""
@@ -57,6 +59,7 @@ class ConnectionState:
             list(self.outbound),
             self.next_opaque,
             self.discarded_frames,
+            self.resize,
         )
 
     def say(self, frame: Frame) -> None:
@@ -91,6 +94,15 @@ class ConnectionState:
         )
         self.pending.add(opaque, PendingRequest(opcode, vbucket, stream))
         return opaque
+
+    def resize_window(self) -> None:
+        """Tell the producer of another window if one is wanted and none is under way."""
+        if not self.bootstrap.is_done:  # which tells the first one
+            return
+        self.resize, self.window, window_bytes = self.resize.ask(self.window)
+        if window_bytes is not None:
+            control = m.DcpControl(CONNECTION_WINDOW.encode(), str(window_bytes).encode())
+            self.ask(control, Opcode.DCP_CONTROL)
 
     def open_stream(self, stream: Stream, filter_json: bytes) -> int:
         """Send the request of ``stream`` and return its opaque.

@@ -89,10 +89,10 @@ class Chain:
         released, self.posted_bytes = self.posted_bytes, 0
         self.reader.held.release(released, self.now)
         self.window, _ = self.window.release(released).acknowledge(self.now)
-        self.reader.follow(self.window, self.now)
+        self.reader.follow(self.window, WINDOW, self.now)
 
     def check(self) -> None:
-        self.reader.follow(self.window, self.now)
+        self.reader.follow(self.window, WINDOW, self.now)
         waiting = self.handover.look("c", self.now)
         assert waiting is not None
         task = self.task.batch.in_use + self.task.spark.in_use
