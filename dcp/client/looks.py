@@ -57,4 +57,5 @@ class ConnectionLook:
     released_bytes: int = 0
     acked_bytes: int = 0
     acks: int = 0
+    stream_window_bytes: int = 0
     quiet_seconds: float | None = None

@@ -154,7 +154,8 @@ class NodeLinks:
             if connection is None:
                 looks.append(ConnectionLook(link.address, error=link.error))
             else:
-                looks.append(connection.look(now))
+                look = connection.look(now)
+                looks.append(look if look.is_ready else replace(look, error=link.error))
         return looks
 
     def close(self) -> None:

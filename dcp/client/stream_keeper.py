@@ -277,6 +277,7 @@ class StreamKeeper:
                 return (event,)
             case Ready():
                 link.ready_at = self.act_at = now
+                link.error = ""
                 self._adopt(event.cluster_config, link, now)
                 return ()
             case ClusterConfigReceived():

@@ -28,6 +28,10 @@ from dcp.lake.arrow_memory import return_freed_memory
 from dcp.lake.batches import BatchBuilder
 from dcp.lake.ending import Budget, Ending, EndPolicy
 from dcp.lake.histories import Histories
+from dcp.lake.live_board import live_board
+from dcp.lake.live_look import NodeStreams
+from dcp.lake.live_place import LivePlace
+from dcp.lake.live_task import TaskState, TaskWatcher
 from dcp.lake.plan import RoundPlan, TaskPlan
 from dcp.lake.progress import RoundProgress
 from dcp.lake.receipt import Outcome, Receipt, left_out_status
@@ -66,6 +70,8 @@ class SourceAccess:
     credentials: Credentials
     flow_control: FlowControlSettings
     quiet_seconds: float
+    live: LivePlace | None = None
+    """Where tasks show what they see; None: nowhere."""
 
 
 def receive_function(
@@ -187,21 +193,45 @@ class TaskReceiver:
             self._access.credentials,
             self._name,
         )
+        watcher = TaskWatcher(self._name, self._round, lambda: self._state(consumer))
         try:
-            self._policy.begin(monotonic())
-            while self._open and not self._policy.is_used_up(monotonic()):
-                delivery = consumer.next(self._wait_seconds())
-                if delivery is not None:
-                    self._take(delivery, consumer)
-                self._end_what_is_over(consumer)
-                if self._batch_is_due():
-                    yield from self._hand_over(consumer)
-            for ending in list(self._policy.out_of_budget(sorted(self._open), consumer)):
-                self._end_by(ending)
-            yield from self._hand_over(consumer)
+            with live_board(self._access.live, self._name, watcher.look):
+                yield from self._consume(consumer)
         finally:
             consumer.close()
             self._credits.settle(monotonic())
+
+    def _consume(self, consumer: Consumer) -> Iterator[pa.RecordBatch]:
+        self._policy.begin(monotonic())
+        while self._open and not self._policy.is_used_up(monotonic()):
+            delivery = consumer.next(self._wait_seconds())
+            if delivery is not None:
+                self._take(delivery, consumer)
+            self._end_what_is_over(consumer)
+            if self._batch_is_due():
+                yield from self._hand_over(consumer)
+        for ending in list(self._policy.out_of_budget(sorted(self._open), consumer)):
+            self._end_by(ending)
+        yield from self._hand_over(consumer)
+
+    def _state(self, consumer: Consumer) -> TaskState:
+        """Return how the task stands; called by another thread."""
+        streams: dict[NodeAddress, list[int]] = {}
+        still_open = list(self._open)
+        for vbucket in still_open:
+            receipt = self._receipts[vbucket]
+            if receipt.node is not None:
+                counts = streams.setdefault(receipt.node, [0, 0])
+                counts[0] += 1
+                counts[1] += not receipt.position.is_complete
+        return TaskState(
+            vbuckets=len(self._receipts),
+            open_vbuckets=len(still_open),
+            rows=int(self._rows_of.sum()),
+            connections=consumer.look(),
+            stages=self._credits.look(monotonic()),
+            streams={node: NodeStreams(*counts) for node, counts in streams.items()},
+        )
 
     # What arrives
 
