@@ -14,6 +14,7 @@ The stage that gates is the last one that holds bytes, seen from the socket: wha
 for work, what is before it waits for it.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final, TypeVar
@@ -23,6 +24,8 @@ from dcp.client.looks import ConnectionLook, StageLook
 FORMAT: Final = 1
 READING_SECONDS: Final = 1.0
 _LONGEST_TEXT: Final = 300
+_OF_ONE_RUN: Final = re.compile(r"[0-9a-f]{8}|r\d+")
+"""What of a task's name is a lake's id or a round's number."""
 
 GATES: Final[Mapping[str, str]] = {
     "spark": "Spark takes the batch",
@@ -32,6 +35,15 @@ GATES: Final[Mapping[str, str]] = {
     "acknowledgement": "what was freed is not acknowledged yet",
 }
 """Names of stages as gates, from the last to the first, and what then happens."""
+
+SLOWEST: Final[Mapping[str, str]] = {
+    "spark": "Spark was the slowest",
+    "batch": "batches waited to fill",
+    "handover": "Python was the slowest",
+    "socket": "large messages were on their way",
+    "acknowledgement": "acknowledgements were on their way",
+}
+"""The same afterwards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +82,7 @@ class Connection:
     released_bytes: int = 0
     acked_bytes: int = 0
     acks: int = 0
+    bytes_per_second: float = 0.0
     stream_window_bytes: int = 0
     stream_windows: int = 0
 
@@ -96,6 +109,12 @@ class TaskLook:
     connections: tuple[Connection, ...] = ()
     stages: tuple[Stage, ...] = ()
     gate_seconds: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """A short name that stays the same from round to round: ``t0``, ``verify-t0``."""
+        parts = self.task.removeprefix("dcplake-").split(".")[0].split("-")
+        return "-".join(part for part in parts if not _OF_ONE_RUN.fullmatch(part)) or self.task
 
     @property
     def top_gate(self) -> str:

@@ -6,7 +6,7 @@ Called by the board's thread beside the task's own, so it only reads what the ta
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic, time
 
 from dcp.client.addresses import NodeAddress
@@ -52,6 +52,14 @@ class TaskWatcher:
             self._gate_seconds[gate] = self._gate_seconds.get(gate, 0.0) + seconds
         new_bytes = sum(
             max(0, each.received_bytes - self._bytes_of.get(each.name, 0)) for each in connections
+        )
+        connections = tuple(
+            replace(
+                each,
+                bytes_per_second=max(0, each.received_bytes - self._bytes_of.get(each.name, 0))
+                / seconds,
+            )
+            for each in connections
         )
         self._bytes_of = {each.name: each.received_bytes for each in connections}
         self._bytes += new_bytes

@@ -29,7 +29,7 @@ from dcp.lake.batches import BatchBuilder
 from dcp.lake.ending import Budget, Ending, EndPolicy
 from dcp.lake.histories import Histories
 from dcp.lake.live_board import live_board
-from dcp.lake.live_look import NodeStreams
+from dcp.lake.live_look import NodeStreams, TaskLook
 from dcp.lake.live_place import LivePlace
 from dcp.lake.live_task import TaskState, TaskWatcher
 from dcp.lake.plan import RoundPlan, TaskPlan
@@ -197,6 +197,7 @@ class TaskReceiver:
         try:
             with live_board(self._access.live, self._name, watcher.look):
                 yield from self._consume(consumer)
+                self._note_flow(watcher.look())
         finally:
             consumer.close()
             self._credits.settle(monotonic())
@@ -213,6 +214,10 @@ class TaskReceiver:
         for ending in list(self._policy.out_of_budget(sorted(self._open), consumer)):
             self._end_by(ending)
         yield from self._hand_over(consumer)
+
+    def _note_flow(self, look: TaskLook) -> None:
+        for receipt in self._receipts.values():
+            receipt.window_full, receipt.gate = look.window_full_share, look.top_gate
 
     def _state(self, consumer: Consumer) -> TaskState:
         """Return how the task stands; called by another thread."""
