@@ -19,6 +19,11 @@ def size_text(size: float) -> str:
     return f"{size:.1f} {_UNITS[-1]}"
 
 
+def count_text(count: int, what: str) -> str:
+    """Return a number of things: ``1 task``, ``2 tasks``."""
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
 def bar(part: float, whole: float) -> str:
     """Return how full something is; more than all is marked."""
     share = part / whole if whole > 0 else 0.0
@@ -63,7 +68,8 @@ def board_text(looks: Sequence[TaskLook]) -> str:
     rows = sum(look.rows for look in looks)
     rate = sum(look.bytes_per_second for look in looks)
     rounds = ", ".join(str(each) for each in sorted({look.round for look in looks}))
-    head = f"{len(looks)} tasks of round {rounds}: {rows:,} rows so far, {size_text(rate)}/s"
+    tasks = count_text(len(looks), "task")
+    head = f"{tasks} of round {rounds}: {rows:,} rows so far, {size_text(rate)}/s"
     return "\n\n".join([head, _connections(looks), _stages(looks)])
 
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from time import monotonic
 from typing import Any, Final
 
-from dcp.cli.live_view import bar, size_text
+from dcp.cli.live_view import bar, count_text, size_text
 from dcp.cli.output import table
 from dcp.errors import SourceError
 from dcp.producer.kv_client import node_address
@@ -128,7 +128,7 @@ class ProducerView:
 
     def text(self) -> str:
         """Return the last look as text."""
-        parts = [f"{self.address}: {len(self.connections)} DCP connections"]
+        parts = [f"{self.address}: {count_text(len(self.connections), 'DCP connection')}"]
         if self.connections:
             parts.append(_table(self.connections))
         if self.relay:
