@@ -21,6 +21,7 @@ from time import monotonic
 from dcp.client.addresses import NodeAddress, parse_seeds
 from dcp.client.backoff import Backoff
 from dcp.client.delivery import Delivery, Handover
+from dcp.client.looks import ConnectionLook
 from dcp.client.node_links import NodeLinks
 from dcp.client.settings import ConsumerSettings
 from dcp.client.stream_keeper import StreamKeeper
@@ -99,6 +100,10 @@ class Consumer:
         """When a node sent data last, even part of a message (``time.monotonic``); -inf: never."""
         connection = self._links.link(node).connection
         return -inf if connection is None else connection.data_heard_at
+
+    def look(self) -> list[ConnectionLook]:
+        """Return how each connection stands; from any thread, waits for nothing."""
+        return self._links.look(monotonic())
 
     @property
     def least_window_bytes(self) -> int:

@@ -13,9 +13,11 @@ from typing import Final
 
 from dcp.client.addresses import NodeAddress
 from dcp.client.backoff import Backoff
+from dcp.client.buffer_pool import BufferPool
 from dcp.client.cluster_map import ClusterMap
 from dcp.client.connection import NodeConnection
 from dcp.client.delivery import Handover
+from dcp.client.looks import ConnectionLook
 from dcp.client.settings import ConnectionSettings
 from dcp.client.windows import FixedWindows, Windows
 from dcp.errors import ConfigError, DcplakeError
@@ -54,6 +56,8 @@ class NodeLink:
     ready_at: float = inf
     retry_at: float = 0.0
     failures: int = 0
+    error: str = ""
+    """Why the last connection ended; empty once the next one is ready."""
 
     @property
     def is_ready(self) -> bool:
@@ -81,6 +85,7 @@ class NodeLinks:
         self._credentials = credentials
         self._name_prefix = name_prefix
         self._handover = handover
+        self._buffers = BufferPool(settings.read_buffer_bytes)
         self._backoff = backoff
         self._windows = windows or FixedWindows(settings.window_bytes)
         self._links: dict[NodeAddress, NodeLink] = {}
@@ -108,6 +113,7 @@ class NodeLinks:
                 self._credentials,
                 name,
                 handover=self._handover,
+                buffers=self._buffers,
             )
             link.ready_at = inf
             link.connection.start()
@@ -129,6 +135,7 @@ class NodeLinks:
         if link.connection is not None:
             self._windows.closed(link.connection.name)
         link.connection = None
+        link.error = str(error or "closed")
         link.ready_at = inf
         link.retry_at = now + self._backoff.delay_seconds(link.failures)
         link.failures += 1
@@ -138,6 +145,18 @@ class NodeLinks:
             error,
             link.retry_at - now,
         )
+
+    def look(self, now: float) -> list[ConnectionLook]:
+        """Return how each connection stands, or why there is none; from any thread."""
+        looks = []
+        for link in list(self._links.values()):
+            connection = link.connection
+            if connection is None:
+                looks.append(ConnectionLook(link.address, error=link.error))
+            else:
+                look = connection.look(now)
+                looks.append(look if look.is_ready else replace(look, error=link.error))
+        return looks
 
     def close(self) -> None:
         """Close all connections, from any thread: tell all of them first, then wait for each."""

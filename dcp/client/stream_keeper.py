@@ -279,6 +279,7 @@ class StreamKeeper:
                 return (event,)
             case Ready():
                 link.ready_at = self.act_at = now
+                link.error = ""
                 self._tell_refused(event.refused_controls, link)
                 self._adopt(event.cluster_config, link, now)
                 return ()

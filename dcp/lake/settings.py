@@ -257,6 +257,13 @@ class FlowControlSettings(_Section):
         2.0, "How long rows may wait for their batch to fill.", unit="seconds", least=0.01, most=60
     )
 
+    live_folder: str = _key(
+        "",
+        "Where tasks write what they see, for `dcplake top` and `dcplake status`: on a cluster a "
+        "folder that executors and operators share; empty: each machine's folder for temporary "
+        "files, readable by its user only.",
+    )
+
     def __post_init__(self) -> None:
         """Check that a batch and the bytes not yet acknowledged fit the window together.
 

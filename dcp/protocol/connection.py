@@ -296,6 +296,11 @@ class ClientConnection:
         return self._state.window.charged_total
 
     @property
+    def window(self) -> ReceiveWindow:
+        """The account of flow control as it is now; it never changes, so any thread may keep it."""
+        return self._state.window
+
+    @property
     def window_bytes(self) -> int:
         """The window by which acks leave: the producer's, or the one that it is being told."""
         return self._state.window.settings.window_bytes

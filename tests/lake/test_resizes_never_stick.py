@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dcp.client.read_limit import ReadLimit
+from dcp.client.reader_credits import ReaderCredits
 from dcp.client.settings import ConnectionSettings
 from dcp.lake.settings import FlowControlSettings
 from dcp.lake.window_bounds import floored, policy_settings, windows_one_by_one
@@ -35,7 +35,7 @@ class Connection:
     left: list[int]
     window: ReceiveWindow
     resize: WindowResize
-    limit: ReadLimit
+    credits: ReaderCredits
     refusals: int = 0
     flow: FlowControl = field(default_factory=FlowControl)
     to_producer: deque[tuple[str, int]] = field(default_factory=deque)
@@ -52,7 +52,7 @@ class Connection:
             "default", window_bytes=size, max_frame_bytes=LARGEST_MESSAGE, ack_seconds=60.0
         )
         account = ReceiveWindow(FlowSettings(size, flow.ack_fraction, 60.0), 0.0)
-        made = cls(name, left, account, WindowResize(size, size), ReadLimit(chosen))
+        made = cls(name, left, account, WindowResize(size, size), ReaderCredits(chosen))
         made.widest = made.believed = size
         made.flow.set_window(size)
         return made
@@ -86,14 +86,15 @@ class Connection:
 
     def reader_takes(self) -> bool:
         """Read one thing; the reader must never stop because of a node that keeps to its window."""
-        held = self.window.held_bytes
-        assert self.limit.allows(held, self.resize.most_bytes), "a brake against the innocent"
+        self.credits.follow(self.window, self.resize.most_bytes, 0.0)
+        assert self.credits.held.account.is_open, "a brake against the innocent"
         if not self.to_consumer:
             return False
         what, value = self.to_consumer.popleft()
         if what == "message":
             self.window = self.window.charge(value)
             self.held += value
+            self.credits.held.take(value, 0.0)
         elif what == "accepted":
             self.resize, self.window = self.resize.accepted(self.window)
         else:
@@ -111,6 +112,7 @@ class Connection:
 
     def release(self) -> None:
         self.window = self.window.release(self.held)
+        self.credits.held.release(self.held, 0.0)
         self.held = 0
         self.say()
 
