@@ -227,7 +227,7 @@ def test_a_real_round_that_stands_still_is_seen_by_status_top_and_metrics(
 
 
 def _go_on(run: subprocess.Popen[str], pause: Path) -> int:
-    """Let every process go on that pauses, until the run ends; a run that does not end is killed."""
+    """Let every process go on that pauses, until the run ends; one that does not is killed."""
     end = monotonic() + 100
     while run.poll() is None and monotonic() < end:
         pause.unlink(missing_ok=True)

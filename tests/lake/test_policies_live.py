@@ -6,14 +6,16 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from dcp.lake.executor_windows import register_folder
 from dcp.lake.run import lake_location, run
 from dcp.lake.settings import FlowControlSettings
 from dcp.lake.tables import open_lake
-from dcp.lake.window_bounds import windows_one_by_one
+from dcp.lake.window_bounds import policy_settings, windows_one_by_one
+from dcp.lake.window_register import WindowRegister
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.flow_control import FlowControl
 from dcp.producer.settings import ClusterSettings
@@ -126,6 +128,60 @@ def test_a_task_brings_everything_whatever_the_policy(
             assert documents_at(rows, vbucket, high) == source_at(cluster, vbucket, high)
     assert told == expected
     assert not list(tmp_path.glob("dcplake-*/windows-*")), "nothing is left behind"
+
+
+def test_a_batch_that_a_smaller_window_cannot_hold_is_handed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others come while a batch is half full: without time the node would wait for it, and it too.
+
+    No ack counts before the window has shrunk.
+    """
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with ProducerCluster(ClusterSettings(nodes=1, vbuckets=4, seed=5)) as cluster:
+        with cluster.batch():
+            for number in range(500):
+                cluster.set(b"key-%d" % number, b'{"n": %d}' % number + b" " * 300)
+        numbers = {"batch_bytes": 30_000, "batch_seconds": 60.0, "ack_seconds": 60.0}
+        shared = {"window_policy": "ratio", "window_quota_bytes": 1 << 20}
+        settings = settings_for(cluster, tmp_path, flow_control=numbers | shared)
+        rounds = RoundsInProcess(settings)
+        others = WindowRegister(
+            register_folder(settings.flow_control),
+            policy_settings(settings.flow_control),
+            settings.flow_control.window_quota_bytes,
+        )
+        told: list[int] = []
+        withheld: list[int] = []
+        set_window, acknowledge = FlowControl.set_window, FlowControl.acknowledge
+
+        def recorded(flow: FlowControl, window_bytes: int) -> None:
+            told.append(window_bytes)
+            set_window(flow, window_bytes)
+            if window_bytes != LEAST:
+                others.declare([f"other {number}" for number in range(20)])
+            while window_bytes == LEAST and withheld:
+                acknowledge(flow, withheld.pop())
+
+        def counted(flow: FlowControl, frame_bytes: int) -> int:
+            if LEAST in told:
+                return acknowledge(flow, frame_bytes)
+            withheld.append(frame_bytes)
+            return 0
+
+        monkeypatch.setattr(FlowControl, "set_window", recorded)
+        monkeypatch.setattr(FlowControl, "acknowledge", counted)
+        rows = rounds.run()
+        others.leave()
+        for vbucket in range(4):
+            high = cluster.high_seqno(vbucket)
+            assert documents_at(rows, vbucket, high) == source_at(cluster, vbucket, high)
+        assert {row["outcome"] for row in _statuses(rows)} == {"reached"}
+    assert told == [52_428, LEAST]
+
+
+def _statuses(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [json.loads(row["detail"]) for row in rows if row["kind"] == "status"]
 
 
 @pytest.mark.slow
