@@ -70,7 +70,20 @@ def board_text(looks: Sequence[TaskLook]) -> str:
     rounds = ", ".join(str(each) for each in sorted({look.round for look in looks}))
     tasks = count_text(len(looks), "task")
     head = f"{tasks} of round {rounds}: {rows:,} rows so far, {size_text(rate)}/s"
+    head = "\n".join([head, *_shares(looks)])
     return "\n\n".join([head, _connections(looks), _stages(looks)])
+
+
+def _shares(looks: Sequence[TaskLook]) -> list[str]:
+    """Say how the executors of the tasks share out their windows, where they do."""
+    return [
+        f"{look.label}: {look.windows.policy} gives "
+        f"{count_text(look.windows.connections, 'connection')} of the executor windows of "
+        f"{size_text(look.windows.windows_bytes)} in all; "
+        f"{count_text(look.windows.resizes, 'resize')} here"
+        for look in looks
+        if look.windows is not None
+    ]
 
 
 def _connections(looks: Sequence[TaskLook]) -> str:

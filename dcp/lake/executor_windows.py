@@ -16,13 +16,15 @@ import logging
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from typing import Final
 
 from dcp.client.windows import FixedWindows, Windows
+from dcp.lake.live_look import WindowShare
 from dcp.lake.settings import FlowControlSettings
-from dcp.lake.window_bounds import floored, policy_settings
+from dcp.lake.window_bounds import floored, part_of_quota, policy_settings
 from dcp.lake.window_register import WindowRegister
 from dcp.protocol.window_policies import Policy
 
@@ -61,6 +63,11 @@ def _executor() -> str:
     return folders if _BLOCK_MANAGER in folders else f"process {os.getppid()}"
 
 
+def share_of(windows: Windows) -> WindowShare | None:
+    """Return how windows are shared out; None where each has the same."""
+    return windows.share if isinstance(windows, ExecutorWindows) else None
+
+
 class ExecutorWindows:
     """Windows that are shared out among all connections of an executor."""
 
@@ -71,6 +78,8 @@ class ExecutorWindows:
         self._seen = -1
         self._look_at = self._search_at = -inf
         self._has_failed = False
+        self.share = WindowShare(flow.window_policy, flow.window_quota_bytes)
+        """How the windows of the executor stand; other threads may look."""
         self._register: WindowRegister | None = None
         with self._tolerated():
             policy = policy_settings(flow)
@@ -97,14 +106,15 @@ class ExecutorWindows:
         self._search_at = now + DEATH_SECONDS
         found: Mapping[str, int] = {}
         with self._tolerated():
-            found = self._register.look()
+            found = self._floored(self._register.look())
             self._seen = self._register.changes
         changed = {
-            name: floored(self._flow, found[name])
+            name: found[name]
             for name, window_bytes in self._sizes.items()
-            if name in found and floored(self._flow, found[name]) != window_bytes
+            if name in found and found[name] != window_bytes
         }
         self._sizes.update(changed)
+        self.share = replace(self.share, resizes=self.share.resizes + len(changed))
         for name, window_bytes in changed.items():
             _log.info("window of %s: %d bytes, with %d connections", name, window_bytes, len(found))
         return changed
@@ -120,8 +130,20 @@ class ExecutorWindows:
         found: Mapping[str, int] = {}
         if self._register is not None:
             with self._tolerated():
-                found = self._register.declare(self._sizes)
-        return {name: floored(self._flow, window_bytes) for name, window_bytes in found.items()}
+                found = self._floored(self._register.declare(self._sizes))
+        return found
+
+    def _floored(self, granted: Mapping[str, int]) -> Mapping[str, int]:
+        """Return all windows of the executor as they are used, and note what they come to."""
+        found = {name: floored(self._flow, window_bytes) for name, window_bytes in granted.items()}
+        windows_bytes = sum(found.values())
+        self.share = replace(
+            self.share,
+            connections=len(found),
+            windows_bytes=windows_bytes,
+            excess_bytes=max(0, windows_bytes - part_of_quota(self._flow)),
+        )
+        return found
 
     @contextlib.contextmanager
     def _tolerated(self) -> Iterator[None]:

@@ -88,10 +88,27 @@ class Connection:
 
 
 @dataclass(frozen=True, slots=True)
+class WindowShare:
+    """How a policy shares out the windows of all connections of the task's executor.
+
+    ``excess_bytes`` is what they come to beyond the policy's part of the quota, because none gets
+    less than the least; ``resizes`` counts those of this task's connections.
+    """
+
+    policy: str
+    quota_bytes: int
+    connections: int = 0
+    windows_bytes: int = 0
+    excess_bytes: int = 0
+    resizes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class TaskLook:
     """One task. ``seconds`` is how long it runs; rates are of the last moments.
 
     ``gate_seconds`` says how long, in all, which stage was what a full window waited for.
+    ``windows`` is None where each has the same, whatever the others have.
     """
 
     task: str
@@ -109,6 +126,7 @@ class TaskLook:
     connections: tuple[Connection, ...] = ()
     stages: tuple[Stage, ...] = ()
     gate_seconds: Mapping[str, float] = field(default_factory=dict)
+    windows: WindowShare | None = None
 
     @property
     def label(self) -> str:
@@ -146,13 +164,15 @@ class TaskLook:
         try:
             values = {each.name: found[each.name] for each in fields(cls)}
             values["stages"] = tuple(_read(Stage, each) for each in found["stages"])
+            if found["windows"] is not None:
+                values["windows"] = _read(WindowShare, found["windows"])
             values["connections"] = tuple(_connection(each) for each in found["connections"])
             return cls(**values)
         except (KeyError, TypeError) as error:
             raise ValueError(f"expected a look of a task: {error!r}") from None
 
 
-_T = TypeVar("_T", Stage, Connection)
+_T = TypeVar("_T", Stage, Connection, WindowShare)
 
 
 def _read(kind: type[_T], found: Mapping[str, Any], **others: Any) -> _T:

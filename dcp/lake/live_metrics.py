@@ -28,6 +28,12 @@ _METRICS: Final = {
     "credit_double_release_total": ("counter", "Credits released twice: always 0."),
     "fc_gating": ("gauge", "1 for the stage that a full window waits for now."),
     "fc_gating_seconds_total": ("counter", "How long full windows waited for a stage."),
+    "window_policy": ("gauge", "1 for the policy that sizes the windows of the executor."),
+    "window_quota_bytes": ("gauge", "Memory of the executor that the policy's parts are of."),
+    "window_connections": ("gauge", "Connections of the executor that share it."),
+    "window_shared_bytes": ("gauge", "Windows of all of them."),
+    "window_floor_excess_bytes": ("gauge", "What they are beyond the policy's part of the quota."),
+    "window_resize_total": ("counter", "How often a window of the task changed while in use."),
     "dcplake_task_rows": ("gauge", "Document rows that the task received."),
     "dcplake_task_open_vbuckets": ("gauge", "Vbuckets that the task still reads."),
     "dcplake_task_round": ("gauge", "The round that the task works for."),
@@ -63,6 +69,13 @@ def _samples(look: TaskLook) -> Iterator[_Sample]:
     yield _Sample("dcplake_task_rows", task, look.rows)
     yield _Sample("dcplake_task_open_vbuckets", task, look.open_vbuckets)
     yield _Sample("dcplake_task_round", task, look.round)
+    if look.windows is not None:
+        yield _Sample("window_policy", (*task, ("policy", look.windows.policy)), 1)
+        yield _Sample("window_quota_bytes", task, look.windows.quota_bytes)
+        yield _Sample("window_connections", task, look.windows.connections)
+        yield _Sample("window_shared_bytes", task, look.windows.windows_bytes)
+        yield _Sample("window_floor_excess_bytes", task, look.windows.excess_bytes)
+        yield _Sample("window_resize_total", task, look.windows.resizes)
     gates = {each.gate for each in look.connections}
     for stage in look.stages:
         yield from _of_stage(stage, task)

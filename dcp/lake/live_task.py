@@ -11,7 +11,7 @@ from time import monotonic, time
 
 from dcp.client.addresses import NodeAddress
 from dcp.client.looks import ConnectionLook, StageLook
-from dcp.lake.live_look import NodeStreams, Stage, TaskLook, connection_of
+from dcp.lake.live_look import NodeStreams, Stage, TaskLook, WindowShare, connection_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,7 @@ class TaskState:
     connections: Sequence[ConnectionLook]
     stages: Sequence[StageLook]
     streams: Mapping[NodeAddress, NodeStreams]
+    windows: WindowShare | None = None
 
 
 class TaskWatcher:
@@ -80,4 +81,5 @@ class TaskWatcher:
             connections=connections,
             stages=tuple(Stage.of(each) for each in state.stages),
             gate_seconds=dict(self._gate_seconds),
+            windows=state.windows,
         )

@@ -28,7 +28,7 @@ from dcp.lake.applied import applied_to_batch
 from dcp.lake.arrow_memory import return_freed_memory
 from dcp.lake.batches import BatchBuilder
 from dcp.lake.ending import Budget, Ending, EndPolicy
-from dcp.lake.executor_windows import task_windows
+from dcp.lake.executor_windows import share_of, task_windows
 from dcp.lake.histories import Histories
 from dcp.lake.live_board import live_board
 from dcp.lake.live_look import NodeStreams, TaskLook
@@ -200,7 +200,7 @@ class TaskReceiver:
             self._name,
             windows=windows,
         )
-        watcher = TaskWatcher(self._name, self._round, lambda: self._state(consumer))
+        watcher = TaskWatcher(self._name, self._round, lambda: self._state(consumer, windows))
         try:
             with live_board(self._access.live, self._name, watcher.look):
                 yield from self._consume(consumer)
@@ -226,7 +226,7 @@ class TaskReceiver:
         for receipt in self._receipts.values():
             receipt.window_full, receipt.gate = look.window_full_share, look.top_gate
 
-    def _state(self, consumer: Consumer) -> TaskState:
+    def _state(self, consumer: Consumer, windows: Windows) -> TaskState:
         """Return how the task stands; called by another thread."""
         streams: dict[NodeAddress, list[int]] = {}
         still_open = list(self._open)
@@ -243,6 +243,7 @@ class TaskReceiver:
             connections=consumer.look(),
             stages=self._credits.look(monotonic()),
             streams={node: NodeStreams(*counts) for node, counts in streams.items()},
+            windows=share_of(windows),
         )
 
     # What arrives

@@ -40,6 +40,14 @@ def floored(flow: "FlowControlSettings", window_bytes: int) -> int:
     )
 
 
+def part_of_quota(flow: "FlowControlSettings") -> int:
+    """Return what all windows should come to where none is at its lower limit."""
+    percent = flow.window_shared_percent
+    if flow.window_policy == Policy.DYNAMIC:
+        percent = flow.window_threshold_percent
+    return int(percent / 100 * flow.window_quota_bytes)
+
+
 def windows_one_by_one(flow: "FlowControlSettings", connections: int) -> list[int]:
     """Return the first window of each of so many connections that come and stay."""
     policies = WindowPolicies(policy_settings(flow), flow.window_quota_bytes)

@@ -12,14 +12,18 @@ from typing import IO
 
 import pytest
 
+from dcp.cli.live_view import board_text
 from dcp.client.windows import FixedWindows
 from dcp.lake.executor_windows import (
     DEATH_SECONDS,
     LOOK_SECONDS,
     ExecutorWindows,
     register_folder,
+    share_of,
     task_windows,
 )
+from dcp.lake.live_look import TaskLook, WindowShare
+from dcp.lake.live_metrics import exposition
 from dcp.lake.settings import FlowControlSettings
 from dcp.lake.window_register import WindowRegister
 from dcp.protocol.window_policies import Policy, PolicySettings
@@ -198,6 +202,34 @@ def test_a_task_looks_rarely_and_hears_of_all_that_changed(folder: Path) -> None
     assert one.changes(300.0 + DEATH_SECONDS) == {"a": 52_428_800}
     one.leave()
     assert not folder.exists()
+
+
+def test_what_is_shared_can_be_seen(folder: Path) -> None:
+    one, two = ExecutorWindows(FLOW, folder), ExecutorWindows(FLOW, folder)
+    one.opened("a")
+    for number in range(6):
+        two.opened(f"b{number}")
+    one.changes(1.0)
+    share = share_of(one)
+    assert share == WindowShare(
+        policy="aggressive",
+        quota_bytes=1_200_000_000,
+        connections=7,
+        windows_bytes=7 * 10_485_760,
+        excess_bytes=7 * 10_485_760 - 60_000_000,
+        resizes=1,
+    )
+    look = TaskLook("dcplake-01234567-r1-t0.0", 1, "host", 7, 0.0, windows=share)
+    assert TaskLook.from_json(json.loads(json.dumps(look.to_json()))) == look
+    told = exposition([look])
+    assert 'window_policy{task="t0",policy="aggressive"} 1\n' in told
+    assert 'window_floor_excess_bytes{task="t0"} 13400320\n' in told
+    assert "aggressive gives 7 connections of the executor windows of 70.0 MiB" in board_text(
+        [look]
+    )
+    assert share_of(FixedWindows(1)) is None
+    two.leave()
+    one.leave()
 
 
 def test_nothing_is_read_but_a_number_while_nothing_changes(
