@@ -89,7 +89,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rules",
         choices=("document", "server"),
-        help="whose rollback rules: the published document's or kv_engine's code's (document)",
+        help="whose rules of rollback and flow control: the published documents' or kv_engine's "
+        "code's (document)",
+    )
+    parser.add_argument(
+        "--prepare-extra-bytes",
+        type=int,
+        default=0,
+        metavar="BYTES",
+        help="what flow control charges for a prepare beyond its length (0; kv_engine charges 2)",
     )
     add_account_options(parser)
 
@@ -121,6 +129,7 @@ def run(arguments: argparse.Namespace) -> int:
         memory_quota_bytes=arguments.memory_quota,
         replica_lag_seqnos=arguments.replica_lag,
         rules=arguments.rules,
+        prepare_extra_bytes=arguments.prepare_extra_bytes,
         data_folder=arguments.data,
     )
     serve(settings, join=arguments.join)

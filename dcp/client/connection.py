@@ -159,6 +159,19 @@ class NodeConnection:
         """Ask the node to end a stream; ``StreamClosed`` follows. Raises as ``open_stream``."""
         self._reader.call(lambda machine, _: machine.close_stream(vbucket), "close_stream")
 
+    def change_stream_window(self, window_bytes: int) -> None:
+        """Ask for another size of all streams' windows, 0 for none.
+
+        ``StreamWindowChanged`` follows.
+
+        Raises:
+            LocalProtocolError: the connection is closed, or its streams never had windows.
+            DcplakeError: what ended the connection.
+        """
+        self._reader.call(
+            lambda machine, _: machine.change_stream_window(window_bytes), "a window's size"
+        )
+
     def next(self, timeout_seconds: float) -> Delivery | None:
         """Return the next delivery; None where none came in time.
 

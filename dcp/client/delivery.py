@@ -27,7 +27,9 @@ class Delivery:
 
     ``positions`` says where each vbucket that the events touch stands behind them: what may be
     stored once their rows are. ``node`` is None where the consumer itself reports something.
-    ``connection_name`` and ``serial`` make releasing exact and idempotent.
+    ``connection_name`` and ``serial`` make releasing exact and idempotent. ``stream_bytes`` is what
+    of ``frame_bytes`` is in the windows of single streams, by the opaques of that connection; where
+    streams have no windows, nothing.
     """
 
     node: NodeAddress | None
@@ -36,6 +38,7 @@ class Delivery:
     positions: Mapping[int, Position] = field(default_factory=dict)
     connection_name: str = ""
     serial: int = 0
+    stream_bytes: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

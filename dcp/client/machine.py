@@ -61,7 +61,12 @@ def new_machine(
             ),
             credentials,
             secrets.token_urlsafe(_NONCE_BYTES),
-            FlowSettings(settings.window_bytes, settings.ack_fraction, settings.ack_seconds),
+            FlowSettings(
+                settings.window_bytes,
+                settings.ack_fraction,
+                settings.ack_seconds,
+                stream_window_bytes=settings.stream_window_bytes,
+            ),
             LivenessSettings(settings.noop_interval_seconds, settings.silence_grace_seconds),
         )
     except ValueError as error:

@@ -7,7 +7,8 @@ only what is posted, so receiving, decoding and handing over never wait for the 
 
 import logging
 import threading
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
@@ -102,10 +103,11 @@ class Reader:
         self._thread = threading.Thread(
             target=self._main, name=f"dcp-reader-{address}", daemon=True
         )
-        self._lock = threading.Lock()  # guards the five below
+        self._lock = threading.Lock()  # guards the six below
         self._commands: list[_Posted] = []
-        self._unreleased: dict[int, int] = {}
+        self._unreleased: dict[int, tuple[int, Mapping[int, int]]] = {}
         self._released_bytes = 0
+        self._released_of_streams: Counter[int] = Counter()
         self._closing = False
         self._ended: DcplakeError | None = None
         self._window_bytes = settings.window_bytes
@@ -168,9 +170,12 @@ class Reader:
     def release(self, serial: int) -> None:
         """Note that the application holds a delivery no longer; once, whatever is asked."""
         with self._lock:
-            frame_bytes = self._unreleased.pop(serial, 0)
+            frame_bytes, stream_bytes = self._unreleased.pop(serial, (0, {}))
             self._released_bytes += frame_bytes
-            wake = frame_bytes > 0 and self._released_bytes > self._wake_bytes
+            self._released_of_streams.update(stream_bytes)
+            # Any of a stream's bytes may be what its window waits for; of the connection's, a part.
+            is_enough = frame_bytes > 0 and self._released_bytes > self._wake_bytes
+            wake = is_enough or bool(stream_bytes)
         if wake:
             self._wake()
 
@@ -274,9 +279,10 @@ class Reader:
         with self._lock:
             commands, self._commands = self._commands, []
             released_bytes, self._released_bytes = self._released_bytes, 0
+            of_streams, self._released_of_streams = self._released_of_streams, Counter()
         if released_bytes:
             self._credits.held.release(released_bytes, now)
-            self._machine.release(released_bytes, now)
+            self._machine.release(released_bytes, now, of_streams)
         for posted in commands:
             posted.run(self._machine, now)
         self._follow_window()
@@ -303,17 +309,27 @@ class Reader:
             return
         self._charged_bytes += charged_bytes
         self._credits.held.take(charged_bytes, monotonic())
+        stream_bytes = self._machine.collect_stream_charges()
         with self._lock:
             self._serial += 1
             serial = self._serial
             if events:
-                self._unreleased[serial] = charged_bytes
+                self._unreleased[serial] = charged_bytes, stream_bytes
             else:  # dropped by the machine: nobody else will release them
                 self._released_bytes += charged_bytes
+                self._released_of_streams.update(stream_bytes)
         if events:
             positions = positions_behind(self._machine, events)
             self._handover.put(
-                Delivery(self.address, events, charged_bytes, positions, self._name, serial)
+                Delivery(
+                    self.address,
+                    events,
+                    charged_bytes,
+                    positions,
+                    self._name,
+                    serial,
+                    stream_bytes,
+                )
             )
 
     def _end(self, error: DcplakeError | None) -> None:

@@ -44,9 +44,10 @@ class ReaderCredits:
         """
         size = window.settings.window_bytes
         if size:
-            _mark(self.window.account, size, size - 1, now)
+            self.window.account.set_marks(size, size - 1, now)
         self._limit.follow(self.held.amount, most_window_bytes)
-        _mark(self.held.account, self._limit.limit_bytes, self._limit.limit_bytes * 3 // 4, now)
+        limit_bytes = self._limit.limit_bytes
+        self.held.account.set_marks(limit_bytes, limit_bytes * 3 // 4, now)
         unacked_bytes = window.unacked_bytes if window.is_on else 0
         self.window.take(window.charged_total - self._charged_bytes, now)
         self.window.take(max(0, unacked_bytes - self.window.amount), now)  # it was off meanwhile
@@ -83,10 +84,3 @@ class ReaderCredits:
             acks=window.acks,
             quiet_seconds=quiet_seconds,
         )
-
-
-def _mark(account: Credits, high: int, low: int, now: float) -> None:
-    """Give an account other marks; its gate looks at them when it is used."""
-    if (high, low) != (account.high, account.low):
-        account.high, account.low = high, low
-        account.take(0, now).release(now)

@@ -46,6 +46,9 @@ class ConnectionSettings:
     (at ``unread_limit_bytes`` of undelivered data), and NOOPs wait unanswered behind the data, so
     that an application busy for longer than the server's idle timeout loses its connection.
 
+    ``stream_window_bytes``: each stream gets a window of its own beside that, 0 for none. Data
+    servers refuse it (only the DCP document has it): then the connection's window holds alone.
+
     A node that is silent for twice ``noop_interval_seconds`` plus ``silence_grace_seconds`` counts
     as dead (DCP's rule for consumers; NOOPs are life). ``snappy`` lets the node send compressed
     values as they are stored.
@@ -56,6 +59,7 @@ class ConnectionSettings:
 
     bucket: str
     window_bytes: int = 10 * MIB
+    stream_window_bytes: int = 0
     ack_fraction: float = 0.2
     ack_seconds: float = 5.0
     noop_interval_seconds: float = 20.0
@@ -76,8 +80,9 @@ class ConnectionSettings:
         if not self.bucket:
             raise ConfigError("bucket: found an empty name")
         _positive(self, _POSITIVE)
-        if type(self.window_bytes) is not int or not 0 <= self.window_bytes < 2**32:
-            raise _wrong(self, "window_bytes", "0 to 4294967295 bytes")
+        for name in ("window_bytes", "stream_window_bytes"):
+            if type(getattr(self, name)) is not int or not 0 <= getattr(self, name) < 2**32:
+                raise _wrong(self, name, "0 to 4294967295 bytes")
         if self.window_bytes == 0 and not self.allow_no_flow_control:
             raise ConfigError(
                 "window_bytes: found 0 (no flow control): NOOPs would wait behind unread data; "

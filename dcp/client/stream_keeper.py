@@ -38,6 +38,7 @@ from dcp.errors import (
     LocalProtocolError,
     RemoteProtocolError,
 )
+from dcp.protocol.bootstrap import STREAM_WINDOW
 from dcp.protocol.events import (
     ClusterConfigReceived,
     Event,
@@ -87,6 +88,7 @@ class StreamKeeper:
         self._handover = handover
         self._stopped: set[int] = set()
         self._told_window_refused = False
+        self._told_refused = False
 
     @property
     def active_vbuckets(self) -> frozenset[int]:
@@ -278,6 +280,7 @@ class StreamKeeper:
             case Ready():
                 link.ready_at = self.act_at = now
                 link.error = ""
+                self._tell_refused(event.refused_controls, link)
                 self._adopt(event.cluster_config, link, now)
                 return ()
             case ClusterConfigReceived():
@@ -300,6 +303,16 @@ class StreamKeeper:
                 link.address,
                 event.asked_bytes,
                 event.detail,
+            )
+
+    def _tell_refused(self, controls: tuple[str, ...], link: NodeLink) -> None:
+        """Say once for all nodes and connections that streams have no windows of their own."""
+        if STREAM_WINDOW in controls and not self._told_refused:
+            self._told_refused = True
+            _log.warning(
+                "%s refuses windows of single streams (%s): the connection's window holds alone",
+                link.address,
+                STREAM_WINDOW,
             )
 
     def _on_stream(

@@ -39,7 +39,10 @@ def connection_settings(source: SourceSettings, flow: FlowControlSettings) -> Co
     """Return how one connection is made and kept."""
     return ConnectionSettings(
         bucket=source.bucket,
-        window_bytes=flow.window_bytes,
+        window_bytes=flow.fixed_window_bytes,
+        allow_no_flow_control=flow.allow_no_flow_control,
+        unread_limit_bytes=flow.window_bytes,
+        stream_window_bytes=flow.stream_window_bytes,
         ack_fraction=flow.ack_fraction,
         ack_seconds=flow.ack_seconds,
         noop_interval_seconds=source.noop_interval_seconds,

@@ -22,11 +22,13 @@ from dcp.client.consumer_events import VbucketStopped
 from dcp.client.delivery import Delivery
 from dcp.client.settings import ConsumerSettings
 from dcp.client.vbucket_track import StreamStart
+from dcp.client.windows import Windows
 from dcp.errors import AuthenticationError, BucketError
 from dcp.lake.applied import applied_to_batch
 from dcp.lake.arrow_memory import return_freed_memory
 from dcp.lake.batches import BatchBuilder
 from dcp.lake.ending import Budget, Ending, EndPolicy
+from dcp.lake.executor_windows import task_windows
 from dcp.lake.histories import Histories
 from dcp.lake.live_board import live_board
 from dcp.lake.live_look import NodeStreams, TaskLook
@@ -38,6 +40,7 @@ from dcp.lake.receipt import Outcome, Receipt, left_out_status
 from dcp.lake.rollback_order import RollbackOrder, order_row
 from dcp.lake.settings import FlowControlSettings
 from dcp.lake.stop_points import reached
+from dcp.lake.stream_holdings import StreamHoldings
 from dcp.lake.system_events import system_event_text
 from dcp.lake.task_credits import TaskCredits
 from dcp.lake.task_errors import TaskError
@@ -130,11 +133,10 @@ class TaskReceiver:
         self._server_logs: dict[int, FailoverLog] = {}
         self._held_since = 0.0
         flow = access.flow_control
-        self._flush_bytes = min(flow.batch_bytes, flow.window_bytes // 2)
-        self._batches = BatchBuilder(
-            round_number, self._histories, flow.batch_rows, self._flush_bytes
-        )
-        self._credits = TaskCredits(self._flush_bytes, budget.target_bytes)
+        flush_bytes = flow.flush_bytes(flow.fixed_window_bytes)
+        self._batches = BatchBuilder(round_number, self._histories, flow.batch_rows, flush_bytes)
+        self._credits = TaskCredits(flush_bytes, budget.target_bytes)
+        self._held_of_streams = StreamHoldings(flow.stream_flush_bytes)
         for stream in plan.streams:
             self._is_open[stream.vbucket] = True
             self._histories.set_epoch(stream.vbucket, stream.state.epoch)
@@ -177,6 +179,10 @@ class TaskReceiver:
             raise TaskError(error) from None
 
     def _stream(self) -> Iterator[pa.RecordBatch]:
+        with task_windows(self._access.flow_control) as windows:
+            yield from self._stream_with(windows)
+
+    def _stream_with(self, windows: Windows) -> Iterator[pa.RecordBatch]:
         consumer = Consumer(
             [
                 StreamStart(
@@ -192,6 +198,7 @@ class TaskReceiver:
             self._access.consumer,
             self._access.credentials,
             self._name,
+            windows=windows,
         )
         watcher = TaskWatcher(self._name, self._round, lambda: self._state(consumer))
         try:
@@ -209,7 +216,7 @@ class TaskReceiver:
             if delivery is not None:
                 self._take(delivery, consumer)
             self._end_what_is_over(consumer)
-            if self._batch_is_due():
+            if self._batch_is_due(consumer):
                 yield from self._hand_over(consumer)
         for ending in list(self._policy.out_of_budget(sorted(self._open), consumer)):
             self._end_by(ending)
@@ -246,6 +253,7 @@ class TaskReceiver:
         if not self._credits.is_holding:
             self._held_since = now
         self._credits.take_in(delivery, now)
+        self._held_of_streams.add(delivery)
         self._batches.deliveries += 1
         # Failover logs first: the rows and the rollback of the same delivery need them.
         for event in delivery.events:
@@ -371,18 +379,21 @@ class TaskReceiver:
             deadline = min(deadline, due)
         return max(0.0, deadline - monotonic())
 
-    def _batch_is_due(self) -> bool:
+    def _batch_is_due(self, consumer: Consumer) -> bool:
         if not self._credits.is_holding:
             return False
+        flow, now = self._access.flow_control, monotonic()
         return (
             self._batches.rows == 0
-            or self._batches.rows >= self._access.flow_control.batch_rows
-            or not self._credits.batch.is_open
-            or monotonic() >= self._held_since + self._access.flow_control.batch_seconds
+            or self._batches.rows >= flow.batch_rows
+            or self._credits.batch_is_full(flow.flush_bytes(consumer.least_window_bytes), now)
+            or self._held_of_streams.are_due
+            or now >= self._held_since + flow.batch_seconds
         )
 
     def _hand_over(self, consumer: Consumer) -> Iterator[pa.RecordBatch]:
         self._credits.hand_over(monotonic())
+        self._held_of_streams.clear()
         for batch, deliveries in self._batches.flush():
             self._credits.offer(monotonic())
             yield batch

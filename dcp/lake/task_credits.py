@@ -52,6 +52,12 @@ class TaskCredits:
         credit = self.batch.take(delivery.frame_bytes, now, delivery.connection_name)
         self._held.append(_Held(replace(delivery, events=()), credit))
 
+    def batch_is_full(self, batch_bytes: int, now: float) -> bool:
+        """Whether the batch holds what it may, which follows the windows."""
+        for account in (self.batch, self.spark):
+            account.set_marks(batch_bytes, 0, now)
+        return not self.batch.is_open
+
     def hand_over(self, now: float) -> None:
         """Pass all that is here on to Spark; ``offer`` and ``leave`` follow, batch by batch."""
         self._left = 0

@@ -6,16 +6,25 @@ binary search, and the stream's opaque is written into a whole batch at once.
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from dcp.producer.item_layouts import OPAQUE_AT
+from dcp.producer.item_layouts import OPAQUE_AT, OPCODE_AT
 from dcp.producer.stream_id_frames import with_stream_id
 from dcp.producer.versions import Version
+from dcp.wire.vocabulary import Opcode
 
 _OPAQUE_BYTES: Final = np.arange(OPAQUE_AT, OPAQUE_AT + 4)
+
+
+class Taken(NamedTuple):
+    """Frames as one buffer, the seqnos of their items, and what flow control charges for them."""
+
+    data: bytearray
+    seqnos: npt.NDArray[np.uint64]
+    charged_bytes: int
 
 
 class Chunk:
@@ -30,6 +39,7 @@ class Chunk:
     ) -> None:
         """``ends[i]`` is the length of the first i frames, in buffer or as two parts each."""
         self._ends = ends
+        self._charges = ends
         self._seqnos = seqnos
         self._buffer = buffer
         self._parts = parts
@@ -43,24 +53,33 @@ class Chunk:
         framed, ends = with_stream_id(data, self._ends, stream_id)
         return Chunk(ends, self._seqnos, memoryview(framed), [])
 
+    def charging_prepares(self, extra_bytes: int) -> "Chunk":
+        """Let flow control charge each prepare so much more than it is long."""
+        if self._buffer is None:
+            opcodes = np.array([head[OPCODE_AT] for head in self._parts[::2]], np.uint8)
+        else:
+            opcodes = np.frombuffer(self._buffer, np.uint8)[self._ends[:-1] + OPCODE_AT]
+        extras = np.where(opcodes == Opcode.DCP_PREPARE, extra_bytes, 0)
+        self._charges = self._ends + np.concatenate(([0], np.cumsum(extras)))
+        return self
+
     @property
     def is_empty(self) -> bool:
         """Whether all frames were taken."""
         return self._next == len(self._seqnos)
 
-    def take(
-        self, room_bytes: int, most_bytes: int, most_items: int, opaque: int
-    ) -> tuple[bytearray, npt.NDArray[np.uint64]]:
-        """Return the next frames as one buffer, and their seqnos; one at least, if there is any.
+    def take(self, room_bytes: int, most_bytes: int, most_items: int, opaque: int) -> Taken:
+        """Return the next frames: one at least, if there is any.
 
-        Frames are taken while less than ``room_bytes`` was taken before them, the rule of flow
+        Frames are taken while less than ``room_bytes`` was charged before them, the rule of flow
         control; and until ``most_bytes`` would be exceeded or ``most_items`` are taken.
         """
         if self.is_empty:
-            return bytearray(), self._seqnos[:0]
+            return Taken(bytearray(), self._seqnos[:0], 0)
         first = self._next
         base = int(self._ends[first])
-        allowed = int(np.searchsorted(self._ends[:-1], base + room_bytes, side="left"))
+        charged = int(self._charges[first])
+        allowed = int(np.searchsorted(self._charges[:-1], charged + room_bytes, side="left"))
         fitting = int(np.searchsorted(self._ends, base + most_bytes, side="right")) - 1
         last = max(first + 1, min(allowed, fitting, first + most_items))
         if self._buffer is not None:
@@ -70,7 +89,7 @@ class Chunk:
         starts = self._ends[first:last] - base
         _write_opaque(data, starts, opaque)
         self._next = last
-        return data, self._seqnos[first:last]
+        return Taken(data, self._seqnos[first:last], int(self._charges[last]) - charged)
 
 
 def _write_opaque(data: bytearray, starts: npt.NDArray[np.int64], opaque: int) -> None:

@@ -48,12 +48,30 @@ def _noop_interval(dcp: DcpConnection, value: str) -> Status:
     return Status.SUCCESS
 
 
-def _buffer_size(dcp: DcpConnection, value: str) -> Status:
-    """Take 32 bits without a sign in decimals, with zeros before them if it must be."""
+def _window_bytes(value: str) -> int | None:
+    """Read 32 bits without a sign in decimals, with zeros before them if it must be."""
     digits = value.lstrip("0") or value[-1:]
     if not digits.isdigit() or len(digits) > _U32_DIGITS or int(digits) > U32_MAX:
+        return None
+    return int(digits)
+
+
+def _connection_buffer_size(dcp: DcpConnection, value: str) -> Status:
+    window_bytes = _window_bytes(value)
+    if window_bytes is None:
         return Status.EINVAL
-    dcp.flow.set_window(int(digits))
+    dcp.flow.set_window(window_bytes)
+    return Status.SUCCESS
+
+
+def _stream_buffer_size(dcp: DcpConnection, value: str) -> Status:
+    """Give each stream a window: the document has that, no server does."""
+    if not dcp.allows_stream_windows:
+        return Status.NOT_SUPPORTED
+    window_bytes = _window_bytes(value)
+    if window_bytes is None:
+        return Status.EINVAL
+    dcp.set_stream_window(window_bytes)
     return Status.SUCCESS
 
 
@@ -135,8 +153,8 @@ def _always(status: Status) -> Control:
 CONTROLS: Final[dict[bytes, Control]] = {
     b"enable_noop": _enable_noop,
     b"set_noop_interval": _noop_interval,
-    b"connection_buffer_size": _buffer_size,
-    b"stream_buffer_size": _always(Status.NOT_SUPPORTED),
+    b"connection_buffer_size": _connection_buffer_size,
+    b"stream_buffer_size": _stream_buffer_size,
     b"set_priority": _one_of("high", "medium", "low"),
     b"backfill_order": _one_of("round-robin", "sequential"),
     b"force_value_compression": _force_compression,

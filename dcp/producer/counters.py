@@ -29,9 +29,10 @@ class CountersSnapshot:
     ``connections`` is keyed by node and name. ``seqnos_sent`` lists the seqnos of all items put on
     the wire, in order, over all streams; ``items_from_disk`` is how many of them were read from
     disk, the others came from memory. ``peak_outbox_bytes``: the most answers that ever waited for
-    one client. ``cursors_dropped``: how often a stream was sent back to the disk, as memory was
-    short. ``values_evicted``, ``values_read``: values of documents that left memory and are on disk
-    only, and how often a command read one back.
+    one client. ``peak_stream_unacked_bytes``: the most that was outstanding of one stream with a
+    window of its own. ``cursors_dropped``: how often a stream was sent back to the disk, as memory
+    was short. ``values_evicted``, ``values_read``: values of documents that left memory and are on
+    disk only, and how often a command read one back.
     """
 
     items_sent: dict[int, int]
@@ -46,6 +47,7 @@ class CountersSnapshot:
     bytes_sent: int
     buffer_acks: int
     peak_unacked_bytes: int
+    peak_stream_unacked_bytes: int
     peak_outbox_bytes: int
     noops_sent: int
     noops_answered: int
@@ -71,6 +73,7 @@ class Counters:
     bytes_sent: int = 0
     buffer_acks: int = 0
     peak_unacked_bytes: int = 0
+    peak_stream_unacked_bytes: int = 0
     peak_outbox_bytes: int = 0
     noops_sent: int = 0
     noops_answered: int = 0
@@ -109,6 +112,7 @@ class Counters:
             bytes_sent=self.bytes_sent,
             buffer_acks=self.buffer_acks,
             peak_unacked_bytes=self.peak_unacked_bytes,
+            peak_stream_unacked_bytes=self.peak_stream_unacked_bytes,
             peak_outbox_bytes=self.peak_outbox_bytes,
             noops_sent=self.noops_sent,
             noops_answered=self.noops_answered,

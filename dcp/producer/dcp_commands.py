@@ -102,10 +102,16 @@ def close_stream(session: Session, frame: Frame, _: m.Body, __: float) -> None:
         session.refuse(frame, Status.KEY_ENOENT)
 
 
-def buffer_ack(session: Session, _: Frame, body: m.Body, __: float) -> None:
-    """Take back window; there is no answer."""
+def buffer_ack(session: Session, frame: Frame, body: m.Body, _: float) -> None:
+    """Take back window; there is no answer, unless it names a stream that never was.
+
+    Then it is that of CLOSE_STREAM and of consumers to what belongs to no stream (kv_engine
+    ``dcp/connhandler.cc``).
+    """
     session.bucket.counters.buffer_acks += 1
-    _dcp(session).flow.acknowledge(cast("m.BufferAck", body).bytes)
+    if not _dcp(session).acknowledged_bytes(frame.opaque, cast("m.BufferAck", body).bytes):
+        expected = f"expected 0 for the connection or the opaque of a stream, found {frame.opaque}"
+        session.refuse(frame, Status.KEY_ENOENT, f"DCP_BUFFER_ACK: {expected}")
 
 
 def seqno_acknowledged(session: Session, frame: Frame, body: m.Body, _: float) -> None:

@@ -1,7 +1,8 @@
 """The DCP half of a connection, after DCP_OPEN: its controls, NOOPs, streams, and what they send.
 
-Streams take turns; each turn is as large as flow control and the write buffer allow. NOOPs do not
-wait for flow control (kv_engine ``dcp/producer.cc``).
+Streams take turns; each turn is as large as flow control and the write buffer allow. A stream whose
+own window is full has no turn until that changes, and holds up no other. NOOPs do not wait for flow
+control (kv_engine ``dcp/producer.cc``).
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from dcp.producer.bucket_states import hand_over
 from dcp.producer.faults import Faults
 from dcp.producer.flow_control import FlowControl
 from dcp.producer.noop import NoopTimer
-from dcp.producer.stream import ActiveStream, StreamPhase
+from dcp.producer.stream import ActiveStream, Batch, StreamPhase
 from dcp.producer.stream_register import StreamRegister
 from dcp.producer.stream_settings import OutOfOrder, StreamSettings
+from dcp.producer.stream_windows import CONNECTION_OPAQUE, StreamWindows
 from dcp.producer.takeover import TakeoverPhase
 from dcp.producer.versions import Flavour
 from dcp.wire.vocabulary import EndReason, HelloFeature, Opcode, OpenFlag
@@ -61,6 +63,9 @@ class DcpConnection:
         self.flags = flags
         self.features = features
         self.flow = FlowControl()
+        self.stream_windows = StreamWindows()
+        self.allows_stream_windows = bucket.settings.rules == "document"
+        """Real servers have no windows but the connection's."""
         self.noop = NoopTimer(bucket.settings.idle_timeout_seconds)
         self.close_session = close_session
         self._scans_by_key = bucket.settings.bucket_type.scans_by_key
@@ -80,6 +85,7 @@ class DcpConnection:
         self._bucket = bucket
         self._faults = Faults() if is_internal else bucket.faults  # no order means nodes
         self._ready: OrderedDict[ActiveStream, None] = OrderedDict()
+        self._full: dict[int, dict[ActiveStream, None]] = {}  # by opaque: their windows are
 
     @property
     def told_name(self) -> str:
@@ -133,7 +139,8 @@ class DcpConnection:
         return self.sync_writes and bool(self.consumer_name)
 
     def stream_settings(self) -> StreamSettings:
-        """Return what a stream opened now must know."""
+        """Return what a stream opened now must know; our own copies acknowledge what they got."""
+        settings = self._bucket.settings
         return StreamSettings(
             self.flavour,
             self.marker_v2,
@@ -141,19 +148,20 @@ class DcpConnection:
             out_of_order=self.out_of_order if self._scans_by_key else OutOfOrder.NO,
             keeps_cursor=self.keeps_cursors,
             cursor=self.told_name,
+            prepare_extra_bytes=0 if self.is_internal else settings.prepare_extra_bytes,
         )
 
     @property
     def paused_reason(self) -> str | None:
         """Why nothing is being sent, as kv_engine calls it (``connhandler.cc``); None if it is."""
         if not self._ready:
-            return "ReadyListEmpty"
+            return "BufferLogFull" if self._full else "ReadyListEmpty"
         return "BufferLogFull" if self.flow.room_bytes <= 0 else None
 
     @property
     def has_room_for_stream(self) -> bool:
         """Whether the client may open one more; those count too whose end it was not told yet."""
-        return max(len(self.streams), len(self._ready)) < MAX_STREAMS
+        return self.stream_windows.streams < MAX_STREAMS
 
     def is_streaming(self, vbucket: int, stream_id: int | None = None) -> bool:
         """Whether there is such a stream that sends items; an ending one may be replaced."""
@@ -172,7 +180,28 @@ class DcpConnection:
     def add_stream(self, stream: ActiveStream) -> None:
         """Take an accepted stream; it sends from now on."""
         self.streams.add(stream)
+        self.stream_windows.opened(stream.opaque)
         self._wake(stream)
+
+    def set_stream_window(self, window_bytes: int) -> None:
+        """Give every stream a window of so many bytes from now on; 0: none."""
+        self.stream_windows.set_window(window_bytes)
+        for opaque in list(self._full):
+            self._wake_full(opaque)
+
+    def acknowledged_bytes(self, opaque: int, frame_bytes: int) -> bool:
+        """Take a DCP_BUFFER_ACK; whether it names the connection, or what is or was a stream.
+
+        Before there are windows of streams all are the connection's, whatever the opaque: no server
+        looks at it, and clients put there what they like. Once there were some a stream's stays the
+        stream's: one may be under way while they are switched off.
+        """
+        if opaque == CONNECTION_OPAQUE or not self.stream_windows.names_streams:
+            self.flow.acknowledge(frame_bytes)
+            return True
+        is_known = self.stream_windows.acknowledge(opaque, frame_bytes)
+        self._wake_full(opaque)
+        return is_known
 
     def close_stream(self, vbucket: int, stream_id: int | None) -> bool:
         """End a stream as its client wants it; return whether there was one."""
@@ -184,8 +213,7 @@ class DcpConnection:
         if announce:
             self._wake(stream)
         else:
-            self.streams.remove(stream)
-            self._ready.pop(stream, None)  # else it stays as long as the window is full
+            self._drop(stream)  # else it stays as long as the window is full
         return True
 
     def end_streams(
@@ -234,7 +262,9 @@ class DcpConnection:
         for stream in self.streams:
             stream.end(EndReason.DISCONNECTED, announce=False)
         self.streams.clear()
+        self.stream_windows.clear()
         self._ready.clear()
+        self._full.clear()
         if self.is_internal:
             self._bucket.relieve_memory()
 
@@ -252,7 +282,13 @@ class DcpConnection:
         faults = self._faults
         while self._ready and left > 0 and self.flow.room_bytes > 0:
             stream = next(iter(self._ready))
-            batch = stream.next_batch(self.flow.room_bytes, left, faults.most_items)
+            room_bytes = min(self.flow.room_bytes, self.stream_windows.room_bytes(stream.opaque))
+            if room_bytes <= 0:
+                self._let_wait(stream)
+                continue
+            batch = stream.next_batch(room_bytes, left, faults.most_items)
+            if batch is not None and batch.data:
+                self._charge(stream, batch)
             if batch is None or stream.phase is StreamPhase.DEAD:
                 self._drop(stream)
             else:
@@ -263,7 +299,6 @@ class DcpConnection:
             if not data:  # nothing yet: the connection takes its turn like any other
                 frames.append(data)
                 break
-            self._charge(len(data))
             left -= len(data)
             if len(batch.seqnos):
                 self.items_sent += len(batch.seqnos)
@@ -280,8 +315,10 @@ class DcpConnection:
             frames.append(data)
         return frames
 
-    def _charge(self, frame_bytes: int) -> None:
-        self.flow.charge(frame_bytes)
+    def _charge(self, stream: ActiveStream, batch: Batch) -> None:
+        frame_bytes = len(batch.data)
+        self.flow.charge(batch.charged_bytes)
+        self.stream_windows.charge(stream.opaque, batch.charged_bytes)
         self.bytes_sent += frame_bytes
         if self.is_internal:
             self._bucket.relieve_memory()
@@ -291,11 +328,29 @@ class DcpConnection:
             counters.peak_unacked_bytes = max(
                 counters.peak_unacked_bytes, self.flow.outstanding_bytes
             )
+        counters.peak_stream_unacked_bytes = max(
+            counters.peak_stream_unacked_bytes, self.stream_windows.peak_bytes
+        )
 
     def _wake(self, stream: ActiveStream) -> None:
         self._ready.setdefault(stream)
 
+    def _let_wait(self, stream: ActiveStream) -> None:
+        """Pass over a stream until its window changes."""
+        del self._ready[stream]
+        self._full.setdefault(stream.opaque, {})[stream] = None
+
+    def _wake_full(self, opaque: int) -> None:
+        for stream in self._full.pop(opaque, {}):
+            self._wake(stream)
+
     def _drop(self, stream: ActiveStream) -> None:
+        """Look no longer for what a stream has to send: it has nothing now, or never again."""
         self._ready.pop(stream, None)
         if stream.phase is StreamPhase.DEAD:
             self.streams.remove(stream)
+            self.stream_windows.ended(stream.opaque)
+            if (waiting := self._full.get(stream.opaque)) is not None:
+                waiting.pop(stream, None)
+                if not waiting:
+                    del self._full[stream.opaque]

@@ -15,6 +15,7 @@ from dcp.producer.bucket import Bucket
 from dcp.producer.dcp_connection import DcpConnection
 from dcp.producer.statistic import Question, Statistic, StatisticsRefusedError, text_of
 from dcp.producer.stream import ActiveStream, StreamPhase
+from dcp.producer.stream_windows import StreamWindows
 from dcp.producer.takeover import TakeoverPhase
 from dcp.producer.vbucket import Vbucket
 from dcp.wire.vocabulary import Status
@@ -88,7 +89,8 @@ def _connections(
     for connection in told:
         for stream in list(connection.streams):
             if stream.is_sending:
-                yield from _told(stream, f"{connection.told_name}:stream_{stream.vbucket}", streams)
+                prefix = f"{connection.told_name}:stream_{stream.vbucket}"
+                yield from _told(stream, connection.stream_windows, prefix, streams)
 
 
 @dataclass(slots=True)
@@ -152,11 +154,23 @@ def _connection(connection: DcpConnection, tally: _Tally) -> Iterator[Statistic]
     yield f"{prefix}:num_dead_streams", tally.streams - tally.sending
 
 
-def _told(stream: ActiveStream, prefix: str, how: _Streams) -> Iterator[Statistic]:
+def _told(
+    stream: ActiveStream, windows: StreamWindows, prefix: str, how: _Streams
+) -> Iterator[Statistic]:
+    told = [*_stream(stream), *_window(stream, windows)]
     if how is _Streams.JSON:
-        yield prefix, json.dumps(dict(_stream(stream)))
+        yield prefix, json.dumps(dict(told))
     else:
-        yield from ((f"{prefix}_{name}", value) for name, value in _stream(stream))
+        yield from ((f"{prefix}_{name}", value) for name, value in told)
+
+
+def _window(stream: ActiveStream, windows: StreamWindows) -> Iterator[Statistic]:
+    """Return what no server has: the stream's own window, called as the connection's is."""
+    flow = windows.flow(stream.opaque)
+    if flow is not None and windows.is_on:
+        yield "max_buffer_bytes", flow.window_bytes
+        yield "unacked_bytes", flow.outstanding_bytes
+        yield "total_acked_bytes", flow.acked_bytes
 
 
 def _stream(stream: ActiveStream) -> Iterator[Statistic]:

@@ -19,7 +19,7 @@ from dcp.types import END_OF_TIME, FailoverLog
 from dcp.wire.vocabulary import Status, StreamFlag, VbucketState
 
 Rules = Literal["document", "server"]
-"""Whose rollback rules: those of the published document, or those of kv_engine's code."""
+"""Whose rules: the published documents', or those of kv_engine's code; of flow control too."""
 
 
 @dataclass(frozen=True, slots=True)

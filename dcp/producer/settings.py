@@ -90,6 +90,8 @@ class ClusterSettings:
     nobody needs; tombstones when they are ``metadata_purge_age_seconds`` old (None: as old as
     Couchbase has it for that type, 3 days or 60 seconds; infinity: never).
     ``rules``: who is followed where the documents and real servers differ, see ``resume_rules.py``.
+    ``prepare_extra_bytes``: what flow control charges for a prepare beyond its length: kv_engine 2,
+    which a consumer loses from its window each time that acknowledges what it got.
     ``users_without_streams`` may log in and must not open DCP connections. ``administrators`` may
     order about the cluster, let nodes join it, and take vbuckets over; None: the first of
     ``users``. ``clock`` returns seconds since 1970.
@@ -134,6 +136,7 @@ class ClusterSettings:
     stale_removal_seconds: float = 60.0
     metadata_purge_age_seconds: float | None = None
     rules: Rules = "document"
+    prepare_extra_bytes: int = 0
     clock: Callable[[], float] = time
 
     def __post_init__(self) -> None:
@@ -168,6 +171,11 @@ class ClusterSettings:
         if self.rules not in get_args(Rules):
             expected = " or ".join(get_args(Rules))
             raise ConfigError(f"producer rules: found {self.rules!r}, expected {expected}")
+        if not 0 <= self.prepare_extra_bytes <= U16_MAX:
+            raise ConfigError(
+                f"producer prepares: found {self.prepare_extra_bytes} bytes charged beyond their "
+                f"length, expected 0 to {U16_MAX}"
+            )
         self._check_ports()
         if not _BUCKET_NAME.fullmatch(self.bucket):
             raise ConfigError(

@@ -11,10 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
-import numpy as np
-import numpy.typing as npt
-
-from dcp.producer.chunks import Chunk, chunk_of, chunk_of_wires, no_frames
+from dcp.producer.chunks import Chunk, Taken, chunk_of, chunk_of_wires, no_frames
 from dcp.producer.disk_scan import Frames, Scan
 from dcp.producer.shown_frames import ShownKey, holds_events, shown_chunk, shown_keys
 from dcp.producer.stored_items import versions_of
@@ -129,6 +126,7 @@ class Snapshot:
     """The bounds and flags for the marker, and the frames that follow it.
 
     ``covers``: the seqno up to which the client needs nothing more, at or above the end.
+    ``prepare_extra_bytes``: what flow control charges for a prepare beyond its length.
     """
 
     start: int
@@ -137,11 +135,10 @@ class Snapshot:
     source: ItemSource
     covers: int
     stream_id: int | None = None
+    prepare_extra_bytes: int = 0
     _chunk: Chunk | None = field(default=None, init=False)
 
-    def take(
-        self, room_bytes: int, most_bytes: int, most_items: int, opaque: int
-    ) -> tuple[bytearray, npt.NDArray[np.uint64]] | None:
+    def take(self, room_bytes: int, most_bytes: int, most_items: int, opaque: int) -> Taken | None:
         """Return the next frames as ``Chunk.take`` does; None when everything was taken.
 
         None of them where there is nothing yet: others are to have a turn.
@@ -155,6 +152,10 @@ class Snapshot:
 
     def _next_chunk(self, most_bytes: int) -> Chunk | None:
         chunk = self.source.next_chunk(most_bytes)
-        if chunk is None or self.stream_id is None:
-            return chunk
-        return chunk.with_stream_id(self.stream_id)
+        if chunk is None:
+            return None
+        if self.stream_id is not None:
+            chunk = chunk.with_stream_id(self.stream_id)
+        if self.prepare_extra_bytes:
+            chunk = chunk.charging_prepares(self.prepare_extra_bytes)
+        return chunk

@@ -88,12 +88,19 @@ _NEXT: Final = {
 class Batch:
     """Frames to send: one marker, one STREAM_END, or items whose seqnos are ``seqnos``.
 
-    None at all: the stream has more to look for, others may have their turn.
+    None at all: the stream has more to look for, others may have their turn. ``extra_bytes`` is
+    what flow control charges beyond the frames' length.
     """
 
     data: bytes | bytearray
     seqnos: npt.NDArray[np.uint64]
     is_from_disk: bool = False
+    extra_bytes: int = 0
+
+    @property
+    def charged_bytes(self) -> int:
+        """What flow control charges."""
+        return len(self.data) + self.extra_bytes
 
 
 _NOTHING_YET: Final = Batch(b"", _NO_SEQNOS)
@@ -256,7 +263,7 @@ class ActiveStream:
                 return None
             is_over = self._open_end is None and self._knows_collections
             return self._advance_to(snapshot.end) if is_over else None
-        data, seqnos = taken
+        data, seqnos, charged_bytes = taken
         if not len(seqnos):
             return _NOTHING_YET
         if not isinstance(snapshot.source, KeyOrderItems):
@@ -268,7 +275,7 @@ class ActiveStream:
             self.items_from_disk += len(seqnos)
         else:
             self.items_from_memory += len(seqnos)
-        return Batch(data, seqnos, is_from_disk)
+        return Batch(data, seqnos, is_from_disk, charged_bytes - len(data))
 
     def _advance_to(self, end: int) -> Batch:
         """Return the SEQNO_ADVANCED that ends a snapshot whose last item is not there."""
@@ -332,7 +339,7 @@ class ActiveStream:
 
     def _begin_out_of_order(self, source: KeyOrderItems, end: int, covers: int) -> Batch:
         """Let a snapshot be in force that has no marker: the next one is the stream's first."""
-        self._snapshot = Snapshot(1, end, _DISK, source, covers, self.stream_id)
+        self._snapshot = self._with_extras(Snapshot(1, end, _DISK, source, covers))
         begin = m.OsoSnapshot(OsoFlag.START)
         return Batch(self._frame(begin, Opcode.DCP_OSO_SNAPSHOT), _NO_SEQNOS)
 
@@ -363,7 +370,7 @@ class ActiveStream:
         goes_on, self._open_end = self._open_end == end, end if got < end else None
         source = MemoryItems(shown, self._settings.flavour)
         if goes_on:
-            self._snapshot = Snapshot(got, end, _MEMORY, source, got, self.stream_id)
+            self._snapshot = self._with_extras(Snapshot(got, end, _MEMORY, source, got))
             return None
         if not shown:
             self.sent_seqno, self._open_end = got, None
@@ -387,11 +394,16 @@ class ActiveStream:
         """Let a snapshot be in force, and return its marker."""
         if self._first_start is not None:
             snapshot.start, self._first_start = self._first_start, None
-        snapshot.stream_id = self.stream_id
-        self._snapshot = snapshot
+        self._snapshot = self._with_extras(snapshot)
         self.sent_snap_end_seqno = snapshot.end
         marker = marker_of(snapshot, self._settings, self._data)
         return Batch(self._frame(marker, Opcode.DCP_SNAPSHOT_MARKER), _NO_SEQNOS)
+
+    def _with_extras(self, snapshot: Snapshot) -> Snapshot:
+        """Let a snapshot know what its frames get, or are charged, on this connection."""
+        snapshot.stream_id = self.stream_id
+        snapshot.prepare_extra_bytes = self._settings.prepare_extra_bytes
+        return snapshot
 
     def _frame(self, body: m.Body, opcode: int) -> bytes:
         magic, infos = Magic.REQUEST, b""

@@ -24,6 +24,7 @@ from dcp.producer.stream import ActiveStream
 from dcp.producer.stream_filter import StreamFilter
 from dcp.producer.stream_flags import fault_of
 from dcp.producer.stream_request_value import parse_filter
+from dcp.producer.stream_windows import CONNECTION_OPAQUE
 from dcp.producer.vbucket import Vbucket
 from dcp.wire import messages as m
 from dcp.wire.frame import Frame
@@ -179,6 +180,14 @@ def _is_new(asked: _Asked) -> Refusal | None:
     return asked.refused(Status.KEY_EEXISTS) if is_streaming else None
 
 
+def _opaque_may_name_it(asked: _Asked) -> Refusal | None:
+    windows, opaque = asked.dcp.stream_windows, asked.frame.opaque
+    if not windows.is_on or opaque != CONNECTION_OPAQUE:
+        return None
+    context = "Opaque 0 is the connection's in acknowledgements: a stream with a window has another"
+    return asked.refused(Status.EINVAL, context)
+
+
 def _has_room(asked: _Asked) -> Refusal | None:
     return None if asked.dcp.has_room_for_stream else asked.refused(Status.ENOMEM)
 
@@ -210,6 +219,7 @@ _CHECKS: Final = (
     _range_is_valid,
     _filter_is_known,
     _is_new,
+    _opaque_may_name_it,
     _has_room,
     _may_go_on,
     _copy_has_something,

@@ -19,6 +19,7 @@ class StreamSettings:
     ``marker_v2``: disk markers have version 2.2. ``tells_durability``: all markers tell how far
     sync writes have come, in version 2.0 where it is not 2.2. ``keeps_cursor``: its streams are not
     sent back to the disk when memory is short. ``cursor``: what its cursors are called.
+    ``prepare_extra_bytes``: what flow control charges for a prepare beyond its length.
     """
 
     flavour: int
@@ -27,3 +28,4 @@ class StreamSettings:
     out_of_order: OutOfOrder = OutOfOrder.NO
     keeps_cursor: bool = False
     cursor: str = "stream"
+    prepare_extra_bytes: int = 0

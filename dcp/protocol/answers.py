@@ -9,7 +9,7 @@ from typing import Final
 
 from dcp.errors import SourceError
 from dcp.protocol import events as e
-from dcp.protocol.bootstrap import STREAM_END_ON_CLOSE, describe_refusal
+from dcp.protocol.bootstrap import STREAM_END_ON_CLOSE, STREAM_WINDOW, describe_refusal
 from dcp.protocol.responses import PendingRequest, opcode_name
 from dcp.protocol.state import ConnectionState
 from dcp.protocol.stream import Stream
@@ -58,6 +58,8 @@ def _go_on(state: ConnectionState, frame: Frame) -> list[e.Event]:
         return []
     progress = state.bootstrap.progress
     state.resize_window()  # asked for meanwhile
+    if STREAM_WINDOW in progress.accepted_controls:
+        state.accounts.offered()
     return [e.Ready(progress.features, progress.cluster_config, progress.refused_controls)]
 
 
@@ -113,6 +115,18 @@ def _close_answer(state: ConnectionState, request: PendingRequest, frame: Frame)
     return [e.StreamClosed(request.vbucket, frame.status), *_map_in(frame)]
 
 
+def _control_answer(state: ConnectionState, _: PendingRequest, frame: Frame) -> list[e.Event]:
+    """Let a window have the size that was asked for; refused, it has the one of before."""
+    decode(frame)
+    if frame.opaque == state.resize_opaque:
+        return _window_answer(state, frame)
+    window_bytes = state.asked_windows.pop(0)
+    if frame.status == Status.SUCCESS:
+        state.accounts.resized(window_bytes)
+    state.accounts.settle(state.asked_windows)
+    return [e.StreamWindowChanged(window_bytes, frame.status)]
+
+
 def _log_answer(_: ConnectionState, request: PendingRequest, frame: Frame) -> list[e.Event]:
     body = decode(frame)
     vbucket = request.vbucket
@@ -149,9 +163,7 @@ def _manifest_answer(_: ConnectionState, __: PendingRequest, frame: Frame) -> li
     raise _refused(frame)
 
 
-def _control_answer(state: ConnectionState, _: PendingRequest, frame: Frame) -> list[e.Event]:
-    """The only control after the bootstrap is that of another window."""
-    decode(frame)
+def _window_answer(state: ConnectionState, frame: Frame) -> list[e.Event]:
     asked_bytes = state.resize.asked_bytes or 0
     if frame.status == Status.SUCCESS:
         state.resize, state.window = state.resize.accepted(state.window)
@@ -159,6 +171,8 @@ def _control_answer(state: ConnectionState, _: PendingRequest, frame: Frame) -> 
         return []
     state.resize, state.window = state.resize.refused(state.window)
     state.resize_window()
+    if state.resize.asked_bytes is not None:  # another wish is under way by now
+        return []
     refusal = describe_refusal(frame)
     return [e.WindowRefused(asked_bytes, state.resize.told_bytes, refusal)]
 
@@ -166,9 +180,9 @@ def _control_answer(state: ConnectionState, _: PendingRequest, frame: Frame) -> 
 _Handler = Callable[[ConnectionState, PendingRequest, Frame], list[e.Event]]
 
 _HANDLERS: Final[dict[int, _Handler]] = {
-    Opcode.DCP_CONTROL: _control_answer,
     Opcode.DCP_STREAM_REQ: _stream_answer,
     Opcode.DCP_CLOSE_STREAM: _close_answer,
+    Opcode.DCP_CONTROL: _control_answer,
     Opcode.DCP_GET_FAILOVER_LOG: _log_answer,
     Opcode.GET_FAILOVER_LOG: _log_answer,
     Opcode.GET_ALL_VB_SEQNOS: _seqnos_answer,

@@ -52,6 +52,8 @@ class Control:
     optional: bool = True
 
 
+STREAM_WINDOW: Final = "stream_buffer_size"
+"""The control that no data server has, only the document: always optional."""
 STREAM_END_ON_CLOSE: Final = Control("send_stream_end_on_client_close_stream", "true")
 CONTROLS: Final = (
     Control("enable_expiry_opcode", "true"),
@@ -304,13 +306,18 @@ def control_step(control: Control) -> Step:
 
 
 def required_controls(flow: FlowSettings, liveness: LivenessSettings) -> tuple[Control, ...]:
-    """Return the controls without which a connection would stall or never notice a dead peer."""
+    """Return the controls without which a connection would stall or never notice a dead peer.
+
+    Windows of streams are beside them, and may be refused: then the connection's holds alone.
+    """
     controls = [
         Control("enable_noop", "true", optional=False),
         Control("set_noop_interval", liveness.interval_text, optional=False),
     ]
     if flow.window_bytes:
         controls.append(Control("connection_buffer_size", str(flow.window_bytes), optional=False))
+    if flow.stream_window_bytes:
+        controls.append(Control(STREAM_WINDOW, str(flow.stream_window_bytes)))
     return tuple(controls)
 
 

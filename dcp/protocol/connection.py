@@ -9,9 +9,13 @@ A violation by the peer raises and leaves everything as it was before that block
 must be closed then. Times are seconds of one monotonic clock.
 """
 
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Final
+
 from dcp.errors import LocalProtocolError, NodeUnavailableError, SourceError
 from dcp.protocol.answers import ask_next
-from dcp.protocol.bootstrap import Bootstrap, BootstrapSettings, Progress, steps_for
+from dcp.protocol.bootstrap import STREAM_WINDOW, Bootstrap, BootstrapSettings, Progress, steps_for
 from dcp.protocol.credentials import Credentials
 from dcp.protocol.events import Event
 from dcp.protocol.flow_control import FlowSettings, ReceiveWindow
@@ -20,12 +24,15 @@ from dcp.protocol.liveness import Liveness, LivenessSettings
 from dcp.protocol.position import Position
 from dcp.protocol.state import ConnectionState
 from dcp.protocol.stream import Stream
+from dcp.protocol.stream_accounts import StreamAccounts
 from dcp.protocol.window_resize import WindowResize
-from dcp.types import END_OF_TIME, FailoverLog
+from dcp.types import END_OF_TIME, U32_MAX, FailoverLog, require_unsigned
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
 from dcp.wire.framing import FrameBlock
 from dcp.wire.vocabulary import HelloFeature, Opcode, StreamFlag, VbucketState
+
+_NO_STREAMS: Final[Mapping[int, int]] = MappingProxyType({})
 
 
 class ClientConnection:
@@ -48,6 +55,7 @@ class ClientConnection:
             ReceiveWindow(flow, 0.0),
             Liveness(liveness, 0.0),
             resize=WindowResize(flow.window_bytes, flow.window_bytes),
+            accounts=StreamAccounts(flow.of_stream),
         )
         self._started_at: float | None = None
 
@@ -87,8 +95,8 @@ class ClientConnection:
         if not self.is_ready:
             return self._started_at + self._settings.timeout_seconds
         state = self._state
-        ack_at = state.window.deadline
-        return state.liveness.deadline if ack_at is None else min(ack_at, state.liveness.deadline)
+        times = (state.window.deadline, state.accounts.deadline, state.liveness.deadline)
+        return min(time for time in times if time is not None)
 
     def tick(self, now: float) -> list[Event]:
         """Do what time demands: acknowledge, ask whether the peer lives.
@@ -116,6 +124,7 @@ class ClientConnection:
             state.liveness = state.liveness.ask()
             state.ask(m.Empty(), Opcode.NOOP)
         self._acknowledge(now)
+        self._acknowledge_streams(self._state.accounts.acknowledge_by_time(now))
         return []
 
     def closed_by_peer(self) -> SourceError:
@@ -202,14 +211,28 @@ class ClientConnection:
         self._require_ready("request_manifest")
         self._state.ask(m.Empty(), Opcode.GET_COLLECTIONS_MANIFEST)
 
-    def release(self, frame_bytes: int, now: float) -> None:
+    def release(
+        self, frame_bytes: int, now: float, stream_bytes: Mapping[int, int] = _NO_STREAMS
+    ) -> None:
         """Tell that the application holds ``frame_bytes`` less; acknowledge when it is time.
+
+        ``stream_bytes`` is what of them each stream was charged, as ``collect_stream_charges``
+        told; where streams have no windows, nothing.
 
         Raises:
             LocalProtocolError: more than was charged and not released yet.
         """
         self._state.window = self._state.window.release(frame_bytes)
         self._acknowledge(now)
+        if stream_bytes:
+            self._acknowledge_streams(self._state.accounts.release(stream_bytes, now))
+
+    def collect_stream_charges(self) -> dict[int, int]:
+        """Return what each stream with a window was charged since the last call, by opaque.
+
+        Each of these bytes must be released once, together with the connection's.
+        """
+        return self._state.accounts.collect()
 
     def resize_window(self, window_bytes: int, now: float) -> None:
         """Give the connection another window; 0 switches flow control off. At any time.
@@ -223,6 +246,29 @@ class ClientConnection:
         self._state.resize = self._state.resize.want(window_bytes)
         self._state.resize_window()
         self._acknowledge(now)
+
+    def change_stream_window(self, window_bytes: int) -> None:
+        """Ask for another size of all streams' windows, 0 for none.
+
+        ``StreamWindowChanged`` follows.
+
+        Raises:
+            LocalProtocolError: not ready, or streams had no windows from the beginning: what they
+                were sent then is not known.
+            ValueError: the size is none that a producer can be told.
+        """
+        self._require_ready("change_stream_window")
+        require_unsigned("window_bytes", window_bytes, U32_MAX)
+        state = self._state
+        if not state.accounts.is_offered:
+            raise LocalProtocolError(
+                "change_stream_window: found streams without windows, expected them to be asked "
+                f"for in the bootstrap and not refused ({STREAM_WINDOW})"
+            )
+        state.asked_windows.append(window_bytes)
+        state.accounts.settle(state.asked_windows)
+        control = m.DcpControl(STREAM_WINDOW.encode(), str(window_bytes).encode())
+        state.ask(control, Opcode.DCP_CONTROL)
 
     def position(self, vbucket: int, *, stream_id: int | None = None) -> Position:
         """Return where the stream stands after the last received block; ended streams too.
@@ -273,6 +319,21 @@ class ClientConnection:
     def discarded_frames(self) -> int:
         """Messages for streams that we closed or never had, and unknown ones."""
         return self._state.discarded_frames
+
+    @property
+    def has_stream_windows(self) -> bool:
+        """Whether each stream has a window of its own now."""
+        return self._state.accounts.is_on
+
+    def stream_unacked_bytes(self, vbucket: int, *, stream_id: int | None = None) -> int:
+        """Return what the producer counts as outstanding of a stream that has a window; else 0."""
+        opaque = self._state.opaques.get((vbucket, stream_id), 0)
+        account = self._state.accounts.accounts.get(opaque)
+        return 0 if account is None else account.unacked_bytes
+
+    def _acknowledge_streams(self, acks: Iterable[tuple[int, int]]) -> None:
+        for opaque, acked_bytes in acks:
+            self._state.say(encode(m.BufferAck(acked_bytes), Opcode.DCP_BUFFER_ACK, opaque=opaque))
 
     def _acknowledge(self, now: float) -> None:
         self._state.window, acked_bytes = self._state.window.acknowledge(now)

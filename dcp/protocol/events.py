@@ -164,6 +164,14 @@ class FailoverLogReceived(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class StreamWindowChanged(Event):
+    """Answer to a new size of the streams' windows; with another status than success nothing is."""
+
+    window_bytes: int
+    status: int
+
+
+@dataclass(frozen=True, slots=True)
 class StreamClosed(Event):
     """Answer to our CLOSE_STREAM."""
 

@@ -33,20 +33,32 @@ from dataclasses import dataclass, replace
 from math import inf, nextafter
 
 from dcp.errors import LocalProtocolError
-from dcp.types import U32_MAX, require_unsigned
+from dcp.types import U16_MAX, U32_MAX, require_unsigned
 
 
 @dataclass(frozen=True, slots=True)
 class FlowSettings:
-    """The window and the two ack thresholds."""
+    """The window and the two ack thresholds; ``stream_window_bytes`` is each stream's, 0 for none.
+
+    ``prepare_extra_bytes``: what the producer charges for a prepare beyond its length: kv_engine 2.
+    """
 
     window_bytes: int = 10 * 1024 * 1024
     ack_fraction: float = 0.2
     ack_seconds: float = 5.0
+    stream_window_bytes: int = 0
+    prepare_extra_bytes: int = 0
+
+    @property
+    def of_stream(self) -> "FlowSettings":
+        """The same for the window of one stream."""
+        return FlowSettings(self.stream_window_bytes, self.ack_fraction, self.ack_seconds)
 
     def __post_init__(self) -> None:
         """Reject what the producer cannot be told, and acks that could never leave."""
         require_unsigned("window_bytes", self.window_bytes, U32_MAX)
+        require_unsigned("stream_window_bytes", self.stream_window_bytes, U32_MAX)
+        require_unsigned("prepare_extra_bytes", self.prepare_extra_bytes, U16_MAX)
         if not 0 <= self.ack_fraction < 1:
             raise ValueError(f"ack_fraction: found {self.ack_fraction}, expected 0 <= x < 1")
         if not 0 < self.ack_seconds < inf:
@@ -145,15 +157,6 @@ class ReceiveWindow:
             released_bytes=0,
             forgotten_total=self.forgotten_total + self.unacked_bytes,
             forgotten_held_bytes=self.forgotten_held_bytes + self.held_bytes,
-        )
-
-    def recharge(self, frame_bytes: int) -> "ReceiveWindow":
-        """Remember what was charged, and forgotten with the rest, behind the answer to 0."""
-        return replace(
-            self,
-            held_bytes=self.held_bytes + frame_bytes,
-            forgotten_total=self.forgotten_total - frame_bytes,
-            forgotten_held_bytes=self.forgotten_held_bytes - frame_bytes,
         )
 
     def next_message(self, now: float) -> tuple["ReceiveWindow", Announce | Acknowledge | None]:

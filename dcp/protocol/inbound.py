@@ -53,32 +53,41 @@ def read_block(state: ConnectionState, block: FrameBlock, now: float) -> list[e.
         return []
     opcodes = block.opcodes
     is_request = np.isin(block.magics, _REQUESTS)
+    # What comes behind the answer to another window is charged behind it.
+    if state.asked_windows or state.resize.asked_bytes is not None:
+        answers = np.flatnonzero(~is_request & (opcodes == Opcode.DCP_CONTROL)) + 1
+        if len(answers) and answers[0] < len(block):
+            first, rest = _split(block, int(answers[0]))
+            return [*read_block(state, first, now), *read_block(state, rest, now)]
     is_data = is_request & np.isin(opcodes, _DATA)
     charged = is_request & (opcodes != Opcode.DCP_NOOP)
     frame_bytes = block.frame_lengths[charged]
+    if (extra_bytes := state.window.settings.prepare_extra_bytes) > 0:
+        frame_bytes = frame_bytes + extra_bytes * (opcodes[charged] == Opcode.DCP_PREPARE)
     state.window = state.window.charge(int(frame_bytes.sum()))
+    if state.accounts.is_offered:
+        opaques = block.headers["opaque"][charged].astype(np.uint32)
+        state.accounts.charge(opaques, frame_bytes, state.streams, now)
     data_frames = np.flatnonzero(is_data)
     with_collections = HelloFeature.COLLECTIONS in state.bootstrap.progress.features
     columns = decode_columns(block, data_frames, collections=with_collections)
-    places = np.flatnonzero(charged)
-    reading = _BlockReading(
-        state,
-        BlockRows(columns, data_frames),
-        lambda index: int(frame_bytes[places > index].sum()),
-    )
+    reading = _BlockReading(state, BlockRows(columns, data_frames))
     for index in np.flatnonzero(~is_data).tolist():
         reading.take_control(block.frame(index), index)
     return reading.finish()
 
 
+def _split(block: FrameBlock, index: int) -> tuple[FrameBlock, FrameBlock]:
+    """Return the frames before ``index``, and the others."""
+    offsets = block.offsets
+    return FrameBlock(block.buffer, offsets[: index + 1]), FrameBlock(block.buffer, offsets[index:])
+
+
 class _BlockReading:
     """The work on one block: the state being changed, the rows, the events so far."""
 
-    def __init__(
-        self, state: ConnectionState, rows: BlockRows, charged_behind: Callable[[int], int]
-    ) -> None:
+    def __init__(self, state: ConnectionState, rows: BlockRows) -> None:
         self._state = state
-        self._charged_behind = charged_behind
         self._rows = rows
         self._events: list[e.Event] = []
 
@@ -86,7 +95,7 @@ class _BlockReading:
         """Handle one frame that is no row."""
         if frame.magic in (Magic.RESPONSE, Magic.ALT_RESPONSE):
             self._take_rows(frame.opaque, index)
-            self._take_answer(frame, index)
+            self._events += take_answer(self._state, frame)
         elif frame.magic is Magic.SERVER_REQUEST:
             self._take_server_request(frame)
         elif frame.magic is Magic.SERVER_RESPONSE:
@@ -119,13 +128,6 @@ class _BlockReading:
         self._store(opaque, stream, _of_vbucket(stream, lambda: _checked(stream, run)))
         if not stream.is_live:
             self._state.discarded_frames += self._rows.drop(run)
-
-    def _take_answer(self, frame: Frame, index: int) -> None:
-        was_on = self._state.window.is_on
-        self._events += take_answer(self._state, frame)
-        window = self._state.window
-        if was_on and not window.is_on:  # from this answer on the producer counts anew
-            self._state.window = window.recharge(self._charged_behind(index))
 
     def _take_stream_message(self, frame: Frame) -> None:
         handler = _HANDLERS.get(frame.opcode)

@@ -12,6 +12,7 @@ from dcp.protocol.flow_control import ReceiveWindow
 from dcp.protocol.liveness import Liveness
 from dcp.protocol.responses import PendingRequest, PendingRequests
 from dcp.protocol.stream import Stream, StreamPhase
+from dcp.protocol.stream_accounts import StreamAccounts
 from dcp.protocol.window_resize import CONNECTION_WINDOW, WindowResize
 from dcp.types import U32_MAX
 from dcp.wire import messages as m
@@ -26,8 +27,9 @@ StreamKey = tuple[int, int | None]
 
 @dataclass(slots=True)
 class ConnectionState:
-    """One connection: its bootstrap, window, liveness, requests under way, streams by opaque.
+    """One connection: its bootstrap, windows, liveness, requests under way, streams by opaque.
 
+    ``asked_windows`` are sizes of the streams' windows that the producer has not answered yet.
     ``closed_opaques`` are of streams that we closed and whose end the server does not announce:
     what it had sent before it heard of that may still arrive.
     """
@@ -44,6 +46,9 @@ class ConnectionState:
     next_opaque: int = 1
     discarded_frames: int = 0
     resize: WindowResize = field(default_factory=lambda: WindowResize(0, 0))
+    resize_opaque: int = 0
+    accounts: StreamAccounts = field(default_factory=StreamAccounts)
+    asked_windows: list[int] = field(default_factory=list)
 
     def copy(self) -> "ConnectionState":
         """Return a copy that can be changed without this one noticing."""
@@ -60,6 +65,9 @@ class ConnectionState:
             self.next_opaque,
             self.discarded_frames,
             self.resize,
+            self.resize_opaque,
+            self.accounts.copy(),
+            list(self.asked_windows),
         )
 
     def say(self, frame: Frame) -> None:
@@ -102,7 +110,7 @@ class ConnectionState:
         self.resize, self.window, window_bytes = self.resize.ask(self.window)
         if window_bytes is not None:
             control = m.DcpControl(CONNECTION_WINDOW.encode(), str(window_bytes).encode())
-            self.ask(control, Opcode.DCP_CONTROL)
+            self.resize_opaque = self.ask(control, Opcode.DCP_CONTROL)
 
     def open_stream(self, stream: Stream, filter_json: bytes) -> int:
         """Send the request of ``stream`` and return its opaque.
@@ -143,6 +151,7 @@ class ConnectionState:
             self.streams[opaque] = stream
             return
         self.streams.pop(opaque, None)
+        self.accounts.end(opaque)
         key = (stream.vbucket, stream.stream_id)
         if self.opaques.get(key) == opaque:
             del self.opaques[key]

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -282,6 +282,25 @@ def test_batches_hold_back_the_producer_until_they_are_taken(
     rest = list(batches)
     assert sum(batch.num_rows for batch in [first, *rest]) > 2000
     assert cluster.counters().peak_unacked_bytes <= window + message
+
+
+@pytest.mark.parametrize("rules", ["document", "server"])
+def test_many_streams_whose_snapshots_are_larger_than_their_windows(
+    tmp_path: Path, rules: Literal["document", "server"]
+) -> None:
+    """No batch is full, and no time is over, before a stream has filled its window."""
+    settings = ClusterSettings(vbuckets=64, users=USERS, seed=7, rules=rules)
+    with ProducerCluster(settings) as cluster:
+        with cluster.batch():
+            for number in range(64 * 20):
+                cluster.set(b"key-%d" % number, b'{"n": %d}' % number + b" " * 1000)
+        flow = {"stream_window_bytes": 4096, "batch_seconds": 60.0, "ack_seconds": 60.0}
+        rounds = RoundsInProcess(settings_for(cluster, tmp_path, flow_control=flow))
+        rows = rounds.run()
+        assert {status["outcome"] for status in statuses(rows).values()} == {"reached"}
+        require_complete(rounds, cluster)
+        peak = cluster.counters().peak_stream_unacked_bytes
+        assert (4096 <= peak < 4096 + 1200) if rules == "document" else peak == 0
 
 
 @pytest.mark.parametrize("change", [{"password_file": "wrong"}, {"bucket": "nowhere"}])

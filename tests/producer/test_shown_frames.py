@@ -90,7 +90,7 @@ def _sent(source: ItemSource, most_bytes: int) -> tuple[bytes, list[int]]:
     data, seqnos = b"", list[int]()
     while (chunk := source.next_chunk(most_bytes)) is not None:
         while not chunk.is_empty:
-            frames, taken = chunk.take(1 << 30, 1 << 30, 1 << 30, opaque=0)
+            frames, taken, _ = chunk.take(1 << 30, 1 << 30, 1 << 30, opaque=0)
             data, seqnos = data + bytes(frames), seqnos + taken.tolist()
     source.close()
     return data, seqnos

@@ -64,6 +64,7 @@ class Subject:
             users_without_streams=frozenset(sightings.without_streams),
             administrators=frozenset(sightings.logins),  # who asked and was let is one
             rules="server",
+            prepare_extra_bytes=2,
             record_seqnos=False,
             record_branches=False,
             checkpoint_quota_bytes=_ENDLESS_BYTES,

@@ -120,6 +120,8 @@ def new_connection(
     password: str = PASSWORD,
     mechanisms: tuple[str, ...] | None = None,
     window_bytes: int = 10_000,
+    stream_window_bytes: int = 0,
+    prepare_extra_bytes: int = 0,
     noop_interval_seconds: float = 20.0,
     settings: BootstrapSettings | None = None,
 ) -> ClientConnection:
@@ -131,7 +133,11 @@ def new_connection(
         settings or BootstrapSettings("travel", "test-connection"),
         credentials,
         NONCE,
-        FlowSettings(window_bytes),
+        FlowSettings(
+            window_bytes,
+            stream_window_bytes=stream_window_bytes,
+            prepare_extra_bytes=prepare_extra_bytes,
+        ),
         LivenessSettings(noop_interval_seconds, grace_seconds=5.0),
     )
 

@@ -115,6 +115,24 @@ def test_optional_controls_may_be_refused() -> None:
     assert ready.refused_controls == ("enable_expiry_opcode",)
 
 
+@pytest.mark.parametrize("status", [Status.NOT_SUPPORTED, Status.EINVAL])
+def test_windows_of_streams_may_be_refused(status: Status) -> None:
+    server = ScriptedServer()
+    told: list[bytes] = []
+
+    def answer(frame: Frame, body: m.Body) -> Frame:
+        assert isinstance(body, m.DcpControl)
+        told.append(body.name + b"=" + body.value)
+        is_refused = body.name == b"stream_buffer_size"
+        return answer_to(frame, status=status if is_refused else Status.SUCCESS)
+
+    server.overrides[Opcode.DCP_CONTROL] = answer
+    (ready,) = bootstrap(server, stream_window_bytes=5000)
+    assert told[2:4] == [b"connection_buffer_size=10000", b"stream_buffer_size=5000"]
+    assert isinstance(ready, e.Ready)
+    assert ready.refused_controls == ("stream_buffer_size",)
+
+
 @pytest.mark.parametrize("name", [b"enable_noop", b"connection_buffer_size"])
 def test_required_controls_may_not(name: bytes) -> None:
     with pytest.raises(SourceError, match=f"DCP_CONTROL {name.decode()}=.*0x04 EINVAL"):

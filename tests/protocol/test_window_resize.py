@@ -86,6 +86,18 @@ def test_a_refused_size_is_taken_back_and_what_is_due_by_the_old_one_leaves() ->
     assert said(connection) == [], "nothing to tell"
 
 
+def test_a_refusal_is_not_told_while_a_newer_size_is_under_way() -> None:
+    connection, _ = with_released(0)
+    connection.resize_window(20_000, 2.0)
+    connection.resize_window(5000, 2.0)
+    [(first, _)] = said(connection)
+    assert connection.receive(block_of(answer_to(first, status=Status.EINVAL)), 2.0) == []
+    [(second, body)] = said(connection)
+    assert body == control(5000)
+    assert connection.receive(block_of(answer_to(second)), 2.0) == []
+    assert connection.window_bytes == 5000
+
+
 def test_off_counts_from_the_answer_on() -> None:
     connection, opaque = with_released(1500)
     connection.resize_window(0, 2.0)
