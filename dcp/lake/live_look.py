@@ -223,6 +223,8 @@ def gating_stage(stages: Iterable[StageLook], held_bytes: int) -> str:
     if held_bytes == 0:
         return "acknowledgement"
     used = {stage.name for stage in stages if stage.in_use}
+    if "batches" in used:  # perhaps one without bytes, behind one that was taken
+        return "spark"
     return next((gate for gate in GATES if gate in used), "acknowledgement")
 
 

@@ -79,6 +79,7 @@ def test_what_a_connection_waits_for(
     ("in_use", "held_bytes", "gate"),
     [
         ({"spark": 1, "batch": 1, "handover": 1, "socket": 1}, 5, "spark"),
+        ({"batches": 1, "batch": 1, "handover": 1}, 5, "spark"),
         ({"batch": 1, "handover": 1, "socket": 1}, 5, "batch"),
         ({"handover": 1, "socket": 1}, 5, "handover"),
         ({"socket": 1}, 5, "socket"),
