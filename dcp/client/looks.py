@@ -58,4 +58,5 @@ class ConnectionLook:
     acked_bytes: int = 0
     acks: int = 0
     stream_window_bytes: int = 0
+    full_stream_windows: int = 0
     quiet_seconds: float | None = None

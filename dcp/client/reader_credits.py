@@ -82,5 +82,7 @@ class ReaderCredits:
             released_bytes=window.released_bytes,
             acked_bytes=window.acked_total,
             acks=window.acks,
+            stream_window_bytes=machine.stream_window_bytes,
+            full_stream_windows=machine.full_stream_windows,
             quiet_seconds=quiet_seconds,
         )

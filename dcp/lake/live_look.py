@@ -5,6 +5,7 @@ What a connection waits for is the first of these that holds:
     reconnecting: <error>           it ended; the next attempt comes by itself
     bootstrap: <step>               it is being set up
     window full: <stage>            the node may send nothing before that stage goes on
+    windows of n streams full: …    the same for some vbuckets that have windows of their own
     reading                         data came within the last second
     a stream                        none is open at this node
     the end of a snapshot           a vbucket stands inside one, and nothing comes
@@ -68,7 +69,7 @@ class Stage:
 class Connection:
     """One connection of the task. ``window`` is None without flow control, or while there is none.
 
-    ``stream_windows`` counts the streams that have windows of their own.
+    ``stream_windows`` counts the streams that have windows of their own, and those that are full.
     """
 
     node: str
@@ -85,6 +86,7 @@ class Connection:
     bytes_per_second: float = 0.0
     stream_window_bytes: int = 0
     stream_windows: int = 0
+    full_stream_windows: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +201,7 @@ def connection_of(
     """Return how a connection stands; ``behind`` are the task's stages, shared by all of them."""
     stages = (*look.stages, *behind)
     gate = ""
-    if look.window is not None and look.window.is_full:
+    if look.full_stream_windows or (look.window is not None and look.window.is_full):
         gate = gating_stage(stages, look.held_bytes)
     return Connection(
         node=str(look.node),
@@ -215,6 +217,7 @@ def connection_of(
         acks=look.acks,
         stream_window_bytes=look.stream_window_bytes,
         stream_windows=streams.streaming if look.stream_window_bytes else 0,
+        full_stream_windows=look.full_stream_windows,
     )
 
 
@@ -234,6 +237,8 @@ def _waits_for(look: ConnectionLook, gate: str, streams: NodeStreams) -> str:
     if not look.is_ready:
         after = f" (before: {look.error})" if look.error else ""
         return f"bootstrap: {look.waits_for}{after}"
+    if gate and (look.window is None or not look.window.is_full):
+        return f"windows of {look.full_stream_windows} streams full: {gate}: {GATES[gate]}"
     if gate:
         return f"window full: {gate}: {GATES[gate]}"
     if look.quiet_seconds is not None and look.quiet_seconds < READING_SECONDS:

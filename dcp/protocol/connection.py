@@ -325,6 +325,20 @@ class ClientConnection:
         """Whether each stream has a window of its own now."""
         return self._state.accounts.is_on
 
+    @property
+    def stream_window_bytes(self) -> int:
+        """The window that each stream has now; 0 for none."""
+        accounts = self._state.accounts
+        return accounts.window_bytes if accounts.is_on else 0
+
+    @property
+    def full_stream_windows(self) -> int:
+        """How many streams may not go on before we acknowledge."""
+        accounts = self._state.accounts
+        return (
+            sum(each.is_full for each in list(accounts.accounts.values())) if accounts.is_on else 0
+        )
+
     def stream_unacked_bytes(self, vbucket: int, *, stream_id: int | None = None) -> int:
         """Return what the producer counts as outstanding of a stream that has a window; else 0."""
         opaque = self._state.opaques.get((vbucket, stream_id), 0)

@@ -61,6 +61,11 @@ WAITS = [
         "bootstrap: the answer to HELLO (before: it broke)",
     ),
     (READY, NodeStreams(3, 1), "window full: spark: Spark takes the batch"),
+    (
+        replace(READY, window=HALF, stream_window_bytes=100, full_stream_windows=2),
+        NodeStreams(3, 1),
+        "windows of 2 streams full: spark: Spark takes the batch",
+    ),
     (replace(READY, window=HALF, quiet_seconds=0.5), NodeStreams(3, 1), "reading"),
     (replace(READY, window=HALF), NodeStreams(), "a stream"),
     (replace(READY, window=HALF), NodeStreams(3, 1), "the end of a snapshot"),
