@@ -220,6 +220,7 @@ def test_a_real_round_that_stands_still_is_seen_by_status_top_and_metrics(
     finally:
         code = _go_on(run, pause)
         reader.join()
+        run.stdout.close()
     assert code == 0, lines[-30:]
     assert "window full" in "".join(lines) and "Spark was the slowest" in "".join(lines)
     assert main(["top", *options]) == 0
