@@ -57,6 +57,7 @@ class ConnectionLook:
     released_bytes: int = 0
     acked_bytes: int = 0
     acks: int = 0
+    unaccounted_bytes: int = 0
     stream_window_bytes: int = 0
     full_stream_windows: int = 0
     quiet_seconds: float | None = None

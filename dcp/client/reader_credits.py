@@ -32,6 +32,8 @@ class ReaderCredits:
         self.window = CreditQueue(Credits("window", window_bytes, window_bytes - 1))
         self.held = CreditQueue(Credits("held", held_bytes, held_bytes * 3 // 4))
         self._charged_bytes = 0
+        self.unaccounted_bytes = 0
+        """What two accounts that must agree differ by: what we hold, and what the window says."""
 
     def decoded(self, pending_bytes: int, now: float) -> None:
         """Note that all was decoded but ``pending_bytes`` of an unfinished message."""
@@ -53,6 +55,8 @@ class ReaderCredits:
         self.window.take(max(0, unacked_bytes - self.window.amount), now)  # it was off meanwhile
         self.window.release(max(0, self.window.amount - unacked_bytes), now)
         self._charged_bytes = window.charged_total
+        held_bytes = window.held_bytes + window.forgotten_held_bytes
+        self.unaccounted_bytes = self.held.amount - held_bytes
 
     def settle(self, now: float) -> None:
         """Give all back: the connection has ended, and what its node counted with it."""
@@ -82,6 +86,7 @@ class ReaderCredits:
             released_bytes=window.released_bytes,
             acked_bytes=window.acked_total,
             acks=window.acks,
+            unaccounted_bytes=self.unaccounted_bytes,
             stream_window_bytes=machine.stream_window_bytes,
             full_stream_windows=machine.full_stream_windows,
             quiet_seconds=quiet_seconds,

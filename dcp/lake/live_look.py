@@ -83,6 +83,7 @@ class Connection:
     released_bytes: int = 0
     acked_bytes: int = 0
     acks: int = 0
+    unaccounted_bytes: int = 0
     bytes_per_second: float = 0.0
     stream_window_bytes: int = 0
     stream_windows: int = 0
@@ -215,6 +216,7 @@ def connection_of(
         released_bytes=look.released_bytes,
         acked_bytes=look.acked_bytes,
         acks=look.acks,
+        unaccounted_bytes=look.unaccounted_bytes,
         stream_window_bytes=look.stream_window_bytes,
         stream_windows=streams.streaming if look.stream_window_bytes else 0,
         full_stream_windows=look.full_stream_windows,

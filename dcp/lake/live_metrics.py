@@ -20,7 +20,10 @@ _METRICS: Final = {
     "dcp_unacked_bytes": ("gauge", "Bytes received and not acknowledged."),
     "dcp_ack_total": ("counter", "Acknowledgements sent."),
     "dcp_window_full_seconds_total": ("counter", "How long the window was full."),
-    "dcp_unaccounted_bytes": ("gauge", "Unacknowledged bytes that no stage holds: always 0."),
+    "dcp_unaccounted_bytes": (
+        "gauge",
+        "Held bytes by the stages less those by the window: always 0.",
+    ),
     "credit_used": ("gauge", "Credits of a stage in use."),
     "credit_limit": ("gauge", "Credits of a stage in use at which the stage before waits."),
     "credit_peak": ("gauge", "Most credits of a stage that were in use."),
@@ -99,13 +102,12 @@ def _of_connection(each: Connection, labels: tuple[tuple[str, str], ...]) -> Ite
         yield _Sample("dcp_window_bytes", labels, each.window.size)
         yield _Sample("dcp_window_overflow_bytes_max", labels, overflow)
         yield _Sample("dcp_window_full_seconds_total", labels, each.window.full_seconds)
-        unaccounted = unacked_bytes - each.held_bytes - each.released_bytes
-        yield _Sample("dcp_unaccounted_bytes", labels, unaccounted)
     yield _Sample("dcp_recv_bytes_total", labels, each.received_bytes)
     yield _Sample("dcp_freed_bytes_total", labels, each.received_bytes - each.held_bytes)
     yield _Sample("dcp_acked_bytes_total", labels, each.acked_bytes)
     yield _Sample("dcp_unacked_bytes", labels, unacked_bytes)
     yield _Sample("dcp_ack_total", labels, each.acks)
+    yield _Sample("dcp_unaccounted_bytes", labels, each.unaccounted_bytes)
 
 
 def _of_stage(stage: Stage, labels: tuple[tuple[str, str], ...]) -> Iterator[_Sample]:

@@ -101,6 +101,7 @@ class Chain:
         assert received - acked == held_bytes + self.window.released_bytes
         assert self.reader.held.amount == held_bytes == self.window.held_bytes
         assert self.reader.window.amount == received - acked
+        assert self.reader.unaccounted_bytes == 0
         assert self.task.batches.in_use <= 1
         assert self.reader.window.account.is_open == (received - acked < WINDOW)
 
