@@ -26,6 +26,7 @@ COMMANDS: Final = {
     "plan": "say what a run would do, without doing it",
     "run": "replicate a bucket into its lake",
     "status": "where the lake stands, and what it waits for",
+    "top": "connections, windows and stages of a run that is going on, live",
     "maintain": "clean up: small files, old files, log rows that no rollback can need",
     "verify": "compare the replica tables with the whole bucket, by key, seqno and CAS",
     "sql": "ask the lake a question in SQL",

@@ -1,4 +1,7 @@
-"""``dcplake status``: where the lake stands, and what it waits for."""
+"""``dcplake status``: where the lake stands, and what it waits for.
+
+Where a run is going on that this machine can see, also what each of its connections waits for.
+"""
 
 import argparse
 
@@ -14,14 +17,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Read and print."""
+    from dcp.cli.live_view import connection_lines, connections_json
+    from dcp.lake.live_board import read_board
+    from dcp.lake.live_place import LivePlace
     from dcp.lake.run import lake_location, session
     from dcp.lake.status import lake_status
     from dcp.lake.tables import open_lake
 
     settings = settings_from(arguments)
     status = lake_status(open_lake(session(settings), lake_location(settings)))
+    looks = read_board(LivePlace.of(settings))  # last: it is what changes fastest
     if arguments.json:
-        say_json(status.to_json())
+        say_json(status.to_json() | {"connections": connections_json(looks)})
     else:
         say(str(status))
+        if looks:
+            say(f"connections of round {max(look.round for look in looks)}:")
+        for line in connection_lines(looks):
+            say(f"  {line}")
     return 0

@@ -1,8 +1,9 @@
 """One connection to one node: blocking calls for the application over a reader thread.
 
 Memory: at most ``window_bytes`` plus one message in deliveries that are not released (decoded
-columns copy their bytes, add about 100 bytes a row, and never pin the read buffer), plus one read
-buffer, plus the frames being received (one unfinished message and one read buffer). A node that
+columns copy their bytes, add about 100 bytes a row, and never pin the read buffer; a large message
+is received into a buffer of its own, which its value then refers to), plus one read buffer, lent
+by a pool, plus the frames being received (one unfinished message and one read buffer). A node that
 ignores the window is stopped by TCP: reading stops at ``ConnectionSettings.held_limit_bytes``.
 """
 
@@ -11,7 +12,9 @@ from dataclasses import dataclass
 
 from dcp.client.addresses import NodeAddress
 from dcp.client.answers import Awaited, AwaitedLogs, E
+from dcp.client.buffer_pool import BufferPool
 from dcp.client.delivery import ConnectionEnded, Delivery, Handover
+from dcp.client.looks import ConnectionLook
 from dcp.client.machine import new_machine
 from dcp.client.reader import Command, Reader
 from dcp.client.settings import ConnectionSettings
@@ -61,6 +64,7 @@ class NodeConnection:
         name: str,
         *,
         handover: Handover | None = None,
+        buffers: BufferPool | None = None,
         open_dcp: bool = True,
     ) -> None:
         """Prepare; nothing is sent before ``start`` or ``open``.
@@ -72,8 +76,9 @@ class NodeConnection:
         self._settings = settings
         self._owns_handover = handover is None
         self._handover = handover or Handover()
+        pool = buffers or BufferPool(settings.read_buffer_bytes, 1)
         machine = new_machine(settings, credentials, name, open_dcp=open_dcp)
-        self._reader = Reader(address, settings, machine, name, self._handover)
+        self._reader = Reader(address, settings, machine, name, self._handover, pool)
 
     # --- life ------------------------------------------------------------------------------
 
@@ -190,6 +195,13 @@ class NodeConnection:
         if delivery.connection_name == self.name:
             self._reader.release(delivery.serial)
 
+    def resize_window(self, window_bytes: int) -> None:
+        """Give the connection another window; 0: no flow control. Does not wait.
+
+        ``WindowRefused`` is delivered where the node refuses.
+        """
+        self._reader.post(lambda machine, now: machine.resize_window(window_bytes, now))
+
     @property
     def data_heard_at(self) -> float:
         """When the node sent data last, even part of a message (``time.monotonic``); -inf: never.
@@ -197,6 +209,10 @@ class NodeConnection:
         NOOPs and answers are no data.
         """
         return self._reader.data_heard_at
+
+    def look(self, now: float) -> ConnectionLook:
+        """Return how the connection stands (``now``: ``time.monotonic``); waits for nothing."""
+        return self._reader.look(now)
 
     # --- questions -------------------------------------------------------------------------
 

@@ -21,10 +21,12 @@ from time import monotonic
 from dcp.client.addresses import NodeAddress, parse_seeds
 from dcp.client.backoff import Backoff
 from dcp.client.delivery import Delivery, Handover
+from dcp.client.looks import ConnectionLook
 from dcp.client.node_links import NodeLinks
 from dcp.client.settings import ConsumerSettings
 from dcp.client.stream_keeper import StreamKeeper
 from dcp.client.vbucket_track import Phase, StreamStart
+from dcp.client.windows import Windows
 from dcp.protocol.credentials import Credentials
 from dcp.protocol.position import Position
 from dcp.types import FailoverLog
@@ -41,8 +43,12 @@ class Consumer:
         credentials: Credentials,
         name_prefix: str = "dcplake",
         random: Random | None = None,
+        windows: Windows | None = None,
     ) -> None:
         """Prepare; the first ``next`` begins to connect.
+
+        ``windows`` says what window each connection has, and may change it while it lives; None:
+        that of the settings. The consumer never ends it.
 
         Raises:
             ConfigError: no seeds, or a name prefix that servers refuse.
@@ -59,6 +65,7 @@ class Consumer:
             name_prefix,
             self._handover,
             backoff,
+            windows,
         )
         self._left_at = monotonic()
         self._keeper = StreamKeeper(
@@ -94,6 +101,15 @@ class Consumer:
         connection = self._links.link(node).connection
         return -inf if connection is None else connection.data_heard_at
 
+    def look(self) -> list[ConnectionLook]:
+        """Return how each connection stands; from any thread, waits for nothing."""
+        return self._links.look(monotonic())
+
+    @property
+    def least_window_bytes(self) -> int:
+        """The smallest window of a connection that is there; 0: one has no flow control."""
+        return self._links.least_window_bytes
+
     def request_high_seqnos(self, node: NodeAddress) -> bool:
         """Ask a node over the connection of its streams; ``next`` will bring ``SeqnosReceived``.
 
@@ -121,6 +137,7 @@ class Consumer:
 
     def _next(self, deadline: float) -> Delivery | None:
         keeper = self._keeper
+        self._links.follow_windows(monotonic())
         while True:
             now = monotonic()
             if now >= keeper.act_at:

@@ -7,16 +7,19 @@ connected in turn, since the bootstrap brings the map along.
 import logging
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Final
 
 from dcp.client.addresses import NodeAddress
 from dcp.client.backoff import Backoff
+from dcp.client.buffer_pool import BufferPool
 from dcp.client.cluster_map import ClusterMap
 from dcp.client.connection import NodeConnection
 from dcp.client.delivery import Handover
+from dcp.client.looks import ConnectionLook
 from dcp.client.settings import ConnectionSettings
+from dcp.client.windows import FixedWindows, Windows
 from dcp.errors import ConfigError, DcplakeError
 from dcp.protocol.credentials import Credentials
 from dcp.wire.vocabulary import MAX_CONNECTION_NAME_BYTES
@@ -49,9 +52,12 @@ class NodeLink:
 
     address: NodeAddress
     connection: NodeConnection | None = None
+    window_bytes: int = 0
     ready_at: float = inf
     retry_at: float = 0.0
     failures: int = 0
+    error: str = ""
+    """Why the last connection ended; empty once the next one is ready."""
 
     @property
     def is_ready(self) -> bool:
@@ -70,6 +76,7 @@ class NodeLinks:
         name_prefix: str,
         handover: Handover,
         backoff: Backoff,
+        windows: Windows | None = None,
     ) -> None:
         """Start without any connection."""
         unique_name(name_prefix)  # a bad prefix must fail here, not at the first connection
@@ -78,7 +85,9 @@ class NodeLinks:
         self._credentials = credentials
         self._name_prefix = name_prefix
         self._handover = handover
+        self._buffers = BufferPool(settings.read_buffer_bytes)
         self._backoff = backoff
+        self._windows = windows or FixedWindows(settings.window_bytes)
         self._links: dict[NodeAddress, NodeLink] = {}
         self._next_seed = 0
         self._map_due_at = inf
@@ -96,12 +105,15 @@ class NodeLinks:
         """Return the link to a node, beginning to connect if that is due."""
         link = self.link(address)
         if link.connection is None and now >= link.retry_at:
+            name = unique_name(self._name_prefix)
+            link.window_bytes = self._windows.opened(name)
             link.connection = NodeConnection(
                 address,
-                self._settings,
+                replace(self._settings, window_bytes=link.window_bytes),
                 self._credentials,
-                unique_name(self._name_prefix),
+                name,
                 handover=self._handover,
+                buffers=self._buffers,
             )
             link.ready_at = inf
             link.connection.start()
@@ -120,7 +132,10 @@ class NodeLinks:
         """Note that a link's connection ended; the next attempt waits."""
         if now - link.ready_at >= self._backoff.cap_seconds:
             link.failures = 0
+        if link.connection is not None:
+            self._windows.closed(link.connection.name)
         link.connection = None
+        link.error = str(error or "closed")
         link.ready_at = inf
         link.retry_at = now + self._backoff.delay_seconds(link.failures)
         link.failures += 1
@@ -131,6 +146,18 @@ class NodeLinks:
             link.retry_at - now,
         )
 
+    def look(self, now: float) -> list[ConnectionLook]:
+        """Return how each connection stands, or why there is none; from any thread."""
+        looks = []
+        for link in list(self._links.values()):
+            connection = link.connection
+            if connection is None:
+                looks.append(ConnectionLook(link.address, error=link.error))
+            else:
+                look = connection.look(now)
+                looks.append(look if look.is_ready else replace(look, error=link.error))
+        return looks
+
     def close(self) -> None:
         """Close all connections, from any thread: tell all of them first, then wait for each."""
         self._closed = True
@@ -139,6 +166,22 @@ class NodeLinks:
             connection.stop()
         for connection in connections:
             connection.close()
+
+    # --- windows ---------------------------------------------------------------------------
+
+    def follow_windows(self, now: float) -> None:
+        """Tell the nodes of windows that are others now."""
+        for name, window_bytes in self._windows.changes(now).items():
+            link = self.by_name(name)
+            if link is not None and link.connection is not None:
+                link.window_bytes = window_bytes
+                link.connection.resize_window(window_bytes)
+
+    @property
+    def least_window_bytes(self) -> int:
+        """The smallest window of a connection that is there; 0: one has no flow control."""
+        sizes = (each.window_bytes for each in self._links.values() if each.connection is not None)
+        return min(sizes, default=self._settings.window_bytes)
 
     # --- the cluster map -------------------------------------------------------------------
 

@@ -18,8 +18,11 @@ from typing import Any, Final, TypeVar
 
 from dcp.client.addresses import NodeAddress
 from dcp.client.answers import AnswerBoard
+from dcp.client.buffer_pool import BufferPool
 from dcp.client.delivery import ConnectionEnded, Delivery, Handover
+from dcp.client.looks import ConnectionLook
 from dcp.client.machine import positions_behind
+from dcp.client.reader_credits import ReaderCredits
 from dcp.client.settings import ConnectionSettings
 from dcp.client.transport import ClosedByPeerError, Transport
 from dcp.errors import (
@@ -31,12 +34,14 @@ from dcp.errors import (
 )
 from dcp.protocol.connection import ClientConnection
 from dcp.protocol.events import Event
-from dcp.wire.framing import FrameSplitter
+from dcp.wire.framing import FrameBlock, FrameSplitter
 
 _log = logging.getLogger(__name__)
 
 _IDLE_WAIT_SECONDS: Final = 1.0
 """The longest wait of an idle reader; released bytes are looked at no later than this."""
+_RESTING_SECONDS: Final = 1.0
+"""Buffers are given back when nothing was read for so long."""
 _COMMAND_SECONDS: Final = 10.0
 """How long a posted command may wait for the reader, which never blocks once it is connected."""
 _JOIN_SECONDS: Final = 2.0
@@ -81,6 +86,7 @@ class Reader:
         machine: ClientConnection,
         name: str,
         handover: Handover,
+        buffers: BufferPool,
     ) -> None:
         """Prepare the thread; ``start`` starts it."""
         self.address = address
@@ -89,7 +95,10 @@ class Reader:
         self._machine = machine
         self._name = name
         self._handover = handover
+        self._buffers = buffers
         self._splitter = FrameSplitter(settings.max_frame_bytes)
+        self._credits = ReaderCredits(settings)
+        handover.open_account(name, self._credits.window.account.high)
         self._transport: Transport | None = None
         self._thread = threading.Thread(
             target=self._main, name=f"dcp-reader-{address}", daemon=True
@@ -101,10 +110,11 @@ class Reader:
         self._released_of_streams: Counter[int] = Counter()
         self._closing = False
         self._ended: DcplakeError | None = None
+        self._window_bytes = settings.window_bytes
         self._wake_bytes = int(settings.window_bytes * settings.ack_fraction / 2)
         self._serial = 0  # from here on: the thread's own
-        self._held_bytes = 0
         self._charged_bytes = 0
+        self._read_at = -inf
         self._paused = False
         self.data_heard_at = -inf
         """When the node sent data last, even part of a message; NOOPs and answers are none."""
@@ -149,6 +159,14 @@ class Reader:
                 f"waited {_COMMAND_SECONDS:.1f} s to send {what} to {self.address}"
             ) from None
 
+    def post(self, command: Command[Any]) -> None:
+        """Run ``command`` on the reader thread, some time before the connection ends, if at all."""
+        with self._lock:
+            if self._ended is not None:
+                return
+            self._commands.append(_Posted(command, Future()))
+        self._wake()
+
     def release(self, serial: int) -> None:
         """Note that the application holds a delivery no longer; once, whatever is asked."""
         with self._lock:
@@ -160,6 +178,18 @@ class Reader:
             wake = is_enough or bool(stream_bytes)
         if wake:
             self._wake()
+
+    def look(self, now: float) -> ConnectionLook:
+        """Return how the connection stands."""
+        handover = self._handover.look(self._name, now)
+        return self._credits.look(
+            self.address,
+            self._name,
+            self._machine,
+            () if handover is None else (handover,),
+            None if self.data_heard_at == -inf else now - self.data_heard_at,
+            now,
+        )
 
     def _wake(self) -> None:
         transport = self._transport
@@ -185,7 +215,6 @@ class Reader:
         transport = Transport.connect(
             self.address,
             timeout_seconds=settings.connect_timeout_seconds,
-            read_buffer_bytes=settings.read_buffer_bytes,
             tls=settings.tls,
         )
         self._transport = transport
@@ -202,7 +231,8 @@ class Reader:
         now = monotonic()
         self._run_commands(now)
         transport.write(self._machine.bytes_to_send())
-        if self._held_bytes >= self._settings.held_limit_bytes:
+        self._credits.follow(self._machine.window, self._machine.most_window_bytes, now)
+        if not self._credits.held.account.is_open:
             self._paused = True  # the time to tick stands still: only ``release`` ends this wait
             transport.wait(_IDLE_WAIT_SECONDS, reading=False)
             return
@@ -210,18 +240,40 @@ class Reader:
             self._paused = False
             self._machine.receive(self._splitter.feed(b""), now)
         if transport.wait(self._wait_seconds(now), reading=True):
-            block = self._splitter.feed(self._read(transport))
-            events = self._machine.receive(block, monotonic())
-            if self._splitter.pending_bytes or self._machine.charged_bytes > self._charged_bytes:
-                self.data_heard_at = monotonic()
-            self._receive(events)
+            self._read_at = now
+            self._read_and_decode(transport)
+        elif now - self._read_at > _RESTING_SECONDS:
+            self._buffers.rest()
         self._receive(self._machine.tick(monotonic()))
 
-    def _read(self, transport: Transport) -> memoryview:
+    def _read_and_decode(self, transport: Transport) -> None:
+        """Read what is there: the rest of a large message into its own buffer, all else decoded.
+
+        What is decoded refers to no lent buffer.
+        """
+        room = self._splitter.room()
+        if room is not None:
+            self._decode(self._splitter.fill(self._read(transport, room)))
+            return
+        with self._buffers.lend() as buffer:
+            count = self._read(transport, buffer)
+            self._decode(self._splitter.feed(buffer[:count].toreadonly()))
+
+    def _decode(self, block: FrameBlock) -> None:
+        now = monotonic()
+        events = self._machine.receive(block, now)
+        if self._splitter.pending_bytes or self._machine.charged_bytes > self._charged_bytes:
+            self.data_heard_at = now
+        self._credits.decoded(self._splitter.pending_bytes, now)
+        self._receive(events)
+
+    def _read(self, transport: Transport, buffer: memoryview) -> int:
         try:
-            return transport.read()
+            count = transport.read(buffer)
         except ClosedByPeerError:
             raise self._machine.closed_by_peer() from None
+        self._credits.socket.take(count, monotonic())
+        return count
 
     def _run_commands(self, now: float) -> None:
         with self._lock:
@@ -229,10 +281,19 @@ class Reader:
             released_bytes, self._released_bytes = self._released_bytes, 0
             of_streams, self._released_of_streams = self._released_of_streams, Counter()
         if released_bytes:
-            self._held_bytes -= released_bytes
+            self._credits.held.release(released_bytes, now)
             self._machine.release(released_bytes, now, of_streams)
         for posted in commands:
             posted.run(self._machine, now)
+        self._follow_window()
+
+    def _follow_window(self) -> None:
+        """Let what is released wake this thread as soon as the window in force demands it."""
+        window_bytes = self._machine.window_bytes
+        if window_bytes != self._window_bytes:
+            self._window_bytes = window_bytes
+            with self._lock:
+                self._wake_bytes = int(window_bytes * self._settings.ack_fraction / 2)
 
     def _wait_seconds(self, now: float) -> float:
         deadline = self._machine.next_deadline()
@@ -247,7 +308,7 @@ class Reader:
         if not events and not charged_bytes:
             return
         self._charged_bytes += charged_bytes
-        self._held_bytes += charged_bytes
+        self._credits.held.take(charged_bytes, monotonic())
         stream_bytes = self._machine.collect_stream_charges()
         with self._lock:
             self._serial += 1
@@ -275,8 +336,11 @@ class Reader:
         reason = error or LocalProtocolError(f"the connection to {self.address} is closed")
         with self._lock:
             self._ended = reason
+            self._unreleased.clear()  # what the node counted is void with the connection
+            self._released_bytes = 0
             commands, self._commands = self._commands, []
         _log.debug("= %s ended: %s", self._name, reason)
+        self._credits.settle(monotonic())
         for posted in commands:
             posted.fail(reason)
         self.answers.fail(reason)

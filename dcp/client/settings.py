@@ -93,16 +93,15 @@ class ConnectionSettings:
         if self.max_frame_bytes < HEADER_BYTES:
             raise _wrong(self, "max_frame_bytes", f"at least {HEADER_BYTES}")
 
-    @property
-    def held_limit_bytes(self) -> int:
+    def held_limit_bytes(self, window_bytes: int) -> int:
         """Bytes of unreleased messages beyond which the reader stops reading the socket.
 
         With flow control a producer that keeps to the window never gets there: it may exceed the
         window by one message, and no message is larger than ``max_frame_bytes``.
         """
-        if self.window_bytes == 0:
+        if window_bytes == 0:
             return self.unread_limit_bytes
-        return self.window_bytes + self.max_frame_bytes
+        return window_bytes + self.max_frame_bytes
 
 
 _POSITIVE: Final = (

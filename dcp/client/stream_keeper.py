@@ -53,6 +53,7 @@ from dcp.protocol.events import (
     StreamOpened,
     StreamRefused,
     StreamRejected,
+    WindowRefused,
 )
 from dcp.wire.vocabulary import Status
 
@@ -86,6 +87,7 @@ class StreamKeeper:
         self._backoff = backoff
         self._handover = handover
         self._stopped: set[int] = set()
+        self._told_window_refused = False
         self._told_refused = False
 
     @property
@@ -277,16 +279,31 @@ class StreamKeeper:
                 return (event,)
             case Ready():
                 link.ready_at = self.act_at = now
+                link.error = ""
                 self._tell_refused(event.refused_controls, link)
                 self._adopt(event.cluster_config, link, now)
                 return ()
             case ClusterConfigReceived():
                 self._adopt(event.config, link, now)
                 return ()
+            case WindowRefused():
+                self._keep_window(event, link)
+                return ()
         track = self.tracks.get(getattr(event, "vbucket", -1))
         if track is None or track.vbucket in muted:
             return ()
         return self._on_stream(event, track, link, now)
+
+    def _keep_window(self, event: WindowRefused, link: NodeLink) -> None:
+        link.window_bytes = event.kept_bytes
+        if not self._told_window_refused:
+            self._told_window_refused = True
+            _log.warning(
+                "%s refuses a window of %d bytes (%s): connections keep those that they have",
+                link.address,
+                event.asked_bytes,
+                event.detail,
+            )
 
     def _tell_refused(self, controls: tuple[str, ...], link: NodeLink) -> None:
         """Say once for all nodes and connections that streams have no windows of their own."""

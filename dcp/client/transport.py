@@ -1,8 +1,7 @@
 """A non-blocking TCP or TLS socket with a way to wake up the one thread that uses it.
 
 Only ``wake`` may be called from other threads. TLS records that OpenSSL holds back are seen by
-``wait`` as readable. Reads go into one buffer that is used again and again: what ``read`` returns
-is valid until the next ``read``.
+``wait`` as readable. Reads go into a buffer of the caller's.
 """
 
 import selectors
@@ -25,14 +24,11 @@ class ClosedByPeerError(NodeUnavailableError):
 class Transport:
     """One connected socket. Not thread-safe, except ``wake``."""
 
-    def __init__(
-        self, address: NodeAddress, connected: socket.socket, read_buffer_bytes: int
-    ) -> None:
+    def __init__(self, address: NodeAddress, connected: socket.socket) -> None:
         """Take over a connected socket."""
         self._address = address
         self._socket = connected
         self._socket.setblocking(False)
-        self._buffer = memoryview(bytearray(read_buffer_bytes))
         self._outgoing = bytearray()
         self._wake_receiver, self._wake_sender = socket.socketpair()
         self._wake_receiver.setblocking(False)
@@ -47,7 +43,6 @@ class Transport:
         address: NodeAddress,
         *,
         timeout_seconds: float,
-        read_buffer_bytes: int,
         tls: TlsSettings | None,
     ) -> "Transport":
         """Connect, and shake hands where TLS is asked for.
@@ -69,7 +64,7 @@ class Transport:
             ) from None
         except OSError as error:
             raise NodeUnavailableError(f"{step} with {address}: {_reason(error)}") from error
-        return cls(address, connected, read_buffer_bytes)
+        return cls(address, connected)
 
     def wait(self, timeout_seconds: float, *, reading: bool) -> bool:
         """Wait for bytes (if ``reading``), for room, or for ``wake``; return whether to read."""
@@ -87,17 +82,17 @@ class Transport:
                 readable = True
         return readable
 
-    def read(self) -> memoryview:
-        """Return the bytes that are there, up to the buffer's size; empty where there are none.
+    def read(self, buffer: memoryview) -> int:
+        """Put the bytes that are there into ``buffer``, as far as it goes; return how many.
 
         Raises:
             ClosedByPeerError: the node closed the connection and nothing is left.
             NodeUnavailableError: the connection is broken and nothing is left.
         """
         filled = 0
-        while filled < len(self._buffer):
+        while filled < len(buffer):
             try:
-                count = self._socket.recv_into(self._buffer[filled:])
+                count = self._socket.recv_into(buffer[filled:])
             except _NOT_NOW:
                 break
             except OSError as error:
@@ -111,7 +106,7 @@ class Transport:
                     break
                 raise ClosedByPeerError(f"{self._address} closed the connection")
             filled += count
-        return self._buffer[:filled].toreadonly()
+        return filled
 
     def write(self, data: bytes) -> None:
         """Send ``data`` as far as there is room and keep the rest for the next call.

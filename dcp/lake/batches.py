@@ -1,10 +1,14 @@
 """From stream events to Arrow batches of ``changes``: documents as columns, all else as lists.
 
 Documents are millions, all else is a few rows for each snapshot and vbucket. Rows are given to
-Spark in batches of limited rows and bytes; ``held_bytes`` tells how much of the flow control window
-the rows that still wait here hold.
+Spark in batches of limited rows, one after the other: each says how many deliveries are taken with
+it, so that what they hold of the flow control window comes back part by part. What is as large as a
+batch by itself is not joined with others, and so not copied.
 """
 
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -17,6 +21,7 @@ from dcp.lake.histories import Histories
 from dcp.lake.keys import key_columns
 from dcp.lake.schema import CHANGES, ITEM_KINDS
 from dcp.wire.columns import DataColumns
+from dcp.wire.framing import LARGE_FRAME_BYTES
 from dcp.wire.vocabulary import Opcode
 
 _KINDS: Final = pa.array(ITEM_KINDS)
@@ -91,24 +96,41 @@ def _batch(ready: dict[str, pa.Array], rows: int) -> pa.RecordBatch:
     )
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Part:
+    """Rows that belong together, and the number of their delivery, from 0."""
+
+    rows: pa.RecordBatch
+    delivery: int
+    stands_alone: bool = False
+
+
 class BatchBuilder:
     """Collects rows until a batch is due."""
 
-    def __init__(self, round_number: int, histories: Histories, batch_rows: int) -> None:
+    def __init__(
+        self,
+        round_number: int,
+        histories: Histories,
+        batch_rows: int,
+        batch_bytes: int = LARGE_FRAME_BYTES,
+    ) -> None:
         self._round = round_number
         self._histories = histories
         self._batch_rows = batch_rows
-        self._parts: list[pa.RecordBatch] = []
+        self._batch_bytes = batch_bytes
+        self._parts: deque[_Part] = deque()
         self._events: dict[str, list[Any]] = {name: [] for name in _EVENT_COLUMNS}
         self.rows = 0
         """Rows that wait here."""
-        self.held_bytes = 0
-        """Frame bytes whose release waits for these rows."""
+        self.deliveries = 0
+        """How many deliveries began since the last batch; counted by who adds their rows."""
 
     def add_items(self, columns: DataColumns) -> pa.RecordBatch:
         """Add document rows; return them as they will be stored."""
         rows = item_batch(columns, self._round, self._histories)
-        self._parts.append(rows)
+        alone = int(columns.frame_bytes.sum(dtype=np.int64)) >= self._batch_bytes
+        self._parts.append(_Part(rows, max(0, self.deliveries - 1), alone))
         self.rows += len(columns)
         return rows
 
@@ -126,24 +148,44 @@ class BatchBuilder:
             column.append(row.get(name))
         self.rows += 1
 
-    def flush(self) -> list[pa.RecordBatch]:
-        """Return all waiting rows as batches of at most ``batch_rows`` rows, and forget them."""
-        parts = self._parts
-        if count := len(self._events["kind"]):
-            ready = {
-                name: pa.array(values, CHANGES.field(name).type)
-                for name, values in self._events.items()
-            }
-            ready["round"] = constant_column(self._round, pa.int64(), count)
-            parts = [*parts, _batch(ready, count)]
-        self._parts = []
-        self._events = {name: [] for name in _EVENT_COLUMNS}
+    def flush(self) -> Iterator[tuple[pa.RecordBatch, int]]:
+        """Yield all waiting rows as batches of at most ``batch_rows`` rows, and forget them.
+
+        With each comes how many deliveries, the first ones, have no rows behind it.
+        """
+        parts, deliveries = self._parts, self.deliveries
+        if (events := self._event_rows()) is not None:
+            parts.append(_Part(events, deliveries))
+        self._parts = deque()
         self.rows = 0
-        self.held_bytes = 0
-        if not parts:
-            return []
-        whole = pa.concat_batches(parts) if len(parts) > 1 else parts[0]
-        return [
-            whole.slice(start, self._batch_rows)
-            for start in range(0, whole.num_rows, self._batch_rows)
-        ]
+        self.deliveries = 0
+        while parts:
+            run = [parts.popleft()]
+            while parts and not (run[-1].stands_alone or parts[0].stands_alone):
+                run.append(parts.popleft())
+            behind = parts[0].delivery if parts else deliveries
+            yield from self._batches_of(run, behind)
+
+    def _batches_of(self, run: list[_Part], behind: int) -> Iterator[tuple[pa.RecordBatch, int]]:
+        """Join some parts, and yield them in slices; ``behind`` is the delivery after them."""
+        ends = np.cumsum([part.rows.num_rows for part in run])
+        of_delivery = [part.delivery for part in run]
+        whole = pa.concat_batches([part.rows for part in run]) if len(run) > 1 else run[0].rows
+        run.clear()
+        for start in range(0, whole.num_rows, self._batch_rows):
+            end = min(start + self._batch_rows, whole.num_rows)
+            next_part = int(np.searchsorted(ends, end, side="right"))
+            done = of_delivery[next_part] if next_part < len(of_delivery) else behind
+            yield whole.slice(start, end - start), done
+
+    def _event_rows(self) -> pa.RecordBatch | None:
+        count = len(self._events["kind"])
+        if not count:
+            return None
+        ready = {
+            name: pa.array(values, CHANGES.field(name).type)
+            for name, values in self._events.items()
+        }
+        ready["round"] = constant_column(self._round, pa.int64(), count)
+        self._events = {name: [] for name in _EVENT_COLUMNS}
+        return _batch(ready, count)

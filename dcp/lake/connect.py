@@ -3,6 +3,7 @@
 from dcp.client.addresses import PLAIN_PORT, TLS_PORT, parse_seeds
 from dcp.client.probe import ClusterView, probe_cluster
 from dcp.client.settings import ConnectionSettings, ConsumerSettings, TlsSettings
+from dcp.lake.live_place import LivePlace
 from dcp.lake.receive import SourceAccess
 from dcp.lake.settings import FlowControlSettings, Settings, SourceSettings
 from dcp.protocol.credentials import ALL_MECHANISMS, SCRAM_MECHANISMS, Credentials, Secret
@@ -25,6 +26,7 @@ def source_access(settings: Settings, password: Secret | None = None) -> SourceA
         credentials=credentials(source, password),
         flow_control=settings.flow_control,
         quiet_seconds=settings.round.quiet_seconds,
+        live=LivePlace.of(settings),
     )
 
 
@@ -37,7 +39,9 @@ def connection_settings(source: SourceSettings, flow: FlowControlSettings) -> Co
     """Return how one connection is made and kept."""
     return ConnectionSettings(
         bucket=source.bucket,
-        window_bytes=flow.window_bytes,
+        window_bytes=flow.fixed_window_bytes,
+        allow_no_flow_control=flow.allow_no_flow_control,
+        unread_limit_bytes=flow.window_bytes,
         stream_window_bytes=flow.stream_window_bytes,
         ack_fraction=flow.ack_fraction,
         ack_seconds=flow.ack_seconds,

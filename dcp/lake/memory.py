@@ -59,6 +59,7 @@ class MemoryBound:
     """The most that each part of a run takes, in bytes, with ``tasks`` running at once.
 
     ``direct_bytes`` is a limit that holds twice: Netty, which Arrow uses, keeps its own account.
+    ``workers_bytes`` are all workers together, ``worker_bytes`` is the largest of them.
     """
 
     tasks: int
@@ -66,6 +67,7 @@ class MemoryBound:
     direct_bytes: int
     native_bytes: int
     worker_bytes: int
+    workers_bytes: int
     driver_bytes: int
 
     @property
@@ -76,19 +78,33 @@ class MemoryBound:
     @property
     def total_bytes(self) -> int:
         """The whole process tree."""
-        return self.jvm_bytes + self.tasks * self.worker_bytes + _DAEMON_BYTES + self.driver_bytes
+        return self.jvm_bytes + self.workers_bytes + _DAEMON_BYTES + self.driver_bytes
 
 
 def memory_bound(
-    *, tasks: int, connections: int, window_bytes: int, batch_bytes: int, heap_bytes: int
+    *,
+    tasks: int,
+    connections: int,
+    window_bytes: int,
+    batch_bytes: int,
+    heap_bytes: int,
+    windows_bytes: int | None = None,
 ) -> MemoryBound:
-    """Return the bound for ``tasks`` tasks with ``connections`` nodes each."""
+    """Return the bound for ``tasks`` tasks with ``connections`` nodes each.
+
+    ``window_bytes`` is the largest window of a connection, ``windows_bytes`` what all of them come
+    to (``window_bounds.py``); None: all may be the largest.
+    """
+    if windows_bytes is None:
+        windows_bytes = tasks * connections * window_bytes
+    without = worker_bytes(connections, 0, batch_bytes)
     return MemoryBound(
         tasks=tasks,
         heap_bytes=heap_bytes,
         direct_bytes=direct_memory_bytes(tasks, batch_bytes),
         native_bytes=_JVM_NATIVE_BYTES,
         worker_bytes=worker_bytes(connections, window_bytes, batch_bytes),
+        workers_bytes=tasks * without + windows_bytes,
         driver_bytes=_DRIVER_BYTES,
     )
 

@@ -3,7 +3,7 @@
 import json
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from dcp.client.addresses import NodeAddress
 from dcp.lake.plan import LeftOut, StreamPlan
@@ -11,6 +11,9 @@ from dcp.lake.rollback_order import RollbackOrder
 from dcp.lake.vbucket_state import VbucketState
 from dcp.protocol.position import Position
 from dcp.types import FailoverLog
+
+_LEAST_SHARE: Final = 0.005
+"""Less than half a percent of the time is not worth a word."""
 
 
 class Outcome(StrEnum):
@@ -51,6 +54,10 @@ class Receipt:
     frame_bytes: int = 0
     largest_bytes: int = 0
     escaped_keys: int = 0
+    window_full: float = 0.0
+    """The part of its task's time in which the node could send nothing: the window was full."""
+    gate: str = ""
+    """The stage that the window then waited for, most of the time."""
     order: RollbackOrder | None = None
     outcome: Outcome | None = None
     reason: str = ""
@@ -99,6 +106,8 @@ class Receipt:
         }
         if self.escaped_keys:
             told["escaped_keys"] = self.escaped_keys
+        if self.window_full >= _LEAST_SHARE:
+            told |= {"window_full": round(self.window_full, 3), "gate": self.gate}
         if self.reason:
             told |= {"reason": self.reason, "detail": self.detail}
         return json.dumps(told)

@@ -1,10 +1,11 @@
 """The executor's side of a round: streams to Arrow batches, the positions last.
 
 Runs inside ``mapInArrow``, one call for each task of the plan. A batch's bytes are released to flow
-control when Spark asks for the next batch, that is, when it has taken this one; until then the
-node may send only the rest of the window. Whatever goes wrong at the source ends a vbucket with a
-``status`` row and never the task, so that one dead node does not discard what another sent. Only a
-refused password or bucket fails the task: no other node would answer differently.
+control when Spark asks for the next batch, that is, when it has taken this one; until then the node
+may send only the rest of the window (``task_credits.py`` keeps the account). Whatever goes wrong at
+the source ends a vbucket with a ``status`` row and never the task, so that one dead node does not
+discard what another sent. Only a refused password or bucket fails the task: no other node would
+answer differently.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -21,12 +22,18 @@ from dcp.client.consumer_events import VbucketStopped
 from dcp.client.delivery import Delivery
 from dcp.client.settings import ConsumerSettings
 from dcp.client.vbucket_track import StreamStart
+from dcp.client.windows import Windows
 from dcp.errors import AuthenticationError, BucketError
 from dcp.lake.applied import applied_to_batch
 from dcp.lake.arrow_memory import return_freed_memory
 from dcp.lake.batches import BatchBuilder
 from dcp.lake.ending import Budget, Ending, EndPolicy
+from dcp.lake.executor_windows import share_of, task_windows
 from dcp.lake.histories import Histories
+from dcp.lake.live_board import live_board
+from dcp.lake.live_look import NodeStreams, TaskLook
+from dcp.lake.live_place import LivePlace
+from dcp.lake.live_task import TaskState, TaskWatcher
 from dcp.lake.plan import RoundPlan, TaskPlan
 from dcp.lake.progress import RoundProgress
 from dcp.lake.receipt import Outcome, Receipt, left_out_status
@@ -35,6 +42,7 @@ from dcp.lake.settings import FlowControlSettings
 from dcp.lake.stop_points import reached
 from dcp.lake.stream_holdings import StreamHoldings
 from dcp.lake.system_events import system_event_text
+from dcp.lake.task_credits import TaskCredits
 from dcp.lake.task_errors import TaskError
 from dcp.lake.vbucket_state import states_to_batch
 from dcp.protocol.credentials import Credentials
@@ -65,6 +73,8 @@ class SourceAccess:
     credentials: Credentials
     flow_control: FlowControlSettings
     quiet_seconds: float
+    live: LivePlace | None = None
+    """Where tasks show what they see; None: nowhere."""
 
 
 def receive_function(
@@ -121,10 +131,12 @@ class TaskReceiver:
         self._largest_of = np.zeros(U16_MAX + 1, np.uint32)
         self._escaped_of = np.zeros(U16_MAX + 1, np.int64)
         self._server_logs: dict[int, FailoverLog] = {}
-        self._held: list[Delivery] = []
         self._held_since = 0.0
-        self._batches = BatchBuilder(round_number, self._histories, access.flow_control.batch_rows)
-        self._held_of_streams = StreamHoldings(access.flow_control.stream_flush_bytes)
+        flow = access.flow_control
+        flush_bytes = flow.flush_bytes(flow.fixed_window_bytes)
+        self._batches = BatchBuilder(round_number, self._histories, flow.batch_rows, flush_bytes)
+        self._credits = TaskCredits(flush_bytes, budget.target_bytes)
+        self._held_of_streams = StreamHoldings(flow.stream_flush_bytes)
         for stream in plan.streams:
             self._is_open[stream.vbucket] = True
             self._histories.set_epoch(stream.vbucket, stream.state.epoch)
@@ -167,6 +179,10 @@ class TaskReceiver:
             raise TaskError(error) from None
 
     def _stream(self) -> Iterator[pa.RecordBatch]:
+        with task_windows(self._access.flow_control) as windows:
+            yield from self._stream_with(windows)
+
+    def _stream_with(self, windows: Windows) -> Iterator[pa.RecordBatch]:
         consumer = Consumer(
             [
                 StreamStart(
@@ -182,32 +198,64 @@ class TaskReceiver:
             self._access.consumer,
             self._access.credentials,
             self._name,
+            windows=windows,
         )
+        watcher = TaskWatcher(self._name, self._round, lambda: self._state(consumer, windows))
         try:
-            self._policy.begin(monotonic())
-            while self._open and not self._policy.is_used_up(monotonic()):
-                delivery = consumer.next(self._wait_seconds())
-                if delivery is not None:
-                    self._take(delivery, consumer)
-                self._end_what_is_over(consumer)
-                if self._batch_is_due():
-                    yield from self._hand_over(consumer)
-            for ending in list(self._policy.out_of_budget(sorted(self._open), consumer)):
-                self._end_by(ending)
-            yield from self._hand_over(consumer)
+            with live_board(self._access.live, self._name, watcher.look):
+                yield from self._consume(consumer)
+                self._note_flow(watcher.look())
         finally:
             consumer.close()
+            self._credits.settle(monotonic())
+
+    def _consume(self, consumer: Consumer) -> Iterator[pa.RecordBatch]:
+        self._policy.begin(monotonic())
+        while self._open and not self._policy.is_used_up(monotonic()):
+            delivery = consumer.next(self._wait_seconds())
+            if delivery is not None:
+                self._take(delivery, consumer)
+            self._end_what_is_over(consumer)
+            if self._batch_is_due(consumer):
+                yield from self._hand_over(consumer)
+        for ending in list(self._policy.out_of_budget(sorted(self._open), consumer)):
+            self._end_by(ending)
+        yield from self._hand_over(consumer)
+
+    def _note_flow(self, look: TaskLook) -> None:
+        for receipt in self._receipts.values():
+            receipt.window_full, receipt.gate = look.window_full_share, look.top_gate
+
+    def _state(self, consumer: Consumer, windows: Windows) -> TaskState:
+        """Return how the task stands; called by another thread."""
+        streams: dict[NodeAddress, list[int]] = {}
+        still_open = list(self._open)
+        for vbucket in still_open:
+            receipt = self._receipts[vbucket]
+            if receipt.node is not None:
+                counts = streams.setdefault(receipt.node, [0, 0])
+                counts[0] += 1
+                counts[1] += not receipt.position.is_complete
+        return TaskState(
+            vbuckets=len(self._receipts),
+            open_vbuckets=len(still_open),
+            rows=int(self._rows_of.sum()),
+            connections=consumer.look(),
+            stages=self._credits.look(monotonic()),
+            streams={node: NodeStreams(*counts) for node, counts in streams.items()},
+            windows=share_of(windows),
+        )
 
     # What arrives
 
     def _take(self, delivery: Delivery, consumer: Consumer) -> None:
         now = monotonic()
         self._policy.received(delivery.node, delivery.frame_bytes, now)
-        if not self._held:
+        if not self._credits.is_holding:
             self._held_since = now
-        self._held.append(delivery)
-        self._batches.held_bytes += delivery.frame_bytes
+        self._credits.take_in(delivery, now)
         self._held_of_streams.add(delivery)
+        self._batches.deliveries += 1
         # Failover logs first: the rows and the rollback of the same delivery need them.
         for event in delivery.events:
             if isinstance(event, StreamOpened) and event.vbucket in self._open:
@@ -313,7 +361,7 @@ class TaskReceiver:
             consumer.stop_stream(vbucket)
 
     def _end_what_is_over(self, consumer: Consumer) -> None:
-        if self._held:  # a node may be waiting for these bytes to be released
+        if self._credits.is_holding:  # a node may be waiting for these bytes to be released
             return
         waiting = [self._receipts[vbucket] for vbucket in self._open]
         for ending in list(self._policy.endings(waiting, consumer, monotonic())):
@@ -327,30 +375,35 @@ class TaskReceiver:
 
     def _wait_seconds(self) -> float:
         deadline = min(self._policy.ends_at, monotonic() + _LONGEST_WAIT_SECONDS)
-        if self._held:
+        if self._credits.is_holding:
             due = self._held_since + self._access.flow_control.batch_seconds
             deadline = min(deadline, due)
         return max(0.0, deadline - monotonic())
 
-    def _batch_is_due(self) -> bool:
-        if not self._held:
+    def _batch_is_due(self, consumer: Consumer) -> bool:
+        if not self._credits.is_holding:
             return False
+        flow, now = self._access.flow_control, monotonic()
         return (
             self._batches.rows == 0
-            or self._batches.rows >= self._access.flow_control.batch_rows
-            or self._batches.held_bytes >= self._access.flow_control.flush_bytes
+            or self._batches.rows >= flow.batch_rows
+            or self._credits.batch_is_full(flow.flush_bytes(consumer.least_window_bytes), now)
             or self._held_of_streams.are_due
-            or monotonic() >= self._held_since + self._access.flow_control.batch_seconds
+            or now >= self._held_since + flow.batch_seconds
         )
 
     def _hand_over(self, consumer: Consumer) -> Iterator[pa.RecordBatch]:
-        held, self._held = self._held, []
+        self._credits.hand_over(monotonic())
         self._held_of_streams.clear()
-        for batch in self._batches.flush():
+        for batch, deliveries in self._batches.flush():
+            self._credits.offer(monotonic())
             yield batch
-            self._policy.handed_over(monotonic())
+            now = monotonic()
+            self._policy.handed_over(now)
             reached("round.received")
-        for delivery in held:
+            for delivery in self._credits.leave(deliveries, now):
+                consumer.release(delivery)
+        for delivery in self._credits.leave(None, monotonic()):
             consumer.release(delivery)
 
     def _closing_rows(self) -> Iterator[pa.RecordBatch]:
@@ -367,7 +420,8 @@ class TaskReceiver:
         for left in self._plan.left_out:
             detail = left_out_status(left)
             self._batches.add_event("status", left.vbucket, epochs[left.vbucket], detail=detail)
-        yield from self._batches.flush()
+        for batch, _ in self._batches.flush():
+            yield batch
         states = [receipt.state(self._round) for receipt in self._receipts.values()]
         yield states_to_batch([*states, *self._plan.carried], self._round)
         if self._plan.applied:

@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 from time import monotonic
-from typing import Any
+from typing import Any, Final
 
 from dcp.lake.changes import append_round
+from dcp.lake.live_look import SLOWEST
 from dcp.lake.plan import LeftOut, RoundPlan
 from dcp.lake.plan_text import left_out_json, left_out_lines, number_ranges
 from dcp.lake.progress import RoundProgress
@@ -15,6 +16,8 @@ from dcp.lake.schema import CHANGES, spark_ddl
 from dcp.lake.stop_points import reached
 from dcp.lake.tables import LakeTables
 from dcp.lake.task_errors import spark_errors
+
+_WORTH_A_LINE: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,20 @@ class RoundReport:
         return sum(report.escaped_keys for report in self.vbuckets)
 
     @property
+    def window_full(self) -> float:
+        """The part of the time in which nodes could send nothing; the mean over the vbuckets."""
+        return sum(report.window_full for report in self.vbuckets) / max(1, len(self.vbuckets))
+
+    @property
+    def gate(self) -> str:
+        """The stage that full windows waited for most; empty where that is not known."""
+        shares: dict[str, float] = {}
+        for report in self.vbuckets:
+            if report.gate:
+                shares[report.gate] = shares.get(report.gate, 0.0) + report.window_full
+        return max(shares, key=lambda gate: shares[gate], default="")
+
+    @property
     def incomplete(self) -> tuple[LeftOut, ...]:
         """Every vbucket that did not go on, with the reason: planned or not.
 
@@ -64,6 +81,8 @@ class RoundReport:
             "rows": self.rows,
             "bytes": self.frame_bytes,
             "escaped_keys": self.escaped_keys,
+            "window_full": round(self.window_full, 3),
+            "gate": self.gate,
             "vbuckets": [report.to_json() for report in self.vbuckets],
             "left_out": left_out_json(self.left_out),
         }
@@ -84,6 +103,9 @@ class RoundReport:
                 f"  {self.escaped_keys:,} rows have a key that is not UTF-8 (or begins with \\x): "
                 "the column key has it in hexadecimal, key_bytes as it is"
             )
+        if self.window_full >= _WORTH_A_LINE:
+            slowest = f", {SLOWEST[self.gate]}" if self.gate in SLOWEST else ""
+            lines.append(f"  window full {self.window_full:.0%} of the time{slowest}")
         return "\n".join(lines)
 
 

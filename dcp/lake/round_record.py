@@ -39,6 +39,8 @@ class VbucketReport:
     reason: str = ""
     detail: str = ""
     escaped_keys: int = 0
+    window_full: float = 0.0
+    gate: str = ""
 
     @property
     def failed(self) -> bool:
@@ -61,6 +63,8 @@ class VbucketReport:
             reason=told.get("reason", ""),
             detail=told.get("detail", ""),
             escaped_keys=told.get("escaped_keys", 0),
+            window_full=told.get("window_full", 0.0),
+            gate=told.get("gate", ""),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -76,6 +80,8 @@ class VbucketReport:
             "reason": self.reason,
             "detail": self.detail,
             "escaped_keys": self.escaped_keys,
+            "window_full": self.window_full,
+            "gate": self.gate,
         }
 
 

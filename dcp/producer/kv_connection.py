@@ -6,7 +6,13 @@ from typing import Final
 
 from scramp import ScramClient, ScramException
 
-from dcp.errors import AuthenticationError, BucketError, NodeUnavailableError, RemoteProtocolError
+from dcp.errors import (
+    AuthenticationError,
+    BucketError,
+    NodeUnavailableError,
+    RemoteProtocolError,
+    SourceError,
+)
 from dcp.protocol.sasl import SCRAMP_NAMES
 from dcp.wire import messages as m
 from dcp.wire.codec import decode, encode
@@ -140,6 +146,26 @@ class KvConnection:
                 f"KV node {self.name}: collection {path!r} refused with status {answer.status:#04x}"
             )
         return body.collection_id
+
+    def statistics(self, group: str, options: bytes = b"") -> dict[str, str]:
+        """Return the statistics of a group, by name.
+
+        Raises:
+            SourceError: the node has no such group, or does not tell this user.
+        """
+        self.send([encode(m.Stat(group.encode(), options), Opcode.STAT)])
+        found: dict[str, str] = {}
+        while True:
+            (answer,) = self.receive(1)
+            if answer.status != Status.SUCCESS:
+                raise SourceError(
+                    f"KV node {self.name}: statistics {group!r} refused with status "
+                    f"{answer.status:#04x}"
+                )
+            if not answer.key:
+                return found
+            name = answer.key.decode("utf-8", "backslashreplace")
+            found[name] = answer.value.decode("utf-8", "backslashreplace")
 
     def cluster_config(self) -> bytes:
         """Return the cluster map's JSON."""

@@ -57,6 +57,7 @@ def _go_on(state: ConnectionState, frame: Frame) -> list[e.Event]:
         ask_next(state)
         return []
     progress = state.bootstrap.progress
+    state.resize_window()  # asked for meanwhile
     if STREAM_WINDOW in progress.accepted_controls:
         state.accounts.offered()
     return [e.Ready(progress.features, progress.cluster_config, progress.refused_controls)]
@@ -115,10 +116,10 @@ def _close_answer(state: ConnectionState, request: PendingRequest, frame: Frame)
 
 
 def _control_answer(state: ConnectionState, _: PendingRequest, frame: Frame) -> list[e.Event]:
-    """Let streams have the size that was asked for; refused, they have the one of before."""
+    """Let a window have the size that was asked for; refused, it has the one of before."""
     decode(frame)
-    if not state.asked_windows:
-        return []
+    if frame.opaque == state.resize_opaque:
+        return _window_answer(state, frame)
     window_bytes = state.asked_windows.pop(0)
     if frame.status == Status.SUCCESS:
         state.accounts.resized(window_bytes)
@@ -160,6 +161,20 @@ def _manifest_answer(_: ConnectionState, __: PendingRequest, frame: Frame) -> li
     if frame.status in _NO_COLLECTIONS:
         return [e.ManifestReceived(None)]
     raise _refused(frame)
+
+
+def _window_answer(state: ConnectionState, frame: Frame) -> list[e.Event]:
+    asked_bytes = state.resize.asked_bytes or 0
+    if frame.status == Status.SUCCESS:
+        state.resize, state.window = state.resize.accepted(state.window)
+        state.resize_window()
+        return []
+    state.resize, state.window = state.resize.refused(state.window)
+    state.resize_window()
+    if state.resize.asked_bytes is not None:  # another wish is under way by now
+        return []
+    refusal = describe_refusal(frame)
+    return [e.WindowRefused(asked_bytes, state.resize.told_bytes, refusal)]
 
 
 _Handler = Callable[[ConnectionState, PendingRequest, Frame], list[e.Event]]

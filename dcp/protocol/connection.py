@@ -25,6 +25,7 @@ from dcp.protocol.position import Position
 from dcp.protocol.state import ConnectionState
 from dcp.protocol.stream import Stream
 from dcp.protocol.stream_accounts import StreamAccounts
+from dcp.protocol.window_resize import WindowResize
 from dcp.types import END_OF_TIME, U32_MAX, FailoverLog, require_unsigned
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
@@ -53,6 +54,7 @@ class ClientConnection:
             Bootstrap(self._steps, progress),
             ReceiveWindow(flow, 0.0),
             Liveness(liveness, 0.0),
+            resize=WindowResize(flow.window_bytes, flow.window_bytes),
             accounts=StreamAccounts(flow.of_stream),
         )
         self._started_at: float | None = None
@@ -232,6 +234,19 @@ class ClientConnection:
         """
         return self._state.accounts.collect()
 
+    def resize_window(self, window_bytes: int, now: float) -> None:
+        """Give the connection another window; 0 switches flow control off. At any time.
+
+        The producer is told after the CONTROL before it was answered, or the bootstrap is done; the
+        last size counts. ``WindowRefused`` follows where it refuses: the old one stays.
+
+        Raises:
+            ValueError: no size that a producer can be told.
+        """
+        self._state.resize = self._state.resize.want(window_bytes)
+        self._state.resize_window()
+        self._acknowledge(now)
+
     def change_stream_window(self, window_bytes: int) -> None:
         """Ask for another size of all streams' windows, 0 for none.
 
@@ -281,6 +296,21 @@ class ClientConnection:
         return self._state.window.charged_total
 
     @property
+    def window(self) -> ReceiveWindow:
+        """The account of flow control as it is now; it never changes, so any thread may keep it."""
+        return self._state.window
+
+    @property
+    def window_bytes(self) -> int:
+        """The window by which acks leave: the producer's, or the one that it is being told."""
+        return self._state.window.settings.window_bytes
+
+    @property
+    def most_window_bytes(self) -> int:
+        """The largest window that the producer may have now."""
+        return self._state.resize.most_bytes
+
+    @property
     def unacked_bytes(self) -> int:
         """What the producer counts as outstanding: held, or released and not yet acknowledged."""
         return self._state.window.unacked_bytes
@@ -294,6 +324,20 @@ class ClientConnection:
     def has_stream_windows(self) -> bool:
         """Whether each stream has a window of its own now."""
         return self._state.accounts.is_on
+
+    @property
+    def stream_window_bytes(self) -> int:
+        """The window that each stream has now; 0 for none."""
+        accounts = self._state.accounts
+        return accounts.window_bytes if accounts.is_on else 0
+
+    @property
+    def full_stream_windows(self) -> int:
+        """How many streams may not go on before we acknowledge."""
+        accounts = self._state.accounts
+        return (
+            sum(each.is_full for each in list(accounts.accounts.values())) if accounts.is_on else 0
+        )
 
     def stream_unacked_bytes(self, vbucket: int, *, stream_id: int | None = None) -> int:
         """Return what the producer counts as outstanding of a stream that has a window; else 0."""

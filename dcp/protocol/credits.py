@@ -110,6 +110,21 @@ class Credits:
             self._closed_at = now
         return Credit(self, amount, who)
 
+    def set_marks(self, high: int, low: int, now: float) -> None:
+        """Give the gate other marks; one that is open closes at once where it has to.
+
+        Raises:
+            ValueError: as for a new gate.
+        """
+        if not 0 <= low < high:
+            raise ValueError(
+                f"{self.name}: found low {low} and high {high}, expected 0 <= low < high"
+            )
+        self.high, self.low = high, low
+        if self.is_open and self.in_use >= high:
+            self._closed_at = now
+        self._give_back(0, now)
+
     def stop_waiting(self, who: str) -> None:
         """Note that ``who`` is gone and will not come back."""
         self._waiting.pop(who, None)

@@ -30,6 +30,15 @@ class Ready(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class WindowRefused(Event):
+    """The producer takes no other window: that of ``kept_bytes`` stays."""
+
+    asked_bytes: int
+    kept_bytes: int
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
 class StreamOpened(Event):
     """A stream request was accepted, with the failover log that belongs to its data."""
 

@@ -89,6 +89,7 @@ class ReceiveWindow:
     released_bytes: int = 0
     charged_total: int = 0
     acked_total: int = 0
+    acks: int = 0
     forgotten_total: int = 0
     forgotten_held_bytes: int = 0
     """What the application holds of the forgotten: its release earns nothing."""
@@ -174,6 +175,7 @@ class ReceiveWindow:
             self,
             released_bytes=self.released_bytes - acked_bytes,
             acked_total=self.acked_total + acked_bytes,
+            acks=self.acks + 1,
             last_ack_at=now,
         )
         return after, acked_bytes

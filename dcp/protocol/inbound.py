@@ -53,7 +53,8 @@ def read_block(state: ConnectionState, block: FrameBlock, now: float) -> list[e.
         return []
     opcodes = block.opcodes
     is_request = np.isin(block.magics, _REQUESTS)
-    if state.asked_windows:  # what comes behind an answer is charged behind it
+    # What comes behind the answer to another window is charged behind it.
+    if state.asked_windows or state.resize.asked_bytes is not None:
         answers = np.flatnonzero(~is_request & (opcodes == Opcode.DCP_CONTROL)) + 1
         if len(answers) and answers[0] < len(block):
             first, rest = _split(block, int(answers[0]))

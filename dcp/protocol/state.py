@@ -13,6 +13,7 @@ from dcp.protocol.liveness import Liveness
 from dcp.protocol.responses import PendingRequest, PendingRequests
 from dcp.protocol.stream import Stream, StreamPhase
 from dcp.protocol.stream_accounts import StreamAccounts
+from dcp.protocol.window_resize import CONNECTION_WINDOW, WindowResize
 from dcp.types import U32_MAX
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
@@ -44,6 +45,8 @@ class ConnectionState:
     outbound: list[bytes] = field(default_factory=list)
     next_opaque: int = 1
     discarded_frames: int = 0
+    resize: WindowResize = field(default_factory=lambda: WindowResize(0, 0))
+    resize_opaque: int = 0
     accounts: StreamAccounts = field(default_factory=StreamAccounts)
     asked_windows: list[int] = field(default_factory=list)
 
@@ -61,6 +64,8 @@ class ConnectionState:
             list(self.outbound),
             self.next_opaque,
             self.discarded_frames,
+            self.resize,
+            self.resize_opaque,
             self.accounts.copy(),
             list(self.asked_windows),
         )
@@ -97,6 +102,15 @@ class ConnectionState:
         )
         self.pending.add(opaque, PendingRequest(opcode, vbucket, stream))
         return opaque
+
+    def resize_window(self) -> None:
+        """Tell the producer of another window if one is wanted and none is under way."""
+        if not self.bootstrap.is_done:  # which tells the first one
+            return
+        self.resize, self.window, window_bytes = self.resize.ask(self.window)
+        if window_bytes is not None:
+            control = m.DcpControl(CONNECTION_WINDOW.encode(), str(window_bytes).encode())
+            self.resize_opaque = self.ask(control, Opcode.DCP_CONTROL)
 
     def open_stream(self, stream: Stream, filter_json: bytes) -> int:
         """Send the request of ``stream`` and return its opaque.

@@ -94,6 +94,13 @@ class WindowPolicies:
         require_unsigned("quota_bytes", self.quota_bytes, U64_MAX)
         self._aggressive_share = self.settings.aggressive_percent / 100
 
+    @classmethod
+    def resumed(
+        cls, settings: PolicySettings, quota_bytes: int, sizes: Mapping[str, int]
+    ) -> "WindowPolicies":
+        """Return the policies of consumers that are connected with these windows."""
+        return cls(settings, quota_bytes, _sizes=dict(sizes))
+
     @property
     def sizes(self) -> Mapping[str, int]:
         """The window of each connected consumer in bytes; 0: no flow control."""

@@ -262,7 +262,10 @@ class _Decoding:
         return ids.astype(np.uint32), lengths
 
     def keys_and_values(self, prefix_bytes: Column) -> tuple[pa.BinaryArray, pa.BinaryArray]:
-        """Keys behind ``prefix_bytes`` bytes of prefix, and values, each copied once."""
+        """Keys behind ``prefix_bytes`` bytes of prefix, and values, each copied once.
+
+        The value of a large frame that has its buffer for itself is not copied but refers to it.
+        """
         rows = len(self._rows)
         if rows == 0:
             return pa.array([], pa.binary()), pa.array([], pa.binary())
@@ -275,6 +278,8 @@ class _Decoding:
             3 * rows - 1,
             [None, pa.py_buffer(bounds), pa.py_buffer(self._block.buffer)],
         )
+        if rows == 1 and self._block.keeps_buffer:
+            return _take(segments, np.zeros(1, np.int64)), segments.slice(1, 1)
         first = np.arange(0, 3 * rows, 3, dtype=np.int64)
         return _take(segments, first), _take(segments, first + 1)
 

@@ -3,7 +3,8 @@
 A ``FrameSplitter`` takes what a socket gives, in any pieces, and returns ``FrameBlock``s: whole
 frames back to back in one buffer. A chunk that begins at a frame is not copied; what it ends with,
 and the chunks that complete that, are appended to one growing buffer. So a byte is copied once or
-twice however many chunks a large frame takes.
+twice however many chunks a large frame takes. Who reads from a socket does better with a large one:
+``room`` is where its rest belongs, so that it is held once, in a buffer of just its length.
 """
 
 from collections.abc import Iterable
@@ -21,6 +22,8 @@ Buffer = bytes | memoryview
 
 _read_u32 = Struct(">I").unpack_from
 _BODY_AT: Final = 8
+LARGE_FRAME_BYTES: Final = 256 * 1024
+"""From this length on an unfinished frame gets a buffer of its own."""
 _RUN_TRIGGER: Final = 4
 """Frames of one length in a row after which the next ones are tried many at once."""
 _RUN_PROBE: Final = 1024
@@ -62,12 +65,15 @@ class FrameBlock:
     """Whole frames, back to back: frame ``i`` is ``buffer[offsets[i]:offsets[i + 1]]``.
 
     ``offsets`` is int64 with one entry more than there are frames; the buffer may hold other bytes
-    before the first and behind the last. The buffer must not change while the block is in use.
+    before the first and behind the last. The buffer must not change while the block is in use, and
+    never if ``keeps_buffer``: then columns may refer to it rather than copy it.
     """
 
-    __slots__ = ("_headers", "buffer", "offsets")
+    __slots__ = ("_headers", "buffer", "keeps_buffer", "offsets")
 
-    def __init__(self, buffer: Buffer, offsets: NDArray[np.int64]) -> None:
+    def __init__(
+        self, buffer: Buffer, offsets: NDArray[np.int64], *, keeps_buffer: bool = False
+    ) -> None:
         """Take frames of at least 24 bytes each, wherever a splitter found them."""
         if len(offsets) == 0 or offsets[-1] > len(buffer):
             raise ValueError(
@@ -76,6 +82,7 @@ class FrameBlock:
             )
         self.buffer = buffer
         self.offsets = offsets
+        self.keeps_buffer = keeps_buffer
         self._headers: NDArray[Any] | None = None
 
     def __len__(self) -> int:
@@ -143,6 +150,8 @@ class FrameSplitter:
             )
         self.max_frame_bytes = max_frame_bytes
         self._tail = bytearray()
+        self._large: bytearray | None = None
+        self._filled_bytes = 0
         self._wanted_bytes = 0
         self._consumed_bytes = 0
         self._broken: str | None = None
@@ -150,7 +159,41 @@ class FrameSplitter:
     @property
     def pending_bytes(self) -> int:
         """Bytes that were fed and belong to a frame that is not whole yet."""
-        return len(self._tail)
+        return len(self._tail) if self._large is None else self._filled_bytes
+
+    def room(self) -> memoryview | None:
+        """Return where the rest of a large unfinished frame is to be written; ``fill`` follows.
+
+        None where no large frame is under way: then bytes go to ``feed``.
+        """
+        if self._broken is not None or (not self._tail and self._large is None):
+            return None
+        if self._large is None:
+            if self._wanted_bytes < LARGE_FRAME_BYTES:
+                return None
+            self._large = bytearray(self._wanted_bytes)  # zero pages: memory comes as it is filled
+            self._filled_bytes = len(self._tail)
+            self._large[: self._filled_bytes] = self._tail
+            self._tail = bytearray()
+        return memoryview(self._large)[self._filled_bytes :]
+
+    def fill(self, count: int) -> FrameBlock:
+        """Take ``count`` bytes that were written into ``room``; return the frame once it is whole.
+
+        Nothing else refers to the block's buffer, nor ever will.
+
+        Raises:
+            FrameError: as ``feed``.
+        """
+        if self._large is None or not 0 <= count <= len(self._large) - self._filled_bytes:
+            raise ValueError(f"fill: found {count} bytes, expected at most what room() gave")
+        self._filled_bytes += count
+        if self._filled_bytes < len(self._large):
+            return FrameBlock.of(())
+        whole, self._large = memoryview(self._large).toreadonly(), None
+        block = self._split_or_break(whole)
+        block.keeps_buffer = True
+        return block
 
     def feed(self, data: Buffer) -> FrameBlock:
         """Take the next bytes and return the frames they complete, perhaps none.
@@ -163,12 +206,17 @@ class FrameSplitter:
         """
         if self._broken is not None:
             raise FrameError(self._broken)
+        if self._large is not None and len(data):  # by another way than its beginning
+            self._tail, self._large = self._large[: self._filled_bytes], None
         if self._tail:
             self._tail += data
             if len(self._tail) < self._wanted_bytes:
                 return FrameBlock.of(())
             data = memoryview(self._tail).toreadonly()
             self._tail = bytearray()
+        return self._split_or_break(data)
+
+    def _split_or_break(self, data: Buffer) -> FrameBlock:
         try:
             return self._split(data)
         except FrameError as error:

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from time import monotonic
 
 import pytest
 
@@ -72,6 +73,8 @@ def test_a_stream_that_is_not_released_holds_up_no_other(make_cluster: MakeClust
         stalled = Drained()
         filled(connection, 0, stalled)
         assert STREAM_WINDOW <= stalled.held_bytes < STREAM_WINDOW + MESSAGE
+        look = connection.look(monotonic())
+        assert (look.stream_window_bytes, look.full_stream_windows) == (STREAM_WINDOW, 1)
         others = Drained()
         for vbucket in (1, 2):
             connection.open_stream(vbucket, START)
@@ -80,6 +83,7 @@ def test_a_stream_that_is_not_released_holds_up_no_other(make_cluster: MakeClust
         assert others.seqnos.keys() == {1, 2}, "the other one has to wait"
         stalled.release_all(connection)
         assert_same_state(cluster, stalled.run(connection, caught_up(cluster, 0)), 0)
+        wait_for("acks", lambda: connection.look(monotonic()).full_stream_windows == 0)
 
 
 def test_a_stream_may_be_closed_while_its_window_is_full(make_cluster: MakeCluster) -> None:

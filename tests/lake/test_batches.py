@@ -164,7 +164,7 @@ def test_events_and_items_come_out_in_batches_of_limited_rows() -> None:
     builder.add_items(columns_of([plain_row(seqno) for seqno in range(1, 71)]))
     builder.add_event("complete", 1023, seqno=2**64 - 1, vb_uuid=7)
     assert builder.rows == 72
-    batches = builder.flush()
+    batches = [batch for batch, _ in builder.flush()]
     assert [batch.num_rows for batch in batches] == [30, 30, 12]
     assert all(batch.schema == CHANGES for batch in batches)
     table = pa.Table.from_batches(batches).to_pylist()
@@ -173,8 +173,24 @@ def test_events_and_items_come_out_in_batches_of_limited_rows() -> None:
     assert (marker["snap_end"], marker["round"], marker["epoch"]) == (Decimal(2**64 - 1), 5, 0)
     assert (complete["seqno"], complete["epoch"]) == (Decimal(2**64 - 1), 3)
     assert sum(row["kind"] == "mutation" for row in table) == 70
-    assert builder.flush() == []
+    assert list(builder.flush()) == []
     assert builder.rows == 0
+
+
+def test_each_batch_tells_which_deliveries_are_behind_it_and_a_large_part_stands_alone() -> None:
+    builder = BatchBuilder(5, histories(), batch_rows=4, batch_bytes=6)
+    seqno = 0
+    for rows in (3, 2, 0, 6, 1):  # with one byte a row, the fourth is as large as a batch
+        builder.deliveries += 1
+        if rows:
+            builder.add_items(columns_of([plain_row(seqno + more) for more in range(1, rows + 1)]))
+        seqno += rows
+    builder.add_event("complete", 0, seqno=12, vb_uuid=7)
+    flushed = list(builder.flush())
+    assert [batch.num_rows for batch, _ in flushed] == [4, 1, 4, 2, 2]
+    assert [done for _, done in flushed] == [1, 3, 3, 4, 5]
+    found = [row["seqno"] for batch, _ in flushed for row in batch.to_pylist()]
+    assert found == [*range(1, 13), 12]
 
 
 def test_an_event_with_a_column_of_no_event_is_refused() -> None:

@@ -139,6 +139,72 @@ def test_a_batch_leaves_room_in_a_streams_window(window: int, ack: float, batch:
     assert most_held + int(window * ack) < window
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('window_policy = "greedy"', 'window_policy: found .greedy.*"none", "static", "dynamic"'),
+        ('window_policy = "Static"', "window_policy: found .Static"),
+        ("window_policy = 1", r"window_policy: found 1 \(int\)"),
+        ("window_bytes = 4294967296", "window_bytes: found 4294967296 .*to 4294967295"),
+        ("window_bytes = -1", "window_bytes: found -1"),
+        ("window_most_bytes = 4294967296", "window_most_bytes: found 4294967296"),
+        ("window_quota_bytes = -1", "window_quota_bytes: found -1"),
+        ("window_percent = -1", "window_percent: found -1"),
+        ("window_percent = nan", "window_percent: found nan"),
+        ("window_threshold_percent = 101", "window_threshold_percent: found 101"),
+        ("window_shared_percent = 0", "window_shared_percent: found 0"),
+        ('window_policy = "none"', "window_policy: found 'none'.*set allow_no_flow_control"),
+        (
+            'window_policy = "dynamic"\nwindow_most_bytes = 9000000',
+            r"window_most_bytes: found 9000000, expected at least window_bytes \(10485760\)",
+        ),
+        (
+            'window_policy = "aggressive"\nwindow_bytes = 4096',
+            r"batch_bytes: found 4194304, expected at most 3276: .* window_bytes \(4096\)",
+        ),
+        (
+            'window_policy = "ratio"\nwindow_quota_bytes = 10_000_000',
+            r"batch_bytes: found 4194304, expected at most 400000: .* window_shared_percent of "
+            r"window_quota_bytes \(500000\)",
+        ),
+        (
+            'window_policy = "ratio"\nstream_window_bytes = 60_000_000',
+            "stream_window_bytes: found 60000000, expected 0, or from 4096 to the window of one",
+        ),
+    ],
+)
+def test_window_policies_that_cannot_work_are_told_what_to_change(
+    tmp_path: Path, text: str, expected: str
+) -> None:
+    with pytest.raises(ConfigError, match=expected):
+        load(tmp_path, f"[flow_control]\n{text}")
+
+
+def test_numbers_of_other_policies_do_not_matter(tmp_path: Path) -> None:
+    text = "[flow_control]\nwindow_bytes = 60_000_000\nwindow_quota_bytes = 1048576"
+    assert load(tmp_path, text).flow_control.fixed_window_bytes == 60_000_000
+    text = '[flow_control]\nwindow_policy = "none"\nallow_no_flow_control = true'
+    flow = load(tmp_path, text).flow_control
+    assert flow.fixed_window_bytes == 0
+    assert flow.flush_bytes(0) == flow.batch_bytes
+
+
+@given(
+    st.sampled_from(["static", "dynamic", "aggressive", "ratio", "none"]),
+    st.integers(1, 2**32 - 1),
+    st.floats(0.01, 0.9, allow_nan=False),
+)
+def test_a_batch_leaves_room_in_any_window_that_a_policy_gives(
+    policy: str, window: int, ack: float
+) -> None:
+    flow = FlowControlSettings(
+        window_policy=policy, ack_fraction=ack, batch_bytes=1024, allow_no_flow_control=True
+    )
+    window = max(window, flow.least_window_bytes)
+    assert 0 < flow.flush_bytes(window) <= flow.batch_bytes
+    assert flow.flush_bytes(window) - 1 + int(window * ack) < window
+
+
 def test_the_password_is_read_by_reference(tmp_path: Path) -> None:
     file = tmp_path / "secret"
     file.write_text("from file\nsecond line\n")

@@ -39,7 +39,7 @@ class Sizes:
             flow.window_bytes,
             flow.stream_window_bytes,
             flow.ack_fraction,
-            flow.flush_bytes,
+            flow.flush_bytes(flow.window_bytes),
             flow.stream_flush_bytes,
         )
 
@@ -214,7 +214,7 @@ def test_what_is_refused_or_prevented_would_stick(what: str, sizes: Sizes, messa
 )
 def test_the_validator_refuses_the_first_byte_too_many(window: int, ack: float, most: int) -> None:
     accepted = FlowControlSettings(window_bytes=window, ack_fraction=ack, batch_bytes=most)
-    assert accepted.flush_bytes + int(window * ack) <= window
+    assert accepted.flush_bytes(window) + int(window * ack) <= window
     with pytest.raises(
         ConfigError, match=f"batch_bytes: found {most + 1}, expected at most {most}"
     ):

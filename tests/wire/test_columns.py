@@ -64,6 +64,11 @@ def test_columns_are_what_the_object_decoder_finds(collections: bool, data: st.D
         row_by_objects(frame, collections=collections) for frame in frames if frame.opcode in DATA
     ]
     assert rows_of(columns) == wanted
+    for frame, row in zip([each for each in frames if each.opcode in DATA], wanted, strict=True):
+        alone = FrameBlock(
+            frame.to_bytes(), np.array([0, len(frame.to_bytes())]), keeps_buffer=True
+        )
+        assert rows_of(decode_columns(alone, np.array([0]), collections=collections)) == [row]
     if wanted:
         middle = len(wanted) // 2
         assert rows_of(columns.slice(middle, 1)) == wanted[middle : middle + 1]

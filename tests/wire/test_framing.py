@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from dcp.errors import FrameError
 from dcp.wire.frame import Frame, parse_frame
-from dcp.wire.framing import FrameBlock, FrameSplitter
+from dcp.wire.framing import LARGE_FRAME_BYTES, FrameBlock, FrameSplitter
 from dcp.wire.vocabulary import Magic, Opcode
 from tests.wire.frames import golden_cases
 
@@ -61,6 +61,44 @@ def test_a_large_frame_in_small_chunks_is_not_copied_again_and_again() -> None:
     blocks = [splitter.feed(frame[at : at + 65536]) for at in range(0, len(frame), 65536)]
     assert [len(block) for block in blocks[-2:]] == [0, 1]
     assert parse_frame(blocks[-1].buffer) == parse_frame(frame)
+
+
+def test_the_rest_of_a_large_frame_goes_into_its_own_room() -> None:
+    small = Frame(Magic.REQUEST, Opcode.DCP_NOOP).to_bytes()
+    value = random.Random(1).randbytes(3 * LARGE_FRAME_BYTES)
+    large = Frame(Magic.REQUEST, Opcode.DCP_CONTROL, key=b"k", value=value).to_bytes()
+    splitter = FrameSplitter()
+    assert splitter.room() is None
+    assert len(splitter.feed(small + large[:20])) == 1
+    assert splitter.room() is None, "its length is not known yet"
+    splitter.feed(large[20:100])
+    done, blocks = 100, []
+    while (room := splitter.room()) is not None:
+        count = min(len(room), 100_000)
+        assert len(room) == len(large) - done, "just the rest of the frame, nothing of the next"
+        room[:count] = large[done : done + count]
+        done += count
+        blocks.append(splitter.fill(count))
+        assert splitter.pending_bytes == done % len(large)
+    assert [len(block) for block in blocks[-2:]] == [0, 1]
+    assert bytes(blocks[-1].buffer) == large
+    assert blocks[-1].keeps_buffer
+    assert frames_in(splitter, [small]) == [small]
+
+
+@pytest.mark.parametrize("filled", [0, 1, 100_000])
+def test_a_large_frame_may_be_fed_after_it_was_given_room(filled: int) -> None:
+    large = Frame(Magic.REQUEST, Opcode.DCP_CONTROL, value=bytes(LARGE_FRAME_BYTES)).to_bytes()
+    splitter = FrameSplitter()
+    splitter.feed(large[:50])
+    room = splitter.room()
+    assert room is not None
+    room[:filled] = large[50 : 50 + filled]
+    assert len(splitter.fill(filled)) == 0
+    assert len(splitter.feed(b"")) == 0
+    assert frames_in(splitter, [large[50 + filled :], GOLDEN[0]]) == [large, GOLDEN[0]]
+    with pytest.raises(ValueError, match="at most what room"):
+        splitter.fill(0)
 
 
 def test_a_block_tells_opcodes_magics_and_lengths() -> None:

@@ -1,0 +1,160 @@
+"""The other side of flow control: what a producer, or a relay, tells of its DCP connections.
+
+It is asked by STAT, as a server is: group ``dcp``, and ``relay`` where there is one. Since when a
+connection has been paused is what we saw ourselves, where it is not told.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from time import monotonic
+from typing import Any, Final
+
+from dcp.cli.live_view import bar, count_text, size_text
+from dcp.cli.output import table
+from dcp.errors import SourceError
+from dcp.producer.kv_client import node_address
+from dcp.producer.kv_connection import KvConnection
+
+_PREFIX: Final = "eq_dcpq:"
+_WITHOUT_STREAMS: Final = b'{"stream_format":"skip"}'
+_TIMEOUT_SECONDS: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerConnection:
+    """One connection as the producer counts it; ``paused`` is empty while it sends."""
+
+    name: str
+    window_bytes: int
+    outstanding_bytes: int
+    acked_bytes: int
+    sent_bytes: int
+    items_sent: int
+    streams: int
+    paused: str
+    paused_seconds: float | None = None
+
+    @classmethod
+    def of(cls, name: str, told: Mapping[str, str]) -> "ProducerConnection":
+        """Read the statistics of one connection."""
+        is_paused = told.get("paused", "false") == "true"
+        reason = told.get("paused_current_reason") or told.get("paused_reason") or "paused"
+        return cls(
+            name,
+            _number(told, "max_buffer_bytes"),
+            _number(told, "unacked_bytes"),
+            _number(told, "total_acked_bytes"),
+            _number(told, "total_bytes_sent"),
+            _number(told, "items_sent"),
+            _number(told, "num_streams"),
+            reason if is_paused else "",
+        )
+
+
+def _number(told: Mapping[str, str], name: str) -> int:
+    text = told.get(name, "0")
+    return int(text) if text.isascii() and text.isdecimal() else 0
+
+
+def connections_in(told: Mapping[str, str]) -> list[ProducerConnection]:
+    """Return the connections of a ``dcp`` group, by name."""
+    by_name: dict[str, dict[str, str]] = {}
+    for full_name, value in told.items():
+        if full_name.startswith(_PREFIX):
+            name, _, statistic = full_name.removeprefix(_PREFIX).rpartition(":")
+            by_name.setdefault(name, {})[statistic] = value
+    return [
+        ProducerConnection.of(name, values)
+        for name, values in sorted(by_name.items())
+        if values.get("type") == "producer"
+    ]
+
+
+class ProducerView:
+    """Asks one node again and again."""
+
+    def __init__(self, address: str, user: str, password: str, bucket: str) -> None:
+        """Connect.
+
+        Raises:
+            ConfigError: the address is no ``host:port``.
+            NodeUnavailableError: the node cannot be reached.
+            AuthenticationError, BucketError: user, password or bucket were refused.
+        """
+        self.address = address
+        self._connection = KvConnection(*node_address(address), _TIMEOUT_SECONDS)
+        try:
+            self._connection.log_in(user, password, bucket)
+        except BaseException:
+            self._connection.close()
+            raise
+        self._paused: dict[str, tuple[str, int, float]] = {}
+        self.connections: list[ProducerConnection] = []
+        self.relay: dict[str, str] = {}
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+    def look(self) -> None:
+        """Ask once.
+
+        Raises:
+            NodeUnavailableError: the node is gone.
+            SourceError: it does not tell this user.
+        """
+        told = self._connection.statistics("dcp", _WITHOUT_STREAMS)
+        self.connections = [self._since(each) for each in connections_in(told)]
+        try:
+            self.relay = self._connection.statistics("relay")
+        except SourceError:
+            self.relay = {}  # no relay
+
+    def _since(self, each: ProducerConnection) -> ProducerConnection:
+        now = monotonic()
+        reason, sent_bytes, since = self._paused.get(each.name, ("", 0, now))
+        if reason != each.paused or sent_bytes != each.sent_bytes:
+            since = now
+        self._paused[each.name] = each.paused, each.sent_bytes, since
+        if not each.paused:
+            return each
+        values = asdict(each) | {"paused_seconds": now - since}
+        return ProducerConnection(**values)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the last look as a JSON object."""
+        connections = [asdict(each) for each in self.connections]
+        return {"node": self.address, "connections": connections, "relay": self.relay}
+
+    def text(self) -> str:
+        """Return the last look as text."""
+        parts = [f"{self.address}: {count_text(len(self.connections), 'DCP connection')}"]
+        if self.connections:
+            parts.append(_table(self.connections))
+        if self.relay:
+            parts.append(table(["relay", "value"], sorted(self.relay.items())))
+        return "\n\n".join(parts)
+
+
+def _table(connections: Sequence[ProducerConnection]) -> str:
+    heads = ["connection", "window", "outstanding", "sent", "items", "streams", "paused"]
+    return table(heads, [_row(each) for each in connections])
+
+
+def _row(each: ProducerConnection) -> Sequence[object]:
+    window = "off"
+    if each.window_bytes:
+        filled = bar(each.outstanding_bytes, each.window_bytes)
+        window = f"{filled} {size_text(each.window_bytes)}"
+    paused = each.paused or "-"
+    if each.paused_seconds is not None and each.paused_seconds >= 1:
+        paused += f" for {each.paused_seconds:.0f} s"
+    return (
+        each.name,
+        window,
+        size_text(each.outstanding_bytes),
+        size_text(each.sent_bytes),
+        each.items_sent,
+        each.streams,
+        paused,
+    )

@@ -1,0 +1,119 @@
+"""``dcplake top``: connections, windows and stages of a run that is going on, live.
+
+Reads the live board of the lake, or asks a producer or relay; starts no Spark. Where the output is
+no terminal it shows one look.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from time import sleep, time
+from typing import Any, Final
+
+from dcp.cli.options import add_settings_options, settings_from
+from dcp.cli.output import say, say_json
+
+_REFRESH_SECONDS: Final = 1.0
+_BEGIN: Final = "\x1b[?1049h\x1b[?25l"
+_HOME_AND_CLEAR: Final = "\x1b[H\x1b[2J"
+_END: Final = "\x1b[?25h\x1b[?1049l"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    from dcp.cli.source_options import add_account_options
+
+    add_settings_options(parser)
+    other = parser.add_mutually_exclusive_group()
+    for name in ("--producer", "--relay"):
+        other.add_argument(
+            name, metavar="HOST:PORT", help=f"DCP connections of a {name[2:]} instead, by STAT"
+        )
+    other.add_argument(
+        "--metrics", action="store_true", help="print once, as Prometheus reads it (text format)"
+    )
+    add_account_options(parser)
+    parser.add_argument("--once", action="store_true", help="one look, also on a terminal")
+    parser.add_argument("--json", action="store_true", help="one JSON object for each look")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Show until ctrl-c, or once."""
+    try:
+        if arguments.producer or arguments.relay:
+            return _show_producer(arguments)
+        return _show_board(arguments)
+    except KeyboardInterrupt:
+        return 0
+
+
+def _show_board(arguments: argparse.Namespace) -> int:
+    from dcp.cli.live_view import board_text
+    from dcp.lake.live_board import read_board
+    from dcp.lake.live_metrics import exposition
+    from dcp.lake.live_place import LivePlace
+
+    place = LivePlace.of(settings_from(arguments))
+    if arguments.metrics:
+        say(exposition(read_board(place)).rstrip("\n"))
+        return 0
+
+    def look() -> tuple[str, dict[str, Any]]:
+        looks = read_board(place)
+        return board_text(looks), {"at": time(), "tasks": [each.to_json() for each in looks]}
+
+    return _show(look, arguments)
+
+
+def _show_producer(arguments: argparse.Namespace) -> int:
+    from dcp.cli.producer_view import ProducerView
+    from dcp.cli.source_options import password_from
+
+    view = ProducerView(
+        arguments.producer or arguments.relay,
+        arguments.user,
+        password_from(arguments),
+        arguments.bucket,
+    )
+
+    def look() -> tuple[str, dict[str, Any]]:
+        view.look()
+        return view.text(), {"at": time(), **view.to_json()}
+
+    try:
+        return _show(look, arguments)
+    finally:
+        view.close()
+
+
+def _show(look: Callable[[], tuple[str, dict[str, Any]]], arguments: argparse.Namespace) -> int:
+    if arguments.once or not sys.stdout.isatty():
+        _print(*look(), as_json=arguments.json)
+        return 0
+    with _screen(is_used=not arguments.json):
+        while True:
+            text, told = look()
+            _print(text, told, as_json=arguments.json, clear=True)
+            sleep(_REFRESH_SECONDS)
+
+
+def _print(text: str, told: dict[str, Any], *, as_json: bool, clear: bool = False) -> None:
+    if as_json:
+        say_json(told)
+    else:
+        say(f"{_HOME_AND_CLEAR}{text}" if clear else text)
+
+
+@contextmanager
+def _screen(*, is_used: bool) -> Iterator[None]:
+    """Use the terminal's second screen, and leave the first as it was."""
+    if not is_used:
+        yield
+        return
+    sys.stdout.write(_BEGIN)
+    try:
+        yield
+    finally:
+        sys.stdout.write(_END)
+        sys.stdout.flush()

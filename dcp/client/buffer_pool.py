@@ -1,0 +1,63 @@
+"""The buffers that sockets are read into: a bounded number, lent for one read, used again.
+
+Reader threads decode one at a time anyway (there is one interpreter), so a task that reads from
+many nodes needs few buffers. A buffer is lent from the read until its frames are decoded, which
+waits for nobody: so a reader that waits for a buffer does not wait for the application. When no
+connection has anything to read, the spare buffers are given back to the system.
+"""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+MOST_BUFFERS: Final = 4
+
+
+class BufferPool:
+    """At most ``most`` buffers of ``buffer_bytes``, made when they are needed. Thread-safe."""
+
+    def __init__(self, buffer_bytes: int, most: int = MOST_BUFFERS) -> None:
+        """Begin with no buffer."""
+        self.buffer_bytes = buffer_bytes
+        self.most = most
+        self._spare: list[memoryview] = []
+        self._lent = 0
+        self.peak = 0
+        self._changed = threading.Condition()
+
+    @property
+    def lent(self) -> int:
+        """How many buffers are being read into, or decoded."""
+        return self._lent
+
+    @property
+    def spare(self) -> int:
+        """How many buffers wait to be used again."""
+        return len(self._spare)
+
+    @contextmanager
+    def lend(self) -> Iterator[memoryview]:
+        """Give a buffer, and take it back; wait for one while all are lent."""
+        with self._changed:
+            while self._lent >= self.most:
+                self._changed.wait()
+            self._lent += 1
+            self.peak = max(self.peak, self._lent)
+            buffer = self._spare.pop() if self._spare else None
+        try:
+            if buffer is None:
+                buffer = memoryview(bytearray(self.buffer_bytes))
+            yield buffer
+        finally:
+            with self._changed:
+                self._lent -= 1
+                if buffer is not None:
+                    self._spare.append(buffer)
+                self._changed.notify()
+
+    def rest(self) -> None:
+        """Give the spare buffers back, if nobody reads."""
+        with self._changed:
+            if not self._lent:
+                self._spare.clear()

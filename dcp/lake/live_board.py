@@ -1,0 +1,130 @@
+"""Tasks write what they see into files, and whoever wants to know reads them: the live board.
+
+Each task has one small file in the folder of ``live_place.py``, replaced as a whole at most every
+half second by a thread of its own, also while Spark does not ask for rows. It shows how things
+stand and decides nothing: a board that cannot be written is left out. A file whose task is gone,
+or that is older than 30 s, is no news; who finds one removes it.
+"""
+
+import json
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from time import time
+from typing import Final
+
+from dcp.errors import ConfigError
+from dcp.lake.live_look import TaskLook
+from dcp.lake.live_place import LivePlace
+
+_log = logging.getLogger(__name__)
+
+WRITE_SECONDS: Final = 0.5
+STALE_SECONDS: Final = 30.0
+_SUFFIX: Final = ".task.json"
+_LARGEST_BYTES: Final = 4 * 2**20
+
+
+class BoardWriter:
+    """Writes one task's file until it is closed."""
+
+    def __init__(self, folder: Path, name: str, look: Callable[[], TaskLook]) -> None:
+        """Prepare; ``look`` is called by the writer's thread."""
+        self._file = folder / f"{name}-{os.getpid()}{_SUFFIX}"
+        self._look = look
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._main, name="dcp-live-board", daemon=True)
+
+    def start(self) -> None:
+        """Begin to write."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread and remove the file."""
+        self._ended.set()
+        self._thread.join(2 * WRITE_SECONDS)
+        with suppress(OSError):
+            self._file.unlink(missing_ok=True)
+
+    def _main(self) -> None:
+        while not self._ended.wait(WRITE_SECONDS):
+            try:
+                self._write()
+            except Exception as error:  # nobody's work may suffer from being watched
+                _log.debug("live board %s: %r", self._file, error)
+
+    def _write(self) -> None:
+        new = self._file.with_suffix(".new")
+        new.write_text(json.dumps(self._look().to_json()))
+        if self._ended.is_set():
+            new.unlink()
+        else:
+            new.replace(self._file)
+
+
+@contextmanager
+def live_board(place: LivePlace | None, name: str, look: Callable[[], TaskLook]) -> Iterator[None]:
+    """Show a task on its lake's board while it runs; None, or a folder that cannot be: nowhere."""
+    writer = None
+    if place is not None:
+        try:
+            writer = BoardWriter(place.make(), name, look)
+        except (ConfigError, OSError) as error:
+            _log.warning("live board: %s: what this task sees is shown nowhere", error)
+    if writer is None:
+        yield
+        return
+    writer.start()
+    try:
+        yield
+    finally:
+        writer.close()
+
+
+def read_board(place: LivePlace, now: float | None = None) -> list[TaskLook]:
+    """Return what the tasks of a lake see now, by name; ``now`` is ``time.time()``.
+
+    Raises:
+        ConfigError: the folder is not private.
+    """
+    now = time() if now is None else now
+    if not place.folder.is_dir():
+        return []
+    place.require_private()
+    looks = []
+    for file in sorted(place.folder.glob(f"*{_SUFFIX}")):
+        look = _read(file)
+        if look is None or _is_stale(look, now):
+            with suppress(OSError):
+                file.unlink(missing_ok=True)
+        else:
+            looks.append(look)
+    return sorted(looks, key=lambda look: look.task)
+
+
+def _read(file: Path) -> TaskLook | None:
+    try:
+        with file.open("rb") as opened:
+            return TaskLook.from_json(json.loads(opened.read(_LARGEST_BYTES)))
+    except (OSError, ValueError):
+        return None
+
+
+def _is_stale(look: TaskLook, now: float) -> bool:
+    if now - look.at > STALE_SECONDS:
+        return True
+    return look.host == socket.gethostname() and not _is_alive(look.pid)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True  # another user's
+    return True

@@ -1,0 +1,120 @@
+"""What the tasks of a lake see, as metrics: Prometheus' text format, one exposition.
+
+Labels are bounded: the task's number, the node, the stage. Counters begin anew with each task, as
+those of a process that was started again. The names are those of flow control in the field.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from dcp.lake.live_look import Connection, Stage, TaskLook
+
+_ESCAPED: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+_METRICS: Final = {
+    "dcp_window_bytes": ("gauge", "Window of the connection: what the node may have outstanding."),
+    "dcp_window_overflow_bytes_max": ("gauge", "Most by which one message went beyond the window."),
+    "dcp_recv_bytes_total": ("counter", "Bytes received that flow control counts."),
+    "dcp_freed_bytes_total": ("counter", "Bytes that left this process's memory."),
+    "dcp_acked_bytes_total": ("counter", "Bytes acknowledged to the node."),
+    "dcp_unacked_bytes": ("gauge", "Bytes received and not acknowledged."),
+    "dcp_ack_total": ("counter", "Acknowledgements sent."),
+    "dcp_window_full_seconds_total": ("counter", "How long the window was full."),
+    "dcp_unaccounted_bytes": (
+        "gauge",
+        "Held bytes by the stages less those by the window: always 0.",
+    ),
+    "credit_used": ("gauge", "Credits of a stage in use."),
+    "credit_limit": ("gauge", "Credits of a stage in use at which the stage before waits."),
+    "credit_peak": ("gauge", "Most credits of a stage that were in use."),
+    "credit_wait_seconds_total": ("counter", "How long a stage was full."),
+    "credit_double_release_total": ("counter", "Credits released twice: always 0."),
+    "fc_gating": ("gauge", "1 for the stage that a full window waits for now."),
+    "fc_gating_seconds_total": ("counter", "How long full windows waited for a stage."),
+    "window_policy": ("gauge", "1 for the policy that sizes the windows of the executor."),
+    "window_quota_bytes": ("gauge", "Memory of the executor that the policy's parts are of."),
+    "window_connections": ("gauge", "Connections of the executor that share it."),
+    "window_shared_bytes": ("gauge", "Windows of all of them."),
+    "window_floor_excess_bytes": ("gauge", "What they are beyond the policy's part of the quota."),
+    "window_resize_total": ("counter", "How often a window of the task changed while in use."),
+    "dcplake_task_rows": ("gauge", "Document rows that the task received."),
+    "dcplake_task_open_vbuckets": ("gauge", "Vbuckets that the task still reads."),
+    "dcplake_task_round": ("gauge", "The round that the task works for."),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    name: str
+    labels: tuple[tuple[str, str], ...]
+    value: float
+
+    def __str__(self) -> str:
+        labels = ",".join(f'{name}="{text.translate(_ESCAPED)}"' for name, text in self.labels)
+        return f"{self.name}{{{labels}}} {self.value:.15g}"
+
+
+def exposition(looks: Iterable[TaskLook]) -> str:
+    """Return the metrics of all tasks; of two looks with one label the newer one's."""
+    newest: dict[str, TaskLook] = {}
+    for look in sorted(looks, key=lambda look: look.at):
+        newest[look.label] = look
+    samples = [sample for _, look in sorted(newest.items()) for sample in _samples(look)]
+    lines = []
+    for name, (kind, text) in _METRICS.items():
+        lines += [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
+        lines += [str(sample) for sample in samples if sample.name == name]
+    return "\n".join(lines) + "\n"
+
+
+def _samples(look: TaskLook) -> Iterator[_Sample]:
+    task = (("task", look.label),)
+    yield _Sample("dcplake_task_rows", task, look.rows)
+    yield _Sample("dcplake_task_open_vbuckets", task, look.open_vbuckets)
+    yield _Sample("dcplake_task_round", task, look.round)
+    if look.windows is not None:
+        yield _Sample("window_policy", (*task, ("policy", look.windows.policy)), 1)
+        yield _Sample("window_quota_bytes", task, look.windows.quota_bytes)
+        yield _Sample("window_connections", task, look.windows.connections)
+        yield _Sample("window_shared_bytes", task, look.windows.windows_bytes)
+        yield _Sample("window_floor_excess_bytes", task, look.windows.excess_bytes)
+        yield _Sample("window_resize_total", task, look.windows.resizes)
+    gates = {each.gate for each in look.connections}
+    for stage in look.stages:
+        yield from _of_stage(stage, task)
+        if stage.name in gates:
+            yield _Sample("fc_gating", (*task, ("stage", stage.name)), 1)
+    for gate, seconds in sorted(look.gate_seconds.items()):
+        yield _Sample("fc_gating_seconds_total", (*task, ("stage", gate)), seconds)
+    for connection in look.connections:
+        labels = (*task, ("node", connection.node))
+        yield from _of_connection(connection, labels)
+        for stage in connection.stages:
+            yield from _of_stage(stage, labels)
+            if stage.name == connection.gate:
+                yield _Sample("fc_gating", (*labels, ("stage", stage.name)), 1)
+
+
+def _of_connection(each: Connection, labels: tuple[tuple[str, str], ...]) -> Iterator[_Sample]:
+    unacked_bytes = each.received_bytes - each.acked_bytes
+    if each.window is not None:
+        overflow = max(0, each.window.peak - each.window.size)
+        yield _Sample("dcp_window_bytes", labels, each.window.size)
+        yield _Sample("dcp_window_overflow_bytes_max", labels, overflow)
+        yield _Sample("dcp_window_full_seconds_total", labels, each.window.full_seconds)
+    yield _Sample("dcp_recv_bytes_total", labels, each.received_bytes)
+    yield _Sample("dcp_freed_bytes_total", labels, each.received_bytes - each.held_bytes)
+    yield _Sample("dcp_acked_bytes_total", labels, each.acked_bytes)
+    yield _Sample("dcp_unacked_bytes", labels, unacked_bytes)
+    yield _Sample("dcp_ack_total", labels, each.acks)
+    yield _Sample("dcp_unaccounted_bytes", labels, each.unaccounted_bytes)
+
+
+def _of_stage(stage: Stage, labels: tuple[tuple[str, str], ...]) -> Iterator[_Sample]:
+    kind = "batches" if stage.name == "batches" else "bytes"
+    labels = (*labels, ("stage", stage.name), ("kind", kind))
+    yield _Sample("credit_used", labels, stage.in_use)
+    yield _Sample("credit_limit", labels, stage.size)
+    yield _Sample("credit_peak", labels, stage.peak)
+    yield _Sample("credit_wait_seconds_total", labels, stage.full_seconds)
+    yield _Sample("credit_double_release_total", labels, stage.second_releases)

@@ -1,0 +1,85 @@
+"""The looks of one receiving task, one after the other: rates, and what full windows waited for.
+
+Called by the board's thread beside the task's own, so it only reads what the task counts.
+"""
+
+import os
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from time import monotonic, time
+
+from dcp.client.addresses import NodeAddress
+from dcp.client.looks import ConnectionLook, StageLook
+from dcp.lake.live_look import NodeStreams, Stage, TaskLook, WindowShare, connection_of
+
+
+@dataclass(frozen=True, slots=True)
+class TaskState:
+    """What a task tells of itself."""
+
+    vbuckets: int
+    open_vbuckets: int
+    rows: int
+    connections: Sequence[ConnectionLook]
+    stages: Sequence[StageLook]
+    streams: Mapping[NodeAddress, NodeStreams]
+    windows: WindowShare | None = None
+
+
+class TaskWatcher:
+    """Looks at one task again and again."""
+
+    def __init__(self, task: str, round_number: int, state: Callable[[], TaskState]) -> None:
+        """Begin; ``state`` must be cheap and change nothing."""
+        self._task = task
+        self._round = round_number
+        self._state = state
+        self._began = self._seen_at = monotonic()
+        self._rows = 0
+        self._bytes = 0
+        self._bytes_of: dict[str, int] = {}
+        self._gate_seconds: dict[str, float] = {}
+
+    def look(self) -> TaskLook:
+        """Look now."""
+        state, now = self._state(), monotonic()
+        seconds = max(1e-6, now - self._seen_at)
+        connections = tuple(
+            connection_of(each, state.stages, state.streams.get(each.node, NodeStreams()))
+            for each in state.connections
+        )
+        for gate in {each.gate for each in connections if each.gate}:
+            self._gate_seconds[gate] = self._gate_seconds.get(gate, 0.0) + seconds
+        new_bytes = sum(
+            max(0, each.received_bytes - self._bytes_of.get(each.name, 0)) for each in connections
+        )
+        connections = tuple(
+            replace(
+                each,
+                bytes_per_second=max(0, each.received_bytes - self._bytes_of.get(each.name, 0))
+                / seconds,
+            )
+            for each in connections
+        )
+        self._bytes_of = {each.name: each.received_bytes for each in connections}
+        self._bytes += new_bytes
+        new_rows, self._rows, self._seen_at = state.rows - self._rows, state.rows, now
+        return TaskLook(
+            task=self._task,
+            round=self._round,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            at=time(),
+            seconds=now - self._began,
+            vbuckets=state.vbuckets,
+            open_vbuckets=state.open_vbuckets,
+            rows=state.rows,
+            bytes=self._bytes,
+            rows_per_second=new_rows / seconds,
+            bytes_per_second=new_bytes / seconds,
+            connections=connections,
+            stages=tuple(Stage.of(each) for each in state.stages),
+            gate_seconds=dict(self._gate_seconds),
+            windows=state.windows,
+        )

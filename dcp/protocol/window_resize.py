@@ -1,0 +1,78 @@
+"""Another window for a connection that lives: said by a DCP_CONTROL, one at a time.
+
+    wanted    what the application asked for last
+    asked     what the CONTROL under way says, None while none is
+    told      what the producer has: the last size that it accepted
+
+    wanted != told, none under way   CONTROL leaves: asked = wanted
+    accepted                         told = asked
+    refused                          all stays at told; the application hears of it
+
+The account takes a new size when the CONTROL leaves, as kv_engine's consumer does: a smaller window
+lowers the threshold of acks at once, and bytes released before may be due by it. A larger one that
+is refused is taken back. Only 0 (off) waits for the answer: what the producer sent before that, it
+forgets; what comes behind it, it counts anew.
+"""
+
+from dataclasses import dataclass, replace
+
+from dcp.errors import LocalProtocolError
+from dcp.protocol.flow_control import ReceiveWindow
+from dcp.types import U32_MAX, require_unsigned
+
+CONNECTION_WINDOW = "connection_buffer_size"
+"""The control that tells the producer the window of the whole connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class WindowResize:
+    """Where the sizes of one connection's window stand."""
+
+    told_bytes: int
+    wanted_bytes: int
+    asked_bytes: int | None = None
+
+    @property
+    def most_bytes(self) -> int:
+        """The largest window that the producer may have now."""
+        return max(self.told_bytes, self.asked_bytes or 0)
+
+    def want(self, window_bytes: int) -> "WindowResize":
+        """Take another wish; the last one counts.
+
+        Raises:
+            ValueError: no size that a producer can be told.
+        """
+        require_unsigned("window_bytes", window_bytes, U32_MAX)
+        return replace(self, wanted_bytes=window_bytes)
+
+    def ask(self, window: ReceiveWindow) -> tuple["WindowResize", ReceiveWindow, int | None]:
+        """Return what follows, with the size that a CONTROL is to say now; None: none is due."""
+        if self.asked_bytes is not None or self.wanted_bytes == self.told_bytes:
+            return self, window, None
+        if self.wanted_bytes:
+            window = _said(window.resized(self.wanted_bytes))
+        return replace(self, asked_bytes=self.wanted_bytes), window, self.wanted_bytes
+
+    def accepted(self, window: ReceiveWindow) -> tuple["WindowResize", ReceiveWindow]:
+        """Take the good answer to the CONTROL under way."""
+        asked = self._asked()
+        if not asked:
+            window = _said(window.resized(0))
+        return replace(self, told_bytes=asked, asked_bytes=None), window
+
+    def refused(self, window: ReceiveWindow) -> tuple["WindowResize", ReceiveWindow]:
+        """Take the refusal of the CONTROL under way: a wish for the same is given up."""
+        wanted = self.told_bytes if self.wanted_bytes == self._asked() else self.wanted_bytes
+        window = _said(window.resized(self.told_bytes))
+        return replace(self, wanted_bytes=wanted, asked_bytes=None), window
+
+    def _asked(self) -> int:
+        if self.asked_bytes is None:
+            raise LocalProtocolError(f"{CONNECTION_WINDOW}: found an answer, expected none")
+        return self.asked_bytes
+
+
+def _said(window: ReceiveWindow) -> ReceiveWindow:
+    """The CONTROL is sent here, in its place among the answers: the account has none to send."""
+    return replace(window, is_unannounced=False)

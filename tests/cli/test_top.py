@@ -1,0 +1,268 @@
+"""``dcplake top`` and the connections of ``dcplake status``, against what really goes on."""
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic, sleep
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dcp.cli.live_view import bar, board_text, connection_lines, size_text
+from dcp.cli.main import main
+from dcp.cli.producer_view import connections_in
+from dcp.client.addresses import NodeAddress
+from dcp.client.connection import NodeConnection
+from dcp.client.settings import ConnectionSettings
+from dcp.lake.live_look import TaskLook
+from dcp.protocol.credentials import Credentials, Secret
+from dcp.protocol.position import Position
+from tests.cli.conftest import World
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SECRET = "secret-of-the-test"
+
+
+def look_json(out: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(out)
+    return found
+
+
+def test_without_a_run_top_says_so_and_metrics_have_no_samples(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["top", "--config", str(world.config)]) == 0
+    assert capsys.readouterr().out == "no task is running\n"
+    assert main(["top", "--config", str(world.config), "--json"]) == 0
+    assert look_json(capsys.readouterr().out)["tasks"] == []
+    assert main(["top", "--config", str(world.config), "--metrics"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines and all(line.startswith("# ") for line in lines)
+
+
+@contextmanager
+def stalled_consumer(world: World, window_bytes: int) -> Iterator[NodeConnection]:
+    """A DCP client that takes nothing, so that its window fills."""
+    for number in range(2000):
+        world.cluster.set(b"key-%d" % number, b'{"pad":"%s"}' % (b"x" * 200))
+    owned = next(
+        v for v in range(8) if world.cluster.high_seqno(v) and world.cluster.vbucket_owner(v) == 0
+    )
+    connection = NodeConnection(
+        NodeAddress.parse(world.cluster.seeds[0]),
+        ConnectionSettings("default", window_bytes=window_bytes),
+        Credentials("tester", Secret(SECRET)),
+        'stalled:"consumer"',
+    )
+    connection.open()
+    try:
+        connection.open_stream(owned, Position.beginning())
+        end = monotonic() + 10
+        while connection.look(monotonic()).received_bytes < window_bytes:
+            assert monotonic() < end
+            sleep(0.05)
+        yield connection
+    finally:
+        connection.close()
+
+
+def test_top_shows_what_a_producer_tells_of_its_connections(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ["--user", "tester", "--producer", world.cluster.seeds[0]]
+    with stalled_consumer(world, 10_000) as connection:
+        assert main(["top", *where, "--json"]) == 0
+        told = look_json(capsys.readouterr().out)
+        (found,) = told["connections"]
+        assert found["name"] == connection.name
+        assert found["window_bytes"] == 10_000
+        assert 10_000 <= found["outstanding_bytes"] < 10_500
+        assert found["outstanding_bytes"] == connection.look(monotonic()).received_bytes
+        assert (found["acked_bytes"], found["streams"]) == (0, 1)
+        assert found["paused"] == "BufferLogFull"
+        assert main(["top", "--user", "tester", "--relay", world.cluster.seeds[0]]) == 0
+        text = capsys.readouterr().out
+        assert "1 DCP connection\n" in text
+        assert "[##########+ 9.8 KiB" in text
+        assert "BufferLogFull" in text
+        assert "\x1b" not in text
+
+
+def test_a_name_with_colons_and_stream_statistics_is_read_right() -> None:
+    told = {
+        "eq_dcpq:a:b:c:type": "producer",
+        "eq_dcpq:a:b:c:max_buffer_bytes": "100",
+        "eq_dcpq:a:b:c:unacked_bytes": "40",
+        "eq_dcpq:a:b:c:paused": "false",
+        "eq_dcpq:a:b:c:stream_0_flags": "0",
+        "eq_dcpq:in:type": "consumer",
+        "ep_dcp_count": "2",
+    }
+    (found,) = connections_in(told)
+    assert (found.name, found.window_bytes, found.outstanding_bytes) == ("a:b:c", 100, 40)
+    assert found.paused == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "error"),
+    [
+        (["--producer", "nonsense"], 2, "expected host:port"),
+        (["--relay", "127.0.0.1:1"], 4, "cannot connect"),
+    ],
+)
+def test_a_producer_that_cannot_be_asked_is_one_sentence(
+    words: list[str], code: int, error: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["top", "--user", "tester", *words]) == code
+    assert error in capsys.readouterr().err
+
+
+def test_on_a_terminal_it_goes_on_until_it_is_interrupted(world: World) -> None:
+    ours, theirs = pty.openpty()
+    words = ["-m", "dcp.cli.main", "top", "--config", str(world.config)]
+    process = subprocess.Popen([sys.executable, *words], stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    seen = b""
+    end = monotonic() + 30
+    while seen.count(b"no task is running") < 2:
+        assert monotonic() < end, seen
+        seen += os.read(ours, 4096)
+    process.send_signal(2)
+    assert process.wait(10) == 0
+    try:
+        while more := os.read(ours, 4096):
+            seen += more
+    except OSError:  # how a terminal says that its other side is gone
+        pass
+    os.close(ours)
+    assert seen.startswith(b"\x1b[?1049h")
+    assert seen.endswith(b"\x1b[?25h\x1b[?1049l"), "the terminal is left as it was"
+
+
+@pytest.mark.parametrize(
+    ("part", "whole", "shown"),
+    [
+        (0, 10, "[..........]"),
+        (5, 10, "[#####.....]"),
+        (11, 10, "[##########+"),
+        (1, 0, "[..........]"),
+    ],
+)
+def test_bars(part: int, whole: int, shown: str) -> None:
+    assert bar(part, whole) == shown
+
+
+def test_sizes() -> None:
+    sizes = [0, 1023, 1024, 10 * 2**20, 5 * 2**40, 5 * 2**50]
+    assert [size_text(size) for size in sizes] == [
+        "0 B", "1023 B", "1.0 KiB", "10.0 MiB", "5.0 TiB", "5120.0 TiB",
+    ]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_real_round_that_stands_still_is_seen_by_status_top_and_metrics(
+    world: World, tmp_path: Path, spark: "SparkSession", capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A task of a run in another process waits behind its second batch, as if Spark did."""
+    for number in range(3000):
+        world.cluster.set(b"key-%d" % number, b'{"pad":"%s"}' % (b"x" * 200))
+    pause = tmp_path / "pause"
+    with world.config.open("a") as config:
+        config.write("[flow_control]\nwindow_bytes = 20000\nbatch_bytes = 5000\n")
+        config.write("[round]\ntarget_seconds = 120.0\n")
+    options = ["--config", str(world.config)]
+    environment = os.environ | {
+        "DCPLAKE_STOP_AT": "round.received:2=pause",
+        "DCPLAKE_STOP_FILE": str(pause),
+    }
+    run = subprocess.Popen(
+        [sys.executable, "-m", "dcp.cli.main", "run", *options, "--once"],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    lines: list[str] = []
+    assert run.stdout is not None
+    reader = threading.Thread(target=lambda: lines.extend(run.stdout or ()))
+    reader.start()
+    try:
+        tasks = _until_gated(options, run, lines, capsys)
+        (connection,) = _gated(tasks[0])
+        assert connection["waits_for"] == "window full: spark: Spark takes the batch"
+        assert main(["top", *options, "--once"]) == 0
+        text = capsys.readouterr().out
+        assert re.search(r"^1 task of round 1: [\d,]+ rows so far", text)
+        assert "window full: spark" in text
+        assert main(["status", *options]) == 0
+        status = capsys.readouterr().out
+        assert "connections of round 1:" in status
+        assert f"{connection['node']}: waits for window full: spark" in status
+        assert main(["status", *options, "--json"]) == 0
+        told = json.loads(capsys.readouterr().out.splitlines()[-1])["connections"]
+        assert connection["node"] in {each["node"] for each in told}
+        assert main(["top", *options, "--metrics"]) == 0
+        metrics = capsys.readouterr().out
+        label = tasks[0]["task"].split("-")[-1].split(".")[0]
+        assert f'fc_gating{{task="{label}",stage="spark"}} 1' in metrics
+        assert f'dcp_window_bytes{{task="{label}",node="{connection["node"]}"}} 20000' in metrics
+        assert SECRET not in json.dumps(tasks) + text + status + metrics
+    finally:
+        code = _go_on(run, pause)
+        reader.join()
+        run.stdout.close()
+    assert code == 0, lines[-30:]
+    assert "window full" in "".join(lines) and "Spark was the slowest" in "".join(lines)
+    assert main(["top", *options]) == 0
+    assert capsys.readouterr().out == "no task is running\n"
+
+
+def _go_on(run: subprocess.Popen[str], pause: Path) -> int:
+    """Let every process go on that pauses, until the run ends; one that does not is killed."""
+    end = monotonic() + 200
+    while run.poll() is None and monotonic() < end:
+        pause.unlink(missing_ok=True)
+        sleep(0.2)
+    run.kill()
+    return run.wait()
+
+
+def _until_gated(
+    options: list[str],
+    run: subprocess.Popen[str],
+    lines: list[str],
+    capsys: pytest.CaptureFixture[str],
+) -> list[dict[str, Any]]:
+    end = monotonic() + 300  # Spark may take long to start
+    while True:
+        assert monotonic() < end and run.poll() is None, lines[-30:]
+        assert main(["top", *options, "--json"]) == 0
+        tasks: list[dict[str, Any]] = look_json(capsys.readouterr().out)["tasks"]
+        # The other task may be gated in passing; this one stays.
+        if len(tasks) == 1 and tasks[0]["seconds"] > 5 and _gated(tasks[0]):
+            return tasks
+        sleep(0.2)
+
+
+def _gated(task: dict[str, Any]) -> list[dict[str, Any]]:
+    return [each for each in task["connections"] if each["gate"]]
+
+
+def test_a_board_of_tasks_without_flow_control_is_shown_too() -> None:
+    from tests.lake.test_live_board import READY, watcher
+
+    look: TaskLook = watcher([READY]).look()
+    without = TaskLook.from_json(json.loads(json.dumps(look.to_json())) | {"connections": []})
+    assert connection_lines([without]) == []
+    assert "1 task of round 7" in board_text([without])
+    assert connection_lines([look])[0].startswith("t2 node.example:11210: waits for window full")

@@ -1,0 +1,45 @@
+import threading
+
+from dcp.client.buffer_pool import BufferPool
+from tests.client.drained import wait_for
+
+
+def test_buffers_are_used_again_and_given_back_when_nobody_reads() -> None:
+    pool = BufferPool(100, most=2)
+    with pool.lend() as first:
+        first[:3] = b"abc"
+        with pool.lend() as second:
+            assert second is not first
+            pool.rest()
+            assert (pool.lent, pool.spare) == (2, 0)
+    assert (pool.lent, pool.spare, pool.peak) == (0, 2, 2)
+    with pool.lend() as again:
+        assert again is first or again is second
+        pool.rest()
+        assert pool.spare == 1, "somebody reads: it may be needed at once"
+    pool.rest()
+    assert (pool.lent, pool.spare) == (0, 0)
+
+
+def test_a_reader_waits_while_all_buffers_are_lent_and_an_error_gives_one_back() -> None:
+    pool = BufferPool(10, most=1)
+    got, leave = threading.Event(), threading.Event()
+
+    def read() -> None:
+        with pool.lend():
+            got.set()
+            leave.wait(10)
+
+    thread = threading.Thread(target=read)
+    try:
+        with pool.lend():
+            thread.start()
+            assert not got.wait(0.1)
+            raise OSError("broken")
+    except OSError:
+        pass
+    wait_for("the second reader's buffer", got.is_set)
+    assert (pool.lent, pool.peak) == (1, 1)
+    leave.set()
+    thread.join()
+    assert (pool.lent, pool.spare) == (0, 1)

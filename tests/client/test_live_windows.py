@@ -1,0 +1,165 @@
+"""The window of a live connection changes: the producer is told, and nothing gets stuck."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from dcp.client.consumer import Consumer
+from dcp.client.read_limit import ReadLimit
+from dcp.client.settings import MIB, ConsumerSettings
+from dcp.client.vbucket_track import StreamStart
+from dcp.producer.cluster import ProducerCluster
+from dcp.producer.controls import CONTROLS
+from dcp.producer.dcp_connection import DcpConnection
+from dcp.wire.vocabulary import Status
+from tests.client.conftest import MakeCluster
+from tests.client.connecting import START, connected, settings
+from tests.client.drained import (
+    CREDENTIALS,
+    Drained,
+    assert_same_state,
+    caught_up,
+    fill,
+    wait_for,
+)
+
+
+def flows(cluster: ProducerCluster) -> list[int]:
+    """Return the windows of all DCP connections as the producer has them."""
+    connections: list[DcpConnection] = list(cluster.bucket.dcp_connections.values())
+    return sorted(each.flow.window_bytes for each in connections)
+
+
+def test_a_window_shrinks_and_grows_under_a_stalled_application(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster(vbuckets=1)
+    fill(cluster, 3000, value_bytes=1000)
+    with connected(cluster, window_bytes=500_000, noop_interval_seconds=0.1) as connection:
+        connection.open_stream(0, START)
+        drained = Drained()
+        drained.run(connection, lambda each: each.held_bytes >= 500_000, release=False)
+        connection.resize_window(50_000)
+        wait_for("the smaller window", lambda: flows(cluster) == [50_000])
+        answered = cluster.counters().noops_answered
+        wait_for("NOOPs", lambda: cluster.counters().noops_answered >= answered + 5)
+        held = len(drained.unreleased)
+        drained.release_all(connection)
+        drained.run(connection, lambda each: each.held_bytes >= 50_000, release=False)
+        assert connection.next(0.2) is None
+        assert drained.held_bytes < 50_000 + 1200, f"after {held} deliveries"
+        connection.resize_window(200_000)
+        drained.run(connection, lambda each: each.held_bytes >= 200_000, release=False)
+        assert connection.next(0.2) is None
+        drained.release_all(connection)
+        drained.run(connection, caught_up(cluster))
+        assert_same_state(cluster, drained)
+    assert cluster.counters().peak_unacked_bytes < 500_000 + 1200
+
+
+class Chosen:
+    """Windows that a test chooses."""
+
+    def __init__(self, window_bytes: int) -> None:
+        self.window_bytes = window_bytes
+        self.names: list[str] = []
+        self.ended: list[str] = []
+        self.due: dict[str, int] = {}
+
+    def opened(self, name: str) -> int:
+        self.names.append(name)
+        return self.window_bytes
+
+    def closed(self, name: str) -> None:
+        self.ended.append(name)
+
+    def changes(self, now: float) -> Mapping[str, int]:
+        due, self.due = self.due, {}
+        return due
+
+    def resize(self, window_bytes: int) -> None:
+        self.window_bytes = window_bytes
+        self.due = {name: window_bytes for name in self.names if name not in self.ended}
+
+
+def test_a_consumer_follows_its_windows_over_a_lost_connection(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster(vbuckets=2, nodes=2)
+    fill(cluster, 2000, value_bytes=500)
+    windows = Chosen(100_000)
+    consumer = Consumer(
+        [StreamStart(vbucket, None, START) for vbucket in range(2)],
+        cluster.seeds,
+        ConsumerSettings(settings()),
+        CREDENTIALS,
+        windows=windows,
+    )
+    with consumer:
+        drained = Drained().run(consumer, lambda each: len(each.seqnos) == 2)
+        assert set(flows(cluster)) == {100_000}
+        assert consumer.least_window_bytes == 100_000
+        windows.resize(20_000)
+        drained.run(consumer, lambda _: set(flows(cluster)) == {20_000}, release=False)
+        assert consumer.least_window_bytes == 20_000
+        cluster.snapshot_cut_after(10)
+        drained.release_all(consumer)
+        drained.run(consumer, caught_up(cluster))
+        assert set(flows(cluster)) == {20_000}, "new connections begin with it"
+        assert windows.ended
+        assert set(windows.ended) < set(windows.names)
+        assert_same_state(cluster, drained)
+
+
+def test_a_refused_window_is_logged_once_and_the_old_one_stays(
+    make_cluster: MakeCluster,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = make_cluster(vbuckets=1)
+    fill(cluster, 500, value_bytes=500)
+    windows = Chosen(100_000)
+    with Consumer(
+        [StreamStart(0, None, START)],
+        cluster.seeds,
+        ConsumerSettings(settings()),
+        CREDENTIALS,
+        windows=windows,
+    ) as consumer:
+        drained = Drained().run(consumer, lambda each: 0 in each.seqnos)
+        asked: list[str] = []
+
+        def refused(_: DcpConnection, value: str) -> Status:
+            asked.append(value)
+            return Status.EINVAL
+
+        monkeypatch.setitem(CONTROLS, b"connection_buffer_size", refused)
+        for size in (200_000, 50_000):
+            windows.resize(size)
+            drained.run(consumer, lambda _: bool(asked), release=False)
+            drained.run(consumer, lambda _: consumer.least_window_bytes == 100_000, release=False)
+            assert [asked.pop()] == [str(size)]
+        assert flows(cluster) == [100_000]
+        drained.release_all(consumer)
+        drained.run(consumer, caught_up(cluster))
+    assert [
+        record.message for record in caplog.records if "refuses a window" in record.message
+    ] == [
+        f"{cluster.seeds[0]} refuses a window of 200000 bytes (status 0x04 EINVAL): "
+        "connections keep those that they have"
+    ]
+
+
+def allows(limit: ReadLimit, held_bytes: int, window_bytes: int) -> bool:
+    limit.follow(held_bytes, window_bytes)
+    return held_bytes < limit.limit_bytes
+
+
+def test_reading_goes_on_while_a_smaller_window_drains() -> None:
+    chosen = settings(window_bytes=10 * MIB, max_frame_bytes=MIB)
+    limit = ReadLimit(chosen)
+    assert allows(limit, 11 * MIB - 1, 10 * MIB)
+    assert not allows(limit, 11 * MIB, 10 * MIB)
+    assert allows(limit, 10 * MIB, MIB), "what came before the node knew"
+    assert not allows(limit, 10 * MIB + 1, MIB), "more than that"
+    assert allows(limit, 5 * MIB, MIB)
+    assert not allows(limit, 6 * MIB, MIB)
+    assert allows(limit, MIB, MIB)
+    assert not allows(limit, 2 * MIB, MIB), "drained: the smaller window and one message"
+    assert allows(limit, 10 * MIB, 10 * MIB), "and grown again"

@@ -1,0 +1,278 @@
+"""The live board: what is written, who may read it, what is no news; and what a look says."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from time import monotonic, sleep, time
+
+import pytest
+
+from dcp.client.addresses import NodeAddress
+from dcp.client.looks import ConnectionLook, StageLook
+from dcp.errors import ConfigError
+from dcp.lake.live_board import BoardWriter, live_board, read_board
+from dcp.lake.live_look import NodeStreams, TaskLook, connection_of
+from dcp.lake.live_metrics import exposition
+from dcp.lake.live_place import LivePlace
+from dcp.lake.live_task import TaskState, TaskWatcher
+from dcp.lake.settings import FlowControlSettings, LakeSettings, Settings
+
+NODE = NodeAddress("node.example", 11210)
+WINDOW = StageLook("window", 1000, 1100, 1200, 3.0, is_full=True)
+HALF = StageLook("window", 1000, 500, 1200, 3.0, is_full=False)
+STAGES = [
+    StageLook("batch", 500, 0, 600, 0.0, is_full=False),
+    StageLook("spark", 500, 400, 600, 2.0, is_full=False),
+    StageLook("batches", 1, 1, 1, 2.0, is_full=True),
+]
+READY = ConnectionLook(
+    node=NODE,
+    name="dcplake-x",
+    is_ready=True,
+    window=WINDOW,
+    stages=(
+        StageLook("socket", 2000, 0, 2000, 0.0, is_full=False),
+        StageLook("handover", 1000, 600, 900, 0.0, is_full=False),
+    ),
+    received_bytes=5000,
+    held_bytes=1000,
+    released_bytes=100,
+    acked_bytes=3900,
+    acks=7,
+    quiet_seconds=5.0,
+)
+
+
+def empty(stages: list[StageLook]) -> list[StageLook]:
+    return [replace(each, in_use=0) for each in stages]
+
+
+WAITS = [
+    (ConnectionLook(NODE), NodeStreams(), "reconnecting: not tried yet"),
+    (ConnectionLook(NODE, error="refused"), NodeStreams(), "reconnecting: refused"),
+    (
+        ConnectionLook(NODE, "n", waits_for="the answer to HELLO", error="it broke"),
+        NodeStreams(),
+        "bootstrap: the answer to HELLO (before: it broke)",
+    ),
+    (READY, NodeStreams(3, 1), "window full: spark: Spark takes the batch"),
+    (
+        replace(READY, window=HALF, stream_window_bytes=100, full_stream_windows=2),
+        NodeStreams(3, 1),
+        "windows of 2 streams full: spark: Spark takes the batch",
+    ),
+    (replace(READY, window=HALF, quiet_seconds=0.5), NodeStreams(3, 1), "reading"),
+    (replace(READY, window=HALF), NodeStreams(), "a stream"),
+    (replace(READY, window=HALF), NodeStreams(3, 1), "the end of a snapshot"),
+    (replace(READY, window=HALF, quiet_seconds=None), NodeStreams(3, 0), "new changes"),
+]
+
+
+@pytest.mark.parametrize(("look", "streams", "waits_for"), WAITS)
+def test_what_a_connection_waits_for(
+    look: ConnectionLook, streams: NodeStreams, waits_for: str
+) -> None:
+    assert connection_of(look, STAGES, streams).waits_for == waits_for
+
+
+@pytest.mark.parametrize(
+    ("in_use", "held_bytes", "gate"),
+    [
+        ({"spark": 1, "batch": 1, "handover": 1, "socket": 1}, 5, "spark"),
+        ({"batches": 1, "batch": 1, "handover": 1}, 5, "spark"),
+        ({"batch": 1, "handover": 1, "socket": 1}, 5, "batch"),
+        ({"handover": 1, "socket": 1}, 5, "handover"),
+        ({"socket": 1}, 5, "socket"),
+        ({"spark": 1, "batch": 1}, 0, "acknowledgement"),
+        ({}, 5, "acknowledgement"),
+    ],
+)
+def test_the_last_stage_that_holds_anything_gates(
+    in_use: dict[str, int], held_bytes: int, gate: str
+) -> None:
+    stages = [replace(each, in_use=in_use.get(each.name, 0)) for each in STAGES]
+    before = tuple(replace(each, in_use=in_use.get(each.name, 0)) for each in READY.stages)
+    look = replace(READY, stages=before, held_bytes=held_bytes)
+    assert connection_of(look, stages, NodeStreams()).gate == gate
+
+
+def watcher(
+    connections: list[ConnectionLook], name: str = "dcplake-0a1b2c3d-r7-t2.0"
+) -> TaskWatcher:
+    state = TaskState(8, 3, 120, connections, STAGES, {NODE: NodeStreams(3, 1)})
+    return TaskWatcher(name, 7, lambda: state)
+
+
+def test_a_look_is_read_as_it_was_written() -> None:
+    look = watcher([READY, ConnectionLook(NODE, error="gone")]).look()
+    assert TaskLook.from_json(json.loads(json.dumps(look.to_json()))) == look
+    assert (look.label, look.top_gate, look.rows) == ("t2", "spark", 120)
+    assert look.connections[0].bytes_per_second > 0
+
+
+@pytest.mark.parametrize(
+    "found", [None, [], {}, {"format": 2}, {"format": 1}, {"format": 1, "x": 1}]
+)
+def test_what_is_no_look_is_refused(found: object) -> None:
+    with pytest.raises(ValueError, match="expected a look of a task"):
+        TaskLook.from_json(found)
+
+
+def test_window_full_is_a_share_of_the_time_of_all_windows() -> None:
+    look = replace(watcher([READY, READY]).look(), seconds=12.0)
+    assert look.window_full_share == pytest.approx(0.25)
+    assert replace(look, connections=()).window_full_share == 0.0
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> LivePlace:
+    return LivePlace("lake", str(tmp_path))
+
+
+def wait_for(place: LivePlace, count: int) -> list[TaskLook]:
+    end = monotonic() + 20
+    while len(looks := read_board(place)) != count:
+        assert monotonic() < end, looks
+        sleep(0.05)
+    return looks
+
+
+def test_a_board_shows_a_task_while_it_runs(place: LivePlace) -> None:
+    with live_board(place, "task", watcher([READY]).look):
+        first = wait_for(place, 1)[0]
+        while read_board(place)[0].at == first.at:
+            sleep(0.05)
+        assert not list(place.folder.glob("*.new")) or wait_for(place, 1)
+    assert read_board(place) == []
+    assert list(place.folder.iterdir()) == []
+
+
+def test_looks_of_tasks_that_are_gone_or_silent_are_removed(place: LivePlace) -> None:
+    folder = place.make()
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    look = watcher([READY]).look()
+    news = {
+        "here": look,
+        "dead": replace(look, pid=ended.pid),
+        "silent": replace(look, at=time() - 31),
+        "elsewhere": replace(look, host="another-host", pid=ended.pid, task="elsewhere"),
+    }
+    for name, each in news.items():
+        (folder / f"{name}.task.json").write_text(json.dumps(each.to_json()))
+    (folder / "torn.task.json").write_text('{"format": 1, "tas')
+    (folder / "other.txt").write_text("not ours")
+    assert [each.task for each in read_board(place)] == [look.task, "elsewhere"]
+    left = {file.name for file in folder.iterdir()}
+    assert left == {"here.task.json", "elsewhere.task.json", "other.txt"}
+
+
+def test_a_board_that_cannot_be_written_stops_no_task(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("")
+    with live_board(LivePlace("lake", str(tmp_path / "file")), "task", watcher([]).look):
+        pass
+    assert "what this task sees is shown nowhere" in caplog.text
+    place = LivePlace("lake", str(tmp_path))
+
+    def broken() -> TaskLook:
+        raise RuntimeError("a bug in what is shown")
+
+    writer = BoardWriter(place.make(), "task", broken)
+    writer.start()
+    sleep(0.7)
+    writer.close()
+    assert read_board(place) == []
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    import tempfile
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    yield tmp_path
+
+
+def test_the_machines_own_folder_is_private(machine: Path) -> None:
+    place = LivePlace("lake")
+    assert read_board(place) == []
+    folder = place.make()
+    assert folder == machine / f"dcplake-live-{os.getuid()}" / "lake"
+    assert [each.stat().st_mode & 0o777 for each in (folder, folder.parent)] == [0o700, 0o700]
+    folder.parent.chmod(0o777)
+    for attempt in (place.make, lambda: read_board(place)):
+        with pytest.raises(ConfigError, match="expected our own with 0o700"):
+            attempt()
+
+
+def test_a_folder_that_another_user_linked_is_refused(machine: Path) -> None:
+    (machine / "theirs").mkdir(mode=0o700)
+    (machine / f"dcplake-live-{os.getuid()}").symlink_to(machine / "theirs")
+    with pytest.raises(ConfigError, match="expected our own"):
+        LivePlace("lake").make()
+
+
+def test_each_lake_has_a_place_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def of(root: str = "lake", schema: str = "") -> LivePlace:
+        flow = FlowControlSettings(live_folder="/shared")
+        return LivePlace.of(
+            Settings(lake=LakeSettings(root=root, schema=schema), flow_control=flow)
+        )
+
+    assert of(root="here/lake") == of(root=str(tmp_path / "here" / "lake"))
+    others = [
+        of(root="lake"),
+        of(root="s3a://b/lake"),
+        of(schema="lake"),
+        of(schema="s3a://b/lake"),
+    ]
+    assert len({each.lake for each in others}) == 4
+    assert str(others[0].folder).startswith("/shared/dcplake-live-")
+
+
+METRICS = """\
+dcp_window_bytes{task="t2",node="node.example:11210"} 1000
+dcp_window_overflow_bytes_max{task="t2",node="node.example:11210"} 200
+dcp_recv_bytes_total{task="t2",node="node.example:11210"} 5000
+dcp_freed_bytes_total{task="t2",node="node.example:11210"} 4000
+dcp_acked_bytes_total{task="t2",node="node.example:11210"} 3900
+dcp_unacked_bytes{task="t2",node="node.example:11210"} 1100
+dcp_ack_total{task="t2",node="node.example:11210"} 7
+dcp_window_full_seconds_total{task="t2",node="node.example:11210"} 3
+dcp_unaccounted_bytes{task="t2",node="node.example:11210"} 0
+credit_used{task="t2",stage="spark",kind="bytes"} 400
+credit_limit{task="t2",stage="batches",kind="batches"} 1
+credit_wait_seconds_total{task="t2",stage="spark",kind="bytes"} 2
+fc_gating{task="t2",stage="spark"} 1
+dcplake_task_round{task="t2"} 7
+"""
+
+
+def test_metrics_are_one_exposition_with_bounded_labels() -> None:
+    older = watcher([READY], "dcplake-0a1b2c3d-r6-t2.0").look()
+    newer = replace(watcher([READY]).look(), at=older.at + 1)
+    text = exposition([newer, older])
+    lines = text.splitlines()
+    assert set(METRICS.splitlines()) <= set(lines)
+    samples = [line.rsplit(" ", 1)[0] for line in lines if not line.startswith("#")]
+    assert len(samples) == len(set(samples)), "each series once, whatever tasks are called"
+    types = [line.split()[2] for line in lines if line.startswith("# TYPE")]
+    assert len(types) == len(set(types))
+    assert {line.split("{")[0] for line in samples} <= set(types)
+    assert text.endswith("\n")
+    assert exposition([]).count("# TYPE") == len(types)
+
+
+def test_a_label_cannot_break_out_of_its_quotes() -> None:
+    look = watcher([READY]).look()
+    odd = replace(look, connections=(replace(look.connections[0], node='a"b\\c\nd'),))
+    assert r'node="a\"b\\c\nd"' in exposition([odd])
+    assert socket.gethostname() not in exposition([odd])
