@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -129,15 +130,22 @@ def test_a_producer_that_cannot_be_asked_is_one_sentence(
 def test_on_a_terminal_it_goes_on_until_it_is_interrupted(world: World) -> None:
     ours, theirs = pty.openpty()
     words = ["-m", "dcp.cli.main", "top", "--config", str(world.config)]
+    # A job in a shell's background ignores SIGINT, and so would all that it starts.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     process = subprocess.Popen([sys.executable, *words], stdout=theirs, stderr=theirs)
+    signal.signal(signal.SIGINT, before)
     os.close(theirs)
     seen = b""
-    end = monotonic() + 30
-    while seen.count(b"no task is running") < 2:
-        assert monotonic() < end, seen
-        seen += os.read(ours, 4096)
-    process.send_signal(2)
-    assert process.wait(10) == 0
+    end = monotonic() + 60
+    try:
+        while seen.count(b"no task is running") < 2:
+            assert monotonic() < end, seen
+            seen += os.read(ours, 4096)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.wait()
     try:
         while more := os.read(ours, 4096):
             seen += more
