@@ -52,6 +52,9 @@ if TYPE_CHECKING:
 class Bucket:
     """All state that the nodes of a cluster share."""
 
+    vbucket_state: VbucketState | None = None
+    """The state of all vbuckets when they are opened; None: of each the one that was saved."""
+
     def __init__(self, settings: ClusterSettings, invitation: Invitation | None = None) -> None:
         """Begin a bucket, open the one of a data folder, or be a part of another process's."""
         self._random = random = Random(settings.seed)
@@ -147,7 +150,7 @@ class Bucket:
             return invitation.state.bucket_uuid
         if self._storage is not None:
             return self._storage.bucket_uuid
-        return f"{self._random.getrandbits(128):032x}"
+        return self.settings.bucket_uuid or f"{self._random.getrandbits(128):032x}"
 
     def _copy_of(self, node: int, vbucket: int) -> Vbucket:
         """Return what a node's copy of a vbucket holds: what the data folder has of it, or none."""
@@ -246,7 +249,8 @@ class Bucket:
                     settings,
                     None if storage is None else storage.home(v),
                     self._values,
-                    wants_back=self._wants_back,
+                    self.vbucket_state,
+                    self._wants_back,
                 )
                 for v in range(settings.vbuckets)
             ]
@@ -329,7 +333,7 @@ class Bucket:
     def active(self, vbucket: int, node: int) -> Vbucket | None:
         """Return a vbucket if ``node`` holds it and it takes KV commands."""
         found = self.owned(vbucket, node)
-        return found if found is not None and found.state is VbucketState.ACTIVE else None
+        return found if found is not None and found.shown_state is VbucketState.ACTIVE else None
 
     def changed(self, vbucket: int) -> None:
         """Note that ``vbucket`` has something new for its streams."""
@@ -401,6 +405,13 @@ class Bucket:
         self.changed(vbucket)
         if not self._open_batches:
             self._settle()
+
+    def sent(self, vbucket: int) -> None:
+        """Hear that a client's stream of a vbucket has sent something, or has nothing to send."""
+
+    def has_changed(self, vbucket: int) -> bool:
+        """Whether a vbucket has something new of which its streams have not heard."""
+        return vbucket in self._changed
 
     def collect_changes(self) -> set[int]:
         """Return the vbuckets that changed since the last call."""

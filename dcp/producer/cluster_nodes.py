@@ -6,7 +6,7 @@ comes over one of its own connections cannot wait, and lets that connection say 
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from functools import partial
 from threading import Event, Thread, get_ident
@@ -17,9 +17,11 @@ from dcp.errors import DcplakeError, LocalProtocolError, SourceError
 from dcp.producer.background import keep_running, log_failure
 from dcp.producer.bucket import Bucket
 from dcp.producer.cluster_map import NodeAddress
+from dcp.producer.commands import COMMANDS
 from dcp.producer.member_links import MemberLinks
 from dcp.producer.replication import Replication
 from dcp.producer.server import Node
+from dcp.producer.session import Command
 from dcp.producer.settings import ClusterSettings
 from dcp.producer.stream_ends import end_streams
 from dcp.producer.vbucket import Vbucket
@@ -33,6 +35,9 @@ _WATCH_SECONDS: Final = 0.5
 
 class ClusterNodes:
     """Nodes that serve one bucket. Use as a context manager, or ``start`` and ``stop``."""
+
+    commands: Mapping[int, Command] = COMMANDS
+    """What the nodes answer."""
 
     def __init__(
         self, settings: ClusterSettings | None = None, bucket: Bucket | None = None
@@ -291,7 +296,7 @@ class ClusterNodes:
         # After a stop they come back on their ports.
         addresses = known or dict(enumerate(addresses_to_take(self.settings)))
         self._nodes = {
-            number: Node(self.bucket, number, address, self._tls)
+            number: Node(self.bucket, number, address, self._tls, self.commands)
             for number, address in addresses.items()
         }
         try:

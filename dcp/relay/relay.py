@@ -1,0 +1,100 @@
+"""A relay in a thread of its own: one bucket in a data folder, its links upstream, and its node.
+
+All methods may be called from any thread. Clients can connect when it is known of every vbucket
+which branches there are, or when that has taken too long: what is not known is answered ETMPFAIL.
+"""
+
+import asyncio
+import logging
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from dcp.errors import ConfigError, NodeUnavailableError
+from dcp.producer.background import keep_running
+from dcp.producer.bucket_record import BucketRecord
+from dcp.producer.cluster_nodes import ClusterNodes
+from dcp.relay.commands import relay_commands
+from dcp.relay.probe import BucketFacts, ask_cluster
+from dcp.relay.regulator import Regulator
+from dcp.relay.relay_bucket import RelayBucket
+from dcp.relay.settings import RelaySettings
+from dcp.relay.upstream import Upstream
+
+_LOG = logging.getLogger(__name__)
+_LOGS_SECONDS: Final = 10.0
+"""How long clients wait for the branches of all vbuckets."""
+
+
+class Relay(ClusterNodes):
+    """A relay; use it as a context manager, or ``start`` and ``stop``."""
+
+    def __init__(self, settings: RelaySettings) -> None:
+        """Open the data folder, or begin one for the bucket that the cluster has.
+
+        Raises:
+            SourceError: no node of the cluster answers and the folder is new, or the cluster
+                refuses us, or another process uses the folder.
+            ConfigError: the folder is for another bucket.
+        """
+        self.relay_settings = settings
+        facts = _facts_of(settings)
+        bucket = RelayBucket(settings.served(facts.uuid, facts.vbuckets))
+        super().__init__(bucket.settings, bucket)
+        self.relay_bucket = bucket
+        self.upstream = Upstream(bucket, settings)
+        self.regulator = Regulator(self.upstream)
+        self.commands = relay_commands(bucket, self.regulator)
+
+    def start(self) -> None:
+        """Listen on all ports; returns when clients can connect. Raises as ``ClusterNodes``."""
+        super().start()
+        self._call_soon(self._spread_changes)  # of what came before anybody listened
+
+    async def _open_nodes(self) -> None:
+        with self.bucket.lock:
+            self.upstream.start(self.regulator)
+        self._background.append(asyncio.ensure_future(keep_running("upstream", self.upstream.run)))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LOGS_SECONDS):
+                await self.upstream.logs_known.wait()
+        await super()._open_nodes()
+        self._background.append(
+            asyncio.ensure_future(keep_running("regulator", self.regulator.run))
+        )
+
+    def _follow_map(self) -> None:
+        """Do nothing: there is one node, and it has all."""
+
+    async def _shut_down(self) -> None:
+        await self.upstream.stop()
+        await super()._shut_down()
+
+
+def _facts_of(settings: RelaySettings) -> BucketFacts:
+    """Return what the cluster says of the bucket; where no node answers, what the folder says."""
+    try:
+        return ask_cluster(settings, settings.credentials)
+    except NodeUnavailableError as error:
+        found = _recorded(settings.data_folder / "bucket.json")
+        if found is None:
+            raise
+        _LOG.warning("%s; serving what the data folder holds, and trying again", error)
+        return found
+
+
+def _recorded(record: Path) -> BucketFacts | None:
+    """Return which bucket a data folder was filled from; None where it has none yet.
+
+    Raises:
+        ConfigError: the record is damaged.
+    """
+    try:
+        found = BucketRecord.decode(record.read_bytes())
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ConfigError(f"{record}: {error.strerror}") from None
+    except ConfigError as error:
+        raise ConfigError(f"{record}: {error}") from None
+    return BucketFacts(found.uuid, found.vbuckets)
