@@ -3,6 +3,7 @@
     DcplakeError
       SetupError              something this machine lacks (Java, the Delta jars)
       ConfigError             a setting that is unknown, missing or of the wrong type
+        FlowSpecError           a text that is no flow control parameter (fc=)
       LocalProtocolError      our caller misused a protocol object
       RemoteProtocolError     the peer broke the protocol
         FrameError              bytes that are no valid frame or message
@@ -45,6 +46,10 @@ class ConfigError(DcplakeError):
     """A setting that is unknown, missing or of the wrong type."""
 
     exit_code = 2
+
+
+class FlowSpecError(ConfigError):
+    """A text that is no flow control parameter: where in it, found and expected."""
 
 
 class LocalProtocolError(DcplakeError):

@@ -2,9 +2,10 @@
 
 The format of a file is recognised by its content. Every failing case is printed with what was
 found and what was expected. A line per transcript counts its frames: the client's as accepted (the
-same as ours) and observed (others), the server's as understood. With ``--producer`` the files
-are transcripts and our producer takes the server's place: every frame of the server is compared
-with ours, up to the first difference of each connection. The last line is
+same as ours) and observed (others), the server's as understood. A line per file of Aeron's cases
+counts where we answer as both its drivers, and as one alone where they differ. With ``--producer``
+the files are transcripts and our producer takes the server's place: every frame of the server is
+compared with ours, up to the first difference of each connection. The last line is
 ``N passed, M failed``; the exit code is 1 when any failed. A file that cannot be read or
 recognised, or that holds no case, is a failure.
 """
@@ -17,13 +18,21 @@ from pathlib import Path
 if __package__ in (None, ""):  # run as a script: the repository's root is not on the path
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from tests.conformance_formats.aeron_cases import AeronCases
 from tests.conformance_formats.case_file import CaseFile, CaseResult, Format
 from tests.conformance_formats.golden_frames import GoldenFrames
+from tests.conformance_formats.policy_cases import PolicyCases
 from tests.conformance_formats.rollback_cases import RollbackCases
 from tests.conformance_formats.transcripts import Transcripts
 from tests.producer_conformance.producer_transcripts import ProducerTranscripts
 
-FORMATS: tuple[Format, ...] = (GoldenFrames(), RollbackCases(), Transcripts())
+FORMATS: tuple[Format, ...] = (
+    GoldenFrames(),
+    RollbackCases(),
+    AeronCases(),
+    PolicyCases(),
+    Transcripts(),
+)
 """What can be run; the first that recognises a file runs it."""
 
 

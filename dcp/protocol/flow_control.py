@@ -13,8 +13,20 @@ the size of the next message, so it overshoots by one message of any size (20 Mi
   whichever comes first. So acks are few, and a slow trickle is never kept from the producer.
 
 An ack carries everything released so far. Window 0 means that flow control is off: nothing is
-charged, nothing acknowledged. Source: kv_engine ``docs/dcp/documentation/flow-control.md``,
+acknowledged. Source: kv_engine ``docs/dcp/documentation/flow-control.md``,
 ``engines/ep/src/dcp/flow-control.cc`` (both comparisons are strict there and here).
+
+The window may change while the connection lives. A CONTROL tells the producer, before any ack, one
+message at a time; the ack's threshold is that of the new window at once. What is charged stays so:
+
+    from     to       the account
+    window   window   unchanged
+    window   0        forgotten, as the producer forgets it: nothing of it is acknowledged any more
+    0        window   all that was charged meanwhile counts: producers go on counting while it is
+                      off, ignore acks, and begin with that debt when it is on again
+
+So always: ``unacked_bytes == charged_total - acked_total - forgotten_total``. Call ``resized`` with
+0 at the CONTROL's answer: what comes behind that answer is what the producer counts anew.
 """
 
 from dataclasses import dataclass, replace
@@ -42,6 +54,20 @@ class FlowSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class Announce:
+    """Say DCP_CONTROL ``connection_buffer_size``."""
+
+    window_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledge:
+    """Say DCP_BUFFER_ACK."""
+
+    acked_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class ReceiveWindow:
     """The account of one connection: bytes that the application holds, and released ones."""
 
@@ -50,6 +76,12 @@ class ReceiveWindow:
     held_bytes: int = 0
     released_bytes: int = 0
     charged_total: int = 0
+    acked_total: int = 0
+    forgotten_total: int = 0
+    forgotten_held_bytes: int = 0
+    """What the application holds of the forgotten: its release earns nothing."""
+    is_unannounced: bool = False
+    """Whether the producer is still to be told of a new window."""
 
     @property
     def is_on(self) -> bool:
@@ -61,10 +93,13 @@ class ReceiveWindow:
         """What the producer counts as outstanding, as far as we know."""
         return self.held_bytes + self.released_bytes
 
+    @property
+    def is_full(self) -> bool:
+        """Whether the producer may send nothing more before we acknowledge."""
+        return self.is_on and self.unacked_bytes >= self.settings.window_bytes
+
     def charge(self, frame_bytes: int) -> "ReceiveWindow":
         """Account for received frames."""
-        if not self.is_on:
-            return replace(self, charged_total=self.charged_total + frame_bytes)
         return replace(
             self,
             held_bytes=self.held_bytes + frame_bytes,
@@ -72,42 +107,75 @@ class ReceiveWindow:
         )
 
     def release(self, frame_bytes: int) -> "ReceiveWindow":
-        """Account for bytes that the application has passed on.
+        """Account for bytes that the application has passed on; the forgotten ones first.
 
         Raises:
             LocalProtocolError: more than it holds: bytes were released twice.
         """
-        if frame_bytes < 0 or (self.is_on and frame_bytes > self.held_bytes):
+        most_bytes = self.held_bytes + self.forgotten_held_bytes
+        if not 0 <= frame_bytes <= most_bytes:
             raise LocalProtocolError(
-                f"release: found {frame_bytes} bytes, expected 0 to {self.held_bytes} "
+                f"release: found {frame_bytes} bytes, expected 0 to {most_bytes} "
                 "(what was charged and not released yet)"
             )
-        if not self.is_on:
-            return self
+        forgotten_bytes = min(frame_bytes, self.forgotten_held_bytes)
         return replace(
             self,
-            held_bytes=self.held_bytes - frame_bytes,
-            released_bytes=self.released_bytes + frame_bytes,
+            forgotten_held_bytes=self.forgotten_held_bytes - forgotten_bytes,
+            held_bytes=self.held_bytes - (frame_bytes - forgotten_bytes),
+            released_bytes=self.released_bytes + (frame_bytes - forgotten_bytes),
         )
+
+    def resized(self, window_bytes: int) -> "ReceiveWindow":
+        """Return the account with another window, which the producer is still to be told.
+
+        Raises:
+            ValueError: the size is none that a producer can be told.
+        """
+        if window_bytes == self.settings.window_bytes:
+            return self
+        settings = replace(self.settings, window_bytes=window_bytes)
+        after = replace(self, settings=settings, is_unannounced=True)
+        if window_bytes:
+            return after
+        return replace(
+            after,
+            held_bytes=0,
+            released_bytes=0,
+            forgotten_total=self.forgotten_total + self.unacked_bytes,
+            forgotten_held_bytes=self.forgotten_held_bytes + self.held_bytes,
+        )
+
+    def next_message(self, now: float) -> tuple["ReceiveWindow", Announce | Acknowledge | None]:
+        """Return what is to be said next, and the account after it: a new window before an ack."""
+        if self.is_unannounced:
+            return replace(self, is_unannounced=False), Announce(self.settings.window_bytes)
+        after, acked_bytes = self.acknowledge(now)
+        return after, Acknowledge(acked_bytes) if acked_bytes else None
 
     def acknowledge(self, now: float) -> tuple["ReceiveWindow", int]:
         """Return the account after the ack due at ``now``, and its bytes (0: none is due)."""
         if not self._is_due(now):
             return self, 0
         acked_bytes = min(self.released_bytes, U32_MAX)
-        after = replace(self, released_bytes=self.released_bytes - acked_bytes, last_ack_at=now)
+        after = replace(
+            self,
+            released_bytes=self.released_bytes - acked_bytes,
+            acked_total=self.acked_total + acked_bytes,
+            last_ack_at=now,
+        )
         return after, acked_bytes
 
     @property
     def deadline(self) -> float | None:
         """When an ack falls due by time, None while there is nothing to acknowledge."""
-        if self.released_bytes == 0:
+        if not self.is_on or self.released_bytes == 0:
             return None
         return nextafter(self.last_ack_at + self.settings.ack_seconds, inf)
 
     def _is_due(self, now: float) -> bool:
-        if self.released_bytes == 0:
+        deadline = self.deadline
+        if deadline is None:
             return False
         threshold_bytes = int(self.settings.window_bytes * self.settings.ack_fraction)
-        deadline = self.deadline
-        return self.released_bytes > threshold_bytes or (deadline is not None and now >= deadline)
+        return self.released_bytes > threshold_bytes or now >= deadline

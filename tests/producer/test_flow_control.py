@@ -136,3 +136,25 @@ def test_outstanding_is_what_was_charged_less_what_was_acked(window: int, steps:
         expected = max(0, expected + step)
         assert flow.outstanding_bytes == expected
         assert (flow.room_bytes > 0) == (expected < window)
+
+
+def test_acks_beyond_what_is_outstanding_are_counted() -> None:
+    flow = FlowControl()
+    assert flow.acknowledge(5) == 0, "without a window an ack has no meaning"
+    flow.set_window(1000)
+    flow.charge(100)
+    assert [flow.acknowledge(40), flow.acknowledge(100), flow.acknowledge(7)] == [0, 40, 7]
+    assert (flow.outstanding_bytes, flow.acked_bytes, flow.over_acked_bytes) == (0, 147, 47)
+
+
+def test_a_consumer_that_acknowledges_nothing_is_stuck_after_the_limit() -> None:
+    flow = FlowControl()
+    flow.set_window(100)
+    flow.charge(100)
+    looks = [flow.is_stuck(720, now) for now in (10, 729, 730)]
+    flow.acknowledge(1)
+    assert not flow.is_full
+    looks.append(flow.is_stuck(720, 800))
+    flow.charge(1)
+    looks += [flow.is_stuck(720, now) for now in (900, 1619, 1620)]
+    assert looks == [False, False, True, False, False, False, True]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcp.errors import LocalProtocolError
-from dcp.protocol.flow_control import FlowSettings, ReceiveWindow
+from dcp.protocol.flow_control import Acknowledge, Announce, FlowSettings, ReceiveWindow
 from dcp.types import U32_MAX
 
 KIB = 1024
@@ -51,9 +51,54 @@ def test_a_message_larger_than_the_window_is_acknowledged_at_once() -> None:
 
 def test_window_zero_turns_flow_control_off() -> None:
     account = window(0).charge(500).release(500)
-    assert account.unacked_bytes == 0
     assert account.charged_total == 500
-    assert account.acknowledge(100.0)[1] == 0
+    assert account.deadline is None
+    assert account.acknowledge(100.0) == (account, 0)
+    assert not account.is_full
+
+
+def test_a_window_that_comes_late_begins_with_all_that_was_charged() -> None:
+    """The producer counts while it is off, and ignores acks: without these it would stand still."""
+    account = window(0).charge(700).release(700).resized(500)
+    assert account.is_full
+    account, said = account.next_message(1.0)
+    assert said == Announce(500)
+    account, said = account.next_message(1.0)
+    assert said == Acknowledge(700)
+    assert account.unacked_bytes == 0
+
+
+def test_switching_off_forgets_what_was_outstanding() -> None:
+    account = window(1000).charge(900).release(100).resized(0)
+    assert (account.unacked_bytes, account.forgotten_total) == (0, 900)
+    account = account.charge(50).resized(60)
+    assert account.unacked_bytes == 50
+    assert account.release(800).released_bytes == 0, "the forgotten bytes come back first"
+    account = account.release(850)
+    assert (account.held_bytes, account.released_bytes) == (0, 50)
+    with pytest.raises(LocalProtocolError, match="found 1 bytes, expected 0 to 0"):
+        account.release(1)
+
+
+def test_a_smaller_window_lowers_the_threshold_at_once_and_is_announced_first() -> None:
+    account = window(4_000_000).charge(500_000).release(500_000)
+    assert account.next_message(1.0) == (account, None)
+    account = account.resized(2_000_000)
+    assert account.unacked_bytes == 500_000
+    account, first = account.next_message(1.0)
+    account, second = account.next_message(1.0)
+    assert (first, second) == (Announce(2_000_000), Acknowledge(500_000))
+    assert account.next_message(1.0) == (account, None)
+
+
+def test_the_same_window_is_not_announced_again() -> None:
+    assert window(1000).resized(1000) == window(1000)
+
+
+@pytest.mark.parametrize("size", [-1, U32_MAX + 1])
+def test_a_window_that_no_producer_takes_is_refused(size: int) -> None:
+    with pytest.raises(ValueError, match="window_bytes: found"):
+        window().resized(size)
 
 
 def test_releasing_twice_is_our_mistake() -> None:
@@ -144,3 +189,57 @@ def test_a_consumer_that_passes_everything_on_never_stalls(
         assert outstanding < window_bytes
         account, acked_bytes = account.charge(size).release(size).acknowledge(0.0)
         outstanding += size - acked_bytes
+
+
+@dataclass
+class OtherSide:
+    """The producer as it is: it counts while it is off, ignores acks then, and forgets at 0."""
+
+    window_bytes: int
+    outstanding: int = 0
+
+    def set_window(self, window_bytes: int) -> None:
+        self.window_bytes = window_bytes
+        if not window_bytes:
+            self.outstanding = 0
+
+
+resizing = st.lists(
+    st.tuples(
+        st.sampled_from(["charge", "release", "resize", "off", "say"]),
+        st.integers(1, 3000),
+        st.floats(0, 3, allow_nan=False),
+    ),
+    max_size=80,
+)
+
+
+@given(window_bytes=st.integers(0, 2000), steps=resizing)
+def test_however_the_window_changes_nothing_is_lost_and_nothing_acknowledged_twice(
+    window_bytes: int, steps: list[tuple[str, int, float]]
+) -> None:
+    account, other, in_hand, now = window(window_bytes), OtherSide(window_bytes), 0, 0.0
+    for action, size, pause in steps:
+        now += pause
+        if action == "charge" and not (other.window_bytes and other.outstanding >= window_bytes):
+            account, in_hand = account.charge(size), in_hand + size
+            other.outstanding += size
+        elif action == "release":
+            passed_on = min(size, in_hand)
+            account, in_hand = account.release(passed_on), in_hand - passed_on
+        elif action in ("resize", "off"):
+            window_bytes = size if action == "resize" else 0
+            if window_bytes != account.settings.window_bytes:  # what stays is not announced
+                other.set_window(window_bytes)
+            account = account.resized(window_bytes)
+        elif action == "say":
+            account, said = account.next_message(now)
+            if isinstance(said, Acknowledge):
+                assert other.window_bytes
+                assert 0 < said.acked_bytes <= other.outstanding
+                other.outstanding -= said.acked_bytes
+        counted = account.charged_total - account.acked_total - account.forgotten_total
+        assert account.unacked_bytes == counted == other.outstanding
+        assert account.held_bytes + account.forgotten_held_bytes == in_hand
+        with pytest.raises(LocalProtocolError):
+            account.release(in_hand + 1)

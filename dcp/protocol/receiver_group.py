@@ -1,0 +1,220 @@
+"""How far a sender may go when many receive what it sends: Aeron's strategies.
+
+A receiver says with its status messages which position it has consumed, and how large its window
+is; position and window make its *edge*. A strategy makes one number of them, the sender's limit.
+
+    strategy       receivers tracked   limit on a status message   limit on idle
+    unicast, max   none                max(limit, edge)            unchanged
+    min            all                 max(limit, smallest edge)   smallest edge
+    tagged         with the tag        as min, of the group        as min
+
+- *Admission*: a newcomer is tracked unless it is more than one of its own windows behind the
+  smallest edge, or says that it ends. One that is refused neither holds nor hurries the others.
+- A tracked receiver's edge is that of its newest status message, also where that goes backwards.
+- Below ``group_min_size`` the limit stays as it is, whatever comes; without any receiver (only with
+  size 0) every status message drives it, as with ``max``.
+- *Ejection*: the idle pass drops receivers that are silent for more than the timeout (exactly the
+  timeout is not more), that said they end, or that reported an error. The limit may then move
+  either way: it can be lower than what the sender has sent, which only stops it.
+- *Setup cap*: while a receiver of the group joins, the limit stays where it was when the setup went
+  out: until a newcomer is admitted, or one timeout has passed. The first who comes asks for none.
+
+A tracked receiver and what it leaves for:
+
+    state        status message   its EOS   its error    idle pass
+    live         live             ended     failed       live, or ejected when silent too long
+    ended        live             ended     failed       ejected
+    failed       live             ended     failed       ejected
+
+An error goes by the receiver's id alone, tag or none (as Aeron's C driver does; Java's ignores one
+without the group's tag). Limits are positions in bytes, times nanoseconds of any clock that never
+goes back. Source: Aeron ``AbstractMinMulticastFlowControl`` (Java), ``aeron_min_flow_control.c``
+(C). Where Java's loses a live receiver when two others leave in one pass, C's is right.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from dcp.protocol.flow_spec import FlowSpec, Strategy
+
+_RECEIVER_WINDOW_BYTES: Final = 128 * 1024
+"""What a retransmit is reckoned with: Aeron's initial receiver window."""
+
+_TRACKING: Final = {
+    Strategy.UNICAST: False,
+    Strategy.MAX: False,
+    Strategy.MIN: True,
+    Strategy.TAGGED: True,
+}
+
+
+class Ejection(Enum):
+    """Why a receiver is no longer tracked."""
+
+    TIMEOUT = "timeout"
+    EOS = "eos"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class StatusMessage:
+    """What a receiver says of itself; ``group_tag`` None: it says none."""
+
+    receiver_id: int
+    position: int
+    window_bytes: int
+    group_tag: int | None = None
+    is_eos: bool = False
+
+    @property
+    def edge(self) -> int:
+        """The position that the receiver has room up to."""
+        return self.position + self.window_bytes
+
+
+@dataclass(slots=True)
+class Receiver:
+    """A receiver that is tracked; ``leaves_for`` None: it is live."""
+
+    receiver_id: int
+    position: int
+    edge: int
+    heard_at_ns: int
+    leaves_for: Ejection | None = None
+
+
+class ReceiverGroup:
+    """The receivers of one stream, and the strategy that makes a limit of them."""
+
+    __slots__ = ("_asked_for_setup", "_cap", "_receivers", "ejections", "refusals", "spec")
+
+    def __init__(self, spec: FlowSpec) -> None:
+        self.spec = spec
+        self.ejections: Counter[Ejection] = Counter()
+        self.refusals = 0
+        """Status messages of newcomers too far behind to be admitted."""
+        self._receivers: dict[int, Receiver] = {}
+        self._asked_for_setup = False
+        self._cap: tuple[int, int] | None = None
+        """The limit when a setup went out, and when that was."""
+
+    @property
+    def receivers(self) -> tuple[Receiver, ...]:
+        """The tracked receivers, in the order of their admission."""
+        return tuple(self._receivers.values())
+
+    @property
+    def receiver_count(self) -> int:
+        """How many receivers are tracked."""
+        return len(self._receivers)
+
+    @property
+    def has_required(self) -> bool:
+        """Whether the group is complete."""
+        return not self._is_tracking or len(self._receivers) >= self.spec.group_min_size
+
+    @property
+    def gating_receiver(self) -> Receiver | None:
+        """The receiver with the smallest edge (of several the first), None when nobody gates."""
+        return min(self._receivers.values(), key=lambda each: each.edge, default=None)
+
+    def on_status_message(self, message: StatusMessage, limit: int, now_ns: int) -> int:
+        """Take what a receiver says; return the new limit, never lower than ``limit``."""
+        if not self._is_tracking:
+            return max(limit, message.edge)
+        smallest = self._cap_at(now_ns)
+        counts = self._counts(message.group_tag)
+        tracked = self._receivers.get(message.receiver_id) if counts else None
+        if tracked is not None:
+            tracked.leaves_for = Ejection.EOS if message.is_eos else None
+            tracked.position = max(tracked.position, message.position)
+            tracked.edge, tracked.heard_at_ns = message.edge, now_ns
+        smallest = self._smallest_edge(smallest)
+        if tracked is None and counts and not message.is_eos:
+            smallest = self._admit(message, smallest, now_ns)
+        if not self.has_required:
+            return limit
+        if smallest is None or not self._receivers:
+            return max(limit, message.edge)
+        return max(limit, smallest)
+
+    def on_idle(self, limit: int, now_ns: int) -> int:
+        """Eject who is to leave; return the smallest edge, be it lower than ``limit``."""
+        if not self._is_tracking:
+            return limit
+        smallest = self._cap_at(now_ns)
+        for each in self.receivers:
+            if why := self._ejected_for(each, now_ns):
+                del self._receivers[each.receiver_id]
+                self.ejections[why] += 1
+        smallest = self._smallest_edge(smallest)
+        if smallest is None or not self._receivers or not self.has_required:
+            return limit
+        return smallest
+
+    def on_setup_trigger(self, group_tag: int | None) -> None:
+        """Take a status message that asks for a setup."""
+        self._asked_for_setup |= self._is_tracking and self._counts(group_tag)
+
+    def on_setup_sent(self, limit: int, now_ns: int) -> int:
+        """Note that a setup went out; return the limit, as it was."""
+        if self._asked_for_setup and self._receivers:
+            self._cap = limit, now_ns
+        self._asked_for_setup = False
+        return limit
+
+    def on_error(self, receiver_id: int, group_tag: int | None) -> None:
+        """Take a receiver's error; the next idle pass ejects it. Others' errors change nothing."""
+        del group_tag  # an id is enough, see the module's text
+        if receiver_id in self._receivers:
+            self._receivers[receiver_id].leaves_for = Ejection.ERROR
+
+    def retransmit_bytes(self, term_offset: int, asked_bytes: int, term_bytes: int) -> int:
+        """Return how much of a retransmit is sent: at most to the end of the term."""
+        window_bytes = min(_RECEIVER_WINDOW_BYTES, term_bytes // 2)
+        most_bytes = window_bytes * self.spec.retransmit_multiple
+        return min(asked_bytes, term_bytes - term_offset, most_bytes)
+
+    @property
+    def _is_tracking(self) -> bool:
+        return _TRACKING[self.spec.strategy]
+
+    def _counts(self, group_tag: int | None) -> bool:
+        return self.spec.strategy is not Strategy.TAGGED or (
+            group_tag is not None and group_tag == self.spec.group_tag
+        )
+
+    def _ejected_for(self, receiver: Receiver, now_ns: int) -> Ejection | None:
+        if receiver.leaves_for is None and self._is_over(receiver.heard_at_ns, now_ns):
+            return Ejection.TIMEOUT
+        return receiver.leaves_for
+
+    def _admit(self, message: StatusMessage, smallest: int | None, now_ns: int) -> int | None:
+        """Track a newcomer if it may be; return the smallest edge with it and with the old cap."""
+        if self._receivers and smallest is not None and _is_behind(message, smallest):
+            self.refusals += 1
+            return smallest
+        self._receivers[message.receiver_id] = Receiver(
+            message.receiver_id, message.position, message.edge, now_ns
+        )
+        self._cap = None
+        return message.edge if smallest is None else min(smallest, message.edge)
+
+    def _cap_at(self, now_ns: int) -> int | None:
+        if self._cap is not None and self._is_over(self._cap[1], now_ns):
+            self._cap = None
+        return None if self._cap is None else self._cap[0]
+
+    def _smallest_edge(self, cap: int | None) -> int | None:
+        edges = (each.edge for each in self._receivers.values())
+        return min(edges if cap is None else (cap, *edges), default=None)
+
+    def _is_over(self, since_ns: int, now_ns: int) -> bool:
+        return since_ns + self.spec.receiver_timeout_ns < now_ns
+
+
+def _is_behind(newcomer: StatusMessage, smallest: int) -> bool:
+    """Whether a newcomer is more than one of its own windows behind the smallest edge."""
+    return newcomer.edge < smallest - newcomer.window_bytes

@@ -1,0 +1,51 @@
+"""Is anybody there: which receivers were heard lately, and whether a sender is connected.
+
+Apart from the group that decides about the limit (``receiver_group.py``): here every receiver
+counts, tag or none, and one that was heard exactly the timeout ago is dead already, while its group
+still waits for it. Source: Aeron ``ReceiverLivenessTracker``, ``NetworkPublication``.
+
+    connected = there is a live receiver and the group is complete
+                or there are spies, and they count as receivers
+
+Spies are who listens inside the sender's own process.
+"""
+
+
+class ReceiverLiveness:
+    """When each receiver was heard last."""
+
+    __slots__ = ("_heard_at_ns",)
+
+    def __init__(self) -> None:
+        self._heard_at_ns: dict[int, int] = {}
+
+    @property
+    def has_live_receiver(self) -> bool:
+        """Whether anybody is there, as of the last idle pass."""
+        return bool(self._heard_at_ns)
+
+    def on_status_message(self, receiver_id: int, now_ns: int) -> None:
+        """Note a sign of life."""
+        self._heard_at_ns[receiver_id] = now_ns
+
+    def on_closed(self, receiver_id: int) -> bool:
+        """Forget a receiver that said it leaves; return whether it was there."""
+        return self._heard_at_ns.pop(receiver_id, None) is not None
+
+    def on_idle(self, timeout_ns: int, now_ns: int) -> None:
+        """Forget who was not heard for the timeout."""
+        for receiver_id, heard_at_ns in tuple(self._heard_at_ns.items()):
+            if heard_at_ns + timeout_ns <= now_ns:
+                del self._heard_at_ns[receiver_id]
+
+
+def is_acceptable(position: int, sender_position: int, term_bytes: int) -> bool:
+    """Whether a status message may be meant: not farther than half a term from the sender."""
+    return abs(position - sender_position) <= term_bytes // 2
+
+
+def is_connected(
+    has_live_receiver: bool, has_required: bool, has_spies: bool, spies_count: bool
+) -> bool:
+    """Whether a sender has somebody to send to."""
+    return (has_live_receiver and has_required) or (has_spies and spies_count)

@@ -1,0 +1,197 @@
+"""How large the windows of all DCP consumers of one process are: kv_engine's policies.
+
+Q is the memory for the quota, n the consumers that are connected, lo and hi are ``size_bytes`` and
+``most_bytes``, clamp(x) is lo below lo and hi above hi. Sizes are cut to whole bytes.
+
+    policy       window of a consumer                                   changed for those there
+    none         0: no flow control                                     never
+    static       lo                                                     never
+    dynamic      clamp(percent of Q); lo instead where the sum of all   never
+                 windows would be more than threshold_percent of Q
+    aggressive   clamp(aggressive_percent of Q / n)                     as others come and go
+    ratio        ratio of Q / n                                         with n, the ratio and Q
+
+- Nobody is refused: windows of lo are granted beyond any share, so their sum has no bound but the
+  number of consumers. The sum never exceeds n times the larger of lo and hi, with ``ratio`` the
+  ratio's share of Q.
+- ``aggressive`` reads its percentage once, at the start; everything else is read when a window is
+  made. A new Q waits for the next consumer to come or go, but with ``ratio``.
+- ``ratio`` is a float of 32 bits. It has no lower bound; its upper one is what a producer can be
+  told (``is_capped``; servers from 7.6 to 8.0 had none). ``override_bytes`` stands in for it.
+
+Percentages are computed as the engine does, in floats of 64 bits. Source: kv_engine
+``dcp/flow-control-manager.cc`` of 6.5 (four policies, until 7.2) and of 7.6 (``ratio``).
+"""
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+from dcp.errors import LocalProtocolError
+from dcp.types import U32_MAX, U64_MAX, require_unsigned
+
+_MIB: Final = 1024 * 1024
+
+
+class Policy(StrEnum):
+    """Who gets which window."""
+
+    NONE = "none"
+    STATIC = "static"
+    DYNAMIC = "dynamic"
+    AGGRESSIVE = "aggressive"
+    RATIO = "ratio"
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySettings:
+    """A policy and its numbers; the defaults are the server's."""
+
+    policy: Policy = Policy.AGGRESSIVE
+    size_bytes: int = 10 * _MIB
+    most_bytes: int = 50 * _MIB
+    percent: float = 1
+    threshold_percent: float = 10
+    aggressive_percent: float = 5
+    ratio: float = 0.05
+    override_bytes: int = 0
+    is_enabled: bool = True
+    is_capped: bool = True
+
+    def __post_init__(self) -> None:
+        """Reject what no producer can be told and what is no share of the quota."""
+        for name in ("size_bytes", "most_bytes", "override_bytes"):
+            require_unsigned(name, getattr(self, name), U32_MAX)
+        for name in ("percent", "threshold_percent", "aggressive_percent"):
+            if not 0 <= getattr(self, name) <= 100:
+                raise ValueError(f"{name}: found {getattr(self, name)}, expected 0 to 100")
+        if not 0 <= self.ratio <= 1:
+            raise ValueError(f"ratio: found {self.ratio}, expected 0 to 1")
+
+
+def as_float32(value: float) -> float:
+    """Return the float of 32 bits nearest to ``value``: 0.05 is 0.05000000074505806."""
+    (nearest,) = struct.unpack("f", struct.pack("f", value))
+    return float(nearest)
+
+
+@dataclass(slots=True)
+class WindowPolicies:
+    """The windows of all consumers by name. Methods return those that they changed."""
+
+    settings: PolicySettings
+    quota_bytes: int
+    resizes: int = 0
+    """How often a window changed under a connected consumer."""
+    _sizes: dict[str, int] = field(default_factory=dict)
+    _aggressive_share: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Read what is read only once."""
+        require_unsigned("quota_bytes", self.quota_bytes, U64_MAX)
+        self._aggressive_share = self.settings.aggressive_percent / 100
+
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        """The window of each connected consumer in bytes; 0: no flow control."""
+        return MappingProxyType(self._sizes)
+
+    @property
+    def total_bytes(self) -> int:
+        """All windows together: what producers may send before anything is acknowledged."""
+        return sum(self._sizes.values())
+
+    def connect(self, name: str) -> dict[str, int]:
+        """Give a new consumer its window.
+
+        Raises:
+            LocalProtocolError: one of this name is connected.
+        """
+        if name in self._sizes:
+            raise LocalProtocolError(f"connect: found {name!r} connected, expected a new name")
+        size_bytes = self._size_of_newcomer()
+        changed = self._shared(size_bytes) if self._is_shared else {}
+        self._sizes[name] = size_bytes
+        return {**changed, name: size_bytes}
+
+    def disconnect(self, name: str) -> dict[str, int]:
+        """Forget a consumer that is gone.
+
+        Raises:
+            LocalProtocolError: none of this name is connected.
+        """
+        if self._sizes.pop(name, None) is None:
+            raise LocalProtocolError(
+                f"disconnect: found no {name!r}, expected a connected consumer"
+            )
+        return self._shared(self._share(len(self._sizes))) if self._is_shared else {}
+
+    def set_quota(self, quota_bytes: int) -> dict[str, int]:
+        """Take another amount of memory."""
+        require_unsigned("quota_bytes", quota_bytes, U64_MAX)
+        self.quota_bytes = quota_bytes
+        return self._reread()
+
+    def set_config(self, settings: PolicySettings) -> dict[str, int]:
+        """Take other numbers for the same policy.
+
+        Raises:
+            LocalProtocolError: another policy, or switched on or off: both are fixed at the start.
+        """
+        found, fixed = settings, self.settings
+        if (found.policy, found.is_enabled) != (fixed.policy, fixed.is_enabled):
+            raise LocalProtocolError(
+                f"set_config: found policy {found.policy} (enabled: {found.is_enabled}), "
+                f"expected {fixed.policy} (enabled: {fixed.is_enabled}) as from the start"
+            )
+        self.settings = settings
+        return self._reread()
+
+    @property
+    def _is_shared(self) -> bool:
+        is_shared = self.settings.policy in (Policy.AGGRESSIVE, Policy.RATIO)
+        return is_shared and self.settings.is_enabled
+
+    def _reread(self) -> dict[str, int]:
+        if self._is_shared and self.settings.policy is Policy.RATIO:
+            return self._shared(self._share(len(self._sizes)))
+        return {}
+
+    def _size_of_newcomer(self) -> int:
+        settings = self.settings
+        if not settings.is_enabled or settings.policy is Policy.NONE:
+            return 0
+        if settings.policy is Policy.STATIC:
+            return settings.size_bytes
+        if settings.policy is Policy.DYNAMIC:
+            size_bytes = self._clamped(int(settings.percent / 100 * self.quota_bytes))
+            threshold_bytes = settings.threshold_percent / 100 * self.quota_bytes
+            is_over = self.total_bytes + size_bytes > threshold_bytes
+            return settings.size_bytes if is_over else size_bytes
+        return self._share(len(self._sizes) + 1)
+
+    def _share(self, consumers: int) -> int:
+        """Return what each of so many gets where all get the same."""
+        if not consumers:
+            return 0
+        settings = self.settings
+        if settings.policy is Policy.AGGRESSIVE:
+            return self._clamped(int(self._aggressive_share * self.quota_bytes / consumers))
+        if settings.override_bytes:
+            return settings.override_bytes
+        size_bytes = int(as_float32(settings.ratio) * self.quota_bytes / consumers)
+        return min(size_bytes, U32_MAX) if settings.is_capped else size_bytes
+
+    def _shared(self, size_bytes: int) -> dict[str, int]:
+        changed = {name: size_bytes for name, now in self._sizes.items() if now != size_bytes}
+        self._sizes.update(changed)
+        self.resizes += len(changed)
+        return changed
+
+    def _clamped(self, size_bytes: int) -> int:
+        if size_bytes < self.settings.size_bytes:
+            return self.settings.size_bytes
+        return min(size_bytes, self.settings.most_bytes)

@@ -1,0 +1,33 @@
+"""What Aeron's Java driver does otherwise than its C driver, and we: to know its answers again.
+
+- An error frame without the group's tag changes nothing there.
+- Its idle pass overwrites a slot with that of the last receiver, also where that one was dropped in
+  the same pass. Then the end of the list is cut off, a live receiver with it.
+"""
+
+from dcp.protocol.receiver_group import ReceiverGroup
+
+
+class JavaReceiverGroup(ReceiverGroup):
+    """A group with both; nothing else differs."""
+
+    __slots__ = ()
+
+    def on_error(self, receiver_id: int, group_tag: int | None) -> None:
+        """Pass over errors of those who are not of the group."""
+        if self._counts(group_tag):
+            super().on_error(receiver_id, group_tag)
+
+    def on_idle(self, limit: int, now_ns: int) -> int:
+        """Drop by overwriting, as Java does; the limit is that of those who were seen alive."""
+        slots = list(self.receivers)
+        answer = super().on_idle(limit, now_ns)
+        dropped = {each.receiver_id for each in slots} - self._receivers.keys()
+        last = len(slots) - 1
+        for index in range(last, -1, -1):
+            if slots[index].receiver_id in dropped and index != last:
+                slots[index] = slots[last]
+                last -= 1
+        kept = slots[: len(slots) - len(dropped)]
+        self._receivers = {each.receiver_id: each for each in kept}
+        return answer

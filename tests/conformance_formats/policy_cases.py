@@ -1,0 +1,178 @@
+"""Cases of DCP windows: an object with some of the lists below, each of cases with an id.
+
+    policy_cases            consumers of a bucket come and go: which window has each, what it says
+    producer_window_cases   what a producer may send, and what acknowledgements do
+
+The first ask the product's window policies and its receive window, the second the producer's
+account of one connection. What ``policy: "ratio"`` computes is cut to 32 bits where the case is of
+a server that does so (``executed_on`` or ``versions``: master). A step that is not known here
+fails.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from dcp.producer.flow_control import FlowControl
+from dcp.protocol.flow_control import Acknowledge, Announce, FlowSettings, ReceiveWindow
+from dcp.protocol.window_policies import Policy, PolicySettings, WindowPolicies, as_float32
+from dcp.types import U32_MAX
+from tests.conformance_formats.aeron_cases import Case, Compared, result_of, run_sections
+from tests.conformance_formats.case_file import CaseFile, CaseResult
+
+
+class PolicyCases:
+    """The format's entry in the registry of ``tests/conformance.py``."""
+
+    name = "window policy cases"
+
+    def recognises(self, file: CaseFile) -> bool:
+        """Whether the file is an object with at least one of the sections."""
+        content = file.content
+        return isinstance(content, dict) and any(
+            isinstance(content.get(section), list) for section in _SECTIONS
+        )
+
+    def run(self, file: CaseFile) -> Iterator[CaseResult]:
+        """Yield one result per case of each section."""
+        yield from run_sections(file, _SECTIONS)
+
+
+# --- the consumers of a bucket ------------------------------------------------------------------
+
+_NAMES: Final = {
+    "min": "size_bytes",
+    "max": "most_bytes",
+    "perc": "percent",
+    "aggr": "threshold_percent",
+    "aggrp": "aggressive_percent",
+    "ratio": "ratio",
+    "override": "override_bytes",
+    "enabled": "is_enabled",
+}
+"""Our names for the settings of a case."""
+
+
+@dataclass(slots=True)
+class _Consumers:
+    """A bucket's consumers, each with its receive window, on a clock that the case moves."""
+
+    policies: WindowPolicies
+    ack: FlowSettings
+    windows: dict[str, ReceiveWindow] = field(default_factory=dict)
+    now: float = 0
+
+    def connect(self, name: str) -> None:
+        self.windows[name] = ReceiveWindow(self.ack, self.now)
+        self.resize(self.policies.connect(name))
+
+    def disconnect(self, name: str) -> None:
+        del self.windows[name]
+        self.resize(self.policies.disconnect(name))
+
+    def set_config(self, key: str, value: Any) -> None:
+        settings = replace(self.policies.settings, **{_name_of(key): value})
+        self.resize(self.policies.set_config(settings))
+
+    def resize(self, changed: dict[str, int]) -> None:
+        for name, size_bytes in changed.items():
+            if size_bytes <= U32_MAX:  # more cannot be said: a producer refuses it
+                self.windows[name] = self.windows[name].resized(size_bytes)
+
+    def process(self, name: str, frame_bytes: int) -> None:
+        self.windows[name] = self.windows[name].charge(frame_bytes).release(frame_bytes)
+
+    def says(self, name: str) -> str:
+        self.windows[name], said = self.windows[name].next_message(self.now)
+        match said:
+            case Announce(window_bytes):
+                return f"CONTROL connection_buffer_size={window_bytes}"
+            case Acknowledge(acked_bytes):
+                return f"BUFFER_ACK {acked_bytes}"
+        return "nothing"
+
+
+def _name_of(key: str) -> str:
+    if key not in _NAMES:
+        raise ValueError(f"found the setting {key!r}, expected one of {', '.join(_NAMES)}")
+    return _NAMES[key]
+
+
+def _consumers_of(case: Case) -> _Consumers:
+    config = dict(case.get("config") or {})
+    policy = Policy(case["policy"])
+    ack_fraction, ack_seconds = config.pop("ackratio", 0.2), config.pop("acksec", 5)
+    if policy is Policy.RATIO:
+        ack_fraction = as_float32(ack_fraction)
+    given = {_name_of(key): value for key, value in config.items()}
+    given["is_enabled"] = bool(given.get("is_enabled", True))
+    server = str(case.get("executed_on", "")), str(case.get("versions", ""))
+    is_capped = any(each.startswith("master") for each in server)
+    settings = PolicySettings(policy=policy, is_capped=is_capped, **given)
+    policies = WindowPolicies(settings, case["bucket_quota"])
+    return _Consumers(policies, FlowSettings(0, ack_fraction, ack_seconds))
+
+
+def _policy_answers(case: Case) -> Compared:
+    consumers = _consumers_of(case)
+    for number, event in enumerate(case["events"], 1):
+        name = f"event {number}, {event.get('op')}"
+        match event.get("op"):
+            case "connect":
+                consumers.connect(event["conn"])
+            case "disconnect":
+                consumers.disconnect(event["conn"])
+            case "set_quota":
+                consumers.resize(consumers.policies.set_quota(event["quota"]))
+            case "set_config":
+                consumers.set_config(event["key"], event["value"])
+            case "clock_s":
+                consumers.now = event["now"]
+            case "bytes_processed":
+                consumers.process(event["conn"], event["bytes"])
+            case "expect_sizes":
+                yield name, dict(consumers.policies.sizes), event["sizes"]
+            case "consumer_step":
+                yield f"{name} {event['conn']}", consumers.says(event["conn"]), event["expect"]
+            case _:
+                yield name, "an unknown event", "one that is known here"
+                return
+
+
+# --- the producer -------------------------------------------------------------------------------
+
+
+def _producer_answers(case: Case) -> Compared:
+    flow, now = FlowControl(), 0.0
+    for number, step in enumerate(case["steps"], 1):
+        name = f"step {number}, {step.get('op')}"
+        match step.get("op"):
+            case "set_window":
+                flow.set_window(step["bytes"])
+            case "send":
+                may_send = not flow.is_full
+                if may_send:
+                    flow.charge(step["bytes"])
+                yield name, may_send, step["expect_sent"]
+            case "ack":
+                is_beyond = flow.acknowledge(step["bytes"]) > 0
+                yield f"{name}: over-ack", is_beyond, step.get("expect_over_ack", is_beyond)
+            case "full":
+                yield name, flow.is_full, step["expect"]
+            case "outstanding":
+                yield name, flow.outstanding_bytes, step["expect"]
+            case "total_acked":
+                yield name, flow.acked_bytes, step["expect"]
+            case "clock_s":
+                now = step["now"]
+            case "stuck":
+                yield name, flow.is_stuck(step["limit_s"], now), step["expect"]
+            case _:
+                yield name, "an unknown step", "one that is known here"
+                return
+
+
+_SECTIONS: Final[dict[str, Callable[[Case], CaseResult]]] = {
+    "policy_cases": lambda case: result_of(case, _policy_answers(case)),
+    "producer_window_cases": lambda case: result_of(case, _producer_answers(case)),
+}

@@ -1,0 +1,143 @@
+"""The fc= parameter: what is said about wrong ones, and that what is written is read again."""
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dcp.errors import ConfigError, FlowSpecError
+from dcp.protocol.flow_spec import NEVER_NS, FlowSpec, Strategy, parse_flow_spec
+
+SECOND_NS = 1_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("text", "spec"),
+    [
+        ("max", FlowSpec(Strategy.MAX, None)),
+        ("max,", FlowSpec(Strategy.MAX, None)),
+        ("min,g:7/2,t:1s", FlowSpec(Strategy.MIN, None, 2, SECOND_NS)),
+        ("min,g:-", FlowSpec(Strategy.MIN, None)),
+        ("min,g:abc/3", FlowSpec(Strategy.MIN, None, 3)),
+        ("min,g:99999999999999999999/3", FlowSpec(Strategy.MIN, None, 3)),
+        ("tagged,g:1001/3,t:5s", FlowSpec(Strategy.TAGGED, 1001, 3, 5 * SECOND_NS)),
+        ("tagged,g:1/2,g:5", FlowSpec(Strategy.TAGGED, 5, 2)),
+        ("tagged,g:5,g:/6", FlowSpec(Strategy.TAGGED, 5, 6)),
+        ("tagged,g:/-0", FlowSpec(Strategy.TAGGED, -1, 0)),
+        ("tagged,g:-9223372036854775808", FlowSpec(Strategy.TAGGED, -(2**63))),
+        ("tagged,rrwm:2,rrwm:+3", FlowSpec(Strategy.TAGGED, -1, retransmit_multiple=3)),
+        ("min,t:9223372036854775807", FlowSpec(Strategy.MIN, None, 0, NEVER_NS)),
+        ("min,t:9223372037s", FlowSpec(Strategy.MIN, None, 0, NEVER_NS)),
+    ],
+)
+def test_what_a_parameter_says(text: str, spec: FlowSpec) -> None:
+    assert parse_flow_spec(text) == spec
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "at character 1: found '', expected a strategy: max, min or tagged"),
+        ("unicast", "at character 1: found 'unicast', expected a strategy"),
+        (" min", "found ' min'"),
+        (",min", "at character 1: found ''"),
+        ("max,t:5s", "at character 5: found 't:5s', expected an option of max: rrwm:"),
+        ("min,,", "at character 5: found '', expected an option of min: g:, t:, rrwm:"),
+        ("tagged,g:1/3,t:5m", "at character 16: found '5m', expected a duration"),
+        ("tagged,g:1/3x", "at character 12: found '3x', expected a group size from 0 to"),
+        ("tagged,g:1f2/3", "at character 10: found '1f2', expected a group tag"),
+        ("tagged,g:", "at character 10: found '', expected a group: TAG, /SIZE or TAG/SIZE"),
+        ("min,g:5x/3", "at character 7: found '5x', expected a group tag"),
+        ("min,g:99999999999999999999", "expected a group tag: a decimal number of 64 bits"),
+        ("min,g:/-1", "at character 8: found '-1', expected a group size"),
+        ("min,g:/00000000003", "found '00000000003', expected a group size"),
+        ("min,t:9223372036854775808", "expected a duration"),
+        ("min,t:99999999999999999999s", "expected a duration"),
+        ("min,t:+5s", "expected a duration"),
+        ("min,t:\u0665s", "expected a duration"),
+        ("tagged,g:\u0665", "expected a group tag"),
+        ("min,rrwm:2147483648", "at character 10: found '2147483648', expected a number from 1 to"),
+        ("min,rrwm: 2", "found ' 2', expected a number"),
+    ],
+)
+def test_a_wrong_parameter_is_refused_with_the_place(text: str, message: str) -> None:
+    with pytest.raises(FlowSpecError) as caught:
+        parse_flow_spec(text)
+    assert str(caught.value).startswith(f"fc={text}: at character ")
+    assert message in str(caught.value)
+    assert isinstance(caught.value, ConfigError)
+
+
+def test_a_long_parameter_is_not_repeated_whole() -> None:
+    with pytest.raises(FlowSpecError) as caught:
+        parse_flow_spec("x" * 100_000)
+    assert len(str(caught.value)) < 600
+
+
+def test_none_is_what_the_defaults_say() -> None:
+    defaults = FlowSpec(Strategy.MIN, 5, 2, 7, 9)
+    assert parse_flow_spec(None, defaults) == FlowSpec(Strategy.MIN, None, 2, 7, 9)
+    assert parse_flow_spec("tagged,t:8", defaults) == FlowSpec(Strategy.TAGGED, 5, 2, 8, 9)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"group_min_size": -1}, {"receiver_timeout_ns": -1}, {"retransmit_multiple": 2**31}]
+)
+def test_what_no_parameter_can_say_is_refused(wrong: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        FlowSpec(Strategy.MIN, None, **wrong)
+
+
+@given(
+    st.sampled_from([Strategy.MIN, Strategy.TAGGED]),
+    st.integers(-(2**63), 2**63 - 1),
+    st.integers(0, 2**31 - 1),
+    st.one_of(st.integers(0, NEVER_NS), st.integers(0, 9000).map(lambda n: n * SECOND_NS)),
+    st.integers(1, 2**31 - 1),
+)
+def test_what_is_written_is_read_again(
+    strategy: Strategy, tag: int, size: int, timeout_ns: int, multiple: int
+) -> None:
+    tagged = tag if strategy is Strategy.TAGGED else None
+    spec = FlowSpec(strategy, tagged, size, timeout_ns, multiple)
+    assert parse_flow_spec(str(spec)) == spec
+
+
+def test_what_people_are_shown() -> None:
+    assert str(parse_flow_spec("tagged,g:1001/3,t:1500ms")) == "tagged,g:1001/3,t:1500ms,rrwm:4"
+    assert str(parse_flow_spec("min")) == "min,g:/0,t:5s,rrwm:4"
+    assert str(parse_flow_spec("max,rrwm:2")) == "max,rrwm:2"
+
+
+@given(st.text(alphabet="maxintgedr:/,-+0123456789snu w", max_size=30))
+def test_any_text_is_taken_or_refused_with_its_place(text: str) -> None:
+    try:
+        spec = parse_flow_spec(text)
+    except FlowSpecError as error:
+        assert "expected" in str(error)
+        return
+    assert text.split(",", maxsplit=1)[0] == spec.strategy
+    assert parse_flow_spec(str(spec)) == spec or spec.strategy is Strategy.MAX
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "flow-control.md"
+CHOICE = re.compile(
+    r"^\| (`(?!fc)[^`]*`|\(empty\)) \| [^|]+ \| [^|]+ \| ([^|]+) \| [^|]+ \|$", re.MULTILINE
+)
+CHOICES = CHOICE.findall(PAGE.read_text())
+
+
+def test_the_page_of_choices_has_some() -> None:
+    assert len(CHOICES) == 18
+
+
+@pytest.mark.parametrize(("shown", "choice"), CHOICES)
+def test_the_page_tells_what_is_chosen(shown: str, choice: str) -> None:
+    text = "" if shown == "(empty)" else shown.strip("`")
+    try:
+        found = f"`{parse_flow_spec(text)}`"
+    except FlowSpecError:
+        found = "refused"
+    assert found == choice

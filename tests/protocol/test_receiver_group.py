@@ -1,0 +1,154 @@
+"""Receiver groups: who gates, who was dropped and why, and what holds whatever comes."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dcp.protocol.flow_spec import parse_flow_spec
+from dcp.protocol.receiver_group import Ejection, ReceiverGroup, StatusMessage
+from dcp.protocol.receiver_liveness import ReceiverLiveness, is_acceptable, is_connected
+
+
+def group_of(text: str) -> ReceiverGroup:
+    return ReceiverGroup(parse_flow_spec(text))
+
+
+def test_the_receiver_with_the_smallest_edge_gates() -> None:
+    group, gating = group_of("min"), []
+    for message in (
+        StatusMessage(1, 2000, 1000),
+        StatusMessage(2, 1500, 1000),
+        StatusMessage(3, 1000, 1500),  # as far: of several the first gates
+        StatusMessage(2, 3000, 1000),
+    ):
+        group.on_status_message(message, 0, 0)
+        gates = group.gating_receiver
+        gating.append(gates and (gates.receiver_id, gates.edge))
+    assert gating == [(1, 3000), (2, 2500), (2, 2500), (3, 2500)]
+    assert group_of("min").gating_receiver is None
+
+
+def test_ejections_are_counted_by_their_reason_and_refusals_apart() -> None:
+    group = group_of("tagged,g:7,t:1s")
+    for receiver in range(1, 5):
+        group.on_status_message(StatusMessage(receiver, 5000, 1000, 7), 0, 0)
+    group.on_status_message(StatusMessage(9, 3999, 1000, 7), 0, 0)
+    group.on_status_message(StatusMessage(8, 0, 1000, 6), 0, 0)
+    assert (group.receiver_count, group.refusals) == (4, 1)
+    group.on_status_message(StatusMessage(1, 5000, 1000, 7, is_eos=True), 0, 1)
+    group.on_error(2, None)
+    group.on_error(77, 7)
+    group.on_status_message(StatusMessage(3, 5000, 1000, 7), 0, 10)
+    assert group.on_idle(6000, 1_000_000_001) == 6000
+    assert group.ejections == {Ejection.EOS: 1, Ejection.ERROR: 1, Ejection.TIMEOUT: 1}
+    assert [each.receiver_id for each in group.receivers] == [3]
+
+
+def test_an_error_is_forgiven_to_a_receiver_that_speaks_again() -> None:
+    group = group_of("min")
+    group.on_status_message(StatusMessage(1, 0, 1000), 0, 0)
+    group.on_error(1, None)
+    group.on_status_message(StatusMessage(1, 10, 1000), 0, 1)
+    assert group.on_idle(0, 2) == 1010
+    assert not group.ejections
+
+
+def test_one_that_said_it_ends_and_fails_then_is_dropped_for_the_error() -> None:
+    group = group_of("min,t:1")
+    group.on_status_message(StatusMessage(1, 0, 1000), 0, 0)
+    group.on_status_message(StatusMessage(1, 0, 1000, is_eos=True), 0, 0)
+    group.on_error(1, None)
+    group.on_idle(0, 1000)
+    assert group.ejections == {Ejection.ERROR: 1}
+
+
+def test_max_never_tracks() -> None:
+    group = group_of("max")
+    assert group.on_status_message(StatusMessage(1, 100, 10), 500, 0) == 500
+    assert (group.receiver_count, group.has_required, group.gating_receiver) == (0, True, None)
+
+
+messages = st.builds(
+    StatusMessage,
+    st.integers(1, 5),
+    st.integers(0, 5000),
+    st.integers(0, 2000),
+    st.sampled_from([None, 7, 8]),
+    st.booleans(),
+)
+events = st.lists(
+    st.tuples(st.one_of(messages, st.sampled_from(["idle", "error", "trigger", "setup"])),
+              st.integers(0, 400)),
+    max_size=60,
+)  # fmt: skip
+SPECS = ["min,t:500", "min,g:/2,t:500", "tagged,g:7,t:500", "tagged,g:7/3,t:500"]
+
+
+@pytest.mark.parametrize("text", SPECS)
+@given(steps=events)
+def test_after_an_idle_pass_no_member_of_a_complete_group_is_overrun(
+    text: str, steps: list[tuple[StatusMessage | str, int]]
+) -> None:
+    """A status message never lowers the limit, nobody silent stays, and who leaves is counted."""
+    group, now_ns, limit = group_of(text), 0, 0
+    entered = left = 0
+    for event, pause_ns in steps:
+        now_ns += pause_ns
+        before = {each.receiver_id for each in group.receivers}
+        match event:
+            case StatusMessage():
+                heard = group.on_status_message(event, limit, now_ns)
+                assert heard >= limit
+                limit = heard
+            case "idle":
+                limit_before, limit = limit, group.on_idle(limit, now_ns)
+                edges = [each.edge for each in group.receivers]
+                if edges and group.has_required:
+                    assert limit <= min(edges)
+                else:
+                    assert limit == limit_before
+                for each in group.receivers:
+                    assert each.heard_at_ns + 500 >= now_ns
+                    assert each.leaves_for is None
+            case "error":
+                group.on_error(1, None)
+            case "trigger":
+                group.on_setup_trigger(7)
+            case "setup":
+                assert group.on_setup_sent(limit, now_ns) == limit
+        after = {each.receiver_id for each in group.receivers}
+        entered, left = entered + len(after - before), left + len(before - after)
+        assert group.receiver_count == entered - left
+        assert sum(group.ejections.values()) == left
+        assert group.has_required == (len(after) >= group.spec.group_min_size)
+
+
+@given(steps=st.lists(st.tuples(messages, st.integers(0, 100)), max_size=40))
+def test_untagged_receivers_never_move_a_group_that_is_short(
+    steps: list[tuple[StatusMessage, int]],
+) -> None:
+    group, now_ns = group_of("tagged,g:999/1"), 0
+    for message, pause_ns in steps:
+        now_ns += pause_ns
+        assert group.on_status_message(message, 123, now_ns) == 123
+        assert group.on_idle(123, now_ns) == 123
+    assert group.receiver_count == 0
+
+
+def test_a_receiver_is_dead_exactly_at_the_timeout_while_its_group_still_waits() -> None:
+    group, receivers = group_of("min,t:500"), ReceiverLiveness()
+    group.on_status_message(StatusMessage(1, 0, 100), 0, 0)
+    receivers.on_status_message(1, 0)
+    group.on_idle(0, 500)
+    receivers.on_idle(500, 500)
+    assert (group.receiver_count, receivers.has_live_receiver) == (1, False)
+
+
+def test_a_status_message_from_too_far_is_none_of_ours() -> None:
+    assert is_acceptable(900, 1000, 200)
+    assert not is_acceptable(1101, 1000, 200)
+
+
+def test_a_group_that_is_short_is_not_connected() -> None:
+    assert not is_connected(True, False, has_spies=False, spies_count=True)
+    assert is_connected(True, True, has_spies=False, spies_count=False)

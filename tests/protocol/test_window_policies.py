@@ -1,0 +1,138 @@
+"""The window policies: bounds and sums whatever comes, and what cannot be changed."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dcp.errors import LocalProtocolError
+from dcp.protocol.window_policies import Policy, PolicySettings, WindowPolicies, as_float32
+from dcp.types import U32_MAX
+
+MIB = 1024 * 1024
+
+
+def policies(policy: Policy, quota_bytes: int = 100 * MIB) -> WindowPolicies:
+    return WindowPolicies(PolicySettings(policy), quota_bytes)
+
+
+def test_the_defaults_are_those_of_the_server() -> None:
+    expected = PolicySettings(Policy.AGGRESSIVE, 10 * MIB, 50 * MIB, 1, 10, 5, 0.05, 0)
+    assert PolicySettings() == expected
+
+
+def test_those_who_stay_get_more_when_others_go_and_are_told_once() -> None:
+    windows = policies(Policy.AGGRESSIVE, 1_200_000_000)
+    assert windows.connect("a") == {"a": 50 * MIB}
+    assert windows.connect("b") == {"a": 30_000_000, "b": 30_000_000}
+    assert windows.disconnect("b") == {"a": 50 * MIB}
+    assert windows.resizes == 2
+    assert windows.disconnect("a") == {}
+
+
+def test_a_resize_to_the_same_size_is_none() -> None:
+    windows = policies(Policy.AGGRESSIVE)
+    windows.connect("a")
+    assert windows.connect("b") == {"b": 10 * MIB}
+    assert windows.resizes == 0
+
+
+@pytest.mark.parametrize("policy", [each for each in Policy if each is not Policy.RATIO])
+def test_a_new_quota_waits_but_with_ratio(policy: Policy) -> None:
+    windows = policies(policy)
+    windows.connect("a")
+    assert windows.set_quota(4000 * MIB) == {}
+    shared = policies(Policy.RATIO)
+    shared.connect("a")
+    assert shared.set_quota(4000 * MIB) == {"a": int(as_float32(0.05) * 4000 * MIB)}
+    assert shared.set_config(replace(shared.settings, override_bytes=MIB)) == {"a": MIB}
+
+
+def test_names_are_connected_once() -> None:
+    windows = policies(Policy.STATIC)
+    windows.connect("a")
+    with pytest.raises(LocalProtocolError, match="found 'a' connected"):
+        windows.connect("a")
+    with pytest.raises(LocalProtocolError, match="found no 'b'"):
+        windows.disconnect("b")
+
+
+def test_the_policy_is_fixed() -> None:
+    windows = policies(Policy.STATIC)
+    with pytest.raises(LocalProtocolError, match="found policy none"):
+        windows.set_config(PolicySettings(Policy.NONE))
+    with pytest.raises(LocalProtocolError, match="enabled: False"):
+        windows.set_config(PolicySettings(Policy.STATIC, is_enabled=False))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"size_bytes": -1}, "size_bytes: found -1"),
+        ({"most_bytes": U32_MAX + 1}, "most_bytes: found 4294967296"),
+        ({"override_bytes": 1.5}, "override_bytes: found 1.5"),
+        ({"percent": 101}, "percent: found 101"),
+        ({"threshold_percent": -1}, "threshold_percent: found -1"),
+        ({"ratio": float("nan")}, "ratio: found nan"),
+    ],
+)
+def test_numbers_that_are_no_share_are_refused(wrong: dict[str, float], named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        PolicySettings(**wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("quota", [-1, 2**64, 1.0, True])
+def test_a_quota_that_is_no_amount_is_refused(quota: int) -> None:
+    with pytest.raises(ValueError, match="quota_bytes: found"):
+        WindowPolicies(PolicySettings(), quota)
+
+
+changes = st.lists(
+    st.one_of(
+        st.tuples(st.just("connect"), st.integers(0, 9)),
+        st.tuples(st.just("disconnect"), st.integers(0, 9)),
+        st.tuples(st.just("quota"), st.integers(0, 2**40)),
+    ),
+    max_size=40,
+)
+
+
+@pytest.mark.parametrize("policy", Policy)
+@given(quota=st.integers(0, 2**40), steps=changes)
+def test_sizes_are_within_bounds_and_what_changed_is_told(
+    policy: Policy, quota: int, steps: list[tuple[str, int]]
+) -> None:
+    windows, seen = policies(policy, quota), dict[str, int]()
+    for what, number in steps:
+        name = str(number)
+        if what == "quota":
+            quota = number
+            seen.update(windows.set_quota(quota))
+        elif what == "connect" and name not in seen:
+            seen.update(windows.connect(name))
+        elif what == "disconnect" and name in seen:
+            del seen[name]
+            seen.update(windows.disconnect(name))
+        assert windows.sizes == seen, "who follows what is returned knows all sizes"
+        assert windows.total_bytes == sum(seen.values())
+        assert all(0 <= size <= U32_MAX for size in seen.values())
+        if policy is Policy.NONE:
+            assert windows.total_bytes == 0
+        elif policy is Policy.RATIO:
+            assert windows.total_bytes <= as_float32(0.05) * quota
+            assert len(set(seen.values())) <= 1
+        else:
+            assert all(10 * MIB <= size <= 50 * MIB for size in seen.values())
+        if policy is Policy.AGGRESSIVE:
+            assert len(set(seen.values())) <= 1
+
+
+@given(quota=st.integers(0, 2**40), consumers=st.integers(1, 30))
+def test_dynamic_grants_more_than_the_least_only_below_its_threshold(
+    quota: int, consumers: int
+) -> None:
+    windows = policies(Policy.DYNAMIC, quota)
+    for number in range(consumers):
+        [(_, size)] = windows.connect(str(number)).items()
+        assert size == 10 * MIB or windows.total_bytes <= 0.1 * quota
