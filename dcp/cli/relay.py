@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from dcp.cli.numbers import whole_number
+from dcp.cli.numbers import seconds, whole_number
 from dcp.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -67,6 +67,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="where the relay keeps what it received, over restarts too",
     )
     parser.add_argument(
+        "--fc",
+        default="max",
+        metavar="SPEC",
+        help="whom the cluster waits for: max (the fastest consumer), min (the slowest), or "
+        "tagged,g:TAG/SIZE (the slowest of a group); t:5s: how long for one that is stuck (max)",
+    )
+    parser.add_argument(
+        "--hold",
+        type=seconds,
+        default=0.0,
+        metavar="SECONDS",
+        help="how long a group may be smaller than its SIZE before its streams are closed (0)",
+    )
+    parser.add_argument(
         "--window-bytes",
         type=whole_number,
         default=10 * _MIB,
@@ -86,6 +100,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Relay until SIGTERM or SIGINT."""
     from dcp.client.addresses import TLS_PORT, parse_seeds
     from dcp.protocol.credentials import ALL_MECHANISMS, SCRAM_MECHANISMS, Credentials, Secret
+    from dcp.protocol.flow_spec import parse_flow_spec
     from dcp.relay.process import run_relay
     from dcp.relay.settings import RelaySettings
 
@@ -101,7 +116,9 @@ def run(arguments: argparse.Namespace) -> int:
         ),
         data_folder=arguments.data,
         tls=tls,
+        flow_spec=parse_flow_spec(arguments.fc),
         window_bytes=arguments.window_bytes,
+        hold_seconds=arguments.hold,
         host=host,
         port=port,
         http_port=arguments.http_port,

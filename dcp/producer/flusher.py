@@ -66,6 +66,11 @@ class Flusher:
         self.pending_bytes -= self._pending.pop(vbucket, 0)
         self._failing.discard(vbucket)
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether so much is pending that who writes must wait."""
+        return self.pending_bytes >= self._most_bytes
+
     def keep_up(self) -> None:
         """Have much that is pending written now; if it is too much, write it here if that can be.
 

@@ -6,6 +6,7 @@ which branches there are, or when that has taken too long: what is not known is 
 
 import asyncio
 import logging
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -14,16 +15,21 @@ from dcp.errors import ConfigError, NodeUnavailableError
 from dcp.producer.background import keep_running
 from dcp.producer.bucket_record import BucketRecord
 from dcp.producer.cluster_nodes import ClusterNodes
+from dcp.producer.dcp_connection import DcpConnection
+from dcp.producer.statistic import Statistic
 from dcp.relay.commands import relay_commands
 from dcp.relay.probe import BucketFacts, ask_cluster
-from dcp.relay.regulator import Regulator
-from dcp.relay.relay_bucket import RelayBucket
+from dcp.relay.regulator import TICK_SECONDS, Regulator
+from dcp.relay.relay_bucket import NODE, RelayBucket
+from dcp.relay.relay_statistics import RelaySnapshot, snapshot_of
 from dcp.relay.settings import RelaySettings
 from dcp.relay.upstream import Upstream
+from dcp.wire.vocabulary import Status
 
 _LOG = logging.getLogger(__name__)
 _LOGS_SECONDS: Final = 10.0
 """How long clients wait for the branches of all vbuckets."""
+_TELL_SECONDS: Final = 60.0
 
 
 class Relay(ClusterNodes):
@@ -43,8 +49,15 @@ class Relay(ClusterNodes):
         super().__init__(bucket.settings, bucket)
         self.relay_bucket = bucket
         self.upstream = Upstream(bucket, settings)
-        self.regulator = Regulator(self.upstream)
-        self.commands = relay_commands(bucket, self.regulator)
+        self.regulator = Regulator(
+            bucket,
+            settings.flow_spec,
+            settings.window_bytes,
+            settings.hold_seconds,
+            self.upstream,
+        )
+        self.regulator.clients = lambda: self._nodes[NODE].clients
+        self.commands = relay_commands(bucket, self)
 
     def start(self) -> None:
         """Listen on all ports; returns when clients can connect. Raises as ``ClusterNodes``."""
@@ -62,6 +75,59 @@ class Relay(ClusterNodes):
         self._background.append(
             asyncio.ensure_future(keep_running("regulator", self.regulator.run))
         )
+        self._background.append(asyncio.ensure_future(keep_running("relay watch", self._watch)))
+
+    # --- what commands and people ask
+
+    def came_early(self, consumer: DcpConnection, vbucket: int) -> None:
+        """Count a consumer as there that could not have a stream."""
+        self.regulator.came_early(consumer, vbucket)
+
+    def set_tag(self, consumer: DcpConnection, value: bytes) -> Status:
+        """Let a consumer belong to the group with a tag; EINVAL for what is none."""
+        return self.regulator.receivers.set_tag(consumer, value)
+
+    def statistics(self) -> Iterator[Statistic]:
+        """Return what STAT ``relay`` answers."""
+        return self.snapshot().statistics()
+
+    def snapshot(self) -> RelaySnapshot:
+        """Return how everything stands."""
+        with self.bucket.lock:
+            return snapshot_of(self.relay_bucket, self.regulator, self.upstream.links)
+
+    async def _watch(self) -> None:
+        """Count how long windows are full, and say now and then how everything stands."""
+        loop = asyncio.get_running_loop()
+        looked_at = told_at = loop.time()
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            now = loop.time()
+            with self.bucket.lock:
+                for link in self.upstream.links:
+                    if link.connection is not None and link.connection.is_full:
+                        link.full_seconds += now - looked_at
+            looked_at = now
+            if now - told_at >= _TELL_SECONDS:
+                told_at = now
+                self._tell()
+
+    def _tell(self) -> None:
+        found = self.snapshot()
+        _LOG.info(
+            "%d consumers, %d streams, %d of them from disk; %d ejections; %d bytes held",
+            found.consumers,
+            found.streams,
+            found.streams_from_disk,
+            found.ejections,
+            found.held_bytes,
+        )
+        for link in found.links:
+            if link.waits_for:
+                _LOG.info("%s: waits for consumer %s", link.node, link.waits_for)
+        for group in found.groups:
+            if group.members < group.required:
+                _LOG.info("%s", group)
 
     def _follow_map(self) -> None:
         """Do nothing: there is one node, and it has all."""

@@ -9,7 +9,8 @@ from dcp.client.addresses import NodeAddress
 from dcp.client.settings import ConnectionSettings, TlsSettings
 from dcp.errors import ConfigError
 from dcp.producer.settings import ClusterSettings, TlsFiles
-from dcp.protocol.credentials import ALL_MECHANISMS, SCRAM_MECHANISMS, Credentials
+from dcp.protocol.credentials import Credentials
+from dcp.protocol.flow_spec import FlowSpec
 from dcp.types import U32_MAX
 
 MIB: Final = 1024 * 1024
@@ -21,6 +22,7 @@ class RelaySettings:
 
     ``upstream`` are nodes of the cluster; with ``tls`` they are spoken to encrypted.
     ``data_folder`` keeps what it got over a restart, and belongs to one process.
+    ``flow_spec`` says which consumers the cluster waits for (``dcp/protocol/flow_spec.py``).
     ``window_bytes`` is the flow-control window of each connection to a node of the cluster.
     ``hold_seconds``: how long a group may lack members before its streams are closed.
     ``checkpoint_quota_bytes``: what the newest items may take in memory; slow consumers are served
@@ -33,6 +35,7 @@ class RelaySettings:
     credentials: Credentials
     data_folder: Path
     tls: TlsSettings | None = None
+    flow_spec: FlowSpec = field(default_factory=FlowSpec)
     window_bytes: int = 10 * MIB
     hold_seconds: float = 0.0
     host: str = "127.0.0.1"
@@ -56,11 +59,6 @@ class RelaySettings:
             )
         if not 0 <= self.hold_seconds < float("inf"):
             raise ConfigError(f"relay hold: found {self.hold_seconds} seconds, expected 0 or more")
-
-    @property
-    def mechanisms(self) -> tuple[str, ...]:
-        """How the relay may sign in: the password itself goes over encrypted connections only."""
-        return SCRAM_MECHANISMS if self.tls is None else ALL_MECHANISMS
 
     @property
     def connection(self) -> ConnectionSettings:

@@ -67,6 +67,8 @@ class UpstreamLink:
         self.connection: UpstreamConnection | None = None
         self.became_ready = False
         """Set when streams can be asked for, for the follower to clear."""
+        self.full_seconds = 0.0
+        """How long the windows of all connections to the node were full."""
         self._connection_name = name
         self._settings = settings
         self._credentials = credentials

@@ -102,10 +102,16 @@ class Lake:
         return self
 
     def has_all_of(self, cluster: ProducerCluster) -> bool:
-        return all(
-            cluster.high_seqno(v) == (self.ends[v][-1] if self.ends[v] else 0)
-            for v in all_of(cluster)
-        )
+        return all(self._stands_at(cluster, v) for v in all_of(cluster))
+
+    def _stands_at(self, cluster: ProducerCluster, vbucket: int) -> bool:
+        """Whether it has all of a vbucket, and knows on which branch that is."""
+        high = cluster.high_seqno(vbucket)
+        end = self.ends[vbucket][-1] if self.ends[vbucket] else 0
+        if high != end:
+            return False
+        current = cluster.failover_log(vbucket).current_uuid
+        return not high or self.positions[vbucket].vb_uuid == current
 
     def run_to(self, cluster: ProducerCluster, timeout_seconds: float = 20.0) -> None:
         """Take all that the cluster has, and compare."""
