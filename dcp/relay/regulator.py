@@ -1,8 +1,8 @@
 """How far the cluster may send: reports consumers to each vbucket's gate, and frees what it frees.
 
 Looked at are the vbuckets of which something came, or was sent, since the last time, and all that
-hold something at every tick. Between a few of them others have the bucket's lock and the loop: with
-many consumers a pass takes its time, and the next one waits as much longer.
+hold something at every tick. Meanwhile others have their turns: with many consumers a pass takes
+its time, and the next one waits as much longer.
 
 A consumer's position is that of its stream that is farthest behind; all that came, where no stream
 of it has anything to send now: it must not be waited for by what it waits for itself.
@@ -10,7 +10,7 @@ of it has anything to send now: it must not be waited for by what it waits for i
 
 import asyncio
 import logging
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable
 from typing import Final, Protocol
 
@@ -29,7 +29,9 @@ _GATHER_SECONDS: Final = 0.005
 """So long what is sent and received is gathered before it is looked at."""
 _REST: Final = 2
 """How much longer than it took a pass is waited for the next."""
-_VBUCKETS_AT_ONCE: Final = 16
+_TURN_SECONDS: Final = 0.005
+_FEW_NAMES: Final = 64
+"""Names of so many consumers that are gone stay, of whoever is told of them."""
 
 
 class Source(Protocol):
@@ -138,13 +140,16 @@ class Regulator:
             self._dirty.clear()
             self._wanted.clear()
         held_before = {v for v in dirty if self.gates[v].is_held}
-        for first in range(0, len(dirty), _VBUCKETS_AT_ONCE):
+        loop, left = asyncio.get_running_loop(), deque(dirty)
+        while left:
+            until = loop.time() + _TURN_SECONDS
             with self._bucket.lock:
-                for vbucket in dirty[first : first + _VBUCKETS_AT_ONCE]:
-                    self._look_at(vbucket)
+                while left and loop.time() < until:
+                    self._look_at(left.popleft())
             await asyncio.sleep(0)
         with self._bucket.lock:
             self._tell_of_ejections()
+            self._forget_names()
             self._follow_holds(held_before, dirty)
 
     def _due(self, *, is_tick: bool) -> list[int]:
@@ -211,6 +216,10 @@ class Regulator:
                 vbuckets,
             )
         self._ejected.clear()
+
+    def _forget_names(self) -> None:
+        if len(self.receivers.names) > _FEW_NAMES + 2 * len(self._bucket.dcp_connections):
+            self.receivers.forget_others({n for gate in self.gates for n in gate.receivers})
 
     def _follow_holds(self, held_before: set[int], looked_at: Iterable[int]) -> None:
         held = {v for v in looked_at if self.gates[v].is_held}

@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -30,6 +31,9 @@ _LOG = logging.getLogger(__name__)
 _LOGS_SECONDS: Final = 10.0
 """How long clients wait for the branches of all vbuckets."""
 _TELL_SECONDS: Final = 60.0
+_ALL_ADDRESSES: Final = ("0.0.0.0", "::")  # noqa: S104  (the operator says where to listen)
+_SAME_HOST: Final = "$HOST"
+"""What clients take for the host that told them the map."""
 
 
 class Relay(ClusterNodes):
@@ -71,7 +75,11 @@ class Relay(ClusterNodes):
         with suppress(TimeoutError):
             async with asyncio.timeout(_LOGS_SECONDS):
                 await self.upstream.logs_known.wait()
-        await super()._open_nodes()
+        try:
+            await super()._open_nodes()
+        except BaseException:
+            await self._end_background()
+            raise
         self._background.append(
             asyncio.ensure_future(keep_running("regulator", self.regulator.run))
         )
@@ -132,9 +140,23 @@ class Relay(ClusterNodes):
     def _follow_map(self) -> None:
         """Do nothing: there is one node, and it has all."""
 
-    async def _shut_down(self) -> None:
+    async def _end_background(self) -> None:
         await self.upstream.stop()
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
+        self._background.clear()
+
+    async def _shut_down(self) -> None:
+        await self._end_background()
         await super()._shut_down()
+
+    def _tell_addresses(self) -> None:
+        """Let clients come back to where they found us, where we listen on all addresses."""
+        super()._tell_addresses()
+        if self.settings.host in _ALL_ADDRESSES:
+            found = [replace(each, host=_SAME_HOST) for each in self.bucket.map.addresses]
+            self.bucket.map.set_addresses(found)
 
 
 def _facts_of(settings: RelaySettings) -> BucketFacts:

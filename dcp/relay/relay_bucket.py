@@ -125,7 +125,7 @@ class RelayBucket(Bucket):
         at_the_end = replace(facts, high_seqno=U64_MAX)
         if rollback_seqno(request, at_the_end, self.settings.rules) is not None:
             return False
-        if request.start > facts.high_seqno:
+        if self.copy(vbucket).awaits_first_disk_snapshot or request.start > facts.high_seqno:
             return True
         is_between = request.start in (request.snap_start, request.snap_end)
         needed = request.start if is_between else request.snap_end

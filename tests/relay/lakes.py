@@ -36,6 +36,8 @@ class Lake:
     def connect(self, seed: str) -> None:
         """Go on at a node, from where it stands."""
         self.seed = seed
+        self._orders.clear()  # what was not carried out will be ordered again
+        self._went_back.clear()
         address = NodeAddress.parse(seed)
         streams = [StreamStart(v, address, self.positions.get(v, START)) for v in self.rows]
         chosen = settings(**self._connection)  # type: ignore[arg-type]
@@ -45,9 +47,15 @@ class Lake:
         self.consumer.close()
 
     def take_one(self, timeout_seconds: float = 0.2, *, release: bool = True) -> bool:
-        """Take one delivery, if one comes in time."""
+        """Take one delivery, if one comes in time; begin anew where it went back, if none does.
+
+        Not before: vbuckets in the middle of a snapshot of several branches would go back, too.
+        """
         delivery = self.consumer.next(timeout_seconds)
         if delivery is None:
+            if self._went_back and not self._orders:
+                self.close()
+                self.connect(self.seed)
             return False
         for event in delivery.events:
             if isinstance(event, Items):
@@ -66,10 +74,6 @@ class Lake:
             self.consumer.release(delivery)
         else:
             self.unreleased.append(delivery)
-        if self._went_back and not self._orders:
-            self._went_back.clear()
-            self.close()
-            self.connect(self.seed)
         return True
 
     def _take(self, items: Items) -> None:
