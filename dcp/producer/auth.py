@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from scramp import ScramException, ScramMechanism
 
+from dcp.protocol.credentials import Secret
 from dcp.protocol.sasl import SCRAMP_NAMES
 
 _SCRAM: Final = {name.encode(): scramp_name for name, scramp_name in SCRAMP_NAMES.items()}
@@ -50,8 +51,8 @@ class UserStore:
     """Users with what SCRAM stores for them. Passwords stay out of every repr."""
 
     def __init__(self, users: Mapping[str, str]) -> None:
-        self._passwords = dict(users)
-        self._internal: dict[str, str] = {}
+        self._passwords = {user: Secret(password) for user, password in users.items()}
+        self._internal: dict[str, Secret] = {}
         self._salted: dict[tuple[bytes, str], tuple[bytes, bytes, bytes, int]] = {}
         self._pepper = token_bytes(32)
         for name, mechanism in _SCRAM.items():
@@ -64,7 +65,7 @@ class UserStore:
     def __repr__(self) -> str:
         return f"UserStore({sorted(self._passwords)})"
 
-    def add_internal(self, user: str, password: str) -> None:
+    def add_internal(self, user: str, password: Secret) -> None:
         """Know a user of our own, who signs in with PLAIN; settings cannot name it."""
         self._internal[user] = password
 
@@ -75,7 +76,7 @@ class UserStore:
             return Rejected("PLAIN: the payload is not authzid NUL user NUL password")
         user = parts[1].decode("utf-8", "replace")
         known = self._passwords | self._internal
-        same = hmac.compare_digest(known.get(user, "").encode(), parts[2])
+        same = hmac.compare_digest(known.get(user, Secret("")).reveal().encode(), parts[2])
         return Accepted(user) if same and user in known else Rejected("PLAIN")
 
     def scram_info(self, mechanism: bytes, user: str) -> tuple[bytes, bytes, bytes, int]:

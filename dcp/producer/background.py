@@ -1,9 +1,13 @@
-"""What goes on in the background of a cluster: it is begun again when it fails, and says so."""
+"""What goes on in the background of a cluster: it is begun again when it fails, and says so.
+
+Also what fails where nobody waits for a result, or as it ends: each failure is logged once.
+"""
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Final
+from concurrent.futures import Future
+from typing import Any, Final
 
 _LOG = logging.getLogger(__name__)
 FIRST_WAIT_SECONDS: Final = 0.02
@@ -22,6 +26,9 @@ async def keep_running(name: str, work: Callable[[], Awaitable[None]]) -> None:
         try:
             return await work()
         except Exception:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():  # it failed as it ended
+                raise
             _LOG.exception("%s failed; it begins again", name)
         if loop.time() - begun > LONGEST_WAIT_SECONDS:
             wait_seconds = FIRST_WAIT_SECONDS
@@ -29,10 +36,22 @@ async def keep_running(name: str, work: Callable[[], Awaitable[None]]) -> None:
         wait_seconds = min(2 * wait_seconds, LONGEST_WAIT_SECONDS)
 
 
-def log_failure(name: str) -> Callable[[asyncio.Task[None]], None]:
+async def ended(
+    name: str, *tasks: asyncio.Future[Any], expected: tuple[type[Exception], ...] = ()
+) -> None:
+    """Return when tasks are over that were cancelled; one that failed says so.
+
+    ``expected`` is what a task may fail with without a word.
+    """
+    for result in await asyncio.gather(*tasks, return_exceptions=True):
+        if isinstance(result, Exception) and not isinstance(result, expected):
+            _LOG.error("%s failed as it ended", name, exc_info=result)
+
+
+def log_failure(name: str) -> Callable[[asyncio.Future[Any] | Future[Any]], None]:
     """Return a done callback: a task that is over, and failed, says so."""
 
-    def done(task: asyncio.Task[None]) -> None:
+    def done(task: asyncio.Future[Any] | Future[Any]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             _LOG.error("%s failed", name, exc_info=error)
 

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
 from random import Random
 from secrets import token_hex
 from threading import Condition, RLock
 from typing import TYPE_CHECKING
 
 from dcp.producer.auth import REPLICATION_USER, UserStore
+from dcp.producer.bucket_manifest import BucketManifest
 from dcp.producer.bucket_storage import BucketStorage
 from dcp.producer.checkpoint_account import CheckpointAccount
 from dcp.producer.cluster_map import ClusterMap
@@ -29,22 +29,23 @@ from dcp.producer.counters import Counters
 from dcp.producer.documents import DocumentError, DocumentStore
 from dcp.producer.faults import Faults
 from dcp.producer.flusher import Flusher
+from dcp.producer.held_vbuckets import HeldVbuckets
 from dcp.producer.manifest import FIRST, Manifest, Step
-from dcp.producer.manifest_changes import Change, changed
 from dcp.producer.persistence_waits import PersistenceWaits
-from dcp.producer.replicas import replicas_of
+from dcp.producer.replicas import Replicas, replicas_of
 from dcp.producer.resident_values import ResidentValues
 from dcp.producer.settings import ClusterSettings
 from dcp.producer.sync_write_board import SyncWriteBoard
 from dcp.producer.unsent_bytes import UnsentBytes
 from dcp.producer.vbucket import Vbucket
-from dcp.producer.vbucket_state import VbucketHome
-from dcp.types import U64_MAX, vbucket_of
+from dcp.producer.vbucket_maker import VbucketMaker
+from dcp.protocol.credentials import Secret
 from dcp.wire.vocabulary import Status, VbucketState
 
 if TYPE_CHECKING:
     from dcp.producer.admin_commands import Administrator
     from dcp.producer.dcp_connection import DcpConnection
+    from dcp.producer.manifest_changes import Change
     from dcp.producer.member_commands import Member
     from dcp.producer.versions import Version
 
@@ -52,8 +53,7 @@ if TYPE_CHECKING:
 class Bucket:
     """All state that the nodes of a cluster share."""
 
-    vbucket_state: VbucketState | None = None
-    """The state of all vbuckets when they are opened; None: of each the one that was saved."""
+    held_type: type[HeldVbuckets] = HeldVbuckets
 
     def __init__(self, settings: ClusterSettings, invitation: Invitation | None = None) -> None:
         """Begin a bucket, open the one of a data folder, or be a part of another process's."""
@@ -67,7 +67,9 @@ class Bucket:
         self.name = settings.bucket
         self.lock = RLock()
         self.users = UserStore(settings.users)
-        self.replication_password = token_hex(16) if invitation is None else invitation.password
+        self.replication_password = (
+            Secret(token_hex(16)) if invitation is None else invitation.password
+        )
         self.local_nodes: set[int] = set(range(settings.nodes)) if invitation is None else set()
         self.led_by = ""
         """Where the process is that decides about the cluster; empty where it is this one."""
@@ -82,68 +84,55 @@ class Bucket:
         )
         self.counters = Counters(record_seqnos=settings.record_seqnos)
         quota_bytes = settings.memory_quota_bytes
-        self._values = ResidentValues(quota_bytes, self.counters) if quota_bytes else None
-        self.vbuckets = (
-            self._open_vbuckets()
-            if invitation is None
-            else [self._elsewhere(v) for v in range(settings.vbuckets)]
+        values = ResidentValues(quota_bytes, self.counters) if quota_bytes else None
+        quota_bytes = settings.checkpoint_quota_bytes
+        self.flusher = (
+            None
+            if self._storage is None
+            else Flusher(self.lock, settings.flush_seconds, quota_bytes, settings.clock)
         )
+        self.held = self.held_type(
+            VbucketMaker(settings, random, self._storage, values, self._wants_back),
+            self.flusher,
+            self.map,
+            self.local_nodes,
+            lambda: self.manifest,
+        )
+        if self._storage is not None:
+            self._storage.held = self.held.all
+        self.vbuckets: list[Vbucket] = self.held.vbuckets
+        self.copies: Copies = self.held.copies
         self.compactor = Compactor(
-            self._all_held, self.lock, settings.stale_removal_seconds, settings.clock
+            self.held.all, self.lock, settings.stale_removal_seconds, settings.clock
         )
-        self.flusher = None if self._storage is None else self._new_flusher()
-        self.manifest = FIRST if self._storage is None else self._storage.manifest
-        self.copies = self._open_copies()
-        self.replicas = replicas_of(self)
+        self.collections = BucketManifest(
+            FIRST if self._storage is None else self._storage.manifest,
+            self._save,
+            lambda: self.vbuckets,
+            self.wrote,
+        )
+        self.save()
+        self.replicas: Replicas = replicas_of(self)
         self.copies_moved = Condition(self.lock)
         """Notified when a copy received something, or may be about to."""
-        self._way: tuple[Manifest, Manifest, list[Step]] = self.manifest, self.manifest, []
         self.dead_nodes: set[int] = set()
         self.moving: frozenset[int] = frozenset()
         """The vbuckets that a rebalance moves now."""
-        self.handed_over: set[int] = set()
-        """Those of them that were active here, and are dead until the map has them elsewhere."""
         self.administrator: Administrator | None = None
         self.member: Member | None = None
         self.faults = Faults()
         self.on_change: Callable[[], None] = lambda: None
-        self.on_manifest: Callable[[], None] = lambda: None
         self.dcp_connections: dict[tuple[int, bytes], DcpConnection] = {}
         self._changed: set[int] = set()
         self._written: set[int] = set()
         self.unsent = UnsentBytes()
-        self._memory = CheckpointAccount(settings.checkpoint_quota_bytes)
+        self._memory = CheckpointAccount(quota_bytes)
         self._open_batches = 0
         self.sync_writes = SyncWriteBoard(self)
         self.persistence_waits = PersistenceWaits(self)
         if self._storage is not None:
             for vbucket in self.vbuckets:
-                self.follow_manifest(vbucket)
-
-    def _open_copies(self) -> Copies:
-        """Return the copies that the map names; give up what a data folder has of others."""
-        copies = Copies(
-            self._copy_of,
-            self._drop_copy,
-            lambda: self.manifest,
-            max(1, self.settings.checkpoint_quota_bytes // self.settings.nodes),
-            self.local_nodes,
-        )
-        copies.follow(self.map)
-        if self._storage is not None:
-            self._storage.keep_copies(
-                (node, v) for v in range(len(self.vbuckets)) for node, _ in copies.of(v)
-            )
-            self.save()
-        return copies
-
-    def _new_flusher(self) -> Flusher:
-        settings = self.settings
-        quota_bytes = settings.checkpoint_quota_bytes
-        flusher = Flusher(self.lock, settings.flush_seconds, quota_bytes, settings.clock)
-        for vbucket in self.vbuckets:
-            vbucket.data.require_room = flusher.require_room
-        return flusher
+                self.collections.follow(vbucket)
 
     def _uuid_of(self, invitation: Invitation | None) -> str:
         if invitation is not None:
@@ -152,25 +141,8 @@ class Bucket:
             return self._storage.bucket_uuid
         return self.settings.bucket_uuid or f"{self._random.getrandbits(128):032x}"
 
-    def _copy_of(self, node: int, vbucket: int) -> Vbucket:
-        """Return what a node's copy of a vbucket holds: what the data folder has of it, or none."""
-        home = None if self._storage is None else self._storage.copy_home(node, vbucket)
-        return self._unrecorded(vbucket, VbucketState.REPLICA, home)
-
-    def _unrecorded(
-        self, vbucket: int, state: VbucketState, home: VbucketHome | None = None
-    ) -> Vbucket:
-        settings = replace(self.settings, record_branches=False)  # the active has the record
-        return Vbucket(
-            vbucket, self._fresh_uuid, settings, home, self._values, state, self._wants_back
-        )
-
     def _wants_back(self, vbucket: int) -> bool:
         return self.replicas.wants_back(vbucket)
-
-    def _elsewhere(self, vbucket: int) -> Vbucket:
-        """Return what stands here for a vbucket of another process: nothing that lives."""
-        return self._unrecorded(vbucket, VbucketState.DEAD)
 
     def is_local(self, node: int) -> bool:
         """Whether a node is one of this process."""
@@ -197,70 +169,31 @@ class Bucket:
         """Have a vbucket no more: it is another process's from now on."""
         old = self.vbuckets[vbucket]
         told = old.sync_writes.give_up()
-        old.data.give_up()
         self._memory.forget(vbucket)
         self.replicas.forget(vbucket)
-        self.vbuckets[vbucket] = self._elsewhere(vbucket)
-        self.vbuckets[vbucket].sync_writes.tell_later(told)
+        self.held.let_go(vbucket).sync_writes.tell_later(told)
         self.sync_writes.watch(vbucket)
-
-    def _drop_copy(self, node: int, copy: Vbucket) -> None:
-        if self._storage is not None:
-            self._storage.drop_copy(node, copy.id)
-        self._end(copy)
-
-    def _end(self, vbucket: Vbucket) -> None:
-        if self.flusher is not None:
-            self.flusher.forget(vbucket)
-        vbucket.remove()
 
     @contextmanager
     def taking_place(self, heirs: Mapping[int, int]) -> Iterator[None]:
-        """Let nodes' copies be the vbuckets on disk, with the map as it is changed inside.
+        """Let nodes' prepared copies be the vbuckets on disk, with the map as it is changed inside.
 
         Both are saved at the end at once; where that fails, or what is done inside, nothing is.
 
         Raises:
             OSError: the data folder cannot be written.
         """
-        places = [(node, v) for v, node in heirs.items() if self.copies.at(node, v) is not None]
+        copies = ((node, v, self.copies.at(node, v)) for v, node in heirs.items())
+        places = [(node, v) for node, v, copy in copies if copy is not None and copy.is_prepared]
         storage = nullcontext() if self._storage is None else self._storage.installing(places)
         with self.map.changing(), storage:
             yield
             self.save()
 
-    def put_in_place(self, vbucket: int, copy: Vbucket) -> None:
-        """Let what was a copy be the vbucket from now on; the one before ends."""
-        old, self.vbuckets[vbucket] = self.vbuckets[vbucket], copy
-        if self.flusher is not None:
-            copy.data.require_room = self.flusher.require_room
-        self._end(old)
-
-    def _all_held(self) -> list[Vbucket]:
-        return [*self.vbuckets, *self.copies.all_vbuckets()]
-
-    def _open_vbuckets(self) -> list[Vbucket]:
-        settings, storage = self.settings, self._storage
-        try:
-            vbuckets = [
-                Vbucket(
-                    v,
-                    self._fresh_uuid,
-                    settings,
-                    None if storage is None else storage.home(v),
-                    self._values,
-                    self.vbucket_state,
-                    self._wants_back,
-                )
-                for v in range(settings.vbuckets)
-            ]
-            if storage is not None:
-                storage.begin(self.map, vbuckets)
-        except BaseException:
-            if storage is not None:
-                storage.abandon()
-            raise
-        return vbuckets
+    @property
+    def manifest(self) -> Manifest:
+        """The scopes and collections that there are."""
+        return self.collections.current
 
     @property
     def is_closed(self) -> bool:
@@ -290,50 +223,9 @@ class Bucket:
         if self.flusher is not None:
             self.flusher.close()
 
-    def _fresh_uuid(self) -> int:
-        """Return the uuid of a new branch: random, 64 bits, never 0."""
-        return self._random.randint(1, U64_MAX)
-
     def now(self) -> float:
         """Seconds since 1970 by the settings' clock."""
         return self.settings.clock()
-
-    def vbucket_of(self, key: bytes) -> Vbucket:
-        """Return the vbucket that holds ``key``."""
-        return self.vbuckets[vbucket_of(key, len(self.vbuckets))]
-
-    def numbered(self, vbucket: int) -> Vbucket:
-        """Return a vbucket by its number.
-
-        Raises:
-            ValueError: there is none of that number.
-        """
-        if not 0 <= vbucket < len(self.vbuckets):
-            raise ValueError(
-                f"vbucket {vbucket}: found none of that number, "
-                f"expected 0 to {len(self.vbuckets) - 1}"
-            )
-        return self.vbuckets[vbucket]
-
-    def owned(self, vbucket: int, node: int) -> Vbucket | None:
-        """Return a vbucket if ``node`` holds it."""
-        return self.vbuckets[vbucket] if self.map.owner(vbucket) == node else None
-
-    def held(self, vbucket: int, node: int) -> Vbucket | None:
-        """Return what ``node`` has of a vbucket: the vbucket itself, or its copy."""
-        copy = self.copies.at(node, vbucket)
-        return self.owned(vbucket, node) if copy is None else copy.vbucket
-
-    def held_by(self, node: int) -> list[Vbucket]:
-        """Return all that ``node`` has, copies too, in the order of vbuckets."""
-        found = {vbucket: self.vbuckets[vbucket] for vbucket in self.map.vbuckets_of(node)}
-        found |= {vbucket: copy.vbucket for vbucket, copy in self.copies.of_node(node).items()}
-        return [found[vbucket] for vbucket in sorted(found)]
-
-    def active(self, vbucket: int, node: int) -> Vbucket | None:
-        """Return a vbucket if ``node`` holds it and it takes KV commands."""
-        found = self.owned(vbucket, node)
-        return found if found is not None and found.shown_state is VbucketState.ACTIVE else None
 
     def changed(self, vbucket: int) -> None:
         """Note that ``vbucket`` has something new for its streams."""
@@ -381,6 +273,13 @@ class Bucket:
             for connection in self.dcp_connections.values():
                 connection.cursors_dropped(vbucket, cursors)
 
+    def has_room(self) -> bool:
+        """Whether copies may receive more: while clients may write, as little waits for the disk.
+
+        What waits is written here if it is too much and can be.
+        """
+        return self.flusher is None or self.flusher.makes_room()
+
     def received(self, node: int, vbucket: int) -> None:
         """Settle what a node's copy of ``vbucket`` received; its streams hear of it."""
         copy = self.copies.at(node, vbucket)
@@ -424,7 +323,7 @@ class Bucket:
         Raises:
             DocumentError: what the command refuses; NOT_MY_VBUCKET where the vbucket is not active.
         """
-        vbucket = self.vbucket_of(key)
+        vbucket = self.held.of_key(key)
         if vbucket.state is not VbucketState.ACTIVE:
             raise DocumentError(
                 Status.NOT_MY_VBUCKET, f"{key!r}: vbucket {vbucket.id} is {vbucket.state.name}"
@@ -473,47 +372,7 @@ class Bucket:
             ValueError: another process decides about the cluster.
         """
         self.require_first("change of the manifest")
-        manifest = changed(self.manifest, changes)
-        self._save(manifest)
-        self._take_manifest(manifest)
-        self.on_manifest()
-
-    def told_manifest(self, manifest: Manifest) -> None:
-        """Follow the manifest that the cluster's first process has; one that is known is none."""
-        if manifest.uid > self.manifest.uid:
-            self._take_manifest(manifest)
-
-    def _take_manifest(self, manifest: Manifest) -> None:
-        self.manifest = manifest
-        for vbucket in self.vbuckets:
-            self.follow_manifest(vbucket)
-
-    def follow_manifest(self, vbucket: Vbucket) -> None:
-        """Let an active vbucket emit what it lacks of the manifest's system events."""
-        if vbucket.state is not VbucketState.ACTIVE:
-            return
-        steps = self._steps_from(vbucket.documents.collections.manifest)
-        if steps:
-            vbucket.documents.emit(steps)
-            self.wrote(vbucket.id)
-
-    def learn_manifest(self, vbucket: Vbucket) -> None:
-        """Take the manifest that another server's items made of a vbucket, if it is newer.
-
-        Other vbuckets are not made to follow: they come from that server too.
-        """
-        learned = vbucket.documents.collections.manifest
-        if learned.uid > self.manifest.uid:
-            self.manifest = learned
-
-    def _steps_from(self, manifest: Manifest) -> list[Step]:
-        """Return the steps to the bucket's manifest; vbuckets that take the same share them."""
-        if self._way[0] is not manifest or self._way[1] is not self.manifest:
-            steps = manifest.steps(self.manifest)
-            if steps:
-                self._save(self.manifest, steps)
-            self._way = manifest, self.manifest, steps
-        return self._way[2]
+        self.collections.change(changes)
 
     def expire_due(self, now: float) -> int:
         """Run the expiry pager over all vbuckets; return how many documents expired."""

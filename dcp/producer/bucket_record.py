@@ -7,6 +7,7 @@ it is believed.
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Final
 
 from dcp.errors import ConfigError
@@ -24,13 +25,14 @@ from dcp.producer.log_names import is_log_name
 from dcp.producer.manifest_table import Row
 from dcp.producer.placement import ABSENT
 
-FOLDER_VERSION: Final = 2
+FOLDER_VERSION: Final = 3
 _MOST_SHOWN: Final = 60
 """So many characters of what is wrong are told."""
 _NUMBERS: Final = is_list_of(is_number)
 _NODES: Final = is_list_of(lambda found: is_number(found) or repr(found) == repr(ABSENT))
 _ROW: Final = is_object_of(
     {
+        "number": is_number,
         "uid": is_number,
         "scopes_gone": _NUMBERS,
         "scopes": is_list_of(is_row_of(is_number, is_text)),
@@ -141,9 +143,14 @@ class BucketRecord:
                 raise ConfigError(
                     f"{name}: found node {max(row)}, expected less than {len(self.members)}"
                 )
-        if self.manifest > len(self.manifests):
+        numbers = [0, *(row["number"] for row in self.manifests)]
+        if any(number <= before for before, number in pairwise(numbers)):
             raise ConfigError(
-                f"manifest: found number {self.manifest}, expected at most {len(self.manifests)}"
+                f"manifests: found numbers {_shown(numbers[1:])}, expected some that ascend from 1"
+            )
+        if self.manifest not in numbers:
+            raise ConfigError(
+                f"manifest: found number {self.manifest}, expected one of {_shown(numbers)}"
             )
 
 

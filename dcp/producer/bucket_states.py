@@ -53,18 +53,31 @@ def follow_change(
     """Let all follow what a node (None: the owner) has on another branch, or in another state."""
     bucket.replicas.branched(vbucket.id)
     end_streams(bucket, vbucket.id, node, spared=spared)
-    bucket.follow_manifest(vbucket)
+    bucket.collections.follow(vbucket)
     bucket.sync_writes.watch(vbucket.id)
+
+
+def require_unmoved(bucket: Bucket, what: str, vbucket: int) -> None:
+    """Raise ValueError where a rebalance moves a vbucket: what is ordered would be lost, or undone.
+
+    It may be dead here for an instant, with all that it has on its way to another node.
+    """
+    if vbucket in bucket.moving or bucket.vbuckets[vbucket].is_handed_over:
+        raise ValueError(
+            f"{what} of vbucket {vbucket}: found one that a rebalance moves now; order it when "
+            "that is over"
+        )
 
 
 def set_state(bucket: Bucket, vbucket: int, state: VbucketState) -> None:
     """Order the owner's vbucket into a state.
 
     Raises:
-        ValueError: not a state that a vbucket can be in.
+        ValueError: not a state that a vbucket can be in, or a rebalance moves it.
     """
     if state not in ORDERED:
         raise ValueError(f"vbucket {vbucket}: found state {state.name}, expected one of its own")
+    require_unmoved(bucket, "change of state", vbucket)
     if bucket.vbuckets[vbucket].state is not state:
         change_state(bucket, bucket.vbuckets[vbucket], ORDERED[state])
 
@@ -73,8 +86,10 @@ def set_state_of_copy(bucket: Bucket, vbucket: int, node: int, state: VbucketSta
     """Order a node's copy of a vbucket into a state.
 
     Raises:
-        ValueError: no copy there, or a state that only the vbucket itself can be in.
+        ValueError: no copy there, a state that only the vbucket itself can be in, or a rebalance
+            moves the vbucket.
     """
+    require_unmoved(bucket, "change of state", vbucket)
     copy = bucket.copies.at(node, vbucket)
     if copy is None:
         raise ValueError(f"vbucket {vbucket}: found no copy on {bucket.map.name_of(node)}")
@@ -94,26 +109,30 @@ def hand_over(
 
     ``is_move``: the client is a node, and a rebalance will say where the vbucket is.
     """
-    vbucket.is_moving = is_move
+    vbucket.is_handed_over = is_move
     change_state(bucket, vbucket, StateEvent.HANDED_OVER, node, spared=spared)
-    if is_move:
-        bucket.handed_over.add(vbucket.id)
 
 
 def give_back(bucket: Bucket, vbucket: int) -> None:
-    """Let a vbucket be active again that was handed over to a node which did not get it."""
-    bucket.handed_over.discard(vbucket)
-    bucket.vbuckets[vbucket].is_moving = False
-    if bucket.vbuckets[vbucket].state is VbucketState.DEAD:
-        change_state(bucket, bucket.vbuckets[vbucket], StateEvent.GIVEN_BACK)
+    """Let a vbucket be active again if it was handed over: the node did not get it."""
+    given = bucket.vbuckets[vbucket]
+    was_handed_over, given.is_handed_over = given.is_handed_over, False
+    if was_handed_over and given.state is VbucketState.DEAD:
+        change_state(bucket, given, StateEvent.GIVEN_BACK)
 
 
 def set_up(
     bucket: Bucket, vbucket: int, facts: VbucketFacts, versions: Sequence[Version] = ()
 ) -> None:
-    """Make a vbucket of which ``facts`` are true, with these versions; its streams end."""
-    bucket.numbered(vbucket).set_up(facts, versions)
+    """Make a vbucket of which ``facts`` are true, with these versions; its streams end.
+
+    Raises:
+        ValueError: there is no such vbucket, or a rebalance moves it.
+    """
+    bucket.held.numbered(vbucket)
+    require_unmoved(bucket, "replacement", vbucket)
+    bucket.held.numbered(vbucket).set_up(facts, versions)
     bucket.replicas.forget(vbucket)
-    bucket.learn_manifest(bucket.vbuckets[vbucket])
+    bucket.collections.learn(bucket.vbuckets[vbucket])
     end_streams(bucket, vbucket)
     bucket.sync_writes.watch(vbucket)

@@ -5,15 +5,19 @@ that is as rare as changes of the cluster and its collections. So what a vbucket
 manifest that is not saved.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from random import Random
 
 from dcp.producer.bucket_record import BucketRecord
 from dcp.producer.cluster_map import ClusterMap
 from dcp.producer.data_folder import DataFolder
+from dcp.producer.disk_file import OsFile
 from dcp.producer.log_names import LogNames, first_names
 from dcp.producer.manifest import Manifest, Step
 from dcp.producer.manifest_table import ManifestTable
@@ -21,6 +25,8 @@ from dcp.producer.settings import ClusterSettings
 from dcp.producer.vbucket import Vbucket
 from dcp.producer.vbucket_state import VbucketHome
 from dcp.types import U64_MAX
+
+_LOG = logging.getLogger(__name__)
 
 
 class BucketStorage:
@@ -44,6 +50,11 @@ class BucketStorage:
         self._manifests = ManifestTable(self._record.manifests)
         self._names = LogNames(self._record.logs, self._record.copy_logs, self._folder.logs())
         self._saved: BucketRecord | None = None
+        self._saved_numbers = _numbers_of(self._record)
+        self.held: Callable[[], Iterable[Vbucket]] | None = None
+        """All vbuckets and copies of the bucket, when all of them are open."""
+        # Removing files takes a disk as long as writing them: a failover does not wait for it.
+        self._removals = ThreadPoolExecutor(1, "dcp-producer-removals")
         self.is_open = True
 
     @property
@@ -63,15 +74,22 @@ class BucketStorage:
 
     def home(self, vbucket: int) -> VbucketHome:
         """Return where a vbucket's data lives."""
-        first_uuid = self._record.first_uuids[vbucket]
-        file = self._folder.file(self._names.of(vbucket))
-        return VbucketHome(file, first_uuid, self._manifests, self._number_of)
+        return self._home(vbucket, self._names.of(vbucket))
 
     def copy_home(self, node: int, vbucket: int) -> VbucketHome:
         """Return where a node's copy of a vbucket lives."""
+        return self._home(vbucket, self._names.of_copy(node, vbucket))
+
+    def _home(self, vbucket: int, name: str) -> VbucketHome:
+        file = self._folder.file(name)
+        remove = partial(self._remove, file)
         first_uuid = self._record.first_uuids[vbucket]
-        file = self._folder.file(self._names.of_copy(node, vbucket))
-        return VbucketHome(file, first_uuid, self._manifests, self._number_of)
+        return VbucketHome(file, first_uuid, self._manifests, self._number_of, remove)
+
+    def _remove(self, file: OsFile) -> None:
+        """Remove a log that is nobody's any more, soon; not when the folder may be another's."""
+        if self.is_open:
+            self._removals.submit(_remove, file)
 
     def drop_copy(self, node: int, vbucket: int) -> None:
         """Know a copy no more; its log goes with it."""
@@ -105,12 +123,14 @@ class BucketStorage:
         """
         self._manifests.add(manifest)
         number = self._manifests.number(manifest)
-        saved = self._saved or self._record
-        if number > len(saved.manifests):
-            record = replace(saved, manifests=self._manifests.rows)
-            self._folder.save(record)
-            self._record = self._saved = record
+        if number not in self._saved_numbers:
+            self._save(replace(self._saved or self._record, manifests=self._manifests.rows))
         return number
+
+    def _save(self, record: BucketRecord) -> None:
+        self._folder.save(record)
+        self._record = self._saved = record
+        self._saved_numbers = _numbers_of(record)
 
     def begin(self, map_: ClusterMap, vbuckets: list[Vbucket]) -> None:
         """Go on with vbuckets as they were read; after a crash active ones begin a branch.
@@ -136,9 +156,10 @@ class BucketStorage:
         Raises:
             OSError: the folder cannot be written; what was saved before is there.
         """
-        for _, then in steps:
-            self._manifests.add(then)
-        self._manifests.add(manifest)
+        wanted = [*(then for _, then in steps), manifest]
+        for each in wanted:
+            self._manifests.add(each)
+        self._forget_manifests({self._manifests.number(each) for each in wanted})
         record = replace(
             self._record,
             nodes=map_.node_count,
@@ -152,8 +173,16 @@ class BucketStorage:
             manifests=self._manifests.rows,
         )
         if record != self._saved:
-            self._folder.save(record)
-        self._record = self._saved = record
+            self._save(record)
+
+    def _forget_manifests(self, wanted: set[int]) -> None:
+        """Keep the manifests of some numbers, and all that a vbucket or copy stands or stood at."""
+        if self.held is not None:
+            held = list(self.held())
+            steps = {id(m): m for v in held for _, m in v.documents.collections.steps}
+            given = {self._manifests.number_given(manifest) for manifest in steps.values()}
+            named = wanted.union(*(vbucket.named_manifests for vbucket in held))
+            self._manifests.keep(named | {number for number in given if number is not None})
 
     def close(self, vbuckets: list[Vbucket], copies: list[Vbucket]) -> None:
         """Write all that is pending, say that this was a stop in good order, and unlock.
@@ -175,14 +204,31 @@ class BucketStorage:
             if failures:
                 raise failures[0]
             ended_at = [vbucket.data.high_seqno for vbucket in vbuckets]
-            self._folder.save(replace(self._record, ended_at=ended_at))
+            self._forget_manifests({self._record.manifest})
+            rows = self._manifests.rows
+            self._folder.save(replace(self._record, manifests=rows, ended_at=ended_at))
         finally:
-            self._folder.close()
+            self._unlock()
 
     def abandon(self) -> None:
         """Unlock the folder and leave it as it is."""
         self.is_open = False
+        self._unlock()
+
+    def _unlock(self) -> None:
+        self._removals.shutdown()  # before another process gives their names to others
         self._folder.close()
+
+
+def _remove(file: OsFile) -> None:
+    try:
+        file.remove()
+    except OSError as error:
+        _LOG.warning("a log that is not used any more: %s", error)
+
+
+def _numbers_of(record: BucketRecord) -> frozenset[int]:
+    return frozenset([0, *(row["number"] for row in record.manifests)])
 
 
 def _first_record(settings: ClusterSettings, random: Random) -> BucketRecord:

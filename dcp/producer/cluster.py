@@ -12,11 +12,11 @@ from typing import Final
 
 from dcp.errors import LocalProtocolError
 from dcp.producer import bucket_states, forks
-from dcp.producer.bucket import Bucket
 from dcp.producer.cluster_members import ClusterMembers
 from dcp.producer.copied_replicas import lagging_copy
 from dcp.producer.counters import CountersSnapshot
 from dcp.producer.documents import Document, DocumentStore
+from dcp.producer.entrance import Entrance
 from dcp.producer.faults import Corruption, Faults
 from dcp.producer.manifest import DEFAULT_ID, Manifest
 from dcp.producer.manifest_changes import (
@@ -45,10 +45,10 @@ class ProducerCluster(ClusterMembers):
     """A bucket and the nodes that serve it: documents, what it holds, forks, faults."""
 
     def __init__(
-        self, settings: ClusterSettings | None = None, bucket: Bucket | None = None
+        self, settings: ClusterSettings | None = None, entrance: Entrance | None = None
     ) -> None:
-        """Prepare a cluster; ``bucket`` is given where another process began it."""
-        super().__init__(settings, bucket)
+        """Prepare a cluster; ``entrance`` is given where another process began it."""
+        super().__init__(settings, entrance)
         self.bucket.administrator = self
 
     # --- documents
@@ -105,7 +105,7 @@ class ProducerCluster(ClusterMembers):
         command: Callable[[DocumentStore, float, int], Version],
     ) -> Document:
         with self.bucket.lock:
-            self._wait_for_hand_over(self.bucket.vbucket_of(key).id)
+            self._wait_for_hand_over(self.bucket.held.of_key(key).id)
             number = self._collection_id(collection)
             now = self.bucket.now()
             written = self.bucket.write(key, lambda documents: command(documents, now, number))
@@ -115,10 +115,10 @@ class ProducerCluster(ClusterMembers):
 
     def _wait_for_hand_over(self, vbucket: int) -> None:
         """Let a vbucket that a rebalance moves at this instant get there; not in a batch."""
-        if self.bucket.is_in_batch or self._is_in_loop:
+        if self.bucket.is_in_batch or self._loop.is_inside:
             return
         self.bucket.copies_moved.wait_for(
-            lambda: vbucket not in self.bucket.handed_over, _HAND_OVER_SECONDS
+            lambda: not self.bucket.vbuckets[vbucket].is_handed_over, _HAND_OVER_SECONDS
         )
 
     def _collection_id(self, collection: CollectionName) -> int:
@@ -147,6 +147,8 @@ class ProducerCluster(ClusterMembers):
         """Fill an empty bucket with ``count`` JSON documents of ``value_bytes``, in bulk."""
         settings = PreloadSettings(count, value_bytes, prefix, seed)
         with self.bucket.lock:
+            for vbucket in range(len(self.bucket.vbuckets)):
+                bucket_states.require_unmoved(self.bucket, "preload", vbucket)
             for vbucket, ids in enumerate(ids_by_vbucket(settings, len(self.bucket.vbuckets))):
                 if not len(ids):
                     continue
@@ -168,7 +170,8 @@ class ProducerCluster(ClusterMembers):
     def start_vbucket_at(self, vbucket: int, seqno: int = 0, cas: int = 0) -> None:
         """Let an empty vbucket's seqnos and CAS values begin beyond these (for tests of u64)."""
         with self.bucket.lock:
-            state = self.bucket.numbered(vbucket)
+            state = self.bucket.held.numbered(vbucket)
+            bucket_states.require_unmoved(self.bucket, "start", vbucket)
             state.data.start_at(seqno)
             end_streams(self.bucket, vbucket)
             state.documents.count_preloaded()
@@ -246,7 +249,7 @@ class ProducerCluster(ClusterMembers):
                 (``ClusterSettings.record_branches``).
         """
         with self.bucket.lock:
-            found = self.bucket.numbered(vbucket)
+            found = self.bucket.held.numbered(vbucket)
             if found.record is None:
                 raise LocalProtocolError(f"vbucket {vbucket}: this cluster records no branches")
             return found.record.state_at(seqno, vb_uuid, self._collection_id(collection))
@@ -257,7 +260,7 @@ class ProducerCluster(ClusterMembers):
         Without ``ClusterSettings.record_branches``: of those in its failover log.
         """
         with self.bucket.lock:
-            found = self.bucket.numbered(vbucket)
+            found = self.bucket.held.numbered(vbucket)
             if found.record is not None:
                 return found.record.vb_uuids
             return tuple(entry.vb_uuid for entry in reversed(found.failover_log.entries))
@@ -265,12 +268,12 @@ class ProducerCluster(ClusterMembers):
     def persisted_seqno(self, vbucket: int) -> int:
         """Return the newest seqno of a vbucket that is on disk."""
         with self.bucket.lock:
-            return self.bucket.numbered(vbucket).data.persisted_seqno
+            return self.bucket.held.numbered(vbucket).data.persisted_seqno
 
     def purge_seqno(self, vbucket: int) -> int:
         """Return the highest seqno of a purged tombstone, 0 where none was purged."""
         with self.bucket.lock:
-            return self.bucket.numbered(vbucket).data.purge_seqno
+            return self.bucket.held.numbered(vbucket).data.purge_seqno
 
     def replica_seqno(self, vbucket: int) -> int:
         """Return the newest seqno that a vbucket's replica holds: where a failover would cut.
@@ -278,26 +281,26 @@ class ProducerCluster(ClusterMembers):
         With ``ClusterSettings.replicas`` that of the copy to be promoted; 0 where none lives.
         """
         with self.bucket.lock:
-            return self.bucket.replicas.kept_seqno(self.bucket.numbered(vbucket).id)
+            return self.bucket.replicas.kept_seqno(self.bucket.held.numbered(vbucket).id)
 
     def high_seqno(self, vbucket: int) -> int:
         """Return the newest seqno of a vbucket."""
         with self.bucket.lock:
-            return self.bucket.numbered(vbucket).data.high_seqno
+            return self.bucket.held.numbered(vbucket).data.high_seqno
 
     def failover_log(self, vbucket: int) -> FailoverLog:
         """Return the branches of a vbucket, newest first."""
         with self.bucket.lock:
-            return self.bucket.numbered(vbucket).failover_log
+            return self.bucket.held.numbered(vbucket).failover_log
 
     def vbucket_of(self, key: bytes) -> int:
         """Return the vbucket that holds ``key``."""
-        return self.bucket.vbucket_of(key).id
+        return self.bucket.held.of_key(key).id
 
     def vbucket_owner(self, vbucket: int) -> int:
         """Return the node that holds a vbucket."""
         with self.bucket.lock:
-            return self.bucket.map.owners[self.bucket.numbered(vbucket).id]
+            return self.bucket.map.owners[self.bucket.held.numbered(vbucket).id]
 
     def counters(self) -> CountersSnapshot:
         """Return all counters at one instant."""
@@ -310,8 +313,9 @@ class ProducerCluster(ClusterMembers):
         """Hand a vbucket over to another node: streams end (state changed), a new map is pushed."""
         with self.bucket.lock:
             self.bucket.require_first("move of a vbucket")
-            if vbucket in self.bucket.moving:
-                raise ValueError(f"move vbucket {vbucket}: found one that a rebalance moves now")
+            bucket_states.require_unmoved(
+                self.bucket, "move", self.bucket.held.numbered(vbucket).id
+            )
             before = self.vbucket_owner(vbucket)
             self.bucket.map.require_node(node)
             for place in {before, node} - self.bucket.local_nodes:
@@ -320,13 +324,13 @@ class ProducerCluster(ClusterMembers):
                     "process, to which a rebalance moves it"
                 )
             self.bucket.map.move(vbucket, node)
-            self.bucket.numbered(vbucket).recover_sync_writes()
+            self.bucket.held.numbered(vbucket).recover_sync_writes()
             self.bucket.sync_writes.watch(vbucket)
             self.bucket.save()
             end_streams(self.bucket, vbucket, before)
             for place, at in self.bucket.copies.follow(self.bucket.map):
                 end_streams(self.bucket, at, place)
-        self._call_soon(self._push_map)
+        self._loop.call_soon(self._push_map)
 
     def failover(self, node: int) -> None:
         """Let ``node`` be gone and promote its vbuckets' replicas on the next living node.
@@ -378,14 +382,14 @@ class ProducerCluster(ClusterMembers):
         self.bucket.require_first("replication")
         with self.bucket.lock:
             self.bucket.replicas.pause()
-            self._call_soon(self._push_map)
+            self._loop.call_soon(self._push_map)
 
     def resume_replication(self) -> None:
         """Let all replicas follow again, as far behind as the settings say."""
         self.bucket.require_first("replication")
         with self.bucket.lock:
             self.bucket.replicas.resume()
-            self._call_soon(self._push_map)
+            self._loop.call_soon(self._push_map)
 
     def wait_until_replicated(self, timeout_seconds: float = 10.0) -> None:
         """Return when all copies on living nodes hold what their actives hold at an instant.
@@ -410,10 +414,11 @@ class ProducerCluster(ClusterMembers):
         With ``node`` that of this node's copy, which may be anything but active.
 
         Raises:
-            ValueError: not a state that it can be in, or no copy on that node.
+            ValueError: not a state that it can be in, no copy on that node, or a rebalance
+                moves it (this, and all below that name a vbucket).
         """
         with self.bucket.lock:
-            self.bucket.numbered(vbucket)
+            self.bucket.held.numbered(vbucket)
             if node is not None:
                 self.bucket.map.require_node(node)
             if node is None or node == self.bucket.map.owner(vbucket):
@@ -427,7 +432,7 @@ class ProducerCluster(ClusterMembers):
         Streams are no longer shown them; one that stands below ends (rollback). Returns how many.
         """
         with self.bucket.lock:
-            data = self.bucket.numbered(vbucket).data
+            data = self.bucket.held.numbered(vbucket).data
             return data.purge(data.high_seqno if up_to_seqno is None else up_to_seqno)
 
     def set_up_vbucket(
@@ -456,8 +461,10 @@ class ProducerCluster(ClusterMembers):
             LocalProtocolError: a seqno is not above the high seqno.
         """
         with self.bucket.lock:
-            self.bucket.numbered(vbucket).take(versions)
-            self.bucket.learn_manifest(self.bucket.numbered(vbucket))
+            taking = self.bucket.held.numbered(vbucket)
+            bucket_states.require_unmoved(self.bucket, "versions", vbucket)
+            taking.take(versions)
+            self.bucket.collections.learn(taking)
             self.bucket.wrote(vbucket)
 
     def snapshot_cut_after(self, items: int) -> None:
@@ -468,7 +475,7 @@ class ProducerCluster(ClusterMembers):
     def refuse_stream(self, vbucket: int, status: Status, times: int = 1) -> None:
         """Answer the next stream requests for ``vbucket`` with ``status``."""
         with self.bucket.lock:
-            self.bucket.numbered(vbucket)
+            self.bucket.held.numbered(vbucket)
             self.faults.refuse_stream(vbucket, status, times)
 
     def corrupt(self, corruption: Corruption) -> None:

@@ -1,17 +1,16 @@
 """The nodes of a cluster that come and go, of this process and of others, and what they own."""
 
-import asyncio
 import logging
 from collections.abc import Coroutine
 from typing import Any
 
 from dcp.errors import LocalProtocolError, SourceError
-from dcp.producer.bucket import Bucket
 from dcp.producer.cluster_map import NodeAddress
-from dcp.producer.cluster_nodes import ClusterNodes, now
+from dcp.producer.cluster_nodes import ClusterNodes
 from dcp.producer.cluster_state import ClusterState, Invitation
+from dcp.producer.entrance import Entrance
+from dcp.producer.loop_thread import now
 from dcp.producer.rebalance_orders import RebalanceOrders
-from dcp.producer.server import Node
 from dcp.producer.settings import ClusterSettings
 
 _LOG = logging.getLogger(__name__)
@@ -21,9 +20,9 @@ class ClusterMembers(ClusterNodes):
     """Who belongs to the cluster, and how vbuckets get to them."""
 
     def __init__(
-        self, settings: ClusterSettings | None = None, bucket: Bucket | None = None
+        self, settings: ClusterSettings | None = None, entrance: Entrance | None = None
     ) -> None:
-        super().__init__(settings, bucket)
+        super().__init__(settings, entrance)
         self._rebalances = RebalanceOrders(
             self.bucket,
             lambda node: self._nodes[node].awake,
@@ -52,24 +51,24 @@ class ClusterMembers(ClusterNodes):
             OSError: the data folder cannot be written.
         """
         self.bucket.require_first("add node")
-        if self._is_in_loop:
+        if self._loop.is_inside:
             return self._open_node()
         added: list[int] = []
-        self._call(now(lambda: added.append(self._open_node())))
+        self._loop.call(now(lambda: added.append(self._open_node())))
         return added[0]
 
     def _open_node(self) -> int:
         tls_port = None if self._tls is None else 0
         address = NodeAddress(self.settings.host, 0, 0, tls_port, tls_port)
         added = self.bucket.map.node_count
-        node = Node(self.bucket, added, address, self._tls)
+        node = self._node(added, address)
         node.listen()
         self._nodes[added] = node
         with self.bucket.lock:
             self.bucket.map.add(node.address)
             self.bucket.local_nodes.add(added)
             self.bucket.save()
-        self._call_soon(self._push_map)
+        self._loop.call_soon(self._push_map)
         return added
 
     def _require_room(self) -> None:
@@ -116,7 +115,7 @@ class ClusterMembers(ClusterNodes):
                 cluster_map.join_again(node, address)
             self.bucket.dead_nodes.discard(node)
         self._links.add(node)
-        self._call_soon(self._push_map)
+        self._loop.call_soon(self._push_map)
         return node, self._links.state()
 
     def is_heard(self, node: int) -> bool:
@@ -130,9 +129,9 @@ class ClusterMembers(ClusterNodes):
             TimeoutError: they did not answer.
             LocalProtocolError: the cluster does not run.
         """
-        if self._loop is None:
+        if not self._loop.is_running:
             raise LocalProtocolError("producer cluster: it does not run")
-        told = asyncio.run_coroutine_threadsafe(self._links.told(), self._loop)
+        told = self._loop.begin(self._links.told())
         try:
             told.result(timeout_seconds)
         except TimeoutError:
@@ -159,20 +158,20 @@ class ClusterMembers(ClusterNodes):
             TimeoutError: it took too long, and was given up.
             LocalProtocolError: the cluster does not run.
         """
-        if self._loop is None:
+        if not self._loop.is_running:
             raise LocalProtocolError("producer cluster: it does not run")
         self.bucket.require_first("rebalance")
-        if self._is_in_loop:
+        if self._loop.is_inside:
             timeout_seconds = self.settings.rebalance_timeout_seconds
-            self._call(_say_if_it_fails(self._rebalances.begin(remove, timeout_seconds)))
+            self._loop.call(_say_if_it_fails(self._rebalances.begin(remove, timeout_seconds)))
             return
         work = self._rebalances.begin(remove, timeout_seconds)
-        asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        self._loop.begin(work).result()
 
     def _wait_for_rebalance(self) -> None:
         """Return when one that was given up is over; at once for who cannot wait."""
-        if self._loop is not None and not self._is_in_loop:
-            self._call(self._rebalances.over())
+        if self._loop.is_running and not self._loop.is_inside:
+            self._loop.call(self._rebalances.over())
 
 
 async def _say_if_it_fails(work: Coroutine[Any, Any, None]) -> None:

@@ -6,29 +6,27 @@ comes over one of its own connections cannot wait, and lets that connection say 
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from contextlib import suppress
+from collections.abc import Awaitable, Callable
 from functools import partial
-from threading import Event, Thread, get_ident
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Final, Self
 
-from dcp.errors import DcplakeError, LocalProtocolError, SourceError
-from dcp.producer.background import keep_running, log_failure
+from dcp.errors import LocalProtocolError, SourceError
+from dcp.producer.background import ended, keep_running
 from dcp.producer.bucket import Bucket
 from dcp.producer.cluster_map import NodeAddress
-from dcp.producer.commands import COMMANDS
+from dcp.producer.entrance import Entrance, OwnEntrance
+from dcp.producer.loop_thread import LoopThread, now
 from dcp.producer.member_links import MemberLinks
 from dcp.producer.replication import Replication
 from dcp.producer.server import Node
-from dcp.producer.session import Command
 from dcp.producer.settings import ClusterSettings
 from dcp.producer.stream_ends import end_streams
+from dcp.producer.turns import Turns
 from dcp.producer.vbucket import Vbucket
 from dcp.producer.wait_watch import WaitWatch
 
 _LOG = logging.getLogger(__name__)
-_WAIT_SECONDS: Final = 30.0
 _WATCH_SECONDS: Final = 0.5
 """How often to look for clients that were silent for too long."""
 
@@ -36,20 +34,17 @@ _WATCH_SECONDS: Final = 0.5
 class ClusterNodes:
     """Nodes that serve one bucket. Use as a context manager, or ``start`` and ``stop``."""
 
-    commands: Mapping[int, Command] = COMMANDS
-    """What the nodes answer."""
-
     def __init__(
-        self, settings: ClusterSettings | None = None, bucket: Bucket | None = None
+        self, settings: ClusterSettings | None = None, entrance: Entrance | None = None
     ) -> None:
         self.settings = settings or ClusterSettings()
-        self.bucket = bucket or Bucket(self.settings)
+        self._entrance = entrance or OwnEntrance(Bucket(self.settings))
+        self.bucket = self._entrance.bucket
         self._tls = self.settings.tls.context() if self.settings.tls else None
         self._nodes: dict[int, Node] = {}
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: Thread | None = None
+        self._turns = Turns()
+        self._loop = LoopThread("producer cluster")
         self._background: list[asyncio.Task[None]] = []
-        self._under_way: set[asyncio.Task[None]] = set()
         self._links = MemberLinks(self.bucket, self._push_map)
         self._replication = Replication(self.bucket, lambda node: self._nodes[node].awake)
 
@@ -62,26 +57,19 @@ class ClusterNodes:
             SourceError: a port cannot be opened, or the cluster's first process refuses us.
             LocalProtocolError: it runs, or it ran and gave up its data folder.
         """
-        if self._thread is not None:
+        if self._loop.is_running:
             raise LocalProtocolError("producer cluster: start() of one that runs already")
         if self.bucket.is_closed:
             raise LocalProtocolError(
                 "producer cluster: start() of one that has given up its data folder; make another"
             )
-        started = Event()
-        failed: list[BaseException] = []
-        self._thread = Thread(
-            target=self._run_loop, args=(started, failed), name="dcp-producer", daemon=True
-        )
-        self._thread.start()
-        started.wait(_WAIT_SECONDS)
-        if failed:
-            self._thread.join(_WAIT_SECONDS)
-            self._thread = None
+        try:
+            self._loop.start(self._open_nodes)
+        except BaseException as error:
             self.bucket.close()
-            if isinstance(failed[0], DcplakeError):
-                raise failed[0]
-            raise SourceError(f"producer cluster: cannot listen: {failed[0]}") from failed[0]
+            if isinstance(error, OSError):
+                raise SourceError(f"producer cluster: cannot listen: {error}") from error
+            raise
 
     def stop(self) -> None:
         """Close all connections and ports, and the data folder; harmless when not running.
@@ -93,13 +81,8 @@ class ClusterNodes:
         Raises:
             OSError: the data folder cannot be written.
         """
-        if self._thread is not None and self._loop is not None:
-            with suppress(TimeoutError):
-                self._call(self._shut_down())
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join(_WAIT_SECONDS)
-            self._thread = None
-            self._loop = None
+        self._loop.stop(self._shut_down)
+        self.bucket.on_change = self.bucket.collections.on_change = lambda: None
         with self.bucket.lock:
             self.bucket.close()
 
@@ -146,7 +129,7 @@ class ClusterNodes:
         if node is not None:
             self.bucket.require_local("drop connections of", node)
         for one in self._nodes.values() if node is None else [self._nodes[node]]:
-            self._call(one.drop_connections())
+            self._loop.call(one.drop_connections())
 
     def kill_node(self, node: int) -> None:
         """Close a node's port and connections.
@@ -156,25 +139,27 @@ class ClusterNodes:
                 left to take the order to restore it.
         """
         self.bucket.require_local("kill", node)
-        if self._is_in_loop and not self.bucket.local_nodes - self.bucket.dead_nodes - {node}:
+        if self._loop.is_inside and not self.bucket.local_nodes - self.bucket.dead_nodes - {node}:
             raise ValueError(
                 f"kill {self.bucket.map.name_of(node)}: found no other living node of this "
                 "process, expected one to take the order to restore it"
             )
-        self._call(self._nodes[node].leave() if self._is_in_loop else self._nodes[node].kill())
+        self._loop.call(
+            self._nodes[node].leave() if self._loop.is_inside else self._nodes[node].kill()
+        )
         with self.bucket.lock:
             self.bucket.dead_nodes.add(node)
-        self._call_soon(self._follow_map)
+        self._loop.call_soon(self._follow_map)
 
     def refuse_node(self, node: int) -> None:
         """Close a node's port only."""
         self.bucket.require_local("refuse", node)
-        self._call(self._nodes[node].refuse())
+        self._loop.call(self._nodes[node].refuse())
 
     def hang_node(self, node: int) -> None:
         """Let a node stop reading and answering, with everything open."""
         self.bucket.require_local("hang", node)
-        self._call(now(self._nodes[node].hang))
+        self._loop.call(now(self._nodes[node].hang))
 
     def restore_node(self, node: int) -> None:
         """Undo ``kill_node``, ``refuse_node`` or ``hang_node``, on the same port.
@@ -195,14 +180,14 @@ class ClusterNodes:
                 self.bucket.map.join(node)
                 self.bucket.copies.follow(self.bucket.map)
                 self.bucket.save()
-                self._call_soon(self._push_map)
-        self._call_soon(self._follow_map)
+                self._loop.call_soon(self._push_map)
+        self._loop.call_soon(self._follow_map)
 
     def _restore_here(self, node: int) -> None:
-        if self._is_in_loop:
+        if self._loop.is_inside:
             self._nodes[node].restore()
-        elif self._loop is not None:
-            self._call(now(self._nodes[node].restore))
+        elif self._loop.is_running:
+            self._loop.call(now(self._nodes[node].restore))
 
     def _require_answer(self, node: int) -> None:
         if not self._links.is_alive(node):
@@ -215,14 +200,14 @@ class ClusterNodes:
 
     def _on_node(self, node: int, act: Callable[[Node | None], None]) -> None:
         """Do ``act`` at an instant at which no connection sends anything; the node is then gone."""
-        if self._loop is None:
+        if not self._loop.is_running:
             with self.bucket.lock:
                 act(None)
-        elif self._is_in_loop:
+        elif self._loop.is_inside:
             self._act_on(node, act)
-            self._call(self._leave(node))
+            self._loop.call(self._leave(node))
         else:
-            self._call(self._end_node(node, act))
+            self._loop.call(self._end_node(node, act))
 
     async def _end_node(self, node: int, act: Callable[[Node | None], None]) -> None:
         with self.bucket.lock:
@@ -239,40 +224,19 @@ class ClusterNodes:
     def _act_on(self, node: int, act: Callable[[Node | None], None]) -> None:
         act(self._nodes.get(node))
 
-    @property
-    def _is_in_loop(self) -> bool:
-        """Whether our caller is a connection (an order over the protocol)."""
-        return self._thread is not None and get_ident() == self._thread.ident
-
-    def _run_loop(self, started: Event, failed: list[BaseException]) -> None:
-        loop = asyncio.new_event_loop()
-        asyncio.set_event_loop(loop)
-        try:
-            loop.run_until_complete(self._open_nodes())
-            self._loop = loop
-            self.bucket.on_change = self._changes_are_waiting
-            self.bucket.on_manifest = lambda: self._call_soon(self._links.wake)
-        except (OSError, DcplakeError) as error:
-            failed.append(error)
-            started.set()
-            loop.close()
-            return
-        started.set()
-        loop.run_forever()
-        self.bucket.on_change = self.bucket.on_manifest = lambda: None
-        loop.close()
-
     async def _open_nodes(self) -> None:
         settings = self.settings
-        await self._listen()
+        self._turns = Turns()  # those of an earlier loop are over
+        self._nodes = await self._entrance.open(self._nodes, self._node, self._push_map)
+        self._tell_addresses()
         for node in range(self.bucket.map.node_count):
             if not (self.bucket.led_by or self.bucket.is_local(node)):
                 self._links.add(node)
         self._replication.start()
         self._follow_map()
         bucket = self.bucket
-        writes = WaitWatch(bucket.sync_writes, bucket.lock, self._call_soon)
-        waits = WaitWatch(bucket.persistence_waits, bucket.lock, self._call_soon)
+        writes = WaitWatch(bucket.sync_writes, bucket.lock, self._loop.call_soon)
+        waits = WaitWatch(bucket.persistence_waits, bucket.lock, self._loop.call_soon)
         works: dict[str, Callable[[], Awaitable[None]]] = {
             "watch of connections": self._watch_connections,
             "watch of durable writes": writes.run,
@@ -282,33 +246,20 @@ class ClusterNodes:
         if settings.expiry_pager_seconds > 0:
             works["expiry pager"] = partial(self._page_expiries, settings.expiry_pager_seconds)
         if bucket.flusher is not None:
-            bucket.flusher.on_written = lambda v: self._call_soon(partial(self._stored, v))
+            bucket.flusher.on_written = lambda v: self._loop.call_soon(partial(self._stored, v))
             works["flusher"] = bucket.flusher.run
         for name, work in works.items():
             self._background.append(asyncio.ensure_future(keep_running(name, work)))
+        bucket.on_change = self._changes_are_waiting
+        bucket.collections.on_change = lambda: self._loop.call_soon(self._links.wake)
+        self._changes_are_waiting()  # those that there were before
 
     def _stored(self, vbucket: Vbucket) -> None:
         with self.bucket.lock:
             self._replication.stored(vbucket)
 
-    async def _listen(self) -> None:
-        known = {number: node.address for number, node in self._nodes.items()}
-        # After a stop they come back on their ports.
-        addresses = known or dict(enumerate(addresses_to_take(self.settings)))
-        self._nodes = {
-            number: Node(self.bucket, number, address, self._tls, self.commands)
-            for number, address in addresses.items()
-        }
-        try:
-            for node in self._nodes.values():
-                if self.bucket.map.is_member(node.node):
-                    node.listen()
-                    self.bucket.dead_nodes.discard(node.node)
-        except OSError:
-            for node in self._nodes.values():
-                await node.kill()
-            raise
-        self._tell_addresses()
+    def _node(self, number: int, address: NodeAddress) -> Node:
+        return Node(self.bucket, number, address, self._tls, self._turns)
 
     def _tell_addresses(self) -> None:
         """Let the map know the ports that were taken: of some nodes only now."""
@@ -318,14 +269,16 @@ class ClusterNodes:
         self.bucket.map.set_addresses(found)
 
     async def _shut_down(self) -> None:
+        await self._entrance.close()
         for task in self._background:
             task.cancel()
-        await asyncio.gather(*self._background, return_exceptions=True)
+        await ended("background of the producer", *self._background)
         self._background.clear()
         await self._links.stop()
         await self._replication.stop()
-        await asyncio.gather(*self._under_way, return_exceptions=True)
-        await asyncio.gather(*(node.leave() for node in self._nodes.values()))
+        await self._loop.settled()
+        leaving = [asyncio.ensure_future(node.leave()) for node in self._nodes.values()]
+        await ended("end of a node", *leaving)
 
     async def _watch_connections(self) -> None:
         while True:
@@ -341,7 +294,7 @@ class ClusterNodes:
                 self.bucket.expire_due(self.bucket.now())
 
     def _changes_are_waiting(self) -> None:
-        self._call_soon(self._spread_changes)
+        self._loop.call_soon(self._spread_changes)
 
     def _spread_changes(self) -> None:
         with self.bucket.lock:
@@ -371,37 +324,3 @@ class ClusterNodes:
             self.bucket.save()
         except OSError as error:
             _LOG.warning("copies: it cannot be saved which there are: %s", error)
-
-    def _call_soon(self, function: Callable[[], None]) -> None:
-        if self._loop is not None:
-            self._loop.call_soon_threadsafe(function)
-
-    def _call(self, work: Coroutine[Any, Any, None]) -> None:
-        if self._loop is None:
-            work.close()
-            raise LocalProtocolError("producer cluster: it does not run")
-        if self._is_in_loop:  # cannot wait for itself
-            task = self._loop.create_task(work)
-            self._under_way.add(task)
-            task.add_done_callback(self._under_way.discard)
-            task.add_done_callback(log_failure("an order over the protocol"))
-            return
-        asyncio.run_coroutine_threadsafe(work, self._loop).result(_WAIT_SECONDS)
-
-
-def addresses_to_take(settings: ClusterSettings) -> list[NodeAddress]:
-    """Return where the settings want nodes to listen; port 0 is any free one."""
-    free = (0,) * settings.nodes
-    plain = zip(settings.ports or free, settings.http_ports or free, strict=True)
-    if settings.tls is None:
-        return [NodeAddress(settings.host, *ports) for ports in plain]
-    encrypted = zip(settings.tls_ports or free, settings.https_ports or free, strict=True)
-    return [
-        NodeAddress(settings.host, *ports, *tls_ports)
-        for ports, tls_ports in zip(plain, encrypted, strict=True)
-    ]
-
-
-async def now(action: Callable[[], None]) -> None:
-    """Do something in the loop, at once."""
-    action()

@@ -5,7 +5,7 @@ needs none of those before it.
 """
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from dcp.errors import RemoteProtocolError
@@ -14,6 +14,7 @@ from dcp.producer.cluster_map import NodeAddress
 from dcp.producer.manifest import Manifest
 from dcp.producer.manifest_table import ManifestTable
 from dcp.producer.resume_rules import Rules
+from dcp.protocol.credentials import Secret
 
 if TYPE_CHECKING:
     from dcp.producer.bucket import Bucket
@@ -147,11 +148,11 @@ class Invitation:
     """What a process needs to be a part of a cluster: its state, and how nodes sign in."""
 
     state: ClusterState
-    password: str = field(repr=False)
+    password: Secret
 
     def encode(self) -> bytes:
         """Return the JSON; it has the password."""
-        tree = {"state": self.state.tree(), "password": self.password}
+        tree = {"state": self.state.tree(), "password": self.password.reveal()}
         return json.dumps(tree, separators=(",", ":")).encode()
 
     @classmethod
@@ -163,6 +164,6 @@ class Invitation:
         """
         try:
             tree = json.loads(data)
-            return cls(ClusterState.of_tree(tree["state"]), str(tree["password"]))
+            return cls(ClusterState.of_tree(tree["state"]), Secret(str(tree["password"])))
         except (ValueError, KeyError, TypeError):
             raise RemoteProtocolError("invitation to a cluster: malformed") from None

@@ -92,7 +92,7 @@ async def write_off_lock(
     if write is not None:
         try:
             await asyncio.get_running_loop().run_in_executor(thread, write.run)
-        except OSError:
+        except Exception:
             if not write.is_optional:
                 raise
         with lock:

@@ -1,18 +1,20 @@
 """One client's connection: a task that reads and a task that writes, around a sans-I/O session.
 
-Memory per connection is bounded: requests are acted on in turns, none while more than
-``OUTBOX_BYTES`` of answers wait for the client, and a batch of what waits is encoded only when the
-socket took the last one (``unsent_bytes.py``). Between two turns other clients have theirs.
+Memory per connection is bounded: requests are acted on in turns (``turns.py``), none while more
+than ``OUTBOX_BYTES`` of answers wait for the client, and a batch of what waits is encoded only when
+the socket took the last one (``unsent_bytes.py``). Between two turns other clients have theirs.
 """
 
 import asyncio
 from contextlib import suppress
+from functools import partial
 
 from dcp.errors import FrameError
 from dcp.producer.bucket import Bucket
 from dcp.producer.channels import Channel
 from dcp.producer.session import Session
-from dcp.producer.settings import OUTBOX_BYTES, TURN_FRAMES
+from dcp.producer.settings import OUTBOX_BYTES
+from dcp.producer.turns import Turns
 from dcp.wire.framing import FrameBlock, FrameSplitter
 
 
@@ -20,12 +22,18 @@ class ClientConnection:
     """Runs a session over a channel until either side closes; ``awake`` cleared makes it hang."""
 
     def __init__(
-        self, bucket: Bucket, session: Session, channel: Channel, awake: asyncio.Event
+        self,
+        bucket: Bucket,
+        session: Session,
+        channel: Channel,
+        awake: asyncio.Event,
+        turns: Turns,
     ) -> None:
         self.session = session
         self._bucket = bucket
         self._channel = channel
         self._awake = awake
+        self._turns = turns
         self._loop = asyncio.get_running_loop()
         self._something_to_write = asyncio.Event()
         self._outbox_is_short = asyncio.Event()
@@ -71,9 +79,9 @@ class ClientConnection:
             for task in tasks:
                 task.cancel()
             results = await asyncio.gather(*tasks, return_exceptions=True)
-            for result in results:
-                if isinstance(result, Exception):
-                    raise result
+        failed = [result for result in results if isinstance(result, Exception)]
+        if failed:
+            raise failed[0] if len(failed) == 1 else ExceptionGroup("reading and writing", failed)
 
     async def _say_last_words(
         self, reader: asyncio.Future[None], writer: asyncio.Future[None]
@@ -116,24 +124,26 @@ class ClientConnection:
     async def _act_on(self, block: FrameBlock) -> None:
         done = 0
         while done < len(block) and not self.session.is_closing:
-            done = self._take_turn(block, done)
-            self.wake()
-            if done < len(block):
-                await asyncio.sleep(0)
+            turn = partial(self._take_turn, block, done)
+            done += await self._turns.take(turn, is_new=not done)
             await self._outbox_is_short.wait()
             await self._awake.wait()
 
-    def _take_turn(self, block: FrameBlock, first: int) -> int:
-        """Act on some frames of a block from ``first`` on; return where to go on."""
-        index = first
+    def _take_turn(self, block: FrameBlock, first: int, most_frames: int, end: float) -> int:
+        """Act on some frames of a block from ``first`` on; return on how many."""
+        index, now = first, self._loop.time()
         with self._bucket.lock:
-            while index < min(first + TURN_FRAMES, len(block)):
-                self.session.feed(block.frame(index), self._loop.time())
+            while index < min(first + most_frames, len(block)):
+                self.session.feed(block.frame(index), now)
                 index += 1
                 if self.session.outbox_bytes > OUTBOX_BYTES or self.session.is_waiting:
                     self._outbox_is_short.clear()
                     break
-        return index
+                now = self._loop.time()
+                if now >= end:
+                    break
+        self.wake()
+        return index - first
 
     async def _write(self) -> None:
         while True:

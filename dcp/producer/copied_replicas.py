@@ -8,7 +8,7 @@ that is lost takes its word along; the next one says it again.
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from dcp.producer.bucket_states import follow_change
+from dcp.producer.bucket_states import follow_change, give_back
 from dcp.producer.promotion import heirs_of, living_copies, prepare, promote, undo
 from dcp.producer.replication_chain import REPLICATION, TAKEOVER, Copy, connection_name
 from dcp.wire.vocabulary import VbucketState
@@ -60,27 +60,24 @@ class CopiedReplicas:
 
     def prepare(self, heirs: Mapping[int, int]) -> None:
         """Have the copies that are in this process on disk as the vbuckets that they are to be."""
-        bucket = self._bucket
-        try:
-            for vbucket, node in heirs.items():
-                owner, state = bucket.map.owner(vbucket), bucket.vbuckets[vbucket].state
-                is_known = owner is not None and bucket.is_local(owner)
-                is_active = not is_known or vbucket in bucket.handed_over
-                prepare(bucket, vbucket, node, VbucketState.ACTIVE if is_active else state)
-        except OSError:
-            self.undo(heirs)
-            raise
+        prepare(self._bucket, heirs, self._state_at_owner)
+
+    def _state_at_owner(self, vbucket: int) -> VbucketState:
+        bucket, owner = self._bucket, self._bucket.map.owner(vbucket)
+        is_known = owner is not None and bucket.is_local(owner)
+        is_active = not is_known or bucket.vbuckets[vbucket].is_handed_over
+        return VbucketState.ACTIVE if is_active else bucket.vbuckets[vbucket].state
 
     def undo(self, heirs: Mapping[int, int]) -> None:
         """Let them be copies again."""
-        for vbucket, node in heirs.items():
-            undo(self._bucket, vbucket, node)
+        undo(self._bucket, heirs)
 
     def promote(self, vbucket: int, node: int, state: VbucketState) -> None:
         """Let the copy go on, from its last whole snapshot; without one there, what is here."""
         if self._bucket.copies.at(node, vbucket) is not None:
             promote(self._bucket, vbucket, node, state)
             return
+        give_back(self._bucket, vbucket)
         here = self._bucket.vbuckets[vbucket]
         if here.state is VbucketState.ACTIVE:
             here.go_back(here.data.high_seqno, here.data.high_seqno)

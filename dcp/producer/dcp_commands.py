@@ -118,7 +118,7 @@ def seqno_acknowledged(session: Session, frame: Frame, body: m.Body, _: float) -
     seqno = cast("m.SeqnoAcknowledged", body).prepared_seqno
     if not dcp.acknowledges or (stream is not None and seqno > stream.sent_seqno):
         session.refuse(frame, Status.EINVAL)
-    elif session.bucket.held(frame.vbucket, session.node) is None:
+    elif session.bucket.held.at(frame.vbucket, session.node) is None:
         session.refuse_vbucket(frame)
     else:
         if stream is not None:

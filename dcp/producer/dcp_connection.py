@@ -35,6 +35,8 @@ _FLAVOUR_OF_FEATURE: Final = {
 }
 MAX_STREAMS: Final = 16 * 1024
 """Streams on one connection: 16 of each of 1024 vbuckets."""
+TURN_STREAMS: Final = 32
+"""Streams that are asked for something to send before other connections have their turn."""
 
 
 class DcpConnection:
@@ -218,7 +220,7 @@ class DcpConnection:
 
     def _hand_over(self, stream: ActiveStream) -> None:
         node = self.key[0]
-        vbucket = self._bucket.active(stream.vbucket, node)
+        vbucket = self._bucket.held.active(stream.vbucket, node)
         is_given_up = self.is_internal and stream.vbucket not in self._bucket.moving
         if vbucket is None or not stream.is_of(vbucket.data) or is_given_up:
             stream.end(EndReason.STATE_CHANGED, announce=True)
@@ -252,9 +254,13 @@ class DcpConnection:
     def next_frames(self, most_bytes: int) -> list[bytes | bytearray]:
         """Return stream messages to send: about ``most_bytes``, or one message of any size."""
         frames: list[bytes | bytearray] = []
-        left = most_bytes
+        left, asked = most_bytes, 0
         faults = self._faults
         while self._ready and left > 0 and self.flow.room_bytes > 0:
+            if asked == TURN_STREAMS:
+                frames.append(b"")  # there may be more: the connection is asked again
+                break
+            asked += 1
             stream = next(iter(self._ready))
             batch = stream.next_batch(self.flow.room_bytes, left, faults.most_items)
             if batch is None or stream.phase is StreamPhase.DEAD:

@@ -110,7 +110,7 @@ def _tally(bucket: Bucket, connection: DcpConnection) -> _Tally:
             continue
         tally.sending += 1
         tally.backfilling += stream.phase is StreamPhase.BACKFILLING
-        held = bucket.held(stream.vbucket, connection.key[0])
+        held = bucket.held.at(stream.vbucket, connection.key[0])
         if held is not None:
             tally.remaining += max(0, held.data.high_seqno - stream.sent_seqno)
     return tally

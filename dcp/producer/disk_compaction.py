@@ -25,16 +25,11 @@ _COPIED_BYTES: Final = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Compaction:
-    """What a compaction did: tombstones that it purged, and by how much the file is smaller."""
-
-    purged: int
-    reclaimed_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class CompactionPlan:
-    """The items that stay, as they stand in the old file, and the batch that will hold them."""
+    """The items that stay, as they stand in the old file, and the batch that will hold them.
+
+    ``purged`` is the number of tombstones that go.
+    """
 
     kept: Columns
     batch: Batch

@@ -7,13 +7,15 @@ replacement is there whole or not at all.
 
 import os
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Final, Protocol
 
 Data = bytes | bytearray | memoryview
 """Bytes in a row; a memoryview has items of one byte."""
+Place = tuple[int, int]
+"""Where bytes begin in a file, and how many they are."""
 
 _COALESCED_BYTES: Final = 64 * 1024
 
@@ -27,6 +29,10 @@ class PinnedFile(Protocol):
         Raises:
             OSError: the file is shorter, or cannot be read.
         """
+        ...
+
+    def read_each(self, places: Sequence[Place]) -> list[Data]:
+        """Return the bytes of several places, as ``read``."""
         ...
 
     def close(self) -> None:
@@ -48,6 +54,10 @@ class DiskFile(Protocol):
         Raises:
             OSError: the file is shorter, or cannot be read.
         """
+        ...
+
+    def read_each(self, places: Sequence[Place]) -> list[Data]:
+        """Return the bytes of several places, as ``read``: a file is opened once for all."""
         ...
 
     def append(self, offset: int, parts: Iterable[Data]) -> None:
@@ -89,8 +99,12 @@ class OsFile:
 
     def read(self, offset: int, size: int) -> Data:
         """Return ``size`` bytes from ``offset`` on."""
+        return self.read_each([(offset, size)])[0]
+
+    def read_each(self, places: Sequence[Place]) -> list[Data]:
+        """Return the bytes of several places; the file is opened once."""
         with _naming(self._path), self._path.open("rb", buffering=0) as file:
-            return _read(file, offset, size)
+            return [_read(file, offset, size) for offset, size in places]
 
     def append(self, offset: int, parts: Iterable[Data]) -> None:
         """Write and sync at ``offset``; what was there from it on is lost."""
@@ -144,6 +158,9 @@ class _OpenFile:
 
     def read(self, offset: int, size: int) -> Data:
         return _read(self._file, offset, size)
+
+    def read_each(self, places: Sequence[Place]) -> list[Data]:
+        return [self.read(offset, size) for offset, size in places]
 
     def close(self) -> None:
         self._file.close()
@@ -208,6 +225,10 @@ class MemoryFile:
             offset += len(found[-1])
             place += 1
         return found[0] if len(found) == 1 else b"".join(found)
+
+    def read_each(self, places: Sequence[Place]) -> list[Data]:
+        """Return the bytes of several places."""
+        return [self.read(offset, size) for offset, size in places]
 
     def append(self, offset: int, parts: Iterable[Data]) -> None:
         """Add parts at ``offset``; what was there from it on is lost."""

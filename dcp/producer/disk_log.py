@@ -44,12 +44,17 @@ class PendingWrite:
         self._write = write
         self._lock = Lock()
         self._is_written = False
-        self._failure: OSError | None = None
+        self._failure: Exception | None = None
 
     @property
     def is_optional(self) -> bool:
         """Whether the log holds the same without it."""
         return self.give_up is not None
+
+    @property
+    def is_written(self) -> bool:
+        """Whether it is durable."""
+        return self._is_written
 
     def run(self) -> None:
         """Write it durably, unless that was done; any thread may, several wait for the first.
@@ -65,7 +70,7 @@ class PendingWrite:
                 raise self._failure
             try:
                 self._write()
-            except OSError as error:
+            except Exception as error:
                 self._failure = error if self.is_optional else None
                 raise
             self._is_written = True
@@ -172,13 +177,14 @@ class Log:
         pending.apply()
 
     def give_up(self, pending: PendingWrite) -> None:
-        """Go on without an optional write that failed; nothing if that was done.
+        """Go on without a write that failed, or was never run; nothing if that was done.
 
         Raises:
             OSError: the file cannot be read; this may be called again.
         """
-        if self._pending is pending and pending.give_up is not None:
-            pending.give_up()
+        if self._pending is pending:
+            if pending.give_up is not None:
+                pending.give_up()
             self._pending = None
 
     def _require_nothing_pending(self) -> None:

@@ -6,6 +6,7 @@ Where compaction puts another file in the place of this one, the old is held ope
 that are left.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from threading import Lock
 from types import TracebackType
@@ -14,11 +15,12 @@ from typing import Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from dcp.producer.disk_file import Data, DiskFile, PinnedFile
+from dcp.producer.disk_file import Data, DiskFile, PinnedFile, Place
 from dcp.producer.disk_index import Columns, find
 from dcp.producer.disk_ranges import U64s
 
 _BLOCK_ROWS: Final = 8192
+_NO_ROWS: Final = np.empty(0, np.int64)
 _GAP_BYTES: Final = 64 * 1024
 """Less than this between two frames is read and thrown away: cheaper than another read."""
 
@@ -46,7 +48,11 @@ class Generation:
 
     def read(self, offset: int, size: int) -> Data:
         """Return bytes of this generation, also when another has taken its place."""
-        return (self._pinned or self._file).read(offset, size)
+        return self.read_each([(offset, size)])[0]
+
+    def read_each(self, places: Sequence[Place]) -> list[Data]:
+        """Return the bytes of several places; the file is opened once, if need be."""
+        return (self._pinned or self._file).read_each(places)
 
     @property
     def is_scanned(self) -> bool:
@@ -145,21 +151,34 @@ class Scan:
         rows = self._block.take(slice(first, last))
         return Frames(_gathered(self._generation, rows), ends, rows.seqnos)
 
-    def frame(self, seqno: int) -> bytes:
-        """Return one frame of the scan, wherever ``read`` stands.
+    def frame_bytes(self, seqno: int) -> int:
+        """Return the length of one frame of the scan; raises ValueError as ``frames``."""
+        return int(self._rows_at([seqno]).sizes[0])
+
+    def frames(self, seqnos: Sequence[int]) -> Frames:
+        """Return some frames of the scan in the given order, wherever ``read`` stands.
 
         Raises:
-            ValueError: the scan is closed, or has nothing at that seqno.
+            ValueError: the scan is closed, or has nothing at one of the seqnos.
             OSError: the file cannot be read.
         """
-        seqnos = self._columns.seqnos
-        rows, found = find(seqnos, np.array([seqno], np.uint64)) if len(seqnos) else (None, [False])
-        if self._generation is None or rows is None or not found[0]:
+        rows = self._rows_at(seqnos)
+        if self._generation is None:
+            raise AssertionError("a closed scan has no rows")
+        places = list(zip(rows.starts.tolist(), rows.sizes.tolist(), strict=True))
+        ends = np.zeros(len(rows) + 1, np.int64)
+        np.cumsum(rows.sizes, out=ends[1:], dtype=np.int64)
+        return Frames(b"".join(self._generation.read_each(places)), ends, rows.seqnos)
+
+    def _rows_at(self, seqnos: Sequence[int]) -> Columns:
+        wanted, held = np.array(seqnos, np.uint64), self._columns.seqnos
+        rows, found = find(held, wanted) if len(held) else (_NO_ROWS, np.zeros(len(wanted), bool))
+        if self._generation is None or not found.all():
+            missing = int(wanted[np.argmin(found)])
             raise ValueError(
-                f"scan of seqnos {self.start_seqno} to {self.end_seqno}: found no seqno {seqno}"
+                f"scan of seqnos {self.start_seqno} to {self.end_seqno}: found no seqno {missing}"
             )
-        row = self._columns.take(rows)
-        return bytes(self._generation.read(int(row.starts[0]), int(row.sizes[0])))
+        return self._columns.take(rows)
 
     def _load_block(self) -> None:
         """Find what is shown of the next rows."""
@@ -184,12 +203,14 @@ def _gathered(generation: Generation, rows: Columns) -> Data:
     starts = rows.starts[np.concatenate(([0], breaks))]
     stops = stops[np.concatenate((breaks - 1, [len(rows) - 1]))]
     wide = np.flatnonzero(starts[1:] - stops[:-1] > _GAP_BYTES) + 1
+    groups = list(zip(np.split(starts, wide), np.split(stops, wide), strict=True))
+    places = [(int(near_starts[0]), int(near_stops[-1])) for near_starts, near_stops in groups]
+    spans = generation.read_each([(base, end - base) for base, end in places])
     parts: list[memoryview] = []
-    for near_starts, near_stops in zip(np.split(starts, wide), np.split(stops, wide), strict=True):
-        base = int(near_starts[0])
-        span = memoryview(generation.read(base, int(near_stops[-1]) - base))
+    for (near_starts, near_stops), (base, _), span in zip(groups, places, spans, strict=True):
+        view = memoryview(span)
         parts += [
-            span[start - base : stop - base]
+            view[start - base : stop - base]
             for start, stop in zip(near_starts.tolist(), near_stops.tolist(), strict=True)
         ]
     return b"".join(parts)

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dcp.producer.disk_batch import Batch
-from dcp.producer.disk_compaction import Compaction, is_purged_up_to, plan_compaction
+from dcp.producer.disk_compaction import is_purged_up_to, plan_compaction
 from dcp.producer.disk_contents import Contents
 from dcp.producer.disk_file import Data, DiskFile
 from dcp.producer.disk_index import NEVER
@@ -194,7 +194,7 @@ class VbucketStore:
         self._log.finish(pending)
 
     def give_up(self, pending: PendingWrite) -> None:
-        """Hold what is held without an optional write that failed.
+        """Hold what is held without a write that failed, or was never run.
 
         Raises:
             OSError: the file cannot be read; this may be called again.
@@ -304,8 +304,8 @@ class VbucketStore:
         """Whether ``cut`` is exact at some seqno of first to end, without the end."""
         return self._contents.can_cut_within(first_seqno, end_seqno)
 
-    def compact(self, *, purge_up_to_seqno: int = 0, state: bytes = b"") -> Compaction:
-        """Write the log anew with what is live, without tombstones up to a seqno.
+    def compact(self, *, purge_up_to_seqno: int = 0, state: bytes = b"") -> int:
+        """Write the log anew with what is live, without tombstones up to a seqno: return how many.
 
         A new ``state`` is written with it.
 
@@ -317,12 +317,11 @@ class VbucketStore:
         """
         self._require_open()
         require_unsigned("purge seqno", purge_up_to_seqno)
-        before = self.size_bytes
-        if not before:
-            return Compaction(0, 0)
+        if not self.size_bytes:
+            return 0
         plan = plan_compaction(self._contents, purge_up_to_seqno, state)
         self._log.rewrite(plan)
-        return Compaction(plan.purged, before - self.size_bytes)
+        return plan.purged
 
     def begin_compaction(self, purge_up_to_seqno: int = 0, state: bytes = b"") -> PendingWrite:
         """Prepare what ``compact`` does, as ``begin``; there must be something here."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from dcp.producer.bucket_states import follow_change
+from dcp.producer.bucket_states import follow_change, give_back
 from dcp.producer.replication_chain import Copy
 from dcp.producer.settings import ClusterSettings
 from dcp.producer.vbucket import Vbucket
@@ -120,6 +120,7 @@ class DistantReplicas:
 
     def promote(self, vbucket: int, node: int, _: VbucketState) -> None:
         """Cut off what the replica had not; what is not active here stays as it is."""
+        give_back(self._bucket, vbucket)
         here = self._bucket.vbuckets[vbucket]
         if here.state is VbucketState.ACTIVE:
             self._of[vbucket].promote()

@@ -159,7 +159,7 @@ def _on_document(session: Session, frame: Frame, answer: Answer) -> None:
     if not key:
         session.refuse(frame, Status.EINVAL, "Request must include key")
         return
-    vbucket = session.bucket.active(frame.vbucket, session.node)
+    vbucket = session.bucket.held.active(frame.vbucket, session.node)
     if vbucket is None:
         session.refuse_vbucket(frame)
         return

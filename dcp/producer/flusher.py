@@ -4,7 +4,8 @@ The bucket's lock is held while a write is prepared and when it is done, never w
 runs in a thread of its own, and streams and commands go on meanwhile. What cannot wait (a fork, a
 purge, the end) waits for the write that runs, lock held. So does a writer who is far ahead of the
 disk: he writes himself, which is what bounds the memory. Where the disk takes nothing he is
-refused before he wrote (kv_engine ``engines/ep/src/ep_engine.cc``, memoryCondition).
+refused before he wrote (kv_engine ``engines/ep/src/ep_engine.cc``, memoryCondition), and copies
+receive no more than a window (``replication.py``).
 """
 
 import asyncio
@@ -66,11 +67,6 @@ class Flusher:
         self.pending_bytes -= self._pending.pop(vbucket, 0)
         self._failing.discard(vbucket)
 
-    @property
-    def is_behind(self) -> bool:
-        """Whether so much is pending that who writes must wait."""
-        return self.pending_bytes >= self._most_bytes
-
     def keep_up(self) -> None:
         """Have much that is pending written now; if it is too much, write it here if that can be.
 
@@ -78,8 +74,14 @@ class Flusher:
         """
         if self.pending_bytes >= self._hurry_bytes:
             self._hurry()
+        self.makes_room()
+
+    def makes_room(self) -> bool:
+        """Do what ``require_room`` does; whether there is room then."""
         with suppress(OSError):
             self.require_room()
+            return True
+        return False
 
     def require_room(self) -> None:
         """Write what is pending if it is too much; to be called before a write.

@@ -30,7 +30,7 @@ def fail_over(bucket: Bucket, node: int) -> None:
         name = bucket.map.name_of(node)
         raise ValueError(f"failover of {name}: found no other living node to take its place")
     heirs = bucket.replicas.heirs_of(node, living)
-    before = bucket.map.owners
+    before = list(bucket.map.owners)
     bucket.replicas.prepare(heirs)
     try:
         with bucket.taking_place(heirs):

@@ -7,6 +7,7 @@ A stream of maps holds the newest one only, so that a slow reader misses some an
 import asyncio
 from typing import Final
 
+from dcp.producer.background import ended
 from dcp.producer.bucket import Bucket
 from dcp.producer.channels import Channel
 from dcp.producer.http_endpoints import MAP_SEPARATOR, respond
@@ -107,7 +108,7 @@ class HttpConnection:
         finally:
             for task in (sender, reader):
                 task.cancel()
-            await asyncio.gather(sender, reader, return_exceptions=True)
+            await ended("stream of maps over HTTP", sender, reader, expected=(OSError,))
 
     async def _stream_maps(self, *, in_chunks: bool) -> None:
         sent = b""

@@ -1,125 +1,19 @@
-"""A node of a cluster that another process began: it asks to be let in, and follows from then on.
+"""A process that is one node of a cluster which another one began (``joining.py``)."""
 
-The first process decides about map, members and manifest; what it says last is what holds here. If
-it goes away this one serves what it has. Orders to the cluster are refused with its address.
-"""
-
-from dataclasses import replace
-from typing import Final
-
-from dcp.errors import ConfigError, LocalProtocolError
-from dcp.producer.admin_client import AdminClient
-from dcp.producer.bucket import Bucket
 from dcp.producer.cluster import ProducerCluster
-from dcp.producer.cluster_nodes import addresses_to_take
-from dcp.producer.cluster_state import ClusterState
-from dcp.producer.move_orders import MoveOrder, MoveReport
-from dcp.producer.ownership import follow_owners, settle_moves
-from dcp.producer.server import Node
+from dcp.producer.joining import Joining
 from dcp.producer.settings import ClusterSettings
-from dcp.producer.stream_ends import end_streams
-from dcp.producer.taking import Taking
-
-_NOT_JOINED: Final = -1
 
 
 class JoinedCluster(ProducerCluster):
-    """One node, and what it knows of the others; ``settings`` say where it listens, and to whom.
-
-    What the bucket is like, and how many copies there are, the first process says.
-    """
+    """A cluster that is entered by joining; all else is as in the process that began it."""
 
     def __init__(self, settings: ClusterSettings, first: str) -> None:
-        """Ask the process at ``first`` (``host:port``) what its cluster is.
+        """Ask the process at ``first`` (``host:port``) what its cluster is; see ``Joining``."""
+        self._joining = Joining(settings, first)
+        super().__init__(self._joining.settings, self._joining)
 
-        Raises:
-            ConfigError: a data folder, more than one node, or ``first`` is no address.
-            SourceError: nobody answers there, refuses us, or is no cluster to join.
-        """
-        if settings.data_folder is not None or settings.nodes != 1:
-            raise ConfigError(
-                "node that joins: found a data folder or several nodes, expected one node in "
-                "memory: the others begin with copies that are fed anew"
-            )
-        self._first = first
-        with self._client(settings) as client:
-            state = (invitation := client.invitation()).state
-        settings = replace(
-            settings,
-            vbuckets=len(state.owners),
-            replicas=state.replica_count,
-            bucket_type=state.bucket_type,
-            rules=state.rules,
-        )
-        super().__init__(settings, Bucket(settings, invitation))
-        self.number = _NOT_JOINED
-        """The index of its node, once it has joined."""
-        self._known_number = 0
-        self._taking = Taking(self.bucket, lambda node: self._nodes[node].awake, self._push_map)
-        self.bucket.member = self
-        self.bucket.led_by = state.first_address
-
-    def _client(self, settings: ClusterSettings) -> AdminClient:
-        user, password = next(iter(settings.users.items()))
-        seconds = settings.member_timeout_seconds
-        return AdminClient([self._first], user, password, settings.bucket, seconds)
-
-    async def _listen(self) -> None:
-        if self.number != _NOT_JOINED:
-            raise LocalProtocolError(
-                "node that joins: start() of one that ran already; make another"
-            )
-        (address,) = addresses_to_take(self.settings)
-        node = Node(self.bucket, _NOT_JOINED, address, self._tls)
-        try:
-            node.bind()
-            with self._client(self.settings) as client:  # nobody else wants this loop yet
-                self.number, state = client.join(node.address)
-            node.node = self.number
-            self._nodes[self.number] = node
-            with self.bucket.lock:
-                self.bucket.local_nodes.add(self.number)
-                self.follow(state)
-            node.listen()
-        except BaseException:
-            await node.kill()
-            raise
-
-    async def _shut_down(self) -> None:
-        await self._taking.stop()
-        await super()._shut_down()
-
-    # --- orders of the first process; the lock is held
-
-    def follow(self, state: ClusterState) -> None:
-        """Let all be as the state says; an older one than is known changes nothing."""
-        if state.number <= self._known_number:
-            return
-        self._known_number = state.number
-        bucket = self.bucket
-        before = bucket.map.owners
-        bucket.map.adopt(state.addresses, state.members, state.owners, state.rows, state.rev)
-        bucket.led_by = state.first_address
-        bucket.moving = state.moving
-        if state.is_paused is not bucket.replicas.is_paused:
-            (bucket.replicas.pause if state.is_paused else bucket.replicas.resume)()
-        own = bucket.local_nodes
-        bucket.dead_nodes = set(state.dead - own) | (bucket.dead_nodes & own)
-        follow_owners(bucket, before)
-        settle_moves(bucket)
-        for node, vbucket in bucket.copies.follow(bucket.map):
-            end_streams(bucket, vbucket, node)
-        bucket.told_manifest(state.manifest)
-        self._call_soon(self._push_map)
-
-    def take(self, order: MoveOrder) -> None:
-        """Begin to take vbuckets over, if that was not begun."""
-        self._taking.begin(order)
-
-    def leave(self) -> None:
-        """Take no more vbuckets over than have arrived."""
-        self._taking.leave()
-
-    def report(self) -> MoveReport:
-        """Return how far the last move is."""
-        return self._taking.report()
+    @property
+    def number(self) -> int:
+        """The index of its node; below 0 before it has joined."""
+        return self._joining.number

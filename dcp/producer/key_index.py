@@ -5,7 +5,8 @@ on disk it replaces them all, and compaction drops their frames.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain
 
 from dcp.producer.durability import DurabilityHistory
@@ -124,6 +125,21 @@ class KeyIndex:
             else:
                 del self._stored_seqnos[ended]
         return sorted(replaces)
+
+    @contextmanager
+    def storing(self, versions: Sequence[Version]) -> Iterator[None]:
+        """Let these versions be ``stored`` inside: all of them, or none where that fails."""
+        ended = {
+            each.seqno: self._ended[each.seqno] for each in versions if each.seqno in self._ended
+        }
+        keys = chain((version.stored_key for version in versions), *ended.values())
+        before = {key: self._stored_seqnos[key] for key in keys}
+        try:
+            yield
+        except BaseException:
+            self._stored_seqnos.update(before)
+            self._ended.update(ended)
+            raise
 
     def stored_high_seqnos(self, collection: int) -> tuple[int, int]:
         """Return the newest seqnos that the disk has of a collection, of versions it keeps there.

@@ -1,20 +1,17 @@
 """The items of a disk snapshot in the order of their keys, for out-of-order snapshots.
 
 The log is in seqno order: it is read through once for the keys of what is shown, in several turns.
-The keys are held while the snapshot is sent; then frames are read one by one. Events come before
-documents, as they do in kv_engine's index by key
+The keys are held while the snapshot is sent; then frames are read from wherever they are, as many
+at once as may be sent. Events come before documents, as they do in kv_engine's index by key
 (``docs/dcp/documentation/commands/oso_snapshot.md``).
 """
 
 from collections.abc import Iterator
 from heapq import merge
-from itertools import accumulate
 from typing import Final
 
-import numpy as np
-
 from dcp.producer.chunks import Chunk, no_frames
-from dcp.producer.disk_scan import Frames, Scan
+from dcp.producer.disk_scan import Scan
 from dcp.producer.shown_frames import ShownKey
 from dcp.producer.snapshots import TURN_BYTES, DiskItems
 from dcp.producer.stream_filter import StreamFilter
@@ -45,19 +42,14 @@ class KeyOrderItems:
             self._left = self._read_keys()
             if self._left is None:
                 return no_frames()
-        frames: list[bytes] = []
         seqnos: list[int] = []
         size = 0
-        while (not frames or size < most_bytes) and (shown := next(self._left, None)) is not None:
+        while (not seqnos or size < most_bytes) and (shown := next(self._left, None)) is not None:
             seqnos.append(shown.seqno)
-            frames.append(self._scan.frame(shown.seqno))
-            size += len(frames[-1])
-        if not frames:
+            size += self._scan.frame_bytes(shown.seqno)
+        if not seqnos:
             return None
-        ends = np.fromiter(accumulate(map(len, frames), initial=0), np.int64, len(frames) + 1)
-        return self._items.chunk_of_shown(
-            Frames(b"".join(frames), ends, np.array(seqnos, np.uint64))
-        )
+        return self._items.chunk_of_shown(self._scan.frames(seqnos))
 
     def _read_keys(self) -> Iterator[ShownKey] | None:
         """Read one turn's part of the keys; after the last part return all, in order."""

@@ -80,5 +80,7 @@ class LogNames:
         self._names[vbucket] = self._copies.pop((node, vbucket))
 
     def copy(self) -> "LogNames":
-        """Return the same names, to go back to."""
-        return LogNames(self._names, self.copies, ())
+        """Return the same names, to go back to; no name that was given is given anew."""
+        copied = LogNames(self._names, self.copies, ())
+        copied._serial = self._serial
+        return copied

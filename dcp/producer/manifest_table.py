@@ -1,11 +1,11 @@
-"""All manifests that vbuckets stood at, by number: what they save of themselves names them so.
+"""The manifests that vbuckets stood at, by number: what they save of themselves names them so.
 
 A manifest may be large, and each vbucket saves which ones it stood at from which seqno on. The
 table is kept once for the bucket, as one row for each manifest that says what differs from the one
-before it.
+before it. A manifest that nobody names any more is forgotten; its number is not given again.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -14,7 +14,8 @@ from dcp.producer.manifest import FIRST, Collection, Manifest, Scope
 
 T = TypeVar("T")
 Row = dict[str, Any]
-"""A manifest as JSON: ids that are gone or given (or not given) since the row before, what came."""
+"""A manifest as JSON: its number, and since the row before ids that are gone or given (or not
+given), and what came."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,29 +29,60 @@ class ManifestTable:
 
     def __init__(self, rows: Iterable[Row] = ()) -> None:
         """Take the rows that a table had."""
-        self._known = [_Known(FIRST, {})]
+        self._known = {0: _Known(FIRST, {})}
         self._numbers = {id(FIRST): 0}
         self._by_uid: dict[int, list[int]] = {FIRST.uid: [0]}
+        before = FIRST
         for row in rows:
-            self._add(_after(self._known[-1].manifest, row), row)
+            before = _after(before, row)
+            self._add(row["number"], before, row)
 
     def __getitem__(self, number: int) -> Manifest:
+        """Return a manifest; raises KeyError for a number that none has."""
         return self._known[number].manifest
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._known
 
     @property
     def rows(self) -> list[Row]:
         """All that the table must be made of again."""
-        return [known.row for known in self._known[1:]]
+        return [known.row for number, known in self._known.items() if number]
+
+    @property
+    def _last(self) -> int:
+        return next(reversed(self._known))
 
     def add(self, manifest: Manifest) -> None:
         """Give a manifest a number, if no equal one has one."""
         if self.find(manifest) is None:
-            self._add(manifest, _difference(self._known[-1].manifest, manifest))
+            last = self._last
+            self._add(last + 1, manifest, _row(last + 1, self[last], manifest))
 
-    def _add(self, manifest: Manifest, row: Row) -> None:
-        self._numbers[id(manifest)] = len(self._known)
-        self._by_uid.setdefault(manifest.uid, []).append(len(self._known))
-        self._known.append(_Known(manifest, row))  # which also keeps the id its own
+    def _add(self, number: int, manifest: Manifest, row: Row) -> None:
+        self._numbers[id(manifest)] = number
+        self._by_uid.setdefault(manifest.uid, []).append(number)
+        self._known[number] = _Known(manifest, row)  # which also keeps the id its own
+
+    def keep(self, numbers: Set[int]) -> None:
+        """Forget all but the first one, those of some numbers, and the last one."""
+        gone = self._known.keys() - numbers - {0, self._last}
+        for number in gone:
+            manifest = self._known.pop(number).manifest
+            del self._numbers[id(manifest)]
+            self._by_uid[manifest.uid].remove(number)
+            if not self._by_uid[manifest.uid]:
+                del self._by_uid[manifest.uid]
+        before = 0
+        for number in list(self._known)[1:]:  # what follows on one that went differs from another
+            if not gone.isdisjoint(range(before + 1, number)):
+                manifest = self[number]
+                self._known[number] = _Known(manifest, _row(number, self[before], manifest))
+            before = number
+
+    def number_given(self, manifest: Manifest) -> int | None:
+        """Return the number of this very object; None also where only an equal one has one."""
+        return self._numbers.get(id(manifest))
 
     def find(self, manifest: Manifest) -> int | None:
         """Return the number of a manifest; None of one that was never added, nor its equal."""
@@ -68,10 +100,11 @@ class ManifestTable:
         return number
 
 
-def _difference(old: Manifest, new: Manifest) -> Row:
+def _row(number: int, old: Manifest, new: Manifest) -> Row:
     scopes_gone, scopes = _changes(old.scopes, new.scopes)
     collections_gone, collections = _changes(old.collections, new.collections)
     return {
+        "number": number,
         "uid": new.uid,
         "scopes_gone": scopes_gone,
         "scopes": [[scope.id, scope.name] for scope in scopes],

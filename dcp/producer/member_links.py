@@ -7,6 +7,7 @@ at most. Orders to take vbuckets over go the same way.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
@@ -15,6 +16,7 @@ from dcp.errors import DcplakeError, SourceError
 from dcp.producer.background import (
     FIRST_WAIT_SECONDS,
     LONGEST_WAIT_SECONDS,
+    ended,
     keep_running,
 )
 from dcp.producer.bucket import Bucket
@@ -24,6 +26,7 @@ from dcp.producer.order_connection import OrderConnection
 from dcp.wire import messages as m
 from dcp.wire.vocabulary import Opcode
 
+_LOG = logging.getLogger(__name__)
 _SIGN_OF_LIFE_SECONDS: Final = 1.0
 
 
@@ -37,6 +40,7 @@ class MemberLink:
         self.is_alive = False
         self.is_new = True
         """Whether it is still to be found out whether the process answers."""
+        self._said = ""
         self._links = links
         self._connection: OrderConnection | None = None
         self._turn = asyncio.Lock()
@@ -48,14 +52,22 @@ class MemberLink:
         while True:
             try:
                 await self._converse()
-            except (OSError, DcplakeError):
+            except (OSError, DcplakeError) as error:
                 if self.is_alive:
                     wait_seconds = FIRST_WAIT_SECONDS
+                self._say(error)
             finally:
                 self.known_number = 0
                 self._links.is_heard(self, alive=False)
             await asyncio.sleep(wait_seconds)
             wait_seconds = min(2 * wait_seconds, LONGEST_WAIT_SECONDS)
+
+    def _say(self, error: Exception) -> None:
+        """Log why the process is dead: once, not with each attempt that ends in the same way."""
+        text = str(error) or type(error).__name__
+        if self.is_alive or text != self._said:
+            _LOG.warning("%s: %s; it is asked again", self._links.name_of(self.node), text)
+        self._said = text
 
     async def _converse(self) -> None:
         self._connection = connection = await self._links.connect(self.node)
@@ -182,4 +194,4 @@ class MemberLinks:
         self._progress = asyncio.Event()  # another loop may want it next
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await ended("connections to other processes", *tasks)

@@ -6,7 +6,9 @@ from typing import Self
 
 from dcp.errors import FrameError, RemoteProtocolError, SourceError
 from dcp.producer.auth import REPLICATION_USER
+from dcp.producer.background import ended
 from dcp.producer.cluster_map import NodeAddress
+from dcp.protocol.credentials import Secret
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
 from dcp.wire.frame import Frame
@@ -28,7 +30,7 @@ class OrderConnection:
     ) -> None:
         self.lost = asyncio.Event()
         self._writer = writer
-        self._timeout_seconds = timeout_seconds
+        self.timeout_seconds = timeout_seconds
         self._opaque = 0
         self._answers: asyncio.Queue[Frame | None] = asyncio.Queue(1)  # None at the end
         self._reading = asyncio.ensure_future(self._read(reader))
@@ -48,7 +50,7 @@ class OrderConnection:
                 self._answers.put_nowait(None)
 
     @classmethod
-    async def open(cls, address: NodeAddress, password: str, timeout_seconds: float) -> Self:
+    async def open(cls, address: NodeAddress, password: Secret, timeout_seconds: float) -> Self:
         """Connect and sign in; ``timeout_seconds`` is how long each answer may take.
 
         Raises:
@@ -60,7 +62,7 @@ class OrderConnection:
         found = cls(reader, writer, timeout_seconds)
         try:
             await found.ask(m.Hello(_AGENT, (HelloFeature.XERROR,)), Opcode.HELLO)
-            payload = b"\0" + REPLICATION_USER.encode() + b"\0" + password.encode()
+            payload = b"\0" + REPLICATION_USER.encode() + b"\0" + password.reveal().encode()
             await found.ask(m.Sasl(b"PLAIN", payload), Opcode.SASL_AUTH)
         except BaseException:
             await found.close()
@@ -76,7 +78,7 @@ class OrderConnection:
         """
         self._opaque += 1
         self._writer.write(encode(body, opcode, opaque=self._opaque).to_bytes())
-        async with asyncio.timeout(self._timeout_seconds):
+        async with asyncio.timeout(self.timeout_seconds):
             await self._writer.drain()
             answer = await self._answers.get()
             while answer is not None and answer.opaque != self._opaque:
@@ -94,9 +96,9 @@ class OrderConnection:
         return answer.value
 
     async def close(self) -> None:
-        """Close it; harmless when it is lost."""
+        """Close it; harmless when it is lost. What was not sent yet is for nobody."""
         self._reading.cancel()
-        await asyncio.gather(self._reading, return_exceptions=True)
-        self._writer.close()
+        await ended("reading of answers to orders", self._reading)
+        self._writer.transport.abort()  # else a peer that reads nothing would keep it open
         with suppress(OSError):
             await self._writer.wait_closed()

@@ -2,57 +2,62 @@
 
     was here   is here   what follows
     no         yes       the copy goes on: as it is where a takeover filled it, else promoted
-    yes        yes       the copy is promoted; without copies the vbucket itself, less its lag
+    yes        yes       the copy, as above; without copies the vbucket itself goes on, less its lag
     yes        no        the vbucket is let go of
     no         no        nothing
 
-A vbucket that was handed over to a node that moves it (``Bucket.handed_over``) is dead here until
-the map has it elsewhere, or the move is over and it is active again. Functions on the bucket, under
+A vbucket that was handed over to a node that moves it (``is_handed_over``) is dead here until the
+map has it elsewhere, or the move is over and it is active again. Functions on the bucket, under
 its lock; streams end before anything can be written to a new branch.
 """
 
-from collections.abc import Sequence
-
 from dcp.producer.bucket import Bucket
 from dcp.producer.bucket_states import change_state, give_back
+from dcp.producer.promotion import promote
 from dcp.producer.replica_copy import ReplicaCopy
 from dcp.producer.state_changes import StateEvent
 from dcp.producer.stream_ends import end_streams
 from dcp.wire.vocabulary import VbucketState
 
 
-def follow_owners(bucket: Bucket, before: Sequence[int]) -> None:
-    """Let what is here be what the map says; ``before`` are the owners that it named till now."""
-    for vbucket, (old, new) in enumerate(zip(before, bucket.map.owners, strict=True)):
+def follow_owners(bucket: Bucket, owners: list[int]) -> None:
+    """Let what is here be what the map says; ``owners`` are those that it named till now.
+
+    Each becomes the new one when that is done: where one fails, the next call goes on from there.
+    """
+    for vbucket, (old, new) in enumerate(zip(tuple(owners), bucket.map.owners, strict=True)):
         if old == new:
             continue
         state = VbucketState.ACTIVE  # as it is at an owner elsewhere
         if bucket.is_local(old):
             end_streams(bucket, vbucket, old)
-            if vbucket not in bucket.handed_over:
-                state = bucket.vbuckets[vbucket].state
+            here = bucket.vbuckets[vbucket]
+            state = VbucketState.ACTIVE if here.is_handed_over else here.state
         if bucket.is_local(new):
             _begin(bucket, vbucket, new, state)
         elif bucket.is_local(old):
             bucket.let_go(vbucket)
-        bucket.handed_over.discard(vbucket)
+        owners[vbucket] = new
 
 
 def _begin(bucket: Bucket, vbucket: int, node: int, state: VbucketState) -> None:
     copy = bucket.copies.at(node, vbucket)
     end_streams(bucket, vbucket, node)
-    if copy is None and vbucket in bucket.handed_over:
-        give_back(bucket, vbucket)
+    if copy is not None and copy.has_taken_over:
+        promote(bucket, vbucket, node, state)
+        return
     bucket.replicas.promote(vbucket, node, state)
+    in_vain = bucket.copies.at(node, vbucket)
+    if in_vain is not None:  # it was being filled, and the vbucket itself goes on there
+        leave(bucket, in_vain, node)
 
 
 def settle_moves(bucket: Bucket) -> None:
     """Let vbuckets be as they were whose move is over and which the map has where it had them."""
-    for vbucket in sorted(bucket.handed_over - bucket.moving):
-        give_back(bucket, vbucket)
     for vbucket in range(len(bucket.vbuckets)):
         if vbucket in bucket.moving:
             continue
+        give_back(bucket, vbucket)
         for node, copy in bucket.copies.of(vbucket):
             if copy.has_taken_over:  # in vain: the map does not say so
                 leave(bucket, copy, node)

@@ -80,7 +80,7 @@ class PersistenceWaits:
             answer(status)
 
     def _status(self, wait: _Wait, now: float) -> Status | None:
-        if self._bucket.held(wait.vbucket.id, wait.node) is not wait.vbucket:
+        if self._bucket.held.at(wait.vbucket.id, wait.node) is not wait.vbucket:
             return Status.ETMPFAIL
         if wait.seqno <= wait.vbucket.data.persisted_seqno:
             return Status.SUCCESS

@@ -6,12 +6,13 @@ the record of branches and the floor of CAS values are handed over.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from dcp.producer.bucket_states import follow_change
 from dcp.producer.replica_copy import ReplicaCopy
 from dcp.producer.state_changes import ORDERED, StateEvent
+from dcp.producer.writes_together import flush_together, save_together
 from dcp.wire.vocabulary import VbucketState
 
 if TYPE_CHECKING:
@@ -44,61 +45,82 @@ def living_copies(bucket: Bucket, vbucket: int) -> Iterator[tuple[int, ReplicaCo
             yield node, copy
 
 
-def prepare(bucket: Bucket, vbucket: int, node: int, state: VbucketState) -> None:
-    """Have a node's copy on disk as what it is to be; ``promote`` follows, or ``undo``.
+def prepare(
+    bucket: Bucket, heirs: Mapping[int, int], state_of: Callable[[int], VbucketState]
+) -> None:
+    """Have nodes' copies on disk as what they are to be; ``promote`` follows, or ``undo``.
 
     That is the vbucket from the last whole snapshot that the copy has, on a branch of its own,
-    where the vbucket was active: ``state`` is what it was in. In any other it stays, without a
-    branch. A copy that took over is active without one: it holds all that there is.
+    where the vbucket was active: ``state_of`` says what it was in. In any other it stays, without a
+    branch. A copy that took over is active without one: it holds all that there is. All are written
+    at once.
 
     Raises:
         OSError: the disk cannot be written; nothing has changed.
     """
-    copy = bucket.copies.at(node, vbucket)
-    if copy is None or copy.begun is not None:
-        return
-    event = StateEvent.PROMOTED if state is VbucketState.ACTIVE else ORDERED[state]
+    found = [bucket.copies.at(node, vbucket) for vbucket, node in heirs.items()]
+    copies = [copy for copy in found if copy is not None and copy.begun is None]
+    for copy in copies:
+        if not copy.has_taken_over:
+            copy.drop_part()
+        copy.vbucket.prepare_to_succeed(bucket.vbuckets[copy.vbucket.id])
+    flush_together([copy.vbucket.data for copy in copies])
+    try:
+        for copy in copies:
+            event = _event(copy, state_of(copy.vbucket.id))
+            copy.begun = copy.vbucket.begin_change(event, is_first=not copy.has_history)
+        save_together([copy.vbucket.data for copy in copies])
+    except BaseException:
+        _undo(copies)
+        raise
+
+
+def _event(copy: ReplicaCopy, state: VbucketState) -> StateEvent:
     if copy.has_taken_over:
-        event = StateEvent.TAKEN_OVER
-    else:
-        copy.drop_part()
-    copy.vbucket.prepare_to_succeed(bucket.vbuckets[vbucket])
-    copy.begun = copy.vbucket.begin_change(event, is_first=not copy.has_history)
+        return StateEvent.TAKEN_OVER
+    return StateEvent.PROMOTED if state is VbucketState.ACTIVE else ORDERED[state]
 
 
-def undo(bucket: Bucket, vbucket: int, node: int) -> None:
-    """Let a node's copy be one again that was prepared, as it is not needed."""
-    copy = bucket.copies.at(node, vbucket)
-    if copy is not None and copy.begun is not None:
-        copy.vbucket.undo_change(copy.begun)
-        copy.begun = None
+def undo(bucket: Bucket, heirs: Mapping[int, int]) -> None:
+    """Let nodes' copies be copies again that were prepared, as they are not needed."""
+    found = [bucket.copies.at(node, vbucket) for vbucket, node in heirs.items()]
+    _undo([copy for copy in found if copy is not None])
+
+
+def _undo(copies: Iterable[ReplicaCopy]) -> None:
+    for copy in copies:
+        if copy.begun is not None:
+            copy.vbucket.undo_change(copy.begun)
+            copy.begun = None
 
 
 def promote(bucket: Bucket, vbucket: int, node: int, state: VbucketState) -> None:
     """Let a node's copy be the vbucket from now on; see ``prepare``, which it does if need be."""
-    prepare(bucket, vbucket, node, state)
+    prepare(bucket, {vbucket: node}, lambda _: state)
     copy = bucket.copies.take(node, vbucket)
-    bucket.handed_over.discard(vbucket)
     if copy.begun is None:
         raise AssertionError("prepared above")
     copy.vbucket.succeed(bucket.vbuckets[vbucket])
-    bucket.put_in_place(vbucket, copy.vbucket)
+    bucket.held.put_in_place(vbucket, copy.vbucket)
     copy.vbucket.complete_change(copy.begun)
     follow_change(bucket, copy.vbucket, node)
     bucket.copies_moved.notify_all()
 
 
-def take_over(bucket: Bucket, vbucket: int, node: int) -> None:
-    """Let a node's copy be the active vbucket, as a takeover stream told it to, in a new map.
+def take_over(bucket: Bucket, vbuckets: Iterable[int], node: int) -> None:
+    """Let a node's copies be the active vbuckets, as takeover streams told them, in one saved map.
 
     Raises:
         OSError: the data folder cannot be written; nothing has changed.
     """
-    prepare(bucket, vbucket, node, VbucketState.ACTIVE)
+    heirs = dict.fromkeys(vbuckets, node)
+    prepare(bucket, heirs, lambda _: VbucketState.ACTIVE)
     try:
-        with bucket.taking_place({vbucket: node}):
-            bucket.map.move(vbucket, node)
+        with bucket.taking_place(heirs):
+            for vbucket in heirs:
+                bucket.map.move(vbucket, node)
     except OSError:
-        undo(bucket, vbucket, node)
+        undo(bucket, heirs)
         raise
-    promote(bucket, vbucket, node, VbucketState.ACTIVE)
+    for vbucket in heirs:
+        promote(bucket, vbucket, node, VbucketState.ACTIVE)

@@ -9,10 +9,11 @@ that one does it (``remote_move.py``). Source: kv_engine
 """
 
 import asyncio
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
-from dcp.errors import SourceError
+from dcp.errors import DcplakeError, SourceError
 from dcp.producer.bucket import Bucket
 from dcp.producer.bucket_states import change_state
 from dcp.producer.member_links import MemberLinks
@@ -26,6 +27,8 @@ from dcp.producer.replication import Feed
 from dcp.producer.replication_chain import TAKEOVER
 from dcp.producer.state_changes import StateEvent
 from dcp.wire.vocabulary import VbucketState
+
+_LOG = logging.getLogger(__name__)
 
 
 class Rebalance:
@@ -90,8 +93,8 @@ class Rebalance:
             await RemoteMove(bucket, link, source, tuple(vbuckets), self._map_changed).run()
             return
 
-        def arrived(vbucket: int) -> None:
-            take_over(bucket, vbucket, target)
+        def arrived(vbuckets: Sequence[int]) -> None:
+            take_over(bucket, vbuckets, target)
             asyncio.get_running_loop().call_soon(self._map_changed)
 
         move = Move(bucket, source, target, vbuckets, arrived, self._map_changed)
@@ -107,10 +110,10 @@ class Move:
         source: int,
         target: int,
         vbuckets: Sequence[int],
-        arrived: Callable[[int], None],
+        arrived: Callable[[Sequence[int]], None],
         map_changed: Callable[[], None],
     ) -> None:
-        """``arrived`` is called, under the lock, with each vbucket that is to be active here.
+        """``arrived`` is called, under the lock, with those that are to be active here by now.
 
         ``map_changed`` is called when other copies are to be filled.
         """
@@ -146,8 +149,10 @@ class Move:
                 task.cancel()
             outcome, _ = await asyncio.gather(talk, over, return_exceptions=True)
             failed = self._give_up()
+        cause = outcome if isinstance(outcome, Exception) else None
+        if cause is not None and not (failed and isinstance(cause, DcplakeError)):
+            _LOG.error("%s failed", feed.name, exc_info=cause)
         if failed:
-            cause = outcome if isinstance(outcome, Exception) else None
             text = repr(cause) if cause else "the connection was lost, or the stream ended"
             name = self._bucket.map.name_of(self._target)
             raise SourceError(
@@ -155,23 +160,27 @@ class Move:
                 f"{name}: {text}"
             ) from cause
 
-    def _touched(self, stream: PassiveStream) -> None:
-        """Look at what a stream was told; the lock is held."""
-        vbucket = stream.vbucket
-        if stream.state == VbucketState.PENDING:
-            pending = stream.copy.vbucket
-            if pending.state is not VbucketState.PENDING:
-                change_state(self._bucket, pending, StateEvent.TOLD_PENDING, self._target)
-        elif stream.state == VbucketState.ACTIVE:
-            stream.copy.feeder = None  # what else it says is not for a vbucket that is active
-            if not may_move(self._bucket, vbucket, self._source, self._target):
-                self._is_over.set()
-                return
-            stream.copy.arrive()
+    def _touched(self, streams: Sequence[PassiveStream]) -> None:
+        """Look at what streams were told; the lock is held."""
+        arrived: list[int] = []
+        for stream in streams:
+            if stream.state == VbucketState.PENDING:
+                pending = stream.copy.vbucket
+                if pending.state is not VbucketState.PENDING:
+                    change_state(self._bucket, pending, StateEvent.TOLD_PENDING, self._target)
+            elif stream.state == VbucketState.ACTIVE:
+                stream.copy.feeder = None  # what else it says is not for a vbucket that is active
+                if may_move(self._bucket, stream.vbucket, self._source, self._target):
+                    stream.copy.arrive()
+                    arrived.append(stream.vbucket)
+                else:
+                    self._is_over.set()
+        if arrived:
+            self._arrived(arrived)
+        for vbucket in arrived:
             del self._left[vbucket]
-            self._arrived(vbucket)
-        has_failed = stream.phase is PassivePhase.ENDED and vbucket in self._left
-        if has_failed or not self._left:
+        ended = {each.vbucket for each in streams if each.phase is PassivePhase.ENDED}
+        if ended & self._left.keys() or not self._left:
             self._is_over.set()
 
     def _give_up(self) -> list[int]:

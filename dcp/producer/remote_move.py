@@ -2,10 +2,12 @@
 
 The other process runs the takeover streams (``taking.py``). Each vbucket that arrived waits there,
 shown to nobody, until the map has it there. So it is active in one place at any instant: where a
-process is lost on the way, the vbucket stays with whom the map names.
+process is lost on the way, the vbucket stays with whom the map names. One that does not come to an
+end with it is waited for no longer than for any answer: what it has then is not its own.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
@@ -18,6 +20,7 @@ from dcp.producer.member_links import MemberLink
 from dcp.producer.move_orders import MoveOrder, MoveReport
 from dcp.producer.ownership import follow_owners, may_move
 
+_LOG = logging.getLogger(__name__)
 _ASK_AGAIN_SECONDS: Final = 0.02
 _numbers = count(1)
 
@@ -58,13 +61,29 @@ class RemoteMove:
         finally:
             with suppress(OSError, DcplakeError):  # who does not answer has nothing
                 await self._link.order(LEAVE)
-                while not (await self._ask()).is_over:
-                    await asyncio.sleep(_ASK_AGAIN_SECONDS)
+                await self._end()
         if self._left:
             raise SourceError(
                 f"rebalance: {len(self._left)} vbuckets, the first is {min(self._left)}, did not "
                 f"get to {self._bucket.map.name_of(self._link.node)}: "
                 f"{error or 'the process begins anew'}"
+            )
+
+    async def _end(self) -> None:
+        """Return when the other process takes no more, or has not said so for too long."""
+        timeout_seconds = self._bucket.settings.member_timeout_seconds
+        deadline = asyncio.timeout(timeout_seconds)
+        try:
+            async with deadline:
+                while not (await self._ask()).is_over:
+                    await asyncio.sleep(_ASK_AGAIN_SECONDS)
+        except TimeoutError:
+            if not deadline.expired():
+                raise
+            _LOG.warning(
+                "rebalance: %s still takes vbuckets %g seconds after it was told to leave them",
+                self._bucket.map.name_of(self._link.node),
+                timeout_seconds,
             )
 
     async def _ask(self) -> MoveReport:
@@ -80,7 +99,7 @@ class RemoteMove:
                 if may_move(self._bucket, vbucket, source, target)
             }
             if arrived:
-                before = self._bucket.map.owners
+                before = list(self._bucket.map.owners)
                 for vbucket in sorted(arrived):
                     self._bucket.map.move(vbucket, target)
                 follow_owners(self._bucket, before)

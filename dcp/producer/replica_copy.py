@@ -79,6 +79,11 @@ class ReplicaCopy:
         return self.phase is not CopyPhase.FED
 
     @property
+    def is_prepared(self) -> bool:
+        """Whether it is on disk as the vbucket that it is to be."""
+        return self.begun is not None
+
+    @property
     def has_taken_over(self) -> bool:
         """Whether it only waits for the map."""
         return self.phase is CopyPhase.ARRIVED

@@ -4,13 +4,14 @@ Which pairs there are, and which vbuckets their connections carry, follows from 
 from who lives (``reconcile``, to be called when either changes). A connection that is lost is made
 again, soon at first and then with longer waits. What is received is handed over under the bucket's
 lock, at most 256 KiB at a time, and is on the copy's disk before the next; in a data folder when
-the flusher wrote it.
+the flusher wrote it. While too much waits for that, what is received is not released: the active's
+window holds the rest back, and NOOPs are answered.
 """
 
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -18,6 +19,7 @@ from dcp.errors import DcplakeError
 from dcp.producer.background import (
     FIRST_WAIT_SECONDS,
     LONGEST_WAIT_SECONDS,
+    ended,
     keep_running,
 )
 from dcp.producer.bucket import Bucket
@@ -32,6 +34,8 @@ from dcp.wire.vocabulary import EndReason
 
 _LOG = logging.getLogger(__name__)
 _READ_BYTES: Final = 256 * 1024
+_ROOM_SECONDS: Final = 0.1
+"""So often it is looked whether there is room for what is held."""
 
 
 class Feed:
@@ -49,7 +53,7 @@ class Feed:
         self.source = source
         self.target = target
         self.name = connection_name(source, target, bucket.name, purpose)
-        self.on_touched: Callable[[PassiveStream], None] = lambda _: None
+        self.on_touched: Callable[[Sequence[PassiveStream]], None] = lambda _: None
         self._bucket = bucket
         self._awake = awake
         self._copies: Mapping[int, ReplicaCopy] = {}
@@ -115,12 +119,18 @@ class Feed:
         loop = asyncio.get_running_loop()
         while True:
             self._write(connection)
+            limit_seconds = wait_seconds if connection.wants_retry else None
+            if connection.held_bytes:
+                limit_seconds = _ROOM_SECONDS
             try:
-                async with asyncio.timeout(wait_seconds if connection.wants_retry else None):
+                async with asyncio.timeout(limit_seconds):
                     data = await reader.read(_READ_BYTES)
             except TimeoutError:
-                wait_seconds = min(2 * wait_seconds, LONGEST_WAIT_SECONDS)
                 with self._bucket.lock:
+                    if connection.held_bytes:
+                        self._release(connection)
+                        continue
+                    wait_seconds = min(2 * wait_seconds, LONGEST_WAIT_SECONDS)
                     connection.retry()
                 continue
             await self._awake.wait()
@@ -138,7 +148,15 @@ class Feed:
                     self._write(connection)
                 for stream in touched:
                     self._settle(stream)
+                self.on_touched(touched)
+                for stream in touched:
                     connection.acknowledge(stream)
+                self._release(connection)
+
+    def _release(self, connection: ReplicationConnection) -> None:
+        """Let the peer send more, if there is room for it; the lock is held."""
+        if self._bucket.has_room():
+            connection.release(asyncio.get_running_loop().time())
 
     def acknowledge_stored(self, vbucket: Vbucket) -> None:
         """Say what a copy holds after it was written to disk; the bucket's lock is held."""
@@ -158,7 +176,6 @@ class Feed:
             end_streams(self._bucket, stream.vbucket, self.target, reason=reason)
         self._bucket.received(self.target, stream.vbucket)
         self._bucket.copies_moved.notify_all()
-        self.on_touched(stream)
 
     def _write(self, connection: ReplicationConnection) -> None:
         data = connection.output()
@@ -218,4 +235,4 @@ class Replication:
         self._feeds.clear()
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await ended("feeds", *tasks)

@@ -2,6 +2,7 @@
 
     follow(copies)    have a passive stream into each of these copies, and no other
     feed(block, now)  frames of the peer
+    release(now)      what was received has its place: the peer may send more
     acknowledge(s)    what its copy holds, when that is settled
     output(now)       what to write next
 
@@ -54,7 +55,7 @@ _WINDOW_BYTES: Final = 4 * 1024 * 1024
 class ReplicationConnection:
     """One connection; used under the bucket's lock. ``streams`` are by opaque."""
 
-    def __init__(self, bucket: str, name: str, password: str, now: float) -> None:
+    def __init__(self, bucket: str, name: str, password: Secret, now: float) -> None:
         flow, liveness = FlowSettings(_WINDOW_BYTES), LivenessSettings()
         settings = BootstrapSettings(
             bucket,
@@ -64,7 +65,7 @@ class ReplicationConnection:
             open_flags=int(_OPEN_FLAGS),
             controls=(Control("consumer_name", name, optional=False), *_CONTROLS),
         )
-        credentials = Credentials(REPLICATION_USER, Secret(password), (PLAIN,))
+        credentials = Credentials(REPLICATION_USER, password, (PLAIN,))
         progress = Progress(settings, credentials, nonce="")
         self._bootstrap = Bootstrap(steps_for(settings, flow, liveness), progress).settled()
         self._window = ReceiveWindow(flow, now)
@@ -159,11 +160,20 @@ class ReplicationConnection:
             else:
                 charged_bytes += len(raw)
                 self._message(raw, touched)
-        window = self._window.charge(charged_bytes).release(charged_bytes)
+        self._window = self._window.charge(charged_bytes)
+        return list(touched.values())
+
+    @property
+    def held_bytes(self) -> int:
+        """What was received and not released; with a window of it the peer sends NOOPs only."""
+        return self._window.held_bytes
+
+    def release(self, now: float) -> None:
+        """Give back all that is held, so that the peer may send as much again."""
+        window = self._window.release(self._window.held_bytes)
         self._window, acked_bytes = window.acknowledge(now)
         if acked_bytes:
             self._put(encode(m.BufferAck(acked_bytes), Opcode.DCP_BUFFER_ACK))
-        return list(touched.values())
 
     def acknowledge(self, stream: PassiveStream) -> None:
         """Say how far a stream's copy holds prepares, now that what it received is settled."""

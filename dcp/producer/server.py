@@ -19,6 +19,7 @@ from dcp.producer.connection import ClientConnection
 from dcp.producer.http_connection import HttpConnection
 from dcp.producer.listener import Listener
 from dcp.producer.session import Command, Session
+from dcp.producer.turns import Turns
 
 _LOG = logging.getLogger(__name__)
 ChannelOf = Callable[[socket.socket], Channel]
@@ -34,13 +35,18 @@ class Node:
         node: int,
         address: NodeAddress,
         tls: ssl.SSLContext | None,
+        turns: Turns,
         commands: Mapping[int, Command] = COMMANDS,
     ) -> None:
-        """Prepare a node; ``address`` has TLS ports where there is a ``tls`` context."""
+        """Prepare a node; ``address`` has TLS ports where there is a ``tls`` context.
+
+        ``turns`` are those of all nodes that share the loop.
+        """
         self.node = node
         self._commands = commands
         self._host = address.host
         self._bucket = bucket
+        self._turns = turns
         self._clients: dict[asyncio.Task[None], ClientConnection] = {}
         self._http_clients: dict[asyncio.Task[None], HttpConnection] = {}
         self.awake = asyncio.Event()
@@ -103,7 +109,7 @@ class Node:
     def _run_session(self, channel: Channel) -> None:
         with self._bucket.lock:
             session = Session(self._bucket, self.node, self._commands)
-        connection = ClientConnection(self._bucket, session, channel, self.awake)
+        connection = ClientConnection(self._bucket, session, channel, self.awake, self._turns)
         self._clients[self._start(connection)] = connection
 
     def _run_http(self, channel: Channel) -> None:

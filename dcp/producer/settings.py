@@ -16,8 +16,6 @@ from dcp.types import U16_MAX
 
 OUTBOX_BYTES: Final = 64 * 1024
 """Answers that may wait for a client which does not read; then its requests are not read either."""
-TURN_FRAMES: Final = 128
-"""Requests of one client that are acted on before others have their turn."""
 MAX_VBUCKETS: Final = 1024
 _BUCKET_NAME: Final = re.compile(r"[A-Za-z0-9_.%-]{1,100}")
 """As Couchbase has it: LIST_BUCKETS separates names by spaces, URLs by slashes."""

@@ -61,7 +61,7 @@ class _Asked:
     @cached_property
     def held(self) -> Vbucket | None:
         """What the node has of the vbucket."""
-        return self.session.bucket.held(self.frame.vbucket, self.session.node)
+        return self.session.bucket.held.at(self.frame.vbucket, self.session.node)
 
     @property
     def vbucket(self) -> Vbucket:

@@ -44,7 +44,7 @@ class Taking:
                 order.source,
                 order.target,
                 order.vbuckets,
-                taken.append,
+                taken.extend,
                 self._map_changed,
             )
             try:
@@ -70,4 +70,4 @@ class Taking:
         """Give up, and wait until that is done."""
         self.leave()
         if self._task is not None:
-            await asyncio.gather(self._task, return_exceptions=True)
+            await asyncio.wait((self._task,))  # it says itself where it fails

@@ -5,17 +5,17 @@ A crash makes what was on disk its data (``crash``), a failover what its replica
 own, which may take this one's place (``succeed``).
 """
 
-import logging
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from dcp.errors import LocalProtocolError
 from dcp.producer.branch_record import BranchRecord
 from dcp.producer.bucket_type import BucketType
 from dcp.producer.checkpoint_memory import limits_for
+from dcp.producer.disk_batch import DiskFormatError
 from dcp.producer.disk_file import MemoryFile
 from dcp.producer.disk_log import PendingWrite
 from dcp.producer.documents import DocumentStore
@@ -34,8 +34,6 @@ from dcp.producer.vbucket_state import SavedVbucket, VbucketHome
 from dcp.producer.versions import Version
 from dcp.types import FailoverEntry, FailoverLog
 from dcp.wire.vocabulary import VbucketState
-
-_LOG: Final = logging.getLogger(__name__)
 
 
 class BegunChange(NamedTuple):
@@ -75,9 +73,11 @@ class Vbucket:
         self._home = home
         self.shown_as: VbucketState | None = None
         """The state that clients are told, where it is another one than its own."""
-        self.is_moving = False
+        self.is_handed_over = False
         """Whether it is dead for another node's sake, until the map has it there: after a power
         loss nobody will, and it is what it was."""
+        self.named_manifests: frozenset[int] = frozenset()
+        """The numbers of all manifests that its log names, or may name by now."""
         self._values = values
         data_settings = _data_settings(settings)
         if home is not None:
@@ -100,12 +100,28 @@ class Vbucket:
         self._begin(data, saved.failover_log, clock, state or saved.state, is_recorded=is_empty)
         data.state_at = partial(self._state_at, home)
         self.documents.rewind()
-        steps = [(seqno, home.manifests[number]) for seqno, number in saved.manifests]
+        self.named_manifests = saved.manifest_numbers
+        steps = [(seqno, self._manifest(home, number)) for seqno, number in saved.manifests]
         self.documents.collections.restore(steps, saved.high_seqnos or {}, data.high_seqno)
         data.stored_high_seqnos = dict(self.documents.collections.high_seqnos)
         for version in data.newest_versions():
             self.documents.clock.raise_floor(version.cas)
         self.recover_sync_writes()
+
+    def _manifest(self, home: VbucketHome, number: int) -> Manifest:
+        if number not in home.manifests:
+            raise DiskFormatError(
+                f"{home.file}: names the manifest of number {number}, bucket.json has none; "
+                "one of the two is older than the other"
+            )
+        return home.manifests[number]
+
+    def _compacted(self) -> None:
+        """Forget what the log cannot go back to, and does not name any more."""
+        self.documents.collections.forget_steps(self.data.may_be_cut)
+        if self.data.saved_state:
+            saved = SavedVbucket.decode(self.data.saved_state, self.id)
+            self.named_manifests = saved.manifest_numbers
 
     def _state_at(self, home: VbucketHome, seqno: int) -> SavedVbucket:
         """Return what is saved with the items up to ``seqno``."""
@@ -114,8 +130,8 @@ class Vbucket:
             collection: high if high <= seqno else stored.get(collection, 0)
             for collection, high in collections.high_seqnos.items()
         }
-        return SavedVbucket(
-            VbucketState.ACTIVE if self.is_moving else self.state,
+        state = SavedVbucket(
+            VbucketState.ACTIVE if self.is_handed_over else self.state,
             self.failover_log,
             self.data.base_seqno,
             self.documents.clock.last,
@@ -123,6 +139,8 @@ class Vbucket:
             highs,
             self.data.whole_seqno_at(seqno),
         )
+        self.named_manifests |= state.manifest_numbers
+        return state
 
     def save(self) -> None:
         """Write the state durably where there is a data folder, if it changed.
@@ -143,7 +161,7 @@ class Vbucket:
     ) -> None:
         self.data = data
         self.documents = DocumentStore(data, clock)
-        data.on_compaction = partial(self.documents.collections.forget_steps, data.may_be_cut)
+        data.on_compaction = self._compacted
         self.sync_writes = SyncWrites(self.documents)
         self.failover_log = log
         self._state = state
@@ -242,22 +260,26 @@ class Vbucket:
             LocalProtocolError: that does not happen to a vbucket in this state.
             OSError: the state cannot be saved; nothing has changed.
         """
-        self.complete_change(self.begin_change(event, is_first=is_first))
+        before = self.begin_change(event, is_first=is_first)
+        try:
+            self.save()
+        except BaseException:
+            self.undo_change(before)
+            raise
+        self.complete_change(before)
 
     def begin_change(self, event: StateEvent, *, is_first: bool = False) -> BegunChange:
-        """Be in the state after an event, on its branch, and have all of it on disk.
+        """Be in the state after an event, on its branch, in memory only.
 
-        ``complete_change`` follows, or ``undo_change``. Raises as ``change``.
+        It must be on disk before ``complete_change`` follows; else ``undo_change`` does.
+
+        Raises:
+            LocalProtocolError: that does not happen to a vbucket in this state.
         """
         before = BegunChange(self._state, self.failover_log)
         self._state, begins_branch = next_state(self._state, event)
         if begins_branch:
             self.failover_log = self._forked(self.data.high_seqno, is_first=is_first)
-        try:
-            self.save()
-        except OSError:
-            self.undo_change(before)
-            raise
         return before
 
     def undo_change(self, before: BegunChange) -> None:
@@ -327,16 +349,11 @@ class Vbucket:
     # --- what is another vbucket from here on
 
     def prepare_to_succeed(self, old: "Vbucket") -> None:
-        """Have on disk what is here, with seqnos and CAS values that begin above those of ``old``.
-
-        Raises:
-            OSError: the disk cannot be written.
-        """
+        """Let seqnos and CAS values begin above those of ``old``; all must be on disk then."""
         is_empty = self.data.high_seqno == self.data.base_seqno
         if is_empty and old.data.base_seqno > self.data.base_seqno:
             self.data.start_at(old.data.base_seqno)
         self.documents.clock.raise_floor(old.documents.clock.last)
-        self.data.flush(self.data.high_seqno)
 
     def succeed(self, old: "Vbucket") -> None:
         """Be what ``old`` was, with the data and branches that are here: it was a copy of that.
@@ -351,13 +368,10 @@ class Vbucket:
         self.sync_writes.tell_later(old.sync_writes.give_up())
 
     def remove(self) -> None:
-        """End, and leave nothing on disk; a log that cannot be removed is nobody's."""
+        """End, and leave nothing on disk, soon; a log that cannot be removed is nobody's."""
         self.data.give_up()
         if self._home is not None:
-            try:
-                self._home.file.remove()
-            except OSError as error:
-                _LOG.warning("vbucket %d: a log that is not used any more: %s", self.id, error)
+            self._home.remove()
 
     # --- any state, for tests
 

@@ -10,11 +10,11 @@ end of any batch (kv_engine ``engines/ep/src/checkpoint_manager.cc``,
 ``docs/dcp/documentation/concepts.md``).
 """
 
-import logging
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain, takewhile
+from functools import partial
+from itertools import chain
 from typing import Final
 
 from dcp.producer.checkpoint_manager import (
@@ -26,22 +26,24 @@ from dcp.producer.disk_file import DiskFile
 from dcp.producer.disk_log import PendingWrite
 from dcp.producer.disk_scan import Scan
 from dcp.producer.disk_store import StoredItem, VbucketStore
+from dcp.producer.disk_writer import DiskWriter
 from dcp.producer.durability import Durability
 from dcp.producer.key_index import KeyIndex
 from dcp.producer.legacy_end import LegacyEnd
 from dcp.producer.manifest import DEFAULT_ID
 from dcp.producer.preload import PreloadedSegment
 from dcp.producer.preloaded_documents import PreloadedDocuments
+from dcp.producer.received_parts import ReceivedParts
 from dcp.producer.resident_values import EvictedVersion, ResidentValues
+from dcp.producer.state_on_disk import StateOnDisk
 from dcp.producer.stored_items import stored_item, version_of, versions_of
+from dcp.producer.unwritten_batches import UnwrittenBatches, WriteBatch
 from dcp.producer.vbucket_state import SavedVbucket
 from dcp.producer.versions import Version
 from dcp.types import U64_MAX
 
-_LOG = logging.getLogger(__name__)
 PERSISTENCE: Final = "persistence"
 """The cursor of what must go to disk; it is never dropped."""
-_LEAST_STALE_BYTES: Final = 8 * 1024 * 1024
 _BATCHES: Final = "batches"
 """The cursor that takes what a batch of writes left, at its end."""
 _OWN_CURSORS: Final = (_BATCHES, PERSISTENCE)
@@ -81,8 +83,6 @@ class VbucketData:
         """Called before a client writes: raises OSError where too much waits for the disk."""
         self.on_compaction: Callable[[], None] = lambda: None
         """Called when less can be gone back to than before."""
-        self.state_at: Callable[[int], SavedVbucket | None] = lambda _: None
-        """What is written beside the items up to a seqno: all else that makes the vbucket."""
         self._preloaded: PreloadedDocuments | None = None
         self._settings = settings
         self._persisted_floor = base_seqno if persisted_seqno is None else persisted_seqno
@@ -90,18 +90,24 @@ class VbucketData:
         self._values = values
         self.keys = KeyIndex(values)
         self._legacy_end = LegacyEnd()
-        self._unwritten: deque[list[Version]] = deque()
-        self.unwritten_bytes = 0
-        self._part_ends: set[int] = set()
-        self._known_from = 0
+        self._unwritten = UnwrittenBatches()
+        self._parts = ReceivedParts()
         self.stored_high_seqnos: dict[int, int] = {}
         """The newest seqno of each collection that went to disk, also where it was purged there."""
-        self._encoded: tuple[bytes, object] = b"", None
-        self._writing: PendingWrite | None = None
-        self._cannot_compact = False
         self._is_over = False
         self._store = VbucketStore.open(file, vbucket)
+        self._writer = DiskWriter(self._store, vbucket)
+        self._state = StateOnDisk(lambda: self._store.state)
         self.checkpoints = self._new_checkpoints(base_seqno)
+
+    @property
+    def state_at(self) -> Callable[[int], SavedVbucket | None]:
+        """What is written beside the items up to a seqno: all else that makes the vbucket."""
+        return self._state.state_at
+
+    @state_at.setter
+    def state_at(self, state_at: Callable[[int], SavedVbucket | None]) -> None:
+        self._state.state_at = state_at
 
     def _new_checkpoints(self, high_seqno: int) -> CheckpointManager[Version]:
         fresh: CheckpointManager[Version] = CheckpointManager(
@@ -127,7 +133,12 @@ class VbucketData:
     def is_whole(self) -> bool:
         """Whether all of it, in memory and on disk, is a state: no part of a received snapshot."""
         on_disk = self._store.persisted_seqno
-        return self.checkpoints.is_snapshot_complete and on_disk not in self._part_ends
+        return self.checkpoints.is_snapshot_complete and on_disk not in self._parts
+
+    @property
+    def unwritten_bytes(self) -> int:
+        """What waits for the disk, batches of writes that have ended."""
+        return self._unwritten.size_bytes
 
     @property
     def stored_bytes(self) -> int:
@@ -147,19 +158,17 @@ class VbucketData:
         """
         if self.base_seqno <= seqno <= self.preloaded_seqno:
             return seqno
-        parts = self._part_ends
-        for batch in reversed(self._unwritten):
-            if batch[-1].seqno <= seqno and batch[-1].seqno not in parts:
-                return batch[-1].seqno
+        for end in self._unwritten.ends_down_from(seqno):
+            if end not in self._parts:
+                return end
         end = self._store.snapshot_at(seqno).end
-        while end in parts:
+        while end in self._parts:
             end = self._store.snapshot_at(end - 1).end
-        return end if end and end >= self._known_from else self.base_seqno
+        return end if end and end >= self._parts.known_from else self.base_seqno
 
     def whole_seqno_at(self, seqno: int) -> int | None:
         """Return ``batch_end_at`` of a seqno where a part of a snapshot ended below; else None."""
-        is_all_known = not (self._part_ends or self._known_from)
-        return None if is_all_known else self.batch_end_at(seqno)
+        return self.batch_end_at(seqno) if self._parts else None
 
     # --- documents
 
@@ -250,7 +259,7 @@ class VbucketData:
         """
         self.base_seqno = self._persisted_floor = base_seqno
         if whole_seqno is not None:
-            self._known_from = self._store.cut(whole_seqno)
+            self._parts.known_from = self._store.cut(whole_seqno)
         self.checkpoints = self._new_checkpoints(self.persisted_seqno)
         self._read_again()
 
@@ -261,7 +270,7 @@ class VbucketData:
         self._preloaded = PreloadedDocuments(segment, self._store)
         self._legacy_end = LegacyEnd(self._preloaded.end_seqno)
         self._store.write_frames(
-            segment.frames, segment.first_seqno, self._news_at(self._preloaded.end_seqno)
+            segment.frames, segment.first_seqno, self._state.news_at(self._preloaded.end_seqno)
         )
         self.checkpoints = self._new_checkpoints(self._store.persisted_seqno)
 
@@ -288,7 +297,7 @@ class VbucketData:
         What came from the active's disk leaves memory when it is written, if no stream wants it.
         """
         if not self.checkpoints.is_snapshot_complete:
-            self._part_ends.add(self.high_seqno)
+            self._parts.add(self.high_seqno)
         self.settle()
         if not self._settings.writes_behind:
             self.flush(self.high_seqno)
@@ -300,7 +309,7 @@ class VbucketData:
         """
         self.settle_received()
         self.flush(self.high_seqno)
-        self._store.write([], self._news_at(seqno), snapshot_end=seqno)
+        self._store.write([], self._state.news_at(seqno), snapshot_end=seqno)
         lost = self.drop_stream_cursors()
         self.checkpoints = self._new_checkpoints(seqno)
         return lost
@@ -322,8 +331,7 @@ class VbucketData:
         while (taken := self.checkpoints.next_items(_BATCHES)) is not None:
             batch += taken.items
         if batch:
-            self._unwritten.append(batch)
-            self.unwritten_bytes += _size_of(batch)
+            self._unwritten.add(batch)
         if not self._settings.writes_behind:
             self.flush()
 
@@ -341,61 +349,50 @@ class VbucketData:
     def begin_flush(self, up_to: int | None = None) -> PendingWrite | None:
         """Return what is to be written next, for any thread to ``run``; None where nothing is.
 
-        ``finish_flush`` must follow. What could not be written is returned again.
+        ``finish_flush`` must follow. What could not be written is returned again. Whatever fails
+        here, nothing is begun then, and what waits goes on waiting.
         """
-        if self._writing is None:
+        if self._writer.pending is None:
             most = self.high_seqno - self._settings.unpersisted_seqnos if up_to is None else up_to
-            due = list(takewhile(lambda batch: batch[-1].seqno <= most, self._unwritten))
-            if due:
-                ends = [batch[-1].seqno for batch in due]
-                state = self._news_at(ends[-1])  # which may fail; nothing is changed yet
-                items: list[StoredItem] = []
-                for version in chain.from_iterable(due):
-                    items.append(self._stored(version, items))
-                self._writing = self._store.begin(items, state, ends[:-1])
-        return self._writing
+            if due := self._unwritten.due(most):
+                self._begin_batches(due)
+        return self._writer.pending
+
+    def _begin_batches(self, batches: Sequence[WriteBatch]) -> None:
+        ends = [batch[-1].seqno for batch in batches]
+        state = self._state.news_at(ends[-1])
+        versions = list(chain.from_iterable(batches))
+        items: list[StoredItem] = []
+        with self.keys.storing(versions):
+            for version in versions:
+                items.append(self._stored(version, items))
+            self._writer.begin_batch(items, state, ends[:-1])
 
     def begin_compaction(
         self, purge_before_seconds: int = 0, *, leaves_nothing: bool = False
     ) -> PendingWrite | None:
         """Return a log without old versions to be written, as ``begin_flush``; None: no need.
 
-        Half of a file that is not small must be no frames that stay: versions that were replaced or
-        lost, tombstones that will go (those of the seqnos up to which each was deleted before a
-        time), and what surrounds frames in small batches. With ``leaves_nothing`` any such version
-        is enough, while no scan reads the file: for a scan that goes on the whole file is kept, so
-        then only what pays for that.
+        Tombstones go of the seqnos up to which each was deleted before a time.
         """
-        if self._is_over or self._writing is not None:
-            return self._writing
-        store = self._store
-        purged = store.purgeable_seqno(purge_before_seconds)
-        goes = store.stale_bytes + store.purgeable_bytes(purged)
-        if goes and (self._pays_for(goes) or (leaves_nothing and not store.is_scanned)):
-            self._writing = store.begin_compaction(purged, self._encoded_at(self.persisted_seqno))
-            self._cannot_compact = False
-        return self._writing
+        if not self._is_over and self._writer.pending is None:
+            state = partial(self._state.encoded_at, self.persisted_seqno)
+            self._writer.begin_compaction(
+                purge_before_seconds, state, leaves_nothing=leaves_nothing
+            )
+        return self._writer.pending
 
     @property
     def is_mostly_stale(self) -> bool:
-        """Whether compaction pays, tombstones apart: known without a look at the items.
-
-        Not after one that could not be written: that would be tried with every flush.
-        """
-        stale = self._store.stale_bytes
-        return stale > 0 and self._pays_for(stale) and not self._cannot_compact
-
-    def _pays_for(self, goes_bytes: int) -> bool:
-        store = self._store
-        least = max(_LEAST_STALE_BYTES, store.size_bytes // 2)
-        return goes_bytes + store.overhead_bytes >= least
+        """Whether compaction pays, tombstones apart: known without a look at the items."""
+        return self._writer.is_mostly_stale
 
     def finish_flush(self, written: PendingWrite) -> None:
         """Know that it is on disk, or that a compaction could not be written; what waits goes on.
 
         Nothing is done if somebody else could not wait and did that.
         """
-        if self._writing is written:
+        if self._writer.pending is written:
             self._finish_pending()
             self._free_written()
 
@@ -410,26 +407,15 @@ class VbucketData:
 
     def _finish_pending(self) -> None:
         """Wait until what is being written is on disk; a compaction that fails is given up."""
-        if self._writing is None:
+        if self._writer.pending is None:
             return
-        generation = self._store.generation
-        try:
-            self._store.finish(self._writing)
-        except OSError as error:
-            if not self._writing.is_optional:
-                raise
-            _LOG.warning("vbucket %d: cannot compact, it goes on without: %s", self.vbucket, error)
-            self._store.give_up(self._writing)
-            self._cannot_compact = True
-        self._writing = None
-        if self._store.generation != generation:
+        is_compacted = self._writer.finish()
+        written = self._unwritten.take_written(self._store.persisted_seqno)
+        if is_compacted:
             self._forget_what_went()
-        while self._unwritten and self._unwritten[0][-1].seqno <= self._store.persisted_seqno:
-            written = self._unwritten.popleft()
-            self.unwritten_bytes -= _size_of(written)
-            self.keys.may_evict(written)
-            for version in written:
-                self._note_stored(version)
+        self.keys.may_evict(written)
+        for version in written:
+            self._note_stored(version)
         self.checkpoints.register(PERSISTENCE, self.persisted_seqno, droppable=False)
         self.keys.durability.forget(min(self.persisted_seqno, self.checkpoints.gone_seqno))
 
@@ -439,26 +425,33 @@ class VbucketData:
         Raises:
             OSError: the file cannot be written.
         """
+        write = self.begin_save()
+        if write is not None:
+            try:
+                write.run()
+            finally:
+                self.end_save(write)
+
+    def begin_save(self) -> PendingWrite | None:
+        """Return the state to be written, if it is another than what is on disk; else None.
+
+        ``end_save`` must follow, before anything else is written.
+
+        Raises:
+            OSError: what was being written cannot be.
+        """
         self._finish_pending()
-        state = self._encoded_at(self.persisted_seqno)
-        if state != self._store.state and not self._is_over:
-            self._store.write([], state)
+        state = self._state.encoded_at(self.persisted_seqno)
+        if state == self._store.state or self._is_over:
+            return None
+        return self._store.begin([], state)
 
-    def _encoded_at(self, seqno: int) -> bytes:
-        """Return the state up to a seqno as it goes to disk."""
-        state = self.state_at(seqno)
-        if state is None:
-            return b""
-        self._encoded = state.encode(), state.lasting
-        return self._encoded[0]
-
-    def _news_at(self, seqno: int) -> bytes:
-        """Return the state up to a seqno; nothing where the items tell what changed of it."""
-        state = self.state_at(seqno)
-        written, lasting = self._encoded
-        if state is None or (self._store.state == written and state.lasting == lasting):
-            return b""
-        return self._encoded_at(seqno)
+    def end_save(self, write: PendingWrite) -> None:
+        """Know of a state that was written, or go on without it if it was not."""
+        if write.is_written:
+            self._store.finish(write)
+        else:
+            self._store.give_up(write)
 
     def _stored(self, version: Version, earlier: Sequence[StoredItem]) -> StoredItem:
         """Return a version as it goes to disk, behind ``earlier`` ones that are not there yet."""
@@ -479,14 +472,12 @@ class VbucketData:
         """
         self.flush(seqno)
         self._unwritten.clear()
-        self.unwritten_bytes = 0
         left = max(self._store.cut(seqno), self.base_seqno)
         self._persisted_floor = min(self._persisted_floor, left)
         if self._preloaded is not None:
             self._preloaded.cut(left)
         self.stored_high_seqnos.clear()
-        self._part_ends = {end for end in self._part_ends if end <= left}
-        self._known_from = min(self._known_from, left)
+        self._parts.cut(left)
         self.checkpoints = self._new_checkpoints(left)
         self._read_again()
         return left
@@ -513,8 +504,8 @@ class VbucketData:
         """Compact the disk: drop tombstones up to a seqno, not the newest item; return how many."""
         self._finish_pending()
         last = min(up_to, self.persisted_seqno)
-        state = self._encoded_at(self.persisted_seqno)
-        purged = self._store.compact(purge_up_to_seqno=last, state=state).purged
+        state = self._state.encoded_at(self.persisted_seqno)
+        purged = self._store.compact(purge_up_to_seqno=last, state=state)
         self._forget_what_went()
         return purged
 
@@ -526,9 +517,7 @@ class VbucketData:
         )
         committed, prepared = self.keys.stored_high_seqnos(DEFAULT_ID)
         self._legacy_end = LegacyEnd(max(committed, self._newest_preloaded), prepared)
-        # What is on disk is one snapshot now: where parts ended in it is gone.
-        self._part_ends = {end for end in self._part_ends if end > self.persisted_seqno}
-        self._known_from = 0
+        self._parts.merge(self.persisted_seqno)
         self.on_compaction()
 
     def may_be_cut(self, first_seqno: int, end_seqno: int) -> bool:
@@ -541,11 +530,8 @@ class VbucketData:
         Whoever had it to flush or to compact finds nothing to do.
         """
         self._is_over = True
-        if self._writing is not None:
-            self._writing.abandon()
-            self._writing = None
+        self._writer.abandon()
         self._unwritten.clear()
-        self.unwritten_bytes = 0
         self.keys.close()
         self.close()
 
@@ -573,7 +559,3 @@ class VbucketData:
         has no older version to show. (The DCP concepts document lets merged ones keep them.)
         """
         return self._store.scan(after_seqno, each_key_once=True)
-
-
-def _size_of(batch: list[Version]) -> int:
-    return sum(version.size_bytes for version in batch)

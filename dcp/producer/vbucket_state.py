@@ -25,13 +25,14 @@ class VbucketHome:
     """Where a vbucket's data lives on disk, and what the bucket knows of it.
 
     ``number_of`` returns the number of a manifest, after it was saved; raises OSError where that
-    cannot be.
+    cannot be. ``remove`` takes the file away, now or soon: nobody writes it any more.
     """
 
     file: OsFile
     first_uuid: int
     manifests: ManifestTable
     number_of: Callable[[Manifest], int]
+    remove: Callable[[], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,11 @@ class SavedVbucket:
     def lasting(self) -> object:
         """What of it no item tells: only a change of that must be saved with the items."""
         return self.state, self.failover_log, self.base_seqno, self.manifests, self.whole_seqno
+
+    @property
+    def manifest_numbers(self) -> frozenset[int]:
+        """The numbers of the manifests that it names."""
+        return frozenset(number for _, number in self.manifests)
 
     def encode(self) -> bytes:
         """Return the JSON."""

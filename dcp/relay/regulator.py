@@ -179,8 +179,7 @@ class Regulator:
             if early.get(number, 0) < now_ns:
                 early.pop(number, None)
                 gate.leave(number, self.spec.group_tag, now_ns)
-        flusher = self._bucket.flusher
-        if flusher is not None and flusher.is_behind:
+        if not self._bucket.has_room():
             self._dirty.add(vbucket)  # what the disk has not got must not be followed by more
             return
         tracked = {each.receiver_id for each in gate.group.receivers}

@@ -15,8 +15,11 @@ from typing import Final
 from dcp.errors import ConfigError, NodeUnavailableError
 from dcp.producer.background import keep_running
 from dcp.producer.bucket_record import BucketRecord
+from dcp.producer.cluster_map import NodeAddress
 from dcp.producer.cluster_nodes import ClusterNodes
 from dcp.producer.dcp_connection import DcpConnection
+from dcp.producer.entrance import OwnEntrance
+from dcp.producer.server import Node
 from dcp.producer.statistic import Statistic
 from dcp.relay.commands import relay_commands
 from dcp.relay.probe import BucketFacts, ask_cluster
@@ -50,7 +53,7 @@ class Relay(ClusterNodes):
         self.relay_settings = settings
         facts = _facts_of(settings)
         bucket = RelayBucket(settings.served(facts.uuid, facts.vbuckets))
-        super().__init__(bucket.settings, bucket)
+        super().__init__(bucket.settings, OwnEntrance(bucket))
         self.relay_bucket = bucket
         self.upstream = Upstream(bucket, settings)
         self.regulator = Regulator(
@@ -61,12 +64,10 @@ class Relay(ClusterNodes):
             self.upstream,
         )
         self.regulator.clients = lambda: self._nodes[NODE].clients
-        self.commands = relay_commands(bucket, self)
 
-    def start(self) -> None:
-        """Listen on all ports; returns when clients can connect. Raises as ``ClusterNodes``."""
-        super().start()
-        self._call_soon(self._spread_changes)  # of what came before anybody listened
+    def _node(self, number: int, address: NodeAddress) -> Node:
+        commands = relay_commands(self.relay_bucket, self)
+        return Node(self.bucket, number, address, self._tls, self._turns, commands)
 
     async def _open_nodes(self) -> None:
         with self.bucket.lock:

@@ -4,7 +4,7 @@ On disk they are replicas, so that no restart begins a branch: the only branches
 Clients are told that they are active, as of each there is but this one here.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import replace
 from typing import Final
 
@@ -12,6 +12,7 @@ from dcp.errors import ConfigError
 from dcp.producer.bucket import Bucket
 from dcp.producer.cluster_map import ClusterMap
 from dcp.producer.copies import Copies, Place
+from dcp.producer.held_vbuckets import HeldVbuckets
 from dcp.producer.manifest import Manifest
 from dcp.producer.replica_copy import ReplicaCopy
 from dcp.producer.resume_rules import ResumeRequest, range_is_valid, rollback_seqno
@@ -36,10 +37,32 @@ class _OwnCopies(Copies):
         return []
 
 
+class _FedVbuckets(HeldVbuckets):
+    """The bucket's vbuckets, each of which is a copy, too."""
+
+    opened_state = VbucketState.REPLICA
+
+    def _places_on_disk(self) -> list[tuple[int, int]]:
+        return []
+
+    def _new_copies(self, known_manifest: Callable[[], Manifest], local_nodes: Set[int]) -> Copies:
+        quota_bytes = self._maker.settings.checkpoint_quota_bytes
+        copies = _OwnCopies(
+            lambda _, vbucket: self.vbuckets[vbucket],
+            lambda _, __: None,
+            known_manifest,
+            quota_bytes,
+            local_nodes,
+        )
+        for vbucket in range(len(self.vbuckets)):
+            copies.add(NODE, vbucket)
+        return copies
+
+
 class RelayBucket(Bucket):
     """A bucket whose copies are filled by streams from elsewhere."""
 
-    vbucket_state = VbucketState.REPLICA
+    held_type = _FedVbuckets
 
     def __init__(self, settings: ClusterSettings) -> None:
         """Begin a bucket, or open the one of the settings' data folder.
@@ -64,21 +87,6 @@ class RelayBucket(Bucket):
     def sent(self, vbucket: int) -> None:
         """Tell who decides how far the vbucket may go."""
         self.on_sent(vbucket)
-
-    def _open_copies(self) -> Copies:
-        copies = _OwnCopies(
-            lambda _, vbucket: self.vbuckets[vbucket],
-            lambda _, __: None,
-            lambda: self.manifest,
-            self.settings.checkpoint_quota_bytes,
-            self.local_nodes,
-        )
-        for vbucket in range(len(self.vbuckets)):
-            copies.add(NODE, vbucket)
-        if self._storage is not None:
-            self._storage.keep_copies(())
-            self.save()
-        return copies
 
     @property
     def all_copies(self) -> Mapping[int, ReplicaCopy]:
@@ -109,7 +117,7 @@ class RelayBucket(Bucket):
         """
         if manifest.uid >= self.manifest.uid and manifest != self.manifest:
             self._save(manifest)
-            self.manifest = manifest
+            self.collections.current = manifest
 
     def is_too_early(self, vbucket: int, request: ResumeRequest) -> bool:
         """Whether a client must wait: the relay has not got yet what it stands at, and will.

@@ -201,7 +201,7 @@ class Upstream:
         bucket.received(NODE, vbucket)
         learned = bucket.vbuckets[vbucket].documents.collections.manifest
         if learned.uid > bucket.manifest.uid:
-            bucket.learn_manifest(bucket.vbuckets[vbucket])
+            bucket.collections.learn(bucket.vbuckets[vbucket])
             connection.ask_for_manifest()
         if each.frame_bytes:
             self._charged[vbucket] = connection

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.settings import ClusterSettings
+from tests.producer.kept_clusters import NEVER
 from tests.producer.raw_client import RawClient
 
 
@@ -53,3 +55,22 @@ def connect() -> Iterator[Callable[..., RawClient]]:
             return stack.enter_context(RawClient(cluster.seeds[node]))
 
         yield open_client
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def open_cluster(clock: Clock) -> Iterator[Callable[..., ProducerCluster]]:
+    """Clusters on a folder that serve nobody: one vbucket, nothing is written by itself."""
+    with ExitStack() as stack:
+
+        def make(folder: Path, **chosen: Any) -> ProducerCluster:
+            asked = {"vbuckets": 1, "seed": 1, "clock": clock, "flush_seconds": NEVER, **chosen}
+            cluster = ProducerCluster(ClusterSettings(data_folder=folder, **asked))
+            stack.callback(cluster.stop)
+            return cluster
+
+        yield make

@@ -41,3 +41,4 @@ class InProcessWire:
                 for stream in self.connection.feed(self._to_client.feed(answers), 0.0):
                     self._bucket.received(self._target, stream.vbucket)
                     self.connection.acknowledge(stream)
+                self.connection.release(0.0)

@@ -5,14 +5,19 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 from threading import Event
+from threading import enumerate as enumerate_threads
+from time import sleep
 from typing import Any
 
 import pytest
 
-from dcp.producer.background import keep_running, log_failure
+from dcp.producer.background import ended, keep_running, log_failure
 from dcp.producer.cluster import ProducerCluster
+from dcp.producer.cluster_map import NodeAddress
 from dcp.producer.dcp_connection import DcpConnection
 from dcp.producer.passive_stream import PassiveStream
+from dcp.producer.server import Node
+from dcp.producer.settings import ClusterSettings
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
 from dcp.wire.vocabulary import Opcode, SnapshotFlag
@@ -54,6 +59,83 @@ def test_work_that_is_cancelled(caplog: pytest.LogCaptureFixture) -> None:
 
     asyncio.run(wait_and_cancel())
     assert caplog.records == []
+
+
+@pytest.mark.parametrize("expected", [(), (KeyError,)])
+def test_work_that_fails_as_it_is_cancelled(
+    caplog: pytest.LogCaptureFixture, expected: tuple[type[Exception], ...]
+) -> None:
+    """It is not begun again, and says so, unless that was to be expected."""
+    times: list[str] = []
+
+    async def work() -> None:
+        times.append("begun")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            raise KeyError("broken")
+
+    async def run() -> None:
+        task = asyncio.ensure_future(keep_running("waiting", work))
+        while not times:
+            await asyncio.sleep(0)
+        task.cancel()
+        async with asyncio.timeout(10.0):
+            await ended("waiting", task, expected=expected)
+
+    asyncio.run(run())
+    assert times == ["begun"]
+    said = [] if expected else [("waiting failed as it ended", "broken")]
+    assert _told(caplog) == said
+
+
+def test_a_cluster_whose_start_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At once, whatever it is; then its thread is over."""
+
+    async def broken(_: ProducerCluster) -> None:
+        raise KeyError("broken")
+
+    monkeypatch.setattr(ProducerCluster, "_open_nodes", broken)
+    cluster = ProducerCluster(ClusterSettings(vbuckets=1))
+    with pytest.raises(KeyError, match="broken"):
+        cluster.start()
+    assert "producer cluster" not in {thread.name for thread in enumerate_threads()}
+
+
+def test_a_cluster_whose_end_fails_says_so_and_ends(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    """Its folder is free, and what is in it is whole."""
+
+    async def broken(_: Node, __: object) -> None:
+        raise KeyError("broken")
+
+    settings = ClusterSettings(vbuckets=1, data_folder=tmp_path)
+    with monkeypatch.context() as patch, ProducerCluster(settings) as cluster:
+        cluster.set(b"k", b"1")
+        patch.setattr(Node, "_end", broken)
+    assert _told(caplog) == [("end of a node failed as it ended", "broken")]
+    with ProducerCluster(settings) as cluster:
+        assert cluster.get(b"k").value == b"1"
+
+
+def test_a_process_that_refuses_orders_is_named_once(
+    make_cluster: MakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Again and again it is asked, and answers the same."""
+    cluster = make_cluster(vbuckets=1)
+    with ProducerCluster(ClusterSettings(vbuckets=1)) as stranger:
+        address = stranger.bucket.map.addresses[0]
+        cluster._loop.call_soon(lambda: _join(cluster, address))
+        while stranger.counters().connections_opened < 3:
+            sleep(0.01)
+        said = [text for text, _ in _told(caplog) if "it is asked again" in text]
+    assert len(said) == 1
+    assert said[0].startswith(f"node 2 of 2 (127.0.0.1:{address.kv}): ")
+
+
+def _join(cluster: ProducerCluster, address: NodeAddress) -> None:
+    cluster.join(address)
 
 
 def test_a_task_that_fails_says_so(caplog: pytest.LogCaptureFixture) -> None:

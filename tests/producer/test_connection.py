@@ -10,33 +10,21 @@ from dcp.producer.commands import COMMANDS
 from dcp.producer.connection import ClientConnection
 from dcp.producer.session import Session
 from dcp.producer.settings import ClusterSettings
+from dcp.producer.turns import Turns
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
 from dcp.wire.vocabulary import Opcode
+from tests.producer.scripted_channel import ScriptedChannel, always_awake
 
 HELLO = encode(m.Hello(b"x", ()), Opcode.HELLO).to_bytes()
 
 
-class StuckChannel:
-    """A client that says one thing, then nothing, and reads nothing."""
+class StuckChannel(ScriptedChannel):
+    """A client that reads nothing."""
 
     def __init__(self, said: bytes) -> None:
-        self._said = [said]
+        super().__init__(said)
         self.is_sending = asyncio.Event()
-        self.is_closed = False
-
-    @property
-    def taken_bytes(self) -> int:
-        return 0
-
-    async def open(self) -> None:
-        """Nothing comes first."""
-
-    async def receive(self) -> bytes:
-        if self._said:
-            return self._said.pop()
-        await asyncio.Event().wait()
-        raise AssertionError("nobody sets that event")
 
     async def send(self, data: bytes | bytearray) -> None:
         self.is_sending.set()
@@ -44,9 +32,6 @@ class StuckChannel:
 
     async def end(self) -> None:
         raise AssertionError("there is something to send first")
-
-    def close(self) -> None:
-        self.is_closed = True
 
 
 @pytest.mark.parametrize("end", [Session.close, Session.abort])
@@ -57,9 +42,8 @@ def test_a_connection_that_must_end_does_although_its_client_reads_nothing(
     session = Session(bucket, 0, COMMANDS)
 
     async def serve() -> StuckChannel:
-        channel, awake = StuckChannel(HELLO), asyncio.Event()
-        awake.set()
-        client = ClientConnection(bucket, session, channel, awake)
+        channel = StuckChannel(HELLO)
+        client = ClientConnection(bucket, session, channel, always_awake(), Turns())
         served = asyncio.ensure_future(client.run())
         await channel.is_sending.wait()
         end(session)

@@ -228,7 +228,7 @@ class Kept(Failing):
         super().__init__(stack, data_folder=self._folder / "0", flush_seconds=NEVER)
 
     def _held(self, node: int) -> Vbucket | None:
-        return self.bucket.held(0, node)
+        return self.bucket.held.at(0, node)
 
     def flush(self, node: int) -> None:
         if (found := self._held(node)) is not None:

@@ -144,11 +144,11 @@ class Driven:
     def compact(self, back: int) -> None:
         up_to = max(self.model.high - back, 0)
         before = self.store.size_bytes
-        done = self.store.compact(purge_up_to_seqno=up_to)
-        assert done.purged == self.model.compact(up_to)
+        purged = self.store.compact(purge_up_to_seqno=up_to)
+        assert purged == self.model.compact(up_to)
         if self.newest.get(PREPARE) not in [v.seqno for v in self.model.versions]:
             self.newest.pop(PREPARE, None)
-        assert done.reclaimed_bytes == before - self.store.size_bytes >= 0
+        assert self.store.size_bytes <= before
         event(f"compacted with {len(self.scans) > 0} scans")
 
     def open_scan(self, after_back: int, end_back: int | None, each_key_once: bool) -> None:

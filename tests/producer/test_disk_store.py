@@ -67,9 +67,10 @@ def test_merging_does_not_deduplicate_but_compaction_does(store: VbucketStore) -
     assert seqnos_of(store, each_key_once=False) == [1, 2, 3]
     assert seqnos_of(store, each_key_once=True) == [2, 3]
     assert (store.item_count, store.stale_bytes) == (2, len(frame(item(1))))
-    reclaimed = store.size_bytes
-    reclaimed -= store.compact().reclaimed_bytes
-    assert (store.size_bytes, store.stale_bytes) == (reclaimed, 0)
+    before = store.size_bytes
+    store.compact()
+    assert store.size_bytes <= before - len(frame(item(1)))
+    assert store.stale_bytes == 0
     assert seqnos_of(store, each_key_once=False) == [2, 3]
     assert store.read(1) is None
 
@@ -255,14 +256,14 @@ def test_tombstones_are_purged_but_never_the_highest_item(store: VbucketStore) -
     store.write([item(1), item(2, deleted_at=10), item(3, replaces=1, deleted_at=20)], b"")
     store.write([item(4), item(5, deleted_at=30)], b"")
     assert (store.item_count, store.purge_seqno) == (4, 0)
-    done = store.compact(purge_up_to_seqno=2)
-    assert (done.purged, store.purge_seqno, seqnos_of(store)) == (1, 2, [3, 4, 5])
-    done = store.compact(purge_up_to_seqno=100)
-    assert (done.purged, store.purge_seqno, seqnos_of(store)) == (1, 3, [4, 5])
-    done = store.compact(purge_up_to_seqno=100)
-    assert (done.purged, store.purge_seqno, seqnos_of(store)) == (0, 3, [4, 5])
+    purged = store.compact(purge_up_to_seqno=2)
+    assert (purged, store.purge_seqno, seqnos_of(store)) == (1, 2, [3, 4, 5])
+    purged = store.compact(purge_up_to_seqno=100)
+    assert (purged, store.purge_seqno, seqnos_of(store)) == (1, 3, [4, 5])
+    purged = store.compact(purge_up_to_seqno=100)
+    assert (purged, store.purge_seqno, seqnos_of(store)) == (0, 3, [4, 5])
     store.write([item(6, replaces=3), item(7)], b"")  # what it replaces was purged
-    assert store.compact(purge_up_to_seqno=7).purged == 1
+    assert store.compact(purge_up_to_seqno=7) == 1
     with store.scan(0, each_key_once=True) as scan:
         assert (scan.purge_seqno, store.item_count) == (5, 3)
 
@@ -272,7 +273,7 @@ def test_below_the_purge_seqno_there_is_no_way_back(
     store: VbucketStore, cut: int, left: int
 ) -> None:
     store.write([item(1), item(2, deleted_at=1), item(3, deleted_at=1), *items([4, 5])], b"")
-    assert store.compact(purge_up_to_seqno=3).purged == 2
+    assert store.compact(purge_up_to_seqno=3) == 2
     assert store.cut(cut) == left
     assert seqnos_of(store) == [s for s in (1, 4) if s <= left]
 
@@ -402,7 +403,7 @@ def test_an_emptied_store_begins_anew(file: DiskFile, store: VbucketStore) -> No
 
 
 def test_an_empty_store_has_no_file(file: DiskFile, store: VbucketStore) -> None:
-    assert (store.cut(3), store.compact().purged, file.size_bytes) == (0, 0, 0)
+    assert (store.cut(3), store.compact(), file.size_bytes) == (0, 0, 0)
     assert told(store) == (b"", 0, 0, 0, 0, 0, [], [], [])
     assert store.purgeable_seqno(1) == 0
 
@@ -500,7 +501,7 @@ def test_a_full_disk_leaves_the_store_as_it_was(parts: int) -> None:
             assert told(store) == before
         write_runs(store, (9, 12))
         assert store.cut(10) == 10
-        assert store.compact().reclaimed_bytes > 0
+        store.compact()
         assert len(read_all(scan)) == 8
     again = VbucketStore.open(disk, 0)
     assert told(again) == told(store)

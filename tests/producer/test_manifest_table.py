@@ -15,7 +15,7 @@ from dcp.producer.manifest_changes import (
     FlushCollection,
     changed,
 )
-from dcp.producer.manifest_table import ManifestTable
+from dcp.producer.manifest_table import ManifestTable, Row
 
 NAMES = st.sampled_from(["a", "b", "_default"])
 IDS = st.none() | st.integers(8, 40)
@@ -55,6 +55,40 @@ def test_a_saved_table_holds_the_same(changes: list[Change], jumps: list[int]) -
     for manifest in seen:
         assert _all_at(again[table.number(manifest)]) == _all_at(manifest)
     assert again.rows == table.rows
+
+
+@given(data=st.data(), changes=st.lists(CHANGES, max_size=30))
+def test_what_is_kept_keeps_its_number(data: st.DataObject, changes: list[Change]) -> None:
+    """The last one stays, so that a number is not given twice, also of a table that is read."""
+    table, newest = ManifestTable(), FIRST
+    numbered = {0: FIRST}
+    for change in changes:
+        try:
+            newest = changed(newest, [change])
+        except ManifestError:
+            continue
+        table.add(newest)
+        number = table.number(newest)
+        assert number == max(numbered) + 1
+        numbered[number] = newest
+        if data.draw(st.booleans()):
+            held = [number for number in numbered if number in table]
+            kept = data.draw(st.sets(st.sampled_from(held)))
+            table.keep(kept)
+            assert [each for each in numbered if each in table] == sorted(kept | {0, number})
+            table = data.draw(st.sampled_from([table, ManifestTable(_saved(table))]))
+        for number, manifest in numbered.items():
+            if number in table:
+                assert _all_at(table[number]) == _all_at(manifest)
+                assert table.number(manifest) == number
+            else:
+                assert table.find(manifest) is None
+    assert ManifestTable(_saved(table)).rows == table.rows
+
+
+def _saved(table: ManifestTable) -> list[Row]:
+    rows: list[Row] = json.loads(json.dumps(table.rows))
+    return rows
 
 
 def test_a_manifest_is_added_once() -> None:

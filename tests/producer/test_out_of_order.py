@@ -1,6 +1,9 @@
 """Out-of-order snapshots over real sockets: when they come, in which order, and what follows."""
 
 from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,9 +17,11 @@ from dcp.wire import messages as m
 from dcp.wire.system_event import CollectionBegun, encode_system_event
 from dcp.wire.vocabulary import EndReason, Opcode, OsoFlag, Status, StreamFlag
 from tests.producer.disk_items import frame, items
+from tests.producer.one_vbucket import flush, forget
 from tests.producer.raw_client import RawClient
 
 Connect = Callable[..., RawClient]
+MakeCluster = Callable[..., ProducerCluster]
 BEGIN, END = m.OsoSnapshot(OsoFlag.START), m.OsoSnapshot(OsoFlag.END)
 C8 = b'{"collections":["8"]}'
 HIGH = 8
@@ -142,9 +147,45 @@ def test_a_scan_gives_any_of_its_frames(seqnos: set[int], data: st.DataObject) -
     stored = items(sorted(seqnos))
     store.write(stored, b"")
     with store.scan(0, each_key_once=True) as scan:
-        for wanted in data.draw(st.lists(st.sampled_from(stored), max_size=8)):
-            assert scan.frame(wanted.seqno) == frame(wanted)
+        wanted = data.draw(st.lists(st.sampled_from(stored), max_size=8))
+        found = scan.frames([each.seqno for each in wanted])
+        bounds = pairwise(found.ends.tolist())
+        assert [found.data[start:end] for start, end in bounds] == [frame(w) for w in wanted]
+        assert found.seqnos.tolist() == [each.seqno for each in wanted]
+        for each in wanted:
+            assert scan.frame_bytes(each.seqno) == len(frame(each))
         with pytest.raises(ValueError, match="found no seqno 99"):
-            scan.frame(99)
+            scan.frames([*seqnos, 99])
     with pytest.raises(ValueError, match="found no seqno"):
-        scan.frame(min(seqnos))
+        scan.frames([min(seqnos)])
+
+
+def test_no_document_opens_the_file(
+    make_cluster: MakeCluster,
+    connect: Connect,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of a data folder as many are read at once as are sent at once."""
+    cluster = make_cluster(vbuckets=1, data_folder=tmp_path / "data", flush_seconds=3600)
+    cluster.create_collection("", "a")
+    keys = [b"%03d" % (n * 77 % 500) for n in range(500)]  # the file has them in another order
+    with cluster.batch():
+        for key in keys:
+            cluster.set(key, b'"%s"' % (b"x" * 1000), collection=8)
+    flush(cluster)
+    forget(cluster)
+    opened, open_file = [], Path.open
+
+    def watched(path: Path, *arguments: Any, **more: Any) -> Any:
+        opened.append(path.name)
+        return open_file(path, *arguments, **more)
+
+    monkeypatch.setattr(Path, "open", watched)
+    dcp = _open(connect, cluster, "true")
+    dcp.request_stream(0, value=C8, flags=StreamFlag.TO_LATEST)
+    found = dcp.messages_until(lambda body: isinstance(body, m.StreamEnd))
+    assert [b.key for b in found if isinstance(b, m.Mutation)] == [
+        b"\x08" + k for k in sorted(keys)
+    ]
+    assert 0 < opened.count("vb_0.log") < 50

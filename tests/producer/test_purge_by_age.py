@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dcp.producer import vbucket_data
+from dcp.producer import disk_writer
 from dcp.producer.cluster import ProducerCluster
 from dcp.wire import messages as m
 from dcp.wire.vocabulary import EndReason, Opcode, Status
@@ -26,7 +26,7 @@ NEVER = 3600.0
 
 @pytest.fixture(autouse=True)
 def small_logs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vbucket_data, "_LEAST_STALE_BYTES", 1)
+    monkeypatch.setattr(disk_writer, "_LEAST_STALE_BYTES", 1)
 
 
 @pytest.fixture(params=["memory", "folder"])

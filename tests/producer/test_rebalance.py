@@ -370,18 +370,31 @@ def test_a_kill_amid_a_rebalance(make_cluster: MakeCluster) -> None:
     thread, errors = _begin_removal(cluster)
     with cluster.bucket.lock:
         cluster.bucket.dead_nodes.add(1)
-        cluster._call_soon(cluster._nodes[1].awake.set)  # what was on its way arrives now
+        cluster._loop.call_soon(cluster._nodes[1].awake.set)  # what was on its way arrives now
     thread.join()
     assert "did not get to node 2" in errors[0]
     assert _owners(cluster) == [0, 1]
     assert cluster.set(b"k", b"1").value == b"1"
 
 
-def test_a_vbucket_that_moves_is_not_moved_by_order(make_cluster: MakeCluster) -> None:
+@pytest.mark.parametrize(
+    ("what", "order"),
+    [
+        ("move", lambda cluster: cluster.move_vbucket(0, 1)),
+        ("change of state", lambda cluster: cluster.set_vbucket_state(0, VbucketState.DEAD)),
+        ("preload", lambda cluster: cluster.preload(10, 30)),
+        ("start", lambda cluster: cluster.start_vbucket_at(0, 10)),
+        ("versions", lambda cluster: cluster.take_versions(0, [])),
+    ],
+)
+def test_a_vbucket_that_moves_takes_no_orders(
+    make_cluster: MakeCluster, what: str, order: Callable[[ProducerCluster], None]
+) -> None:
     cluster = make_cluster(nodes=2, vbuckets=2)
     cluster.bucket.moving = frozenset({0})
-    with pytest.raises(ValueError, match="move vbucket 0: found one that a rebalance moves now"):
-        cluster.move_vbucket(0, 1)
+    with pytest.raises(ValueError, match=f"{what} of vbucket 0: found one that a rebalance moves"):
+        order(cluster)
+    assert (cluster.high_seqno(0), _owners(cluster)) == (0, [0, 1])
 
 
 @pytest.mark.parametrize("asked", [0, 2])

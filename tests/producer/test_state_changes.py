@@ -95,14 +95,19 @@ def test_durable_writes_go_on(there: StateEvent, back: StateEvent) -> None:
 
 
 def test_what_is_given_back() -> None:
-    """Only what is dead for that: an order that came meanwhile stands."""
-    bucket = Bucket(ClusterSettings(vbuckets=2))
-    for vbucket in bucket.vbuckets:
+    """Only what is dead for that: what was ordered stands."""
+    bucket = Bucket(ClusterSettings(vbuckets=3))
+    for vbucket in bucket.vbuckets[:2]:
         change_state(bucket, vbucket, StateEvent.HANDED_OVER)
-    change_state(bucket, bucket.vbuckets[1], StateEvent.ORDERED_REPLICA)
+        vbucket.is_handed_over = True
+    for vbucket, event in zip(
+        bucket.vbuckets[1:], (StateEvent.ORDERED_REPLICA, StateEvent.ORDERED_DEAD), strict=True
+    ):
+        change_state(bucket, vbucket, event)
     for vbucket in bucket.vbuckets:
         give_back(bucket, vbucket.id)
-    assert [each.state for each in bucket.vbuckets] == [ACTIVE, REPLICA]
+    assert [each.state for each in bucket.vbuckets] == [ACTIVE, REPLICA, DEAD]
+    assert not any(each.is_handed_over for each in bucket.vbuckets)
 
 
 def test_a_move_of_what_is_not_active() -> None:

@@ -8,6 +8,7 @@ from threading import Thread
 import pytest
 
 from dcp.producer.cluster import ProducerCluster
+from dcp.producer.settings import ClusterSettings
 from dcp.types import END_OF_TIME
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
@@ -91,3 +92,18 @@ def test_a_stopped_cluster_goes_on_where_it_was(
     again = connect(cluster).log_in().open_dcp()
     assert again.request_stream(0, 1, vb_uuid=uuid).status == Status.SUCCESS
     again.messages_to(2)
+
+
+@pytest.mark.parametrize("was_stopped", [False, True])
+def test_what_was_written_while_it_did_not_run_wakes_streams(was_stopped: bool) -> None:
+    """And so does what comes after it: nobody waits for changes that were told before the start."""
+    cluster = ProducerCluster(ClusterSettings(vbuckets=1))
+    if was_stopped:
+        with cluster:
+            pass
+    cluster.set(b"before", b"1")
+    with cluster, RawClient(cluster.seeds[0]) as client:
+        client.log_in().open_dcp().request_stream(0)
+        client.messages_to(1)
+        cluster.set(b"after", b"1")
+        client.messages_to(2)

@@ -17,6 +17,7 @@ from dcp.producer.connection import ClientConnection
 from dcp.producer.documents import DocumentStore
 from dcp.producer.session import Session
 from dcp.producer.settings import ClusterSettings
+from dcp.producer.turns import Turns
 from dcp.producer.unsent_bytes import FIRST_BATCH_BYTES, LARGEST_BATCH_BYTES, UnsentBytes
 from dcp.producer.versions import Version
 from dcp.types import END_OF_TIME
@@ -24,6 +25,7 @@ from dcp.wire import messages as m
 from dcp.wire.codec import encode
 from dcp.wire.vocabulary import Opcode
 from tests.producer.raw_client import RawClient
+from tests.producer.scripted_channel import ScriptedChannel, always_awake
 
 Connect = Callable[..., RawClient]
 
@@ -46,11 +48,11 @@ def stream_everything(name: bytes) -> bytes:
     return b"".join(frame.to_bytes() for frame in frames)
 
 
-class SlowChannel:
+class SlowChannel(ScriptedChannel):
     """A client that reads so many bytes and no more; what it does not read fills the system."""
 
     def __init__(self, said: bytes, reads_bytes: int) -> None:
-        self._said = [said]
+        super().__init__(said)
         self._reads_bytes = reads_bytes
         self._sent_bytes = 0
         self.batches: list[int] = []
@@ -60,15 +62,6 @@ class SlowChannel:
     def taken_bytes(self) -> int:
         return min(self._sent_bytes, self._reads_bytes)
 
-    async def open(self) -> None:
-        """Nothing comes first."""
-
-    async def receive(self) -> bytes:
-        if self._said:
-            return self._said.pop()
-        await asyncio.Event().wait()
-        raise AssertionError("nobody sets that event")
-
     async def send(self, data: bytes | bytearray) -> None:
         self.batches.append(len(data))
         if self._sent_bytes + len(data) > self._reads_bytes + SYSTEM_BYTES:
@@ -76,12 +69,6 @@ class SlowChannel:
             await asyncio.Event().wait()
         self._sent_bytes += len(data)
         await asyncio.sleep(0)
-
-    async def end(self) -> None:
-        """Nobody waits for it."""
-
-    def close(self) -> None:
-        """There is no socket."""
 
 
 @dataclass(frozen=True)
@@ -109,10 +96,9 @@ def bucket() -> Bucket:
 def silent_clients(bucket: Bucket, count: int, reads_bytes: int) -> Silent:
     async def serve() -> Silent:
         channels = [SlowChannel(stream_everything(b"%d" % n), reads_bytes) for n in range(count)]
-        awake = asyncio.Event()
-        awake.set()
+        awake, turns = always_awake(), Turns()
         clients = [
-            ClientConnection(bucket, Session(bucket, 0, COMMANDS), channel, awake)
+            ClientConnection(bucket, Session(bucket, 0, COMMANDS), channel, awake, turns)
             for channel in channels
         ]
         served = [asyncio.ensure_future(client.run()) for client in clients]

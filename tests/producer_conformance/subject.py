@@ -112,7 +112,7 @@ class Subject:
         if uid <= held.uid:
             return
         scopes = {int(scope["uid"], 16): scope for scope in tree["scopes"]}
-        self._cluster.bucket.manifest = replace(
+        self._cluster.bucket.collections.current = replace(
             held,
             uid=uid,
             scopes={number: Scope(number, scope["name"]) for number, scope in scopes.items()},

@@ -1,0 +1,95 @@
+"""Makes the vbuckets of a bucket, in memory or from what a data folder has of them."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from random import Random
+
+from dcp.producer.bucket_storage import BucketStorage
+from dcp.producer.cluster_map import ClusterMap
+from dcp.producer.resident_values import ResidentValues
+from dcp.producer.settings import ClusterSettings
+from dcp.producer.vbucket import Vbucket
+from dcp.producer.vbucket_state import VbucketHome
+from dcp.types import U64_MAX
+from dcp.wire.vocabulary import VbucketState
+
+
+class VbucketMaker:
+    """Used under the bucket's lock."""
+
+    def __init__(
+        self,
+        settings: ClusterSettings,
+        random: Random,
+        storage: BucketStorage | None,
+        values: ResidentValues | None,
+        wants_back: Callable[[int], bool],
+    ) -> None:
+        """``storage`` is there with a data folder, ``values`` with a memory quota.
+
+        ``wants_back`` says of a vbucket whether it may be ordered back to an older state.
+        """
+        self.settings = settings
+        self._random, self._storage, self._values = random, storage, values
+        self._wants_back = wants_back
+
+    def opened(self, cluster_map: ClusterMap, state: VbucketState | None = None) -> list[Vbucket]:
+        """Begin all vbuckets, or go on with those of the data folder, and with the map there.
+
+        ``state`` is the one that they are in; None: of each the one that was saved.
+
+        Raises:
+            OSError: a file cannot be read or written; the folder is free then.
+        """
+        try:
+            vbuckets = [self._owned(v, state) for v in range(self.settings.vbuckets)]
+            if self._storage is not None:
+                self._storage.begin(cluster_map, vbuckets)
+        except BaseException:
+            if self._storage is not None:
+                self._storage.abandon()
+            raise
+        return vbuckets
+
+    def _owned(self, vbucket: int, state: VbucketState | None) -> Vbucket:
+        home = None if self._storage is None else self._storage.home(vbucket)
+        return Vbucket(
+            vbucket,
+            self._fresh_uuid,
+            self.settings,
+            home,
+            self._values,
+            state,
+            self._wants_back,
+        )
+
+    def elsewhere(self, vbucket: int) -> Vbucket:
+        """Return what stands for a vbucket of another process: nothing that lives."""
+        return self._unrecorded(vbucket, VbucketState.DEAD)
+
+    def copy_of(self, node: int, vbucket: int) -> Vbucket:
+        """Return what a node's copy of a vbucket holds: what the data folder has of it, or none."""
+        home = None if self._storage is None else self._storage.copy_home(node, vbucket)
+        return self._unrecorded(vbucket, VbucketState.REPLICA, home)
+
+    def _unrecorded(
+        self, vbucket: int, state: VbucketState, home: VbucketHome | None = None
+    ) -> Vbucket:
+        settings = replace(self.settings, record_branches=False)  # the active has the record
+        return Vbucket(
+            vbucket, self._fresh_uuid, settings, home, self._values, state, self._wants_back
+        )
+
+    def _fresh_uuid(self) -> int:
+        """Return the uuid of a new branch: random, 64 bits, never 0."""
+        return self._random.randint(1, U64_MAX)
+
+    def drop_copy(self, node: int, vbucket: int) -> None:
+        """Know a copy no more."""
+        if self._storage is not None:
+            self._storage.drop_copy(node, vbucket)
+
+    def keep_copies(self, places: Iterable[tuple[int, int]]) -> None:
+        """Know the copies of these nodes and vbuckets; all others are nobody's."""
+        if self._storage is not None:
+            self._storage.keep_copies(places)

@@ -1,0 +1,111 @@
+"""Another process that hangs amid a move: the first process goes on without it."""
+
+import asyncio
+
+import pytest
+
+from dcp.errors import SourceError
+from dcp.producer.bucket import Bucket
+from dcp.producer.cluster_map import NodeAddress
+from dcp.producer.member_commands import LEAVE, TAKE
+from dcp.producer.member_links import MemberLink, MemberLinks
+from dcp.producer.move_orders import MoveOrder, MoveReport
+from dcp.producer.order_connection import OrderConnection
+from dcp.producer.remote_move import RemoteMove
+from dcp.producer.settings import ClusterSettings
+from dcp.protocol.credentials import Secret
+from dcp.wire import messages as m
+from dcp.wire.frame import Frame
+from dcp.wire.framing import FrameSplitter
+from dcp.wire.vocabulary import Magic, Opcode
+
+HERE, ELSEWHERE = 0, 1
+
+
+class _EndlessLink(MemberLink):
+    """To a process that answers everything, and is never done with what it began."""
+
+    def __init__(self, bucket: Bucket, *, fails: bool) -> None:
+        super().__init__(MemberLinks(bucket, lambda: None), ELSEWHERE)
+        self.orders: list[bytes] = []
+        self.is_asked = asyncio.Event()
+        self._fails = fails
+        self._number = 0
+
+    async def order(self, name: bytes, value: bytes = b"") -> None:
+        self.orders.append(name)
+        if name == TAKE:
+            self._number = MoveOrder.decode(value).number
+
+    async def question(self, name: bytes) -> bytes:
+        self.is_asked.set()
+        if self._fails and LEAVE not in self.orders:
+            raise SourceError("it does not answer")
+        return MoveReport(self._number, (), is_over=False).encode()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_process_that_never_leaves_is_waited_for_so_long_and_no_longer(
+    caplog: pytest.LogCaptureFixture, fails: bool
+) -> None:
+    """Whether the move was given up or failed; the vbucket is where it was."""
+    settings = ClusterSettings(nodes=2, vbuckets=2, member_timeout_seconds=0.05)
+    bucket = Bucket(settings)
+    bucket.local_nodes.discard(ELSEWHERE)
+
+    async def run() -> list[bytes]:
+        link = _EndlessLink(bucket, fails=fails)
+        move = RemoteMove(bucket, link, HERE, (0,), lambda: None)
+        moving = asyncio.ensure_future(move.run())
+        await link.is_asked.wait()
+        if not fails:
+            moving.cancel()
+        async with asyncio.timeout(10.0):
+            with pytest.raises(SourceError if fails else asyncio.CancelledError):
+                await moving
+        return link.orders
+
+    assert asyncio.run(run()) == [TAKE, LEAVE]
+    assert bucket.map.owner(0) == HERE
+    assert [record.getMessage() for record in caplog.records] == [
+        "rebalance: node 2 of 2 (127.0.0.1:0) still takes vbuckets 0.05 seconds after it was told "
+        "to leave them"
+    ]
+
+
+class _Deaf:
+    """A server that lets somebody sign in, and reads nothing more."""
+
+    def __init__(self) -> None:
+        self.is_over = asyncio.Event()
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        splitter, left = FrameSplitter(), 2
+        while left:
+            block = splitter.feed(await reader.read(1000))
+            for index in range(len(block)):
+                asked = block.frame(index)
+                writer.write(Frame(Magic.RESPONSE, asked.opcode, opaque=asked.opaque).to_bytes())
+                left -= 1
+        await self.is_over.wait()
+        writer.transport.abort()
+
+
+def test_a_connection_to_a_process_that_reads_nothing_is_closed() -> None:
+    """Also when more waits for it than the sockets hold."""
+
+    async def run() -> None:
+        deaf = _Deaf()
+        server = await asyncio.start_server(deaf, "127.0.0.1", 0)
+        address = NodeAddress(kv=server.sockets[0].getsockname()[1])
+        connection = await OrderConnection.open(address, Secret("secret"), 10.0)
+        connection.timeout_seconds = 0.05
+        with pytest.raises(TimeoutError):
+            await connection.ask(m.IoctlSet(b"cluster.state", b"x" * 30_000_000), Opcode.IOCTL_SET)
+        async with asyncio.timeout(10.0):
+            await connection.close()
+        deaf.is_over.set()
+        server.close()
+        await server.wait_closed()
+
+    asyncio.run(run())
