@@ -26,8 +26,9 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "client": frozenset({"types", "errors", "wire", "protocol"}),
     "producer": frozenset({"types", "errors", "file_lock", "wire", "protocol"}),
     "lake": frozenset({"types", "errors", "file_lock", "wire", "protocol", "client", "schemas"}),
+    "relay": frozenset({"types", "errors", "wire", "protocol", "client", "producer"}),
     "cli": frozenset(
-        {"types", "errors", "wire", "protocol", "client", "producer", "lake", "schemas"}
+        {"types", "errors", "wire", "protocol", "client", "producer", "relay", "lake", "schemas"}
     ),
 }
 
@@ -70,6 +71,7 @@ FORBIDDEN: dict[str, frozenset[str]] = {
     "protocol": PURE,
     "client": SPARK | {"asyncio", "pandas"},
     "producer": SPARK | {"pandas"},
+    "relay": SPARK | {"pandas"},
     "lake": frozenset({"airflow", "asyncio"}),
     "cli": frozenset({"airflow"}),
 }

@@ -19,6 +19,7 @@ from dcp.errors import DcplakeError
 COMMANDS: Final = {
     "demo": "producer, real documents, replication and SQL on the result, all on this machine",
     "serve": "run the embedded Couchbase-like producer",
+    "relay": "serve many DCP consumers from one stream of each vbucket, with a disk of its own",
     "load": "store JSON lines in a bucket",
     "add-node": "start another node of the embedded producer",
     "rebalance": "let the nodes of the embedded producer own evenly many vbuckets",

@@ -1,4 +1,4 @@
-"""Numbers on a command line, and vbuckets: ``0-63,70``."""
+"""Numbers on a command line, times, and vbuckets: ``0-63,70``."""
 
 import argparse
 
@@ -33,3 +33,12 @@ def whole_number(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) <= 9):
         raise argparse.ArgumentTypeError(f"found {text!r}, expected a number, 0 or more")
     return int(text)
+
+
+def seconds(text: str) -> float:
+    """Return a time, 0 or more and perhaps with a fraction; raises argparse's error otherwise."""
+    whole, point, fraction = text.partition(".")
+    digits = whole + fraction if point else whole
+    if not (digits.isascii() and digits.isdecimal() and whole and len(text) <= 12):
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected seconds, 0 or more, as in 2.5")
+    return float(text)

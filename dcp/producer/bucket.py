@@ -53,6 +53,8 @@ if TYPE_CHECKING:
 class Bucket:
     """All state that the nodes of a cluster share."""
 
+    held_type: type[HeldVbuckets] = HeldVbuckets
+
     def __init__(self, settings: ClusterSettings, invitation: Invitation | None = None) -> None:
         """Begin a bucket, open the one of a data folder, or be a part of another process's."""
         self._random = random = Random(settings.seed)
@@ -89,7 +91,7 @@ class Bucket:
             if self._storage is None
             else Flusher(self.lock, settings.flush_seconds, quota_bytes, settings.clock)
         )
-        self.held = HeldVbuckets(
+        self.held = self.held_type(
             VbucketMaker(settings, random, self._storage, values, self._wants_back),
             self.flusher,
             self.map,
@@ -137,7 +139,7 @@ class Bucket:
             return invitation.state.bucket_uuid
         if self._storage is not None:
             return self._storage.bucket_uuid
-        return f"{self._random.getrandbits(128):032x}"
+        return self.settings.bucket_uuid or f"{self._random.getrandbits(128):032x}"
 
     def _wants_back(self, vbucket: int) -> bool:
         return self.replicas.wants_back(vbucket)
@@ -302,6 +304,13 @@ class Bucket:
         self.changed(vbucket)
         if not self._open_batches:
             self._settle()
+
+    def sent(self, vbucket: int) -> None:
+        """Hear that a client's stream of a vbucket has sent something, or has nothing to send."""
+
+    def has_changed(self, vbucket: int) -> bool:
+        """Whether a vbucket has something new of which its streams have not heard."""
+        return vbucket in self._changed
 
     def collect_changes(self) -> set[int]:
         """Return the vbuckets that changed since the last call."""

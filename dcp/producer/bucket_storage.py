@@ -237,7 +237,7 @@ def _first_record(settings: ClusterSettings, random: Random) -> BucketRecord:
         settings.bucket,
         settings.vbuckets,
         settings.nodes,
-        uuid=f"{random.getrandbits(128):032x}",
+        uuid=settings.bucket_uuid or f"{random.getrandbits(128):032x}",
         first_uuids=[random.randint(1, U64_MAX) for _ in range(settings.vbuckets)],
         map_rev=fresh.rev,
         owners=fresh.owners,

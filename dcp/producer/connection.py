@@ -42,6 +42,11 @@ class ClientConnection:
         self._is_closing = asyncio.Event()
         session.on_close = self._end
 
+    @property
+    def taken_bytes(self) -> int:
+        """How much of what was sent the client's system has taken."""
+        return self._channel.taken_bytes
+
     def wake(self) -> None:
         """Let the writer look whether there is something; only from the loop's thread."""
         self._something_to_write.set()

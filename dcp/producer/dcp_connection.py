@@ -170,6 +170,10 @@ class DcpConnection:
         stream = self.streams.find(vbucket, stream_id)
         return stream is not None and stream.is_sending
 
+    def may_have_to_send(self, stream: ActiveStream) -> bool:
+        """Whether a stream waits for its turn, and has not said yet that it has nothing."""
+        return stream in self._ready
+
     def acknowledged(self, vbucket: int) -> int:
         """Return up to which prepare the copy acknowledged that a stream of the vbucket fills."""
         stream = self.streams.find(vbucket, None)
@@ -300,6 +304,7 @@ class DcpConnection:
             else:
                 self._ready.move_to_end(stream)
             if batch is None:
+                self._bucket.sent(stream.vbucket)
                 continue
             data = batch.data
             if not data:  # nothing yet: the connection takes its turn like any other
@@ -311,6 +316,7 @@ class DcpConnection:
                 self._bucket.counters.count_items(
                     stream.vbucket, batch.seqnos, from_disk=batch.is_from_disk
                 )
+                self._bucket.sent(stream.vbucket)
                 data, broken = faults.corrupted(data)
                 if faults.cut_now(len(batch.seqnos), inside_snapshot=stream.is_inside_snapshot):
                     broken = True

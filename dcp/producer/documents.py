@@ -87,6 +87,8 @@ class DocumentStore:
         self.maybe_visible: set[tuple[int, bytes]] = set()
         """Collections and keys of prepares that may have been committed before a fork."""
         self.expiries = ExpiryQueue()
+        self.expires_when_read = True
+        """Whether a read of a document that is due expires it: not where others write."""
         self._level = 0
 
     def get(self, key: bytes, now: float, *, collection: int = 0) -> Version:
@@ -243,7 +245,8 @@ class DocumentStore:
         if version is None or version.is_deleted:
             return None
         if _is_due(version, now):
-            if self.data.keys.pending_prepare(key, collection) is None:
+            is_free = self.data.keys.pending_prepare(key, collection) is None
+            if self.expires_when_read and is_free:
                 self._expire(version, now)
             return None
         return version

@@ -19,6 +19,9 @@ from dcp.wire.vocabulary import VbucketState
 class HeldVbuckets:
     """Vbuckets and copies of one process."""
 
+    opened_state: VbucketState | None = None
+    """The state of all vbuckets when they are opened; None: of each the one that was saved."""
+
     def __init__(
         self,
         maker: VbucketMaker,
@@ -38,19 +41,24 @@ class HeldVbuckets:
         settings = maker.settings
         numbers = range(settings.vbuckets)
         self.vbuckets: list[Vbucket] = (
-            maker.opened(cluster_map) if local_nodes else [maker.elsewhere(v) for v in numbers]
+            maker.opened(cluster_map, self.opened_state)
+            if local_nodes
+            else [maker.elsewhere(v) for v in numbers]
         )
         for vbucket in self.vbuckets:
             self._write_behind(vbucket)
-        self.copies = Copies(
-            maker.copy_of,
-            self._drop_copy,
-            known_manifest,
-            max(1, settings.checkpoint_quota_bytes // settings.nodes),
-            local_nodes,
-        )
+        self.copies = self._new_copies(known_manifest, local_nodes)
         self.copies.follow(cluster_map)
-        maker.keep_copies((node, v) for v in numbers for node, _ in self.copies.of(v))
+        maker.keep_copies(self._places_on_disk())
+
+    def _places_on_disk(self) -> list[tuple[int, int]]:
+        return [(node, v) for v in range(len(self.vbuckets)) for node, _ in self.copies.of(v)]
+
+    def _new_copies(self, known_manifest: Callable[[], Manifest], local_nodes: Set[int]) -> Copies:
+        settings = self._maker.settings
+        quota_bytes = max(1, settings.checkpoint_quota_bytes // settings.nodes)
+        copy_of, drop = self._maker.copy_of, self._drop_copy
+        return Copies(copy_of, drop, known_manifest, quota_bytes, local_nodes)
 
     def _write_behind(self, vbucket: Vbucket) -> None:
         if self._flusher is not None:
@@ -106,7 +114,7 @@ class HeldVbuckets:
     def active(self, vbucket: int, node: int) -> Vbucket | None:
         """Return a vbucket if ``node`` owns it and it takes KV commands."""
         found = self.owned(vbucket, node)
-        return found if found is not None and found.state is VbucketState.ACTIVE else None
+        return found if found is not None and found.shown_state is VbucketState.ACTIVE else None
 
     # --- one takes another's place
 

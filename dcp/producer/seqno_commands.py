@@ -39,7 +39,7 @@ def all_seqnos(session: Session, frame: Frame, body: m.Body, _: float) -> None:
     else:
         wanted = {VbucketState(state)} if state else set(VbucketState) - {VbucketState.DEAD}
         held = session.bucket.held.of_node(session.node)
-        seqnos = ((v.id, _seqno_of(v, collection)) for v in held if v.state in wanted)
+        seqnos = ((v.id, _seqno_of(v, collection)) for v in held if v.shown_state in wanted)
         known = tuple((vbucket, seqno) for vbucket, seqno in seqnos if seqno is not None)
         session.reply(frame, m.AllVbSeqnos(known))
 

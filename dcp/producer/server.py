@@ -8,7 +8,7 @@ import asyncio
 import logging
 import socket
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 from dcp.producer.bucket import Bucket
@@ -18,7 +18,7 @@ from dcp.producer.commands import COMMANDS
 from dcp.producer.connection import ClientConnection
 from dcp.producer.http_connection import HttpConnection
 from dcp.producer.listener import Listener
-from dcp.producer.session import Session
+from dcp.producer.session import Command, Session
 from dcp.producer.turns import Turns
 
 _LOG = logging.getLogger(__name__)
@@ -36,12 +36,14 @@ class Node:
         address: NodeAddress,
         tls: ssl.SSLContext | None,
         turns: Turns,
+        commands: Mapping[int, Command] = COMMANDS,
     ) -> None:
         """Prepare a node; ``address`` has TLS ports where there is a ``tls`` context.
 
         ``turns`` are those of all nodes that share the loop.
         """
         self.node = node
+        self._commands = commands
         self._host = address.host
         self._bucket = bucket
         self._turns = turns
@@ -70,6 +72,11 @@ class Node:
             self._kv_tls.port if self._kv_tls else None,
             self._mgmt_tls.port if self._mgmt_tls else None,
         )
+
+    @property
+    def clients(self) -> Collection[ClientConnection]:
+        """The connections of clients of this protocol."""
+        return self._clients.values()
 
     def listen(self) -> None:
         """Open the ports (free ones the first time, where 0 was asked for) and accept clients.
@@ -101,7 +108,7 @@ class Node:
 
     def _run_session(self, channel: Channel) -> None:
         with self._bucket.lock:
-            session = Session(self._bucket, self.node, COMMANDS)
+            session = Session(self._bucket, self.node, self._commands)
         connection = ClientConnection(self._bucket, session, channel, self.awake, self._turns)
         self._clients[self._start(connection)] = connection
 

@@ -60,6 +60,7 @@ class ClusterSettings:
     ``memory_quota_bytes``: what the documents may take whose values are in memory though they are
     on disk; the others' are read when they are asked for. 0: no limit. (``record_branches`` keeps
     all values anyway.)
+    ``bucket_uuid`` names the bucket for good; empty: any.
     ``seed`` fixes vbucket uuids and the bucket's uuid; None makes them random.
     ``expiry_pager_seconds`` 0 turns the background pager off (``expire_due`` remains).
     ``idle_timeout_seconds``, ``authentication_seconds``, ``connection_idle_seconds``: how long a
@@ -104,6 +105,7 @@ class ClusterSettings:
     )
     users_without_streams: frozenset[str] = frozenset()
     administrators: frozenset[str] | None = None
+    bucket_uuid: str = ""
     seed: int | None = None
     checkpoint_items: int = 10_000
     checkpoint_quota_bytes: int = 256 * 1024 * 1024

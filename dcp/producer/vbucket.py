@@ -71,6 +71,8 @@ class Vbucket:
         self._settings = settings
         self._wants_back = wants_back
         self._home = home
+        self.shown_as: VbucketState | None = None
+        """The state that clients are told, where it is another one than its own."""
         self.is_handed_over = False
         """Whether it is dead for another node's sake, until the map has it there: after a power
         loss nobody will, and it is what it was."""
@@ -174,6 +176,11 @@ class Vbucket:
         """Active, replica, pending or dead; ``change`` is how that changes."""
         return self._state
 
+    @property
+    def shown_state(self) -> VbucketState:
+        """The state that clients are told, and that decides what they may ask for."""
+        return self.state if self.shown_as is None else self.shown_as
+
     def preload(self, segment: PreloadedSegment) -> None:
         """Take a whole segment as the beginning of an empty vbucket."""
         self.data.preload(segment)
@@ -202,7 +209,7 @@ class Vbucket:
             self.data.purge_seqno,
             self.data.persisted_seqno,
             collections_high_seqno,
-            self.state,
+            self.shown_state,
         )
 
     @property

@@ -33,14 +33,16 @@ class VbucketMaker:
         self._random, self._storage, self._values = random, storage, values
         self._wants_back = wants_back
 
-    def opened(self, cluster_map: ClusterMap) -> list[Vbucket]:
+    def opened(self, cluster_map: ClusterMap, state: VbucketState | None = None) -> list[Vbucket]:
         """Begin all vbuckets, or go on with those of the data folder, and with the map there.
+
+        ``state`` is the one that they are in; None: of each the one that was saved.
 
         Raises:
             OSError: a file cannot be read or written; the folder is free then.
         """
         try:
-            vbuckets = [self._owned(vbucket) for vbucket in range(self.settings.vbuckets)]
+            vbuckets = [self._owned(v, state) for v in range(self.settings.vbuckets)]
             if self._storage is not None:
                 self._storage.begin(cluster_map, vbuckets)
         except BaseException:
@@ -49,11 +51,16 @@ class VbucketMaker:
             raise
         return vbuckets
 
-    def _owned(self, vbucket: int) -> Vbucket:
+    def _owned(self, vbucket: int, state: VbucketState | None) -> Vbucket:
         home = None if self._storage is None else self._storage.home(vbucket)
-        wants_back = self._wants_back
         return Vbucket(
-            vbucket, self._fresh_uuid, self.settings, home, self._values, wants_back=wants_back
+            vbucket,
+            self._fresh_uuid,
+            self.settings,
+            home,
+            self._values,
+            state,
+            self._wants_back,
         )
 
     def elsewhere(self, vbucket: int) -> Vbucket:

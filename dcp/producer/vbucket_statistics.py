@@ -14,7 +14,7 @@ from dcp.wire.vocabulary import Status, VbucketState
 
 def states(question: Question) -> Iterator[Statistic]:
     """Return the state of each vbucket (``vbucket``)."""
-    return ((f"vb_{v.id}", v.state.name.lower()) for v in question.vbuckets())
+    return ((f"vb_{v.id}", v.shown_state.name.lower()) for v in question.vbuckets())
 
 
 def seqnos(question: Question) -> Iterator[Statistic]:

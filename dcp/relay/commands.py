@@ -1,0 +1,112 @@
+"""What a relay's node answers otherwise than a node of a cluster: it takes no writes and no orders.
+
+SET ADD REPLACE DELETE TOUCH     EACCESS, with the reason
+DCP_STREAM_REQ                   ETMPFAIL where the relay has not got yet what the client stands at
+failover logs, OBSERVE_SEQNO     ETMPFAIL while it is not known which branches there are
+DCP_CONTROL receiver_group_tag   the group that the client belongs to (``receivers.py``)
+STAT relay                       how far everything is (``relay_statistics.py``)
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Final, Protocol, cast
+
+from dcp.producer.commands import COMMANDS
+from dcp.producer.dcp_connection import DcpConnection
+from dcp.producer.resume_rules import ResumeRequest
+from dcp.producer.session import Command, Handler, Session
+from dcp.producer.statistic import Statistic, text_of
+from dcp.relay.receivers import TAG_CONTROL
+from dcp.relay.relay_bucket import RelayBucket
+from dcp.wire import messages as m
+from dcp.wire.frame import Frame
+from dcp.wire.vocabulary import Opcode, Status, StreamFlag
+
+READ_ONLY: Final = "This is a relay: it takes no writes, they belong to the cluster that fills it"
+GROUP: Final = b"relay"
+_WRITES: Final = (Opcode.SET, Opcode.ADD, Opcode.REPLACE, Opcode.DELETE, Opcode.TOUCH)
+_QUESTIONS_OF_BRANCHES: Final = (
+    Opcode.GET_FAILOVER_LOG,
+    Opcode.DCP_GET_FAILOVER_LOG,
+    Opcode.OBSERVE_SEQNO,
+)
+
+
+class Audience(Protocol):
+    """Who knows the relay's consumers, and all else there is to tell."""
+
+    def set_tag(self, consumer: DcpConnection, value: bytes) -> Status:
+        """Let a consumer belong to the group with a tag; EINVAL for what is none."""
+
+    def statistics(self) -> Iterator[Statistic]:
+        """Return what STAT ``relay`` answers."""
+
+    def came_early(self, consumer: DcpConnection, vbucket: int) -> None:
+        """Know that a consumer asked for a stream that cannot be yet."""
+
+
+def relay_commands(bucket: RelayBucket, audience: Audience) -> Mapping[int, Command]:
+    """Return all commands of a relay's node."""
+
+    def stream_request(session: Session, frame: Frame, body: m.Body, now: float) -> None:
+        request = cast("m.StreamRequest", body)
+        if request.flags & StreamFlag.TAKEOVER:
+            session.refuse_access(frame, Status.EACCESS, "A relay hands nothing over")
+        elif session.dcp is not None and _is_too_early(frame.vbucket, request):
+            audience.came_early(session.dcp, frame.vbucket)
+            bucket.counters.streams_refused[frame.vbucket] += 1
+            session.refuse(frame, Status.ETMPFAIL, "The relay has not received that yet")
+        else:
+            COMMANDS[frame.opcode].handler(session, frame, body, now)
+
+    def _is_too_early(vbucket: int, request: m.StreamRequest) -> bool:
+        stand = ResumeRequest(
+            request.start,
+            request.vb_uuid,
+            request.snap_start,
+            request.snap_end,
+            request.end,
+            request.flags,
+        )
+        return vbucket < len(bucket.vbuckets) and bucket.is_too_early(vbucket, stand)
+
+    def ask_of_branches(session: Session, frame: Frame, body: m.Body, now: float) -> None:
+        vbucket = frame.vbucket
+        if vbucket < len(bucket.vbuckets) and not bucket.is_known(vbucket):
+            session.refuse(frame, Status.ETMPFAIL, "The relay does not know the branches yet")
+        else:
+            COMMANDS[frame.opcode].handler(session, frame, body, now)
+
+    def control(session: Session, frame: Frame, body: m.Body, now: float) -> None:
+        asked = cast("m.DcpControl", body)
+        if asked.name != TAG_CONTROL or session.dcp is None:
+            COMMANDS[frame.opcode].handler(session, frame, body, now)
+        elif (status := audience.set_tag(session.dcp, asked.value)) is Status.SUCCESS:
+            session.reply(frame, m.Empty())
+        else:
+            session.refuse(frame, status, "A tag is a decimal number of 64 bits, with a sign")
+
+    def stat(session: Session, frame: Frame, body: m.Body, now: float) -> None:
+        if cast("m.Stat", body).group != GROUP:
+            COMMANDS[frame.opcode].handler(session, frame, body, now)
+            return
+        found = [
+            m.StatAnswer(name.encode(), text_of(value).encode())
+            for name, value in audience.statistics()
+        ]
+        session.reply_with_many(frame, [*found, m.StatAnswer()])
+
+    changed: dict[int, Handler] = {
+        **dict.fromkeys(_WRITES, _refuse_write),
+        **dict.fromkeys(_QUESTIONS_OF_BRANCHES, ask_of_branches),
+        Opcode.DCP_STREAM_REQ: stream_request,
+        Opcode.DCP_CONTROL: control,
+        Opcode.STAT: stat,
+    }
+    return {
+        opcode: Command(command.gate, changed.get(opcode, command.handler), command.before_dcp_open)
+        for opcode, command in COMMANDS.items()
+    }
+
+
+def _refuse_write(session: Session, frame: Frame, _: m.Body, __: float) -> None:
+    session.refuse_access(frame, Status.EACCESS, READ_ONLY)

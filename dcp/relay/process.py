@@ -1,0 +1,62 @@
+"""A relay as a process: says when it is ready, ends on SIGTERM or SIGINT, or when it must."""
+
+import json
+import os
+import signal
+import sys
+from typing import Final, TextIO
+
+from dcp.errors import SourceError
+from dcp.relay.relay import Relay
+from dcp.relay.settings import RelaySettings
+
+_STOPS: Final = frozenset({signal.SIGTERM, signal.SIGINT})
+_LOOK_SECONDS: Final = 0.2
+
+
+def run_relay(settings: RelaySettings, ready_to: TextIO | None = None) -> None:
+    """Run a relay until a signal; call it from the main thread.
+
+    Writes one JSON line to ``ready_to`` (default: standard output) when clients can connect:
+    ``seeds``, ``http_seeds``, ``tls_seeds``, ``https_seeds`` (empty without TLS), ``bucket``,
+    ``pid``.
+
+    Raises:
+        SourceError: a port cannot be opened, the data folder cannot be written, or the cluster
+            refuses us, at first or later.
+        ConfigError: the data folder is for another bucket.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
+    try:
+        relay = _relay(settings)
+        with relay:
+            ready: dict[str, object] = {
+                "seeds": relay.seeds,
+                "http_seeds": relay.http_seeds,
+                "tls_seeds": relay.tls_seeds,
+                "https_seeds": relay.https_seeds,
+                "bucket": settings.bucket,
+                "pid": os.getpid(),
+            }
+            stream = ready_to or sys.stdout
+            stream.write(json.dumps(ready) + "\n")
+            stream.flush()
+            while relay.upstream.failure is None and not _is_stopped(_LOOK_SECONDS):
+                pass
+        if relay.upstream.failure is not None:
+            raise relay.upstream.failure
+    finally:
+        while signal.sigpending() & _STOPS:  # more of them say nothing new
+            signal.sigwait(_STOPS)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _is_stopped(within_seconds: float) -> bool:
+    return signal.sigtimedwait(_STOPS, within_seconds) is not None
+
+
+def _relay(settings: RelaySettings) -> Relay:
+    try:
+        return Relay(settings)
+    except OSError as error:
+        raise SourceError(f"data folder {settings.data_folder}: {error}") from None

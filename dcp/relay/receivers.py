@@ -1,0 +1,97 @@
+"""The relay's consumers as its strategies see them: numbers, tags, and whether they move.
+
+A consumer is one DCP connection. It names its group's tag by the control ``receiver_group_tag``
+or, where its client cannot, by its connection's name, in which ``#gtag=1001`` stands somewhere:
+clients put their own behind what they are told. It *moves*
+while it acknowledges bytes, takes new ones, or its system does. Who does not, though there is
+something to send, is stuck.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import count
+from typing import Final
+from weakref import WeakKeyDictionary
+
+from dcp.producer.connection import ClientConnection
+from dcp.producer.dcp_connection import DcpConnection
+from dcp.wire.vocabulary import Status
+
+TAG_CONTROL: Final = b"receiver_group_tag"
+_TAG: Final = re.compile(rb"-?[0-9]{1,19}")
+_NAMED_TAG: Final = re.compile(rb"#gtag=(-?[0-9]{1,19})(?![0-9])")
+_I64_MAX: Final = 2**63 - 1
+
+
+def tag_of(text: bytes) -> int | None:
+    """Return a tag in decimals, of 64 bits with a sign; None for anything else."""
+    if not _TAG.fullmatch(text):
+        return None
+    tag = int(text)
+    return tag if -_I64_MAX - 1 <= tag <= _I64_MAX else None
+
+
+@dataclass(slots=True)
+class _Marks:
+    """What moves when a consumer does."""
+
+    values: tuple[int, ...] = ()
+    is_moving: bool = True
+
+
+class Receivers:
+    """All consumers; used under the bucket's lock."""
+
+    def __init__(self) -> None:
+        self._numbers: WeakKeyDictionary[DcpConnection, int] = WeakKeyDictionary()
+        self._tags: WeakKeyDictionary[DcpConnection, int] = WeakKeyDictionary()
+        self._marks: WeakKeyDictionary[DcpConnection, _Marks] = WeakKeyDictionary()
+        self._fresh = count(1)
+        self.names: dict[int, str] = {}
+        """What consumers are called, by number; of all that there ever were, until ``forget``."""
+
+    def number(self, consumer: DcpConnection) -> int:
+        """Return the number by which strategies know a consumer."""
+        found = self._numbers.get(consumer)
+        if found is None:
+            found = self._numbers[consumer] = next(self._fresh)
+            self.names[found] = consumer.key[1].decode("utf-8", "backslashreplace")
+        return found
+
+    def forget_others(self, numbers: Iterable[int]) -> None:
+        """Forget the names of all but these, and of who is there."""
+        kept = {*numbers, *self._numbers.values()}
+        self.names = {number: name for number, name in self.names.items() if number in kept}
+
+    def set_tag(self, consumer: DcpConnection, value: bytes) -> Status:
+        """Take the control; EINVAL for what is no tag."""
+        tag = tag_of(value)
+        if tag is None:
+            return Status.EINVAL
+        self._tags[consumer] = tag
+        return Status.SUCCESS
+
+    def tag(self, consumer: DcpConnection) -> int | None:
+        """Return the consumer's tag; None where it names none."""
+        if consumer in self._tags:
+            return self._tags[consumer]
+        named = _NAMED_TAG.search(consumer.key[1])
+        return None if named is None else tag_of(named[1])
+
+    def look(self, clients: Iterable[ClientConnection]) -> None:
+        """Learn who has moved since the last look."""
+        for client in clients:
+            consumer = client.session.dcp
+            if consumer is not None:
+                flow = consumer.flow
+                is_full = flow.room_bytes <= 0  # NOOPs are taken all the same
+                taken_bytes = 0 if is_full else client.taken_bytes
+                values = consumer.bytes_sent, flow.acked_bytes, taken_bytes
+                before = self._marks.setdefault(consumer, _Marks())
+                self._marks[consumer] = _Marks(values, values != before.values)
+
+    def is_moving(self, consumer: DcpConnection) -> bool:
+        """Whether it did anything between the last two looks."""
+        marks = self._marks.get(consumer)
+        return marks is None or marks.is_moving

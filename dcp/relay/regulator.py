@@ -1,0 +1,236 @@
+"""How far the cluster may send: reports consumers to each vbucket's gate, and frees what it frees.
+
+Looked at are the vbuckets of which something came, or was sent, since the last time, and all that
+hold something at every tick. Meanwhile others have their turns: with many consumers a pass takes
+its time, and the next one waits as much longer.
+
+A consumer's position is that of its stream that is farthest behind; all that came, where no stream
+of it has anything to send now: it must not be waited for by what it waits for itself.
+"""
+
+import asyncio
+import logging
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Collection, Iterable
+from typing import Final, Protocol
+
+from dcp.producer.connection import ClientConnection
+from dcp.producer.dcp_connection import DcpConnection
+from dcp.protocol.flow_spec import FlowSpec
+from dcp.protocol.receiver_group import Ejection
+from dcp.relay.gate import Gate
+from dcp.relay.receivers import Receivers
+from dcp.relay.relay_bucket import RelayBucket
+from dcp.relay.vbucket_ranges import ranges_of
+
+_LOG = logging.getLogger(__name__)
+TICK_SECONDS: Final = 0.1
+_GATHER_SECONDS: Final = 0.005
+"""So long what is sent and received is gathered before it is looked at."""
+_REST: Final = 2
+"""How much longer than it took a pass is waited for the next."""
+_TURN_SECONDS: Final = 0.005
+_FEW_NAMES: Final = 64
+"""Names of so many consumers that are gone stay, of whoever is told of them."""
+
+
+class Source(Protocol):
+    """Where the bytes come from."""
+
+    def release(self, vbucket: int, frame_bytes: int) -> None:
+        """Let bytes of a vbucket be acknowledged."""
+
+    def reconcile(self) -> None:
+        """Have the streams that are wanted."""
+
+
+class Regulator:
+    """The gates of all vbuckets. Methods run in the loop's thread, with the bucket's lock held."""
+
+    def __init__(
+        self,
+        bucket: RelayBucket,
+        spec: FlowSpec,
+        window_bytes: int,
+        hold_seconds: float,
+        source: Source,
+    ) -> None:
+        self.spec = spec
+        self.receivers = Receivers()
+        self.ejections = 0
+        hold_ns = int(hold_seconds * 1e9)
+        self.gates = [Gate(spec, window_bytes, hold_ns) for _ in bucket.vbuckets]
+        for gate, vbucket in zip(self.gates, bucket.vbuckets, strict=True):
+            gate.positions.begin_again(vbucket.data.high_seqno)
+        self.clients: Callable[[], Collection[ClientConnection]] = lambda: ()
+        self._bucket = bucket
+        self._source = source
+        self._dirty: set[int] = set()
+        self._wanted = asyncio.Event()
+        self._early: defaultdict[int, dict[int, int]] = defaultdict(dict)
+        self._ejected: Counter[int] = Counter()
+        bucket.on_sent = self._touch
+
+    # --- what the links tell
+
+    def received(self, vbucket: int, frame_bytes: int) -> None:
+        """Know that a stream brought bytes; the bucket has settled what they hold."""
+        high_seqno = self._bucket.vbuckets[vbucket].data.high_seqno
+        self.gates[vbucket].positions.receive(high_seqno, frame_bytes)
+        self._touch(vbucket)
+
+    def ended(self, vbucket: int) -> None:
+        """Know that the stream is over: free what it held."""
+        self._free(vbucket, self.gates[vbucket].free_all())
+
+    def rolled_back(self, vbucket: int) -> None:
+        """Know that seqnos begin again lower."""
+        self.ended(vbucket)
+        high_seqno = self._bucket.vbuckets[vbucket].data.high_seqno
+        self.gates[vbucket].positions.begin_again(high_seqno)
+
+    def holds(self, vbucket: int) -> bool:
+        """Whether there shall be no stream of a vbucket now."""
+        return self.gates[vbucket].is_held
+
+    def _free(self, vbucket: int, frame_bytes: int) -> None:
+        if frame_bytes:
+            self._source.release(vbucket, frame_bytes)
+
+    # --- what consumers do
+
+    def came_early(self, consumer: DcpConnection, vbucket: int) -> None:
+        """Count a consumer as there, for the receivers' timeout, that could not have a stream."""
+        gate, number = self.gates[vbucket], self.receivers.number(consumer)
+        now_ns = _now_ns()
+        self._early[vbucket][number] = now_ns + self.spec.receiver_timeout_ns
+        position = gate.positions.received_bytes
+        gate.report(number, position, self.receivers.tag(consumer), now_ns)
+        self._touch(vbucket)
+
+    def _touch(self, vbucket: int) -> None:
+        self._dirty.add(vbucket)
+        self._wanted.set()
+
+    # --- passes
+
+    async def run(self) -> None:
+        """Look again and again, until cancelled."""
+        loop = asyncio.get_running_loop()
+        tick_at = loop.time()
+        while True:
+            began = loop.time()
+            is_tick = began >= tick_at
+            await self._pass(is_tick=is_tick)
+            took_seconds = loop.time() - began
+            if is_tick:
+                tick_at = loop.time() + max(TICK_SECONDS, _REST * took_seconds)
+            await asyncio.sleep(max(_GATHER_SECONDS, _REST * took_seconds))
+            try:
+                async with asyncio.timeout(max(0.0, tick_at - loop.time())):
+                    await self._wanted.wait()
+            except TimeoutError:
+                pass
+
+    async def _pass(self, *, is_tick: bool) -> None:
+        with self._bucket.lock:
+            if is_tick:
+                self.receivers.look(self.clients())
+            dirty = self._due(is_tick=is_tick)
+            self._dirty.clear()
+            self._wanted.clear()
+        held_before = {v for v in dirty if self.gates[v].is_held}
+        loop, left = asyncio.get_running_loop(), deque(dirty)
+        while left:
+            until = loop.time() + _TURN_SECONDS
+            with self._bucket.lock:
+                while left and loop.time() < until:
+                    self._look_at(left.popleft())
+            await asyncio.sleep(0)
+        with self._bucket.lock:
+            self._tell_of_ejections()
+            self._forget_names()
+            self._follow_holds(held_before, dirty)
+
+    def _due(self, *, is_tick: bool) -> list[int]:
+        """Return the vbuckets to look at: with a least size all must be counted, else who holds."""
+        if not is_tick:
+            return sorted(self._dirty)
+        counts = self.spec.group_min_size > 0
+        return [
+            v
+            for v, gate in enumerate(self.gates)
+            if counts or v in self._dirty or gate.positions.held_bytes
+        ]
+
+    def _look_at(self, vbucket: int) -> None:
+        gate, now_ns = self.gates[vbucket], _now_ns()
+        was_idle, present = gate.was_idle(now_ns), set()
+        for consumer in self._bucket.dcp_connections.values():
+            if not (position := self._position(consumer, vbucket)):
+                continue
+            number = self.receivers.number(consumer)
+            present.add(number)
+            at, is_waiting = position
+            if was_idle or not is_waiting or self.receivers.is_moving(consumer):
+                gate.report(number, at, self.receivers.tag(consumer), now_ns)
+        early = self._early.get(vbucket, {})
+        for number in gate.receivers - present:
+            if early.get(number, 0) < now_ns:
+                early.pop(number, None)
+                gate.leave(number, self.spec.group_tag, now_ns)
+        if not self._bucket.has_room():
+            self._dirty.add(vbucket)  # what the disk has not got must not be followed by more
+            return
+        tracked = {each.receiver_id for each in gate.group.receivers}
+        ejected = gate.group.ejections[Ejection.TIMEOUT]
+        freed_bytes = gate.settle(now_ns)
+        if gate.group.ejections[Ejection.TIMEOUT] != ejected:
+            left = {each.receiver_id for each in gate.group.receivers}
+            self._ejected.update((tracked - left) & present)
+        self._free(vbucket, freed_bytes)
+
+    def _position(self, consumer: DcpConnection, vbucket: int) -> tuple[int, bool] | None:
+        """Return where a consumer stands, and whether anything waits for it; None: no stream."""
+        positions = self.gates[vbucket].positions
+        at, is_waiting, is_there = positions.received_bytes, False, False
+        for stream in consumer.streams_of({vbucket}):
+            if not stream.is_sending:
+                continue
+            is_there = True
+            if consumer.may_have_to_send(stream) or self._bucket.has_changed(vbucket):
+                here = positions.position_of(stream.sent_seqno)
+                is_waiting |= here < positions.received_bytes
+                at = min(at, here)
+        return (at, is_waiting) if is_there else None
+
+    # --- what is told
+
+    def _tell_of_ejections(self) -> None:
+        for number, vbuckets in self._ejected.items():
+            self.ejections += 1
+            _LOG.warning(
+                "consumer %s is stuck: %d vbuckets wait for it no more, it is served from the disk",
+                self.receivers.names.get(number, number),
+                vbuckets,
+            )
+        self._ejected.clear()
+
+    def _forget_names(self) -> None:
+        if len(self.receivers.names) > _FEW_NAMES + 2 * len(self._bucket.dcp_connections):
+            self.receivers.forget_others({n for gate in self.gates for n in gate.receivers})
+
+    def _follow_holds(self, held_before: set[int], looked_at: Iterable[int]) -> None:
+        held = {v for v in looked_at if self.gates[v].is_held}
+        for vbuckets, what in (
+            (held - held_before, "is not complete, their streams are closed"),
+            (held_before - held, "is complete, their streams are opened"),
+        ):
+            if vbuckets:
+                _LOG.info("vbuckets %s: the group %s", ranges_of(vbuckets), what)
+        if held != held_before:
+            self._source.reconcile()
+
+
+def _now_ns() -> int:
+    return int(asyncio.get_running_loop().time() * 1e9)

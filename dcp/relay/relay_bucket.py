@@ -1,0 +1,140 @@
+"""The bucket of a relay: its vbuckets are copies that another cluster fills, and take no writes.
+
+On disk they are replicas, so that no restart begins a branch: the only branches are the cluster's.
+Clients are told that they are active, as of each there is but this one here.
+"""
+
+from collections.abc import Callable, Mapping, Set
+from dataclasses import replace
+from typing import Final
+
+from dcp.errors import ConfigError
+from dcp.producer.bucket import Bucket
+from dcp.producer.cluster_map import ClusterMap
+from dcp.producer.copies import Copies, Place
+from dcp.producer.held_vbuckets import HeldVbuckets
+from dcp.producer.manifest import Manifest
+from dcp.producer.replica_copy import ReplicaCopy
+from dcp.producer.resume_rules import ResumeRequest, range_is_valid, rollback_seqno
+from dcp.producer.settings import ClusterSettings
+from dcp.producer.vbucket import Vbucket
+from dcp.types import U64_MAX, FailoverLog
+from dcp.wire.vocabulary import StreamFlag, VbucketState
+
+NODE: Final = 0
+"""The relay's only node."""
+
+
+class _OwnCopies(Copies):
+    """Copies that are the bucket's own vbuckets: they do not come and go with a map."""
+
+    def all_vbuckets(self) -> list[Vbucket]:
+        """Return none beside the bucket's own."""
+        return []
+
+    def follow(self, _: ClusterMap) -> list[Place]:
+        """Keep all."""
+        return []
+
+
+class _FedVbuckets(HeldVbuckets):
+    """The bucket's vbuckets, each of which is a copy, too."""
+
+    opened_state = VbucketState.REPLICA
+
+    def _places_on_disk(self) -> list[tuple[int, int]]:
+        return []
+
+    def _new_copies(self, known_manifest: Callable[[], Manifest], local_nodes: Set[int]) -> Copies:
+        quota_bytes = self._maker.settings.checkpoint_quota_bytes
+        copies = _OwnCopies(
+            lambda _, vbucket: self.vbuckets[vbucket],
+            lambda _, __: None,
+            known_manifest,
+            quota_bytes,
+            local_nodes,
+        )
+        for vbucket in range(len(self.vbuckets)):
+            copies.add(NODE, vbucket)
+        return copies
+
+
+class RelayBucket(Bucket):
+    """A bucket whose copies are filled by streams from elsewhere."""
+
+    held_type = _FedVbuckets
+
+    def __init__(self, settings: ClusterSettings) -> None:
+        """Begin a bucket, or open the one of the settings' data folder.
+
+        Raises:
+            ConfigError: the folder is another bucket's, or of another number of vbuckets.
+            SourceError: another process uses it.
+        """
+        super().__init__(settings)
+        found = self.map.bucket_uuid
+        if settings.bucket_uuid and found != settings.bucket_uuid:
+            self.close()
+            raise ConfigError(
+                f"data folder {settings.data_folder}: bucket uuid: found {found!r}, expected "
+                f"{settings.bucket_uuid!r}: it was filled from another bucket of that name"
+            )
+        self.on_sent: Callable[[int], None] = lambda _: None
+        for vbucket in self.vbuckets:
+            vbucket.shown_as = VbucketState.ACTIVE
+            vbucket.documents.expires_when_read = False
+
+    def sent(self, vbucket: int) -> None:
+        """Tell who decides how far the vbucket may go."""
+        self.on_sent(vbucket)
+
+    @property
+    def all_copies(self) -> Mapping[int, ReplicaCopy]:
+        """What the cluster fills, by vbucket."""
+        return self.copies.of_node(NODE)
+
+    def copy(self, vbucket: int) -> ReplicaCopy:
+        """Return what the cluster fills."""
+        found = self.copies.at(NODE, vbucket)
+        if found is None:
+            raise AssertionError(f"vbucket {vbucket}: every vbucket is a copy here")
+        return found
+
+    def is_known(self, vbucket: int) -> bool:
+        """Whether it is known which branches there are."""
+        return self.copy(vbucket).has_history
+
+    def take_log(self, vbucket: int, log: FailoverLog) -> None:
+        """Learn the branches of a vbucket of which nothing is known yet."""
+        if not self.is_known(vbucket):
+            self.copy(vbucket).take_log(log)
+
+    def take_manifest(self, manifest: Manifest) -> None:
+        """Have the manifest that the cluster has, unless it is older than what is known.
+
+        Raises:
+            OSError: the data folder cannot be written; it is not known then.
+        """
+        if manifest.uid >= self.manifest.uid and manifest != self.manifest:
+            self._save(manifest)
+            self.collections.current = manifest
+
+    def is_too_early(self, vbucket: int, request: ResumeRequest) -> bool:
+        """Whether a client must wait: the relay has not got yet what it stands at, and will.
+
+        A client may be ahead of a relay that was begun again. Only the branches decide whether it
+        must go back, as if the relay had all that there is of the newest.
+        """
+        if not self.is_known(vbucket):
+            return True
+        facts = self.vbuckets[vbucket].facts()
+        if request.flags & StreamFlag.FROM_LATEST or not range_is_valid(request, facts):
+            return False
+        at_the_end = replace(facts, high_seqno=U64_MAX)
+        if rollback_seqno(request, at_the_end, self.settings.rules) is not None:
+            return False
+        if self.copy(vbucket).awaits_first_disk_snapshot or request.start > facts.high_seqno:
+            return True
+        is_between = request.start in (request.snap_start, request.snap_end)
+        needed = request.start if is_between else request.snap_end
+        return needed > max(facts.high_seqno, self.copy(vbucket).snapshot.end)

@@ -1,0 +1,149 @@
+"""What a relay tells of itself: STAT ``relay``, and a line in the log now and then.
+
+relay:ejections                 consumers that were waited for, and were stuck for too long
+relay:newcomers_refused         streams too far behind to be waited for
+relay:streams, :streams_from_disk
+relay:held_vbuckets             without a stream, as their group is not complete
+relay:group:<text>              vbuckets with so many members of a group, of how many
+relay:upstream:<node>:…         window, in use, acks, full, who is waited for
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from dcp.producer.statistic import Statistic
+from dcp.producer.stream import StreamPhase
+from dcp.relay.regulator import Regulator
+from dcp.relay.relay_bucket import RelayBucket
+from dcp.relay.upstream_link import UpstreamLink
+from dcp.relay.vbucket_ranges import ranges_of
+
+
+@dataclass(frozen=True, slots=True)
+class LinkSnapshot:
+    """A connection to a node of the cluster: its window, and who keeps it from going on."""
+
+    node: str
+    is_ready: bool
+    trouble: str
+    streams: int
+    window_bytes: int
+    unacked_bytes: int
+    held_bytes: int
+    acks: int
+    acked_bytes: int
+    full_seconds: float
+    waits_for: str
+    """The consumer that holds most of it; empty where none does."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSnapshot:
+    """Vbuckets whose groups have equally many members."""
+
+    vbuckets: str
+    members: int
+    required: int
+    is_held: bool
+
+    def __str__(self) -> str:
+        """Say it in words."""
+        held = ", no stream" if self.is_held else ""
+        return f"vbuckets {self.vbuckets}: {self.members} of {self.required} receivers{held}"
+
+
+@dataclass(frozen=True, slots=True)
+class RelaySnapshot:
+    """A relay at one instant."""
+
+    strategy: str
+    links: tuple[LinkSnapshot, ...]
+    groups: tuple[GroupSnapshot, ...]
+    consumers: int
+    streams: int
+    streams_from_disk: int
+    ejections: int
+    newcomers_refused: int
+    held_bytes: int
+
+    def statistics(self) -> Iterator[Statistic]:
+        """Return all of it as STAT answers it."""
+        yield "relay:strategy", self.strategy
+        for name in ("consumers", "streams", "streams_from_disk", "ejections"):
+            yield f"relay:{name}", getattr(self, name)
+        yield "relay:newcomers_refused", self.newcomers_refused
+        yield "relay:held_bytes", self.held_bytes
+        for number, group in enumerate(self.groups):
+            yield f"relay:group:{number}", str(group)
+        for link in self.links:
+            prefix = f"relay:upstream:{link.node}"
+            for name in LinkSnapshot.__slots__:
+                if name != "node":
+                    yield f"{prefix}:{name}", getattr(link, name)
+
+
+def snapshot_of(
+    bucket: RelayBucket, regulator: Regulator, links: Iterable[UpstreamLink]
+) -> RelaySnapshot:
+    """Return how everything stands; the bucket's lock is held."""
+    streams = [
+        stream
+        for consumer in bucket.dcp_connections.values()
+        for stream in consumer.streams
+        if stream.is_sending
+    ]
+    gates = regulator.gates
+    return RelaySnapshot(
+        str(regulator.spec),
+        tuple(_link(link, regulator) for link in links),
+        tuple(_groups(regulator)),
+        len(bucket.dcp_connections),
+        len(streams),
+        sum(stream.phase is StreamPhase.BACKFILLING for stream in streams),
+        regulator.ejections,
+        sum(gate.newcomers_refused for gate in gates),
+        sum(gate.positions.held_bytes for gate in gates),
+    )
+
+
+def _link(link: UpstreamLink, regulator: Regulator) -> LinkSnapshot:
+    connection = link.connection
+    window = None if connection is None else connection.window
+    return LinkSnapshot(
+        str(link.address),
+        link.is_ready,
+        link.trouble,
+        0 if connection is None else len(connection.streams),
+        0 if window is None else window.settings.window_bytes,
+        0 if window is None else window.unacked_bytes,
+        0 if window is None else window.held_bytes,
+        0 if connection is None else connection.acks,
+        0 if connection is None else connection.acked_bytes,
+        round(link.full_seconds, 3),
+        waited_for(link, regulator),
+    )
+
+
+def waited_for(link: UpstreamLink, regulator: Regulator) -> str:
+    """Return the consumer that holds most of a connection's window."""
+    held: Counter[int] = Counter()
+    streams = () if link.connection is None else link.connection.streams.values()
+    for stream in streams:
+        gate = regulator.gates[stream.vbucket]
+        gating = gate.gating_receiver
+        if gating is not None:
+            held[gating] += gate.positions.held_bytes
+    if not held:
+        return ""
+    number, _ = held.most_common(1)[0]
+    return regulator.receivers.names.get(number, str(number))
+
+
+def _groups(regulator: Regulator) -> Iterator[GroupSnapshot]:
+    required = regulator.spec.group_min_size
+    found: defaultdict[tuple[int, bool], list[int]] = defaultdict(list)
+    for vbucket, gate in enumerate(regulator.gates):
+        found[gate.group.receiver_count, gate.is_held].append(vbucket)
+    for (members, is_held), vbuckets in sorted(found.items()):
+        yield GroupSnapshot(ranges_of(vbuckets), members, required, is_held)

@@ -1,0 +1,287 @@
+"""Where the relay's bucket comes from: a link to each node that owns vbuckets, as the map has it.
+
+Maps come from every connection when it is made, from pushes, from refusals, and are asked for when
+a stream was refused or a node is lost. While no node answers the addresses that were given at first
+are tried, too. A map of another bucket ends it all: what is here is not that bucket's.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Final, Protocol, TypeVar
+
+from dcp.client.addresses import NodeAddress
+from dcp.client.cluster_map import ClusterMap
+from dcp.errors import BucketError, DcplakeError
+from dcp.producer.background import keep_running
+from dcp.producer.replica_copy import ReplicaCopy
+from dcp.producer.stream_ends import end_streams
+from dcp.relay.relay_bucket import NODE, RelayBucket
+from dcp.relay.settings import RelaySettings
+from dcp.relay.upstream_connection import Arrived, News, UpstreamConnection, UpstreamSettings
+from dcp.relay.upstream_link import UpstreamLink
+from dcp.relay.upstream_manifest import parse_manifest
+from dcp.wire.vocabulary import EndReason
+
+_LOG = logging.getLogger(__name__)
+T = TypeVar("T")
+_NAME_BYTES: Final = 6
+_LOOK_SECONDS: Final = 1.0
+
+
+class Regulator(Protocol):
+    """Who decides when bytes are freed, and which streams there may be; the lock is held."""
+
+    def received(self, vbucket: int, frame_bytes: int) -> None:
+        """Know that a stream brought bytes; the bucket has settled what they hold."""
+
+    def ended(self, vbucket: int) -> None:
+        """Know that the stream is over: free what it held."""
+
+    def rolled_back(self, vbucket: int) -> None:
+        """Know that seqnos begin again lower."""
+
+    def holds(self, vbucket: int) -> bool:
+        """Whether there shall be no stream of a vbucket now."""
+
+
+class Upstream:
+    """All links. Methods run in the loop's thread."""
+
+    def __init__(self, bucket: RelayBucket, settings: RelaySettings) -> None:
+        self._bucket = bucket
+        self._settings = settings
+        self._regulator: Regulator | None = None
+        self._tls = None if settings.tls is None else settings.tls.context()
+        self._name = f"dcplake-relay:{secrets.token_hex(_NAME_BYTES)}"
+        self._map: ClusterMap | None = None
+        self._links: dict[NodeAddress, tuple[UpstreamLink, asyncio.Task[None]]] = {}
+        self._charged: dict[int, UpstreamConnection] = {}
+        self._runs = False
+        self.failure: DcplakeError | None = None
+        """Why the cluster cannot be followed any more, whatever is tried."""
+        self.logs_known = asyncio.Event()
+        """Set when it is known of every vbucket which branches there are."""
+
+    # --- life
+
+    def start(self, regulator: Regulator) -> None:
+        """Have links from now on; the bucket's lock is held."""
+        self._regulator = regulator
+        self._runs = True
+        if not self._unknown():
+            self.logs_known.set()
+        self.reconcile()
+
+    async def stop(self) -> None:
+        """End all links."""
+        self._runs = False
+        tasks = [task for _, task in self._links.values()]
+        self._links.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    @property
+    def links(self) -> list[UpstreamLink]:
+        """The links that there are now."""
+        return [link for link, _ in self._links.values()]
+
+    # --- who is followed
+
+    def reconcile(self) -> None:
+        """Have the links and streams that map and regulator want; the bucket's lock is held."""
+        if not self._runs or self._regulator is None:
+            return
+        wanted = self._wanted()
+        for address in [address for address in self._links if address not in wanted]:
+            link, task = self._links.pop(address)
+            link.follow({})
+            task.cancel()
+        for address, copies in wanted.items():
+            if address not in self._links:
+                self._links[address] = self._new_link(address)
+            self._links[address][0].follow(copies)
+        for link in self.links:
+            self._take_ended(link)
+        self._ask_for_logs()
+
+    def _wanted(self) -> dict[NodeAddress, dict[int, ReplicaCopy]]:
+        found: defaultdict[NodeAddress, dict[int, ReplicaCopy]] = defaultdict(dict)
+        if self._map is not None:
+            for vbucket, copy in self._bucket.all_copies.items():
+                owner = self._map.owner(vbucket)
+                if owner is None:
+                    continue
+                streams = found[owner]
+                if self._regulator is not None and not self._regulator.holds(vbucket):
+                    streams[vbucket] = copy
+        if not any(link.is_ready for link in self.links):
+            for seed in self._settings.upstream:
+                found.setdefault(seed, {})
+        return found
+
+    def _new_link(self, address: NodeAddress) -> tuple[UpstreamLink, asyncio.Task[None]]:
+        settings = self._settings
+        link = UpstreamLink(
+            address,
+            UpstreamSettings(settings.bucket, settings.window_bytes),
+            settings.credentials,
+            self._name,
+            self._tls,
+            self._bucket.lock,
+            self,
+        )
+        return link, asyncio.ensure_future(keep_running(link.name, link.run))
+
+    def take_map(self, config: bytes, source: NodeAddress) -> None:
+        """Follow a newer map; the bucket's lock is held.
+
+        Raises:
+            RemoteProtocolError: no such JSON.
+            BucketError: the map of another bucket; there will be no link any more.
+        """
+        found = ClusterMap.parse(config, source, tls=self._tls is not None)
+        self._require_same(found)
+        if found.supersedes(self._map):
+            self._map = found
+            self.reconcile()
+
+    def _require_same(self, found: ClusterMap) -> None:
+        served = self._bucket.settings
+        for name, told, expected in (
+            ("bucket", found.bucket, served.bucket),
+            ("uuid", found.bucket_uuid, served.bucket_uuid),
+            ("number of vbuckets", found.vbucket_count, served.vbuckets),
+        ):
+            if told and expected and told != expected:
+                self.failure = BucketError(
+                    f"the cluster's bucket {served.bucket}: {name}: found {told!r}, expected "
+                    f"{expected!r}: it is another bucket than the one that fills this relay"
+                )
+                _LOG.error("%s", self.failure)
+                raise self.failure
+
+    # --- what links tell
+
+    def arrived(self, link: UpstreamLink, arrived: Sequence[Arrived]) -> None:
+        """Settle what streams brought; act on what else the connection has learned."""
+        connection = link.connection
+        if connection is None or self._regulator is None:
+            return
+        for each in arrived:
+            self._settle(connection, each)
+        self._take_ended(link)
+        self._take_logs(connection)
+        for manifest in _emptied(connection.manifests):
+            self._take_manifest(manifest)
+        for config in _emptied(connection.maps):
+            self.take_map(config, link.address)
+        if link.became_ready:
+            link.became_ready = False
+            self.reconcile()
+        if News.NEW_MAP in connection.news:
+            connection.news.discard(News.NEW_MAP)
+            connection.ask_for_map()
+
+    def _settle(self, connection: UpstreamConnection, each: Arrived) -> None:
+        stream, vbucket = each.stream, each.stream.vbucket
+        regulator, bucket = self._regulator, self._bucket
+        if regulator is None:
+            raise AssertionError("links run after start() only")
+        if stream.rolled_back:
+            stream.rolled_back = False
+            _LOG.warning("vbucket %d: rolled back to seqno %d", vbucket, stream.copy.high_seqno)
+            regulator.rolled_back(vbucket)
+            end_streams(bucket, vbucket, NODE, reason=EndReason.ROLLBACK)
+        elif each.begins_branch:
+            end_streams(bucket, vbucket, NODE)
+        bucket.received(NODE, vbucket)
+        learned = bucket.vbuckets[vbucket].documents.collections.manifest
+        if learned.uid > bucket.manifest.uid:
+            bucket.collections.learn(bucket.vbuckets[vbucket])
+            connection.ask_for_manifest()
+        if each.frame_bytes:
+            self._charged[vbucket] = connection
+            regulator.received(vbucket, each.frame_bytes)
+
+    def _take_ended(self, link: UpstreamLink) -> None:
+        connection = link.connection
+        if connection is None or self._regulator is None:
+            return
+        for vbucket in _emptied(connection.ended):
+            if self._charged.get(vbucket) is connection:
+                self._regulator.ended(vbucket)
+        link.write()
+
+    def _take_logs(self, connection: UpstreamConnection) -> None:
+        for vbucket, log in connection.logs.items():
+            self._bucket.take_log(vbucket, log)
+        connection.logs.clear()
+        if not self.logs_known.is_set() and not self._unknown():
+            self.logs_known.set()
+
+    def _unknown(self) -> list[int]:
+        return [v for v in self._bucket.all_copies if not self._bucket.is_known(v)]
+
+    def _ask_for_logs(self) -> None:
+        for vbucket in self._unknown():
+            owner = None if self._map is None else self._map.owner(vbucket)
+            if owner in self._links and (connection := self._links[owner][0].connection):
+                connection.ask_for_log(vbucket)
+                self._links[owner][0].write()
+
+    async def run(self) -> None:
+        """Ask now and then for what is still not known, until cancelled."""
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            with self._bucket.lock:
+                self._ask_for_logs()
+                if self._map is None or None in map(self._map.owner, self._bucket.all_copies):
+                    self._ask_for_maps()
+
+    def _ask_for_maps(self) -> None:
+        for link in self.links:
+            if link.connection is not None:
+                link.connection.ask_for_map()
+                link.write()
+
+    def _take_manifest(self, data: bytes) -> None:
+        try:
+            self._bucket.take_manifest(parse_manifest(data))
+        except OSError as error:
+            _LOG.warning("collections manifest: it cannot be saved: %s", error)
+
+    def lost(self, connection: UpstreamConnection) -> None:
+        """Free what its streams held."""
+        for vbucket, charged in list(self._charged.items()):
+            if charged is connection:
+                del self._charged[vbucket]
+                if self._regulator is not None:
+                    self._regulator.ended(vbucket)
+
+    def unreachable(self, _: UpstreamLink) -> None:
+        """Ask the others who has a node's vbuckets now, and the nodes that were there at first."""
+        self._ask_for_maps()
+        self.reconcile()
+
+    # --- what the regulator decides
+
+    def release(self, vbucket: int, frame_bytes: int) -> None:
+        """Free bytes that a vbucket's stream brought, where its connection is still there."""
+        connection = self._charged.get(vbucket)
+        if connection is None:
+            return
+        connection.release(frame_bytes, asyncio.get_running_loop().time())
+        for link in self.links:
+            if link.connection is connection:
+                link.write()
+
+
+def _emptied(found: list[T]) -> list[T]:
+    """Return what a list holds, and leave nothing in it."""
+    taken = found[:]
+    found.clear()
+    return taken

@@ -1,0 +1,425 @@
+"""The relay's DCP connection to one node of the cluster, sans-I/O: bytes and time go in and out.
+
+    follow(copies)       have a passive stream into each of these copies, and no other
+    feed(block, now)     frames of the node; returns what arrived, stream by stream
+    release(bytes, now)  the relay is done with so many bytes: they may be acknowledged
+    tick(now)            acknowledge what is due by time, ask whether the node lives
+    output()             what to write next
+
+It signs in as any consumer does and asks for all that a consumer can be told: no prepares, which
+are for the cluster's own nodes. What belongs to no stream is released at once; what a stream
+brought is released by whoever was told of it. What to do about a refused or ended stream is the
+client's table (``dcp/client/reactions.py``). Messages that fit no stream end the connection.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Final
+
+from dcp.client.reactions import (
+    ENDINGS,
+    REFUSALS,
+    Reaction,
+    end_reason_name,
+    status_name,
+)
+from dcp.errors import BucketError, NodeUnavailableError, RemoteProtocolError
+from dcp.producer.passive_stream import MessageRefusedError, PassivePhase, PassiveStream
+from dcp.producer.replica_copy import ReplicaCopy
+from dcp.protocol.bootstrap import (
+    FEATURES,
+    Bootstrap,
+    BootstrapSettings,
+    Control,
+    Progress,
+    steps_for,
+)
+from dcp.protocol.credentials import Credentials
+from dcp.protocol.flow_control import FlowSettings, ReceiveWindow
+from dcp.protocol.liveness import Liveness, LivenessSettings
+from dcp.types import FailoverLog
+from dcp.wire import messages as m
+from dcp.wire.codec import decode, encode
+from dcp.wire.frame import Frame, parse_frame
+from dcp.wire.framing import FrameBlock
+from dcp.wire.vocabulary import HelloFeature, Magic, Opcode, OpenFlag, ServerOpcode, Status
+
+_OPEN_FLAGS: Final = (
+    OpenFlag.PRODUCER
+    | OpenFlag.INCLUDE_XATTRS
+    | OpenFlag.INCLUDE_DELETE_TIMES
+    | OpenFlag.INCLUDE_DELETED_USER_XATTRS
+)
+_CONTROLS: Final = (
+    Control("enable_expiry_opcode", "true"),
+    Control("supports_cursor_dropping_vulcan", "true"),
+    Control("send_stream_end_on_client_close_stream", "true"),
+    Control("max_marker_version", "2.2"),
+)
+_FIRST_QUESTION: Final = 1 << 30
+"""Opaques from here on are of questions, those below of streams."""
+_EXTRAS_BYTES: Final = {
+    Opcode.DCP_MUTATION: 31,
+    Opcode.DCP_DELETION: 21,
+    Opcode.DCP_EXPIRATION: 20,
+    Opcode.DCP_SYSTEM_EVENT: 13,
+}
+"""Of items on a connection that asked for the times of deletions."""
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamSettings:
+    """What a connection says of itself, and its window."""
+
+    bucket: str
+    window_bytes: int
+    liveness: LivenessSettings = field(default_factory=LivenessSettings)
+    bootstrap_seconds: float = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """Bytes of a stream that one block brought, and what became of it."""
+
+    stream: PassiveStream
+    frame_bytes: int
+    begins_branch: bool = False
+    """Whether the stream was accepted just now on another branch than the copy knew."""
+
+
+class News(Enum):
+    """What the connection wants done beside its streams."""
+
+    RETRY = auto()
+    """Some streams are to be asked for again."""
+    NEW_MAP = auto()
+    """The cluster has changed: a new map is needed."""
+
+
+class UpstreamConnection:
+    """One connection; used under the bucket's lock. ``streams`` are by opaque."""
+
+    def __init__(
+        self,
+        settings: UpstreamSettings,
+        credentials: Credentials,
+        name: str,
+        nonce: str,
+        now: float,
+    ) -> None:
+        """``name`` must be unique, ``nonce`` is SCRAM's: fresh for each connection."""
+        self.name = name
+        self._started_at = now
+        self._settings = settings
+        self._window = ReceiveWindow(FlowSettings(settings.window_bytes), now)
+        bootstrap = BootstrapSettings(
+            settings.bucket,
+            name,
+            agent="dcplake-relay",
+            features=(*FEATURES, HelloFeature.SNAPPY),
+            open_flags=int(_OPEN_FLAGS),
+            controls=_CONTROLS,
+        )
+        steps = steps_for(bootstrap, self._window.settings, settings.liveness)
+        self._bootstrap = Bootstrap(steps, Progress(bootstrap, credentials, nonce)).settled()
+        self._liveness = Liveness(settings.liveness, now)
+        self._outbox: list[bytes] = []
+        self._copies: dict[int, ReplicaCopy] = {}
+        self.streams: dict[int, PassiveStream] = {}
+        self.troubles: dict[int, str] = {}
+        """By vbucket why it had no stream at last."""
+        self.news: set[News] = set()
+        self.maps: list[bytes] = []
+        self.manifests: list[bytes] = []
+        self.logs: dict[int, FailoverLog] = {}
+        """What was answered to ``ask_for_log``; this and the lists are for who reads to clear."""
+        self.ended: list[int] = []
+        """Vbuckets whose stream is over, asked for again or not."""
+        self.acks = self.acked_bytes = 0
+        self._questions: dict[int, tuple[int, int]] = {}
+        self._last_opaque, self._last_question = 0, _FIRST_QUESTION
+        self._ask_next()
+
+    # --- where it stands
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether streams may be asked for."""
+        return self._bootstrap.is_done
+
+    @property
+    def window(self) -> ReceiveWindow:
+        """What the node counts as outstanding, as far as we know."""
+        return self._window
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the node sends nothing more until something is acknowledged."""
+        return self._window.unacked_bytes >= self._settings.window_bytes
+
+    def _ask_next(self) -> None:
+        if not self._bootstrap.is_done:
+            step = self._bootstrap.step
+            self._put(encode(step.request(self._bootstrap.progress), step.opcode))
+
+    # --- streams
+
+    def follow(self, copies: Mapping[int, ReplicaCopy]) -> None:
+        """Fill exactly these copies, by vbucket."""
+        fresh = [v for v, copy in copies.items() if self._copies.get(v) is not copy]
+        self._copies = dict(copies)
+        for stream in list(self.streams.values()):
+            if self._copies.get(stream.vbucket) is not stream.copy:
+                self._close(stream)
+        self._open(fresh)
+
+    def _close(self, stream: PassiveStream) -> None:
+        """Want no more of a stream; what is on its way belongs to none."""
+        stream.end()
+        del self.streams[stream.opaque]
+        self.ended.append(stream.vbucket)
+        self._put(encode(m.Empty(), Opcode.DCP_CLOSE_STREAM, vbucket=stream.vbucket))
+
+    def retry(self) -> None:
+        """Ask for all streams that are wanted and not there."""
+        self.news.discard(News.RETRY)
+        self._open(self._copies)
+
+    def _open(self, vbuckets: Iterable[int]) -> None:
+        if not self.is_ready:
+            return
+        streaming = {stream.vbucket for stream in self.streams.values()}
+        for vbucket in vbuckets:
+            if vbucket not in streaming:
+                self._last_opaque += 1
+                stream = PassiveStream(self._copies[vbucket], self._last_opaque)
+                stream.take_charge()
+                self.streams[stream.opaque] = stream
+                self._request(stream)
+
+    def _request(self, stream: PassiveStream) -> None:
+        request, vbucket = stream.request(), stream.vbucket
+        self._put(encode(request, Opcode.DCP_STREAM_REQ, vbucket=vbucket, opaque=stream.opaque))
+
+    def close(self) -> None:
+        """Let all streams be over, as the connection is."""
+        for stream in self.streams.values():
+            stream.end()
+        self.streams.clear()
+
+    # --- questions
+
+    def ask_for_map(self) -> None:
+        """Ask for the cluster map; ``maps`` will have it."""
+        self._ask(m.GetClusterConfig(), Opcode.GET_CLUSTER_CONFIG)
+
+    def ask_for_manifest(self) -> None:
+        """Ask for the collections manifest; ``manifests`` will have it."""
+        self._ask(m.Empty(), Opcode.GET_COLLECTIONS_MANIFEST)
+
+    def ask_for_log(self, vbucket: int) -> None:
+        """Ask for a vbucket's failover log, once at a time; ``logs`` will have it."""
+        opcode = Opcode.DCP_GET_FAILOVER_LOG
+        if (int(opcode), vbucket) not in self._questions.values():
+            self._ask(m.Empty(), opcode, vbucket)
+
+    def _ask(self, body: m.Body, opcode: Opcode, vbucket: int = 0) -> None:
+        if self.is_ready:
+            self._last_question += 1
+            self._questions[self._last_question] = int(opcode), vbucket
+            self._put(encode(body, opcode, vbucket=vbucket, opaque=self._last_question))
+
+    # --- input
+
+    def feed(self, block: FrameBlock, now: float) -> list[Arrived]:
+        """Act on frames; return what came for which streams, each once.
+
+        Raises:
+            MessageRefusedError: a message that fits no stream; ``output`` answers it.
+            RemoteProtocolError: the node broke the protocol.
+            SourceError: it refuses us.
+        """
+        self._liveness = self._liveness.heard(now)
+        arrived: dict[int, Arrived] = {}
+        view = memoryview(block.buffer)
+        for index in range(len(block)):
+            raw = view[int(block.offsets[index]) : int(block.offsets[index + 1])]
+            magic, opcode = raw[0], raw[1]
+            if magic == Magic.RESPONSE:
+                self._answer(block.frame(index), arrived)
+            elif magic == Magic.SERVER_REQUEST:
+                self._pushed(block.frame(index))
+            elif magic == Magic.REQUEST and opcode == Opcode.DCP_NOOP:
+                self._say(Opcode.DCP_NOOP, int.from_bytes(raw[12:16]))
+            elif magic == Magic.REQUEST:
+                self._message(raw, arrived, now)
+            else:
+                raise RemoteProtocolError(
+                    f"{self.name}: found a frame of magic {magic:#04x}, expected a request, an "
+                    "answer or a push"
+                )
+        return list(arrived.values())
+
+    def _message(self, raw: memoryview, arrived: dict[int, Arrived], now: float) -> None:
+        opaque, opcode = int.from_bytes(raw[12:16]), raw[1]
+        self._window = self._window.charge(len(raw))
+        stream = self.streams.get(opaque)
+        if stream is None or not stream.is_in_charge:
+            self.release(len(raw), now)  # late, of a stream that was closed
+            return
+        before = arrived.get(opaque) or Arrived(stream, 0)
+        arrived[opaque] = Arrived(stream, before.frame_bytes + len(raw), before.begins_branch)
+        expected = _EXTRAS_BYTES.get(Opcode(opcode)) if opcode in _EXTRAS_BYTES else None
+        if expected is not None and raw[4] != expected:
+            raise RemoteProtocolError(
+                f"{self.name}: vbucket {stream.vbucket}: found {raw[4]} bytes of extras in opcode "
+                f"{opcode:#04x}, expected {expected}"
+            )
+        reason = decode(parse_frame(bytes(raw))) if opcode == Opcode.DCP_STREAM_END else None
+        try:
+            answers = stream.feed(raw)
+        except MessageRefusedError as error:
+            self._say(opcode, opaque, error.status)
+            raise
+        for answer in answers:
+            self._say(answer, opaque)
+        if isinstance(reason, m.StreamEnd):
+            del self.streams[opaque]
+            reaction = ENDINGS.get(reason.reason, Reaction.RETRY)
+            self._lost(stream, reaction, f"ended: {end_reason_name(reason.reason)}")
+
+    def _lost(self, stream: PassiveStream, reaction: Reaction, why: str) -> None:
+        self.troubles[stream.vbucket] = why
+        self.ended.append(stream.vbucket)
+        if reaction is Reaction.FAIL_BUCKET:
+            raise BucketError(f"{self.name}: vbucket {stream.vbucket}: its stream {why}")
+        if reaction is Reaction.REROUTE:
+            self.news.add(News.NEW_MAP)
+        self.news.add(News.RETRY)
+
+    def _answer(self, frame: Frame, arrived: dict[int, Arrived]) -> None:
+        if not self._bootstrap.is_done:
+            self._bootstrap = self._bootstrap.answer(frame)
+            self._ask_next()
+            if self._bootstrap.is_done:
+                self._begin()
+            return
+        question = self._questions.pop(frame.opaque, None)
+        if question is not None:
+            self._told(frame, *question)
+            return
+        stream = self.streams.get(frame.opaque)
+        if frame.opcode != Opcode.DCP_STREAM_REQ or stream is None or not stream.is_in_charge:
+            return  # to CLOSE_STREAM or NOOP, or to a stream that was closed
+        copy, asked_from = stream.copy, stream.copy.high_seqno
+        uuid = copy.vbucket.failover_log.current_uuid if copy.has_history else None
+        body = decode(frame)
+        if isinstance(body, m.FailoverLogAnswer):
+            self._log(stream.vbucket, body)
+        stream.answered(frame.status, body)
+        is_other = uuid not in (None, copy.vbucket.failover_log.current_uuid)
+        arrived[stream.opaque] = Arrived(stream, 0, is_other)
+        if stream.phase is PassivePhase.REQUESTED:
+            if not asked_from:
+                raise RemoteProtocolError(
+                    f"{self.name}: vbucket {stream.vbucket}: found ROLLBACK as the answer to a "
+                    "stream from the beginning, expected a stream"
+                )
+            self._request(stream)
+        elif stream.phase is PassivePhase.ENDED:
+            stream.end()
+            del self.streams[stream.opaque], arrived[stream.opaque]
+            reaction = REFUSALS.get(frame.status, Reaction.RETRY)
+            self._lost(stream, reaction, f"was refused: {status_name(frame.status)}")
+            if frame.status == Status.NOT_MY_VBUCKET and frame.value:
+                self.maps.append(frame.value)
+        else:
+            self.troubles.pop(stream.vbucket, None)
+
+    def _begin(self) -> None:
+        if self._bootstrap.progress.cluster_config:
+            self.maps.append(self._bootstrap.progress.cluster_config)
+        if HelloFeature.COLLECTIONS in self._bootstrap.progress.features:
+            self.ask_for_manifest()
+        self.retry()
+
+    def _told(self, frame: Frame, opcode: int, vbucket: int) -> None:
+        if frame.opcode != opcode:
+            raise RemoteProtocolError(
+                f"{self.name}: found an answer to opcode {frame.opcode:#04x}, "
+                f"expected one to {opcode:#04x}"
+            )
+        if frame.status != Status.SUCCESS:
+            if frame.status == Status.NOT_MY_VBUCKET:
+                self.news.add(News.NEW_MAP)
+            return
+        body = decode(frame)
+        if opcode == Opcode.GET_CLUSTER_CONFIG:
+            self.maps.append(frame.value)
+        elif opcode == Opcode.GET_COLLECTIONS_MANIFEST:
+            self.manifests.append(frame.value)
+        elif isinstance(body, m.FailoverLogAnswer):
+            self.logs[vbucket] = self._log(vbucket, body)
+
+    def _log(self, vbucket: int, body: m.FailoverLogAnswer) -> FailoverLog:
+        """Return the log of an answer; raises RemoteProtocolError for one that cannot be."""
+        try:
+            return FailoverLog(body.entries)
+        except ValueError as error:
+            raise RemoteProtocolError(f"{self.name}: vbucket {vbucket}: {error}") from None
+
+    def _pushed(self, frame: Frame) -> None:
+        if frame.opcode == ServerOpcode.CLUSTERMAP_CHANGE_NOTIFICATION and frame.value:
+            self.maps.append(frame.value)
+
+    # --- flow control and time
+
+    def release(self, frame_bytes: int, now: float) -> None:
+        """Be done with bytes that streams brought; acknowledge when it is time."""
+        self._window = self._window.release(frame_bytes)
+        self._acknowledge(now)
+
+    def tick(self, now: float) -> None:
+        """Do what time demands.
+
+        Raises:
+            NodeUnavailableError: the node is silent for too long, or not ready within the time.
+        """
+        if not self.is_ready:
+            if now - self._started_at >= self._settings.bootstrap_seconds:
+                raise NodeUnavailableError(
+                    f"{self.name}: waited {now - self._started_at:.1f} s for the answer to "
+                    f"{self._bootstrap.step.name}"
+                )
+            return
+        if self._liveness.is_dead(now):
+            raise NodeUnavailableError(
+                f"{self.name}: the node is silent for {self._liveness.silence_seconds(now):.1f} s"
+            )
+        if self._liveness.is_time_to_ask(now):
+            self._liveness = self._liveness.ask()
+            self._put(encode(m.Empty(), Opcode.NOOP))
+        self._acknowledge(now)
+
+    def _acknowledge(self, now: float) -> None:
+        self._window, acked_bytes = self._window.acknowledge(now)
+        if acked_bytes and self.is_ready:
+            self.acks += 1
+            self.acked_bytes += acked_bytes
+            self._put(encode(m.BufferAck(acked_bytes), Opcode.DCP_BUFFER_ACK))
+
+    # --- output
+
+    def output(self) -> bytes:
+        """Return what to write."""
+        data = b"".join(self._outbox)
+        self._outbox.clear()
+        return data
+
+    def _say(self, opcode: int, opaque: int, status: int = 0) -> None:
+        body: m.Body = m.Refusal(b"") if status else m.Empty()
+        self._put(encode(body, opcode, magic=Magic.RESPONSE, opaque=opaque, status=status))
+
+    def _put(self, frame: Frame) -> None:
+        self._outbox.append(frame.to_bytes())

@@ -1,0 +1,197 @@
+"""The asyncio edge of the relay's connection to one node: connects, reads, writes, and again.
+
+What was received is handed to the follower under the bucket's lock, at most 256 KiB at a time.
+"""
+
+import asyncio
+import logging
+import secrets
+import ssl
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from threading import RLock
+from typing import Final, Protocol
+
+from dcp.client.addresses import NodeAddress
+from dcp.errors import AuthenticationError, BucketError, DcplakeError, NodeUnavailableError
+from dcp.producer.background import FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS
+from dcp.producer.replica_copy import ReplicaCopy
+from dcp.protocol.credentials import Credentials
+from dcp.relay.upstream_connection import (
+    Arrived,
+    News,
+    UpstreamConnection,
+    UpstreamSettings,
+)
+from dcp.wire.framing import FrameSplitter
+
+_LOG = logging.getLogger(__name__)
+_READ_BYTES: Final = 256 * 1024
+_TICK_SECONDS: Final = 0.5
+_CONNECT_SECONDS: Final = 10.0
+_REFUSED_WAIT_SECONDS: Final = 10.0
+"""Until it is tried again with a password or a bucket that was refused."""
+_NONCE_BYTES: Final = 24
+
+
+class Follower(Protocol):
+    """Who is told what a link received; the bucket's lock is held."""
+
+    def arrived(self, link: "UpstreamLink", arrived: Sequence[Arrived]) -> None:
+        """Take what streams brought, and whatever else the connection has learned."""
+
+    def lost(self, connection: UpstreamConnection) -> None:
+        """Know that a connection is over, with all its streams."""
+
+    def unreachable(self, link: "UpstreamLink") -> None:
+        """Know that there is no connection to the node now."""
+
+
+class UpstreamLink:
+    """The connection to one node, whichever it is just now. Methods run in the loop's thread."""
+
+    def __init__(
+        self,
+        address: NodeAddress,
+        settings: UpstreamSettings,
+        credentials: Credentials,
+        name: str,
+        tls: ssl.SSLContext | None,
+        lock: RLock,
+        follower: Follower,
+    ) -> None:
+        self.address = address
+        self.name = f"{name} to {address}"
+        self.trouble = "not connected yet"
+        """Why there is no connection; empty while there is one."""
+        self.connection: UpstreamConnection | None = None
+        self.became_ready = False
+        """Set when streams can be asked for, for the follower to clear."""
+        self.full_seconds = 0.0
+        """How long the windows of all connections to the node were full."""
+        self._connection_name = name
+        self._settings = settings
+        self._credentials = credentials
+        self._tls = tls
+        self._lock = lock
+        self._follower = follower
+        self._copies: Mapping[int, ReplicaCopy] = {}
+        self._writer: asyncio.StreamWriter | None = None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether streams can be asked for."""
+        return self.connection is not None and self.connection.is_ready
+
+    def follow(self, copies: Mapping[int, ReplicaCopy]) -> None:
+        """Fill exactly these copies; the bucket's lock is held."""
+        self._copies = copies
+        if self.connection is not None:
+            self.connection.follow(copies)
+            self.write()
+
+    async def run(self) -> None:
+        """Receive, and connect again when the connection is lost, until cancelled."""
+        wait_seconds = FIRST_WAIT_SECONDS
+        while True:
+            longest = LONGEST_WAIT_SECONDS
+            try:
+                if await self._converse():
+                    wait_seconds = FIRST_WAIT_SECONDS
+                self._say("the connection was closed")
+            except (AuthenticationError, BucketError) as error:
+                self._say(str(error))
+                wait_seconds = longest = _REFUSED_WAIT_SECONDS
+            except (DcplakeError, OSError, TimeoutError) as error:
+                self._say(str(error) or type(error).__name__)
+            await asyncio.sleep(wait_seconds)
+            wait_seconds = min(2 * wait_seconds, longest)
+
+    def _say(self, trouble: str) -> None:
+        with self._lock:
+            self._follower.unreachable(self)
+        if trouble != self.trouble:  # once, not with each attempt
+            _LOG.warning("%s: %s; connecting again", self.name, trouble)
+        self.trouble = trouble
+
+    async def _converse(self) -> bool:
+        """Connect and receive until the connection is lost; whether it ever got ready."""
+        loop, address = asyncio.get_running_loop(), self.address
+        async with asyncio.timeout(_CONNECT_SECONDS):
+            reader, self._writer = await asyncio.open_connection(
+                address.host, address.port, ssl=self._tls
+            )
+        with self._lock:
+            nonce = secrets.token_urlsafe(_NONCE_BYTES)
+            self.connection = connection = UpstreamConnection(
+                self._settings, self._credentials, self._connection_name, nonce, loop.time()
+            )
+            connection.follow(self._copies)
+        try:
+            await self._receive(reader, connection)
+        finally:
+            with self._lock:
+                self.connection = None
+                streams = connection.is_ready
+                self._follower.lost(connection)
+                connection.close()
+            self._writer.close()
+            with suppress(OSError, ssl.SSLError):
+                await self._writer.wait_closed()
+        return streams
+
+    async def _receive(self, reader: asyncio.StreamReader, connection: UpstreamConnection) -> None:
+        splitter = FrameSplitter()
+        wait_seconds, retry_at = FIRST_WAIT_SECONDS, 0.0
+        loop = asyncio.get_running_loop()
+        tick_at = loop.time() + _TICK_SECONDS
+        while True:
+            self.write()
+            pause_seconds = _TICK_SECONDS
+            if News.RETRY in connection.news:
+                retry_at = retry_at or loop.time() + wait_seconds
+                pause_seconds = min(pause_seconds, max(0.0, retry_at - loop.time()))
+            data = None
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause_seconds):
+                    data = await reader.read(_READ_BYTES)
+            now = loop.time()
+            if data is not None:
+                if not data:
+                    if not connection.is_ready:
+                        raise NodeUnavailableError("closed by the node before it was ready")
+                    return
+                self._take(connection, splitter, data, now)
+            with self._lock:
+                if now >= tick_at:
+                    connection.tick(now)
+                    tick_at = now + _TICK_SECONDS
+                if retry_at and now >= retry_at:
+                    retry_at = 0.0
+                    wait_seconds = min(2 * wait_seconds, LONGEST_WAIT_SECONDS)
+                    connection.retry()
+                elif connection.is_ready and not connection.troubles:
+                    wait_seconds = FIRST_WAIT_SECONDS
+
+    def _take(
+        self, connection: UpstreamConnection, splitter: FrameSplitter, data: bytes, now: float
+    ) -> None:
+        block = splitter.feed(data)
+        with self._lock:
+            was_ready = connection.is_ready
+            try:
+                arrived = connection.feed(block, now)
+            finally:
+                self.write()
+            if connection.is_ready and not was_ready:
+                _LOG.info("%s: connected", self.name)
+                self.trouble, self.became_ready = "", True
+            self._follower.arrived(self, arrived)
+            self.write()
+
+    def write(self) -> None:
+        """Send what the connection has to say: requests and acknowledgements, never much."""
+        if self.connection is not None and self._writer is not None:
+            data = self.connection.output()
+            if data:
+                self._writer.write(data)

@@ -1,0 +1,81 @@
+"""The relay follows its cluster: moves, rebalances, nodes that are lost, new ones."""
+
+from collections.abc import Callable
+from contextlib import closing
+
+from dcp.producer.cluster import ProducerCluster
+from dcp.relay.relay import Relay
+from tests.client.drained import fill
+from tests.relay.lakes import Lake
+
+MakeCluster = Callable[..., ProducerCluster]
+MakeRelay = Callable[..., Relay]
+
+
+def test_vbuckets_move(make_cluster: MakeCluster, make_relay: MakeRelay) -> None:
+    cluster = make_cluster(nodes=2)
+    fill(cluster, 100)
+    relay = make_relay(cluster)
+    with closing(Lake(relay.seeds[0], 8)) as lake:
+        lake.run_to(cluster)
+        cluster.move_vbucket(0, 1)
+        cluster.move_vbucket(7, 0)
+        fill(cluster, 100, prefix="after")
+        lake.run_to(cluster)
+        assert lake.rollbacks == {}
+
+
+def test_a_rebalance(make_cluster: MakeCluster, make_relay: MakeRelay) -> None:
+    cluster = make_cluster(nodes=2, replicas=1)
+    fill(cluster, 100)
+    relay = make_relay(cluster)
+    with closing(Lake(relay.seeds[0], 8)) as lake:
+        lake.run_to(cluster)
+        cluster.add_node()
+        cluster.rebalance()
+        fill(cluster, 100, prefix="after")
+        lake.run_to(cluster)
+        cluster.rebalance(remove=0)  # the one that the relay was told of at first
+        fill(cluster, 100, prefix="later")
+        lake.run_to(cluster)
+        assert lake.rollbacks == {}
+
+
+def test_a_node_dies_and_is_failed_over(make_cluster: MakeCluster, make_relay: MakeRelay) -> None:
+    cluster = make_cluster(nodes=3, replicas=1)
+    fill(cluster, 100)
+    relay = make_relay(cluster)
+    with closing(Lake(relay.seeds[0], 8)) as lake:
+        lake.run_to(cluster)
+        cluster.wait_until_replicated()
+        cluster.kill_node(2)
+        lake.take_one()
+        cluster.failover(2)
+        fill(cluster, 100, prefix="after")
+        lake.run_to(cluster)
+
+
+def test_a_node_comes_back(make_cluster: MakeCluster, make_relay: MakeRelay) -> None:
+    cluster = make_cluster(nodes=1)
+    fill(cluster, 100)
+    relay = make_relay(cluster)
+    with closing(Lake(relay.seeds[0], 8)) as lake:
+        lake.run_to(cluster)
+        cluster.kill_node(0)
+        fill(cluster, 100, prefix="after")
+        lake.take_one()
+        cluster.restore_node(0)
+        lake.run_to(cluster)
+
+
+def test_connections_that_are_cut(make_cluster: MakeCluster, make_relay: MakeRelay) -> None:
+    """In the middle of snapshots, again and again: nothing is lost and nothing comes twice."""
+    cluster = make_cluster(nodes=2, vbuckets=4)
+    relay = make_relay(cluster)
+    with closing(Lake(relay.seeds[0], 4)) as lake:
+        for turn in range(5):
+            cluster.snapshot_cut_after(7 + turn)
+            fill(cluster, 300, prefix=f"turn{turn}")
+            lake.run_to(cluster)
+            relay.drop_connections()
+        assert lake.rollbacks == {}

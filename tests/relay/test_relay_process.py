@@ -1,0 +1,182 @@
+"""``dcplake relay`` as a process: it is killed, it begins again, and its consumers lose nothing."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, redirect_stderr
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dcp.cli.main import main
+from dcp.producer.cluster import ProducerCluster
+from dcp.relay.relay import Relay
+from tests.client.drained import USERS, all_of, fill
+from tests.relay.following import relay_settings
+from tests.relay.lakes import Lake
+
+MakeCluster = Callable[..., ProducerCluster]
+
+
+class Relaying:
+    """A running ``dcplake relay``."""
+
+    def __init__(self, cluster: ProducerCluster, folder: Path, *more: str) -> None:
+        (user,) = USERS
+        words = ["relay", "--upstream", ",".join(cluster.seeds), "--user", user]
+        words += ["--data", str(folder), "--listen", "127.0.0.1:0", *more]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "dcp.cli.main", *words],
+            stdout=subprocess.PIPE,
+            env={**os.environ, "DCPLAKE_PASSWORD": USERS[user]},
+        )
+        assert self.process.stdout is not None
+        self.ready: dict[str, Any] = json.loads(self.process.stdout.readline())
+
+    @property
+    def seed(self) -> str:
+        return str(self.ready["seeds"][0])
+
+    def kill(self) -> None:
+        self.process.kill()
+        self._wait()
+
+    def stop(self) -> int:
+        self.process.terminate()
+        return self._wait()
+
+    def _wait(self) -> int:
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+        return self.process.wait(20)
+
+
+@contextmanager
+def relaying(cluster: ProducerCluster, folder: Path, *more: str) -> Iterator[Relaying]:
+    process = Relaying(cluster, folder, *more)
+    try:
+        yield process
+    finally:
+        process.kill()
+
+
+def test_it_is_killed_again_and_again(make_cluster: MakeCluster, tmp_path: Path) -> None:
+    """Consumers go on where they stood, with what the relay had and with what it had not yet."""
+    cluster = make_cluster(nodes=2, vbuckets=4)
+    fill(cluster, 300)
+    with relaying(cluster, tmp_path) as relay, closing(Lake(relay.seed, 4)) as lake:
+        lake.run_to(cluster)
+        for turn in range(3):
+            fill(cluster, 200, prefix=f"turn{turn}")
+            lake.take_one()
+            relay.kill()
+            lake.close()
+            fill(cluster, 100, prefix=f"away{turn}")
+            with relaying(cluster, tmp_path) as relay:  # noqa: PLW2901
+                lake.connect(relay.seed)
+                lake.run_to(cluster, 60.0)
+        assert lake.rollbacks == {}
+
+
+def test_a_stop_in_good_order(make_cluster: MakeCluster, tmp_path: Path) -> None:
+    cluster = make_cluster(vbuckets=4)
+    fill(cluster, 300)
+    with relaying(cluster, tmp_path) as relay, closing(Lake(relay.seed, 4)) as lake:
+        lake.run_to(cluster)
+        assert relay.stop() == 0
+        lake.close()
+        sent = cluster.counters().items_sent
+        with relaying(cluster, tmp_path) as again:
+            lake.connect(again.seed)
+            cluster.set(b"one more", b"1")
+            lake.run_to(cluster)
+        assert sum(cluster.counters().items_sent.values()) == sum(sent.values()) + 1
+        assert lake.rollbacks == {}
+
+
+def test_without_the_cluster_it_serves_what_it_has(
+    make_cluster: MakeCluster, make_relay: Callable[..., Relay], tmp_path: Path
+) -> None:
+    cluster = make_cluster(vbuckets=4)
+    fill(cluster, 100)
+    first = make_relay(cluster)
+    with closing(Lake(first.seeds[0], 4)) as lake:
+        lake.run_to(cluster)
+    first.stop()
+    cluster.kill_node(0)
+    with (
+        Relay(relay_settings(cluster, tmp_path / "relay")) as relay,
+        closing(Lake(relay.seeds[0], 4)) as other,
+    ):
+        other.run_to(cluster)
+        cluster.restore_node(0)
+        fill(cluster, 100, prefix="after")
+        other.run_to(cluster)
+
+
+def _refused(monkeypatch: pytest.MonkeyPatch, password: str | None, *words: str) -> tuple[int, str]:
+    """Run the command to its refusal; return its exit code and what it said."""
+    monkeypatch.delenv("DCPLAKE_PASSWORD", raising=False)
+    if password is not None:
+        monkeypatch.setenv("DCPLAKE_PASSWORD", password)
+    said = StringIO()
+    with redirect_stderr(said):
+        code = main(["relay", *words])
+    return code, said.getvalue()
+
+
+def test_what_cannot_be(
+    make_cluster: MakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = make_cluster(vbuckets=4)
+    other = make_cluster(vbuckets=8, seed=8)
+    same_count = make_cluster(vbuckets=4, seed=9)
+    (user, password) = next(iter(USERS.items()))
+    folder = tmp_path / "relay"
+    with relaying(cluster, folder) as relay:
+        relay.stop()
+    seed = cluster.seeds[0]
+    usual = ["--user", user, "--data", str(folder), "--listen", "127.0.0.1:0"]
+    for words, given, code, message in (
+        (["--upstream", seed, *usual], None, 2, "no DCPLAKE_PASSWORD in the environment"),
+        (["--upstream", seed, *usual], "wrong", 4, "SASL"),
+        (["--upstream", seed, *usual, "--bucket", "b"], password, 4, "SELECT_BUCKET"),
+        (
+            ["--upstream", "localhost:1", *usual[:2], "--data", str(tmp_path / "new")],
+            password,
+            4,
+            "no node answers",
+        ),
+        (["--upstream", "a b", *usual], password, 2, "node address 'a b'"),
+        (["--upstream", seed, *usual[:-1], "nowhere"], password, 2, "--listen: found 'nowhere'"),
+        (["--upstream", other.seeds[0], *usual], password, 2, "vbuckets: found 4, expected 8"),
+        (["--upstream", same_count.seeds[0], *usual], password, 2, "bucket uuid: found"),
+        (["--upstream", seed, *usual, "--window-bytes", "0"], password, 2, "window: found 0"),
+        (["--upstream", seed, *usual, "--listen-user", "u"], password, 2, "--listen-user"),
+        (["--upstream", seed, *usual, "--ca-file", "/nowhere"], password, 2, "ca_file '/nowhere'"),
+    ):
+        ended, said = _refused(monkeypatch, given, *words)
+        assert (ended, message in said) == (code, True), said
+
+
+def test_the_bucket_is_made_anew(make_cluster: MakeCluster, tmp_path: Path) -> None:
+    """What fills a relay turns out to be another bucket: it ends, and says so."""
+    cluster = make_cluster(vbuckets=4)
+    fill(cluster, 10)
+    with relaying(cluster, tmp_path) as relay:
+        with cluster.batch():
+            cluster.bucket.map.bucket_uuid = "another"
+        cluster.move_vbucket(0, 0)
+        assert relay.process.wait(20) == 4
+    assert all_of(cluster)
+
+
+@pytest.mark.parametrize("option", ["--upstream", "--data", "--listen", "--window-bytes"])
+def test_help_names_the_options(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["relay", "--help"])
+    assert option in capsys.readouterr().out

@@ -1,0 +1,251 @@
+"""Who slows the cluster down, and who does not: all strategies, over real sockets."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from time import monotonic
+
+import pytest
+
+from dcp.producer.cluster import ProducerCluster
+from dcp.protocol.flow_spec import parse_flow_spec
+from dcp.relay.relay import Relay
+from dcp.wire import messages as m
+from dcp.wire.vocabulary import Opcode, Status
+from tests.client.drained import fill, wait_for
+from tests.producer.raw_client import RawClient
+from tests.relay.following import wait_until_level
+from tests.relay.lakes import Lake
+
+MakeCluster = Callable[..., ProducerCluster]
+MakeRelay = Callable[..., Relay]
+WINDOW_BYTES = 50_000
+DOCUMENT_BYTES = 1_000
+
+
+@pytest.fixture
+def make_lake() -> Iterator[Callable[..., Lake]]:
+    with ExitStack() as stack:
+
+        def make(relay: Relay, name: str, **connection: object) -> Lake:
+            vbuckets = relay.bucket.settings.vbuckets
+            lake = Lake(relay.seeds[0], vbuckets, name, window_bytes=10_000, **connection)
+            return stack.enter_context(closing(lake))
+
+        yield make
+
+
+MakeLake = Callable[..., Lake]
+
+
+def _relay(make_relay: MakeRelay, cluster: ProducerCluster, fc: str, hold: float = 0.0) -> Relay:
+    return make_relay(
+        cluster, flow_spec=parse_flow_spec(fc), window_bytes=WINDOW_BYTES, hold_seconds=hold
+    )
+
+
+def _outstanding(cluster: ProducerCluster) -> int:
+    with cluster.bucket.lock:
+        flows = cluster.bucket.counters.flows.values()
+        return max((flow.outstanding_bytes for flow in flows), default=0)
+
+
+def _is_blocked(cluster: ProducerCluster) -> bool:
+    return _outstanding(cluster) >= WINDOW_BYTES
+
+
+def _stays_level(cluster: ProducerCluster, relay: Relay) -> None:
+    """More comes than any window holds, and the relay gets all of it."""
+    fill(cluster, 400, DOCUMENT_BYTES, prefix=f"more-{monotonic()}")
+    wait_until_level(cluster, relay)
+
+
+def _waits_for(relay: Relay) -> str:
+    return relay.snapshot().links[0].waits_for
+
+
+def _named(prefix: str, tag: int | None) -> str:
+    return prefix if tag is None else f"{prefix}#gtag={tag}"
+
+
+def _settle(cluster: ProducerCluster, *lakes: Lake) -> None:
+    """Let consumers have what there is, so that they count from here on."""
+    fill(cluster, 8)
+    for lake in lakes:
+        lake.run_to(cluster)
+
+
+@pytest.mark.parametrize(
+    ("fc", "tag_of_slow", "is_slowed"),
+    [
+        ("max", None, False),
+        ("min,t:60s", None, True),
+        ("tagged,g:7,t:60s", 7, True),
+        ("tagged,g:7,t:60s", 8, False),
+        ("tagged,g:7,t:60s", None, False),
+    ],
+)
+def test_a_slow_consumer(
+    make_cluster: MakeCluster,
+    make_relay: MakeRelay,
+    make_lake: MakeLake,
+    fc: str,
+    tag_of_slow: int | None,
+    is_slowed: bool,
+) -> None:
+    """It takes nothing while it is slow; afterwards nobody lacks anything."""
+    cluster = make_cluster(vbuckets=2)
+    relay = _relay(make_relay, cluster, fc)
+    slow = make_lake(relay, _named("slow", tag_of_slow))
+    fast = make_lake(relay, _named("fast", 7))
+    _settle(cluster, slow, fast)
+    fill(cluster, 400, DOCUMENT_BYTES, prefix="later")
+    if is_slowed:
+        fast.run(lambda _: _is_blocked(cluster) and _waits_for(relay).startswith("slow"))
+        assert _outstanding(cluster) < WINDOW_BYTES + 2 * DOCUMENT_BYTES
+        assert sum(len(rows) for rows in fast.rows.values()) < 300
+    else:
+        fast.run_to(cluster)
+    for _ in range(1000):
+        if fast.has_all_of(cluster) and slow.has_all_of(cluster):
+            break
+        slow.take_one(0.05)
+        fast.take_one(0.01)
+    slow.run_to(cluster)
+    fast.run_to(cluster)
+    assert cluster.counters().peak_unacked_bytes < WINDOW_BYTES + 2 * DOCUMENT_BYTES
+
+
+def test_one_that_is_stuck_is_waited_for_no_more(
+    make_cluster: MakeCluster,
+    make_relay: MakeRelay,
+    make_lake: MakeLake,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cluster = make_cluster(vbuckets=2)
+    relay = _relay(make_relay, cluster, "min,t:500ms")
+    stuck = make_lake(relay, "stuck")
+    other = make_lake(relay, "other")
+    _settle(cluster, stuck, other)
+    fill(cluster, 400, DOCUMENT_BYTES, prefix="later")
+    other.run_to(cluster)
+    wait_until_level(cluster, relay)
+    assert relay.snapshot().ejections == 1
+    assert caplog.text.count("consumer test") == 0
+    assert "is stuck: 2 vbuckets wait for it no more" in caplog.text
+    assert "stuck" in caplog.text
+    _stays_level(cluster, relay)
+    stuck.run_to(cluster)  # nothing is lost for it
+    other.run_to(cluster)
+    # It has caught up, and counts again.
+    fill(cluster, 400, DOCUMENT_BYTES, prefix="latest")
+    other.run(lambda _: _is_blocked(cluster) or other.has_all_of(cluster))
+    stuck.run_to(cluster)
+    other.run_to(cluster)
+
+
+def test_one_that_takes_a_little_is_not_stuck(
+    make_cluster: MakeCluster, make_relay: MakeRelay, make_lake: MakeLake
+) -> None:
+    cluster = make_cluster(vbuckets=1)
+    relay = _relay(make_relay, cluster, "min,t:600ms")
+    slow = make_lake(relay, "slow", ack_seconds=0.1)
+    _settle(cluster, slow)
+    fill(cluster, 300, DOCUMENT_BYTES, prefix="later")
+    until = monotonic() + 3
+    while monotonic() < until:
+        slow.take_one(0.3)
+    slow.run_to(cluster)
+    assert relay.snapshot().ejections == 0
+
+
+def test_a_group_is_waited_for(
+    make_cluster: MakeCluster, make_relay: MakeRelay, make_lake: MakeLake
+) -> None:
+    """No stream is opened before two are there, and none stays when one of them leaves."""
+    cluster = make_cluster(vbuckets=2)
+    fill(cluster, 100)
+    relay = _relay(make_relay, cluster, "tagged,g:7/2,t:60s")
+    first = make_lake(relay, "first#gtag=7")
+    make_lake(relay, "nobody").take_one()
+    until = monotonic() + 1
+    while monotonic() < until:
+        first.take_one(0.05)
+    assert cluster.counters().items_sent == {}
+    (group,) = relay.snapshot().groups
+    assert str(group) == "vbuckets 0-1: 1 of 2 receivers, no stream"
+    second = make_lake(relay, "second#gtag=7")
+    wait_for("both are there", lambda: second.take_one(0.05) or _has_streams(relay))
+    for lake in (first, second):
+        lake.run_to(cluster)
+    (group,) = relay.snapshot().groups
+    assert str(group) == "vbuckets 0-1: 2 of 2 receivers"
+    second.close()
+    wait_for("the streams are closed", lambda: not _has_streams(relay))
+    fill(cluster, 100, prefix="later")
+    assert not first.take_one(0.3)
+    second.connect(relay.seeds[0])
+    second.run_to(cluster)
+    first.run_to(cluster)
+
+
+def _has_streams(relay: Relay) -> bool:
+    return any(link.streams for link in relay.snapshot().links)
+
+
+def test_a_short_absence_closes_nothing(
+    make_cluster: MakeCluster, make_relay: MakeRelay, make_lake: MakeLake
+) -> None:
+    cluster = make_cluster(vbuckets=2)
+    fill(cluster, 100)
+    relay = _relay(make_relay, cluster, "min,g:/1", hold=30.0)
+    lake = make_lake(relay, "only")
+    lake.run_to(cluster)
+    opened = dict(cluster.counters().streams_opened)
+    lake.close()
+    wait_for("it is gone", lambda: relay.snapshot().groups[0].members == 0)
+    fill(cluster, 400, DOCUMENT_BYTES, prefix="later")
+    wait_for("the window is full", lambda: _is_blocked(cluster))
+    lake.connect(relay.seeds[0])
+    lake.run_to(cluster)
+    assert cluster.counters().streams_opened == opened
+
+
+def test_who_comes_too_early_counts(
+    make_cluster: MakeCluster, make_relay: MakeRelay, make_lake: MakeLake
+) -> None:
+    """A consumer that is ahead of a new relay is one of those that the group waits for."""
+    cluster = make_cluster(vbuckets=1)
+    fill(cluster, 100)
+    first = _relay(make_relay, cluster, "max")
+    lake = make_lake(first, "ahead#gtag=7")
+    lake.run_to(cluster)
+    lake.close()
+    second = make_relay(
+        cluster,
+        data_folder=first.relay_settings.data_folder.parent / "second",
+        flow_spec=parse_flow_spec("tagged,g:7/1,t:2s"),
+    )
+    lake.connect(second.seeds[0])
+    fill(cluster, 100, prefix="later")
+    lake.run_to(cluster)
+    assert lake.rollbacks == {}
+
+
+def test_tags_by_control(make_cluster: MakeCluster, make_relay: MakeRelay) -> None:
+    cluster = make_cluster(vbuckets=1)
+    relay = _relay(make_relay, cluster, "tagged,g:-9/1,t:60s")
+    with RawClient(relay.seeds[0]) as client:
+        client.log_in().open_dcp(receiver_group_tag="-9")
+        for value in (b"", b"x", b"1.5", b"9223372036854775808", b"0x7", b"\xff"):
+            refused = client.call(m.DcpControl(b"receiver_group_tag", value), Opcode.DCP_CONTROL)
+            assert refused.status == Status.EINVAL
+        assert client.request_stream(0).status == Status.SUCCESS
+        wait_for("the group is complete", lambda: relay.snapshot().groups[0].members == 1)
+        told = client.statistics("relay")
+        assert told["relay:strategy"] == "tagged,g:-9/1,t:60s,rrwm:4"
+        assert told["relay:group:0"] == "vbuckets 0: 1 of 1 receivers"
+        assert told["relay:streams"] == "1"
+    with RawClient(cluster.seeds[0]) as client:
+        client.log_in().open_dcp()
+        refused = client.call(m.DcpControl(b"receiver_group_tag", b"7"), Opcode.DCP_CONTROL)
+        assert refused.status == Status.EINVAL
