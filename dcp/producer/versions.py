@@ -229,10 +229,16 @@ class Version:
         return len(self.value) + len(self.key) + OVERHEAD_BYTES
 
     def wire(self, flavour: int) -> tuple[bytes, bytes]:
-        """Return the frame for this flavour as (all before the value, value); opaque 0."""
+        """Return the frame for this flavour as (all before the value, value); opaque 0.
+
+        It is kept for the next client, but not a value that had to be shaped: an inflated one can
+        be a thousand times as large as what ``size_bytes`` counts.
+        """
         parts = self._wire.get(flavour)
         if parts is None:
-            parts = self._wire[flavour] = self._encode(flavour)
+            parts = self._encode(flavour)
+            if parts[1] is self.value or not parts[1]:
+                self._wire[flavour] = parts
         return parts
 
     def _encode(self, flavour: int) -> tuple[bytes, bytes]:

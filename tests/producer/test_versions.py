@@ -7,6 +7,7 @@ from dcp.wire import messages as m
 from dcp.wire.codec import decode
 from dcp.wire.frame import Frame
 from dcp.wire.framing import FrameSplitter
+from dcp.wire.snappy import deflate
 from dcp.wire.system_event import CollectionBegun, CollectionEnded, ScopeCreated
 from dcp.wire.vocabulary import Datatype, Opcode
 
@@ -131,6 +132,18 @@ def test_what_a_version_is(
     found = _version(content)
     assert (found.is_live, found.is_deleted) == (live, deleted)
     assert (found.is_document, found.is_visible) == (document, visible)
+
+
+def test_an_inflated_value_is_not_kept() -> None:
+    """What is kept in memory is what ``size_bytes`` counts, and heads of frames."""
+    content = Content(deflate(b"x" * 100_000), int(Datatype.SNAPPY))
+    version = _version(content)
+    compressed = int(Flavour.SNAPPY)
+    assert version.wire(compressed) is version.wire(compressed)
+    first = version.wire(0)
+    assert first[1] == b"x" * 100_000
+    assert version.wire(0) == first
+    assert version.wire(0)[1] is not first[1]
 
 
 def test_sizes_grow_with_key_and_value() -> None:
