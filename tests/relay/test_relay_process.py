@@ -1,14 +1,9 @@
 """``dcplake relay`` as a process: it is killed, it begins again, and its consumers lose nothing."""
 
-import json
-import os
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, redirect_stderr
+from collections.abc import Callable
+from contextlib import closing, redirect_stderr
 from io import StringIO
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,50 +13,9 @@ from dcp.relay.relay import Relay
 from tests.client.drained import USERS, all_of, fill
 from tests.relay.following import relay_settings
 from tests.relay.lakes import Lake
+from tests.relay.relaying import relaying
 
 MakeCluster = Callable[..., ProducerCluster]
-
-
-class Relaying:
-    """A running ``dcplake relay``."""
-
-    def __init__(self, cluster: ProducerCluster, folder: Path, *more: str) -> None:
-        (user,) = USERS
-        words = ["relay", "--upstream", ",".join(cluster.seeds), "--user", user]
-        words += ["--data", str(folder), "--listen", "127.0.0.1:0", *more]
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "dcp.cli.main", *words],
-            stdout=subprocess.PIPE,
-            env={**os.environ, "DCPLAKE_PASSWORD": USERS[user]},
-        )
-        assert self.process.stdout is not None
-        self.ready: dict[str, Any] = json.loads(self.process.stdout.readline())
-
-    @property
-    def seed(self) -> str:
-        return str(self.ready["seeds"][0])
-
-    def kill(self) -> None:
-        self.process.kill()
-        self._wait()
-
-    def stop(self) -> int:
-        self.process.terminate()
-        return self._wait()
-
-    def _wait(self) -> int:
-        if self.process.stdout is not None:
-            self.process.stdout.close()
-        return self.process.wait(20)
-
-
-@contextmanager
-def relaying(cluster: ProducerCluster, folder: Path, *more: str) -> Iterator[Relaying]:
-    process = Relaying(cluster, folder, *more)
-    try:
-        yield process
-    finally:
-        process.kill()
 
 
 def test_it_is_killed_again_and_again(make_cluster: MakeCluster, tmp_path: Path) -> None:
