@@ -14,6 +14,8 @@ from dcp.protocol.flow_spec import FlowSpec
 from dcp.types import U32_MAX
 
 MIB: Final = 1024 * 1024
+_VALUES_BYTES: Final = 32 * MIB
+"""What the values of documents may take that are on disk: streams need none of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,7 @@ class RelaySettings:
             https_ports=(self.https_port,) if has_tls else (),
             data_folder=self.data_folder,
             checkpoint_quota_bytes=self.checkpoint_quota_bytes,
+            memory_quota_bytes=_VALUES_BYTES,
             flush_seconds=self.flush_seconds,
             record_seqnos=False,
             record_branches=False,
