@@ -1,5 +1,6 @@
 """Orders to a cluster in a data folder whose disk refuses: all happens, or nothing."""
 
+import socket
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -123,3 +124,38 @@ def test_what_is_interrupted_is_undone(
         monkeypatch.undo()
         assert copy.begun is None
         assert cluster.bucket.map.owners == (0, 1)
+
+
+def _is_open(cluster: ProducerCluster, node: int) -> bool:
+    host, port = cluster.seeds[node].split(":")
+    try:
+        socket.create_connection((host, int(port)), 10.0).close()
+    except OSError:
+        return False
+    return True
+
+
+def test_nodes_and_owners_that_the_disk_refuses(make_cluster: MakeCluster, tmp_path: Path) -> None:
+    """The map is what it was, and so are the nodes that listen."""
+    cluster = make_cluster(nodes=2, vbuckets=2, data_folder=tmp_path)
+    cluster.failover(1)
+    before = cluster.bucket.map.rev, cluster.bucket.map.owners, cluster.bucket.map.members
+    orders: list[Callable[[], object]] = [
+        cluster.add_node,
+        lambda: cluster.restore_node(1),
+        cluster.rebalance,
+    ]
+    for order in orders:
+        with full_disk(), pytest.raises(OSError, match="disk full"):
+            order()
+        found = cluster.bucket.map
+        assert (found.rev, found.owners, found.members) == before
+        assert not _is_open(cluster, 1)
+    assert cluster.bucket.dead_nodes == {1}
+    cluster.restore_node(1)
+    with full_disk(), pytest.raises(OSError, match="disk full"):
+        cluster.move_vbucket(0, 1)
+    assert cluster.bucket.map.owners == (0, 0)
+    cluster.move_vbucket(0, 1)
+    assert cluster.add_node() == 2
+    assert _is_open(cluster, 2)
