@@ -186,7 +186,17 @@ class Bucket:
         copies = ((node, v, self.copies.at(node, v)) for v, node in heirs.items())
         places = [(node, v) for node, v, copy in copies if copy is not None and copy.is_prepared]
         storage = nullcontext() if self._storage is None else self._storage.installing(places)
-        with self.map.changing(), storage:
+        with storage, self.changing_map():
+            yield
+
+    @contextmanager
+    def changing_map(self) -> Iterator[None]:
+        """Save the map as it is changed inside; where that fails, it is what it was.
+
+        Raises:
+            OSError: the data folder cannot be written.
+        """
+        with self.map.changing():
             yield
             self.save()
 

@@ -158,6 +158,10 @@ class Node:
 
     async def refuse(self) -> None:
         """Accept no new connections; open ones go on."""
+        self.close_ports()
+
+    def close_ports(self) -> None:
+        """Do what ``refuse`` does, at once."""
         for listener in self._listeners:
             listener.close()
 

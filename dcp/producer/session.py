@@ -38,6 +38,8 @@ from dcp.wire.vocabulary import (
 )
 
 _LOG = logging.getLogger(__name__)
+_DISK_FAILED: Final = "The disk failed; the server's log says how"
+"""Clients are told no paths of the server."""
 _TAKEOVER_OPCODES: Final = frozenset({Opcode.DCP_SNAPSHOT_MARKER, Opcode.DCP_SET_VBUCKET_STATE})
 """What the client of a takeover stream must answer."""
 
@@ -177,7 +179,7 @@ class Session:
         except OSError as error:
             name = Opcode(frame.opcode).name
             _LOG.warning("vbucket %d: %s is answered ETMPFAIL: %s", frame.vbucket, name, error)
-            self.refuse(frame, Status.ETMPFAIL, str(error))
+            self.refuse(frame, Status.ETMPFAIL, _DISK_FAILED)
 
     def _passes(self, command: Command, frame: Frame) -> bool:
         """Check the command's gate; answer the frame when it does not pass."""

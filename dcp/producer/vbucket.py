@@ -5,6 +5,7 @@ A crash makes what was on disk its data (``crash``), a failover what its replica
 own, which may take this one's place (``succeed``).
 """
 
+import logging
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -34,6 +35,8 @@ from dcp.producer.vbucket_state import SavedVbucket, VbucketHome
 from dcp.producer.versions import Version
 from dcp.types import FailoverEntry, FailoverLog
 from dcp.wire.vocabulary import VbucketState
+
+_LOG = logging.getLogger(__name__)
 
 
 class BegunChange(NamedTuple):
@@ -321,13 +324,21 @@ class Vbucket:
         """Begin a branch that holds everything up to ``cut_seqno`` and is told from another on.
 
         ``entry_seqno`` lies at or below the cut, so that whoever goes on along the log meets
-        nothing that was lost.
+        nothing that was lost. It cannot be refused, as a node is gone whatever the disk does: what
+        that does not cut off is not lost, and the branch is on it with the next write.
         """
-        left = self.data.cut(cut_seqno)
-        self.documents.rewind()
+        try:
+            left = self.data.cut(cut_seqno)
+            self.documents.rewind()
+        except OSError as error:
+            left = self.data.high_seqno
+            _LOG.warning("vbucket %d: nothing is lost, the disk cannot be cut: %s", self.id, error)
         self._begin_branch(min(entry_seqno, left), is_first=is_first)
         self.recover_sync_writes()
-        self.save()
+        try:
+            self.save()
+        except OSError as error:
+            _LOG.warning("vbucket %d: its new branch is not on disk yet: %s", self.id, error)
 
     def _begin_branch(self, entry_seqno: int, *, is_first: bool = False) -> None:
         """Begin a branch that holds what is here, and is told from ``entry_seqno`` on."""
