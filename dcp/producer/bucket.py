@@ -379,15 +379,27 @@ class Bucket:
         self.collections.change(changes)
 
     def expire_due(self, now: float) -> int:
-        """Run the expiry pager over all vbuckets; return how many documents expired."""
+        """Run the expiry pager over all vbuckets; return how many documents expired.
+
+        Raises:
+            Exception: the first that kept a document from it; all others expired.
+        """
         total = 0
+        failures: list[Exception] = []
         for vbucket in self.vbuckets:
             if vbucket.state is not VbucketState.ACTIVE:
                 continue
-            expired = vbucket.documents.expire_due(now)
-            if expired:
-                self.wrote(vbucket.id)
-            total += expired
+            before = vbucket.data.high_seqno
+            try:
+                try:
+                    total += vbucket.documents.expire_due(now)
+                finally:
+                    if vbucket.data.high_seqno != before:
+                        self.wrote(vbucket.id)
+            except Exception as error:  # whatever it is: the other vbuckets have their turn
+                failures.append(error)
+        if failures:
+            raise failures[0]
         return total
 
     def open_dcp(self, connection: DcpConnection) -> None:
