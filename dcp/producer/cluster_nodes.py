@@ -262,13 +262,17 @@ class ClusterNodes:
         if settings.expiry_pager_seconds > 0:
             works["expiry pager"] = partial(self._page_expiries, settings.expiry_pager_seconds)
         if bucket.flusher is not None:
-            bucket.flusher.on_written = lambda v: self._loop.call_soon(partial(self._stored, v))
+            bucket.flusher.on_written = self._written
             works["flusher"] = bucket.flusher.run
         for name, work in works.items():
             self._background.append(asyncio.ensure_future(keep_running(name, work)))
         bucket.on_change = self._changes_are_waiting
         bucket.collections.on_change = lambda: self._loop.call_soon(self._links.wake)
         self._changes_are_waiting()  # those that there were before
+
+    def _written(self, vbucket: Vbucket) -> None:
+        self.bucket.stored(vbucket)
+        self._loop.call_soon(partial(self._stored, vbucket))
 
     def _stored(self, vbucket: Vbucket) -> None:
         with self.bucket.lock:
