@@ -30,6 +30,7 @@ from dcp.producer.documents import DocumentError, DocumentStore
 from dcp.producer.faults import Faults
 from dcp.producer.flusher import Flusher
 from dcp.producer.held_vbuckets import HeldVbuckets
+from dcp.producer.large_frames import LargeFrames
 from dcp.producer.manifest import FIRST, Manifest, Step
 from dcp.producer.persistence_waits import PersistenceWaits
 from dcp.producer.replicas import Replicas, replicas_of
@@ -121,7 +122,7 @@ class Bucket:
         self.dcp_connections: dict[tuple[int, bytes], DcpConnection] = {}
         self._changed: set[int] = set()
         self._written: set[int] = set()
-        self.unsent = UnsentBytes()
+        self.unsent, self.large_frames = UnsentBytes(), LargeFrames(settings.large_frame_seconds)
         self._memory = CheckpointAccount(quota_bytes)
         self._open_batches = 0
         self.sync_writes = SyncWriteBoard(self)

@@ -103,6 +103,11 @@ class Session:
         return self._outbox.waiting_bytes
 
     @property
+    def has_long_answer(self) -> bool:
+        """Whether an answer of many frames is to be made: in turns with those of others."""
+        return self._outbox.is_long
+
+    @property
     def max_frame_bytes(self) -> int:
         """The largest frame that the client may send now."""
         return MAX_FRAME_BYTES if self.user else MAX_UNAUTHENTICATED_FRAME_BYTES
@@ -271,15 +276,20 @@ class Session:
 
     # --- output
 
-    def output(self, most_bytes: int, now: float) -> list[bytes | bytearray]:
-        """Return what to write next, in order; empty when there is nothing to write now."""
+    def output(
+        self, most_bytes: int, now: float, most_made: int | None = None
+    ) -> list[bytes | bytearray]:
+        """Return what to write next, in order; empty when there is nothing to write now.
+
+        Of long answers no more than ``most_made`` frames are made.
+        """
         if self.dcp is not None and not self.is_closing:
             self._keep_alive(self.dcp, now)
         if self.bucket_selected:
             news = self.map_news.notification(self.bucket.name, self.node, self.features)
             if news is not None:
                 self._put(news)
-        frames: list[bytes | bytearray] = [*self._outbox.take(most_bytes)]
+        frames: list[bytes | bytearray] = [*self._outbox.take(most_bytes, most_made)]
         if self.dcp is not None and not self.is_closing and self._outbox.is_empty:
             frames += self.dcp.next_frames(most_bytes - sum(map(len, frames)))
         return frames
