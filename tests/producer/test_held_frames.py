@@ -58,13 +58,14 @@ def test_streams_with_ids_hold_no_frames_between_two_batches(
     streams[0].next_batch(1 << 30, BATCH_BYTES, 1 << 30)
     tracemalloc.start()
     try:
+        batch = None
         before, _ = tracemalloc.get_traced_memory()
         for stream in streams[1:]:
             for _ in range(3):
                 batch = stream.next_batch(1 << 30, BATCH_BYTES, 1 << 30)
                 assert batch is not None
                 assert len(batch.data) <= BATCH_BYTES
-        del batch
+        batch = None
         after, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

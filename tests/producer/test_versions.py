@@ -135,6 +135,18 @@ def test_what_a_version_is(
     assert (found.is_document, found.is_visible) == (document, visible)
 
 
+def test_an_inflated_value_is_not_kept() -> None:
+    """What is kept in memory is what ``size_bytes`` counts, and heads of frames."""
+    content = Content(deflate(b"x" * 100_000), int(Datatype.SNAPPY))
+    version = _version(content)
+    compressed = int(Flavour.SNAPPY)
+    assert version.wire(compressed) is version.wire(compressed)
+    first = version.wire(0)
+    assert first[1] == b"x" * 100_000
+    assert version.wire(0) == first
+    assert version.wire(0)[1] is not first[1]
+
+
 def test_sizes_grow_with_key_and_value() -> None:
     small = _version(COMMIT)
     large = _version(COMMIT._replace(value=b"x" * 1002))
