@@ -21,7 +21,7 @@ Connect = Callable[..., RawClient]
 QUOTA = MAX_FRAME_BYTES
 VALUE_BYTES = 16 * 1024 * 1024
 """Of two such values only one has room."""
-FRAME = encode(m.Store(b"key", b"x" * VALUE_BYTES), Opcode.SET, opaque=7).to_bytes()
+FRAME = encode(m.Store(b"\0key", b"x" * VALUE_BYTES), Opcode.SET, opaque=7).to_bytes()
 SENT_BYTES = len(FRAME) - 1024
 
 
