@@ -168,7 +168,7 @@ class Vbucket:
         self.sync_writes = SyncWrites(self.documents)
         self.failover_log = log
         self._state = state
-        self._set_default_high_seqno: int | None = None
+        self._set_up_default_high: tuple[int, int] | None = None
         is_recorded = is_recorded and self._settings.record_branches
         self.record = BranchRecord(self.id, log) if is_recorded else None
         if self.record is not None:
@@ -199,10 +199,15 @@ class Vbucket:
 
     @property
     def default_high_seqno(self) -> int:
-        """The newest seqno of the default collection."""
-        if self._set_default_high_seqno is not None:
-            return self._set_default_high_seqno
-        return self.documents.collections.high_seqnos.get(DEFAULT_ID, 0)
+        """The newest seqno of the default collection.
+
+        As the vbucket was set up it is what was told, until the collection gets a later one.
+        """
+        newest = self.documents.collections.high_seqnos.get(DEFAULT_ID, 0)
+        if self._set_up_default_high is not None:
+            told, high_seqno = self._set_up_default_high
+            return newest if newest > high_seqno else told
+        return newest
 
     def facts(self, collections_high_seqno: int | None = None) -> VbucketFacts:
         """Return what decides a stream request; see ``filtered_high_seqno``."""
@@ -421,7 +426,8 @@ class Vbucket:
         self.take(versions)
         if facts.purge_seqno:
             data.purge(facts.purge_seqno)
-        self._set_default_high_seqno = facts.collections_high_seqno
+        if facts.collections_high_seqno is not None:
+            self._set_up_default_high = facts.collections_high_seqno, high
 
     def take(self, versions: Iterable[Version]) -> None:
         """Append versions as another server made them: their seqnos, revs and CAS values stay.
