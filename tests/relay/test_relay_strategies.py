@@ -12,10 +12,11 @@ from dcp.protocol.flow_spec import parse_flow_spec
 from dcp.relay.relay import Relay
 from dcp.wire import messages as m
 from dcp.wire.vocabulary import Opcode, Status
-from tests.client.drained import fill, wait_for
+from tests.client.drained import fill
+from tests.client.drained import wait_for as wait_within
 from tests.producer.raw_client import RawClient
 from tests.relay.following import wait_until_level
-from tests.relay.lakes import Lake
+from tests.relay.lakes import PATIENCE_SECONDS, Lake
 
 MakeCluster = Callable[..., ProducerCluster]
 MakeRelay = Callable[..., Relay]
@@ -36,6 +37,10 @@ def make_lake() -> Iterator[Callable[..., Lake]]:
 
 
 MakeLake = Callable[..., Lake]
+
+
+def wait_for(what: str, condition: Callable[[], bool]) -> None:
+    wait_within(what, condition, PATIENCE_SECONDS)
 
 
 def _relay(make_relay: MakeRelay, cluster: ProducerCluster, fc: str, hold: float = 0.0) -> Relay:
