@@ -1,8 +1,12 @@
 """Numbers on a command line, times, and vbuckets: ``0-63,70``."""
 
 import argparse
+from typing import Final
 
 from dcp.types import U16_MAX
+
+_MOST_DIGITS: Final = 18
+"""So many digits always fit 63 bits."""
 
 
 def vbucket_ranges(text: str) -> frozenset[int]:
@@ -32,6 +36,15 @@ def whole_number(text: str) -> int:
     """Return a number, 0 or more; raises argparse's error for anything else."""
     if not (text.isascii() and text.isdecimal() and len(text) <= 9):
         raise argparse.ArgumentTypeError(f"found {text!r}, expected a number, 0 or more")
+    return int(text)
+
+
+def byte_count(text: str) -> int:
+    """Return a size, 0 or more; raises argparse's error for anything else."""
+    if not (text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS):
+        raise argparse.ArgumentTypeError(
+            f"found {text!r}, expected a number of bytes, up to {_MOST_DIGITS} digits"
+        )
     return int(text)
 
 

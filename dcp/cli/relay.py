@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from dcp.cli.numbers import seconds, whole_number
+from dcp.cli.numbers import byte_count, seconds, whole_number
 from dcp.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -82,14 +82,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--window-bytes",
-        type=whole_number,
+        type=byte_count,
         default=10 * _MIB,
         metavar="BYTES",
         help="flow-control window of each connection to a node of the cluster (10 MiB)",
     )
     parser.add_argument(
         "--memory-quota",
-        type=whole_number,
+        type=byte_count,
         default=256 * _MIB,
         metavar="BYTES",
         help="what the newest items may take in memory; older ones come from disk (256 MiB)",

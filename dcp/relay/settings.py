@@ -26,7 +26,9 @@ class RelaySettings:
     ``window_bytes`` is the flow-control window of each connection to a node of the cluster.
     ``hold_seconds``: how long a group may lack members before its streams are closed.
     ``checkpoint_quota_bytes``: what the newest items may take in memory; slow consumers are served
-    from the disk beyond it. ``users`` may connect; empty: the one that signs in upstream.
+    from the disk beyond it. ``value_quota_bytes``: what values may take that are on disk, for
+    clients that read documents; streams have no use for them.
+    ``users`` may connect; empty: the one that signs in upstream.
     ``seed`` fixes what is random, for tests.
     """
 
@@ -46,6 +48,7 @@ class RelaySettings:
     https_port: int = 0
     users: Mapping[str, str] = field(default_factory=dict, repr=False)
     checkpoint_quota_bytes: int = 256 * MIB
+    value_quota_bytes: int = 16 * MIB
     flush_seconds: float = 0.1
     seed: int | None = None
 
@@ -57,8 +60,13 @@ class RelaySettings:
             raise ConfigError(
                 f"relay window: found {self.window_bytes} bytes, expected 1 to {U32_MAX}"
             )
+        if self.value_quota_bytes < 1:  # 0 would be no limit
+            raise ConfigError(
+                f"relay value quota: found {self.value_quota_bytes} bytes, expected 1 or more"
+            )
         if not 0 <= self.hold_seconds < float("inf"):
             raise ConfigError(f"relay hold: found {self.hold_seconds} seconds, expected 0 or more")
+        self.served("", 1)  # rejects what is wrong with ports, names and quotas
 
     @property
     def connection(self) -> ConnectionSettings:
@@ -84,6 +92,7 @@ class RelaySettings:
             https_ports=(self.https_port,) if has_tls else (),
             data_folder=self.data_folder,
             checkpoint_quota_bytes=self.checkpoint_quota_bytes,
+            memory_quota_bytes=self.value_quota_bytes,
             flush_seconds=self.flush_seconds,
             record_seqnos=False,
             record_branches=False,

@@ -7,8 +7,10 @@ from dcp.wire import messages as m
 from dcp.wire.codec import decode
 from dcp.wire.frame import Frame
 from dcp.wire.framing import FrameSplitter
+from dcp.wire.snappy import deflate
 from dcp.wire.system_event import CollectionBegun, CollectionEnded, ScopeCreated
 from dcp.wire.vocabulary import Datatype, Opcode
+from dcp.wire.xattr import join_xattrs
 
 COLLECTIONS = int(Flavour.COLLECTIONS)
 SYNC = int(Flavour.COLLECTIONS | Flavour.COMMITS)
@@ -133,8 +135,49 @@ def test_what_a_version_is(
     assert (found.is_document, found.is_visible) == (document, visible)
 
 
+def test_an_inflated_value_is_not_kept() -> None:
+    """What is kept in memory is what ``size_bytes`` counts, and heads of frames."""
+    content = Content(deflate(b"x" * 100_000), int(Datatype.SNAPPY))
+    version = _version(content)
+    compressed = int(Flavour.SNAPPY)
+    assert version.wire(compressed) is version.wire(compressed)
+    first = version.wire(0)
+    assert first[1] == b"x" * 100_000
+    assert version.wire(0) == first
+    assert version.wire(0)[1] is not first[1]
+
+
 def test_sizes_grow_with_key_and_value() -> None:
     small = _version(COMMIT)
     large = _version(COMMIT._replace(value=b"x" * 1002))
     assert large.size_bytes - small.size_bytes == 1000
     assert small.size_bytes > len(small.key) + len(small.value)
+
+
+XATTRS = int(Flavour.XATTRS)
+SNAPPY = int(Flavour.SNAPPY)
+COMPRESSED = deflate(bytes(10_000))
+WITH_XATTRS = join_xattrs(((b"_x", b"1"),), b"{}")
+
+
+@pytest.mark.parametrize(
+    ("value", "datatype", "flavour", "sent", "is_kept"),
+    [
+        (b"{}", Datatype.JSON, 0, b"{}", True),
+        (COMPRESSED, Datatype.SNAPPY, SNAPPY, COMPRESSED, True),
+        (COMPRESSED, Datatype.SNAPPY, 0, bytes(10_000), False),
+        (WITH_XATTRS, Datatype.XATTR, XATTRS, WITH_XATTRS, True),
+        (WITH_XATTRS, Datatype.XATTR, 0, b"{}", False),
+        (bytes(10_000), Datatype.RAW, SNAPPY | int(Flavour.COMPRESSED), COMPRESSED, False),
+        (b"{}", Datatype.JSON, int(Flavour.NO_VALUE), b"", True),
+    ],
+)
+def test_frames_are_kept_unless_their_value_is_not_the_stored_one(
+    value: bytes, datatype: Datatype, flavour: int, sent: bytes, *, is_kept: bool
+) -> None:
+    """No quota counts a value that was reshaped."""
+    version = _version(Content(value, int(datatype)))
+    first = version.wire(flavour)
+    assert first[1] == sent
+    assert version.wire(flavour) == first
+    assert (version.wire(flavour) is first) == is_kept

@@ -1,0 +1,78 @@
+"""How much memory a producer may take, as a formula; ``docs/memory.md`` explains it.
+
+Every part follows from a limit that somebody enforces, but for the keys: of each document key and
+metadata are in memory. The relay, which serves as a producer does, has a formula of its own
+(``dcp/relay/memory.py``) of the same parts.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from dcp.producer.flusher import MOST_SHARE
+from dcp.producer.settings import OUTBOX_BYTES
+from dcp.producer.unsent_bytes import FIRST_BATCH_BYTES, UNSENT_QUOTA_BYTES
+from dcp.producer.versions import OVERHEAD_BYTES
+
+MEBIBYTE: Final = 1024 * 1024
+DOCUMENT_BYTES: Final = 20 * MEBIBYTE
+"""The largest document of Couchbase (kv_engine ``max_item_size``)."""
+FIXED_BYTES: Final = 110 * MEBIBYTE
+"""An interpreter with numpy, the server, the vbuckets with nothing in them."""
+READ_BYTES: Final = MEBIBYTE
+"""What a connection may have read at once, and what its objects take."""
+STREAM_BYTES: Final = 4 * 1024
+"""A stream with its cursor, and its snapshot in force."""
+DISK_ITEM_BYTES: Final = 32
+"""An item's place in the index of its vbucket's log."""
+MESSAGES_IN_WORK: Final = 4
+"""Of the largest message: read for the disk, on its way from there, and being joined or split."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a server has to hold and to serve.
+
+    ``documents`` counts tombstones too, ``key_bytes`` is the average. ``largest_bytes`` is the
+    largest document, ``connections`` are those of clients, and ``streams`` all of theirs.
+    """
+
+    documents: int
+    key_bytes: int = 32
+    connections: int = 1
+    streams: int = 0
+    largest_bytes: int = DOCUMENT_BYTES
+
+
+def documents_bytes(load: Load) -> int:
+    """Return what keys, metadata and places on disk take; values come on top."""
+    return load.documents * (OVERHEAD_BYTES + load.key_bytes + DISK_ITEM_BYTES)
+
+
+def checkpoints_bytes(quota_bytes: int) -> int:
+    """Return what the newest items take, and those that are not on disk yet."""
+    return quota_bytes + int(quota_bytes * MOST_SHARE)
+
+
+def clients_bytes(load: Load) -> int:
+    """Return what all clients take if none of them reads anything."""
+    connection = FIRST_BATCH_BYTES + load.largest_bytes + 2 * OUTBOX_BYTES + READ_BYTES
+    return UNSENT_QUOTA_BYTES + load.connections * connection + load.streams * STREAM_BYTES
+
+
+def producer_bytes(
+    load: Load, *, checkpoint_quota_bytes: int, values_bytes: int, log_bytes: int = 0
+) -> int:
+    """Return the most that the process of a producer with one node takes.
+
+    ``values_bytes`` is ``memory_quota_bytes``, or without one the size of all values; ``log_bytes``
+    the size of the logs where they are in memory. Each connection may be writing a document.
+    """
+    return (
+        FIXED_BYTES
+        + documents_bytes(load)
+        + values_bytes
+        + log_bytes
+        + checkpoints_bytes(checkpoint_quota_bytes)
+        + clients_bytes(load)
+        + (MESSAGES_IN_WORK + 2 * load.connections) * load.largest_bytes
+    )

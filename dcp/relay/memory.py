@@ -1,0 +1,36 @@
+"""How much memory a relay may take, as a formula; ``docs/memory.md`` explains it.
+
+It serves its consumers as a producer does (``dcp/producer/memory.py``), and holds besides what its
+links to the cluster bring: a window and a message each, as the cluster waits for acknowledgements
+then. What is not on disk yet is never more than a part of the checkpoints' quota and the windows:
+nothing is acknowledged while the disk is behind.
+"""
+
+from typing import Final
+
+from dcp.producer.memory import (
+    FIXED_BYTES,
+    MESSAGES_IN_WORK,
+    Load,
+    checkpoints_bytes,
+    clients_bytes,
+    documents_bytes,
+)
+from dcp.relay.settings import RelaySettings
+
+_COPIES_OF_MESSAGE: Final = 4
+"""One that comes: beyond the window, its buffer, which grows, and what it is copied to."""
+
+
+def relay_bytes(settings: RelaySettings, load: Load, nodes: int = 1) -> int:
+    """Return the most that a relay's process takes, with links to so many nodes of the cluster."""
+    link_bytes = settings.window_bytes + _COPIES_OF_MESSAGE * load.largest_bytes
+    return (
+        FIXED_BYTES
+        + documents_bytes(load)
+        + settings.value_quota_bytes
+        + checkpoints_bytes(settings.checkpoint_quota_bytes)
+        + nodes * link_bytes
+        + clients_bytes(load)
+        + MESSAGES_IN_WORK * load.largest_bytes
+    )
