@@ -48,11 +48,16 @@ class BenchProducer:
         """
         self._order("fail_over")
 
-    def _order(self, *order: object) -> None:
+    def most_outstanding(self) -> dict[str, int]:
+        """Return the most that each connection left unacknowledged, by name, in bytes."""
+        found: dict[str, int] = self._order("most_outstanding")
+        return found
+
+    def _order(self, *order: object) -> Any:
         self._pipe.send(order)
         if not self._pipe.poll(_ANSWER_SECONDS):
             raise TimeoutError(f"the producer did not {order[0]} in {_ANSWER_SECONDS} s")
-        self._pipe.recv()
+        return self._pipe.recv()
 
 
 @contextmanager
@@ -100,14 +105,18 @@ def _serve(
                 order, *arguments = pipe.recv()
             except EOFError:
                 return
+            answer = None
             if order == "update":
                 count, seed, chosen = arguments
                 _update(cluster, documents, value_bytes, Random(seed), count, chosen)
             elif order == "pause_replication":
                 cluster.pause_replication()
+            elif order == "most_outstanding":
+                connections = cluster.counters().connections
+                answer = {name: each.peak_unacked_bytes for name, each in connections.items()}
             else:
                 _fail_over(cluster)
-            pipe.send(None)
+            pipe.send(answer)
 
 
 def _fail_over(cluster: ProducerCluster) -> None:

@@ -132,6 +132,7 @@ class AdminClient:
         Raises:
             SourceError: the cluster refuses, it failed on the way, or took too long.
         """
+        self._know_members()
         self._order("rebalance", "" if remove is None else str(remove))
         give_up_at = time.monotonic() + timeout_seconds
         while (state := self._rebalance_state()) == "running":
@@ -142,12 +143,12 @@ class AdminClient:
             raise SourceError(f"rebalance {state}")
 
     def _rebalance_state(self) -> str:
-        try:
-            return self._ask("rebalance").decode("utf-8", "replace")
-        except NodeUnavailableError:  # the node that we asked is the one that went
-            self.close()
-            self._connect()
-            return self._ask("rebalance").decode("utf-8", "replace")
+        return self._ask_any("rebalance").decode("utf-8", "replace")
+
+    def _know_members(self) -> None:
+        """Remember where all members are: the node that we ask may be the one that goes."""
+        members = [node.address for node in self.nodes() if node.member and node.alive]
+        self._seeds = list(dict.fromkeys([*self._seeds, *members]))
 
     def pause_replication(self) -> None:
         """Let all replicas stand still at what they hold now."""
@@ -180,11 +181,20 @@ class AdminClient:
 
     def nodes(self) -> list[NodeStatus]:
         """Return the nodes, the first one first."""
-        found = self._ask("nodes")
+        found = self._ask_any("nodes")
         try:
             return [NodeStatus(**node) for node in json.loads(found)]
         except (ValueError, TypeError) as error:
             raise RemoteProtocolError(f"list of nodes: malformed: {error}") from error
+
+    def _ask_any(self, name: str) -> bytes:
+        """Ask again at another node where the one that we asked is gone."""
+        try:
+            return self._ask(name)
+        except NodeUnavailableError:
+            self.close()
+            self._connect()
+            return self._ask(name)
 
     def _ask(self, name: str) -> bytes:
         request = encode(m.IoctlGet(name.encode()), Opcode.IOCTL_GET)

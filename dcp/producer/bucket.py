@@ -30,6 +30,7 @@ from dcp.producer.documents import DocumentError, DocumentStore
 from dcp.producer.faults import Faults
 from dcp.producer.flusher import Flusher
 from dcp.producer.held_vbuckets import HeldVbuckets
+from dcp.producer.large_frames import LargeFrames
 from dcp.producer.manifest import FIRST, Manifest, Step
 from dcp.producer.persistence_waits import PersistenceWaits
 from dcp.producer.replicas import Replicas, replicas_of
@@ -86,11 +87,7 @@ class Bucket:
         quota_bytes = settings.memory_quota_bytes
         values = ResidentValues(quota_bytes, self.counters) if quota_bytes else None
         quota_bytes = settings.checkpoint_quota_bytes
-        self.flusher = (
-            None
-            if self._storage is None
-            else Flusher(self.lock, settings.flush_seconds, quota_bytes, settings.clock)
-        )
+        self.flusher = None if self._storage is None else self._new_flusher(quota_bytes)
         self.held = self.held_type(
             VbucketMaker(settings, random, self._storage, values, self._wants_back),
             self.flusher,
@@ -125,7 +122,7 @@ class Bucket:
         self.dcp_connections: dict[tuple[int, bytes], DcpConnection] = {}
         self._changed: set[int] = set()
         self._written: set[int] = set()
-        self.unsent = UnsentBytes()
+        self.unsent, self.large_frames = UnsentBytes(), LargeFrames(settings.large_frame_seconds)
         self._memory = CheckpointAccount(quota_bytes)
         self._open_batches = 0
         self.sync_writes = SyncWriteBoard(self)
@@ -133,6 +130,12 @@ class Bucket:
         if self._storage is not None:
             for vbucket in self.vbuckets:
                 self.collections.follow(vbucket)
+
+    def _new_flusher(self, quota_bytes: int) -> Flusher:
+        settings = self.settings
+        flusher = Flusher(self.lock, settings.flush_seconds, quota_bytes, settings.clock)
+        flusher.on_written = self.stored
+        return flusher
 
     def _uuid_of(self, invitation: Invitation | None) -> str:
         if invitation is not None:
@@ -186,7 +189,17 @@ class Bucket:
         copies = ((node, v, self.copies.at(node, v)) for v, node in heirs.items())
         places = [(node, v) for node, v, copy in copies if copy is not None and copy.is_prepared]
         storage = nullcontext() if self._storage is None else self._storage.installing(places)
-        with self.map.changing(), storage:
+        with storage, self.changing_map():
+            yield
+
+    @contextmanager
+    def changing_map(self) -> Iterator[None]:
+        """Save the map as it is changed inside; where that fails, it is what it was.
+
+        Raises:
+            OSError: the data folder cannot be written.
+        """
+        with self.map.changing():
             yield
             self.save()
 
@@ -218,10 +231,12 @@ class Bucket:
         Raises:
             OSError: the folder cannot be written; the next start is then as after a crash.
         """
-        if self._storage is not None and self._storage.is_open:
-            self._storage.close(self.vbuckets, self.copies.all_vbuckets())
-        if self.flusher is not None:
-            self.flusher.close()
+        try:
+            if self._storage is not None and self._storage.is_open:
+                self._storage.close(self.vbuckets, self.copies.all_vbuckets())
+        finally:
+            if self.flusher is not None:
+                self.flusher.close()
 
     def now(self) -> float:
         """Seconds since 1970 by the settings' clock."""
@@ -265,6 +280,15 @@ class Bucket:
             self.flusher.keep_up()
         if self._memory.is_short:
             self._recover_memory()
+
+    def stored(self, vbucket: Vbucket) -> None:
+        """Note that the flusher wrote a vbucket or copy: what is on disk may be gone from memory.
+
+        It calls this with the lock held, in any thread.
+        """
+        if self.vbuckets[vbucket.id] is vbucket:  # copies have accounts of their own
+            self._memory.note(vbucket.data.checkpoints)
+            self._memory.relieve()
 
     def _recover_memory(self) -> None:
         """Free checkpoint memory; streams whose cursors that takes go back to the disk."""
@@ -375,15 +399,27 @@ class Bucket:
         self.collections.change(changes)
 
     def expire_due(self, now: float) -> int:
-        """Run the expiry pager over all vbuckets; return how many documents expired."""
+        """Run the expiry pager over all vbuckets; return how many documents expired.
+
+        Raises:
+            Exception: the first that kept a document from it; all others expired.
+        """
         total = 0
+        failures: list[Exception] = []
         for vbucket in self.vbuckets:
             if vbucket.state is not VbucketState.ACTIVE:
                 continue
-            expired = vbucket.documents.expire_due(now)
-            if expired:
-                self.wrote(vbucket.id)
-            total += expired
+            before = vbucket.data.high_seqno
+            try:
+                try:
+                    total += vbucket.documents.expire_due(now)
+                finally:
+                    if vbucket.data.high_seqno != before:
+                        self.wrote(vbucket.id)
+            except Exception as error:  # whatever it is: the other vbuckets have their turn
+                failures.append(error)
+        if failures:
+            raise failures[0]
         return total
 
     def open_dcp(self, connection: DcpConnection) -> None:

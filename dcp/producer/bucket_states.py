@@ -11,6 +11,7 @@ its new branch: a stream never goes on across a fork.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from dcp.producer.state_changes import ORDERED, StateEvent
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from dcp.producer.resume_rules import VbucketFacts
     from dcp.producer.stream import ActiveStream
     from dcp.producer.versions import Version
+
+_LOG = logging.getLogger(__name__)
 
 
 def change_state(
@@ -50,10 +53,17 @@ def change_state(
 def follow_change(
     bucket: Bucket, vbucket: Vbucket, node: int | None = None, *, spared: ActiveStream | None = None
 ) -> None:
-    """Let all follow what a node (None: the owner) has on another branch, or in another state."""
+    """Let all follow what a node (None: the owner) has on another branch, or in another state.
+
+    System events that the disk refuses are emitted when they are next asked for: the change itself
+    has happened.
+    """
     bucket.replicas.branched(vbucket.id)
     end_streams(bucket, vbucket.id, node, spared=spared)
-    bucket.collections.follow(vbucket)
+    try:
+        bucket.collections.follow(vbucket)
+    except OSError as error:
+        _LOG.warning("vbucket %d: system events cannot be emitted yet: %s", vbucket.id, error)
     bucket.sync_writes.watch(vbucket.id)
 
 
@@ -114,11 +124,19 @@ def hand_over(
 
 
 def give_back(bucket: Bucket, vbucket: int) -> None:
-    """Let a vbucket be active again if it was handed over: the node did not get it."""
+    """Let a vbucket be active again if it was handed over: the node did not get it.
+
+    Raises:
+        OSError: the disk cannot be written; it is handed over as before.
+    """
     given = bucket.vbuckets[vbucket]
     was_handed_over, given.is_handed_over = given.is_handed_over, False
     if was_handed_over and given.state is VbucketState.DEAD:
-        change_state(bucket, given, StateEvent.GIVEN_BACK)
+        try:
+            change_state(bucket, given, StateEvent.GIVEN_BACK)
+        except BaseException:
+            given.is_handed_over = True
+            raise
 
 
 def set_up(

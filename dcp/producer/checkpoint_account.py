@@ -35,10 +35,14 @@ class CheckpointAccount:
         self._bytes_of[manager.vbucket] = now
         if self.memory_bytes < self._upper_mark_bytes:
             self._due_at_bytes = self._upper_mark_bytes
+        if not self.is_full:
+            self._refusals = 0
 
     def forget(self, vbucket: int) -> None:
         """Count a vbucket's checkpoints no more: they are gone, or another's to count."""
         self.memory_bytes -= self._bytes_of.pop(vbucket, 0)
+        if not self.is_full:
+            self._refusals = 0
 
     @property
     def is_short(self) -> bool:
@@ -54,7 +58,10 @@ class CheckpointAccount:
         return self.memory_bytes >= self._quota_bytes
 
     def relieve(self) -> None:
-        """Note that a cursor moved or went which may not be dropped: recovery may do now."""
+        """Note that something went on: a cursor moved that may not be dropped, or the disk did.
+
+        Recovery may do now.
+        """
         self._refusals = 0
 
     def looks_again(self) -> bool:

@@ -32,6 +32,16 @@ class CheckpointList(Generic[Q]):
         return self._closed_bytes + self.open.memory_bytes
 
     @property
+    def item_count(self) -> int:
+        """How many items there are."""
+        return sum(each.item_count for each in self)
+
+    @property
+    def has_closed(self) -> bool:
+        """Whether some are closed: all of those hold items."""
+        return bool(self._closed)
+
+    @property
     def gone_seqno(self) -> int:
         """The newest seqno that left memory, or was never in it."""
         return (self._closed[0] if self._closed else self.open).expelled_seqno

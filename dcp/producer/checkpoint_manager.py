@@ -152,17 +152,21 @@ class CheckpointManager(CheckpointQueue[Q]):
 
     def items_after(self, seqno: int) -> int:
         """Return about how many items there are above a seqno: not more than seqnos."""
-        return min(self.high_seqno - seqno, sum(each.item_count for each in self._checkpoints))
+        return min(self.high_seqno - seqno, self._checkpoints.item_count)
 
     def expel(self) -> int:
         """Forget the items of the oldest checkpoint that every cursor has had; return the bytes.
 
         A closed checkpoint that no cursor stands in is not for this, but for ``remove_closed``.
         """
+        if not self._checkpoints.item_count:  # thousands of cursors need no look then
+            return 0
         return self._checkpoints.expel(self._cursors.lowest_seqno(self.high_seqno))
 
     def remove_closed(self) -> int:
         """Remove the closed checkpoints before all cursors; return the bytes that this frees."""
+        if not self._checkpoints.has_closed:
+            return 0
         return self._checkpoints.remove_closed(self._cursors.lowest_seqno(self.high_seqno))
 
     def droppable_cursors(self) -> tuple[str, ...]:

@@ -64,6 +64,16 @@ class Chunk:
         return self
 
     @property
+    def left_seqnos(self) -> npt.NDArray[np.uint64]:
+        """The seqnos of what was not taken."""
+        return self._seqnos[self._next :]
+
+    @property
+    def frame_bytes(self) -> int:
+        """The length of all frames, taken or not."""
+        return int(self._ends[-1])
+
+    @property
     def is_empty(self) -> bool:
         """Whether all frames were taken."""
         return self._next == len(self._seqnos)

@@ -310,7 +310,12 @@ class ProducerCluster(ClusterMembers):
     # --- the cluster changes
 
     def move_vbucket(self, vbucket: int, node: int) -> None:
-        """Hand a vbucket over to another node: streams end (state changed), a new map is pushed."""
+        """Hand a vbucket over to another node: streams end (state changed), a new map is pushed.
+
+        Raises:
+            ValueError: no such vbucket or node, one elsewhere, or a rebalance moves it.
+            OSError: the data folder cannot be written; nothing has changed.
+        """
         with self.bucket.lock:
             self.bucket.require_first("move of a vbucket")
             bucket_states.require_unmoved(
@@ -323,10 +328,10 @@ class ProducerCluster(ClusterMembers):
                     f"move vbucket {vbucket}: found {self.bucket.map.name_of(place)} in another "
                     "process, to which a rebalance moves it"
                 )
-            self.bucket.map.move(vbucket, node)
+            with self.bucket.changing_map():
+                self.bucket.map.move(vbucket, node)
             self.bucket.held.numbered(vbucket).recover_sync_writes()
             self.bucket.sync_writes.watch(vbucket)
-            self.bucket.save()
             end_streams(self.bucket, vbucket, before)
             for place, at in self.bucket.copies.follow(self.bucket.map):
                 end_streams(self.bucket, at, place)
@@ -344,8 +349,8 @@ class ProducerCluster(ClusterMembers):
         to nodes).
 
         Raises:
-            ValueError: no such node, no other that lives, or none with a copy of a vbucket; and
-                with replicas of a bucket in a data folder.
+            ValueError: no such node, no other that lives, or none with a copy of a vbucket.
+            OSError: the data folder cannot be written; nothing has changed.
         """
         self.bucket.require_first("failover")
 

@@ -48,7 +48,7 @@ class ClusterMembers(ClusterNodes):
         Raises:
             ValueError: another process decides about the cluster.
             LocalProtocolError: the cluster does not run.
-            OSError: the data folder cannot be written.
+            OSError: the data folder cannot be written; there is no such node.
         """
         self.bucket.require_first("add node")
         if self._loop.is_inside:
@@ -63,11 +63,15 @@ class ClusterMembers(ClusterNodes):
         added = self.bucket.map.node_count
         node = self._node(added, address)
         node.listen()
+        try:
+            with self.bucket.lock, self.bucket.changing_map():
+                self.bucket.map.add(node.address)
+        except BaseException:
+            node.close_ports()
+            raise
         self._nodes[added] = node
         with self.bucket.lock:
-            self.bucket.map.add(node.address)
             self.bucket.local_nodes.add(added)
-            self.bucket.save()
         self._loop.call_soon(self._push_map)
         return added
 
@@ -156,6 +160,7 @@ class ClusterMembers(ClusterNodes):
                 take what there is, a vbucket that is not active, or one runs already.
             SourceError: a node was lost or failed over meanwhile; another call goes on from there.
             TimeoutError: it took too long, and was given up.
+            OSError: the data folder cannot be written; another call goes on from there, too.
             LocalProtocolError: the cluster does not run.
         """
         if not self._loop.is_running:
@@ -177,5 +182,5 @@ class ClusterMembers(ClusterNodes):
 async def _say_if_it_fails(work: Coroutine[Any, Any, None]) -> None:
     try:
         await work
-    except (SourceError, TimeoutError) as error:
+    except (SourceError, OSError) as error:  # TimeoutError is one
         _LOG.warning("%s", error)

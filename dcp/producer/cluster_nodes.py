@@ -172,16 +172,32 @@ class ClusterNodes:
             self._restore_here(node)
         else:
             self._require_answer(node)
+        try:
+            self._take_in(node)
+        except OSError:
+            self._take_down(node)
+            raise
+        self._loop.call_soon(self._follow_map)
+
+    def _take_in(self, node: int) -> None:
         with self.bucket.lock:
             self._tell_addresses()
-            self.bucket.dead_nodes.discard(node)
-            if not self.bucket.map.is_member(node):
-                self.bucket.require_first("restore")
+            if self.bucket.map.is_member(node):
+                self.bucket.dead_nodes.discard(node)
+                return
+            self.bucket.require_first("restore")
+            with self.bucket.changing_map():
                 self.bucket.map.join(node)
-                self.bucket.copies.follow(self.bucket.map)
-                self.bucket.save()
-                self._loop.call_soon(self._push_map)
-        self._loop.call_soon(self._follow_map)
+            self.bucket.dead_nodes.discard(node)
+            self.bucket.copies.follow(self.bucket.map)
+            self._save_copies()
+            self._loop.call_soon(self._push_map)
+
+    def _take_down(self, node: int) -> None:
+        """Let a node be gone again that could not be taken in."""
+        if node in self._nodes and self._loop.is_running:
+            gone = self._nodes[node]
+            self._loop.call(gone.leave() if self._loop.is_inside else gone.kill())
 
     def _restore_here(self, node: int) -> None:
         if self._loop.is_inside:
@@ -246,13 +262,17 @@ class ClusterNodes:
         if settings.expiry_pager_seconds > 0:
             works["expiry pager"] = partial(self._page_expiries, settings.expiry_pager_seconds)
         if bucket.flusher is not None:
-            bucket.flusher.on_written = lambda v: self._loop.call_soon(partial(self._stored, v))
+            bucket.flusher.on_written = self._written
             works["flusher"] = bucket.flusher.run
         for name, work in works.items():
             self._background.append(asyncio.ensure_future(keep_running(name, work)))
         bucket.on_change = self._changes_are_waiting
         bucket.collections.on_change = lambda: self._loop.call_soon(self._links.wake)
         self._changes_are_waiting()  # those that there were before
+
+    def _written(self, vbucket: Vbucket) -> None:
+        self.bucket.stored(vbucket)
+        self._loop.call_soon(partial(self._stored, vbucket))
 
     def _stored(self, vbucket: Vbucket) -> None:
         with self.bucket.lock:

@@ -3,19 +3,25 @@
 Memory per connection is bounded: requests are acted on in turns (``turns.py``), none while more
 than ``OUTBOX_BYTES`` of answers wait for the client, and a batch of what waits is encoded only when
 the socket took the last one (``unsent_bytes.py``). Between two turns other clients have theirs.
+Large frames are read when there is room for them (``large_frames.py``).
 """
 
 import asyncio
 from contextlib import suppress
 from functools import partial
+from typing import Final
 
 from dcp.errors import FrameError
 from dcp.producer.bucket import Bucket
 from dcp.producer.channels import Channel
+from dcp.producer.large_frames import FrameRoom
 from dcp.producer.session import Session
 from dcp.producer.settings import OUTBOX_BYTES
 from dcp.producer.turns import Turns
 from dcp.wire.framing import FrameBlock, FrameSplitter
+
+_PART_FRAMES: Final = 16
+"""So much of a long answer is made in one turn."""
 
 
 class ClientConnection:
@@ -39,6 +45,7 @@ class ClientConnection:
         self._outbox_is_short = asyncio.Event()
         self._outbox_is_short.set()
         session.on_answer = self.wake
+        self._room = FrameRoom(bucket.large_frames)
         self._is_closing = asyncio.Event()
         session.on_close = self._end
 
@@ -94,8 +101,15 @@ class ClientConnection:
         with suppress(OSError):
             await self._channel.end()
 
+    def close_if_overdue(self, now: float) -> None:
+        """Close where the client was silent for too long, or holds up others."""
+        self.session.close_if_overdue(now)
+        if self._room.is_overdue(now) and not self.session.is_waiting:
+            self.session.abort()
+
     def close(self) -> None:
         """Let go of channel and session; for the done callback of ``run``, however it ended."""
+        self._room.let_go()
         with self._bucket.lock:
             self.session.forget()
         self.session.on_answer = self.session.on_close = _nothing  # else they keep one another
@@ -108,12 +122,19 @@ class ClientConnection:
             await self._awake.wait()
             if not data:
                 return
+            self._room.brought(len(data), self._loop.time())
             try:
-                await self._act_on(splitter.feed(data))
+                await self._take(splitter.feed(data))
             except FrameError:
                 with self._bucket.lock:
                     self.session.abort()
             splitter.max_frame_bytes = self.session.max_frame_bytes
+            await self._room.wait_for(splitter.unfinished_frame_bytes, self._loop.time)
+
+    async def _take(self, block: FrameBlock) -> None:
+        if len(block):
+            await self._act_on(block)
+            self._room.let_go()
 
     async def _receive(self) -> bytes:
         """Return what the client says; nothing where it is gone, politely or not."""
@@ -168,7 +189,10 @@ class ClientConnection:
 
         Nothing of it is kept by anybody but the channel, and when this returns by nobody.
         """
-        batch = self._next_batch()
+        if self.session.has_long_answer:
+            batch = await self._next_part()
+        else:
+            batch = self._next_batch()
         if batch is None:
             return False
         unsent, batch_bytes = self._bucket.unsent, len(batch)
@@ -179,11 +203,23 @@ class ClientConnection:
             unsent.release(batch_bytes)
         return True
 
-    def _next_batch(self) -> bytes | bytearray | None:
+    async def _next_part(self) -> bytes | bytearray | None:
+        """Return some of a long answer, made when it is our turn."""
+        made: list[bytes | bytearray | None] = []
+
+        def turn(most_frames: int, _: float) -> int:
+            frames = min(most_frames, _PART_FRAMES)
+            made.append(self._next_batch(frames))
+            return frames
+
+        await self._turns.take(turn, is_new=False)
+        return made[0]
+
+    def _next_batch(self, most_made: int | None = None) -> bytes | bytearray | None:
         """Return what to send; nothing of it where the disk is being looked through for it."""
         most_bytes = self._bucket.unsent.batch_bytes(self._channel.taken_bytes)
         with self._bucket.lock:
-            frames = self.session.output(most_bytes, self._loop.time())
+            frames = self.session.output(most_bytes, self._loop.time(), most_made)
         if not frames:
             return None
         return frames[0] if len(frames) == 1 else b"".join(frames)

@@ -154,6 +154,25 @@ def read_generation(file: DiskFile, vbucket: int) -> int:
     return int(generation)
 
 
+def find_batch(file: DiskFile, offset: int, end: int, generation: int) -> int | None:
+    """Return where the first batch behind ``offset`` has a sound header; None: there is none.
+
+    That is in the place that it names. A crash leaves none behind the batch that was being written.
+    """
+    overlap = _BATCH_HEADER_BYTES - 1
+    for start in range(offset + 1, end, _CHECKED_BYTES):
+        data = bytes(file.read(start, min(_CHECKED_BYTES + overlap, end - start)))
+        place = data.find(_BATCH_MAGIC)
+        while 0 <= place <= len(data) - _BATCH_HEADER_BYTES:
+            _, found_offset, found_generation, *_ = _BATCH.unpack_from(data, place)
+            crc = crc32(data[place : place + _BATCH.size])
+            is_sound = _CRC.unpack_from(data, place + _BATCH.size)[0] == crc
+            if is_sound and (found_offset, found_generation) == (start + place, generation):
+                return start + place
+            place = data.find(_BATCH_MAGIC, place + 1)
+    return None
+
+
 def read_batch(file: DiskFile, offset: int, end: int, generation: int) -> Batch:
     """Read the batch at ``offset`` of a file that is ``end`` bytes long.
 

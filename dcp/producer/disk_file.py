@@ -18,6 +18,7 @@ Place = tuple[int, int]
 """Where bytes begin in a file, and how many they are."""
 
 _COALESCED_BYTES: Final = 64 * 1024
+_COPIED_BYTES: Final = 1024 * 1024
 
 
 class PinnedFile(Protocol):
@@ -74,6 +75,16 @@ class DiskFile(Protocol):
         """
         ...
 
+    def keep_damaged(self, offset: int) -> str:
+        """Copy what there is from ``offset`` on to a new file beside, durably; return its name.
+
+        Empty where nothing outlives the process.
+
+        Raises:
+            OSError: it cannot be kept.
+        """
+        ...
+
     def pin(self) -> PinnedFile:
         """Return the present content, to be read whatever happens to the file."""
         ...
@@ -127,6 +138,30 @@ class OsFile:
                 raise
             self._is_name_new = True
             self._sync_name()
+
+    def keep_damaged(self, offset: int) -> str:
+        """Copy what there is from ``offset`` on to ``NAME.damaged``, or ``.damaged.2`` and so on.
+
+        No file that is there is overwritten, and nobody reads what is kept but people.
+        """
+        serial = 1
+        while True:
+            ending = ".damaged" if serial == 1 else f".damaged.{serial}"
+            kept = self._path.with_name(self._path.name + ending)
+            try:
+                with _naming(kept), kept.open("xb") as file:
+                    try:
+                        end = self.size_bytes
+                        places = range(offset, end, _COPIED_BYTES)
+                        _write(file, (self.read(at, min(_COPIED_BYTES, end - at)) for at in places))
+                    except OSError:
+                        kept.unlink(missing_ok=True)  # a full disk must not get fuller
+                        raise
+            except FileExistsError:
+                serial += 1
+            else:
+                self._sync_name()
+                return str(kept)
 
     def _sync_name(self) -> None:
         """Make durable that the name is that of the newest file."""
@@ -259,6 +294,10 @@ class MemoryFile:
         fresh.append(0, (bytes(part) for part in parts))
         self._starts, self._parts = fresh._starts, fresh._parts
         self.size_bytes = fresh.size_bytes
+
+    def keep_damaged(self, offset: int) -> str:
+        """Keep nothing: it would go with the object."""
+        return ""
 
     def pin(self) -> PinnedFile:
         """Return a file of the same parts."""

@@ -2,19 +2,22 @@
 
 When it is opened every batch is read, up to the first that is not whole. A crash leaves a part of
 the batch that was being written: the file is cut there, nothing was promised of that batch. A
-damaged batch in the middle loses what follows it too; the warning says how much.
+damaged batch in the middle loses what follows it too: what is cut is kept as a file beside, and the
+warning says how much it is and where.
 """
 
 import logging
 from collections.abc import Callable, Sequence
 from itertools import chain
 from threading import Lock
+from typing import Final
 
 from dcp.producer.disk_batch import (
     FILE_HEADER_BYTES,
     Batch,
     BrokenBatchError,
     encode_file_header,
+    find_batch,
     read_batch,
     read_generation,
 )
@@ -24,6 +27,7 @@ from dcp.producer.disk_file import Data, DiskFile
 from dcp.producer.disk_scan import Generation
 
 _LOG = logging.getLogger(__name__)
+_MORE_IS_LOST: Final = ", more than a torn last batch (another begins at byte %d): kept as %s"
 
 
 class PendingWrite:
@@ -113,17 +117,26 @@ class Log:
             try:
                 batch = read_batch(self._file, self.size_bytes, end, self._number)
             except BrokenBatchError as error:
-                self._cut_tail(end - self.size_bytes, error)
+                self._cut_tail(end, error)
                 return
             self._take(batch)
 
-    def _cut_tail(self, lost_bytes: int, error: BrokenBatchError) -> None:
+    def _cut_tail(self, end: int, error: BrokenBatchError) -> None:
+        """Cut the file where it is no whole batch; a copy is kept of more than a torn last one.
+
+        Raises:
+            OSError: the copy cannot be written, or the file; it is what it was, or cut.
+        """
+        kept, follows = "", find_batch(self._file, self.size_bytes, end, self._number)
+        if follows is not None:
+            kept = self._file.keep_damaged(self.size_bytes)
         _LOG.warning(
-            "%s: %s: cut at byte %d, %d bytes are lost; vbucket %d goes on from seqno %d",
+            "%s: %s: cut at byte %d, %d bytes are lost%s; vbucket %d goes on from seqno %d",
             self._file,
             error,
             self.size_bytes,
-            lost_bytes,
+            end - self.size_bytes,
+            "" if follows is None else _MORE_IS_LOST % (follows, kept or "nothing"),
             self._vbucket,
             self.contents.persisted_seqno,
         )

@@ -1,6 +1,7 @@
 """Reading a vbucket's log in order: the frames of (after, end] as they were when the scan began.
 
-A scan looks at the index and at the file only as it is read. Neither shows it anything new: a log
+A scan looks at the index and at the file only as it is read, and keeps nothing but its place: so
+many scans that nobody reads cost nothing. Neither shows it anything new: a log
 only grows, items are replaced at seqnos above the scan's end, and going back makes a new index.
 Where compaction puts another file in the place of this one, the old is held open for the scans
 that are left.
@@ -20,6 +21,10 @@ from dcp.producer.disk_index import Columns, find
 from dcp.producer.disk_ranges import U64s
 
 _BLOCK_ROWS: Final = 8192
+"""So many rows are looked at in a row for what is shown, where as much may be read."""
+_FEW_ROWS: Final = 16
+_LEAST_FRAME_BYTES: Final = 48
+"""About what the shortest frames take: how many rows are worth a look."""
 _NO_ROWS: Final = np.empty(0, np.int64)
 _GAP_BYTES: Final = 64 * 1024
 """Less than this between two frames is read and thrown away: cheaper than another read."""
@@ -105,9 +110,7 @@ class Scan:
             shown = shown[self._is_shown(columns)]
         self.item_count = len(shown)
         self.last_seqno = int(shown[-1]) if len(shown) else None
-        self._block = columns.take(slice(0))
-        self._ends = np.zeros(1, np.int64)
-        self._next = self._next_block = 0
+        self._next = 0
         self._generation: Generation | None = generation
         generation.enter()
 
@@ -127,7 +130,7 @@ class Scan:
         if self._generation is not None:
             self._generation.leave()
             self._generation = None
-            self._columns = self._block = self._columns.take(slice(0))
+            self._columns = self._columns.take(slice(0))
 
     def read(self, most_bytes: int) -> Frames | None:
         """Return the next frames, at least one and about ``most_bytes``; None after the last.
@@ -140,16 +143,28 @@ class Scan:
             raise ValueError(
                 f"scan of seqnos {self.start_seqno} to {self.end_seqno}: read after it was closed"
             )
-        while self._next == len(self._block):
-            if self._next_block >= len(self._columns):
-                return None
-            self._load_block()
-        first, base = self._next, self._ends[self._next]
-        fitting = int(np.searchsorted(self._ends, base + most_bytes, side="right")) - 1
-        last = self._next = max(first + 1, fitting)
-        ends = self._ends[first : last + 1] - base
-        rows = self._block.take(slice(first, last))
+        rows = self._next_rows(min(_BLOCK_ROWS, max(_FEW_ROWS, most_bytes // _LEAST_FRAME_BYTES)))
+        if not len(rows):
+            return None
+        ends = _ends_of(rows)
+        fitting = max(1, int(np.searchsorted(ends, most_bytes, side="right")) - 1)
+        if fitting < len(rows):
+            self.go_back(int(rows.seqnos[fitting]))
+            rows, ends = rows.take(slice(fitting)), ends[: fitting + 1]
         return Frames(_gathered(self._generation, rows), ends, rows.seqnos)
+
+    def go_back(self, seqno: int) -> None:
+        """Let what was read from a seqno on be read again."""
+        self._next = int(np.searchsorted(self._columns.seqnos, np.uint64(seqno)))
+
+    def read_again(self, first_seqno: int, before_seqno: int) -> Frames:
+        """Return what is shown of [``first_seqno``, ``before_seqno``), wherever ``read`` stands.
+
+        Raises as ``frames``.
+        """
+        bounds = np.array([first_seqno, before_seqno], np.uint64)
+        first, last = np.searchsorted(self._columns.seqnos, bounds).tolist()
+        return self.frames(self._shown(slice(first, last)).seqnos.tolist())
 
     def frame_bytes(self, seqno: int) -> int:
         """Return the length of one frame of the scan; raises ValueError as ``frames``."""
@@ -166,9 +181,8 @@ class Scan:
         if self._generation is None:
             raise AssertionError("a closed scan has no rows")
         places = list(zip(rows.starts.tolist(), rows.sizes.tolist(), strict=True))
-        ends = np.zeros(len(rows) + 1, np.int64)
-        np.cumsum(rows.sizes, out=ends[1:], dtype=np.int64)
-        return Frames(b"".join(self._generation.read_each(places)), ends, rows.seqnos)
+        data = b"".join(self._generation.read_each(places))
+        return Frames(data, _ends_of(rows), rows.seqnos)
 
     def _rows_at(self, seqnos: Sequence[int]) -> Columns:
         wanted, held = np.array(seqnos, np.uint64), self._columns.seqnos
@@ -180,18 +194,29 @@ class Scan:
             )
         return self._columns.take(rows)
 
-    def _load_block(self) -> None:
-        """Find what is shown of the next rows."""
-        block = self._columns.take(slice(self._next_block, self._next_block + _BLOCK_ROWS))
-        self._next_block += len(block)
-        if self._each_key_once and not (shown := self._is_shown(block)).all():
-            block = block.take(shown)
-        self._block, self._next = block, 0
-        self._ends = np.zeros(len(block) + 1, np.int64)
-        np.cumsum(block.sizes, out=self._ends[1:], dtype=np.int64)
+    def _next_rows(self, most_rows: int) -> Columns:
+        """Return what is shown of the next rows that show something; none after the last."""
+        rows = self._columns.take(slice(0))
+        while not len(rows) and self._next < len(self._columns):
+            rows = self._shown(slice(self._next, self._next + most_rows))
+            self._next = min(self._next + most_rows, len(self._columns))
+            most_rows = _BLOCK_ROWS
+        return rows
+
+    def _shown(self, place: slice) -> Columns:
+        rows = self._columns.take(place)
+        if self._each_key_once and not (shown := self._is_shown(rows)).all():
+            rows = rows.take(shown)
+        return rows
 
     def _is_shown(self, columns: Columns) -> npt.NDArray[np.bool_]:
         return columns.replaced_at > np.uint64(self.end_seqno)
+
+
+def _ends_of(rows: Columns) -> npt.NDArray[np.int64]:
+    ends = np.zeros(len(rows) + 1, np.int64)
+    np.cumsum(rows.sizes, out=ends[1:], dtype=np.int64)
+    return ends
 
 
 def _gathered(generation: Generation, rows: Columns) -> Data:

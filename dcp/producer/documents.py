@@ -189,21 +189,35 @@ class DocumentStore:
             self._level = 0
 
     def expire_due(self, now: float) -> int:
-        """Turn every document whose expiry has come into an expiration; return how many."""
+        """Turn every document whose expiry has come into an expiration; return how many.
+
+        Raises:
+            Exception: the first that kept a document from it. All others expired, and that one is
+                still due.
+        """
         expired = 0
-        later: list[Version] = []
-        while (due := self.expiries.pop_due(now)) is not None:
-            collection, key = due
-            newest = self.data.newest(key, collection)
-            if newest is None or not _is_due(newest, now):
-                continue
-            if self.data.keys.pending_prepare(key, collection) is None:
-                self._expire(newest, now)
-                expired += 1
-            else:
-                later.append(newest)
-        for newest in later:
-            self.expiries.note(newest.collection, newest.key, newest.expiry)
+        later: list[tuple[int, bytes, int]] = []
+        failures: list[Exception] = []
+        try:
+            while (due := self.expiries.pop_due(now)) is not None:
+                later.append(due)
+                collection, key, _ = due
+                try:
+                    newest = self.data.newest(key, collection)
+                    if newest is not None and _is_due(newest, now):
+                        if self.data.keys.pending_prepare(key, collection) is not None:
+                            continue
+                        self._expire(newest, now)
+                        expired += 1
+                except Exception as error:  # whatever it is: the others expire
+                    failures.append(error)
+                else:
+                    later.pop()
+        finally:
+            for collection, key, expiry in later:
+                self.expiries.note(collection, key, expiry)
+        if failures:
+            raise failures[0]
         return expired
 
     def rewind(self) -> None:

@@ -56,7 +56,7 @@ class OwnEntrance:
                 if bucket.map.is_member(number):
                     node.listen()
                     bucket.dead_nodes.discard(number)
-        except OSError:
+        except BaseException:  # also cancelled: it took too long
             for node in nodes.values():
                 await node.kill()
             raise

@@ -32,11 +32,14 @@ class ExpiryQueue:
             self._heap = [(at, *which) for which, at in self._expiry_of.items()]
             heapq.heapify(self._heap)
 
-    def pop_due(self, now: float) -> tuple[int, bytes] | None:
-        """Take out and return a collection and key whose expiry has come; None where none has."""
+    def pop_due(self, now: float) -> tuple[int, bytes, int] | None:
+        """Take out and return collection, key and expiry that has come; None where none has.
+
+        Who cannot expire it now must ``note`` it again.
+        """
         while self._heap and self._heap[0][0] <= now:
             expiry, collection, key = heapq.heappop(self._heap)
             if self._expiry_of.get((collection, key)) == expiry:
                 del self._expiry_of[collection, key]
-                return collection, key
+                return collection, key, expiry
         return None

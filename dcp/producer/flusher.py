@@ -52,6 +52,8 @@ class Flusher:
         """Called with what was written, under the lock, in any thread."""
         self._is_stuck = False
         self._failing: set[Vbucket] = set()
+        self._writing: Vbucket | None = None
+        """What the background writes now, unless it was forgotten meanwhile."""
         self._hurry: Callable[[], object] = lambda: None
         self._thread = ThreadPoolExecutor(1, "dcp-producer-disk")
 
@@ -61,11 +63,20 @@ class Flusher:
         self.pending_bytes += now - self._pending.pop(vbucket, 0)
         if now:
             self._pending[vbucket] = now
+        self._note_room()
 
     def forget(self, vbucket: Vbucket) -> None:
-        """Write nothing of it any more."""
+        """Write nothing of it any more; what is being written of it concerns nobody."""
         self.pending_bytes -= self._pending.pop(vbucket, 0)
         self._failing.discard(vbucket)
+        if self._writing is vbucket:
+            self._writing = None
+        self._note_room()
+
+    def _note_room(self) -> None:
+        """Say it again when none may write again, whoever made room."""
+        if self.pending_bytes < self._most_bytes:
+            self._is_stuck = False
 
     def keep_up(self) -> None:
         """Have much that is pending written now; if it is too much, write it here if that can be.
@@ -123,24 +134,36 @@ class Flusher:
                 self._hurry = lambda: None
 
     async def _write(self, vbucket: Vbucket) -> None:
+        with self._lock:
+            if vbucket not in self._pending:  # somebody else wrote it, or it is gone
+                return
+            self._writing = vbucket
         begin_compaction = partial(vbucket.begin_compaction, self._clock(), in_passing=True)
+        failure: Exception | None = None
         try:
             for begin in (vbucket.data.begin_flush, begin_compaction):
                 await write_off_lock(begin, vbucket.data, self._lock, self._thread)
         except Exception as error:  # whatever it is: the others must get to disk
-            if vbucket not in self._failing:  # once, not with each turn
-                text = "vbucket %d: cannot write to disk; it is tried again: %s"
-                is_known = isinstance(error, OSError)
-                _LOG.warning(text, vbucket.id, error, exc_info=None if is_known else error)
-            self._failing.add(vbucket)
-        else:
-            if vbucket in self._failing:
-                _LOG.warning("vbucket %d: it is written to disk again", vbucket.id)
-            self._failing.discard(vbucket)
+            failure = error
         with self._lock:
+            if self._writing is vbucket:
+                self._note_outcome(vbucket, failure)
             if vbucket in self._pending:
                 self.note(vbucket)
                 self.on_written(vbucket)
+
+    def _note_outcome(self, vbucket: Vbucket, failure: Exception | None) -> None:
+        """Say of a vbucket that it cannot be written, or can again: once, not with each turn."""
+        if failure is None:
+            if vbucket in self._failing:
+                _LOG.warning("vbucket %d: it is written to disk again", vbucket.id)
+            self._failing.discard(vbucket)
+            return
+        if vbucket not in self._failing:
+            text = "vbucket %d: cannot write to disk; it is tried again: %s"
+            is_known = isinstance(failure, OSError)
+            _LOG.warning(text, vbucket.id, failure, exc_info=None if is_known else failure)
+        self._failing.add(vbucket)
 
     def close(self) -> None:
         """Let the thread end."""

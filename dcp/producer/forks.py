@@ -3,17 +3,22 @@
 Functions on the bucket, under its lock.
 """
 
+import logging
+
 from dcp.producer.bucket import Bucket
 from dcp.producer.bucket_states import follow_change
 from dcp.producer.ownership import follow_owners
 from dcp.wire.vocabulary import VbucketState
+
+_LOG = logging.getLogger(__name__)
 
 
 def fail_over(bucket: Bucket, node: int) -> None:
     """Take ``node`` out of the cluster and promote the replicas of its vbuckets.
 
     The replica of a vbucket is on the next living node. Where there are copies, on the next living
-    node that has one: it goes on with what was really there.
+    node that has one: it goes on with what was really there. Once the map is saved it has happened,
+    whatever the disk refuses then.
 
     Raises:
         ValueError: no such node, one that was failed over, or none is left to take its place.
@@ -35,10 +40,13 @@ def fail_over(bucket: Bucket, node: int) -> None:
     try:
         with bucket.taking_place(heirs):
             bucket.map.fail_over(node, heirs)
-    except OSError:
+    except BaseException:
         bucket.replicas.undo(heirs)
         raise
-    follow_owners(bucket, before)
+    try:
+        follow_owners(bucket, before)
+    except OSError as error:
+        _LOG.warning("failover of %s: %s", bucket.map.name_of(node), error)
     bucket.copies.follow(bucket.map)
 
 

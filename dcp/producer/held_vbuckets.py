@@ -126,6 +126,6 @@ class HeldVbuckets:
 
     def let_go(self, vbucket: int) -> Vbucket:
         """Hold a vbucket no more, as it is another process's; return what stands for it now."""
-        self.vbuckets[vbucket].data.give_up()
-        self.vbuckets[vbucket] = self._maker.elsewhere(vbucket)
+        old, self.vbuckets[vbucket] = self.vbuckets[vbucket], self._maker.elsewhere(vbucket)
+        self._end(old)
         return self.vbuckets[vbucket]

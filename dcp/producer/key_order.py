@@ -6,11 +6,13 @@ at once as may be sent. Events come before documents, as they do in kv_engine's 
 (``docs/dcp/documentation/commands/oso_snapshot.md``).
 """
 
+from collections import deque
 from collections.abc import Iterator
 from heapq import merge
 from typing import Final
 
 from dcp.producer.chunks import Chunk, no_frames
+from dcp.producer.disk_ranges import U64s
 from dcp.producer.disk_scan import Scan
 from dcp.producer.shown_frames import ShownKey
 from dcp.producer.snapshots import TURN_BYTES, DiskItems
@@ -28,6 +30,7 @@ class KeyOrderItems:
         self._items = items
         self._sorted: list[list[ShownKey]] = []
         self._left: Iterator[ShownKey] | None = None
+        self._put_back: deque[int] = deque()
         self.last_seqno = 0
         """The highest seqno of what is shown, when all of it was read."""
 
@@ -44,12 +47,22 @@ class KeyOrderItems:
                 return no_frames()
         seqnos: list[int] = []
         size = 0
-        while (not seqnos or size < most_bytes) and (shown := next(self._left, None)) is not None:
-            seqnos.append(shown.seqno)
-            size += self._scan.frame_bytes(shown.seqno)
+        while (not seqnos or size < most_bytes) and (seqno := self._next_seqno()) is not None:
+            seqnos.append(seqno)
+            size += self._scan.frame_bytes(seqno)
         if not seqnos:
             return None
         return self._items.chunk_of_shown(self._scan.frames(seqnos))
+
+    def put_back(self, seqnos: U64s) -> None:
+        """Let the last items come again, before those that follow."""
+        self._put_back.extendleft(reversed(seqnos.tolist()))
+
+    def _next_seqno(self) -> int | None:
+        if self._put_back:
+            return self._put_back.popleft()
+        shown = next(self._left, None) if self._left is not None else None
+        return None if shown is None else shown.seqno
 
     def _read_keys(self) -> Iterator[ShownKey] | None:
         """Read one turn's part of the keys; after the last part return all, in order."""

@@ -16,6 +16,7 @@ from dcp.errors import LocalProtocolError, SourceError
 from dcp.producer.background import log_failure
 
 _LOG = logging.getLogger(__name__)
+_START_SECONDS: Final = 30.0
 _WAIT_SECONDS: Final = 30.0
 T = TypeVar("T")
 Work = Coroutine[Any, Any, T]
@@ -45,27 +46,39 @@ class LoopThread:
         """Run the loop; returns when ``begin``, which comes first, is done, or raises its error.
 
         Raises:
-            SourceError: that took too long.
+            SourceError: that took too long; it was cancelled, and the thread has ended.
         """
+        self._loop = loop = asyncio.new_event_loop()
         begun = Event()
-        failed: list[Exception] = []
+        failed: list[BaseException] = []
+        beginning = loop.create_task(begin())
         self._thread = Thread(
-            target=self._run, args=(begin, begun, failed), name=self._name, daemon=True
+            target=self._run, args=(loop, beginning, begun, failed), name=self._name, daemon=True
         )
         self._thread.start()
-        if not begun.wait(_WAIT_SECONDS):
-            raise SourceError(f"{self._name}: it did not start in {_WAIT_SECONDS:g} seconds")
+        if not begun.wait(_START_SECONDS):
+            with suppress(RuntimeError):  # it failed, and was closed at this instant
+                loop.call_soon_threadsafe(beginning.cancel)  # nothing, where it is done after all
+            if not begun.wait(_WAIT_SECONDS):
+                failed.append(asyncio.CancelledError())
         if failed:
             self._join()
+            if isinstance(failed[0], asyncio.CancelledError):
+                text = f"{self._name}: it did not start in {_START_SECONDS:g} seconds"
+                raise SourceError(text)
             raise failed[0]
 
-    def _run(self, begin: Callable[[], Work[None]], begun: Event, failed: list[Exception]) -> None:
-        loop = asyncio.new_event_loop()
+    def _run(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        beginning: asyncio.Task[None],
+        begun: Event,
+        failed: list[BaseException],
+    ) -> None:
         asyncio.set_event_loop(loop)
-        self._loop = loop
         try:
-            loop.run_until_complete(begin())
-        except Exception as error:  # whatever it is: ``start`` raises it
+            loop.run_until_complete(beginning)
+        except (Exception, asyncio.CancelledError) as error:  # whatever it is: ``start`` raises it
             failed.append(error)
         begun.set()
         if not failed:

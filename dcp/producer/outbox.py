@@ -17,8 +17,13 @@ class Outbox:
     """A queue of frames. Whoever puts in looks at ``waiting_bytes``; nothing is refused."""
 
     def __init__(self) -> None:
-        self.waiting_bytes = 0
+        self.waiting_bytes = self._long_answers = 0
         self._waiting: deque[bytes | Iterator[bytes]] = deque()
+
+    @property
+    def is_long(self) -> bool:
+        """Whether there is a long answer to be made."""
+        return self._long_answers > 0
 
     @property
     def is_empty(self) -> bool:
@@ -34,11 +39,13 @@ class Outbox:
         """Let an answer wait whose frames are made when they are taken."""
         self._waiting.append(frames)
         self.waiting_bytes += LONG_ANSWER_BYTES
+        self._long_answers += 1
 
-    def take(self, most_bytes: int) -> list[bytes]:
+    def take(self, most_bytes: int, most_made: int | None = None) -> list[bytes]:
         """Return what waits, in order, about ``most_bytes`` of it where an answer is long.
 
-        At least one frame is returned where one waits.
+        At least one frame is returned where one waits. Of long answers no more than ``most_made``
+        frames are made.
         """
         taken: list[bytes] = []
         left = max(1, most_bytes)
@@ -50,11 +57,13 @@ class Outbox:
                 taken.append(first)
                 left -= len(first)
                 continue
-            while left > 0 and (frame := next(first, None)) is not None:
+            while left > 0 and most_made != 0 and (frame := next(first, None)) is not None:
                 taken.append(frame)
                 left -= len(frame)
-            if left <= 0:
+                most_made = None if most_made is None else most_made - 1
+            if left <= 0 or most_made == 0:
                 return taken
             self._waiting.popleft()
             self.waiting_bytes -= LONG_ANSWER_BYTES
+            self._long_answers -= 1
         return taken

@@ -23,21 +23,35 @@ from dcp.wire.vocabulary import VbucketState
 def follow_owners(bucket: Bucket, owners: list[int]) -> None:
     """Let what is here be what the map says; ``owners`` are those that it named till now.
 
-    Each becomes the new one when that is done: where one fails, the next call goes on from there.
+    Each becomes the new one when that is done: where some fail, the next call tries those again.
+
+    Raises:
+        OSError: the disk refused something; all others are done.
     """
+    failures: list[OSError] = []
     for vbucket, (old, new) in enumerate(zip(tuple(owners), bucket.map.owners, strict=True)):
         if old == new:
             continue
-        state = VbucketState.ACTIVE  # as it is at an owner elsewhere
-        if bucket.is_local(old):
-            end_streams(bucket, vbucket, old)
-            here = bucket.vbuckets[vbucket]
-            state = VbucketState.ACTIVE if here.is_handed_over else here.state
-        if bucket.is_local(new):
-            _begin(bucket, vbucket, new, state)
-        elif bucket.is_local(old):
-            bucket.let_go(vbucket)
-        owners[vbucket] = new
+        try:
+            _follow_owner(bucket, vbucket, old, new)
+        except OSError as error:
+            failures.append(error)
+        else:
+            owners[vbucket] = new
+    if failures:
+        raise failures[0]
+
+
+def _follow_owner(bucket: Bucket, vbucket: int, old: int, new: int) -> None:
+    state = VbucketState.ACTIVE  # as it is at an owner elsewhere
+    if bucket.is_local(old):
+        end_streams(bucket, vbucket, old)
+        here = bucket.vbuckets[vbucket]
+        state = VbucketState.ACTIVE if here.is_handed_over else here.state
+    if bucket.is_local(new):
+        _begin(bucket, vbucket, new, state)
+    elif bucket.is_local(old):
+        bucket.let_go(vbucket)
 
 
 def _begin(bucket: Bucket, vbucket: int, node: int, state: VbucketState) -> None:

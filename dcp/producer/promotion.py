@@ -119,7 +119,7 @@ def take_over(bucket: Bucket, vbuckets: Iterable[int], node: int) -> None:
         with bucket.taking_place(heirs):
             for vbucket in heirs:
                 bucket.map.move(vbucket, node)
-    except OSError:
+    except BaseException:
         undo(bucket, heirs)
         raise
     for vbucket in heirs:

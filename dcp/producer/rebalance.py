@@ -81,9 +81,8 @@ class Rebalance:
                 self._bucket.moving = frozenset()
                 settle_moves(self._bucket)
             self._map_changed()
-        with self._bucket.lock:
+        with self._bucket.lock, self._bucket.changing_map():
             self._bucket.map.place(self._members)
-            self._bucket.save()
         self._map_changed()
 
     async def _move(self, source: int, target: int, vbuckets: Sequence[int]) -> None:

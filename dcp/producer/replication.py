@@ -75,7 +75,7 @@ class Feed:
             try:
                 if await self.converse():
                     wait_seconds = FIRST_WAIT_SECONDS
-            except DcplakeError as error:
+            except (DcplakeError, OSError) as error:
                 _LOG.warning("%s: %s: connecting again", self.name, error)
             await asyncio.sleep(wait_seconds)
             wait_seconds = min(2 * wait_seconds, LONGEST_WAIT_SECONDS)
@@ -87,6 +87,7 @@ class Feed:
             SourceError: the peer refuses us.
             MessageRefusedError: it sent what does not fit; it was answered that.
             FrameError: the peer sent what is no frame.
+            OSError: the disk refuses what was received; a lost connection is none.
         """
         address = self._bucket.map.addresses[self.source]
         try:
@@ -101,8 +102,6 @@ class Feed:
             connection.follow(self._copies, self._takes_over)
         try:
             await self._receive(reader, connection)
-        except OSError:
-            pass
         finally:
             with self._bucket.lock:
                 connection.close()
@@ -133,6 +132,8 @@ class Feed:
                     wait_seconds = min(2 * wait_seconds, LONGEST_WAIT_SECONDS)
                     connection.retry()
                 continue
+            except OSError:
+                return  # the connection is lost
             await self._awake.wait()
             if not data:
                 return

@@ -131,7 +131,7 @@ class Node:
         """Close the connections of clients that were silent for too long; the lock is held."""
         if self.awake.is_set():
             for client in self._clients.values():
-                client.session.close_if_overdue(now)
+                client.close_if_overdue(now)
 
     def vbuckets_changed(self, vbuckets: set[int]) -> None:
         """Wake the connections that stream any of these vbuckets; the lock is held."""
@@ -158,6 +158,10 @@ class Node:
 
     async def refuse(self) -> None:
         """Accept no new connections; open ones go on."""
+        self.close_ports()
+
+    def close_ports(self) -> None:
+        """Do what ``refuse`` does, at once."""
         for listener in self._listeners:
             listener.close()
 

@@ -38,6 +38,8 @@ from dcp.wire.vocabulary import (
 )
 
 _LOG = logging.getLogger(__name__)
+_DISK_FAILED: Final = "The disk failed; the server's log says how"
+"""Clients are told no paths of the server."""
 _TAKEOVER_OPCODES: Final = frozenset({Opcode.DCP_SNAPSHOT_MARKER, Opcode.DCP_SET_VBUCKET_STATE})
 """What the client of a takeover stream must answer."""
 
@@ -99,6 +101,11 @@ class Session:
     def outbox_bytes(self) -> int:
         """What waits for the client, apart from the streams."""
         return self._outbox.waiting_bytes
+
+    @property
+    def has_long_answer(self) -> bool:
+        """Whether an answer of many frames is to be made: in turns with those of others."""
+        return self._outbox.is_long
 
     @property
     def max_frame_bytes(self) -> int:
@@ -177,7 +184,7 @@ class Session:
         except OSError as error:
             name = Opcode(frame.opcode).name
             _LOG.warning("vbucket %d: %s is answered ETMPFAIL: %s", frame.vbucket, name, error)
-            self.refuse(frame, Status.ETMPFAIL, str(error))
+            self.refuse(frame, Status.ETMPFAIL, _DISK_FAILED)
 
     def _passes(self, command: Command, frame: Frame) -> bool:
         """Check the command's gate; answer the frame when it does not pass."""
@@ -269,15 +276,20 @@ class Session:
 
     # --- output
 
-    def output(self, most_bytes: int, now: float) -> list[bytes | bytearray]:
-        """Return what to write next, in order; empty when there is nothing to write now."""
+    def output(
+        self, most_bytes: int, now: float, most_made: int | None = None
+    ) -> list[bytes | bytearray]:
+        """Return what to write next, in order; empty when there is nothing to write now.
+
+        Of long answers no more than ``most_made`` frames are made.
+        """
         if self.dcp is not None and not self.is_closing:
             self._keep_alive(self.dcp, now)
         if self.bucket_selected:
             news = self.map_news.notification(self.bucket.name, self.node, self.features)
             if news is not None:
                 self._put(news)
-        frames: list[bytes | bytearray] = [*self._outbox.take(most_bytes)]
+        frames: list[bytes | bytearray] = [*self._outbox.take(most_bytes, most_made)]
         if self.dcp is not None and not self.is_closing and self._outbox.is_empty:
             frames += self.dcp.next_frames(most_bytes - sum(map(len, frames)))
         return frames

@@ -66,7 +66,8 @@ class ClusterSettings:
     ``idle_timeout_seconds``, ``authentication_seconds``, ``connection_idle_seconds``: how long a
     client may be silent that takes NOOPs, be there without logging in, and be silent that is no DCP
     client; 0 for ever (``liveness.py``). ``last_words_seconds``: how long it may take to read what
-    it was sent when its connection ends, also when the cluster stops.
+    it was sent when its connection ends, also when the cluster stops. ``large_frame_seconds``: how
+    long it may bring little of a large frame while others wait for its room (``large_frames.py``).
     ``rebalance_timeout_seconds``: how long a rebalance may take that is ordered over the protocol.
     ``member_timeout_seconds``: how long a process that joined may take to answer the first one.
     ``max_connections`` of clients to a node, whatever they speak; it closes more at once, unheard.
@@ -121,6 +122,7 @@ class ClusterSettings:
     authentication_seconds: float = 300.0
     connection_idle_seconds: float = 0.0
     last_words_seconds: float = 2.0
+    large_frame_seconds: float = 30.0
     member_timeout_seconds: float = 5.0
     rebalance_timeout_seconds: float = 600.0
     max_connections: int = 5_000
@@ -265,6 +267,7 @@ class ClusterSettings:
             ("time to log in", self.authentication_seconds),
             ("idle time of connections", self.connection_idle_seconds),
             ("time for last words", self.last_words_seconds),
+            ("time for large frames", self.large_frame_seconds),
             ("time of other processes to answer", self.member_timeout_seconds),
             ("wait for persistence", self.persistence_wait_seconds),
             ("time of a rebalance", self.rebalance_timeout_seconds),

@@ -3,8 +3,10 @@
 A snapshot's items come from memory (a tuple taken from a checkpoint at one instant) or from disk
 (a scan, read as it is sent). Frames are fetched a chunk at a time.
 
-What is read from disk or encoded is no more than what may be sent at once, and is let go of as it
-is taken: a stream holds no frames back, so a thousand streams that wait cost nothing.
+What is read from disk or encoded is about what may be sent at once. What of it is not sent, as it
+became longer on the way (stream ids, values that were decompressed) or is charged more, goes back
+and is read again: between two batches a stream holds no frames, so ten thousand that wait cost
+nothing.
 """
 
 from collections.abc import Sequence
@@ -12,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from dcp.producer.chunks import Chunk, Taken, chunk_of, chunk_of_wires, no_frames
+from dcp.producer.disk_ranges import U64s
 from dcp.producer.disk_scan import Frames, Scan
 from dcp.producer.shown_frames import ShownKey, holds_events, shown_chunk, shown_keys
 from dcp.producer.stored_items import versions_of
@@ -32,6 +35,9 @@ class ItemSource(Protocol):
 
         An empty chunk: nothing was found in one turn, the next one goes on.
         """
+
+    def put_back(self, seqnos: U64s) -> None:
+        """Let the last frames of the last chunk, which were not sent, come again."""
 
     def close(self) -> None:
         """Let go of what is held for it."""
@@ -61,6 +67,10 @@ class MemoryItems:
         self._next = first + len(wires)
         return chunk_of_wires(self._versions[first : self._next], wires)
 
+    def put_back(self, seqnos: U64s) -> None:
+        """Let the last items come again."""
+        self._next -= len(seqnos)
+
     @property
     def last_visible_seqno(self) -> int | None:
         """The seqno of the last item that plain clients see; None where there is none."""
@@ -83,11 +93,14 @@ class DiskItems:
         needs_values = flavour & Flavour.XATTRS or not flavour & Flavour.NO_VALUE
         stored = flavour & ~Flavour.COMMITS  # a disk keeps the document, not that it was committed
         self._flavour = int(stored if needs_values else stored | Flavour.KEYS_ONLY)
+        self._filter_before = wanted
+        self._read_from = 0
 
     def next_chunk(self, most_bytes: int) -> Chunk | None:
         """Read the next frames from disk that are shown."""
         read_bytes = 0
         while (frames := self._scan.read(most_bytes)) is not None:
+            self._read_from, self._filter_before = int(frames.seqnos[0]), self.filter
             chunk = self._shown(frames)
             if chunk is not None:
                 return chunk
@@ -95,6 +108,14 @@ class DiskItems:
             if read_bytes >= TURN_BYTES:
                 return no_frames()
         return None
+
+    def put_back(self, seqnos: U64s) -> None:
+        """Go back to before some frames, and let the filter stand there again."""
+        first = int(seqnos[0])
+        self._scan.go_back(first)
+        if self.filter is not self._filter_before:
+            kept = self._scan.read_again(self._read_from, first)
+            _, self.filter = self._filter_before.split(versions_of(kept))
 
     def _shown(self, frames: Frames) -> Chunk | None:
         """Return what of some frames is shown, and let the filter stand behind them."""
@@ -136,18 +157,23 @@ class Snapshot:
     covers: int
     stream_id: int | None = None
     prepare_extra_bytes: int = 0
-    _chunk: Chunk | None = field(default=None, init=False)
+    _growth: float = field(default=1.0, init=False)
+    """How much longer than asked for the last chunk was: so much less is asked for next."""
 
     def take(self, room_bytes: int, most_bytes: int, most_items: int, opaque: int) -> Taken | None:
         """Return the next frames as ``Chunk.take`` does; None when everything was taken.
 
         None of them where there is nothing yet: others are to have a turn.
         """
-        chunk = self._chunk or self._next_chunk(min(room_bytes, most_bytes))
+        wanted_bytes = max(1, int(min(room_bytes, most_bytes) / self._growth))
+        chunk = self._next_chunk(wanted_bytes)
         if chunk is None:
             return None
         taken = chunk.take(room_bytes, most_bytes, most_items, opaque)
-        self._chunk = None if chunk.is_empty else chunk
+        if not chunk.is_empty:
+            self.source.put_back(chunk.left_seqnos)
+        has_many = len(taken.seqnos) > 1 or not chunk.is_empty
+        self._growth = max(1.0, chunk.frame_bytes / wanted_bytes) if has_many else 1.0
         return taken
 
     def _next_chunk(self, most_bytes: int) -> Chunk | None:

@@ -5,6 +5,7 @@ A crash makes what was on disk its data (``crash``), a failover what its replica
 own, which may take this one's place (``succeed``).
 """
 
+import logging
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -34,6 +35,8 @@ from dcp.producer.vbucket_state import SavedVbucket, VbucketHome
 from dcp.producer.versions import Version
 from dcp.types import FailoverEntry, FailoverLog
 from dcp.wire.vocabulary import VbucketState
+
+_LOG = logging.getLogger(__name__)
 
 
 class BegunChange(NamedTuple):
@@ -165,7 +168,7 @@ class Vbucket:
         self.sync_writes = SyncWrites(self.documents)
         self.failover_log = log
         self._state = state
-        self._set_default_high_seqno: int | None = None
+        self._set_up_default_high: tuple[int, int] | None = None
         is_recorded = is_recorded and self._settings.record_branches
         self.record = BranchRecord(self.id, log) if is_recorded else None
         if self.record is not None:
@@ -196,10 +199,15 @@ class Vbucket:
 
     @property
     def default_high_seqno(self) -> int:
-        """The newest seqno of the default collection."""
-        if self._set_default_high_seqno is not None:
-            return self._set_default_high_seqno
-        return self.documents.collections.high_seqnos.get(DEFAULT_ID, 0)
+        """The newest seqno of the default collection.
+
+        As the vbucket was set up it is what was told, until the collection gets a later one.
+        """
+        newest = self.documents.collections.high_seqnos.get(DEFAULT_ID, 0)
+        if self._set_up_default_high is not None:
+            told, high_seqno = self._set_up_default_high
+            return newest if newest > high_seqno else told
+        return newest
 
     def facts(self, collections_high_seqno: int | None = None) -> VbucketFacts:
         """Return what decides a stream request; see ``filtered_high_seqno``."""
@@ -321,13 +329,21 @@ class Vbucket:
         """Begin a branch that holds everything up to ``cut_seqno`` and is told from another on.
 
         ``entry_seqno`` lies at or below the cut, so that whoever goes on along the log meets
-        nothing that was lost.
+        nothing that was lost. It cannot be refused, as a node is gone whatever the disk does: what
+        that does not cut off is not lost, and the branch is on it with the next write.
         """
-        left = self.data.cut(cut_seqno)
-        self.documents.rewind()
+        try:
+            left = self.data.cut(cut_seqno)
+            self.documents.rewind()
+        except OSError as error:
+            left = self.data.high_seqno
+            _LOG.warning("vbucket %d: nothing is lost, the disk cannot be cut: %s", self.id, error)
         self._begin_branch(min(entry_seqno, left), is_first=is_first)
         self.recover_sync_writes()
-        self.save()
+        try:
+            self.save()
+        except OSError as error:
+            _LOG.warning("vbucket %d: its new branch is not on disk yet: %s", self.id, error)
 
     def _begin_branch(self, entry_seqno: int, *, is_first: bool = False) -> None:
         """Begin a branch that holds what is here, and is told from ``entry_seqno`` on."""
@@ -410,7 +426,8 @@ class Vbucket:
         self.take(versions)
         if facts.purge_seqno:
             data.purge(facts.purge_seqno)
-        self._set_default_high_seqno = facts.collections_high_seqno
+        if facts.collections_high_seqno is not None:
+            self._set_up_default_high = facts.collections_high_seqno, high
 
     def take(self, versions: Iterable[Version]) -> None:
         """Append versions as another server made them: their seqnos, revs and CAS values stay.

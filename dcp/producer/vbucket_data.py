@@ -469,10 +469,13 @@ class VbucketData:
 
         That is lower than a batch's end at ``seqno`` only where compaction took away what going
         back needs: then everything is lost.
+
+        Raises:
+            OSError: the file cannot be written; nothing is lost, and what waits goes on waiting.
         """
         self.flush(seqno)
-        self._unwritten.clear()
         left = max(self._store.cut(seqno), self.base_seqno)
+        self._unwritten.clear()  # only now: what the disk did not lose is still to be written
         self._persisted_floor = min(self._persisted_floor, left)
         if self._preloaded is not None:
             self._preloaded.cut(left)

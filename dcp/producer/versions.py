@@ -1,8 +1,8 @@
 """One version of a document, or one event of a vbucket, and the DCP frame it becomes.
 
 A frame is kept as two byte strings, everything before the value and the value: the value is stored
-once however many connection flavours ask for it, and nothing is encoded twice. The opaque in the
-frame is 0; whoever sends it writes the stream's own there.
+once however many connection flavours ask for it, and nothing is encoded twice but what needs
+another value. The opaque in the frame is 0; whoever sends it writes the stream's own there.
 
     opcode                           what it is
     MUTATION, DELETION, EXPIRATION   a document; with a ``prepared_seqno`` the commit of one
@@ -231,8 +231,8 @@ class Version:
     def wire(self, flavour: int) -> tuple[bytes, bytes]:
         """Return the frame for this flavour as (all before the value, value); opaque 0.
 
-        It is kept for the next client, but not a value that had to be shaped: an inflated one can
-        be a thousand times as large as what ``size_bytes`` counts.
+        It is kept, unless its value is another than the stored one: ``size_bytes`` does not count
+        that, and inflated it may be many times as large.
         """
         parts = self._wire.get(flavour)
         if parts is None:

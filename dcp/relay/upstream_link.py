@@ -1,6 +1,6 @@
 """The asyncio edge of the relay's connection to one node: connects, reads, writes, and again.
 
-What was received is handed to the follower under the bucket's lock, at most 256 KiB at a time.
+What was received is handed to the follower under the bucket's lock, at most 64 KiB at a time.
 """
 
 import asyncio
@@ -26,7 +26,8 @@ from dcp.relay.upstream_connection import (
 from dcp.wire.framing import FrameSplitter
 
 _LOG = logging.getLogger(__name__)
-_READ_BYTES: Final = 256 * 1024
+_READ_BYTES: Final = 64 * 1024
+"""Between two reads the consumers have their turns."""
 _TICK_SECONDS: Final = 0.5
 _CONNECT_SECONDS: Final = 10.0
 _REFUSED_WAIT_SECONDS: Final = 10.0

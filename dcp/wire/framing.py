@@ -161,6 +161,12 @@ class FrameSplitter:
         """Bytes that were fed and belong to a frame that is not whole yet."""
         return len(self._tail) if self._large is None else self._filled_bytes
 
+    @property
+    def unfinished_frame_bytes(self) -> int:
+        """How long the frame will be that is not whole yet; 0 where its header is not there."""
+        is_known = self._large is not None or len(self._tail) >= HEADER_BYTES
+        return self._wanted_bytes if is_known else 0
+
     def room(self) -> memoryview | None:
         """Return where the rest of a large unfinished frame is to be written; ``fill`` follows.
 

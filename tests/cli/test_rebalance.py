@@ -41,3 +41,11 @@ def test_a_node_comes_and_another_goes(
 
     assert main(["rebalance", *words, seeds[1], "--remove", "1"]) == 4
     assert "to remove, expected a member" in capsys.readouterr().err
+
+
+def test_a_node_that_goes_is_the_only_one_that_is_named(
+    seeds: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The answer comes from another member then."""
+    assert main(["rebalance", "--user", USER, "--seeds", seeds[1], "--remove", "2"]) == 0
+    assert "vbuckets are even: node 1: 8" in capsys.readouterr().out

@@ -1,7 +1,7 @@
 """The account of a bucket's checkpoint memory: when recovery is due, and when not again."""
 
 from dcp.producer.checkpoint_account import CheckpointAccount
-from tests.producer.queued import COST, new_manager, write
+from tests.producer.queued import COST, drained, new_manager, write
 
 
 def test_recovery_that_frees_too_little_is_not_tried_with_each_write() -> None:
@@ -51,3 +51,22 @@ def test_recovery_is_due_at_the_mark_again_once_memory_was_below_it() -> None:
     write(manager, range(12, 21))
     account.note(manager)
     assert account.is_short
+
+
+def test_who_is_refused_again_after_there_was_room_looks_at_once() -> None:
+    account = CheckpointAccount(10 * COST)
+    manager = new_manager(1)
+    manager.register("copy", 0, droppable=False)
+    write(manager, range(10))
+    account.note(manager)
+    fullness = [account.is_full]
+    assert [account.looks_again() for _ in range(2)] == [True, False]
+    drained(manager, "copy")
+    manager.remove_closed()
+    account.note(manager)
+    fullness.append(account.is_full)
+    manager.register("copy", manager.high_seqno, droppable=False)
+    write(manager, range(10, 20))
+    account.note(manager)
+    assert [*fullness, account.is_full] == [True, False, True]
+    assert account.looks_again()

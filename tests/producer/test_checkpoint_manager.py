@@ -6,6 +6,7 @@ import pytest
 
 from dcp.errors import LocalProtocolError
 from dcp.producer.checkpoint import CheckpointHead, OpenCheckpoint
+from dcp.producer.checkpoint_cursors import Cursors
 from dcp.producer.checkpoint_manager import (
     CheckpointKind,
     CheckpointLimits,
@@ -614,3 +615,27 @@ def test_misuse_is_refused_and_leaves_everything_as_it_was(
 def test_illegal_values_are_refused(make: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_nothing_to_free_needs_no_look_at_the_cursors(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = 0
+    real = Cursors.lowest_seqno
+
+    def counted(cursors: Cursors, high_seqno: int) -> int:
+        nonlocal looks
+        looks += 1
+        return real(cursors, high_seqno)
+
+    monkeypatch.setattr(Cursors, "lowest_seqno", counted)
+    manager = new_manager()
+    manager.register("reader", 0)
+    assert (manager.remove_closed(), manager.expel(), looks) == (0, 0, 0)
+    write(manager, ["a"])
+    assert (manager.remove_closed(), looks) == (0, 0)
+    drained(manager, "reader")
+    assert (manager.expel(), looks) == (COST, 1)
+    assert (manager.expel(), looks) == (0, 1)
+    write(manager, ["b"])
+    manager.close_open()
+    drained(manager, "reader")
+    assert (manager.remove_closed(), looks) == (COST, 2)

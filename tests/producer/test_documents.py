@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from dcp.producer.cluster import ProducerCluster
-from dcp.producer.documents import DocumentError
+from dcp.producer.documents import DocumentError, DocumentStore
 from dcp.producer.values import is_json
 from dcp.producer.versions import Content, Version
 from dcp.wire import messages as m
@@ -214,3 +214,34 @@ def test_datatypes_must_have_been_negotiated(cluster: ProducerCluster, connect: 
     assert answer.status == Status.EINVAL
     assert kv.call(m.Store(b"k", b"{}"), Opcode.SET).status == Status.SUCCESS
     assert kv.call(m.KeyOnly(b"k"), Opcode.GET).datatype == 0
+
+
+def test_a_value_that_cannot_be_read_keeps_no_other_from_expiring(
+    make_cluster: Callable[..., ProducerCluster], clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not of its vbucket, not of later ones; and it expires when it can be read again."""
+    cluster = make_cluster(vbuckets=2)
+    keys = [b"k%d" % n for n in range(20)]
+    for n, key in enumerate(keys):
+        cluster.set(key, b"1", expiry=10 + n)
+    bucket = cluster.bucket
+    assert all(vbucket.data.high_seqno > 1 for vbucket in bucket.vbuckets)
+    expire, noted = DocumentStore._expire, set[int]()
+
+    def failing(store: DocumentStore, due: Version, now: float) -> None:
+        if due.key == keys[0]:
+            raise OSError("cannot be read")
+        expire(store, due, now)
+
+    with monkeypatch.context() as patched, bucket.lock:
+        patched.setattr(DocumentStore, "_expire", failing)
+        patched.setattr(bucket, "wrote", noted.add)
+        with pytest.raises(OSError, match="cannot be read"):
+            bucket.expire_due(clock.now + 100)
+    assert noted == {0, 1}
+    with bucket.lock:
+        for vbucket in (0, 1):
+            bucket.wrote(vbucket)
+        assert bucket.expire_due(clock.now + 100) == 1
+        assert bucket.expire_due(clock.now + 100) == 0
+    assert not any(cluster.state_at(v, cluster.high_seqno(v)) for v in (0, 1))

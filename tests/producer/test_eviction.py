@@ -98,7 +98,10 @@ def test_a_value_that_cannot_be_read_is_refused_for_now(
     client = connect(cluster).log_in()
     with monkeypatch.context() as patched:
         patched.setattr(os, "pread", _broken)
-        assert client.call(m.KeyOnly(b"\0" + key), Opcode.GET).status == Status.ETMPFAIL
+        refusal = client.call(m.KeyOnly(b"\0" + key), Opcode.GET)
+        assert refusal.status == Status.ETMPFAIL
+        assert b"broken" not in refusal.value
+        assert b"server's log" in refusal.value
     assert "vbucket 0: GET is answered ETMPFAIL: [Errno 5] broken: " in caplog.text
     assert "vb_0.log" in caplog.text
     assert client.call(m.KeyOnly(b"\0" + key), Opcode.GET).status == Status.SUCCESS

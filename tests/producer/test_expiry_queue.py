@@ -21,8 +21,9 @@ def test_against_a_dictionary(steps: list[tuple[int, bytes, int] | float]) -> No
             continue
         found = set()
         while (due := queue.pop_due(step)) is not None:
-            assert due not in found
-            found.add(due)
+            assert model[due[:2]] == due[2]
+            assert due[:2] not in found
+            found.add(due[:2])
         assert found == {which for which, at in model.items() if at and at <= step}
         model = {which: at for which, at in model.items() if which not in found}
 

@@ -147,3 +147,24 @@ def test_a_compaction_that_fails_keeps_nothing_from_the_disk(
     assert "cannot compact, it goes on without" in record.getMessage()
     assert (record.exc_info is None) == isinstance(failure, OSError)
     assert data.begin_compaction(leaves_nothing=True) is not None
+
+
+def test_a_cut_that_the_disk_refuses_loses_nothing() -> None:
+    """What waits above it is still written by the next flush: no hole below the persisted seqno."""
+    data = _new(MemoryFile())
+    _write(data, [["a"], ["b"]])
+    data.flush()
+    _write(data, [["c"]])
+    before = _told(data)
+    with (
+        _failing("the file is written", OSError("disk full")),
+        pytest.raises(OSError, match="full"),
+    ):
+        data.cut(1)
+    assert _told(data) == before
+    _write(data, [["d"]])
+    data.flush()
+    assert data.persisted_seqno == 4
+    assert [seqno for seqno, _ in read_all(data.scan(0))] == [1, 2, 3, 4]
+    assert data.cut(1) == 1
+    assert [seqno for seqno, _ in read_all(data.scan(0))] == [1]

@@ -49,5 +49,8 @@ def test_a_long_answer_is_made_as_it_is_taken() -> None:
     assert outbox.take(106)[0] == b"before"
     assert made == 10
     assert not outbox.is_empty
+    assert outbox.take(10_000, 3) == [b"x" * 10] * 3
+    assert outbox.is_long
+    assert made == 13
     assert outbox.take(10_000)[-1] == b"after"
-    assert made == 1000
+    assert (outbox.is_long, made) == (False, 1000)

@@ -235,3 +235,15 @@ def test_the_phases_of_a_copy() -> None:
     assert (copy.is_taking_over, copy.has_taken_over, copy.feeder) == (True, True, None)
     copy.leave()
     assert copy.phase is CopyPhase.FED
+
+
+def test_what_is_let_go_waits_for_the_disk_no_more(tmp_path: Path) -> None:
+    bucket = Bucket(ClusterSettings(vbuckets=1, data_folder=tmp_path, flush_seconds=3600.0))
+    with bucket.lock:
+        bucket.vbuckets[0].documents.set(b"k", b"1", 0.0)
+        bucket.wrote(0)
+        assert bucket.flusher is not None
+        assert bucket.flusher.pending_bytes > 0
+        bucket.held.let_go(0)
+        assert bucket.flusher.pending_bytes == 0
+        bucket.close()

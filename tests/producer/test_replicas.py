@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from dcp.errors import ConfigError
+from dcp.producer.bucket import Bucket
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.resume_rules import VbucketFacts
 from dcp.producer.settings import ClusterSettings
@@ -250,3 +251,25 @@ def test_a_user_may_not_be_the_cluster(pair: ProducerCluster, connect: Connect) 
     payload = b"\0@replication\0password"
     answer = connect(pair).call(m.Sasl(b"PLAIN", payload), Opcode.SASL_AUTH)
     assert answer.status == Status.AUTH_ERROR
+
+
+def test_a_disk_that_refuses_what_a_copy_received_is_told(
+    make_cluster: MakeCluster,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It is no lost connection, though it is connected again."""
+    cluster = make_cluster(nodes=2, vbuckets=1, replicas=1)
+    cluster.wait_until_replicated()
+    failures, received = [OSError("disk full")], Bucket.received
+
+    def refused(bucket: Bucket, node: int, vbucket: int) -> None:
+        if failures:
+            raise failures.pop()
+        received(bucket, node, vbucket)
+
+    monkeypatch.setattr(Bucket, "received", refused)
+    cluster.set(b"k", b"1")
+    cluster.wait_until_replicated(60.0)
+    assert not failures
+    assert "disk full: connecting again" in caplog.text

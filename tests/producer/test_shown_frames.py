@@ -86,19 +86,23 @@ def _stored(versions: list[Version]) -> VbucketStore:
     return store
 
 
-def _sent(source: ItemSource, most_bytes: int) -> tuple[bytes, list[int]]:
+def _sent(
+    source: ItemSource, most_bytes: int, most_items: int = 1 << 30
+) -> tuple[bytes, list[int]]:
+    """What is sent of a source; what is not sent of a chunk goes back and comes again."""
     data, seqnos = b"", list[int]()
     while (chunk := source.next_chunk(most_bytes)) is not None:
-        while not chunk.is_empty:
-            frames, taken, _ = chunk.take(1 << 30, 1 << 30, 1 << 30, opaque=0)
-            data, seqnos = data + bytes(frames), seqnos + taken.tolist()
+        frames, taken, _ = chunk.take(1 << 30, 1 << 30, most_items, opaque=0)
+        data, seqnos = data + bytes(frames), seqnos + taken.tolist()
+        if not chunk.is_empty:
+            source.put_back(chunk.left_seqnos)
     source.close()
     return data, seqnos
 
 
-@given(items, flavours, filters, st.integers(1, 1000))
+@given(items, flavours, filters, st.integers(1, 1000), st.sampled_from([1, 2, 1 << 30]))
 def test_streams_show_what_each_version_would_be(
-    items: list[Any], flavour: int, wanted: StreamFilter, most_bytes: int
+    items: list[Any], flavour: int, wanted: StreamFilter, most_bytes: int, most_items: int
 ) -> None:
     versions = _versions(items)
     source = DiskItems(_stored(versions).scan(0, each_key_once=True), flavour, wanted)
@@ -107,7 +111,7 @@ def test_streams_show_what_each_version_would_be(
     reshaped = flavour & ~Flavour.COMMITS | (0 if needs_values else Flavour.KEYS_ONLY)
     wires = [b"".join(version.wire(int(reshaped))) for version in shown]
     event(f"shown {len(shown) * 4 // len(versions)}/4")
-    assert _sent(source, most_bytes) == (b"".join(wires), [v.seqno for v in shown])
+    assert _sent(source, most_bytes, most_items) == (b"".join(wires), [v.seqno for v in shown])
     assert source.filter == behind
 
 
@@ -124,7 +128,7 @@ def test_in_the_order_of_keys_it_is_the_same(
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(key_order, "TURN_BYTES", turn_bytes)
         patched.setattr(key_order, "_READ_BYTES", turn_bytes // 3)
-        data, seqnos = _sent(by_key, 100)
+        data, seqnos = _sent(by_key, 100, 2)
     assert data == b"".join(b"".join(version.wire(flavour)) for version in shown)
     assert seqnos == [version.seqno for version in shown]
     assert (by_key.filter, by_key.last_seqno) == (behind, max(seqnos, default=0))

@@ -10,6 +10,7 @@ from dcp.wire.framing import FrameSplitter
 from dcp.wire.snappy import deflate
 from dcp.wire.system_event import CollectionBegun, CollectionEnded, ScopeCreated
 from dcp.wire.vocabulary import Datatype, Opcode
+from dcp.wire.xattr import join_xattrs
 
 COLLECTIONS = int(Flavour.COLLECTIONS)
 SYNC = int(Flavour.COLLECTIONS | Flavour.COMMITS)
@@ -151,3 +152,32 @@ def test_sizes_grow_with_key_and_value() -> None:
     large = _version(COMMIT._replace(value=b"x" * 1002))
     assert large.size_bytes - small.size_bytes == 1000
     assert small.size_bytes > len(small.key) + len(small.value)
+
+
+XATTRS = int(Flavour.XATTRS)
+SNAPPY = int(Flavour.SNAPPY)
+COMPRESSED = deflate(bytes(10_000))
+WITH_XATTRS = join_xattrs(((b"_x", b"1"),), b"{}")
+
+
+@pytest.mark.parametrize(
+    ("value", "datatype", "flavour", "sent", "is_kept"),
+    [
+        (b"{}", Datatype.JSON, 0, b"{}", True),
+        (COMPRESSED, Datatype.SNAPPY, SNAPPY, COMPRESSED, True),
+        (COMPRESSED, Datatype.SNAPPY, 0, bytes(10_000), False),
+        (WITH_XATTRS, Datatype.XATTR, XATTRS, WITH_XATTRS, True),
+        (WITH_XATTRS, Datatype.XATTR, 0, b"{}", False),
+        (bytes(10_000), Datatype.RAW, SNAPPY | int(Flavour.COMPRESSED), COMPRESSED, False),
+        (b"{}", Datatype.JSON, int(Flavour.NO_VALUE), b"", True),
+    ],
+)
+def test_frames_are_kept_unless_their_value_is_not_the_stored_one(
+    value: bytes, datatype: Datatype, flavour: int, sent: bytes, *, is_kept: bool
+) -> None:
+    """No quota counts a value that was reshaped."""
+    version = _version(Content(value, int(datatype)))
+    first = version.wire(flavour)
+    assert first[1] == sent
+    assert version.wire(flavour) == first
+    assert (version.wire(flavour) is first) == is_kept

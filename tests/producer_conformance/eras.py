@@ -203,20 +203,29 @@ def _ends(item: Item, collection: int) -> bool:
 
 
 def _take_writes(era: Era, written: Sequence[Written]) -> None:
-    """Find the seqno of every write: as it was told, that of its CAS, or the next that is free."""
+    """Find the seqno of every write: as it was told, that of its CAS, or the next that is free.
+
+    Of writes before the first whose seqno is known the last ones come right before that, if the
+    next free ones lie behind it.
+    """
     by_cas = {
         (item.collection_id, item.key, item.cas): seqno
         for seqno, item in era.shown.items()
         if item.what is What.DOCUMENT
     }
-    last = None
-    for each in written:
-        item = each.item
-        seqno = item.seqno or by_cas.get((item.collection_id, item.key, item.cas))
+    known = [
+        each.item.seqno or by_cas.get((each.item.collection_id, each.item.key, each.item.cas))
+        for each in written
+    ]
+    first_known = next((index for index, seqno in enumerate(known) if seqno), 0)
+    last = 0
+    for index, each in enumerate(written):
+        item, seqno = each.item, known[index]
         if seqno is None:
-            if last is None:
-                last = _proved_before(era, each.line)
+            last = max(last, _proved_before(era, each.line))
             seqno = next_free(last, era.shown)
+            if index < first_known:
+                seqno = min(seqno, _free_before(known[first_known] or 0, first_known - index, era))
         last = seqno
         era.requested[seqno] = each
         if each.is_durable:
@@ -242,6 +251,15 @@ def _take_read(era: Era, read: Sequence[Item]) -> None:
 
 def _proved_before(era: Era, line: int) -> int:
     return max([era.base, *(seqno for seen, seqno in era.reached if seen < line)])
+
+
+def _free_before(seqno: int, count: int, era: Era) -> int:
+    """Return where the first of ``count`` seqnos lies that are free, the last ones before one."""
+    found = seqno
+    while count and found > 1:
+        found -= 1
+        count -= found not in era.shown
+    return found
 
 
 def next_free(seqno: int, shown: Mapping[int, Item]) -> int:

@@ -276,6 +276,7 @@ def missed_by_all(snapshots: Sequence[Snapshot], shown: Mapping[int, Item]) -> l
             for seqno in seqnos[bisect_right(seqnos, one.after) : bisect_right(seqnos, one.up_to)]
             if seqno not in one.shown
             and shown[seqno].what is What.DOCUMENT
+            and not (one.is_legacy and shown[seqno].collection_id)
             and following.get(seqno, END_OF_TIME) > one.end
         ]
         for one in snapshots

@@ -145,6 +145,8 @@ def _era_orders(
         if line in set_ups:
             purged = max((seqno for since, seqno in era.purges if since <= line), default=0)
             default_high = next_of(about.default_high, line)
+            if default_high is not None and default_high > high:  # it comes with later items
+                default_high = None
             unpersisted = next_of(about.unpersisted, line) or 0
             yield (
                 line,

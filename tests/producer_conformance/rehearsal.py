@@ -3,7 +3,8 @@
 Nothing waits: the client's bytes and the passing of time are handed over as late as what was
 recorded allows, and the producer is asked for the next frame when the recorded server sent it. So
 it acts in the recorded order, however fast it is. After a silence of the recording everything said
-before must have had its effect: nothing more may come from ours then.
+before must have had its effect: what ours has sent by then its client has read, or reads next, for
+a line is written when its client reads it.
 
 Answers come in the order of the requests; stream messages in order per vbucket (and stream id).
 Each connection is compared until its first difference. One thing may come earlier than it did: the
@@ -67,6 +68,8 @@ class _Played:
     noops: dict[int, int] = field(default_factory=dict)
     scram: SaslExchange | None = None
     statistics: dict[int, list[Frame]] = field(default_factory=dict)
+    unread: list[Frame] = field(default_factory=list)
+    unread_fault: str = ""
     failure: str = ""
     compared: int = 0
 
@@ -132,9 +135,11 @@ class Rehearsal:
         elif event.kind is Kind.SERVER:
             self._expect(played, event)
         elif event.kind is Kind.CLOSED_BY_SERVER:
+            self._require_read(played)
             self._expect_close(played, event)
             played.line.close()
         else:
+            self._require_read(played)
             played.line.close()
 
     def _carry_out(self, order: Order, event: Event) -> None:
@@ -219,6 +224,9 @@ class Rehearsal:
     def _expect(self, played: _Played, event: Event) -> None:
         recorded = event.frames[0]
         if self._is_unheard(event, recorded):
+            return
+        if self._is_unread_passed_over(played, recorded):
+            self._require_read(played)
             return
         if recorded.opcode == Opcode.STAT and recorded.opaque in played.statistics:
             self._compare_statistic(played, event, played.statistics[recorded.opaque])
@@ -310,13 +318,13 @@ class Rehearsal:
         return bool(frames)
 
     def _require_silence(self, played: _Played, event: Event) -> None:
-        """All was said and done before the silence: nothing of ours may be left."""
+        """All was said and done before the silence: what of ours is left now is read next."""
         while played.said:
             self._say(played, event.seconds)
         while self._receive(played, event.seconds):
             pass
         left = [
-            _name(frame)
+            frame
             for channel, waiting in played.received.items()
             for frame in waiting
             if channel[1] != Opcode.DCP_NOOP  # a NOOP's time is the server's own
@@ -326,11 +334,26 @@ class Rehearsal:
         ]
         if played.statistics:
             played.failure = f"before line {event.line}: found the end of a list of statistics"
-        if left:
-            played.failure = (
-                f"before line {event.line}: found {', '.join(left[:3])}"
-                f"{f' and {len(left) - 3} more' if len(left) > 3 else ''}, expected silence"
-            )
+        played.unread = left
+        played.unread_fault = (
+            f"before line {event.line}: found {', '.join(_name(frame) for frame in left[:3])}"
+            f"{f' and {len(left) - 3} more' if len(left) > 3 else ''}, expected silence"
+        )
+
+    def _is_unread_passed_over(self, played: _Played, recorded: Frame) -> bool:
+        """Whether the client reads something else first than what was sent before a silence."""
+        if not played.unread:
+            return False
+        waiting = played.received.get(_channel(recorded))
+        kept = [frame for frame in played.unread if not waiting or frame is not waiting[0]]
+        is_passed_over = len(kept) == len(played.unread)
+        played.unread = kept
+        return is_passed_over
+
+    def _require_read(self, played: _Played) -> None:
+        """What was sent before a silence was read by now."""
+        if played.unread:
+            played.failure = played.failure or played.unread_fault
 
     def _expect_close(self, played: _Played, event: Event) -> None:
         """The server closed: so must ours, if it was for what the client said or did not say."""

@@ -81,7 +81,8 @@ class Snapshot:
     at ``taken_line``: where its stream was asked for, if it is the first one. If it shows
     everything (``is_unfiltered``), nothing visible lay above its end then, though the vbucket may
     have ``stood_at`` a higher seqno. ``collections`` are those of which it is the first, if a
-    filter names them: it shows them whole.
+    filter names them: it shows them whole. ``is_legacy``: its client, without Collections, is shown
+    the default collection alone.
     """
 
     line: int
@@ -93,6 +94,7 @@ class Snapshot:
     is_unfiltered: bool = False
     collections: frozenset[int] = frozenset()
     stood_at: int = 0
+    is_legacy: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,6 +85,7 @@ class WatchedStream:
             taken_line=taken,
             is_unfiltered=not is_filtered,
             collections=self._collections if is_first and not self.at else frozenset(),
+            is_legacy=self.is_legacy,
         )
         self.about.snapshots.append(self._snapshot)
 

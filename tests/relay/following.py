@@ -63,4 +63,4 @@ def is_level(cluster: ProducerCluster, relay: Relay) -> bool:
 
 
 def wait_until_level(cluster: ProducerCluster, relay: Relay) -> None:
-    wait_for("the relay is level", lambda: is_level(cluster, relay), 20.0)
+    wait_for("the relay is level", lambda: is_level(cluster, relay), 90.0)

@@ -15,6 +15,8 @@ from tests.client.connecting import START
 from tests.client.consuming import settings
 from tests.client.drained import CREDENTIALS, all_of
 
+PATIENCE_SECONDS = 90.0
+"""How long anything may take, on a machine that is busy with other things as well."""
 Row = tuple[int, int, bytes, int, bytes]
 """Seqno, opcode, key, CAS, value."""
 
@@ -40,7 +42,7 @@ class Lake:
         self._went_back.clear()
         address = NodeAddress.parse(seed)
         streams = [StreamStart(v, address, self.positions.get(v, START)) for v in self.rows]
-        chosen = settings(**self._connection)  # type: ignore[arg-type]
+        chosen = settings(node_deadline_seconds=PATIENCE_SECONDS, **self._connection)  # type: ignore[arg-type]
         self.consumer = Consumer(streams, [seed], chosen, CREDENTIALS, self._name)
 
     def close(self) -> None:
@@ -94,7 +96,9 @@ class Lake:
         self.rows[vbucket] = [row for row in self.rows[vbucket] if row[0] <= end]
         self.positions[vbucket] = Position.complete_at(log.uuid_at(end), end)
 
-    def run(self, until: Callable[["Lake"], bool], timeout_seconds: float = 20.0) -> "Lake":
+    def run(
+        self, until: Callable[["Lake"], bool], timeout_seconds: float = PATIENCE_SECONDS
+    ) -> "Lake":
         """Take deliveries until ``until`` holds."""
         deadline = monotonic() + timeout_seconds
         while not until(self):
@@ -117,7 +121,7 @@ class Lake:
         current = cluster.failover_log(vbucket).current_uuid
         return not high or self.positions[vbucket].vb_uuid == current
 
-    def run_to(self, cluster: ProducerCluster, timeout_seconds: float = 20.0) -> None:
+    def run_to(self, cluster: ProducerCluster, timeout_seconds: float = PATIENCE_SECONDS) -> None:
         """Take all that the cluster has, and compare."""
         self.run(lambda lake: lake.has_all_of(cluster), timeout_seconds)
         self.assert_same(cluster)

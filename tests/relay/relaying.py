@@ -49,7 +49,7 @@ class Relaying:
     def _wait(self) -> int:
         if self.process.stdout is not None:
             self.process.stdout.close()
-        return self.process.wait(20)
+        return self.process.wait(60)
 
 
 @contextmanager

@@ -1,0 +1,112 @@
+"""The picture of `flow_control`: a row of charts for windows, for policies, for strategies."""
+
+from collections.abc import Callable, Sequence
+from math import floor, log10
+from typing import Final
+
+from benchmarks._chart import Panel, PanelRow, Points, draw
+from benchmarks._flow_rows import Row
+
+_STEPS: Final = (1, 2, 5)
+_MOST_TICKS: Final = 6
+_NEXT_TO_NOTHING: Final = 0.05
+
+
+def picture(rows: Sequence[Row]) -> str:
+    """Return the picture of all rows as SVG."""
+    windows = [row for row in rows if row.part == "window"]
+    relays = [row for row in rows if row.part == "relay"]
+    policies = [row for row in rows if row.part == "policy"]
+    limits = list(dict.fromkeys(row.sink_limit for row in policies))
+    fastest = [row for row in policies if row.sink_limit == limits[0]]
+    slowest = [row for row in policies if row.sink_limit == limits[-1]]
+    slow_title = f"each sink {limits[-1]}"
+    return draw(
+        "Throughput and memory by window, window policy and relay strategy",
+        [
+            PanelRow(
+                "One connection",
+                "sink's speed",
+                [
+                    _panel("MB/s", "window", windows, _speed, _size_name),
+                    _panel("most outstanding, MiB", "window", windows, _outstanding, _size_name),
+                    _panel("memory of the process, + MiB", "window", windows, _memory, _size_name),
+                ],
+            ),
+            PanelRow(
+                "Window policies: a quota of 1 GiB",
+                "policy",
+                [
+                    _panel(f"MB/s in all, sinks {limits[0]}", "connections", fastest, _speed),
+                    _panel(
+                        f"outstanding in all, MiB, {slow_title}",
+                        "connections",
+                        slowest,
+                        _outstanding,
+                    ),
+                    _panel(f"memory in all, + MiB, {slow_title}", "connections", slowest, _memory),
+                ],
+            ),
+            PanelRow(
+                "Relay: one fast consumer, one slow; window 2 MiB",
+                "strategy",
+                [
+                    _panel("from the cluster, MB/s", "slow consumer, MB/s", relays, _upstream),
+                    _panel("fast consumer, MB/s", "slow consumer, MB/s", relays, _speed),
+                    _panel("memory of the relay, + MiB", "slow consumer, MB/s", relays, _memory),
+                ],
+            ),
+        ],
+    )
+
+
+def _panel(
+    title: str,
+    x_label: str,
+    rows: Sequence[Row],
+    value: Callable[[Row], float | None],
+    x_name: Callable[[float], str] = "{:g}".format,
+) -> Panel:
+    lines: dict[str, Points] = {}
+    for line in dict.fromkeys(row.line for row in rows):
+        lines[line] = [
+            (row.x, found) for row in rows if row.line == line and (found := value(row)) is not None
+        ]
+    xs = sorted({row.x for row in rows})
+    ys = [y for points in lines.values() for _, y in points]
+    return Panel(title, x_label, lines, {x: x_name(x) for x in xs}, _ticks(ys))
+
+
+def _ticks(values: Sequence[float]) -> dict[float, str]:
+    """Return round numbers around all values, with some room; what is next to nothing is less."""
+    least = max(_NEXT_TO_NOTHING, min(values, default=1.0) / 1.2)
+    most = max(2 * least, 1.1 * max(values, default=10.0))
+    decades = range(floor(log10(least)), floor(log10(most)) + 2)
+    steps = [step * 10.0**decade for decade in decades for step in _STEPS]
+    first = max(index for index, step in enumerate(steps) if step <= least)
+    last = min(index for index, step in enumerate(steps) if step >= most)
+    found = steps[first : last + 1]
+    if len(found) > _MOST_TICKS:
+        inner = [step for step in found[1:-1] if log10(step).is_integer()]
+        found = [found[0], *inner, found[-1]]
+    return {step: f"{step:g}" for step in found}
+
+
+def _size_name(kib: float) -> str:
+    return f"{kib / 1024:g}M" if kib >= 1024 else f"{kib:g}K"
+
+
+def _speed(row: Row) -> float | None:
+    return row.speed
+
+
+def _outstanding(row: Row) -> float | None:
+    return row.outstanding
+
+
+def _memory(row: Row) -> float | None:
+    return row.memory
+
+
+def _upstream(row: Row) -> float | None:
+    return row.upstream
