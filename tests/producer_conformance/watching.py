@@ -16,6 +16,7 @@ from dcp.wire.codec import decode
 from dcp.wire.frame import Frame
 from dcp.wire.frame_info import stream_id_of
 from dcp.wire.vocabulary import (
+    EndReason,
     HelloFeature,
     Magic,
     Opcode,
@@ -343,7 +344,7 @@ class _Watcher:
         stream = one.streams.get(key)
         if stream is None:
             return
-        if not isinstance(body, m.StreamEnd):
+        if not (isinstance(body, m.StreamEnd) and body.reason == EndReason.STATE_CHANGED):
             lines = self.seen.stream_lines.setdefault(frame.vbucket, {})
             lines.setdefault((self._connection, key[2]), []).append((self._line, stream.key))
         if isinstance(body, m.SnapshotMarker):
