@@ -79,8 +79,10 @@ class Conversation:
         live: dict[str, _Open] = {}
         events = list(_events(content, names, live))
         end = events[-1].seconds if events else 0.0
+        said = max((each.seconds for each in events if each.kind is Kind.SERVER), default=0.0)
         for one in live.values():  # the recording ends, and with it whatever goes on
-            silent = end - one.last_seconds >= QUIET_SECONDS
+            # What was sent to one client last may have been on its way to the others, too.
+            silent = end - max(said, one.last_seconds) >= QUIET_SECONDS
             line = len(events) + 1
             events.append(Event(line, end, Kind.CLOSED_BY_CLIENT, one.index, after_silence=silent))
         return cls(tuple(events), tuple(names))
