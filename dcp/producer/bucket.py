@@ -17,7 +17,7 @@ from secrets import token_hex
 from threading import Condition, RLock
 from typing import TYPE_CHECKING
 
-from dcp.producer.auth import REPLICATION_USER, UserStore
+from dcp.producer.auth import UserStore, node_credentials
 from dcp.producer.bucket_manifest import BucketManifest
 from dcp.producer.bucket_storage import BucketStorage
 from dcp.producer.checkpoint_account import CheckpointAccount
@@ -68,13 +68,13 @@ class Bucket:
         self.name = settings.bucket
         self.lock = RLock()
         self.users = UserStore(settings.users)
-        self.replication_password = (
+        self.node_credentials = node_credentials(
             Secret(token_hex(16)) if invitation is None else invitation.password
         )
         self.local_nodes: set[int] = set(range(settings.nodes)) if invitation is None else set()
         self.led_by = ""
         """Where the process is that decides about the cluster; empty where it is this one."""
-        self.users.add_internal(REPLICATION_USER, self.replication_password)
+        self.users.add_internal(self.node_credentials)
         self.map = ClusterMap(
             settings.bucket,
             self._uuid_of(invitation),
