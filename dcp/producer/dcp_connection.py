@@ -7,6 +7,7 @@ control (kv_engine ``dcp/producer.cc``).
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict
 from collections.abc import Callable, Set
 from typing import Final
@@ -69,6 +70,10 @@ class DcpConnection:
         self.allows_stream_windows = bucket.settings.rules == "document"
         """Real servers have no windows but the connection's."""
         self.noop = NoopTimer(bucket.settings.idle_timeout_seconds)
+        self.stuck_timeout_seconds = bucket.settings.stuck_timeout_seconds
+        regex = bucket.settings.stuck_name_regex
+        self.closes_when_stuck = bool(regex and re.fullmatch(regex, self.told_name))
+        """Whether it is closed for acknowledging nothing, NOOPs answered or not."""
         self.close_session = close_session
         self._scans_by_key = bucket.settings.bucket_type.scans_by_key
         self.announces_closed_streams = False
@@ -159,6 +164,10 @@ class DcpConnection:
         if not self._ready:
             return "BufferLogFull" if self._full else "ReadyListEmpty"
         return "BufferLogFull" if self.flow.room_bytes <= 0 else None
+
+    def is_stuck(self, now: float) -> bool:
+        """Whether the client is to be closed, as it acknowledged nothing for too long."""
+        return self.closes_when_stuck and self.flow.is_stuck(self.stuck_timeout_seconds, now)
 
     @property
     def has_room_for_stream(self) -> bool:
