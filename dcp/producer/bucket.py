@@ -36,6 +36,7 @@ from dcp.producer.persistence_waits import PersistenceWaits
 from dcp.producer.replicas import Replicas, replicas_of
 from dcp.producer.resident_values import ResidentValues
 from dcp.producer.settings import ClusterSettings
+from dcp.producer.stream_quota import StreamQuotas
 from dcp.producer.sync_write_board import SyncWriteBoard
 from dcp.producer.unsent_bytes import UnsentBytes
 from dcp.producer.vbucket import Vbucket
@@ -120,8 +121,8 @@ class Bucket:
         self.faults = Faults()
         self.on_change: Callable[[], None] = lambda: None
         self.dcp_connections: dict[tuple[int, bytes], DcpConnection] = {}
-        self._changed: set[int] = set()
-        self._written: set[int] = set()
+        self._changed, self._written = set[int](), set[int]()
+        self.stream_quotas = StreamQuotas(settings.max_streams)
         self.unsent, self.large_frames = UnsentBytes(), LargeFrames(settings.large_frame_seconds)
         self._memory = CheckpointAccount(quota_bytes)
         self._open_batches = 0

@@ -18,6 +18,7 @@ from dcp.producer.faults import Faults
 from dcp.producer.flow_control import FlowControl
 from dcp.producer.noop import NoopTimer
 from dcp.producer.stream import ActiveStream, Batch, StreamPhase
+from dcp.producer.stream_quota import StreamQuota
 from dcp.producer.stream_register import StreamRegister
 from dcp.producer.stream_settings import OutOfOrder, StreamSettings
 from dcp.producer.stream_windows import CONNECTION_OPAQUE, StreamWindows
@@ -88,6 +89,7 @@ class DcpConnection:
         """Whether its streams are never sent back to the disk: nobody but a copy may ask for that,
         as what a client does not read would fill the memory of all."""
         self.streams = StreamRegister()
+        self._quota = StreamQuota(MAX_STREAMS) if is_internal else bucket.stream_quotas.at(key[0])
         self.bytes_sent = self.items_sent = 0
         self._bucket = bucket
         self._faults = Faults() if is_internal else bucket.faults  # no order means nodes
@@ -172,7 +174,8 @@ class DcpConnection:
     @property
     def has_room_for_stream(self) -> bool:
         """Whether the client may open one more; those count too whose end it was not told yet."""
-        return self.stream_windows.streams < MAX_STREAMS
+        held = self.stream_windows.streams
+        return held < MAX_STREAMS and (self.is_internal or self._quota.has_room(held))
 
     def is_streaming(self, vbucket: int, stream_id: int | None = None) -> bool:
         """Whether there is such a stream that sends items; an ending one may be replaced."""
@@ -196,6 +199,7 @@ class DcpConnection:
         """Take an accepted stream; it sends from now on."""
         self.streams.add(stream)
         self.stream_windows.opened(stream.opaque)
+        self._quota.opened()
         self._wake(stream)
 
     def set_stream_window(self, window_bytes: int) -> None:
@@ -277,6 +281,7 @@ class DcpConnection:
         for stream in self.streams:
             stream.end(EndReason.DISCONNECTED, announce=False)
         self.streams.clear()
+        self._quota.ended(self.stream_windows.streams)
         self.stream_windows.clear()
         self._ready.clear()
         self._full.clear()
@@ -371,6 +376,7 @@ class DcpConnection:
         if stream.phase is StreamPhase.DEAD:
             self.streams.remove(stream)
             self.stream_windows.ended(stream.opaque)
+            self._quota.ended()
             if (waiting := self._full.get(stream.opaque)) is not None:
                 waiting.pop(stream, None)
                 if not waiting:

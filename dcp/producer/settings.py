@@ -75,6 +75,7 @@ class ClusterSettings:
     ``rebalance_timeout_seconds``: how long a rebalance may take that is ordered over the protocol.
     ``member_timeout_seconds``: how long a process that joined may take to answer the first one.
     ``max_connections`` of clients to a node, whatever they speak; it closes more at once, unheard.
+    ``max_streams`` that clients may have at a node (``stream_quota.py``).
     ``record_seqnos`` keeps every sent seqno in the counters, 8 bytes each (for tests).
     ``record_branches`` keeps what failovers and crashes lose, so that ``state_at`` can tell of
     every branch (for tests; without it ``state_at`` knows the current branch only).
@@ -132,6 +133,7 @@ class ClusterSettings:
     member_timeout_seconds: float = 5.0
     rebalance_timeout_seconds: float = 600.0
     max_connections: int = 5_000
+    max_streams: int = 256 * 1024
     record_seqnos: bool = True
     record_branches: bool = True
     replicas: int = 0
@@ -267,6 +269,10 @@ class ClusterSettings:
         if self.max_connections < 1:
             raise ConfigError(
                 f"producer connections: found at most {self.max_connections}, expected 1 or more"
+            )
+        if self.max_streams < 1:
+            raise ConfigError(
+                f"producer streams: found at most {self.max_streams}, expected 1 or more"
             )
         for name, seconds in (
             ("idle timeout", self.idle_timeout_seconds),
