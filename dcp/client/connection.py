@@ -160,17 +160,11 @@ class NodeConnection:
         self._reader.call(lambda machine, _: machine.close_stream(vbucket), "close_stream")
 
     def change_stream_window(self, window_bytes: int) -> None:
-        """Ask for another size of all streams' windows, 0 for none.
+        """Ask for another size of all streams' windows, 0 for none. Does not wait.
 
-        ``StreamWindowChanged`` follows.
-
-        Raises:
-            LocalProtocolError: the connection is closed, or its streams never had windows.
-            DcplakeError: what ended the connection.
+        ``StreamWindowChanged`` is delivered with the node's answer.
         """
-        self._reader.call(
-            lambda machine, _: machine.change_stream_window(window_bytes), "a window's size"
-        )
+        self._reader.post(lambda machine, _: machine.change_stream_window(window_bytes))
 
     def next(self, timeout_seconds: float) -> Delivery | None:
         """Return the next delivery; None where none came in time.

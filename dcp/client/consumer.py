@@ -110,6 +110,29 @@ class Consumer:
         """The smallest window of a connection that is there; 0: one has no flow control."""
         return self._links.least_window_bytes
 
+    def resize_windows(self, window_bytes: int) -> None:
+        """Let all connections, those to come too, have another window; 0: no flow control.
+
+        The nodes are told in the next ``next``. One that refuses is logged once, and keeps the
+        window that it has.
+
+        Raises:
+            ConfigError: no size for a window, or 0 though ``allow_no_flow_control`` is not set.
+            LocalProtocolError: the consumer was given ``windows``, which say it themselves.
+        """
+        self._links.resize(window_bytes)
+
+    def resize_stream_windows(self, window_bytes: int) -> None:
+        """Let all streams, those to come too, have another window of their own; 0: none.
+
+        Data servers refuse (the DCP document has such windows only): logged once, and the
+        connections' windows hold alone. ``look`` tells what each connection's streams have.
+
+        Raises:
+            ConfigError: no size for a window.
+        """
+        self._links.resize_streams(window_bytes)
+
     def request_high_seqnos(self, node: NodeAddress) -> bool:
         """Ask a node over the connection of its streams; ``next`` will bring ``SeqnosReceived``.
 

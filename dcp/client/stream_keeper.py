@@ -53,6 +53,7 @@ from dcp.protocol.events import (
     StreamOpened,
     StreamRefused,
     StreamRejected,
+    StreamWindowChanged,
     WindowRefused,
 )
 from dcp.wire.vocabulary import Status
@@ -288,6 +289,10 @@ class StreamKeeper:
                 return ()
             case WindowRefused():
                 self._keep_window(event, link)
+                return ()
+            case StreamWindowChanged():
+                if event.status != Status.SUCCESS:
+                    self._tell_refused((STREAM_WINDOW,), link)
                 return ()
         track = self.tracks.get(getattr(event, "vbucket", -1))
         if track is None or track.vbucket in muted:

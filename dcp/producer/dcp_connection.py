@@ -7,6 +7,7 @@ control (kv_engine ``dcp/producer.cc``).
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict
 from collections.abc import Callable, Set
 from typing import Final
@@ -17,6 +18,7 @@ from dcp.producer.faults import Faults
 from dcp.producer.flow_control import FlowControl
 from dcp.producer.noop import NoopTimer
 from dcp.producer.stream import ActiveStream, Batch, StreamPhase
+from dcp.producer.stream_quota import StreamQuota
 from dcp.producer.stream_register import StreamRegister
 from dcp.producer.stream_settings import OutOfOrder, StreamSettings
 from dcp.producer.stream_windows import CONNECTION_OPAQUE, StreamWindows
@@ -69,6 +71,10 @@ class DcpConnection:
         self.allows_stream_windows = bucket.settings.rules == "document"
         """Real servers have no windows but the connection's."""
         self.noop = NoopTimer(bucket.settings.idle_timeout_seconds)
+        self.stuck_timeout_seconds = bucket.settings.stuck_timeout_seconds
+        regex = bucket.settings.stuck_name_regex
+        self.closes_when_stuck = bool(regex and re.fullmatch(regex, self.told_name))
+        """Whether it is closed for acknowledging nothing, NOOPs answered or not."""
         self.close_session = close_session
         self._scans_by_key = bucket.settings.bucket_type.scans_by_key
         self.announces_closed_streams = False
@@ -83,6 +89,7 @@ class DcpConnection:
         """Whether its streams are never sent back to the disk: nobody but a copy may ask for that,
         as what a client does not read would fill the memory of all."""
         self.streams = StreamRegister()
+        self._quota = StreamQuota(MAX_STREAMS) if is_internal else bucket.stream_quotas.at(key[0])
         self.bytes_sent = self.items_sent = 0
         self._bucket = bucket
         self._faults = Faults() if is_internal else bucket.faults  # no order means nodes
@@ -160,10 +167,15 @@ class DcpConnection:
             return "BufferLogFull" if self._full else "ReadyListEmpty"
         return "BufferLogFull" if self.flow.room_bytes <= 0 else None
 
+    def is_stuck(self, now: float) -> bool:
+        """Whether the client is to be closed, as it acknowledged nothing for too long."""
+        return self.closes_when_stuck and self.flow.is_stuck(self.stuck_timeout_seconds, now)
+
     @property
     def has_room_for_stream(self) -> bool:
         """Whether the client may open one more; those count too whose end it was not told yet."""
-        return self.stream_windows.streams < MAX_STREAMS
+        held = self.stream_windows.streams
+        return held < MAX_STREAMS and (self.is_internal or self._quota.has_room(held))
 
     def is_streaming(self, vbucket: int, stream_id: int | None = None) -> bool:
         """Whether there is such a stream that sends items; an ending one may be replaced."""
@@ -187,6 +199,7 @@ class DcpConnection:
         """Take an accepted stream; it sends from now on."""
         self.streams.add(stream)
         self.stream_windows.opened(stream.opaque)
+        self._quota.opened()
         self._wake(stream)
 
     def set_stream_window(self, window_bytes: int) -> None:
@@ -268,6 +281,7 @@ class DcpConnection:
         for stream in self.streams:
             stream.end(EndReason.DISCONNECTED, announce=False)
         self.streams.clear()
+        self._quota.ended(self.stream_windows.streams)
         self.stream_windows.clear()
         self._ready.clear()
         self._full.clear()
@@ -362,6 +376,7 @@ class DcpConnection:
         if stream.phase is StreamPhase.DEAD:
             self.streams.remove(stream)
             self.stream_windows.ended(stream.opaque)
+            self._quota.ended()
             if (waiting := self._full.get(stream.opaque)) is not None:
                 waiting.pop(stream, None)
                 if not waiting:

@@ -6,21 +6,20 @@
     acknowledge(s)    what its copy holds, when that is settled
     output(now)       what to write next
 
-It signs in as the cluster's own user, opens DCP with flow control and NOOPs, and asks for items as
-a disk keeps them, prepares and aborts too. One connection carries all streams of two nodes. A
-stream that was refused or has ended is asked for again by ``retry``; what no stream fits ends the
-connection (``MessageRefusedError``), after it was answered.
+It signs in as the cluster's own user by SCRAM, opens DCP with flow control and NOOPs, and asks for
+items as a disk keeps them, prepares and aborts too. One connection carries all streams of two
+nodes. A stream that was refused or has ended is asked for again by ``retry``; what no stream fits
+ends the connection (``MessageRefusedError``), after it was answered.
 """
 
 from collections.abc import Iterable, Mapping
 from typing import Final
 
 from dcp.errors import SourceError
-from dcp.producer.auth import REPLICATION_USER
 from dcp.producer.passive_stream import MessageRefusedError, PassivePhase, PassiveStream
 from dcp.producer.replica_copy import ReplicaCopy
 from dcp.protocol.bootstrap import Bootstrap, BootstrapSettings, Control, Progress, steps_for
-from dcp.protocol.credentials import PLAIN, Credentials, Secret
+from dcp.protocol.credentials import Credentials
 from dcp.protocol.flow_control import FlowSettings, ReceiveWindow
 from dcp.protocol.liveness import LivenessSettings
 from dcp.wire import messages as m
@@ -55,7 +54,10 @@ _WINDOW_BYTES: Final = 4 * 1024 * 1024
 class ReplicationConnection:
     """One connection; used under the bucket's lock. ``streams`` are by opaque."""
 
-    def __init__(self, bucket: str, name: str, password: Secret, now: float) -> None:
+    def __init__(
+        self, bucket: str, name: str, credentials: Credentials, nonce: str, now: float
+    ) -> None:
+        """``nonce`` is SCRAM's: fresh for each connection."""
         flow, liveness = FlowSettings(_WINDOW_BYTES), LivenessSettings()
         settings = BootstrapSettings(
             bucket,
@@ -65,8 +67,7 @@ class ReplicationConnection:
             open_flags=int(_OPEN_FLAGS),
             controls=(Control("consumer_name", name, optional=False), *_CONTROLS),
         )
-        credentials = Credentials(REPLICATION_USER, password, (PLAIN,))
-        progress = Progress(settings, credentials, nonce="")
+        progress = Progress(settings, credentials, nonce)
         self._bootstrap = Bootstrap(steps_for(settings, flow, liveness), progress).settled()
         self._window = ReceiveWindow(flow, now)
         self._outbox: list[bytes] = []

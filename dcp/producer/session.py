@@ -302,9 +302,19 @@ class Session:
         self.close_if_overdue(now)
 
     def close_if_overdue(self, now: float) -> None:
-        """Close if the client said nothing for too long, whether or not anything can be written."""
+        """Close if the client said nothing for too long, whether or not anything can be written.
+
+        Or if it does nothing but answer NOOPs, and its name is one of those that may not.
+        """
         if self.dcp is not None:
             is_overdue = self.dcp.noop.is_dead(now)
+            if not self.is_closing and self.dcp.is_stuck(now):
+                _LOG.warning(
+                    "%s is closed: nothing of its full window was acknowledged for %g seconds",
+                    self.dcp.told_name,
+                    self.dcp.stuck_timeout_seconds,
+                )
+                is_overdue = True
         else:
             is_overdue = self._liveness.is_overdue(now, is_logged_in=self.user is not None)
         if is_overdue:

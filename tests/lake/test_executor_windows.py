@@ -13,7 +13,7 @@ from typing import IO
 import pytest
 
 from dcp.cli.live_view import board_text
-from dcp.client.windows import FixedWindows
+from dcp.client.windows import SameWindows
 from dcp.lake.executor_windows import (
     DEATH_SECONDS,
     LOOK_SECONDS,
@@ -227,7 +227,7 @@ def test_what_is_shared_can_be_seen(folder: Path) -> None:
     assert "aggressive gives 7 connections of the executor windows of 70.0 MiB" in board_text(
         [look]
     )
-    assert share_of(FixedWindows(1)) is None
+    assert share_of(SameWindows(1)) is None
     two.leave()
     one.leave()
 
@@ -289,7 +289,7 @@ def test_only_policies_that_look_at_others_have_a_register(
     with task_windows(flow) as windows:
         size = windows.opened("a")
         alone = policy in (Policy.NONE, Policy.STATIC)
-        assert isinstance(windows, FixedWindows) == alone
+        assert isinstance(windows, SameWindows) == alone
         assert register_folder(flow).exists() != alone
     assert not register_folder(flow).exists()
     assert size == {"none": 0, "static": 10_485_760, "dynamic": 10_737_418}.get(policy, size)
