@@ -150,6 +150,7 @@ class Consumer:
         Raises:
             AuthenticationError: user or password refused.
             BucketError: no such bucket, or no access to it.
+            NoRelayError: a group's tag is set, and the node has no groups.
             LocalProtocolError: the consumer was closed, perhaps by another thread meanwhile.
         """
         self._keeper.resume(monotonic() - self._left_at)

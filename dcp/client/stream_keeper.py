@@ -36,6 +36,7 @@ from dcp.errors import (
     BucketError,
     DcplakeError,
     LocalProtocolError,
+    NoRelayError,
     RemoteProtocolError,
 )
 from dcp.protocol.bootstrap import STREAM_WINDOW
@@ -226,6 +227,7 @@ class StreamKeeper:
         Raises:
             AuthenticationError: user or password refused.
             BucketError: no such bucket, or no access to it.
+            NoRelayError: a group's tag is set, and the node has no groups.
         """
         link = self.links.by_name(entry.connection_name)
         if link is None:
@@ -246,7 +248,7 @@ class StreamKeeper:
         return replace(entry, events=events)
 
     def _connection_ended(self, link: NodeLink, error: DcplakeError | None, now: float) -> None:
-        if isinstance(error, AuthenticationError | BucketError | LocalProtocolError):
+        if isinstance(error, AuthenticationError | BucketError | NoRelayError | LocalProtocolError):
             raise error
         self.links.ended(link, error, now)
         self.links.want_map(now)

@@ -48,6 +48,7 @@ def connection_settings(source: SourceSettings, flow: FlowControlSettings) -> Co
         noop_interval_seconds=source.noop_interval_seconds,
         connect_timeout_seconds=source.connect_timeout_seconds,
         bootstrap_timeout_seconds=source.bootstrap_timeout_seconds,
+        receiver_group_tag=source.group_tag(),
         tls=TlsSettings(source.tls_ca_file or None) if source.tls else None,
     )
 

@@ -8,6 +8,7 @@ No secret is a setting: the password is named by reference (an environment varia
 """
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -138,6 +139,34 @@ class SourceSettings(_Section):
         least=1,
         most=600,
     )
+    receiver_group_tag: str = _key(
+        "",
+        "Where the seeds are those of a relay: the tag of its group that this lake belongs to, a "
+        "number of 64 bits with a sign; in none when empty. Other nodes refuse it.",
+    )
+
+    def __post_init__(self) -> None:
+        """Check that the tag is one."""
+        _Section.__post_init__(self)
+        self.group_tag()
+
+    def group_tag(self) -> int | None:
+        """Return the tag; None where there is none.
+
+        Raises:
+            ConfigError: it is no number of 64 bits.
+
+        """
+        if not self.receiver_group_tag:
+            return None
+        if re.fullmatch(r"-?[0-9]{1,19}", self.receiver_group_tag):
+            tag = int(self.receiver_group_tag)
+            if -(2**63) <= tag < 2**63:
+                return tag
+        raise ConfigError(
+            f"receiver_group_tag: found {self.receiver_group_tag!r}, expected a decimal number "
+            "from -9223372036854775808 to 9223372036854775807, or nothing"
+        )
 
     def password(self, environment: Mapping[str, str] | None = None) -> str:
         """Read the password where the settings say it is.
