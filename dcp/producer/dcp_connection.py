@@ -183,8 +183,12 @@ class DcpConnection:
         return stream is not None and stream.is_sending
 
     def may_have_to_send(self, stream: ActiveStream) -> bool:
-        """Whether a stream waits for its turn, and has not said yet that it has nothing."""
-        return stream in self._ready
+        """Whether a stream waits for its turn or window, and has not said that it has nothing."""
+        return stream in self._ready or self.waits_for_window(stream)
+
+    def waits_for_window(self, stream: ActiveStream) -> bool:
+        """Whether a stream is passed over because its own window is full."""
+        return stream in self._full.get(stream.opaque, ())
 
     def acknowledged(self, vbucket: int) -> int:
         """Return up to which prepare the copy acknowledged that a stream of the vbucket fills."""

@@ -97,7 +97,7 @@ class Vbucket:
         saved = SavedVbucket(VbucketState.ACTIVE, FailoverLog((FailoverEntry(home.first_uuid, 0),)))
         if data.saved_state:
             saved = SavedVbucket.decode(data.saved_state, self.id)
-        data.reopen(saved.base_seqno, saved.whole_seqno)
+        data.reopen(saved.base_seqno, saved.whole_seqno, saved.learned_purge_seqno)
         is_empty = data.high_seqno == data.base_seqno
         clock = HybridClock(saved.last_cas)
         self._begin(data, saved.failover_log, clock, state or saved.state, is_recorded=is_empty)
@@ -141,6 +141,7 @@ class Vbucket:
             tuple((at, home.number_of(m)) for at, m in collections.steps if at <= seqno),
             highs,
             self.data.whole_seqno_at(seqno),
+            self.data.learned_purge_seqno,
         )
         self.named_manifests |= state.manifest_numbers
         return state

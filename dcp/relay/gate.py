@@ -12,7 +12,7 @@ it shall have no stream. Time is nanoseconds of any clock that never goes back.
 
 from dataclasses import dataclass
 
-from dcp.protocol.flow_spec import FlowSpec
+from dcp.protocol.flow_spec import FlowSpec, Strategy
 from dcp.protocol.receiver_group import ReceiverGroup, StatusMessage
 from dcp.relay.positions import Positions
 
@@ -68,6 +68,14 @@ class Gate:
     def was_idle(self, now_ns: int) -> bool:
         """Whether nobody looked here for so long that silence means nothing."""
         return self._settled_at_ns is None or self._is_over(self._settled_at_ns, now_ns, 4)
+
+    def would_miss(self, receiver: int) -> bool:
+        """Whether silence costs a consumer its place, or ``max`` the knowledge that it is there.
+
+        Who was ejected has none to lose: it comes back by moving.
+        """
+        is_max = self.group.spec.strategy is Strategy.MAX
+        return self.group.tracks(receiver) or (is_max and receiver in self._reports)
 
     def report(self, receiver: int, position: int, tag: int | None, now_ns: int) -> None:
         """Take where a consumer stands that is not stuck."""

@@ -2,9 +2,10 @@
 
 A consumer is one DCP connection. It names its group's tag by the control ``receiver_group_tag``
 or, where its client cannot, by its connection's name, in which ``#gtag=1001`` stands somewhere:
-clients put their own behind what they are told. It *moves*
-while it acknowledges bytes, takes new ones, or its system does. Who does not, though there is
-something to send, is stuck.
+clients put their own behind what they are told. It *moves* while it acknowledges bytes, takes new
+ones, or its system does. Who does not, though there is something to send, is stuck. Where a
+stream's own window is full only what is acknowledged to that one says that it moves, whatever the
+other streams of the connection do.
 """
 
 import re
@@ -16,6 +17,7 @@ from weakref import WeakKeyDictionary
 
 from dcp.producer.connection import ClientConnection
 from dcp.producer.dcp_connection import DcpConnection
+from dcp.producer.stream import ActiveStream
 from dcp.wire.vocabulary import Status
 
 TAG_CONTROL: Final = b"receiver_group_tag"
@@ -40,13 +42,24 @@ class _Marks:
     is_moving: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class _StreamMark:
+    """What a stream's own window had acknowledged at a look, while it was full."""
+
+    look: int
+    acked_bytes: int
+    is_moving: bool
+
+
 class Receivers:
     """All consumers; used under the bucket's lock."""
 
     def __init__(self) -> None:
         self._numbers: WeakKeyDictionary[DcpConnection, int] = WeakKeyDictionary()
-        self._tags: WeakKeyDictionary[DcpConnection, int] = WeakKeyDictionary()
+        self._tags: WeakKeyDictionary[DcpConnection, int | None] = WeakKeyDictionary()
         self._marks: WeakKeyDictionary[DcpConnection, _Marks] = WeakKeyDictionary()
+        self._stream_marks: WeakKeyDictionary[ActiveStream, _StreamMark] = WeakKeyDictionary()
+        self._looks = 0
         self._fresh = count(1)
         self.names: dict[int, str] = {}
         """What consumers are called, by number; of all that there ever were, until ``forget``."""
@@ -74,13 +87,14 @@ class Receivers:
 
     def tag(self, consumer: DcpConnection) -> int | None:
         """Return the consumer's tag; None where it names none."""
-        if consumer in self._tags:
-            return self._tags[consumer]
-        named = _NAMED_TAG.search(consumer.key[1])
-        return None if named is None else tag_of(named[1])
+        if consumer not in self._tags:
+            named = _NAMED_TAG.search(consumer.key[1])
+            self._tags[consumer] = None if named is None else tag_of(named[1])
+        return self._tags[consumer]
 
     def look(self, clients: Iterable[ClientConnection]) -> None:
         """Learn who has moved since the last look."""
+        self._looks += 1
         for client in clients:
             consumer = client.session.dcp
             if consumer is not None:
@@ -91,7 +105,18 @@ class Receivers:
                 before = self._marks.setdefault(consumer, _Marks())
                 self._marks[consumer] = _Marks(values, values != before.values)
 
-    def is_moving(self, consumer: DcpConnection) -> bool:
-        """Whether it did anything between the last two looks."""
+    def is_moving(self, consumer: DcpConnection, stream: ActiveStream) -> bool:
+        """Whether it did anything for a stream between the last two looks."""
+        if consumer.waits_for_window(stream):
+            return self._is_freeing(consumer, stream)
         marks = self._marks.get(consumer)
         return marks is None or marks.is_moving
+
+    def _is_freeing(self, consumer: DcpConnection, stream: ActiveStream) -> bool:
+        """Whether it acknowledges to a stream's full window."""
+        mark = self._stream_marks.get(stream)
+        if mark is None or mark.look != self._looks:
+            acked_bytes = consumer.stream_windows.acked_bytes(stream.opaque)
+            is_moving = mark is None or mark.acked_bytes != acked_bytes
+            mark = self._stream_marks[stream] = _StreamMark(self._looks, acked_bytes, is_moving)
+        return mark.is_moving

@@ -171,8 +171,8 @@ class Regulator:
                 continue
             number = self.receivers.number(consumer)
             present.add(number)
-            at, is_waiting = position
-            if was_idle or not is_waiting or self.receivers.is_moving(consumer):
+            at, is_stuck = position
+            if not is_stuck or (was_idle and gate.would_miss(number)):
                 gate.report(number, at, self.receivers.tag(consumer), now_ns)
         early = self._early.get(vbucket, {})
         for number in gate.receivers - present:
@@ -191,18 +191,19 @@ class Regulator:
         self._free(vbucket, freed_bytes)
 
     def _position(self, consumer: DcpConnection, vbucket: int) -> tuple[int, bool] | None:
-        """Return where a consumer stands, and whether anything waits for it; None: no stream."""
+        """Return where a consumer stands, and whether it is stuck there; None: no stream."""
         positions = self.gates[vbucket].positions
-        at, is_waiting, is_there = positions.received_bytes, False, False
+        at, is_stuck, is_there = positions.received_bytes, False, False
         for stream in consumer.streams_of({vbucket}):
             if not stream.is_sending:
                 continue
             is_there = True
             if consumer.may_have_to_send(stream) or self._bucket.has_changed(vbucket):
                 here = positions.position_of(stream.sent_seqno)
-                is_waiting |= here < positions.received_bytes
+                if here < positions.received_bytes:
+                    is_stuck |= not self.receivers.is_moving(consumer, stream)
                 at = min(at, here)
-        return (at, is_waiting) if is_there else None
+        return (at, is_stuck) if is_there else None
 
     # --- what is told
 

@@ -6,11 +6,12 @@ Connections that did not ask for sync writes, and all that are served from disk,
 mutation or deletion. So what any connection was shown of either is known of both.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from dcp.wire import messages as m
 from dcp.wire.vocabulary import Opcode
+from tests.producer_conformance.merged_views import merged
 from tests.producer_conformance.sightings import Item, What
 
 
@@ -24,19 +25,6 @@ def commit_item(message: m.Commit, collection_id: int, key: bytes) -> Item:
         opcode=int(Opcode.DCP_MUTATION),
         message=message,
     )
-
-
-def merged(views: Iterable[Item]) -> Item:
-    """Return one item of all views of it: each field from the connection that was shown most.
-
-    A commit says that it is one to some only.
-    """
-    ranked = sorted(views, key=lambda item: item.quality)
-    best = ranked[-1]
-    opcode = max(item.opcode for item in ranked)  # an EXPIRATION is a DELETION to most
-    delete_time = max(item.delete_time for item in ranked)
-    message = next((item.message for item in ranked if item.message is not None), None)
-    return replace(best, opcode=opcode, delete_time=delete_time, message=message)
 
 
 def merged_history(views: Mapping[int, Sequence[Item]]) -> dict[int, Item]:

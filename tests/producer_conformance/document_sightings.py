@@ -17,9 +17,17 @@ from dcp.wire.frame import Frame
 from dcp.wire.frame_info import RequestInfo, decode_frame_infos
 from dcp.wire.leb128 import split_collection_key
 from dcp.wire.vocabulary import Datatype, Opcode, Status, VbucketState
-from tests.producer_conformance.sightings import Item, VbucketSightings, Written
+from tests.producer_conformance.sightings import Item, Presence, VbucketSightings, Written
 
 WRITES: Final = frozenset({Opcode.SET, Opcode.ADD, Opcode.REPLACE, Opcode.DELETE, Opcode.TOUCH})
+_NEEDS: Final = (Opcode.REPLACE, Opcode.DELETE, Opcode.TOUCH)
+_IS_THERE: Final[dict[tuple[int, int], bool]] = {
+    **{(opcode, Status.SUCCESS): True for opcode in _NEEDS},
+    **{(opcode, Status.KEY_ENOENT): False for opcode in (*_NEEDS, Opcode.GET)},
+    (Opcode.ADD, Status.SUCCESS): False,
+    (Opcode.ADD, Status.KEY_EEXISTS): True,
+}
+"""What answers say of the document that there was before."""
 _ACTIVE: Final = frozenset({VbucketState.ACTIVE})
 
 
@@ -34,9 +42,12 @@ def take_document_answer(
     """Take the answer to a KV request of ``WRITES``, or to a GET."""
     line, request = asked
     about.states.append((line, _ACTIVE))
+    collection_id, key = split_collection_key(request.key) if collections else (0, request.key)
+    is_there = _IS_THERE.get((request.opcode, answer.status))
+    if is_there is not None:
+        about.presence.append(Presence(line, request.opaque, collection_id, key, is_there))
     if answer.status != Status.SUCCESS:
         return
-    collection_id, key = split_collection_key(request.key) if collections else (0, request.key)
     asked_for, told = decode(request), decode(answer)
     item = Item(
         0, key, collection_id=collection_id, rev=0, cas=answer.cas, opcode=Opcode.DCP_MUTATION

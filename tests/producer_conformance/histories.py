@@ -22,14 +22,14 @@ all replaced or purged.
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from itertools import pairwise
 from typing import Final
 
 from dcp.types import END_OF_TIME
-from dcp.wire.system_event import CollectionEnded
+from dcp.wire.system_event import CollectionBegun, CollectionEnded, ScopeCreated, ScopeDropped
 from dcp.wire.vocabulary import Opcode
 from tests.producer_conformance.completions import unseen_prepares
 from tests.producer_conformance.sightings import Item, Snapshot, What
@@ -40,6 +40,8 @@ _SEVERAL: Final = 2
 """A recording that lost a frame lacks one seqno; a bucket that hides things lacks more."""
 MOST_UNSEEN: Final = 1000
 """Seqnos in a row of which it is asked what each of them held."""
+
+Heard = Callable[[int], set[frozenset[int] | None]]
 
 
 @dataclass(slots=True)
@@ -66,11 +68,13 @@ def complete(
     snapshots: Sequence[Snapshot],
     *,
     hides: bool = True,
+    heard: Heard = lambda _: set(),
 ) -> tuple[Item, ...]:
     """Return the items above ``base``, the given ones among them, in the order of seqnos.
 
     There is something at every seqno that was ``reached``. ``hides``: there are things that not
     every stream is shown; without it what is shown nowhere would be a document that got lost.
+    ``heard``: of which collections streams waited to hear when a seqno came (None: of all).
     """
     found = dict(shown)
     missed = {item.seqno: item for each in missed_by_all(snapshots, shown) for item in each}
@@ -83,6 +87,7 @@ def complete(
             found[seqno] = replace(_tombstone(seqno, item.key), rev=item.rev + 1)
     for prepare in unseen_prepares(shown, base):
         found.setdefault(prepare.seqno, prepare)
+    found |= _replaced_events([seqno for seqno in unseen if seqno not in found], shown)
     if purge_seqno in unseen and purge_seqno not in found:
         found[purge_seqno] = _tombstone(purge_seqno, b"purged %d" % purge_seqno)
     latest = _latest([seqno for seqno in unseen if seqno not in found], snapshots)
@@ -92,8 +97,37 @@ def complete(
             item = Item(seqno, key, what, collection_id, rev, opcode=_MUTATION, value=b"{}")
             found[seqno] = item
     left = {seqno: end for seqno, end in latest.items() if seqno not in found}
-    found |= _unexplained(left, shown, purge_seqno, snapshots, hides=hides)
+    found |= _unexplained(left, shown, purge_seqno, snapshots, heard, hides=hides)
     return tuple(found[seqno] for seqno in sorted(found) if seqno > base)
+
+
+def _replaced_events(unseen: Sequence[int], shown: Mapping[int, Item]) -> dict[int, Item]:
+    """Return where collections and scopes began whose end alone is left: it replaced that."""
+    found: dict[int, Item] = {}
+    begun: set[tuple[type, int]] = set()
+    for seqno, item in sorted(shown.items()):
+        match item.event:
+            case CollectionBegun():
+                begun.add((CollectionEnded, item.event.collection_id))
+                continue
+            case ScopeCreated():
+                begun.add((ScopeDropped, item.event.scope_id))
+                continue
+            case CollectionEnded(uid, scope, collection):
+                of: tuple[type, int] = CollectionEnded, collection
+                made: CollectionBegun | ScopeCreated = CollectionBegun(
+                    max(uid - 1, 1), scope, collection, b"unseen %d" % seqno
+                )
+            case ScopeDropped(uid, scope):
+                of = ScopeDropped, scope
+                made = ScopeCreated(max(uid - 1, 1), scope, b"unseen %d" % seqno)
+            case _:
+                continue
+        at = max((one for one in unseen if one < seqno and one not in found), default=None)
+        if of not in begun and at is not None:
+            begun.add(of)
+            found[at] = Item(at, made.name, What.SYSTEM_EVENT, event=made)
+    return found
 
 
 def _latest(unseen: Sequence[int], snapshots: Sequence[Snapshot]) -> dict[int, int | None]:
@@ -119,31 +153,68 @@ def _unexplained(
     shown: Mapping[int, Item],
     purge_seqno: int,
     snapshots: Sequence[Snapshot],
+    heard: Heard,
     *,
     hides: bool,
 ) -> dict[int, Item]:
     """Return what is put at seqnos for which no version of a key that was shown has room."""
     first_shown = min(shown, default=0)
     tails = [(one.end, one.stood_at) for one in snapshots]
+    visible = {one.end for one in snapshots if one.after == one.end}
+    cut = {one.end for one in snapshots if one.up_to < one.end}
     found: dict[int, Item] = {}
     hidden: list[int] = []
     for seqno, end in left.items():
         dropped = _dropped_since(seqno, end, shown)
         if seqno <= purge_seqno:
             found[seqno] = _tombstone(seqno, b"purged %d" % seqno)
-        elif any(low < seqno <= high for low, high in tails):
+        elif seqno not in cut and any(low < seqno <= high for low, high in tails):
             hidden.append(seqno)
             hides = True
         elif end is not None and dropped is None:
             hidden.append(seqno)
+        elif end is None and seqno not in cut and heard(seqno):
+            found[seqno] = _unheard(seqno, heard(seqno), shown, is_visible=seqno in visible)
         else:
             found[seqno] = _document(seqno, dropped or 0)
     hides |= len([seqno for seqno in hidden if seqno > first_shown]) >= _SEVERAL
     for seqno in hidden:
         is_lost = not hides and seqno > first_shown
-        found[seqno] = (
-            _document(seqno) if is_lost else Item(seqno, b"hidden %d" % seqno, What.HIDDEN)
-        )
+        found[seqno] = _document(seqno) if is_lost else _hidden(seqno)
+    return found
+
+
+def _unheard(
+    seqno: int,
+    heard: Collection[frozenset[int] | None],
+    shown: Mapping[int, Item],
+    *,
+    is_visible: bool,
+) -> Item:
+    """Return what those that waited are not shown: of another collection, or hidden from all."""
+    collections = [0, *_collections_at(seqno, shown)]
+    quiet = (each for each in collections if not any(one is None or each in one for one in heard))
+    collection = next(quiet, None)
+    if collection is None:
+        return _document(seqno) if is_visible else _hidden(seqno)
+    return _document(seqno, collection)
+
+
+def _hidden(seqno: int) -> Item:
+    return Item(seqno, b"hidden %d" % seqno, What.HIDDEN)
+
+
+def _collections_at(seqno: int, shown: Mapping[int, Item]) -> list[int]:
+    """Return the collections that there are at a seqno, beside the default one."""
+    found: list[int] = []
+    for _, item in sorted(shown.items()):
+        if item.seqno > seqno:
+            break
+        match item.event:
+            case CollectionBegun():
+                found.append(item.event.collection_id)
+            case CollectionEnded() if item.event.collection_id in found:
+                found.remove(item.event.collection_id)
     return found
 
 

@@ -78,7 +78,15 @@ class DropCursors:
     vbucket: int
 
 
-Order = SetUp | Write | Purge | DropCursors
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """A recorded write, by its line and opaque, was carried out, though its answer comes later."""
+
+    vbucket: int
+    request: tuple[int, int]
+
+
+Order = SetUp | Write | Purge | DropCursors | HandOver
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +140,18 @@ def _era_orders(
 ) -> Iterator[tuple[int, Order]]:
     purge_seqno = era.purges[-1][1] if era.purges else 0
     reached = {seqno for _, seqno in era.reached}
-    items = complete(era.shown, era.base, reached, purge_seqno, era.snapshots, hides=hides)
+
+    def heard(seqno: int) -> set[frozenset[int] | None]:
+        line = era.line_of(seqno)
+        return {
+            hears
+            for first, last, born, hears in about.listened
+            if first <= line < last and era.has(born)
+        }
+
+    items = complete(
+        era.shown, era.base, reached, purge_seqno, era.snapshots, hides=hides, heard=heard
+    )
     seqnos = [item.seqno for item in items]
     set_ups = _set_up_lines(era, about)
     dropped = [line for line in about.cursor_dropped if era.has(line)]
@@ -163,13 +182,30 @@ def _era_orders(
             )
         elif high > done:
             new = come[bisect_right(seqnos, done) :]
-            others = [item for item in new if item.seqno not in era.requested]
-            yield from ((line, write) for write in _writes(vbucket, others, ends, about))
+            for each in _in_turn(vbucket, new, era, line):
+                others = each if isinstance(each, list) else []
+                yield from ((line, write) for write in _writes(vbucket, others, ends, about))
+                if isinstance(each, HandOver):
+                    yield line, each
         if line not in set_ups:
             yield from ((line, Purge(vbucket, up_to)) for at, up_to in era.purges if at == line)
         if line in dropped:
             yield line, DropCursors(vbucket)
         done = max(done, high)
+
+
+def _in_turn(
+    vbucket: int, new: Sequence[Item], era: Era, line: int
+) -> Iterator[list[Item] | HandOver]:
+    """Yield the items that nobody asked for, and between them the requests that made the others.
+
+    A request whose answer is due is handed over by itself.
+    """
+    for written, items in groupby(new, key=lambda item: era.requested.get(item.seqno)):
+        if written is None:
+            yield list(items)
+        elif line < written.answered:
+            yield HandOver(vbucket, written.id)
 
 
 def _writes(

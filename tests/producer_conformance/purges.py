@@ -37,7 +37,7 @@ def purges_of(
         if has(line) and is_told and _is_on_branch(request, log, high_at(line)):
             low = request.start + 1
             found.append((line, next((at for at, on in taken if at >= low and on > line), low)))
-    snapshots = [one for one in about.snapshots if has(one.line)]
+    snapshots = [one for one in about.snapshots if has(one.born)]
     for one, missed in zip(snapshots, missed_by_all(snapshots, shown), strict=True):
         for item in missed:
             purged: int | None = item.seqno

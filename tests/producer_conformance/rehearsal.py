@@ -13,7 +13,7 @@ with no item between them it leaves items out, from there on: the markers are co
 """
 
 from bisect import bisect_left
-from collections import deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -26,9 +26,9 @@ from dcp.wire.frame import Frame
 from dcp.wire.frame_info import stream_id_of
 from dcp.wire.vocabulary import Magic, Opcode, Status
 from tests.conformance_formats.case_file import CaseResult
-from tests.producer_conformance.comparison import differences
+from tests.producer_conformance.comparison import differences, is_of_the_server
 from tests.producer_conformance.conversation import Conversation, Event, Kind
-from tests.producer_conformance.plan import Order, Write, make_plan
+from tests.producer_conformance.plan import HandOver, Order, SetUp, Write, make_plan
 from tests.producer_conformance.sightings import Marker, Sightings, StreamKey
 from tests.producer_conformance.statistics import difference_of
 from tests.producer_conformance.subject import SERVED_OPCODES, Line, Subject
@@ -59,6 +59,7 @@ class _Said:
 class _Played:
     """One connection of the rehearsal."""
 
+    index: int
     name: str
     line: Line
     said: deque[_Said] = field(default_factory=deque)
@@ -99,6 +100,10 @@ class Rehearsal:
             of_streams = self._markers.setdefault(vbucket, {})
             for one in markers:
                 of_streams.setdefault((one.connection, one.stream), []).append(one)
+        self._server_lines: dict[int, list[tuple[int, Channel]]] = defaultdict(list)
+        for event in conversation.events:
+            if event.kind is Kind.SERVER and event.connection is not None:
+                self._server_lines[event.connection].append((event.line, _channel(event.frames[0])))
 
     def run(self) -> Iterator[CaseResult]:
         """Play all lines."""
@@ -108,15 +113,20 @@ class Rehearsal:
             if event.line in self._sightings.manifests:
                 self._subject.learn_manifest(self._sightings.manifests[event.line])
             for order in self._plan.before.get(event.line, ()):
+                self._hear_before(event)
                 if isinstance(order, Write):
                     self._look_before(order.vbucket, order.items[0].seqno, event)
+                elif isinstance(order, SetUp):
+                    self._send_before(order.vbucket, event)
                 self._carry_out(order, event)
             if event.connection is None:
                 continue
             played = self._played.get(event.connection)
             if played is None:
                 name = self._conversation.names[event.connection]
-                played = self._played[event.connection] = _Played(name, self._subject.connect())
+                played = self._played[event.connection] = _Played(
+                    event.connection, name, self._subject.connect()
+                )
             if not played.failure:
                 self._take(played, event)
         for played in self._played.values():
@@ -143,11 +153,63 @@ class Rehearsal:
             played.line.close()
 
     def _carry_out(self, order: Order, event: Event) -> None:
+        if isinstance(order, HandOver):
+            self._hand_over(order, event)
+            return
         try:
             self._subject.carry_out(order)
         except LocalProtocolError as error:  # it has other seqnos, by what the client wrote
             for played in self._played.values():
                 played.failure = played.failure or f"before line {event.line}: {error}"
+
+    def _hand_over(self, order: HandOver, event: Event) -> None:
+        """Let the client's requests be heard up to a write, whose effect others were shown."""
+        for played in self._played.values():
+            waits = (one for one in played.said if one.frame is not None)
+            if order.request not in {
+                (one.event.line, one.frame.opaque) for one in waits if one.frame
+            }:
+                continue
+            heard = None
+            while heard != order.request:
+                one = played.said[0]
+                heard = one.event.line, one.frame.opaque if one.frame is not None else -1
+                self._say(played, event.seconds)
+
+    def _hear_before(self, event: Event) -> None:
+        """Let what clients asked before this line be heard, whenever they read the answers.
+
+        Writes wait for their turn: they come at their seqnos. Acknowledgements wait for what they
+        acknowledge.
+        """
+        for played in self._played.values():
+            while not self._waits(played.said):
+                self._say(played, event.seconds)
+
+    def _waits(self, said: Iterable[_Said]) -> bool:
+        for one in said:
+            if self._is_write(one):
+                return True
+            if one.frame is None or one.frame.opcode not in _NEVER_ANSWERED:
+                return False
+        return True
+
+    def _is_write(self, said: _Said) -> bool:
+        frame = said.frame
+        return frame is not None and (said.event.line, frame.opaque) in self._plan.requested
+
+    def _send_before(self, vbucket: int, event: Event) -> None:
+        """Let streams send what their clients are recorded to read later, before they end."""
+        for (connection, stream_id), lines in self._sightings.stream_lines.get(vbucket, {}).items():
+            played = self._played.get(connection)
+            first = bisect_left(lines, event.line, key=lambda seen: seen[0])
+            later = [key for _, key in lines[first:] if key[0] < event.line]
+            if played is None or not later:
+                continue
+            channel = "stream", vbucket, stream_id
+            while len(played.received.get(channel, ())) < len(later):
+                if not self._receive(played, event.seconds, channel):
+                    break
 
     def _look_before(self, vbucket: int, seqno: int, event: Event) -> None:
         """Let streams form the snapshots in which a seqno is not yet, before it comes.
@@ -321,6 +383,7 @@ class Rehearsal:
         """All was said and done before the silence: what of ours is left now is read next."""
         while played.said:
             self._say(played, event.seconds)
+        self._send_as_recorded(played, event)
         while self._receive(played, event.seconds):
             pass
         left = [
@@ -340,9 +403,22 @@ class Rehearsal:
             f"{f' and {len(left) - 3} more' if len(left) > 3 else ''}, expected silence"
         )
 
+    def _send_as_recorded(self, played: _Played, event: Event) -> None:
+        """Let streams send in the order in which the client reads it later.
+
+        A full window holds back all, so it matters which of them was first.
+        """
+        wanted: Counter[Channel] = Counter()
+        lines = self._server_lines[played.index]
+        for _, channel in lines[bisect_left(lines, event.line, key=lambda one: one[0]) :]:
+            wanted[channel] += 1
+            while len(played.received.get(channel, ())) < wanted[channel]:
+                if not self._receive(played, event.seconds, channel):
+                    return
+
     def _is_unread_passed_over(self, played: _Played, recorded: Frame) -> bool:
         """Whether the client reads something else first than what was sent before a silence."""
-        if not played.unread:
+        if not played.unread or is_of_the_server(recorded):
             return False
         waiting = played.received.get(_channel(recorded))
         kept = [frame for frame in played.unread if not waiting or frame is not waiting[0]]

@@ -1,13 +1,19 @@
 """What a transcript shows of a vbucket, each with the line from which it must have been true.
 
 shown            an item, as one connection was shown it (connections see different parts of it)
+streamed         a seqno that had been reached, by what a stream showed
+listened         lines from and to which a stream's client had all that it had begun to be sent, and
+                 which collections it hears of (None: all)
 snapshot         a marker, the seqnos behind it that were shown, and where its stream stood
 verdict          a stream request and what the server said to it
 log, at_least    a failover log; a seqno that the vbucket had reached at least
+                 what streams show comes with the line of their request: a client may read it late,
+                 when the vbucket has another branch already
 exact            a seqno that was the vbucket's newest: nothing can lie between it and what comes
 visible          the newest seqno of all that clients may be shown
 written          a client's own write, with the CAS and seqno that it was answered
 read             a document that a client's own GET was answered
+presence         whether there was a document before a client's own request, by the answer
 uuid             of the newest branch, by itself: of use where no log is seen
 purged           a purge seqno that was told
 collection_high  a collection, and the newest seqno that the vbucket has of it
@@ -95,6 +101,7 @@ class Snapshot:
     collections: frozenset[int] = frozenset()
     stood_at: int = 0
     is_legacy: bool = False
+    born: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +124,17 @@ class Written:
         return self.line, self.opaque
 
 
+@dataclass(frozen=True, slots=True)
+class Presence:
+    """At a line a key had a document, or none."""
+
+    line: int
+    opaque: int
+    collection_id: int
+    key: bytes
+    is_there: bool
+
+
 @dataclass(slots=True)
 class VbucketSightings:
     """All about one vbucket; lists are in the order of lines, items by the line they came on."""
@@ -128,6 +146,7 @@ class VbucketSightings:
     purged: list[tuple[int, int]] = field(default_factory=list)
     written: list[Written] = field(default_factory=list)
     read: list[tuple[int, Item]] = field(default_factory=list)
+    presence: list["Presence"] = field(default_factory=list)
     uuids: list[tuple[int, int]] = field(default_factory=list)
     default_high: list[tuple[int, int]] = field(default_factory=list)
     collection_high: list[tuple[int, int, int]] = field(default_factory=list)
@@ -135,18 +154,21 @@ class VbucketSightings:
     cursor_dropped: list[int] = field(default_factory=list)
     unpersisted: list[tuple[int, int]] = field(default_factory=list)
     checkpoints: set[int] = field(default_factory=set)
-    items: list[tuple[int, Item]] = field(default_factory=list)
+    items: list[tuple[int, Item, int]] = field(default_factory=list)
+    streamed: list[tuple[int, int, int]] = field(default_factory=list)
+    listened: list[tuple[int, int, int, frozenset[int] | None]] = field(default_factory=list)
     snapshots: list[Snapshot] = field(default_factory=list)
     verdicts: list[tuple[int, m.StreamRequest, int]] = field(default_factory=list)
     states: list[tuple[int, frozenset[State]]] = field(default_factory=list)
-    ended: list[int] = field(default_factory=list)
+    ended: list[tuple[int, int]] = field(default_factory=list)
 
     @property
     def first_line(self) -> int:
         """The first line that tells anything."""
         lines = [line for line, *_ in (*self.logs, *self.at_least, *self.states)]
         lines += [each.line for each in self.written]
-        return min([*lines, *(line for line, *_ in self.verdicts), *self.ended], default=0)
+        lines += [line for line, _, _ in self.verdicts] + [line for line, _ in self.ended]
+        return min(lines, default=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +195,7 @@ class Sightings:
     ``known_commands`` are line and opaque of the requests that were not answered UNKNOWN_COMMAND.
     ``manifests`` are the lines on which one was asked for, and what was answered.
     ``markers`` are those of each vbucket, in the order of lines.
+    ``stream_lines`` are those of all messages of a vbucket's streams, by connection and stream id.
     ``left_out`` are the lines of markers whose items the recording leaves out.
     ``hides``: something was shown that not every stream is shown (of collections, sync writes).
     """
@@ -191,6 +214,9 @@ class Sightings:
     manifests: dict[int, bytes] = field(default_factory=dict)
     markers: dict[int, list[Marker]] = field(default_factory=dict)
     idle_timeout_seconds: float | None = None
+    stream_lines: dict[int, dict[tuple[int, int | None], list[tuple[int, StreamKey]]]] = field(
+        default_factory=dict
+    )
     hides: bool = False
 
     def vbucket(self, number: int) -> VbucketSightings:

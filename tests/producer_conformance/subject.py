@@ -25,7 +25,7 @@ from dcp.wire import messages as m
 from dcp.wire.frame import Frame
 from dcp.wire.framing import FrameSplitter
 from dcp.wire.vocabulary import Opcode, VbucketState
-from tests.producer_conformance.plan import DropCursors, Order, Purge, Requested, SetUp
+from tests.producer_conformance.plan import DropCursors, Order, Purge, Requested, SetUp, Write
 from tests.producer_conformance.sightings import Item, Sightings, What
 
 SERVED_OPCODES: Final = frozenset(COMMANDS) | {
@@ -96,7 +96,7 @@ class Subject:
             self._cluster.purge_tombstones(order.vbucket, order.up_to_seqno)
         elif isinstance(order, DropCursors):
             self._drop_cursors(order.vbucket)
-        else:
+        elif isinstance(order, Write):
             if order.checkpoint_begins:
                 self._cluster.bucket.vbuckets[order.vbucket].data.checkpoints.close_open()
             versions = [self._version(order.vbucket, item) for item in order.items]
@@ -127,10 +127,15 @@ class Subject:
         )
 
     def align(self, vbucket: int, requested: Requested) -> None:
-        """Let the next write to a vbucket get the CAS, and be at the time, of the recorded one."""
+        """Let the next write to a vbucket get the CAS, and be at the time, of the recorded one.
+
+        The revisions of a key that is not known go on from the highest that was purged.
+        """
         self._now = float(requested.now_seconds)
-        clock = self._cluster.bucket.vbuckets[vbucket].documents.clock
-        clock.raise_floor(max(requested.item.cas, 1) - 1)
+        held, item = self._cluster.bucket.vbuckets[vbucket], requested.item
+        held.documents.clock.raise_floor(max(item.cas, 1) - 1)
+        if item.rev and held.data.newest(item.key, item.collection_id) is None:
+            held.data.keys.forgotten_rev = item.rev - 1
 
     def _version(self, vbucket: int, item: Item) -> Version:
         """Return an item as the producer keeps it.
@@ -274,7 +279,9 @@ class Line:
 
     def _frames(self, most_bytes: int, now: float) -> list[Frame]:
         frames = []
-        for data in self._session.output(most_bytes, now):
+        due = self._session.next_deadline(now)
+        data_of_due = self._session.output(0, due) if due is not None and due < now else []
+        for data in (*data_of_due, *self._session.output(most_bytes, now)):
             block = self._out.feed(bytes(data))
             frames += [block.frame(index) for index in range(len(block))]
         return frames

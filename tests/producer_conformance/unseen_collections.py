@@ -6,10 +6,20 @@ from collections.abc import Iterable, Iterator
 from dcp.producer.manifest import DEFAULT_ID
 from dcp.wire import messages as m
 from dcp.wire.system_event import CollectionBegun, ScopeCreated
-from dcp.wire.vocabulary import Opcode
+from dcp.wire.vocabulary import Opcode, Status
 from tests.producer_conformance.sightings import Item, VbucketSightings, What, next_of
 
 _FEW = 1000
+FILTER_WAS_TAKEN = frozenset(
+    {
+        Status.SUCCESS,
+        Status.ROLLBACK,
+        Status.KEY_EEXISTS,
+        Status.ENOMEM,
+        Status.DCP_STREAM_ID_INVALID,
+    }
+)
+"""A stream request that is answered so names nothing that there is not: that is looked at first."""
 
 
 def unseen_collections(

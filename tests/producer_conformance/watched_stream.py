@@ -74,7 +74,7 @@ class WatchedStream:
         self._is_in_memory = not is_disk
         was_there = is_first and (since < self.answered_line or (is_disk and not after_silence))
         taken = self.request_line if was_there else line
-        self.about.at_least.append((taken, marker.end))
+        self._prove(taken, marker.end)
         is_filtered = bool(self.request.value)
         after = marker.end if is_filtered else self.at  # a filter leaves out what it likes
         self._snapshot = Snapshot(
@@ -86,8 +86,21 @@ class WatchedStream:
             is_unfiltered=not is_filtered,
             collections=self._collections if is_first and not self.at else frozenset(),
             is_legacy=self.is_legacy,
+            born=self.request_line,
         )
         self.about.snapshots.append(self._snapshot)
+
+    def _prove(self, line: int, seqno: int) -> None:
+        self.about.streamed.append((line, seqno, self.request_line))
+
+    def close(self, line: int) -> None:
+        """No more comes; the client waited for more until then."""
+        one = self._snapshot
+        if one is None or one.up_to >= one.end:
+            hears = None if not self.request.value else self._collections or None
+            if self.is_legacy:
+                hears = frozenset({DEFAULT_ID})
+            self.about.listened.append((self.answered_line, line, self.request_line, hears))
 
     @property
     def _collections(self) -> frozenset[int]:
@@ -112,7 +125,13 @@ class WatchedStream:
         self._note_from_disk(seen)
         # Of seqnos that it does not show it says nothing but for its own collection.
         self._snapshot = Snapshot(
-            line, U64_MAX, 0, 0, taken_line=self.request_line, collections=self._collections
+            line,
+            U64_MAX,
+            0,
+            0,
+            taken_line=self.request_line,
+            collections=self._collections,
+            born=self.request_line,
         )
         self.about.snapshots.append(self._snapshot)
 
@@ -122,18 +141,18 @@ class WatchedStream:
 
     def show(self, line: int, item: Item) -> None:
         """Take an item of the snapshot."""
-        self.about.items.append((line, item))
+        self.about.items.append((line, item, self.request_line))
         self.reach(line, item.seqno)
         if self._snapshot is not None:
             self._snapshot.shown.add(item.seqno)
             if not self._snapshot.end:  # out of order
-                self.about.at_least.append((self._snapshot.taken_line, item.seqno))
+                self._prove(self._snapshot.taken_line, item.seqno)
 
     def reach(self, line: int, seqno: int) -> None:
         """Everything up to here was shown."""
         self.at = max(self.at, seqno)
         if self._snapshot is None:
-            self.about.at_least.append((line, seqno))
+            self._prove(line, seqno)
         else:
             self._snapshot.up_to = max(self._snapshot.up_to, seqno)
 
@@ -143,10 +162,10 @@ class WatchedStream:
         That was its end; or for one that has none, without Collections, the default collection's.
         """
         if reason == EndReason.STATE_CHANGED:
-            self.about.ended.append(line)
+            self.about.ended.append((line, self.request_line))
         elif reason == EndReason.OK and not self.request.flags & _END_OF_SERVER:
             if self.request.end < U64_MAX:
-                self.about.at_least.append((line, self.request.end))
+                self._prove(line, self.request.end)
                 self.reach(line, self.request.end)
             elif self.is_legacy:
                 self.about.dropped.append((line, DEFAULT_ID))

@@ -27,6 +27,7 @@ from dcp.wire.vocabulary import (
 )
 from tests.producer_conformance.conversation import Conversation, Event, Kind
 from tests.producer_conformance.document_sightings import WRITES, take_document_answer
+from tests.producer_conformance.merged_views import Quality
 from tests.producer_conformance.sightings import (
     ANY_STATE,
     MISSING,
@@ -74,16 +75,16 @@ class _Connection:
     login_line: int = 0
 
     @property
-    def quality(self) -> tuple[bool, ...]:
-        """How much of an item this connection is shown, the weightiest first."""
-        return (
-            not self.open_flags & _NO_VALUE,
-            bool(self.open_flags & OpenFlag.INCLUDE_XATTRS),
-            bool(self.open_flags & OpenFlag.INCLUDE_DELETED_USER_XATTRS),
-            HelloFeature.JSON in self.features,
-            b"force_value_compression" not in self.controls,
-            HelloFeature.SNAPPY in self.features,
-            b"enable_expiry_opcode" in self.controls,
+    def quality(self) -> Quality:
+        """How much of an item this connection is shown."""
+        return Quality(
+            value=not self.open_flags & _NO_VALUE,
+            xattrs=bool(self.open_flags & OpenFlag.INCLUDE_XATTRS),
+            deleted_user_xattrs=bool(self.open_flags & OpenFlag.INCLUDE_DELETED_USER_XATTRS),
+            json=HelloFeature.JSON in self.features,
+            as_stored=b"force_value_compression" not in self.controls,
+            snappy=HelloFeature.SNAPPY in self.features,
+            expiry_opcode=b"enable_expiry_opcode" in self.controls,
         )
 
 
@@ -123,6 +124,10 @@ class _Watcher:
         if event.connection is None:
             return
         one = self._connections[event.connection]
+        if event.kind in (Kind.CLOSED_BY_CLIENT, Kind.CLOSED_BY_SERVER):
+            for stream in one.streams.values():
+                stream.close(event.line)
+            one.streams.clear()
         if event.kind is Kind.CLIENT:
             self._take_client(one, event)
         elif event.kind is Kind.SERVER:
@@ -263,6 +268,12 @@ class _Watcher:
         stream = WatchedStream(about, key, self._line, wanted, is_legacy)
         one.streams[request.vbucket, frame.opaque, _stream_id_in(wanted.value)] = stream
 
+    def _closed(self, one: _Connection, asked: tuple[int, Frame], frame: Frame, _: m.Body) -> None:
+        if frame.status == Status.SUCCESS:
+            for (vbucket, *_rest), stream in one.streams.items():
+                if vbucket == asked[1].vbucket:
+                    stream.close(self._line)
+
     def _log(self, _: _Connection, asked: tuple[int, Frame], __: Frame, body: m.Body) -> None:
         if isinstance(body, m.FailoverLogAnswer):
             log = FailoverLog(body.entries)
@@ -304,6 +315,7 @@ class _Watcher:
         about = self.seen.vbucket(asked[1].vbucket)
         has_collections = HelloFeature.COLLECTIONS in one.features
         take_document_answer(about, asked, frame, self._line, collections=has_collections)
+        self.seen.hides |= any(each.item.collection_id for each in about.written[-1:])
 
     def _manifest(self, _: _Connection, asked: tuple[int, Frame], frame: Frame, __: m.Body) -> None:
         if frame.status == Status.SUCCESS:
@@ -331,6 +343,9 @@ class _Watcher:
         stream = one.streams.get(key)
         if stream is None:
             return
+        if not isinstance(body, m.StreamEnd):
+            lines = self.seen.stream_lines.setdefault(frame.vbucket, {})
+            lines.setdefault((self._connection, key[2]), []).append((self._line, stream.key))
         if isinstance(body, m.SnapshotMarker):
             marker = Marker(self._line, self._connection, stream.key, key[2], body.end)
             self.seen.markers.setdefault(frame.vbucket, []).append(marker)
@@ -344,6 +359,7 @@ class _Watcher:
                 stream.end_out_of_order()
         elif isinstance(body, m.StreamEnd):
             stream.end(self._line, body.reason)
+            stream.close(self._line)
             del one.streams[key]
         elif isinstance(body, m.SeqnoAdvanced):
             stream.reach(self._line, body.seqno)
@@ -375,6 +391,7 @@ _ANSWERS: Final[dict[int, _Answer]] = {
     Opcode.DCP_OPEN: _Watcher._open,
     Opcode.DCP_CONTROL: _Watcher._control,
     Opcode.DCP_STREAM_REQ: _Watcher._stream,
+    Opcode.DCP_CLOSE_STREAM: _Watcher._closed,
     Opcode.DCP_GET_FAILOVER_LOG: _Watcher._log,
     Opcode.GET_FAILOVER_LOG: _Watcher._log,
     Opcode.GET_ALL_VB_SEQNOS: _Watcher._seqnos,

@@ -54,6 +54,17 @@ def test_the_only_one_is_silent(fc: str) -> None:
     assert gate.settle(5 * SECOND + 1) == 500
 
 
+def test_who_was_ejected_has_no_place_to_miss() -> None:
+    gate = _gate("min,t:5s")
+    gate.report(1, 100, None, 0)
+    assert (gate.would_miss(1), gate.would_miss(2)) == (True, False)
+    gate.settle(5 * SECOND + 1)
+    assert not gate.would_miss(1)
+    fastest = _gate("max")
+    fastest.report(1, 100, None, 0)
+    assert (fastest.would_miss(1), fastest.would_miss(2)) == (True, False)
+
+
 def test_who_leaves_is_waited_for_no_more() -> None:
     gate = _gate("min")
     gate.report(1, 100, None, 0)

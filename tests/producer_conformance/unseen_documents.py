@@ -1,0 +1,118 @@
+"""Documents that no stream showed, of which the answers to recorded requests tell.
+
+A document that was read is there, at a seqno that its CAS says. One that was replaced, touched or
+deleted was there before, one that was not found was not: then a tombstone that was shown later had
+come, or one that nobody was shown.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from dcp.wire.vocabulary import Opcode
+from tests.producer_conformance.request_seqnos import place
+from tests.producer_conformance.sightings import Item, Presence, Snapshot, What, Written
+
+_MUTATION = int(Opcode.DCP_MUTATION)
+_DELETION = int(Opcode.DCP_DELETION)
+
+
+def read_documents(
+    read: Sequence[tuple[int, Item]],
+    shown: Mapping[int, Item],
+    base: int,
+    snapshots: Sequence[Snapshot],
+) -> Iterator[tuple[int, Item]]:
+    """Yield the documents that were read and not shown, with the lines.
+
+    Not where a stream should have shown them: then that will be the difference.
+    """
+    known = {(item.collection_id, item.key, item.cas) for item in shown.values()}
+    taken = dict(shown)
+    for line, item in read:
+        of = item.collection_id, item.key, item.cas
+        if of in known:
+            continue
+        known.add(of)
+        ((seqno, _),) = place([Written(line, 0, line, item)], taken, base, lambda _: 0)
+        if seqno > 0 and _is_unseen(seqno, item, taken, snapshots):
+            older = _newest(item.collection_id, item.key, seqno, taken)
+            rev = older.rev + 1 if older is not None and older.rev else 1
+            taken[seqno] = replace(item, seqno=seqno, rev=rev)
+            yield line, taken[seqno]
+
+
+def missing_versions(
+    presence: Presence,
+    before: int,
+    shown: Mapping[int, Item],
+    base: int,
+    snapshots: Sequence[Snapshot],
+) -> Item | None:
+    """Return the version that was there before a seqno, by an answer, if nobody was shown it.
+
+    None where what was shown explains the answer, or there is no room for another version.
+    """
+    newest = _newest(presence.collection_id, presence.key, before, shown)
+    is_live = newest is not None and newest.opcode == _MUTATION
+    if is_live is presence.is_there:
+        return None
+    item = Item(
+        0,
+        presence.key,
+        collection_id=presence.collection_id,
+        rev=newest.rev + 1 if newest is not None and newest.rev else 1,
+        opcode=_MUTATION if presence.is_there else _DELETION,
+        value=b"{}" if presence.is_there else b"",
+    )
+    low = newest.seqno if newest is not None else base
+    free = (seqno for seqno in range(before - 1, low, -1) if seqno not in shown)
+    found = next((one for one in free if _is_unseen(one, item, shown, snapshots)), None)
+    if found is None and newest is None:
+        found = min([base + 1, *shown]) - 1
+        found = found if found and _is_unseen(found, item, shown, snapshots) else None
+    return None if found is None else replace(item, seqno=found)
+
+
+def came_later(presence: Presence, before: int, shown: Mapping[int, Item]) -> int | None:
+    """Return the seqno of the tombstone that was there at an answer, though it was shown later."""
+    if presence.is_there:
+        return None
+    newest = _newest(presence.collection_id, presence.key, before, shown)
+    if newest is None or newest.opcode != _MUTATION:
+        return None
+    later = (item for seqno, item in sorted(shown.items()) if seqno > newest.seqno)
+    of = presence.collection_id, presence.key
+    following = next((item for item in later if _is_version(item, *of)), None)
+    if following is None or following.opcode == _MUTATION:
+        return None
+    return following.seqno
+
+
+def _newest(collection_id: int, key: bytes, before: int, shown: Mapping[int, Item]) -> Item | None:
+    seqnos = (
+        at for at, item in shown.items() if at < before and _is_version(item, collection_id, key)
+    )
+    newest = max(seqnos, default=None)
+    return None if newest is None else shown[newest]
+
+
+def _is_version(item: Item, collection_id: int, key: bytes) -> bool:
+    return item.what is What.DOCUMENT and (item.collection_id, item.key) == (collection_id, key)
+
+
+def _is_unseen(
+    seqno: int, item: Item, shown: Mapping[int, Item], snapshots: Sequence[Snapshot]
+) -> bool:
+    """Whether no snapshot should have shown the item at a seqno: a later version replaced it."""
+    later = (
+        at
+        for at, one in shown.items()
+        if at > seqno and _is_version(one, item.collection_id, item.key)
+    )
+    replaced = min(later, default=None)
+    return not any(
+        one.after < seqno <= one.up_to
+        and not (one.is_legacy and item.collection_id)
+        and (replaced is None or replaced > one.end)
+        for one in snapshots
+    )
