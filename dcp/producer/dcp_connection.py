@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Set
+from collections.abc import Callable, Collection, Set
 from typing import Final
 
 from dcp.producer.bucket import Bucket
@@ -181,6 +181,16 @@ class DcpConnection:
         """Whether there is such a stream that sends items; an ending one may be replaced."""
         stream = self.streams.find(vbucket, stream_id)
         return stream is not None and stream.is_sending
+
+    @property
+    def has_ready_streams(self) -> bool:
+        """Whether any stream waits for its turn, or for room in the connection's window."""
+        return bool(self._ready)
+
+    @property
+    def full_stream_windows(self) -> Collection[int]:
+        """The opaques of the streams that are passed over because their own windows are full."""
+        return self._full.keys()
 
     def may_have_to_send(self, stream: ActiveStream) -> bool:
         """Whether a stream waits for its turn or window, and has not said that it has nothing."""

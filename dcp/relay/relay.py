@@ -61,6 +61,7 @@ class Relay(ClusterNodes):
             settings.flow_spec,
             settings.window_bytes,
             settings.hold_seconds,
+            settings.consumer_ack_seconds,
             self.upstream,
         )
         self.regulator.clients = lambda: self._nodes[NODE].clients

@@ -3,8 +3,8 @@
 relay:ejections                 consumers that were waited for, and were stuck for too long
 relay:newcomers_refused         streams too far behind to be waited for
 relay:streams, :streams_from_disk
-relay:held_vbuckets             without a stream, as their group is not complete
-relay:group:<text>              vbuckets with so many members of a group, of how many
+relay:held_bytes                received and not acknowledged, as somebody is waited for
+relay:group:<number>            vbuckets with so many members of a group, of how many; "no stream"
 relay:upstream:<node>:…         window, in use, acks, full, who is waited for
 """
 
@@ -101,7 +101,7 @@ def snapshot_of(
         len(bucket.dcp_connections),
         len(streams),
         sum(stream.phase is StreamPhase.BACKFILLING for stream in streams),
-        regulator.ejections,
+        regulator.stuck.ejections,
         sum(gate.newcomers_refused for gate in gates),
         sum(gate.positions.held_bytes for gate in gates),
     )
