@@ -141,10 +141,10 @@ class BadDisk:
         write = getattr(OsFile, name)
 
         def maybe(file: OsFile, *place: int, parts: Iterable[Data]) -> None:
-            if not (self.is_bad and str(file).startswith(self._folder)):
-                return write(file, *place, parts)
-            if self._random.random() < 0.5:
-                return write(file, *place, parts)
+            is_ours = str(file).startswith(self._folder)
+            if not (self.is_bad and is_ours) or self._random.random() < 0.5:
+                write(file, *place, parts)
+                return
             self.failures += 1
             if name == "append" and self._random.random() < 0.7:
                 data = b"".join(bytes(part) for part in parts)
