@@ -25,7 +25,8 @@ from dcp.wire.vocabulary import Status
 
 TAG_CONTROL: Final = b"receiver_group_tag"
 _TAG: Final = re.compile(rb"-?[0-9]{1,19}")
-_NAMED_TAG: Final = re.compile(rb"#gtag=(-?[0-9]{1,19})(?![0-9])")
+_NAME_OF_TAG: Final = b"#gtag="
+_SAID: Final = re.compile(rb"#gtag=(-?[0-9]*)")
 _I64_MAX: Final = 2**63 - 1
 
 
@@ -35,6 +36,25 @@ def tag_of(text: bytes) -> int | None:
         return None
     tag = int(text)
     return tag if -_I64_MAX - 1 <= tag <= _I64_MAX else None
+
+
+def named_tag(name: bytes) -> int | None:
+    """Return the tag that a connection's name says; None where it says none.
+
+    Raises:
+        ValueError: it says something else, or several.
+    """
+    if _NAME_OF_TAG not in name:
+        return None
+    said = _SAID.findall(name)
+    tags = {tag_of(text) for text in said}
+    if len(tags) != 1 or None in tags:
+        found = ", ".join(f"#gtag={text.decode()}" for text in said)
+        raise ValueError(
+            f"found {found!r} in the connection's name, expected one decimal number of 64 bits, "
+            "with a sign"
+        )
+    return tags.pop()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +104,7 @@ class Receivers:
     def tag(self, consumer: DcpConnection) -> int | None:
         """Return the consumer's tag; None where it names none."""
         if consumer not in self._tags:
-            named = _NAMED_TAG.search(consumer.key[1])
-            self._tags[consumer] = None if named is None else tag_of(named[1])
+            self._tags[consumer] = named_tag(consumer.key[1])
         return self._tags[consumer]
 
     def look(self, clients: Iterable[ClientConnection], now_ns: int) -> None:

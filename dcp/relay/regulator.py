@@ -71,6 +71,8 @@ class Regulator:
         self._source = source
         self._dirty: set[int] = set()
         self._wanted = asyncio.Event()
+        self.waits_for_disk = False
+        """Whether nothing is freed because too much is not on disk yet."""
         bucket.on_sent = self._touch
 
     # --- what the links tell
@@ -177,7 +179,8 @@ class Regulator:
                     self.stuck.counts(number, vbucket)
         for number in gate.receivers - present:
             gate.leave(number, self.spec.group_tag, now_ns)
-        if not self._bucket.has_room():
+        self._note_disk(has_room=self._bucket.has_room())
+        if self.waits_for_disk:
             self._dirty.add(vbucket)  # what the disk has not got must not be followed by more
             return
         tracked = {each.receiver_id for each in gate.group.receivers}
@@ -208,6 +211,16 @@ class Regulator:
         return (at, heard_at_ns) if is_there else None
 
     # --- what is told
+
+    def _note_disk(self, *, has_room: bool) -> None:
+        """Say that the cluster waits for the disk, or does no more: once each."""
+        if has_room is self.waits_for_disk:
+            self.waits_for_disk = not has_room
+            if has_room:
+                _LOG.warning("the disk takes what it is given: the cluster is acknowledged again")
+            else:
+                text = "the disk takes nothing: so long nothing is acknowledged to the cluster"
+                _LOG.warning(text)
 
     def _forget_who_is_gone(self) -> None:
         if len(self.receivers.names) > _FEW_NAMES + 2 * len(self._bucket.dcp_connections):

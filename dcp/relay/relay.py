@@ -132,6 +132,9 @@ class Relay(ClusterNodes):
             found.ejections,
             found.held_bytes,
         )
+        if found.disk_trouble:
+            text = "%s; %d bytes wait for the disk"
+            _LOG.warning(text, found.disk_trouble, found.disk_waiting_bytes)
         for link in found.links:
             if link.waits_for:
                 _LOG.info("%s: waits for consumer %s", link.node, link.waits_for)

@@ -136,6 +136,8 @@ class UpstreamConnection:
         """What was answered to ``ask_for_log``; this and the lists are for who reads to clear."""
         self.ended: list[int] = []
         """Vbuckets whose stream is over, asked for again or not."""
+        self.arrived: dict[int, Arrived] = {}
+        """What the last block brought, by opaque; also where ``feed`` came to no end of it."""
         self.acks = self.acked_bytes = 0
         self._questions: dict[int, tuple[int, int]] = {}
         self._last_opaque, self._last_question = 0, _FIRST_QUESTION
@@ -233,7 +235,7 @@ class UpstreamConnection:
     # --- input
 
     def feed(self, block: FrameBlock, now: float) -> list[Arrived]:
-        """Act on frames; return what came for which streams, each once.
+        """Act on frames; return what came for which streams, each once, as ``arrived`` has it.
 
         Raises:
             MessageRefusedError: a message that fits no stream; ``output`` answers it.
@@ -241,7 +243,7 @@ class UpstreamConnection:
             SourceError: it refuses us.
         """
         self._liveness = self._liveness.heard(now)
-        arrived: dict[int, Arrived] = {}
+        arrived = self.arrived = {}
         view = memoryview(block.buffer)
         for index in range(len(block)):
             raw = view[int(block.offsets[index]) : int(block.offsets[index + 1])]

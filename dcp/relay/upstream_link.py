@@ -182,6 +182,10 @@ class UpstreamLink:
             was_ready = connection.is_ready
             try:
                 arrived = connection.feed(block, now)
+            except BaseException:
+                # What came before is there: consumers hear of it, of rollbacks most of all.
+                self._follower.arrived(self, list(connection.arrived.values()))
+                raise
             finally:
                 self.write()
             if connection.is_ready and not was_ready:
