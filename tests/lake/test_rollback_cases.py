@@ -444,7 +444,8 @@ def test_rounds_that_end_inside_a_snapshot_of_several_branches_go_on(
     cluster = new_cluster(nodes=1, checkpoint_items=10)
     for branch in range(3):
         write(
-            cluster, **{f"k{number}": f"{branch}" * 300 for number in range(branch, 120, branch + 1)}
+            cluster,
+            **{f"k{number}": f"{branch}" * 300 for number in range(branch, 120, branch + 1)},
         )
         cluster.crash_restart(0, lost_seqnos=0)
         cluster.restore_node(0)
