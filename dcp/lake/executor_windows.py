@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Final
 
 from dcp.client.windows import SameWindows, Windows
+from dcp.lake.flow_control_settings import FlowControlSettings
 from dcp.lake.live_look import WindowShare
-from dcp.lake.settings import FlowControlSettings
 from dcp.lake.window_bounds import floored, part_of_quota, policy_settings
 from dcp.lake.window_register import WindowRegister
 from dcp.protocol.window_policies import Policy

@@ -29,6 +29,7 @@ from dcp.lake.arrow_memory import return_freed_memory
 from dcp.lake.batches import BatchBuilder
 from dcp.lake.ending import Budget, Ending, EndPolicy
 from dcp.lake.executor_windows import share_of, task_windows
+from dcp.lake.flow_control_settings import FlowControlSettings
 from dcp.lake.histories import Histories
 from dcp.lake.live_board import live_board
 from dcp.lake.live_look import NodeStreams, TaskLook
@@ -38,7 +39,6 @@ from dcp.lake.plan import RoundPlan, TaskPlan
 from dcp.lake.progress import RoundProgress
 from dcp.lake.receipt import Outcome, Receipt, left_out_status
 from dcp.lake.rollback_order import RollbackOrder, order_row
-from dcp.lake.settings import FlowControlSettings
 from dcp.lake.stop_points import reached
 from dcp.lake.stream_holdings import StreamHoldings
 from dcp.lake.system_events import system_event_text

@@ -18,13 +18,14 @@ from dcp.client.consumer import Consumer
 from dcp.errors import LocalProtocolError
 from dcp.lake.connect import look_at_cluster, source_access
 from dcp.lake.ending import Budget
+from dcp.lake.flow_control_settings import FlowControlSettings
 from dcp.lake.live_board import read_board
 from dcp.lake.live_look import TaskLook
 from dcp.lake.live_place import LivePlace
 from dcp.lake.memory import DOCUMENT_BYTES, MEBIBYTE
 from dcp.lake.plan import LakePosition, RoundPlan, plan_round
 from dcp.lake.receive import TaskReceiver
-from dcp.lake.settings import FlowControlSettings, Settings
+from dcp.lake.settings import Settings
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.faults import Corruption
 from dcp.producer.settings import ClusterSettings

@@ -22,9 +22,9 @@ from dcp.lake.executor_windows import (
     share_of,
     task_windows,
 )
+from dcp.lake.flow_control_settings import FlowControlSettings
 from dcp.lake.live_look import TaskLook, WindowShare
 from dcp.lake.live_metrics import exposition
-from dcp.lake.settings import FlowControlSettings
 from dcp.lake.window_register import WindowRegister
 from dcp.protocol.window_policies import Policy, PolicySettings
 

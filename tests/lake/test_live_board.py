@@ -15,12 +15,13 @@ import pytest
 from dcp.client.addresses import NodeAddress
 from dcp.client.looks import ConnectionLook, StageLook
 from dcp.errors import ConfigError
+from dcp.lake.flow_control_settings import FlowControlSettings
 from dcp.lake.live_board import BoardWriter, live_board, read_board
 from dcp.lake.live_look import NodeStreams, TaskLook, connection_of
 from dcp.lake.live_metrics import exposition
 from dcp.lake.live_place import LivePlace
 from dcp.lake.live_task import TaskState, TaskWatcher
-from dcp.lake.settings import FlowControlSettings, LakeSettings, Settings
+from dcp.lake.settings import LakeSettings, Settings
 
 NODE = NodeAddress("node.example", 11210)
 WINDOW = StageLook("window", 1000, 1100, 1200, 3.0, is_full=True)

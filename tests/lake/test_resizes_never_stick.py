@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from dcp.client.reader_credits import ReaderCredits
 from dcp.client.settings import ConnectionSettings
-from dcp.lake.settings import FlowControlSettings
+from dcp.lake.flow_control_settings import FlowControlSettings
 from dcp.lake.window_bounds import floored, policy_settings, windows_one_by_one
 from dcp.producer.flow_control import FlowControl
 from dcp.protocol.flow_control import FlowSettings, ReceiveWindow
