@@ -58,7 +58,7 @@ class SourceSettings(Section):
         least=1,
         most=600,
     )
-    receiver_group_tag: str = _key(
+    receiver_group_tag: str = key(
         "",
         "Where the seeds are those of a relay: the tag of its group that this lake belongs to, a "
         "number of 64 bits with a sign; in none when empty. Other nodes refuse it.",
@@ -66,7 +66,7 @@ class SourceSettings(Section):
 
     def __post_init__(self) -> None:
         """Check that the tag is one."""
-        _Section.__post_init__(self)
+        Section.__post_init__(self)
         self.group_tag()
 
     def group_tag(self) -> int | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Set
+from itertools import islice
 from typing import Final
 
 from dcp.producer.bucket import Bucket
@@ -41,6 +42,8 @@ MAX_STREAMS: Final = 16 * 1024
 """Streams on one connection: 16 of each of 1024 vbuckets."""
 TURN_STREAMS: Final = 32
 """Streams that are asked for something to send before other connections have their turn."""
+ROUND_STREAMS: Final = 256
+"""Streams of a connection that is gone that are let go of before others have their turn."""
 
 
 class DcpConnection:
@@ -290,6 +293,14 @@ class DcpConnection:
                 self._bucket.counters.cursors_dropped += 1
                 self._wake(stream)
 
+    def drop_some_streams(self) -> bool:
+        """Let go of a round's streams of a connection that is gone; whether some are left."""
+        for stream in list(islice(self.streams, ROUND_STREAMS)):
+            stream.end(EndReason.DISCONNECTED, announce=False)
+            self._ready.pop(stream, None)
+            self._forget(stream)
+        return len(self.streams) > 0
+
     def drop_streams(self) -> None:
         """Let go of all streams, as the connection is gone."""
         for stream in self.streams:
@@ -388,10 +399,13 @@ class DcpConnection:
         """Look no longer for what a stream has to send: it has nothing now, or never again."""
         self._ready.pop(stream, None)
         if stream.phase is StreamPhase.DEAD:
-            self.streams.remove(stream)
-            self.stream_windows.ended(stream.opaque)
-            self._quota.ended()
-            if (waiting := self._full.get(stream.opaque)) is not None:
-                waiting.pop(stream, None)
-                if not waiting:
-                    del self._full[stream.opaque]
+            self._forget(stream)
+
+    def _forget(self, stream: ActiveStream) -> None:
+        self.streams.remove(stream)
+        self.stream_windows.ended(stream.opaque)
+        self._quota.ended()
+        if (waiting := self._full.get(stream.opaque)) is not None:
+            waiting.pop(stream, None)
+            if not waiting:
+                del self._full[stream.opaque]

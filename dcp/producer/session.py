@@ -267,6 +267,11 @@ class Session:
         self.is_closing = True
         self.on_close()
 
+    def let_go_of_some(self) -> bool:
+        """Close, and let go of as many streams as others can wait for; whether some are left."""
+        self.close()
+        return self.dcp is not None and self.dcp.drop_some_streams()
+
     def forget(self) -> None:
         """Leave the bucket's registers; the connection is gone."""
         self.is_closing = True
