@@ -110,6 +110,8 @@ class RandomSession:
             self._write()
         if self._some(0.5):
             self._expel()
+        if self.happens.purges:  # what was purged before anybody looked leaves a gap only
+            self._look()
         actions = self._actions()
         for _ in range(self._steps):
             weights = [weight for weight, _ in actions]
@@ -117,8 +119,7 @@ class RandomSession:
             self._pass_time()
         self._r.seconds += 1.0
         for client in list(self._r.clients):
-            if self._some(0.9):
-                self._r.read(client)
+            self._r.read(client)
             if self._some(0.7):
                 self._r.seconds += self._random.choice((0.001, 0.5))
                 self._r.close(client)
@@ -226,23 +227,23 @@ class RandomSession:
         gone = self._some_client()
         if gone is None:
             return
-        if self._some(0.7):
-            self._r.read(gone)
+        self._r.read(gone)
         self._pass_time()
         self._r.close(gone)
-        before = list(self._r.clients)
         if self._some(0.6):
-            self._open_resuming(gone)
-        _ = before
+            self._look(gone)
 
-    def _open_resuming(self, gone: RecordedClient) -> None:
+    def _look(self, gone: RecordedClient | None = None) -> None:
+        """Open a plain connection that streams everything, or goes on where another one stood."""
         client = self._log_in(late=False)
-        client.positions = gone.positions
+        client.positions = gone.positions if gone is not None else {}
         flags = int(OpenFlag.PRODUCER)
         self._r.ask(client, m.DcpOpen(client.name.encode(), flags), Opcode.DCP_OPEN)
         self._r.ask(client, m.DcpControl(b"enable_noop", b"true"), Opcode.DCP_CONTROL)
-        for vbucket in sorted(gone.positions):
-            if vbucket < self.happens.vbuckets:
+        for vbucket in range(self.happens.vbuckets):
+            if gone is None:
+                self._r.stream(client, vbucket)
+            elif vbucket in gone.positions:
                 self._stream(client, vbucket)
 
     # --- streams

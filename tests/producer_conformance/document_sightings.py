@@ -43,6 +43,8 @@ def take_document_answer(
     line, request = asked
     about.states.append((line, _ACTIVE))
     collection_id, key = split_collection_key(request.key) if collections else (0, request.key)
+    if collection_id and answer.status != Status.UNKNOWN_COLLECTION:
+        about.known_collections.append((line, collection_id))
     is_there = _IS_THERE.get((request.opcode, answer.status))
     if is_there is not None:
         about.presence.append(Presence(line, request.opaque, collection_id, key, is_there))

@@ -19,6 +19,7 @@ from dcp.types import END_OF_TIME, FailoverLog
 from dcp.wire.system_event import CollectionEnded
 from tests.producer_conformance.branches import branches_of
 from tests.producer_conformance.completions import merged_history
+from tests.producer_conformance.histories import replaced_in_the_rest
 from tests.producer_conformance.purges import purges_of
 from tests.producer_conformance.request_seqnos import place
 from tests.producer_conformance.sightings import (
@@ -151,12 +152,17 @@ def _fill(era: Era, about: VbucketSightings, before: Era | None) -> None:
         gone = (seqno for seqno, item in era.shown.items() if _ends(item, collection))
         era.reached += [(line, seqno) for seqno in gone if era.has(line)]
     granted = [one for one in about.verdicts if era.has(one[0]) and one[2] in FILTER_WAS_TAKEN]
-    era.reached += begun_by_filters(era.shown, granted)
+    known = [one for one in about.known_collections if era.has(one[0])]
+    era.reached += begun_by_filters(
+        era.shown, granted, known, era.snapshots, lambda line: _proved_before(era, line + 1)
+    )
     era.base = max(0, min([era.base, *(seqno - 1 for seqno in era.shown)]))
     era.settle()
     for one in era.snapshots:
         if one.is_unfiltered and one.taken_line < one.line and not era.requested:
             one.stood_at = era.high_at(one.taken_line)
+    for item in list(replaced_in_the_rest(era.snapshots, era.shown)):
+        era.shown[item.seqno] = item
     era.purges = purges_of(era.has, era.high_at, era.log, era.shown, about)
     for line, seqno in era.purges:  # the newest item is never purged
         era.reached.append((line, min(seqno + 1, max(seqno, era.high))))

@@ -354,6 +354,23 @@ def missed_by_all(snapshots: Sequence[Snapshot], shown: Mapping[int, Item]) -> l
     ]
 
 
+def replaced_in_the_rest(
+    snapshots: Sequence[Snapshot], shown: Mapping[int, Item]
+) -> Iterator[Item]:
+    """Yield versions in the rest of snapshots that were cut off.
+
+    For what such a snapshot left out was replaced there.
+    """
+    taken = set(shown)
+    for one, missed in zip(snapshots, missed_by_all(snapshots, shown), strict=True):
+        rest = range(one.up_to + 1, min(one.end, one.up_to + MOST_UNSEEN) + 1)
+        free = [seqno for seqno in rest if seqno not in taken]
+        for item, seqno in zip(missed, free, strict=False):
+            taken.add(seqno)
+            rev = item.rev + 1 if item.rev else 0
+            yield replace(_document(seqno, item.collection_id), key=item.key, rev=rev, value=b"{}")
+
+
 def _dropped_since(seqno: int, end: int | None, shown: Mapping[int, Item]) -> int | None:
     """Return a collection that was dropped behind a seqno, up to the end; None if none was."""
     return next(

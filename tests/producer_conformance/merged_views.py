@@ -69,6 +69,7 @@ def _stored(ranked: Sequence[Item]) -> Item:
         and _inflated(item) == body
     ]
     shaped = max((item for item in same if not _is_reshaped(item)), key=_shape, default=best)
+    shaped = replace(shaped, datatype=shaped.datatype | best.datatype & _JSON)
     if bits & ~shaped.datatype & _RESHAPING:
         return _of_datatype(shaped, bits | shaped.datatype, xattrs, _inflated(shaped))
     return shaped
@@ -88,7 +89,7 @@ def _is_reshaped(item: Item) -> bool:
 def _shape(item: Item) -> tuple[bool, bool, bool]:
     """How much the connection tells of the shape in which a value is stored."""
     quality = Quality(*item.quality)
-    return quality.json, quality.as_stored and quality.snappy, quality.snappy
+    return quality.as_stored and quality.snappy, quality.snappy, quality.json
 
 
 def _of_datatype(item: Item, datatype: int, xattrs: bytes, value: bytes) -> Item:

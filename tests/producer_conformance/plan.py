@@ -204,7 +204,7 @@ def _in_turn(
     for written, items in groupby(new, key=lambda item: era.requested.get(item.seqno)):
         if written is None:
             yield list(items)
-        elif line < written.answered:
+        elif line < written.answered or new[-1].seqno > max(item.seqno for item in items):
             yield HandOver(vbucket, written.id)
 
 

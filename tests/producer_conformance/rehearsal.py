@@ -100,6 +100,9 @@ class Rehearsal:
             of_streams = self._markers.setdefault(vbucket, {})
             for one in markers:
                 of_streams.setdefault((one.connection, one.stream), []).append(one)
+        self._marker_ends = {
+            one.line: one.end for markers in self._sightings.markers.values() for one in markers
+        }
         self._server_lines: dict[int, list[tuple[int, Channel]]] = defaultdict(list)
         for event in conversation.events:
             if event.kind is Kind.SERVER and event.connection is not None:
@@ -224,6 +227,7 @@ class Rehearsal:
                 continue
             while played.said:
                 self._say(played, event.seconds)
+            self._send_as_recorded(played, event, forms_any=False)
             channel = "stream", vbucket, markers[index].stream_id
             while self._receive(played, event.seconds, channel):
                 pass
@@ -403,15 +407,21 @@ class Rehearsal:
             f"{f' and {len(left) - 3} more' if len(left) > 3 else ''}, expected silence"
         )
 
-    def _send_as_recorded(self, played: _Played, event: Event) -> None:
+    def _send_as_recorded(self, played: _Played, event: Event, *, forms_any: bool = True) -> None:
         """Let streams send in the order in which the client reads it later.
 
-        A full window holds back all, so it matters which of them was first.
+        A full window holds back all, so it matters which of them was first. Unless it ``forms_any``
+        this ends before a snapshot with another end than it would have now.
         """
         wanted: Counter[Channel] = Counter()
         lines = self._server_lines[played.index]
-        for _, channel in lines[bisect_left(lines, event.line, key=lambda one: one[0]) :]:
+        for line, channel in lines[bisect_left(lines, event.line, key=lambda one: one[0]) :]:
             wanted[channel] += 1
+            end = self._marker_ends.get(line)
+            is_due = len(played.received.get(channel, ())) < wanted[channel]
+            is_other = end is not None and end != self._subject.high_seqno(channel[1])
+            if is_due and is_other and not forms_any:
+                return
             while len(played.received.get(channel, ())) < wanted[channel]:
                 if not self._receive(played, event.seconds, channel):
                     return

@@ -17,6 +17,7 @@ presence         whether there was a document before a client's own request, by 
 uuid             of the newest branch, by itself: of use where no log is seen
 purged           a purge seqno that was told
 collection_high  a collection, and the newest seqno that the vbucket has of it
+known_collections  one in which a request was not refused for that
 dropped          a collection, by a stream that showed nothing else
 cursor_dropped   a marker from disk in a stream that was in memory
 checkpoints      seqnos at which one began, for a later memory marker than the first says so
@@ -150,6 +151,7 @@ class VbucketSightings:
     uuids: list[tuple[int, int]] = field(default_factory=list)
     default_high: list[tuple[int, int]] = field(default_factory=list)
     collection_high: list[tuple[int, int, int]] = field(default_factory=list)
+    known_collections: list[tuple[int, int]] = field(default_factory=list)
     dropped: list[tuple[int, int]] = field(default_factory=list)
     cursor_dropped: list[int] = field(default_factory=list)
     unpersisted: list[tuple[int, int]] = field(default_factory=list)

@@ -103,6 +103,10 @@ class Subject:
             self._cluster.take_versions(order.vbucket, versions)
         self.spread()
 
+    def high_seqno(self, vbucket: int) -> int:
+        """Return the newest seqno of a vbucket."""
+        return self._cluster.high_seqno(vbucket)
+
     def learn_manifest(self, told: bytes) -> None:
         """Know the scopes and collections of a manifest that is newer than what events told.
 

@@ -1,13 +1,19 @@
 """Collections of which a recording tells, though no stream was shown where they begin."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from dcp.producer.manifest import DEFAULT_ID
 from dcp.wire import messages as m
 from dcp.wire.system_event import CollectionBegun, ScopeCreated
 from dcp.wire.vocabulary import Opcode, Status
-from tests.producer_conformance.sightings import Item, VbucketSightings, What, next_of
+from tests.producer_conformance.sightings import (
+    Item,
+    Snapshot,
+    VbucketSightings,
+    What,
+    next_of,
+)
 
 _FEW = 1000
 FILTER_WAS_TAKEN = frozenset(
@@ -43,19 +49,25 @@ def unseen_collections(
 
 
 def begun_by_filters(
-    shown: dict[int, Item], granted: Iterable[tuple[int, m.StreamRequest, int]]
+    shown: dict[int, Item],
+    granted: Iterable[tuple[int, m.StreamRequest, int]],
+    known: Iterable[tuple[int, int]],
+    snapshots: Sequence[Snapshot],
+    proved_before: Callable[[int], int],
 ) -> Iterator[tuple[int, int]]:
-    """Yield the lines of requests that were granted, and where what their filters name had begun.
+    """Yield the lines of requests that were granted, and where what they name had begun.
 
-    A collection that begins again under its id was flushed: the first time counts. One that no
-    stream was shown to begin does so before all that was shown.
+    That is what a filter names, or the collection of a key. A collection that begins again under
+    its id was flushed: the first time counts. One that no stream was shown to begin does so where
+    none would have been shown it, before all that was shown if possible.
     """
-    for line, request, _ in granted:
-        for collection, scope in named_by(request.value):
-            begun = [seqno for seqno, item in shown.items() if _begins(item, collection, scope)]
-            if not begun and DEFAULT_ID not in (collection, scope):
-                begun = _begin_before_all(shown, collection, scope)
-            yield from ((line, seqno) for seqno in sorted(begun)[:1])
+    of_filters = ((line, *each) for line, request, _ in granted for each in named_by(request.value))
+    of_keys = ((line, collection, None) for line, collection in known)
+    for line, collection, scope in sorted([*of_filters, *of_keys], key=lambda one: one[0]):
+        begun = [seqno for seqno, item in shown.items() if _begins(item, collection, scope)]
+        if not begun and DEFAULT_ID not in (collection, scope):
+            begun = _begin_unseen(shown, collection, scope, snapshots, proved_before(line))
+        yield from ((line, seqno) for seqno in sorted(begun)[:1])
 
 
 def named_by(value: bytes) -> Iterator[tuple[int | None, int | None]]:
@@ -78,11 +90,23 @@ def _begins(item: Item, collection: int | None, scope: int | None) -> bool:
     return False
 
 
-def _begin_before_all(
-    shown: dict[int, Item], collection: int | None, scope: int | None
+def _begin_unseen(
+    shown: dict[int, Item],
+    collection: int | None,
+    scope: int | None,
+    snapshots: Sequence[Snapshot],
+    proved: int,
 ) -> list[int]:
-    seqno = min(shown, default=2) - 1
-    if seqno < 1:
+    seqno: int | None = min(shown, default=2) - 1
+    if not seqno:
+        holds = (
+            at for at, item in shown.items() if collection and item.collection_id == collection
+        )
+        last = min([max(proved, *shown) + 1, *holds])
+        free = (at for at in range(last, 0, -1) if at not in shown)
+        below = [at for at in free if not _would_be_shown(at, snapshots)]
+        seqno = next((at for at in below if at <= proved), min(below, default=None))
+    if seqno is None:
         return []
     if collection is None:
         created = ScopeCreated(1, scope or 0, b"unseen %d" % seqno)
@@ -91,3 +115,7 @@ def _begin_before_all(
         begun = CollectionBegun(1, DEFAULT_ID, collection, b"unseen %d" % seqno)
         shown[seqno] = Item(seqno, begun.name, What.SYSTEM_EVENT, collection, event=begun)
     return [seqno]
+
+
+def _would_be_shown(seqno: int, snapshots: Iterable[Snapshot]) -> bool:
+    return any(one.after < seqno <= one.up_to and not one.is_legacy for one in snapshots)

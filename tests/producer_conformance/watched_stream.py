@@ -155,6 +155,8 @@ class WatchedStream:
             self._prove(line, seqno)
         else:
             self._snapshot.up_to = max(self._snapshot.up_to, seqno)
+            if self.request.value:  # of what the filter leaves out it says nothing
+                self._snapshot.after = max(self._snapshot.after, self._snapshot.up_to)
 
     def end(self, line: int, reason: int) -> None:
         """Take a STREAM_END, which proves that what the stream waited for came.

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from dcp.errors import FrameError
+from dcp.producer.manifest import DEFAULT_ID
 from dcp.producer.settings import MAX_VBUCKETS
 from dcp.types import FailoverLog
 from dcp.wire import messages as m
@@ -16,6 +17,7 @@ from dcp.wire.codec import decode
 from dcp.wire.frame import Frame
 from dcp.wire.frame_info import stream_id_of
 from dcp.wire.vocabulary import (
+    EndReason,
     HelloFeature,
     Magic,
     Opcode,
@@ -37,6 +39,7 @@ from tests.producer_conformance.sightings import (
     What,
 )
 from tests.producer_conformance.statistics import take_statistics
+from tests.producer_conformance.unseen_collections import FILTER_WAS_TAKEN, named_by
 from tests.producer_conformance.watched_stream import WatchedStream, held_by, item_of
 
 _NO_VALUE: Final = OpenFlag.NO_VALUE | OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE
@@ -252,6 +255,8 @@ class _Watcher:
             return
         about = self.seen.vbucket(request.vbucket)
         about.verdicts.append((line, wanted, frame.status))
+        if frame.status in FILTER_WAS_TAKEN:
+            self.seen.hides |= any(DEFAULT_ID not in each for each in named_by(wanted.value))
         if frame.status == Status.ROLLBACK and isinstance(body, m.RollbackAnswer):
             about.at_least.append((line, body.rollback_seqno))
             if body.rollback_seqno:
@@ -343,7 +348,7 @@ class _Watcher:
         stream = one.streams.get(key)
         if stream is None:
             return
-        if not isinstance(body, m.StreamEnd):
+        if not (isinstance(body, m.StreamEnd) and body.reason == EndReason.STATE_CHANGED):
             lines = self.seen.stream_lines.setdefault(frame.vbucket, {})
             lines.setdefault((self._connection, key[2]), []).append((self._line, stream.key))
         if isinstance(body, m.SnapshotMarker):
