@@ -124,7 +124,7 @@ def _stages(looks: Sequence[TaskLook]) -> str:
 
 def _stage(look: TaskLook, name: str, stage: Stage) -> Sequence[object]:
     def amount(number: int) -> str:
-        return str(number) if stage.name == "batches" else size_text(number)
+        return size_text(number) if stage.kind == "bytes" else str(number)
 
     waited = look.gate_seconds.get(stage.name, 0.0)
     return (

@@ -7,7 +7,7 @@ by a pool, plus the frames being received (one unfinished message and one read b
 ignores the window is stopped by TCP: reading stops at ``ConnectionSettings.held_limit_bytes``.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from dcp.client.addresses import NodeAddress
@@ -184,10 +184,22 @@ class NodeConnection:
     def release(self, delivery: Delivery) -> None:
         """Say that the application holds a delivery's bytes no longer: they may be acknowledged.
 
-        A delivery released before, or received by an earlier connection, is ignored.
+        One that was received by an earlier connection is ignored; one that was released before is
+        counted (``credit_double_release_total``).
         """
         if delivery.connection_name == self.name:
             self._reader.release(delivery.serial)
+
+    def release_part(
+        self, delivery: Delivery, frame_bytes: int, stream_bytes: Mapping[int, int]
+    ) -> None:
+        """Say that the application holds some messages of a delivery no longer; ``release`` ends.
+
+        Raises:
+            LocalProtocolError: they are more than what is left of it.
+        """
+        if delivery.connection_name == self.name:
+            self._reader.release_part(delivery.serial, frame_bytes, stream_bytes)
 
     def resize_window(self, window_bytes: int) -> None:
         """Give the connection another window; 0: no flow control. Does not wait.

@@ -41,8 +41,9 @@ class ConnectionLook:
     """One connection, or the wait for the next one (then ``error`` says why, and it has no name).
 
     ``window`` is what the node may send without our acknowledgement, ``released_bytes`` what of
-    that waits for the next acknowledgement. ``quiet_seconds`` is the time since the node last sent
-    data, even part of a message; None: it never did.
+    that waits for the next acknowledgement, ``window_overflow_bytes`` the most by which one message
+    went beyond the window that the node had then. ``quiet_seconds`` is the time since the node last
+    sent data, even part of a message; None: it never did.
     """
 
     node: NodeAddress
@@ -57,6 +58,7 @@ class ConnectionLook:
     released_bytes: int = 0
     acked_bytes: int = 0
     acks: int = 0
+    window_overflow_bytes: int = 0
     unaccounted_bytes: int = 0
     stream_window_bytes: int = 0
     full_stream_windows: int = 0

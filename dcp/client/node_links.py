@@ -85,7 +85,7 @@ class NodeLinks:
         self._credentials = credentials
         self._name_prefix = name_prefix
         self._handover = handover
-        self._buffers = BufferPool(settings.read_buffer_bytes)
+        self.buffers = BufferPool(settings.read_buffer_bytes)
         self._backoff = backoff
         self._windows = windows or SameWindows(settings.window_bytes)
         self._links: dict[NodeAddress, NodeLink] = {}
@@ -113,7 +113,7 @@ class NodeLinks:
                 self._credentials,
                 name,
                 handover=self._handover,
-                buffers=self._buffers,
+                buffers=self.buffers,
             )
             link.ready_at = inf
             link.connection.start()

@@ -32,16 +32,17 @@ GATES: Final[Mapping[str, str]] = {
     "spark": "Spark takes the batch",
     "batch": "rows wait for their batch to fill",
     "handover": "Python makes rows of what it received",
-    "socket": "a message is being received",
     "acknowledgement": "what was freed is not acknowledged yet",
 }
-"""Names of stages as gates, from the last to the first, and what then happens."""
+"""Names of stages as gates, from the last to the first, and what then happens.
+
+``handover`` counts all that was received and not passed on, so it gates where no later stage does.
+"""
 
 SLOWEST: Final[Mapping[str, str]] = {
     "spark": "Spark was the slowest",
     "batch": "batches waited to fill",
     "handover": "Python was the slowest",
-    "socket": "large messages were on their way",
     "acknowledgement": "acknowledgements were on their way",
 }
 """The same afterwards."""
@@ -49,7 +50,7 @@ SLOWEST: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """The credits of a stage; sizes are bytes, or batches where the name says so."""
+    """The credits of a stage; sizes are of its ``kind``."""
 
     name: str
     size: int
@@ -58,6 +59,11 @@ class Stage:
     full_seconds: float
     is_full: bool
     second_releases: int = 0
+
+    @property
+    def kind(self) -> str:
+        """What is counted: bytes, or batches or buffers, where the name says so."""
+        return self.name if self.name in ("batches", "buffers") else "bytes"
 
     @classmethod
     def of(cls, look: StageLook) -> "Stage":
@@ -83,6 +89,7 @@ class Connection:
     released_bytes: int = 0
     acked_bytes: int = 0
     acks: int = 0
+    window_overflow_bytes: int = 0
     unaccounted_bytes: int = 0
     bytes_per_second: float = 0.0
     stream_window_bytes: int = 0
@@ -216,6 +223,7 @@ def connection_of(
         released_bytes=look.released_bytes,
         acked_bytes=look.acked_bytes,
         acks=look.acks,
+        window_overflow_bytes=look.window_overflow_bytes,
         unaccounted_bytes=look.unaccounted_bytes,
         stream_window_bytes=look.stream_window_bytes,
         stream_windows=streams.streaming if look.stream_window_bytes else 0,

@@ -181,6 +181,25 @@ def test_a_lock_that_is_kept_is_an_error_that_names_it(
     register.leave()
 
 
+def test_a_task_that_cannot_leave_in_time_counts_no_more(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Spark worker outlives its task: the kernel would keep the task's lock until it ends."""
+    monkeypatch.setattr("dcp.lake.window_register._LOCK_SECONDS", 0.05)
+    one, two = (WindowRegister(folder, AGGRESSIVE, 10**9) for _ in range(2))
+    one.declare(["a"])
+    assert set(two.declare(["b"])) == {"a", "b"}
+    stopped = os.open(folder / "register", os.O_RDWR)
+    fcntl.flock(stopped, fcntl.LOCK_EX)
+    open_before = len(list(Path("/proc/self/fd").iterdir()))
+    with pytest.raises(TimeoutError):
+        one.leave()
+    assert len(list(Path("/proc/self/fd").iterdir())) == open_before - 2
+    os.close(stopped)
+    assert two.look() == {"b": 50_000_000}
+    two.leave()
+
+
 # --- what a task does with it
 
 

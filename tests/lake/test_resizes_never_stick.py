@@ -87,14 +87,14 @@ class Connection:
     def reader_takes(self) -> bool:
         """Read one thing; the reader must never stop because of a node that keeps to its window."""
         self.credits.follow(self.window, self.resize.most_bytes, 0.0)
-        assert self.credits.held.account.is_open, "a brake against the innocent"
+        assert self.credits.handover.account.is_open, "a brake against the innocent"
         if not self.to_consumer:
             return False
         what, value = self.to_consumer.popleft()
         if what == "message":
             self.window = self.window.charge(value)
             self.held += value
-            self.credits.held.take(value, 0.0)
+            self.credits.handover.take(value, 0.0)
         elif what == "accepted":
             self.resize, self.window = self.resize.accepted(self.window)
         else:
@@ -112,7 +112,7 @@ class Connection:
 
     def release(self) -> None:
         self.window = self.window.release(self.held)
-        self.credits.held.release(self.held, 0.0)
+        self.credits.handover.release(self.held, 0.0)
         self.held = 0
         self.say()
 
