@@ -22,8 +22,9 @@ from dcp.protocol.bootstrap import Bootstrap, BootstrapSettings, Control, Progre
 from dcp.protocol.credentials import Credentials
 from dcp.protocol.flow_control import FlowSettings, ReceiveWindow
 from dcp.protocol.liveness import LivenessSettings
+from dcp.protocol.outgoing import Outgoing
 from dcp.wire import messages as m
-from dcp.wire.codec import decode, encode
+from dcp.wire.codec import decode
 from dcp.wire.frame import Frame
 from dcp.wire.framing import FrameBlock
 from dcp.wire.vocabulary import HelloFeature, Magic, Opcode, OpenFlag
@@ -70,7 +71,7 @@ class ReplicationConnection:
         progress = Progress(settings, credentials, nonce)
         self._bootstrap = Bootstrap(steps_for(settings, flow, liveness), progress).settled()
         self._window = ReceiveWindow(flow, now)
-        self._outbox: list[bytes] = []
+        self._outgoing = Outgoing()
         self._copies: dict[int, ReplicaCopy] = {}
         self._takes_over: frozenset[int] = frozenset()
         self.streams: dict[int, PassiveStream] = {}
@@ -86,7 +87,7 @@ class ReplicationConnection:
     def _ask(self) -> None:
         if not self._bootstrap.is_done:
             step = self._bootstrap.step
-            self._put(encode(step.request(self._bootstrap.progress), step.opcode))
+            self._outgoing.request(step.request(self._bootstrap.progress), step.opcode)
 
     # --- streams
 
@@ -103,8 +104,7 @@ class ReplicationConnection:
         """Want no more of a stream; what is on its way belongs to none."""
         stream.end()
         del self.streams[stream.opaque]
-        close = encode(m.Empty(), Opcode.DCP_CLOSE_STREAM, vbucket=stream.vbucket)
-        self._put(close)
+        self._outgoing.request(m.Empty(), Opcode.DCP_CLOSE_STREAM, vbucket=stream.vbucket)
 
     def retry(self) -> None:
         """Ask for all streams that are wanted and not there."""
@@ -122,13 +122,8 @@ class ReplicationConnection:
                 self._request(stream)
 
     def _request(self, stream: PassiveStream) -> None:
-        self._put(
-            encode(
-                stream.request(),
-                Opcode.DCP_STREAM_REQ,
-                vbucket=stream.vbucket,
-                opaque=stream.opaque,
-            )
+        self._outgoing.request(
+            stream.request(), Opcode.DCP_STREAM_REQ, vbucket=stream.vbucket, opaque=stream.opaque
         )
 
     def close(self) -> None:
@@ -157,7 +152,7 @@ class ReplicationConnection:
             elif magic != Magic.REQUEST:
                 continue  # a push that we did not ask for
             elif opcode == Opcode.DCP_NOOP:
-                self._say(Opcode.DCP_NOOP, int.from_bytes(raw[12:16]))
+                self._outgoing.answer(Opcode.DCP_NOOP, int.from_bytes(raw[12:16]))
             else:
                 charged_bytes += len(raw)
                 self._message(raw, touched)
@@ -174,19 +169,17 @@ class ReplicationConnection:
         window = self._window.release(self._window.held_bytes)
         self._window, acked_bytes = window.acknowledge(now)
         if acked_bytes:
-            self._put(encode(m.BufferAck(acked_bytes), Opcode.DCP_BUFFER_ACK))
+            self._outgoing.request(m.BufferAck(acked_bytes), Opcode.DCP_BUFFER_ACK)
 
     def acknowledge(self, stream: PassiveStream) -> None:
         """Say how far a stream's copy holds prepares, now that what it received is settled."""
         seqno = stream.next_acknowledgement()
         if seqno is not None:
-            self._put(
-                encode(
-                    m.SeqnoAcknowledged(seqno),
-                    Opcode.DCP_SEQNO_ACKNOWLEDGED,
-                    vbucket=stream.vbucket,
-                    opaque=stream.opaque,
-                )
+            self._outgoing.request(
+                m.SeqnoAcknowledged(seqno),
+                Opcode.DCP_SEQNO_ACKNOWLEDGED,
+                vbucket=stream.vbucket,
+                opaque=stream.opaque,
             )
 
     def _message(self, raw: memoryview, touched: dict[int, PassiveStream]) -> None:
@@ -197,11 +190,11 @@ class ReplicationConnection:
         try:
             answers = stream.feed(raw)
         except MessageRefusedError as error:
-            self._say(raw[1], opaque, error.status)
+            self._outgoing.answer(raw[1], opaque, error.status)
             raise
         touched[opaque] = stream
         for opcode in answers:
-            self._say(opcode, opaque)
+            self._outgoing.answer(opcode, opaque)
         if stream.phase is PassivePhase.ENDED:
             del self.streams[opaque]
             self.wants_retry = not stream.takes_over
@@ -232,13 +225,4 @@ class ReplicationConnection:
 
     def output(self) -> bytes:
         """Return what to write."""
-        data = b"".join(self._outbox)
-        self._outbox.clear()
-        return data
-
-    def _say(self, opcode: int, opaque: int, status: int = 0) -> None:
-        body: m.Body = m.Refusal(b"") if status else m.Empty()
-        self._put(encode(body, opcode, magic=Magic.RESPONSE, opaque=opaque, status=status))
-
-    def _put(self, frame: Frame) -> None:
-        self._outbox.append(frame.to_bytes())
+        return self._outgoing.take()

@@ -115,7 +115,7 @@ class Relay(ClusterNodes):
             now = loop.time()
             with self.bucket.lock:
                 for link in self.upstream.links:
-                    if link.connection is not None and link.connection.is_full:
+                    if link.connection is not None and link.connection.window.is_full:
                         link.full_seconds += now - looked_at
             looked_at = now
             if now - told_at >= _TELL_SECONDS:

@@ -20,7 +20,7 @@ from dcp.producer.replica_copy import ReplicaCopy
 from dcp.producer.stream_ends import end_streams
 from dcp.relay.relay_bucket import NODE, RelayBucket
 from dcp.relay.settings import RelaySettings
-from dcp.relay.upstream_connection import Arrived, News, UpstreamConnection, UpstreamSettings
+from dcp.relay.upstream_connection import Arrived, UpstreamConnection, UpstreamSettings
 from dcp.relay.upstream_link import UpstreamLink
 from dcp.relay.upstream_manifest import parse_manifest
 from dcp.wire.vocabulary import EndReason
@@ -175,16 +175,16 @@ class Upstream:
             self._settle(connection, each)
         self._take_ended(link)
         self._take_logs(connection)
-        for manifest in _emptied(connection.manifests):
+        for manifest in _emptied(connection.questions.manifests):
             self._take_manifest(manifest)
-        for config in _emptied(connection.maps):
+        for config in _emptied(connection.questions.maps):
             self.take_map(config, link.address)
         if link.became_ready:
             link.became_ready = False
             self.reconcile()
-        if News.NEW_MAP in connection.news:
-            connection.news.discard(News.NEW_MAP)
-            connection.ask_for_map()
+        if connection.questions.wants_map:
+            connection.questions.wants_map = False
+            connection.questions.ask_for_map()
 
     def _settle(self, connection: UpstreamConnection, each: Arrived) -> None:
         stream, vbucket = each.stream, each.stream.vbucket
@@ -202,7 +202,7 @@ class Upstream:
         learned = bucket.vbuckets[vbucket].documents.collections.manifest
         if learned.uid > bucket.manifest.uid:
             bucket.collections.learn(bucket.vbuckets[vbucket])
-            connection.ask_for_manifest()
+            connection.questions.ask_for_manifest()
         if each.frame_bytes:
             self._charged[vbucket] = connection
             regulator.received(vbucket, each.frame_bytes)
@@ -217,9 +217,9 @@ class Upstream:
         link.write()
 
     def _take_logs(self, connection: UpstreamConnection) -> None:
-        for vbucket, log in connection.logs.items():
+        for vbucket, log in connection.questions.logs.items():
             self._bucket.take_log(vbucket, log)
-        connection.logs.clear()
+        connection.questions.logs.clear()
         if not self.logs_known.is_set() and not self._unknown():
             self.logs_known.set()
 
@@ -230,7 +230,7 @@ class Upstream:
         for vbucket in self._unknown():
             owner = None if self._map is None else self._map.owner(vbucket)
             if owner in self._links and (connection := self._links[owner][0].connection):
-                connection.ask_for_log(vbucket)
+                connection.questions.ask_for_log(vbucket)
                 self._links[owner][0].write()
 
     async def run(self) -> None:
@@ -245,7 +245,7 @@ class Upstream:
     def _ask_for_maps(self) -> None:
         for link in self.links:
             if link.connection is not None:
-                link.connection.ask_for_map()
+                link.connection.questions.ask_for_map()
                 link.write()
 
     def _take_manifest(self, data: bytes) -> None:

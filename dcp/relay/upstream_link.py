@@ -19,7 +19,6 @@ from dcp.producer.replica_copy import ReplicaCopy
 from dcp.protocol.credentials import Credentials
 from dcp.relay.upstream_connection import (
     Arrived,
-    News,
     UpstreamConnection,
     UpstreamSettings,
 )
@@ -149,7 +148,7 @@ class UpstreamLink:
         while True:
             self.write()
             pause_seconds = _TICK_SECONDS
-            if News.RETRY in connection.news:
+            if connection.wants_retry:
                 retry_at = retry_at or loop.time() + wait_seconds
                 pause_seconds = min(pause_seconds, max(0.0, retry_at - loop.time()))
             data = None
