@@ -12,7 +12,10 @@ from dcp.protocol.credits import Credits
 
 @dataclass(frozen=True, slots=True)
 class StageLook:
-    """The credits of one stage: how many it may use, and does; how long it was full, in all."""
+    """The credits of one stage: how many it may use, and does; how long it was full, in all.
+
+    They are bytes, or batches where the name says so.
+    """
 
     name: str
     size: int
