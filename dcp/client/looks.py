@@ -12,7 +12,10 @@ from dcp.protocol.credits import Credits
 
 @dataclass(frozen=True, slots=True)
 class StageLook:
-    """The credits of one stage: how many it may use, and does; how long it was full, in all."""
+    """The credits of one stage: how many it may use, and does; how long it was full, in all.
+
+    Sizes are of its ``kind``.
+    """
 
     name: str
     size: int
@@ -21,6 +24,11 @@ class StageLook:
     full_seconds: float
     is_full: bool
     second_releases: int = 0
+
+    @property
+    def kind(self) -> str:
+        """What is counted: bytes, or batches or buffers, where the name says so."""
+        return self.name if self.name in ("batches", "buffers") else "bytes"
 
     @classmethod
     def of(cls, account: Credits, now: float) -> "StageLook":

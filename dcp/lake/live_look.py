@@ -49,29 +49,6 @@ SLOWEST: Final[Mapping[str, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
-    """The credits of a stage; sizes are of its ``kind``."""
-
-    name: str
-    size: int
-    in_use: int
-    peak: int
-    full_seconds: float
-    is_full: bool
-    second_releases: int = 0
-
-    @property
-    def kind(self) -> str:
-        """What is counted: bytes, or batches or buffers, where the name says so."""
-        return self.name if self.name in ("batches", "buffers") else "bytes"
-
-    @classmethod
-    def of(cls, look: StageLook) -> "Stage":
-        """Take over a look at credits."""
-        return cls(*(getattr(look, each.name) for each in fields(cls)))
-
-
-@dataclass(frozen=True, slots=True)
 class Connection:
     """One connection of the task. ``window`` is None without flow control, or while there is none.
 
@@ -82,8 +59,8 @@ class Connection:
     name: str
     waits_for: str
     gate: str = ""
-    window: Stage | None = None
-    stages: tuple[Stage, ...] = ()
+    window: StageLook | None = None
+    stages: tuple[StageLook, ...] = ()
     received_bytes: int = 0
     held_bytes: int = 0
     released_bytes: int = 0
@@ -134,7 +111,7 @@ class TaskLook:
     rows_per_second: float = 0.0
     bytes_per_second: float = 0.0
     connections: tuple[Connection, ...] = ()
-    stages: tuple[Stage, ...] = ()
+    stages: tuple[StageLook, ...] = ()
     gate_seconds: Mapping[str, float] = field(default_factory=dict)
     windows: WindowShare | None = None
 
@@ -173,7 +150,7 @@ class TaskLook:
             raise ValueError("expected a look of a task, of this format")
         try:
             values = {each.name: found[each.name] for each in fields(cls)}
-            values["stages"] = tuple(_read(Stage, each) for each in found["stages"])
+            values["stages"] = tuple(_read(StageLook, each) for each in found["stages"])
             if found["windows"] is not None:
                 values["windows"] = _read(WindowShare, found["windows"])
             values["connections"] = tuple(_connection(each) for each in found["connections"])
@@ -182,7 +159,7 @@ class TaskLook:
             raise ValueError(f"expected a look of a task: {error!r}") from None
 
 
-_T = TypeVar("_T", Stage, Connection, WindowShare)
+_T = TypeVar("_T", StageLook, Connection, WindowShare)
 
 
 def _read(kind: type[_T], found: Mapping[str, Any], **others: Any) -> _T:
@@ -190,8 +167,8 @@ def _read(kind: type[_T], found: Mapping[str, Any], **others: Any) -> _T:
 
 
 def _connection(found: Mapping[str, Any]) -> Connection:
-    window = None if found["window"] is None else _read(Stage, found["window"])
-    stages = tuple(_read(Stage, each) for each in found["stages"])
+    window = None if found["window"] is None else _read(StageLook, found["window"])
+    stages = tuple(_read(StageLook, each) for each in found["stages"])
     return _read(Connection, found, window=window, stages=stages)
 
 
@@ -216,8 +193,8 @@ def connection_of(
         name=look.name,
         waits_for=_waits_for(look, gate, streams)[:_LONGEST_TEXT],
         gate=gate,
-        window=None if look.window is None else Stage.of(look.window),
-        stages=tuple(Stage.of(stage) for stage in look.stages),
+        window=look.window,
+        stages=look.stages,
         received_bytes=look.received_bytes,
         held_bytes=look.held_bytes,
         released_bytes=look.released_bytes,

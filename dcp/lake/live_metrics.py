@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from dcp.lake.live_look import Connection, Stage, TaskLook
+from dcp.client.looks import StageLook
+from dcp.lake.live_look import Connection, TaskLook
 
 _ESCAPED: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 _METRICS: Final = {
@@ -109,7 +110,7 @@ def _of_connection(each: Connection, labels: tuple[tuple[str, str], ...]) -> Ite
     yield _Sample("dcp_unaccounted_bytes", labels, each.unaccounted_bytes)
 
 
-def _of_stage(stage: Stage, labels: tuple[tuple[str, str], ...]) -> Iterator[_Sample]:
+def _of_stage(stage: StageLook, labels: tuple[tuple[str, str], ...]) -> Iterator[_Sample]:
     labels = (*labels, ("stage", stage.name), ("kind", stage.kind))
     yield _Sample("credit_used", labels, stage.in_use)
     yield _Sample("credit_limit", labels, stage.size)
