@@ -33,6 +33,8 @@ class Kind(Enum):
 class Event:
     """One line. ``frames`` are those in ``data``; none where the client's bytes are no frames.
 
+    A frame of the client that is in several lines is in the last of them.
+
     ``connection`` is None for a mark. ``after_silence``: nothing was said on this connection for
     ``QUIET_SECONDS`` before.
     """
@@ -53,6 +55,8 @@ class _Open:
     index: int
     last_seconds: float
     splitter: FrameSplitter = field(default_factory=FrameSplitter)
+    held: bytes = b""
+    """The beginning of a frame of the client, whose rest is in a later line."""
     is_broken: bool = False
 
 
@@ -121,7 +125,7 @@ def _events(content: Sequence[Any], names: list[str], live: dict[str, _Open]) ->
     for number, raw in enumerate(content, 1):
         line = parse_line(number, raw)
         if isinstance(line, MarkLine):
-            yield _mark(line, live)
+            yield from _mark(line, live)
             continue
         one = live.get(line.conn)
         if one is None:
@@ -130,15 +134,18 @@ def _events(content: Sequence[Any], names: list[str], live: dict[str, _Open]) ->
         yield _said(line, one)
 
 
-def _mark(line: MarkLine, live: dict[str, _Open]) -> Event:
+def _mark(line: MarkLine, live: dict[str, _Open]) -> Iterator[Event]:
     event = Event(line.number, line.seconds, Kind.MARK)
     closed = CLOSED.fullmatch(line.text)
     one = live.pop(closed["conn"], None) if closed else None
     if closed is None or one is None:
-        return event
+        yield event
+        return
+    if one.held:  # what never became a frame
+        yield replace(event, kind=Kind.CLIENT, connection=one.index, data=one.held)
     kind = Kind.CLOSED_BY_SERVER if closed["server"] else Kind.CLOSED_BY_CLIENT
     silent = line.seconds - one.last_seconds >= QUIET_SECONDS
-    return replace(event, kind=kind, connection=one.index, after_silence=silent)
+    yield replace(event, kind=kind, connection=one.index, after_silence=silent)
 
 
 def _said(line: FrameLine, one: _Open) -> Event:
@@ -146,6 +153,7 @@ def _said(line: FrameLine, one: _Open) -> Event:
     one.last_seconds = line.seconds
     kind = Kind.SERVER if line.from_server else Kind.CLIENT
     splitter = FrameSplitter() if line.from_server else one.splitter
+    data = line.data if line.from_server else one.held + line.data
     frames: tuple[Frame, ...] = ()
     if line.from_server or not one.is_broken:
         try:
@@ -155,6 +163,9 @@ def _said(line: FrameLine, one: _Open) -> Event:
             if line.from_server:
                 raise ValueError(f"line {line.number}: {error}") from error
             one.is_broken = True
+    if not line.from_server:
+        whole = len(data) if one.is_broken else len(data) - splitter.pending_bytes
+        data, one.held = data[:whole], data[whole:]
     if line.from_server and (len(frames) != 1 or splitter.pending_bytes):
         raise ValueError(f"line {line.number}: found {len(frames)} frames, expected exactly one")
-    return Event(line.number, line.seconds, kind, one.index, line.data, frames, silent)
+    return Event(line.number, line.seconds, kind, one.index, data, frames, silent)

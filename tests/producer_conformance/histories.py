@@ -174,7 +174,9 @@ def _unexplained(
         elif end is not None and dropped is None:
             hidden.append(seqno)
         elif end is None and seqno not in cut and heard(seqno):
-            found[seqno] = _unheard(seqno, heard(seqno), shown, is_visible=seqno in visible)
+            whole = {one.collections for one in snapshots if one.collections and one.up_to >= seqno}
+            visible_here = seqno in visible
+            found[seqno] = _unheard(seqno, heard(seqno) | whole, shown, is_visible=visible_here)
         else:
             found[seqno] = _document(seqno, dropped or 0)
     hides |= len([seqno for seqno in hidden if seqno > first_shown]) >= _SEVERAL

@@ -62,7 +62,7 @@ def _stored(ranked: Sequence[Item]) -> Item:
     body = _inflated(best)
     same = [
         item
-        for item in ranked
+        for item in reversed(ranked)  # the last of equal ones counts, as it does above
         if item.quality
         and _has_value(item)
         and not (item.datatype ^ best.datatype) & _XATTR

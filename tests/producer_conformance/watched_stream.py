@@ -214,7 +214,7 @@ def item_of(
         body.by_seqno,
         key,
         collection_id=collection_id,
-        rev=body.rev_seqno,
+        rev=max(1, body.rev_seqno),  # the first one is 1
         cas=frame.cas,
         opcode=frame.opcode,
         value=body.value,
