@@ -29,6 +29,7 @@ from dcp.producer.counters import Counters
 from dcp.producer.documents import DocumentError, DocumentStore
 from dcp.producer.faults import Faults
 from dcp.producer.flusher import Flusher
+from dcp.producer.held_keys import HeldKeys
 from dcp.producer.held_vbuckets import HeldVbuckets
 from dcp.producer.large_frames import LargeFrames
 from dcp.producer.manifest import FIRST, Manifest, Step
@@ -122,7 +123,7 @@ class Bucket:
         self.on_change: Callable[[], None] = lambda: None
         self.dcp_connections: dict[tuple[int, bytes], DcpConnection] = {}
         self._changed, self._written = set[int](), set[int]()
-        self.stream_quotas = StreamQuotas(settings.max_streams)
+        self.stream_quotas, self.held_keys = StreamQuotas(settings.max_streams), HeldKeys()
         self.unsent, self.large_frames = UnsentBytes(), LargeFrames(settings.large_frame_seconds)
         self._memory = CheckpointAccount(quota_bytes)
         self._open_batches = 0

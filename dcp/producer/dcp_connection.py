@@ -161,6 +161,7 @@ class DcpConnection:
             keeps_cursor=self.keeps_cursors,
             cursor=self.told_name,
             prepare_extra_bytes=0 if self.is_internal else settings.prepare_extra_bytes,
+            held_keys=self._bucket.held_keys,
         )
 
     @property
