@@ -76,6 +76,9 @@ class Vbucket:
         self._home = home
         self.shown_as: VbucketState | None = None
         """The state that clients are told, where it is another one than its own."""
+        self.promised_seqno = 0
+        """A seqno that clients are told it has, though it is not here yet: a relay's, that knows
+        it from the cluster and gets it once somebody asks for a stream."""
         self.is_handed_over = False
         """Whether it is dead for another node's sake, until the map has it there: after a power
         loss nobody will, and it is what it was."""

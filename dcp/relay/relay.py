@@ -31,7 +31,7 @@ from dcp.relay.upstream import Upstream
 from dcp.wire.vocabulary import Status
 
 _LOG = logging.getLogger(__name__)
-_LOGS_SECONDS: Final = 10.0
+_INFORMED_SECONDS: Final = 10.0
 """How long clients wait for the branches of all vbuckets."""
 _TELL_SECONDS: Final = 60.0
 _ALL_ADDRESSES: Final = ("0.0.0.0", "::")  # noqa: S104  (the operator says where to listen)
@@ -75,8 +75,8 @@ class Relay(ClusterNodes):
             self.upstream.start(self.regulator)
         self._background.append(asyncio.ensure_future(keep_running("upstream", self.upstream.run)))
         with suppress(TimeoutError):
-            async with asyncio.timeout(_LOGS_SECONDS):
-                await self.upstream.logs_known.wait()
+            async with asyncio.timeout(_INFORMED_SECONDS):
+                await self.upstream.is_informed.wait()
         try:
             await super()._open_nodes()
         except BaseException:

@@ -1,7 +1,7 @@
-"""What the relay's connection to a node asks beside streams: map, manifest and failover logs.
+"""What the relay's connection to a node asks beside streams: map, manifest, failover logs, seqnos.
 
-Answers wait in ``maps``, ``manifests`` and ``logs`` for who reads to clear, and so do the maps that
-a node pushes or refuses a stream with.
+Answers wait in ``maps``, ``manifests``, ``logs`` and ``seqnos`` for who reads to clear, and so do
+the maps that a node pushes or refuses a stream with.
 """
 
 from typing import Final
@@ -12,7 +12,7 @@ from dcp.types import FailoverLog
 from dcp.wire import messages as m
 from dcp.wire.codec import decode
 from dcp.wire.frame import Frame
-from dcp.wire.vocabulary import Opcode, ServerOpcode, Status
+from dcp.wire.vocabulary import Opcode, ServerOpcode, Status, VbucketState
 
 _FIRST_OPAQUE: Final = 1 << 30
 """Opaques from here on are of questions, those below of streams."""
@@ -26,6 +26,7 @@ class Questions:
         self.maps: list[bytes] = []
         self.manifests: list[bytes] = []
         self.logs: dict[int, FailoverLog] = {}
+        self.seqnos: dict[int, int] = {}
         self.is_ready = False
         self.wants_map = False
         """Whether the cluster has changed: a new map is needed."""
@@ -40,6 +41,12 @@ class Questions:
     def ask_for_manifest(self) -> None:
         """Ask for the collections manifest; ``manifests`` will have it."""
         self._ask(m.Empty(), Opcode.GET_COLLECTIONS_MANIFEST)
+
+    def ask_for_seqnos(self) -> None:
+        """Ask how far the node's active vbuckets are, once at a time; ``seqnos`` will have it."""
+        opcode = Opcode.GET_ALL_VB_SEQNOS
+        if (int(opcode), 0) not in self._asked.values():
+            self._ask(m.GetAllVbSeqnos(int(VbucketState.ACTIVE)), opcode)
 
     def ask_for_log(self, vbucket: int) -> None:
         """Ask for a vbucket's failover log, once at a time; ``logs`` will have it."""
@@ -80,6 +87,8 @@ class Questions:
             self.maps.append(frame.value)
         elif frame.opcode == Opcode.GET_COLLECTIONS_MANIFEST:
             self.manifests.append(frame.value)
+        elif isinstance(body, m.AllVbSeqnos):
+            self.seqnos.update(body.seqnos)
         elif isinstance(body, m.FailoverLogAnswer):
             self.logs[vbucket] = self.log_of(vbucket, body)
 

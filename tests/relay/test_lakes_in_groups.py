@@ -1,16 +1,17 @@
 """A lake says to which group it belongs, and only a relay listens."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 
 import pytest
 
+from dcp.client.probe import probe_cluster
 from dcp.errors import NoRelayError
 from dcp.producer.cluster import ProducerCluster
 from dcp.protocol.flow_spec import parse_flow_spec
 from dcp.relay.relay import Relay
 from tests.client.consuming import consuming, settings
-from tests.client.drained import fill
+from tests.client.drained import CREDENTIALS, fill, wait_for
 from tests.relay.lakes import Lake
 
 
@@ -39,3 +40,23 @@ def test_who_is_no_relay_refuses_it(make_cluster: Callable[..., ProducerCluster]
     ):
         for _ in range(100):
             consumer.next(0.1)
+
+
+def test_a_held_vbucket_promises_what_the_cluster_has(
+    make_cluster: Callable[..., ProducerCluster], make_relay: Callable[..., Relay]
+) -> None:
+    """Who plans by seqnos finds something to do, asks for it, and completes the group."""
+    cluster = make_cluster(vbuckets=2)
+    fill(cluster, 20)
+    relay = make_relay(cluster, flow_spec=parse_flow_spec("tagged,g:7/1,t:60s"))
+
+    def told() -> Mapping[int, int]:
+        return probe_cluster(relay.seeds, settings().connection, CREDENTIALS).high_seqnos
+
+    assert told() == {v: cluster.high_seqno(v) for v in range(2)}  # from the first moment
+    assert cluster.counters().items_sent == {}
+    with closing(Lake(relay.seeds[0], 2, "member", receiver_group_tag=7)) as member:
+        member.run_to(cluster)
+    fill(cluster, 20, prefix="later")
+    wait_for("it is told", lambda: told() == {v: cluster.high_seqno(v) for v in range(2)})
+    assert not relay.snapshot().links[0].streams
