@@ -1,7 +1,7 @@
 """A random session of several clients with our producer, written down as a transcript.
 
 What may happen is chosen from the seed first (``Happens``), then the steps. Times, keys and values
-come from the seed, too: one seed is one transcript.
+come from the seed, too: one seed is one transcript, but for the salts and nonces of SASL.
 """
 
 import json

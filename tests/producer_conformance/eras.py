@@ -15,8 +15,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
-from dcp.types import END_OF_TIME, FailoverLog
+from dcp.types import END_OF_TIME, U64_MAX, FailoverLog
 from dcp.wire.system_event import CollectionEnded
+from dcp.wire.vocabulary import Status
 from tests.producer_conformance.branches import branches_of
 from tests.producer_conformance.completions import merged_history
 from tests.producer_conformance.histories import replaced_in_the_rest
@@ -187,7 +188,12 @@ def _base_of(era: Era, about: VbucketSightings) -> int:
     ends = [one.end - 1 for one in era.snapshots if one.end]  # something was at a snapshot's end
     first = [seqno - 1 for seqno in era.shown]
     writes = [each.item.seqno - 1 for each in about.written if each.item.seqno]
-    found = [seqno for seqno in (*stood, *ends, *first, *writes) if seqno >= 0]
+    bounds = [  # a stream that was sent something had not reached its end where the history begins
+        request.end - 1
+        for line, request, status in about.verdicts
+        if era.has(line) and status == Status.SUCCESS and request.start < request.end < U64_MAX
+    ]
+    found = [seqno for seqno in (*stood, *ends, *first, *writes, *bounds) if seqno >= 0]
     if found:
         return min(found)
     if about.written:

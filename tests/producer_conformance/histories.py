@@ -161,7 +161,7 @@ def _unexplained(
     first_shown = min(shown, default=0)
     tails = [(one.end, one.stood_at) for one in snapshots]
     visible = {one.end for one in snapshots if one.after == one.end}
-    cut = {one.end for one in snapshots if one.up_to < one.end}
+    cut = {one.end: one.hears for one in snapshots if one.lacks_its_end}
     found: dict[int, Item] = {}
     hidden: list[int] = []
     for seqno, end in left.items():
@@ -178,7 +178,7 @@ def _unexplained(
             visible_here = seqno in visible
             found[seqno] = _unheard(seqno, heard(seqno) | whole, shown, is_visible=visible_here)
         else:
-            found[seqno] = _document(seqno, dropped or 0)
+            found[seqno] = _document(seqno, dropped or _heard_by(cut.get(seqno)))
     hides |= len([seqno for seqno in hidden if seqno > first_shown]) >= _SEVERAL
     for seqno in hidden:
         is_lost = not hides and seqno > first_shown
@@ -200,6 +200,11 @@ def _unheard(
     if collection is None:
         return _document(seqno) if is_visible else _hidden(seqno)
     return _document(seqno, collection)
+
+
+def _heard_by(collections: frozenset[int] | None) -> int:
+    """Return a collection that a stream is shown."""
+    return 0 if collections is None or 0 in collections else min(collections)
 
 
 def _hidden(seqno: int) -> Item:

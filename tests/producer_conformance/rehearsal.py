@@ -71,6 +71,7 @@ class _Played:
     statistics: dict[int, list[Frame]] = field(default_factory=dict)
     unread: list[Frame] = field(default_factory=list)
     unread_fault: str = ""
+    has_silent_list: bool = False
     failure: str = ""
     compared: int = 0
     sent: int = 0
@@ -403,8 +404,7 @@ class Rehearsal:
             # Behind an out-of-order snapshot a 7.0 server forgets the end until the next write.
             and not (frame.opcode == Opcode.DCP_STREAM_END and frame.opaque in played.out_of_order)
         ]
-        if played.statistics:
-            played.failure = f"before line {event.line}: found the end of a list of statistics"
+        played.has_silent_list = bool(played.statistics)
         played.unread = left
         played.unread_fault = (
             f"before line {event.line}: found {', '.join(_name(frame) for frame in left[:3])}"
@@ -448,6 +448,8 @@ class Rehearsal:
         """What was sent before a silence was read by now."""
         if played.unread:
             played.failure = played.failure or played.unread_fault
+        elif played.has_silent_list and played.statistics:
+            played.failure = played.failure or "at the end: found the end of a list of statistics"
 
     def _expect_close(self, played: _Played, event: Event) -> None:
         """The server closed: so must ours, if it was for what the client said or did not say."""

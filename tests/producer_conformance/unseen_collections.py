@@ -38,7 +38,8 @@ def unseen_collections(
     for line, collection, high in told:
         if high in shown:
             continue
-        default_high = next_of(about.default_high, line) or 0
+        before = [seqno for seen, seqno in about.default_high if seen <= line]
+        default_high = max(before) if before else next_of(about.default_high, line) or 0
         first = max(default_high + 1, high - _FEW)
         begun = CollectionBegun(1, DEFAULT_ID, collection, b"unseen")
         shown[first] = Item(first, begun.name, What.SYSTEM_EVENT, collection, event=begun)

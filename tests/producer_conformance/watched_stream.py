@@ -87,6 +87,8 @@ class WatchedStream:
             collections=self._collections if is_first and not self.at else frozenset(),
             is_legacy=self.is_legacy,
             born=self.request_line,
+            hears=self._hears,
+            is_memory=not is_disk,
         )
         self.about.snapshots.append(self._snapshot)
 
@@ -97,10 +99,13 @@ class WatchedStream:
         """No more comes; the client waited for more until then."""
         one = self._snapshot
         if one is None or one.up_to >= one.end:
-            hears = None if not self.request.value else self._collections or None
-            if self.is_legacy:
-                hears = frozenset({DEFAULT_ID})
-            self.about.listened.append((self.answered_line, line, self.request_line, hears))
+            self.about.listened.append((self.answered_line, line, self.request_line, self._hears))
+
+    @property
+    def _hears(self) -> frozenset[int] | None:
+        if self.is_legacy:
+            return frozenset({DEFAULT_ID})
+        return self._collections or None
 
     @property
     def _collections(self) -> frozenset[int]:

@@ -76,6 +76,7 @@ class _Connection:
     longest_silence_seconds: float = 0.0
     user: bytes = b""
     login_line: int = 0
+    has_bucket: bool = False
 
     @property
     def quality(self) -> Quality:
@@ -131,6 +132,8 @@ class _Watcher:
             for stream in one.streams.values():
                 stream.close(event.line)
             one.streams.clear()
+        if event.kind is Kind.CLOSED_BY_SERVER:
+            self._refused_unanswered(one)
         if event.kind is Kind.CLIENT:
             self._take_client(one, event)
         elif event.kind is Kind.SERVER:
@@ -141,6 +144,13 @@ class _Watcher:
             silence = event.seconds - one.heard_seconds
             if silence >= _LEAST_IDLE_SECONDS:
                 self._idle.append(silence)
+
+    def _refused_unanswered(self, one: _Connection) -> None:
+        """Take a DCP_OPEN that ended the connection of a client without XERROR: EACCESS."""
+        asked = (frame for waiting in one.asked.values() for _, frame in waiting)
+        opens = any(frame.opcode == Opcode.DCP_OPEN for frame in asked)
+        if opens and one.user and one.has_bucket and HelloFeature.XERROR not in one.features:
+            self.seen.without_streams.add(one.user.decode())
 
     # --- the client
 
@@ -225,8 +235,9 @@ class _Watcher:
         elif frame.status == Status.AUTH_ERROR:
             self.seen.failed_logins.add(one.login_line)
 
-    def _select(self, _: _Connection, asked: tuple[int, Frame], frame: Frame, __: m.Body) -> None:
+    def _select(self, one: _Connection, asked: tuple[int, Frame], frame: Frame, __: m.Body) -> None:
         name = asked[1].key.decode("utf-8", "replace")
+        one.has_bucket |= frame.status == Status.SUCCESS
         if frame.status == Status.SUCCESS and name not in self.seen.buckets:
             self.seen.buckets.append(name)
 
@@ -313,6 +324,7 @@ class _Watcher:
             about.at_least.append((asked[0], body.current))
             about.exact.append((asked[0], body.current))
             about.unpersisted.append((asked[0], body.current - body.persisted))
+            about.uuids.append((asked[0], body.vb_uuid))
 
     def _document(
         self, one: _Connection, asked: tuple[int, Frame], frame: Frame, _: m.Body
