@@ -30,6 +30,11 @@ An error goes by the receiver's id alone, tag or none (as Aeron's C driver does;
 without the group's tag). Limits are positions in bytes, times nanoseconds of any clock that never
 goes back. Source: Aeron ``AbstractMinMulticastFlowControl`` (Java), ``aeron_min_flow_control.c``
 (C). Where Java's loses a live receiver when two others leave in one pass, C's is right.
+
+The relay uses status messages, EOS and the idle pass. Setups, error frames and retransmits are of
+Aeron's datagrams: here for the cases of its behaviour (``tests/conformance.py``), whose other steps
+depend on them. A consumer of the relay that fails is a connection that closes (EOS); one that joins
+is held by admission, and what it lacks is on the relay's disk.
 """
 
 from collections import Counter
