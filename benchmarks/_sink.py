@@ -17,7 +17,7 @@ from dcp.client.consumer import Consumer
 from dcp.client.settings import ConnectionSettings, ConsumerSettings
 from dcp.client.vbucket_track import StreamStart
 from dcp.lake.executor_windows import task_windows
-from dcp.lake.settings import FlowControlSettings
+from dcp.lake.flow_control_settings import FlowControlSettings
 from dcp.protocol.credentials import Credentials, Secret
 from dcp.protocol.events import Items
 from dcp.protocol.position import Position

@@ -80,6 +80,10 @@ class BucketError(SourceError):
     """The bucket does not exist, or the user has no access to it."""
 
 
+class NoRelayError(SourceError):
+    """A node was asked for what only a relay has: a group of receivers."""
+
+
 class NodeUnavailableError(SourceError):
     """A node cannot be reached, closed the connection, or is silent beyond its deadline."""
 

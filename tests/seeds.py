@@ -3,8 +3,10 @@
 import os
 
 
-def seeds(count: int, first: int = 0) -> list[int]:
-    """Return ``count`` seeds; without the variable they start at ``first``."""
+def seeds(count: int, first: int = 0, soak_count: int | None = None) -> list[int]:
+    """Return ``count`` seeds from ``first`` on; fresh ones with the variable, ``soak_count``."""
     base = os.environ.get("DCPLAKE_TEST_SEED")
-    start = first if base is None else int(base) * 1000 + first
-    return list(range(start, start + count))
+    if base is None:
+        return list(range(first, first + count))
+    start = int(base) * 1000 + first
+    return list(range(start, start + (count if soak_count is None else soak_count)))

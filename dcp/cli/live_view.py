@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from dcp.cli.output import table
-from dcp.lake.live_look import Connection, Stage, TaskLook
+from dcp.client.looks import StageLook
+from dcp.lake.live_look import Connection, TaskLook
 
 _BAR_WIDTH: Final = 10
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -122,9 +123,9 @@ def _stages(looks: Sequence[TaskLook]) -> str:
     return table(heads, rows)
 
 
-def _stage(look: TaskLook, name: str, stage: Stage) -> Sequence[object]:
+def _stage(look: TaskLook, name: str, stage: StageLook) -> Sequence[object]:
     def amount(number: int) -> str:
-        return str(number) if stage.name == "batches" else size_text(number)
+        return size_text(number) if stage.kind == "bytes" else str(number)
 
     waited = look.gate_seconds.get(stage.name, 0.0)
     return (

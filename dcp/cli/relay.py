@@ -81,6 +81,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="how long a group may be smaller than its SIZE before its streams are closed (0)",
     )
     parser.add_argument(
+        "--consumer-ack-seconds",
+        type=seconds,
+        default=5.0,
+        metavar="SECONDS",
+        help="how late consumers acknowledge what they have done with; who stands still for so "
+        "long, and for t: beyond, is stuck (5, as kv_engine's and dcplake's consumers do)",
+    )
+    parser.add_argument(
         "--window-bytes",
         type=byte_count,
         default=10 * _MIB,
@@ -119,6 +127,7 @@ def run(arguments: argparse.Namespace) -> int:
         flow_spec=parse_flow_spec(arguments.fc),
         window_bytes=arguments.window_bytes,
         hold_seconds=arguments.hold,
+        consumer_ack_seconds=arguments.consumer_ack_seconds,
         host=host,
         port=port,
         http_port=arguments.http_port,

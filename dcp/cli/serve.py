@@ -99,6 +99,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="BYTES",
         help="what flow control charges for a prepare beyond its length (0; kv_engine charges 2)",
     )
+    parser.add_argument(
+        "--stuck-name-regex",
+        default="",
+        metavar="REGEX",
+        help="close consumers that acknowledge nothing of a full window, of these whole names as "
+        "`dcp` statistics tell them: 'eq_dcpq:reader.*' (none)",
+    )
+    parser.add_argument(
+        "--stuck-timeout",
+        type=float,
+        default=720.0,
+        metavar="SECONDS",
+        help="for how long they may (720)",
+    )
     add_account_options(parser)
 
 
@@ -130,6 +144,8 @@ def run(arguments: argparse.Namespace) -> int:
         replica_lag_seqnos=arguments.replica_lag,
         rules=arguments.rules,
         prepare_extra_bytes=arguments.prepare_extra_bytes,
+        stuck_name_regex=arguments.stuck_name_regex,
+        stuck_timeout_seconds=arguments.stuck_timeout,
         data_folder=arguments.data,
     )
     serve(settings, join=arguments.join)

@@ -2,14 +2,19 @@
 
 Reader threads decode one at a time anyway (there is one interpreter), so a task that reads from
 many nodes needs few buffers. A buffer is lent from the read until its frames are decoded, which
-waits for nobody: so a reader that waits for a buffer does not wait for the application. When no
-connection has anything to read, the spare buffers are given back to the system.
+waits for nobody: so a reader that waits for a buffer does not wait for the application. Who waits
+is said by the account ``buffers`` (``dcp/protocol/credits.py``). When no connection has anything to
+read, the spare buffers are given back to the system.
 """
 
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from time import monotonic
 from typing import Final
+
+from dcp.client.looks import StageLook
+from dcp.protocol.credits import Credits
 
 MOST_BUFFERS: Final = 4
 
@@ -20,30 +25,30 @@ class BufferPool:
     def __init__(self, buffer_bytes: int, most: int = MOST_BUFFERS) -> None:
         """Begin with no buffer."""
         self.buffer_bytes = buffer_bytes
-        self.most = most
+        self._account = Credits("buffers", most, most - 1)
         self._spare: list[memoryview] = []
-        self._lent = 0
-        self.peak = 0
-        self._changed = threading.Condition()
+        self._changed = threading.Condition()  # guards the two above
 
     @property
     def lent(self) -> int:
         """How many buffers are being read into, or decoded."""
-        return self._lent
+        return self._account.in_use
 
     @property
     def spare(self) -> int:
         """How many buffers wait to be used again."""
         return len(self._spare)
 
+    def look(self, now: float) -> StageLook:
+        """Return how many buffers are lent; from any thread."""
+        return StageLook.of(self._account, now)
+
     @contextmanager
     def lend(self) -> Iterator[memoryview]:
         """Give a buffer, and take it back; wait for one while all are lent."""
         with self._changed:
-            while self._lent >= self.most:
+            while (credit := self._account.try_take(1, monotonic())) is None:
                 self._changed.wait()
-            self._lent += 1
-            self.peak = max(self.peak, self._lent)
             buffer = self._spare.pop() if self._spare else None
         try:
             if buffer is None:
@@ -51,7 +56,7 @@ class BufferPool:
             yield buffer
         finally:
             with self._changed:
-                self._lent -= 1
+                credit.release(monotonic())
                 if buffer is not None:
                     self._spare.append(buffer)
                 self._changed.notify()
@@ -59,5 +64,5 @@ class BufferPool:
     def rest(self) -> None:
         """Give the spare buffers back, if nobody reads."""
         with self._changed:
-            if not self._lent:
+            if not self._account.in_use:
                 self._spare.clear()

@@ -7,7 +7,7 @@ by a pool, plus the frames being received (one unfinished message and one read b
 ignores the window is stopped by TCP: reading stops at ``ConnectionSettings.held_limit_bytes``.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from dcp.client.addresses import NodeAddress
@@ -160,17 +160,11 @@ class NodeConnection:
         self._reader.call(lambda machine, _: machine.close_stream(vbucket), "close_stream")
 
     def change_stream_window(self, window_bytes: int) -> None:
-        """Ask for another size of all streams' windows, 0 for none.
+        """Ask for another size of all streams' windows, 0 for none. Does not wait.
 
-        ``StreamWindowChanged`` follows.
-
-        Raises:
-            LocalProtocolError: the connection is closed, or its streams never had windows.
-            DcplakeError: what ended the connection.
+        ``StreamWindowChanged`` is delivered with the node's answer.
         """
-        self._reader.call(
-            lambda machine, _: machine.change_stream_window(window_bytes), "a window's size"
-        )
+        self._reader.post(lambda machine, _: machine.change_stream_window(window_bytes))
 
     def next(self, timeout_seconds: float) -> Delivery | None:
         """Return the next delivery; None where none came in time.
@@ -190,10 +184,22 @@ class NodeConnection:
     def release(self, delivery: Delivery) -> None:
         """Say that the application holds a delivery's bytes no longer: they may be acknowledged.
 
-        A delivery released before, or received by an earlier connection, is ignored.
+        One that was received by an earlier connection is ignored; one that was released before is
+        counted (``credit_double_release_total``).
         """
         if delivery.connection_name == self.name:
             self._reader.release(delivery.serial)
+
+    def release_part(
+        self, delivery: Delivery, frame_bytes: int, stream_bytes: Mapping[int, int]
+    ) -> None:
+        """Say that the application holds some messages of a delivery no longer; ``release`` ends.
+
+        Raises:
+            LocalProtocolError: they are more than what is left of it.
+        """
+        if delivery.connection_name == self.name:
+            self._reader.release_part(delivery.serial, frame_bytes, stream_bytes)
 
     def resize_window(self, window_bytes: int) -> None:
         """Give the connection another window; 0: no flow control. Does not wait.

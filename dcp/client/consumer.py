@@ -13,7 +13,7 @@ end the consumer at once, by their exception from ``next``.
 Memory: per node what ``connection.py`` says; nothing is buffered here.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import inf
 from random import Random
 from time import monotonic
@@ -21,7 +21,7 @@ from time import monotonic
 from dcp.client.addresses import NodeAddress, parse_seeds
 from dcp.client.backoff import Backoff
 from dcp.client.delivery import Delivery, Handover
-from dcp.client.looks import ConnectionLook
+from dcp.client.looks import ConnectionLook, StageLook
 from dcp.client.node_links import NodeLinks
 from dcp.client.settings import ConsumerSettings
 from dcp.client.stream_keeper import StreamKeeper
@@ -105,10 +105,37 @@ class Consumer:
         """Return how each connection stands; from any thread, waits for nothing."""
         return self._links.look(monotonic())
 
+    def look_at_buffers(self) -> StageLook:
+        """Return how many of the buffers that sockets are read into are lent; from any thread."""
+        return self._links.buffers.look(monotonic())
+
     @property
     def least_window_bytes(self) -> int:
         """The smallest window of a connection that is there; 0: one has no flow control."""
         return self._links.least_window_bytes
+
+    def resize_windows(self, window_bytes: int) -> None:
+        """Let all connections, those to come too, have another window; 0: no flow control.
+
+        The nodes are told in the next ``next``. One that refuses is logged once, and keeps the
+        window that it has.
+
+        Raises:
+            ConfigError: no size for a window, or 0 though ``allow_no_flow_control`` is not set.
+            LocalProtocolError: the consumer was given ``windows``, which say it themselves.
+        """
+        self._links.resize(window_bytes)
+
+    def resize_stream_windows(self, window_bytes: int) -> None:
+        """Let all streams, those to come too, have another window of their own; 0: none.
+
+        Data servers refuse (the DCP document has such windows only): logged once, and the
+        connections' windows hold alone. ``look`` tells what each connection's streams have.
+
+        Raises:
+            ConfigError: no size for a window.
+        """
+        self._links.resize_streams(window_bytes)
 
     def request_high_seqnos(self, node: NodeAddress) -> bool:
         """Ask a node over the connection of its streams; ``next`` will bring ``SeqnosReceived``.
@@ -127,6 +154,7 @@ class Consumer:
         Raises:
             AuthenticationError: user or password refused.
             BucketError: no such bucket, or no access to it.
+            NoRelayError: a group's tag is set, and the node has no groups.
             LocalProtocolError: the consumer was closed, perhaps by another thread meanwhile.
         """
         self._keeper.resume(monotonic() - self._left_at)
@@ -160,6 +188,17 @@ class Consumer:
         link = self._links.by_name(delivery.connection_name)
         if link is not None and link.connection is not None:
             link.connection.release(delivery)
+
+    def release_part(
+        self, delivery: Delivery, frame_bytes: int, stream_bytes: Mapping[int, int]
+    ) -> None:
+        """Say that the application holds some messages of a delivery no longer; ``release`` ends.
+
+        ``stream_bytes`` is what of them is in the windows of single streams, by their opaques.
+        """
+        link = self._links.by_name(delivery.connection_name)
+        if link is not None and link.connection is not None:
+            link.connection.release_part(delivery, frame_bytes, stream_bytes)
 
     def stop_stream(self, vbucket: int) -> None:
         """End one vbucket; ``VbucketStopped`` follows, perhaps after rows that are on their way."""

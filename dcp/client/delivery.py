@@ -1,10 +1,7 @@
 """What a reader thread hands to the application, and the queue between them.
 
-The queue itself has no bound because its producer has one: a node may send only the flow-control
-window (plus one message) beyond what the application released, and the reader stops reading a
-socket at ``ConnectionSettings.held_limit_bytes``, whatever the node does. What of it waits here is
-a stage of its own, ``handover``: each delivery takes a credit when it enters and releases it when
-it leaves, be it that the application takes it or that the queue is closed.
+The queue itself has no bound because its producer has one: what waits here is in the account
+``handover`` of its connection (``reader_credits.py``), whose reader stops reading when it is full.
 """
 
 import threading
@@ -14,9 +11,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 
 from dcp.client.addresses import NodeAddress
-from dcp.client.looks import StageLook
 from dcp.errors import DcplakeError, LocalProtocolError
-from dcp.protocol.credits import Credit, Credits
 from dcp.protocol.events import Event
 from dcp.protocol.position import Position
 
@@ -55,31 +50,15 @@ class Handover:
 
     def __init__(self) -> None:
         """Start empty and open."""
-        self._entries: deque[tuple[Delivery | ConnectionEnded, Credit | None]] = deque()
-        self._accounts: dict[str, Credits] = {}
+        self._entries: deque[Delivery | ConnectionEnded] = deque()
         self._changed = threading.Condition()
         self._closed = False
-
-    def open_account(self, connection_name: str, high_bytes: int) -> None:
-        """Count what waits of a connection; ``high_bytes`` is what its node lets wait at most."""
-        with self._changed:
-            self._accounts[connection_name] = Credits("handover", high_bytes, high_bytes // 2)
-
-    def look(self, connection_name: str, now: float) -> StageLook | None:
-        """Return how much of a connection waits here; None where nobody counts it."""
-        with self._changed:
-            account = self._accounts.get(connection_name)
-            return None if account is None else StageLook.of(account, now)
 
     def put(self, entry: Delivery | ConnectionEnded) -> None:
         """Append ``entry``; what arrives after ``close`` is dropped."""
         with self._changed:
             if not self._closed:
-                account = self._accounts.get(entry.connection_name)
-                credit = None
-                if account is not None and isinstance(entry, Delivery):
-                    credit = account.take(entry.frame_bytes, monotonic())
-                self._entries.append((entry, credit))
+                self._entries.append(entry)
                 self._changed.notify()
 
     def get(self, timeout_seconds: float) -> Delivery | ConnectionEnded | None:
@@ -97,26 +76,16 @@ class Handover:
                 self._changed.wait(left)
             if self._closed:
                 raise LocalProtocolError("next() on a consumer or connection that was closed")
-            entry, credit = self._entries.popleft()
-            if credit is not None:
-                credit.release(monotonic())
-            if isinstance(entry, ConnectionEnded):
-                self._accounts.pop(entry.connection_name, None)
-            return entry
+            return self._entries.popleft()
 
     def holds(self, connection_name: str | None) -> bool:
         """Whether something of a connection is queued; None: of any."""
         with self._changed:
-            return any(
-                connection_name in (None, entry.connection_name) for entry, _ in self._entries
-            )
+            return any(connection_name in (None, each.connection_name) for each in self._entries)
 
     def close(self) -> None:
         """Drop what is queued and wake up whoever waits; may be called from any thread."""
         with self._changed:
             self._closed = True
-            for _, credit in self._entries:
-                if credit is not None:
-                    credit.release(monotonic())
             self._entries.clear()
             self._changed.notify_all()

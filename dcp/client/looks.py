@@ -12,7 +12,10 @@ from dcp.protocol.credits import Credits
 
 @dataclass(frozen=True, slots=True)
 class StageLook:
-    """The credits of one stage: how many it may use, and does; how long it was full, in all."""
+    """The credits of one stage: how many it may use, and does; how long it was full, in all.
+
+    Sizes are of its ``kind``.
+    """
 
     name: str
     size: int
@@ -21,6 +24,11 @@ class StageLook:
     full_seconds: float
     is_full: bool
     second_releases: int = 0
+
+    @property
+    def kind(self) -> str:
+        """What is counted: bytes, or batches or buffers, where the name says so."""
+        return self.name if self.name in ("batches", "buffers") else "bytes"
 
     @classmethod
     def of(cls, account: Credits, now: float) -> "StageLook":
@@ -41,8 +49,9 @@ class ConnectionLook:
     """One connection, or the wait for the next one (then ``error`` says why, and it has no name).
 
     ``window`` is what the node may send without our acknowledgement, ``released_bytes`` what of
-    that waits for the next acknowledgement. ``quiet_seconds`` is the time since the node last sent
-    data, even part of a message; None: it never did.
+    that waits for the next acknowledgement, ``window_overflow_bytes`` the most by which one message
+    went beyond the window that the node had then. ``quiet_seconds`` is the time since the node last
+    sent data, even part of a message; None: it never did.
     """
 
     node: NodeAddress
@@ -57,6 +66,7 @@ class ConnectionLook:
     released_bytes: int = 0
     acked_bytes: int = 0
     acks: int = 0
+    window_overflow_bytes: int = 0
     unaccounted_bytes: int = 0
     stream_window_bytes: int = 0
     full_stream_windows: int = 0

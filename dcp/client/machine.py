@@ -9,10 +9,12 @@ import numpy as np
 from dcp.client.settings import ConnectionSettings
 from dcp.errors import ConfigError
 from dcp.protocol.bootstrap import (
+    CONTROLS,
     FEATURES,
     METADATA_OPEN_FLAGS,
     OPEN_FLAGS,
     BootstrapSettings,
+    group_control,
 )
 from dcp.protocol.connection import ClientConnection
 from dcp.protocol.credentials import Credentials
@@ -49,6 +51,7 @@ def new_machine(
         ConfigError: settings that the protocol has no room for.
     """
     features = (*FEATURES, HelloFeature.SNAPPY) if settings.snappy else FEATURES
+    tag = settings.receiver_group_tag
     try:
         return ClientConnection(
             BootstrapSettings(
@@ -56,6 +59,7 @@ def new_machine(
                 name,
                 features=features,
                 open_flags=METADATA_OPEN_FLAGS if settings.metadata_only else OPEN_FLAGS,
+                controls=CONTROLS if tag is None else (*CONTROLS, group_control(tag)),
                 open_dcp=open_dcp,
                 timeout_seconds=settings.bootstrap_timeout_seconds,
             ),

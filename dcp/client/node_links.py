@@ -19,8 +19,8 @@ from dcp.client.connection import NodeConnection
 from dcp.client.delivery import Handover
 from dcp.client.looks import ConnectionLook
 from dcp.client.settings import ConnectionSettings
-from dcp.client.windows import FixedWindows, Windows
-from dcp.errors import ConfigError, DcplakeError
+from dcp.client.windows import SameWindows, Windows
+from dcp.errors import ConfigError, DcplakeError, LocalProtocolError
 from dcp.protocol.credentials import Credentials
 from dcp.wire.vocabulary import MAX_CONNECTION_NAME_BYTES
 
@@ -85,9 +85,9 @@ class NodeLinks:
         self._credentials = credentials
         self._name_prefix = name_prefix
         self._handover = handover
-        self._buffers = BufferPool(settings.read_buffer_bytes)
+        self.buffers = BufferPool(settings.read_buffer_bytes)
         self._backoff = backoff
-        self._windows = windows or FixedWindows(settings.window_bytes)
+        self._windows = windows or SameWindows(settings.window_bytes)
         self._links: dict[NodeAddress, NodeLink] = {}
         self._next_seed = 0
         self._map_due_at = inf
@@ -113,7 +113,7 @@ class NodeLinks:
                 self._credentials,
                 name,
                 handover=self._handover,
-                buffers=self._buffers,
+                buffers=self.buffers,
             )
             link.ready_at = inf
             link.connection.start()
@@ -176,6 +176,29 @@ class NodeLinks:
             if link is not None and link.connection is not None:
                 link.window_bytes = window_bytes
                 link.connection.resize_window(window_bytes)
+
+    def resize(self, window_bytes: int) -> None:
+        """Let all connections, those to come too, have another window; 0 for none.
+
+        Raises:
+            ConfigError: a size that the settings of connections would not allow.
+            LocalProtocolError: somebody else says how large each window is.
+        """
+        replace(self._settings, window_bytes=window_bytes)  # checks it
+        if not isinstance(self._windows, SameWindows):
+            raise LocalProtocolError("resize: found windows that were given, expected none")
+        self._windows.choose(window_bytes)
+
+    def resize_streams(self, window_bytes: int) -> None:
+        """Let all streams, those to come too, have another window; 0 for none.
+
+        Raises:
+            ConfigError: a size that no node can be told.
+        """
+        self._settings = replace(self._settings, stream_window_bytes=window_bytes)
+        for link in self._links.values():
+            if link.connection is not None:
+                link.connection.change_stream_window(window_bytes)
 
     @property
     def least_window_bytes(self) -> int:

@@ -7,7 +7,6 @@ only what is posted, so receiving, decoding and handing over never wait for the 
 
 import logging
 import threading
-from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -25,6 +24,7 @@ from dcp.client.machine import positions_behind
 from dcp.client.reader_credits import ReaderCredits
 from dcp.client.settings import ConnectionSettings
 from dcp.client.transport import ClosedByPeerError, Transport
+from dcp.client.unreleased import Unreleased
 from dcp.errors import (
     AuthenticationError,
     BucketError,
@@ -98,21 +98,17 @@ class Reader:
         self._buffers = buffers
         self._splitter = FrameSplitter(settings.max_frame_bytes)
         self._credits = ReaderCredits(settings)
-        handover.open_account(name, self._credits.window.account.high)
         self._transport: Transport | None = None
         self._thread = threading.Thread(
             target=self._main, name=f"dcp-reader-{address}", daemon=True
         )
-        self._lock = threading.Lock()  # guards the six below
+        self._unreleased = Unreleased(self._credits.handover.account)
+        self._lock = threading.Lock()  # guards the three below
         self._commands: list[_Posted] = []
-        self._unreleased: dict[int, tuple[int, Mapping[int, int]]] = {}
-        self._released_bytes = 0
-        self._released_of_streams: Counter[int] = Counter()
         self._closing = False
         self._ended: DcplakeError | None = None
         self._window_bytes = settings.window_bytes
         self._wake_bytes = int(settings.window_bytes * settings.ack_fraction / 2)
-        self._serial = 0  # from here on: the thread's own
         self._charged_bytes = 0
         self._read_at = -inf
         self._paused = False
@@ -168,25 +164,34 @@ class Reader:
         self._wake()
 
     def release(self, serial: int) -> None:
-        """Note that the application holds a delivery no longer; once, whatever is asked."""
-        with self._lock:
-            frame_bytes, stream_bytes = self._unreleased.pop(serial, (0, {}))
-            self._released_bytes += frame_bytes
-            self._released_of_streams.update(stream_bytes)
-            # Any of a stream's bytes may be what its window waits for; of the connection's, a part.
-            is_enough = frame_bytes > 0 and self._released_bytes > self._wake_bytes
-            wake = is_enough or bool(stream_bytes)
-        if wake:
+        """Note that the application holds a delivery no longer; a second time is only counted."""
+        self._unreleased.release(serial)
+        self._wake_for_released()
+
+    def release_part(self, serial: int, frame_bytes: int, stream_bytes: Mapping[int, int]) -> None:
+        """Note that the application holds a part of a delivery no longer.
+
+        Raises:
+            LocalProtocolError: it is more than was left of it.
+        """
+        self._unreleased.release_part(serial, frame_bytes, stream_bytes)
+        self._wake_for_released()
+
+    def _wake_for_released(self) -> None:
+        """Wake the thread where an acknowledgement may be due.
+
+        Any of a stream's bytes may be what its window waits for; of the connection's, a part.
+        """
+        released = self._unreleased
+        if released.released_bytes > self._wake_bytes or released.has_released_of_streams:
             self._wake()
 
     def look(self, now: float) -> ConnectionLook:
         """Return how the connection stands."""
-        handover = self._handover.look(self._name, now)
         return self._credits.look(
             self.address,
             self._name,
             self._machine,
-            () if handover is None else (handover,),
             None if self.data_heard_at == -inf else now - self.data_heard_at,
             now,
         )
@@ -232,7 +237,7 @@ class Reader:
         self._run_commands(now)
         transport.write(self._machine.bytes_to_send())
         self._credits.follow(self._machine.window, self._machine.most_window_bytes, now)
-        if not self._credits.held.account.is_open:
+        if not self._credits.readable_bytes:
             self._paused = True  # the time to tick stands still: only ``release`` ends this wait
             transport.wait(_IDLE_WAIT_SECONDS, reading=False)
             return
@@ -269,7 +274,7 @@ class Reader:
 
     def _read(self, transport: Transport, buffer: memoryview) -> int:
         try:
-            count = transport.read(buffer)
+            count = transport.read(buffer[: self._credits.readable_bytes])
         except ClosedByPeerError:
             raise self._machine.closed_by_peer() from None
         self._credits.socket.take(count, monotonic())
@@ -278,10 +283,9 @@ class Reader:
     def _run_commands(self, now: float) -> None:
         with self._lock:
             commands, self._commands = self._commands, []
-            released_bytes, self._released_bytes = self._released_bytes, 0
-            of_streams, self._released_of_streams = self._released_of_streams, Counter()
+        released_bytes, of_streams = self._unreleased.collect()
         if released_bytes:
-            self._credits.held.release(released_bytes, now)
+            self._credits.handover.release(released_bytes, now)
             self._machine.release(released_bytes, now, of_streams)
         for posted in commands:
             posted.run(self._machine, now)
@@ -292,8 +296,7 @@ class Reader:
         window_bytes = self._machine.window_bytes
         if window_bytes != self._window_bytes:
             self._window_bytes = window_bytes
-            with self._lock:
-                self._wake_bytes = int(window_bytes * self._settings.ack_fraction / 2)
+            self._wake_bytes = int(window_bytes * self._settings.ack_fraction / 2)
 
     def _wait_seconds(self, now: float) -> float:
         deadline = self._machine.next_deadline()
@@ -308,17 +311,12 @@ class Reader:
         if not events and not charged_bytes:
             return
         self._charged_bytes += charged_bytes
-        self._credits.held.take(charged_bytes, monotonic())
+        self._credits.handover.take(charged_bytes, monotonic())
         stream_bytes = self._machine.collect_stream_charges()
-        with self._lock:
-            self._serial += 1
-            serial = self._serial
-            if events:
-                self._unreleased[serial] = charged_bytes, stream_bytes
-            else:  # dropped by the machine: nobody else will release them
-                self._released_bytes += charged_bytes
-                self._released_of_streams.update(stream_bytes)
-        if events:
+        if not events:  # dropped by the machine: nobody else will release them
+            self._unreleased.drop(charged_bytes, stream_bytes)
+        else:
+            serial = self._unreleased.add(charged_bytes, stream_bytes)
             positions = positions_behind(self._machine, events)
             self._handover.put(
                 Delivery(
@@ -336,10 +334,9 @@ class Reader:
         reason = error or LocalProtocolError(f"the connection to {self.address} is closed")
         with self._lock:
             self._ended = reason
-            self._unreleased.clear()  # what the node counted is void with the connection
-            self._released_bytes = 0
             commands, self._commands = self._commands, []
         _log.debug("= %s ended: %s", self._name, reason)
+        self._unreleased.end()
         self._credits.settle(monotonic())
         for posted in commands:
             posted.fail(reason)

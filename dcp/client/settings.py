@@ -53,6 +53,9 @@ class ConnectionSettings:
     as dead (DCP's rule for consumers; NOOPs are life). ``snappy`` lets the node send compressed
     values as they are stored.
 
+    ``receiver_group_tag``: the group of a relay's receivers that the consumer belongs to, None for
+    none; any other node refuses it, and the connection with it.
+
     ``metadata_only`` opens DCP with NO_VALUE and without xattrs: keys, seqnos and CAS come, values
     do not.
     """
@@ -73,6 +76,7 @@ class ConnectionSettings:
     unread_limit_bytes: int = 32 * MIB
     snappy: bool = False
     metadata_only: bool = False
+    receiver_group_tag: int | None = None
     tls: TlsSettings | None = None
 
     def __post_init__(self) -> None:
@@ -88,6 +92,9 @@ class ConnectionSettings:
                 "window_bytes: found 0 (no flow control): NOOPs would wait behind unread data; "
                 "set allow_no_flow_control to accept that"
             )
+        tag = self.receiver_group_tag
+        if tag is not None and (type(tag) is not int or not -(2**63) <= tag < 2**63):
+            raise _wrong(self, "receiver_group_tag", "a number of 64 bits with a sign, or None")
         if not 0 < self.ack_fraction < 1:
             raise _wrong(self, "ack_fraction", "a fraction between 0 and 1")
         if self.max_frame_bytes < HEADER_BYTES:

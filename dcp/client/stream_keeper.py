@@ -36,6 +36,7 @@ from dcp.errors import (
     BucketError,
     DcplakeError,
     LocalProtocolError,
+    NoRelayError,
     RemoteProtocolError,
 )
 from dcp.protocol.bootstrap import STREAM_WINDOW
@@ -53,6 +54,7 @@ from dcp.protocol.events import (
     StreamOpened,
     StreamRefused,
     StreamRejected,
+    StreamWindowChanged,
     WindowRefused,
 )
 from dcp.wire.vocabulary import Status
@@ -225,6 +227,7 @@ class StreamKeeper:
         Raises:
             AuthenticationError: user or password refused.
             BucketError: no such bucket, or no access to it.
+            NoRelayError: a group's tag is set, and the node has no groups.
         """
         link = self.links.by_name(entry.connection_name)
         if link is None:
@@ -245,7 +248,7 @@ class StreamKeeper:
         return replace(entry, events=events)
 
     def _connection_ended(self, link: NodeLink, error: DcplakeError | None, now: float) -> None:
-        if isinstance(error, AuthenticationError | BucketError | LocalProtocolError):
+        if isinstance(error, AuthenticationError | BucketError | NoRelayError | LocalProtocolError):
             raise error
         self.links.ended(link, error, now)
         self.links.want_map(now)
@@ -288,6 +291,10 @@ class StreamKeeper:
                 return ()
             case WindowRefused():
                 self._keep_window(event, link)
+                return ()
+            case StreamWindowChanged():
+                if event.status != Status.SUCCESS:
+                    self._tell_refused((STREAM_WINDOW,), link)
                 return ()
         track = self.tracks.get(getattr(event, "vbucket", -1))
         if track is None or track.vbucket in muted:

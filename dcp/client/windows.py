@@ -23,21 +23,31 @@ class Windows(Protocol):
         ...
 
 
-class FixedWindows:
-    """The same window for every connection, for ever."""
+class SameWindows:
+    """The same window for every connection, until another one is chosen for all."""
 
     def __init__(self, window_bytes: int) -> None:
+        self._window_bytes = window_bytes
+        self._names: set[str] = set()
+        self._told_bytes = window_bytes
+
+    def choose(self, window_bytes: int) -> None:
+        """Let all connections have another window, those that are there too."""
         self._window_bytes = window_bytes
 
     def opened(self, name: str) -> int:
         """Return the window."""
-        del name
+        self._names.add(name)
         return self._window_bytes
 
     def closed(self, name: str) -> None:
-        """Do nothing."""
+        """Forget the connection."""
+        self._names.discard(name)
 
     def changes(self, now: float) -> Mapping[str, int]:
-        """Return nothing."""
+        """Return the window chosen since the last time, for each connection."""
         del now
-        return _NOTHING
+        if self._told_bytes == self._window_bytes:
+            return _NOTHING
+        self._told_bytes = self._window_bytes
+        return dict.fromkeys(self._names, self._window_bytes)

@@ -3,9 +3,10 @@
 from dcp.client.addresses import PLAIN_PORT, TLS_PORT, parse_seeds
 from dcp.client.probe import ClusterView, probe_cluster
 from dcp.client.settings import ConnectionSettings, ConsumerSettings, TlsSettings
+from dcp.lake.flow_control_settings import FlowControlSettings
 from dcp.lake.live_place import LivePlace
 from dcp.lake.receive import SourceAccess
-from dcp.lake.settings import FlowControlSettings, Settings, SourceSettings
+from dcp.lake.settings import Settings, SourceSettings
 from dcp.protocol.credentials import ALL_MECHANISMS, SCRAM_MECHANISMS, Credentials, Secret
 
 
@@ -48,6 +49,7 @@ def connection_settings(source: SourceSettings, flow: FlowControlSettings) -> Co
         noop_interval_seconds=source.noop_interval_seconds,
         connect_timeout_seconds=source.connect_timeout_seconds,
         bootstrap_timeout_seconds=source.bootstrap_timeout_seconds,
+        receiver_group_tag=source.group_tag(),
         tls=TlsSettings(source.tls_ca_file or None) if source.tls else None,
     )
 

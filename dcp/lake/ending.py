@@ -75,7 +75,6 @@ class EndPolicy:
         self._budget = budget
         self._ask_after_seconds = min(quiet_seconds, deadline_seconds / 2)
         self._deadline_seconds = deadline_seconds
-        self._received_bytes = 0
         self._listening_since = -inf
         self._heard_at: dict[NodeAddress | None, float] = {}
         self._asked_at: dict[NodeAddress, float] = {}
@@ -91,7 +90,6 @@ class EndPolicy:
     def received(self, node: NodeAddress | None, frame_bytes: int, now: float) -> None:
         """Note a delivery; answers, which carry no data, are no progress."""
         if frame_bytes:
-            self._received_bytes += frame_bytes
             self._heard_at[node] = now
 
     def answered(self, node: NodeAddress, seqnos: Mapping[int, int], now: float) -> None:
@@ -103,10 +101,6 @@ class EndPolicy:
         self._listening_since = now
 
     # What follows
-
-    def is_used_up(self, now: float) -> bool:
-        """Whether the task has received enough, or long enough."""
-        return now >= self.ends_at or self._received_bytes >= self._budget.target_bytes
 
     def out_of_budget(self, vbuckets: Collection[int], streams: Streams) -> Iterator[Ending]:
         """Yield the end of what is still open when the budget is used up."""

@@ -21,9 +21,9 @@ from math import inf
 from pathlib import Path
 from typing import Final
 
-from dcp.client.windows import FixedWindows, Windows
+from dcp.client.windows import SameWindows, Windows
+from dcp.lake.flow_control_settings import FlowControlSettings
 from dcp.lake.live_look import WindowShare
-from dcp.lake.settings import FlowControlSettings
 from dcp.lake.window_bounds import floored, part_of_quota, policy_settings
 from dcp.lake.window_register import WindowRegister
 from dcp.protocol.window_policies import Policy
@@ -42,7 +42,7 @@ _BLOCK_MANAGER: Final = "blockmgr-"
 def task_windows(flow: FlowControlSettings) -> Iterator[Windows]:
     """Give a task its windows until it ends. A register that cannot be used is logged, no error."""
     if Policy(flow.window_policy) in _ALONE:
-        yield FixedWindows(flow.fixed_window_bytes)
+        yield SameWindows(flow.fixed_window_bytes)
         return
     windows = ExecutorWindows(flow, register_folder(flow))
     try:

@@ -32,37 +32,20 @@ GATES: Final[Mapping[str, str]] = {
     "spark": "Spark takes the batch",
     "batch": "rows wait for their batch to fill",
     "handover": "Python makes rows of what it received",
-    "socket": "a message is being received",
     "acknowledgement": "what was freed is not acknowledged yet",
 }
-"""Names of stages as gates, from the last to the first, and what then happens."""
+"""Names of stages as gates, from the last to the first, and what then happens.
+
+``handover`` counts all that was received and not passed on, so it gates where no later stage does.
+"""
 
 SLOWEST: Final[Mapping[str, str]] = {
     "spark": "Spark was the slowest",
     "batch": "batches waited to fill",
     "handover": "Python was the slowest",
-    "socket": "large messages were on their way",
     "acknowledgement": "acknowledgements were on their way",
 }
 """The same afterwards."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """The credits of a stage; sizes are bytes, or batches where the name says so."""
-
-    name: str
-    size: int
-    in_use: int
-    peak: int
-    full_seconds: float
-    is_full: bool
-    second_releases: int = 0
-
-    @classmethod
-    def of(cls, look: StageLook) -> "Stage":
-        """Take over a look at credits."""
-        return cls(*(getattr(look, each.name) for each in fields(cls)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +59,14 @@ class Connection:
     name: str
     waits_for: str
     gate: str = ""
-    window: Stage | None = None
-    stages: tuple[Stage, ...] = ()
+    window: StageLook | None = None
+    stages: tuple[StageLook, ...] = ()
     received_bytes: int = 0
     held_bytes: int = 0
     released_bytes: int = 0
     acked_bytes: int = 0
     acks: int = 0
+    window_overflow_bytes: int = 0
     unaccounted_bytes: int = 0
     bytes_per_second: float = 0.0
     stream_window_bytes: int = 0
@@ -127,7 +111,7 @@ class TaskLook:
     rows_per_second: float = 0.0
     bytes_per_second: float = 0.0
     connections: tuple[Connection, ...] = ()
-    stages: tuple[Stage, ...] = ()
+    stages: tuple[StageLook, ...] = ()
     gate_seconds: Mapping[str, float] = field(default_factory=dict)
     windows: WindowShare | None = None
 
@@ -166,7 +150,7 @@ class TaskLook:
             raise ValueError("expected a look of a task, of this format")
         try:
             values = {each.name: found[each.name] for each in fields(cls)}
-            values["stages"] = tuple(_read(Stage, each) for each in found["stages"])
+            values["stages"] = tuple(_read(StageLook, each) for each in found["stages"])
             if found["windows"] is not None:
                 values["windows"] = _read(WindowShare, found["windows"])
             values["connections"] = tuple(_connection(each) for each in found["connections"])
@@ -175,7 +159,7 @@ class TaskLook:
             raise ValueError(f"expected a look of a task: {error!r}") from None
 
 
-_T = TypeVar("_T", Stage, Connection, WindowShare)
+_T = TypeVar("_T", StageLook, Connection, WindowShare)
 
 
 def _read(kind: type[_T], found: Mapping[str, Any], **others: Any) -> _T:
@@ -183,8 +167,8 @@ def _read(kind: type[_T], found: Mapping[str, Any], **others: Any) -> _T:
 
 
 def _connection(found: Mapping[str, Any]) -> Connection:
-    window = None if found["window"] is None else _read(Stage, found["window"])
-    stages = tuple(_read(Stage, each) for each in found["stages"])
+    window = None if found["window"] is None else _read(StageLook, found["window"])
+    stages = tuple(_read(StageLook, each) for each in found["stages"])
     return _read(Connection, found, window=window, stages=stages)
 
 
@@ -209,13 +193,14 @@ def connection_of(
         name=look.name,
         waits_for=_waits_for(look, gate, streams)[:_LONGEST_TEXT],
         gate=gate,
-        window=None if look.window is None else Stage.of(look.window),
-        stages=tuple(Stage.of(stage) for stage in look.stages),
+        window=look.window,
+        stages=look.stages,
         received_bytes=look.received_bytes,
         held_bytes=look.held_bytes,
         released_bytes=look.released_bytes,
         acked_bytes=look.acked_bytes,
         acks=look.acks,
+        window_overflow_bytes=look.window_overflow_bytes,
         unaccounted_bytes=look.unaccounted_bytes,
         stream_window_bytes=look.stream_window_bytes,
         stream_windows=streams.streaming if look.stream_window_bytes else 0,

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from dcp.lake.live_look import Connection, Stage, TaskLook
+from dcp.client.looks import StageLook
+from dcp.lake.live_look import Connection, TaskLook
 
 _ESCAPED: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 _METRICS: Final = {
@@ -98,9 +99,8 @@ def _samples(look: TaskLook) -> Iterator[_Sample]:
 def _of_connection(each: Connection, labels: tuple[tuple[str, str], ...]) -> Iterator[_Sample]:
     unacked_bytes = each.received_bytes - each.acked_bytes
     if each.window is not None:
-        overflow = max(0, each.window.peak - each.window.size)
         yield _Sample("dcp_window_bytes", labels, each.window.size)
-        yield _Sample("dcp_window_overflow_bytes_max", labels, overflow)
+        yield _Sample("dcp_window_overflow_bytes_max", labels, each.window_overflow_bytes)
         yield _Sample("dcp_window_full_seconds_total", labels, each.window.full_seconds)
     yield _Sample("dcp_recv_bytes_total", labels, each.received_bytes)
     yield _Sample("dcp_freed_bytes_total", labels, each.received_bytes - each.held_bytes)
@@ -110,9 +110,8 @@ def _of_connection(each: Connection, labels: tuple[tuple[str, str], ...]) -> Ite
     yield _Sample("dcp_unaccounted_bytes", labels, each.unaccounted_bytes)
 
 
-def _of_stage(stage: Stage, labels: tuple[tuple[str, str], ...]) -> Iterator[_Sample]:
-    kind = "batches" if stage.name == "batches" else "bytes"
-    labels = (*labels, ("stage", stage.name), ("kind", kind))
+def _of_stage(stage: StageLook, labels: tuple[tuple[str, str], ...]) -> Iterator[_Sample]:
+    labels = (*labels, ("stage", stage.name), ("kind", stage.kind))
     yield _Sample("credit_used", labels, stage.in_use)
     yield _Sample("credit_limit", labels, stage.size)
     yield _Sample("credit_peak", labels, stage.peak)

@@ -11,7 +11,7 @@ from time import monotonic, time
 
 from dcp.client.addresses import NodeAddress
 from dcp.client.looks import ConnectionLook, StageLook
-from dcp.lake.live_look import NodeStreams, Stage, TaskLook, WindowShare, connection_of
+from dcp.lake.live_look import NodeStreams, TaskLook, WindowShare, connection_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class TaskWatcher:
             rows_per_second=new_rows / seconds,
             bytes_per_second=new_bytes / seconds,
             connections=connections,
-            stages=tuple(Stage.of(each) for each in state.stages),
+            stages=tuple(state.stages),
             gate_seconds=dict(self._gate_seconds),
             windows=state.windows,
         )

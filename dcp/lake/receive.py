@@ -26,9 +26,10 @@ from dcp.client.windows import Windows
 from dcp.errors import AuthenticationError, BucketError
 from dcp.lake.applied import applied_to_batch
 from dcp.lake.arrow_memory import return_freed_memory
-from dcp.lake.batches import BatchBuilder
+from dcp.lake.batches import BatchBuilder, Departure
 from dcp.lake.ending import Budget, Ending, EndPolicy
 from dcp.lake.executor_windows import share_of, task_windows
+from dcp.lake.flow_control_settings import FlowControlSettings
 from dcp.lake.histories import Histories
 from dcp.lake.live_board import live_board
 from dcp.lake.live_look import NodeStreams, TaskLook
@@ -38,7 +39,6 @@ from dcp.lake.plan import RoundPlan, TaskPlan
 from dcp.lake.progress import RoundProgress
 from dcp.lake.receipt import Outcome, Receipt, left_out_status
 from dcp.lake.rollback_order import RollbackOrder, order_row
-from dcp.lake.settings import FlowControlSettings
 from dcp.lake.stop_points import reached
 from dcp.lake.stream_holdings import StreamHoldings
 from dcp.lake.system_events import system_event_text
@@ -211,7 +211,7 @@ class TaskReceiver:
 
     def _consume(self, consumer: Consumer) -> Iterator[pa.RecordBatch]:
         self._policy.begin(monotonic())
-        while self._open and not self._policy.is_used_up(monotonic()):
+        while self._open and not self._is_used_up():
             delivery = consumer.next(self._wait_seconds())
             if delivery is not None:
                 self._take(delivery, consumer)
@@ -221,6 +221,10 @@ class TaskReceiver:
         for ending in list(self._policy.out_of_budget(sorted(self._open), consumer)):
             self._end_by(ending)
         yield from self._hand_over(consumer)
+
+    def _is_used_up(self) -> bool:
+        """Whether the task has received enough, or long enough."""
+        return not self._credits.staging.is_open or monotonic() >= self._policy.ends_at
 
     def _note_flow(self, look: TaskLook) -> None:
         for receipt in self._receipts.values():
@@ -241,7 +245,7 @@ class TaskReceiver:
             open_vbuckets=len(still_open),
             rows=int(self._rows_of.sum()),
             connections=consumer.look(),
-            stages=self._credits.look(monotonic()),
+            stages=(consumer.look_at_buffers(), *self._credits.look(monotonic())),
             streams={node: NodeStreams(*counts) for node, counts in streams.items()},
             windows=share_of(windows),
         )
@@ -393,18 +397,28 @@ class TaskReceiver:
         )
 
     def _hand_over(self, consumer: Consumer) -> Iterator[pa.RecordBatch]:
-        self._credits.hand_over(monotonic())
+        """Give Spark all that is here, no more at once than its account admits."""
         self._held_of_streams.clear()
-        for batch, deliveries in self._batches.flush():
-            self._credits.offer(monotonic())
-            yield batch
-            now = monotonic()
-            self._policy.handed_over(now)
-            reached("round.received")
-            for delivery in self._credits.leave(deliveries, now):
+        while self._credits.is_holding:
+            deliveries = self._credits.hand_over(monotonic())
+            for each in self._batches.flush(deliveries):
+                self._credits.offer(monotonic())
+                yield each.rows
+                self._policy.handed_over(monotonic())
+                reached("round.received")
+                self._leave(each, consumer)
+            for delivery in self._credits.leave(None, monotonic()):
                 consumer.release(delivery)
-        for delivery in self._credits.leave(None, monotonic()):
+
+    def _leave(self, taken: Departure, consumer: Consumer) -> None:
+        """Release what Spark has taken: whole deliveries, and documents of the next one."""
+        now = monotonic()
+        for delivery in self._credits.leave(taken.deliveries, now):
             consumer.release(delivery)
+        if part_bytes := taken.part_bytes:
+            delivery = self._credits.leave_part(part_bytes, now)
+            of_streams = taken.part_of_streams if delivery.stream_bytes else {}
+            consumer.release_part(delivery, part_bytes, of_streams)
 
     def _closing_rows(self) -> Iterator[pa.RecordBatch]:
         for vbucket, receipt in self._receipts.items():
@@ -420,8 +434,8 @@ class TaskReceiver:
         for left in self._plan.left_out:
             detail = left_out_status(left)
             self._batches.add_event("status", left.vbucket, epochs[left.vbucket], detail=detail)
-        for batch, _ in self._batches.flush():
-            yield batch
+        for each in self._batches.flush():
+            yield each.rows
         states = [receipt.state(self._round) for receipt in self._receipts.values()]
         yield states_to_batch([*states, *self._plan.carried], self._round)
         if self._plan.applied:

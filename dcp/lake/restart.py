@@ -116,7 +116,7 @@ def common_history(ours: FailoverLog, theirs: FailoverLog, our_seqno: int) -> Ta
             if not shared:
                 seqno = our_end if their_end is None else min(our_end, their_end)
             shared.append(entry)
-        our_end = entry.seqno
+        our_end = min(our_seqno, entry.seqno)
     return Target(seqno, FailoverLog(tuple(shared))) if shared else Target(0, None)
 
 

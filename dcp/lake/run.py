@@ -14,10 +14,10 @@ from dcp.client.probe import ClusterView
 from dcp.lake.connect import look_at_cluster, source_access
 from dcp.lake.driver import Driver, RunReport
 from dcp.lake.lock import local_root, locked
-from dcp.lake.memory import direct_memory_options, heap_bytes
+from dcp.lake.memory import MEBIBYTE, direct_memory_options, heap_bytes
 from dcp.lake.observer import Observer
 from dcp.lake.session import JAVA_OPTIONS, build_session, slots_of
-from dcp.lake.settings import MEBIBYTE, Settings
+from dcp.lake.settings import Settings
 from dcp.lake.source import register_source
 from dcp.lake.stop_signals import stop_on_signals
 from dcp.lake.tables import LakeIdentity, LakeLocation, LakeTables, create_lake

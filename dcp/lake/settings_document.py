@@ -10,7 +10,8 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields
 
-from dcp.lake.settings import SECTIONS, describe_expected
+from dcp.lake.setting_keys import describe_expected
+from dcp.lake.settings import SECTIONS
 
 _HEAD = """\
 # Configuration of dcplake: every key with its meaning, unit and default.

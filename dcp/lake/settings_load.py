@@ -13,7 +13,8 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from dcp.errors import ConfigError
-from dcp.lake.settings import SECTIONS, Settings, describe_expected
+from dcp.lake.setting_keys import describe_expected
+from dcp.lake.settings import SECTIONS, Settings
 
 PREFIX: Final = "DCPLAKE_"
 

@@ -72,7 +72,7 @@ class StreamEnding:
 
 def metadata_access(access: SourceAccess) -> SourceAccess:
     """Return the same access to the source, for connections to which no values are sent."""
-    connection = replace(access.consumer.connection, metadata_only=True)
+    connection = replace(access.consumer.connection, metadata_only=True, receiver_group_tag=None)
     return replace(access, consumer=replace(access.consumer, connection=connection))
 
 

@@ -12,7 +12,7 @@ from dcp.lake.memory import READ_BUFFER_BYTES
 from dcp.protocol.window_policies import Policy, PolicySettings, WindowPolicies
 
 if TYPE_CHECKING:
-    from dcp.lake.settings import FlowControlSettings
+    from dcp.lake.flow_control_settings import FlowControlSettings
 
 LEAST_WINDOW_BYTES: Final = 4096
 """Below it a window is nothing but waiting; ``ratio`` has no lower bound of its own."""

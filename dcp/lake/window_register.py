@@ -58,8 +58,10 @@ class WindowRegister:
         try:
             self._own = _open(folder / self._own_name, os.O_EXCL)
             fcntl.flock(self._own, fcntl.LOCK_EX)
-        finally:
-            fcntl.flock(self._register, fcntl.LOCK_UN)
+        except BaseException:
+            os.close(self._register)  # its lock goes with it
+            raise
+        fcntl.flock(self._register, fcntl.LOCK_UN)
 
     @property
     def changes(self) -> int:
@@ -80,14 +82,18 @@ class WindowRegister:
             return self._share_out()
 
     def leave(self) -> None:
-        """Take this task out; the last one removes the folder."""
+        """Take this task out; the last one removes the folder.
+
+        Whatever goes wrong, this task counts no more: with its files its locks are closed, and
+        whoever looks next takes it out.
+        """
         try:
             with self._locked():
                 (self._folder / self._own_name).unlink(missing_ok=True)
-                os.close(self._own)
                 if not self._share_out():
                     _remove_if_empty(self._folder)
         finally:
+            os.close(self._own)
             os.close(self._register)
 
     @contextlib.contextmanager

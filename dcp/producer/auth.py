@@ -1,7 +1,8 @@
 """The server's side of SASL: PLAIN and SCRAM-SHA512, -SHA256, -SHA1.
 
 SCRAM credentials are salted once, when the producer starts. An unknown user gets a made-up salt and
-fails at the proof, like a wrong password (RFC 5802; kv_engine ``docs/sasl.md``).
+fails at the proof, like a wrong password (RFC 5802; kv_engine ``docs/sasl.md``). The cluster's own
+user, as whom nodes sign in at one another, has SCRAM only: its password is on no wire.
 """
 
 import hmac
@@ -12,7 +13,7 @@ from typing import Any, Final
 
 from scramp import ScramException, ScramMechanism
 
-from dcp.protocol.credentials import Secret
+from dcp.protocol.credentials import SCRAM_MECHANISMS, Credentials, Secret
 from dcp.protocol.sasl import SCRAMP_NAMES
 
 _SCRAM: Final = {name.encode(): scramp_name for name, scramp_name in SCRAMP_NAMES.items()}
@@ -20,6 +21,12 @@ MECHANISMS: Final = b" ".join((*_SCRAM, b"PLAIN"))
 _ITERATIONS: Final = 4096
 REPLICATION_USER: Final = "@replication"
 """As whom the nodes of a cluster sign in at one another."""
+NODE_MECHANISM: Final = SCRAM_MECHANISMS[0]
+
+
+def node_credentials(password: Secret) -> Credentials:
+    """Return what the nodes of a cluster sign in with; once, so that they salt it once."""
+    return Credentials(REPLICATION_USER, password, (NODE_MECHANISM,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,22 +59,20 @@ class UserStore:
 
     def __init__(self, users: Mapping[str, str]) -> None:
         self._passwords = {user: Secret(password) for user, password in users.items()}
-        self._internal: dict[str, Secret] = {}
         self._salted: dict[tuple[bytes, str], tuple[bytes, bytes, bytes, int]] = {}
         self._pepper = token_bytes(32)
         for name, mechanism in _SCRAM.items():
             for user, password in users.items():
-                info = ScramMechanism(mechanism).make_auth_info(
-                    password, iteration_count=_ITERATIONS
-                )
-                self._salted[name, user] = info
+                self._salted[name, user] = _salted(mechanism, password)
 
     def __repr__(self) -> str:
         return f"UserStore({sorted(self._passwords)})"
 
-    def add_internal(self, user: str, password: Secret) -> None:
-        """Know a user of our own, who signs in with PLAIN; settings cannot name it."""
-        self._internal[user] = password
+    def add_internal(self, credentials: Credentials) -> None:
+        """Know a user of our own, who never signs in with PLAIN; settings cannot name it."""
+        password = credentials.password.reveal()
+        for name in (mechanism.encode() for mechanism in credentials.mechanisms):
+            self._salted[name, credentials.username] = _salted(_SCRAM[name], password)
 
     def check_plain(self, payload: bytes) -> Outcome:
         """Check ``authzid NUL user NUL password``."""
@@ -75,7 +80,7 @@ class UserStore:
         if len(parts) != 3:
             return Rejected("PLAIN: the payload is not authzid NUL user NUL password")
         user = parts[1].decode("utf-8", "replace")
-        known = self._passwords | self._internal
+        known = self._passwords
         same = hmac.compare_digest(known.get(user, Secret("")).reveal().encode(), parts[2])
         return Accepted(user) if same and user in known else Rejected("PLAIN")
 
@@ -87,6 +92,13 @@ class UserStore:
         salt = hmac.digest(self._pepper, mechanism + user.encode(), "sha256")
         size = len(next(iter(self._salted[mechanism, name] for name in self._passwords))[1])
         return salt[:16], token_bytes(size), token_bytes(size), _ITERATIONS
+
+
+def _salted(scramp_name: str, password: str) -> tuple[bytes, bytes, bytes, int]:
+    info: tuple[bytes, bytes, bytes, int] = ScramMechanism(scramp_name).make_auth_info(
+        password, iteration_count=_ITERATIONS
+    )
+    return info
 
 
 class SaslConversation:

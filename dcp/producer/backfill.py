@@ -49,15 +49,15 @@ def source_of(
 ) -> DiskItems | KeyOrderItems:
     """Return what of a scan is sent, in the order in which it is.
 
-    By key where that is wanted, of a first backfill of one collection. A 7.0 server was seen to do
-    so whatever the collection's part of the vbucket is; newer ones compare what both scans would
-    read (kv_engine ``dcp/active_stream.cc``).
+    By key where that is wanted, of a first backfill of one collection, and the keys have room. A
+    7.0 server was seen to do so whatever the collection's part of the vbucket is; newer ones
+    compare what both scans would read (kv_engine ``dcp/active_stream.cc``).
     """
     items = DiskItems(scan, settings.flavour, wanted)
     is_wanted = settings.out_of_order is not OutOfOrder.NO
     names_one = wanted.kind is FilterKind.COLLECTIONS and len(wanted.collections) == 1
-    if is_wanted and names_one and is_first:
-        return KeyOrderItems(scan, items)
+    if is_wanted and names_one and is_first and settings.held_keys.has_room(scan.item_count):
+        return KeyOrderItems(scan, items, settings.held_keys)
     return items
 
 

@@ -17,7 +17,7 @@ from secrets import token_hex
 from threading import Condition, RLock
 from typing import TYPE_CHECKING
 
-from dcp.producer.auth import REPLICATION_USER, UserStore
+from dcp.producer.auth import UserStore, node_credentials
 from dcp.producer.bucket_manifest import BucketManifest
 from dcp.producer.bucket_storage import BucketStorage
 from dcp.producer.checkpoint_account import CheckpointAccount
@@ -29,6 +29,7 @@ from dcp.producer.counters import Counters
 from dcp.producer.documents import DocumentError, DocumentStore
 from dcp.producer.faults import Faults
 from dcp.producer.flusher import Flusher
+from dcp.producer.held_keys import HeldKeys
 from dcp.producer.held_vbuckets import HeldVbuckets
 from dcp.producer.large_frames import LargeFrames
 from dcp.producer.manifest import FIRST, Manifest, Step
@@ -36,6 +37,7 @@ from dcp.producer.persistence_waits import PersistenceWaits
 from dcp.producer.replicas import Replicas, replicas_of
 from dcp.producer.resident_values import ResidentValues
 from dcp.producer.settings import ClusterSettings
+from dcp.producer.stream_quota import StreamQuotas
 from dcp.producer.sync_write_board import SyncWriteBoard
 from dcp.producer.unsent_bytes import UnsentBytes
 from dcp.producer.vbucket import Vbucket
@@ -68,13 +70,13 @@ class Bucket:
         self.name = settings.bucket
         self.lock = RLock()
         self.users = UserStore(settings.users)
-        self.replication_password = (
+        self.node_credentials = node_credentials(
             Secret(token_hex(16)) if invitation is None else invitation.password
         )
         self.local_nodes: set[int] = set(range(settings.nodes)) if invitation is None else set()
         self.led_by = ""
         """Where the process is that decides about the cluster; empty where it is this one."""
-        self.users.add_internal(REPLICATION_USER, self.replication_password)
+        self.users.add_internal(self.node_credentials)
         self.map = ClusterMap(
             settings.bucket,
             self._uuid_of(invitation),
@@ -120,8 +122,8 @@ class Bucket:
         self.faults = Faults()
         self.on_change: Callable[[], None] = lambda: None
         self.dcp_connections: dict[tuple[int, bytes], DcpConnection] = {}
-        self._changed: set[int] = set()
-        self._written: set[int] = set()
+        self._changed, self._written = set[int](), set[int]()
+        self.stream_quotas, self.held_keys = StreamQuotas(settings.max_streams), HeldKeys()
         self.unsent, self.large_frames = UnsentBytes(), LargeFrames(settings.large_frame_seconds)
         self._memory = CheckpointAccount(quota_bytes)
         self._open_batches = 0

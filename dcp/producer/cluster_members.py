@@ -90,7 +90,7 @@ class ClusterMembers(ClusterNodes):
             ValueError: another process decides about it, or it is kept in a data folder.
         """
         self._require_room()
-        return Invitation(self._links.state(), self.bucket.replication_password)
+        return Invitation(self._links.state(), self.bucket.node_credentials.password)
 
     def join(self, address: NodeAddress) -> tuple[int, ClusterState]:
         """Take in a node of another process that listens there; it owns nothing yet.

@@ -78,7 +78,9 @@ class ClientConnection:
         tasks = (reader, writer, closing)
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            if self.session.is_closing:
+            has_last_words = self.session.is_closing
+            await self._let_go_of_streams()
+            if has_last_words:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(self._bucket.settings.last_words_seconds):
                         await self._say_last_words(reader, writer)
@@ -89,6 +91,14 @@ class ClientConnection:
         failed = [result for result in results if isinstance(result, Exception)]
         if failed:
             raise failed[0] if len(failed) == 1 else ExceptionGroup("reading and writing", failed)
+
+    async def _let_go_of_streams(self) -> None:
+        """Let go of thousands of streams in rounds: other connections have their turns between."""
+        while True:
+            with self._bucket.lock:
+                if not self.session.let_go_of_some():
+                    return
+            await asyncio.sleep(0)
 
     async def _say_last_words(
         self, reader: asyncio.Future[None], writer: asyncio.Future[None]

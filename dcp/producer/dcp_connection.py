@@ -7,8 +7,10 @@ control (kv_engine ``dcp/producer.cc``).
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict
-from collections.abc import Callable, Set
+from collections.abc import Callable, Collection, Set
+from itertools import islice
 from typing import Final
 
 from dcp.producer.bucket import Bucket
@@ -17,6 +19,7 @@ from dcp.producer.faults import Faults
 from dcp.producer.flow_control import FlowControl
 from dcp.producer.noop import NoopTimer
 from dcp.producer.stream import ActiveStream, Batch, StreamPhase
+from dcp.producer.stream_quota import StreamQuota
 from dcp.producer.stream_register import StreamRegister
 from dcp.producer.stream_settings import OutOfOrder, StreamSettings
 from dcp.producer.stream_windows import CONNECTION_OPAQUE, StreamWindows
@@ -39,6 +42,8 @@ MAX_STREAMS: Final = 16 * 1024
 """Streams on one connection: 16 of each of 1024 vbuckets."""
 TURN_STREAMS: Final = 32
 """Streams that are asked for something to send before other connections have their turn."""
+ROUND_STREAMS: Final = 256
+"""Streams of a connection that is gone that are let go of before others have their turn."""
 
 
 class DcpConnection:
@@ -69,6 +74,10 @@ class DcpConnection:
         self.allows_stream_windows = bucket.settings.rules == "document"
         """Real servers have no windows but the connection's."""
         self.noop = NoopTimer(bucket.settings.idle_timeout_seconds)
+        self.stuck_timeout_seconds = bucket.settings.stuck_timeout_seconds
+        regex = bucket.settings.stuck_name_regex
+        self.closes_when_stuck = bool(regex and re.fullmatch(regex, self.told_name))
+        """Whether it is closed for acknowledging nothing, NOOPs answered or not."""
         self.close_session = close_session
         self._scans_by_key = bucket.settings.bucket_type.scans_by_key
         self.announces_closed_streams = False
@@ -83,6 +92,7 @@ class DcpConnection:
         """Whether its streams are never sent back to the disk: nobody but a copy may ask for that,
         as what a client does not read would fill the memory of all."""
         self.streams = StreamRegister()
+        self._quota = StreamQuota(MAX_STREAMS) if is_internal else bucket.stream_quotas.at(key[0])
         self.bytes_sent = self.items_sent = 0
         self._bucket = bucket
         self._faults = Faults() if is_internal else bucket.faults  # no order means nodes
@@ -151,6 +161,7 @@ class DcpConnection:
             keeps_cursor=self.keeps_cursors,
             cursor=self.told_name,
             prepare_extra_bytes=0 if self.is_internal else settings.prepare_extra_bytes,
+            held_keys=self._bucket.held_keys,
         )
 
     @property
@@ -160,19 +171,38 @@ class DcpConnection:
             return "BufferLogFull" if self._full else "ReadyListEmpty"
         return "BufferLogFull" if self.flow.room_bytes <= 0 else None
 
+    def is_stuck(self, now: float) -> bool:
+        """Whether the client is to be closed, as it acknowledged nothing for too long."""
+        return self.closes_when_stuck and self.flow.is_stuck(self.stuck_timeout_seconds, now)
+
     @property
     def has_room_for_stream(self) -> bool:
         """Whether the client may open one more; those count too whose end it was not told yet."""
-        return self.stream_windows.streams < MAX_STREAMS
+        held = self.stream_windows.streams
+        return held < MAX_STREAMS and (self.is_internal or self._quota.has_room(held))
 
     def is_streaming(self, vbucket: int, stream_id: int | None = None) -> bool:
         """Whether there is such a stream that sends items; an ending one may be replaced."""
         stream = self.streams.find(vbucket, stream_id)
         return stream is not None and stream.is_sending
 
+    @property
+    def has_ready_streams(self) -> bool:
+        """Whether any stream waits for its turn, or for room in the connection's window."""
+        return bool(self._ready)
+
+    @property
+    def full_stream_windows(self) -> Collection[int]:
+        """The opaques of the streams that are passed over because their own windows are full."""
+        return self._full.keys()
+
     def may_have_to_send(self, stream: ActiveStream) -> bool:
-        """Whether a stream waits for its turn, and has not said yet that it has nothing."""
-        return stream in self._ready
+        """Whether a stream waits for its turn or window, and has not said that it has nothing."""
+        return stream in self._ready or self.waits_for_window(stream)
+
+    def waits_for_window(self, stream: ActiveStream) -> bool:
+        """Whether a stream is passed over because its own window is full."""
+        return stream in self._full.get(stream.opaque, ())
 
     def acknowledged(self, vbucket: int) -> int:
         """Return up to which prepare the copy acknowledged that a stream of the vbucket fills."""
@@ -187,6 +217,7 @@ class DcpConnection:
         """Take an accepted stream; it sends from now on."""
         self.streams.add(stream)
         self.stream_windows.opened(stream.opaque)
+        self._quota.opened()
         self._wake(stream)
 
     def set_stream_window(self, window_bytes: int) -> None:
@@ -263,11 +294,20 @@ class DcpConnection:
                 self._bucket.counters.cursors_dropped += 1
                 self._wake(stream)
 
+    def drop_some_streams(self) -> bool:
+        """Let go of a round's streams of a connection that is gone; whether some are left."""
+        for stream in list(islice(self.streams, ROUND_STREAMS)):
+            stream.end(EndReason.DISCONNECTED, announce=False)
+            self._ready.pop(stream, None)
+            self._forget(stream)
+        return len(self.streams) > 0
+
     def drop_streams(self) -> None:
         """Let go of all streams, as the connection is gone."""
         for stream in self.streams:
             stream.end(EndReason.DISCONNECTED, announce=False)
         self.streams.clear()
+        self._quota.ended(self.stream_windows.streams)
         self.stream_windows.clear()
         self._ready.clear()
         self._full.clear()
@@ -360,9 +400,13 @@ class DcpConnection:
         """Look no longer for what a stream has to send: it has nothing now, or never again."""
         self._ready.pop(stream, None)
         if stream.phase is StreamPhase.DEAD:
-            self.streams.remove(stream)
-            self.stream_windows.ended(stream.opaque)
-            if (waiting := self._full.get(stream.opaque)) is not None:
-                waiting.pop(stream, None)
-                if not waiting:
-                    del self._full[stream.opaque]
+            self._forget(stream)
+
+    def _forget(self, stream: ActiveStream) -> None:
+        self.streams.remove(stream)
+        self.stream_windows.ended(stream.opaque)
+        self._quota.ended()
+        if (waiting := self._full.get(stream.opaque)) is not None:
+            waiting.pop(stream, None)
+            if not waiting:
+                del self._full[stream.opaque]

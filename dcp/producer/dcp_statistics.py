@@ -144,6 +144,8 @@ def _connection(connection: DcpConnection, tally: _Tally) -> Iterator[Statistic]
     yield f"{prefix}:synchronous_replication", connection.acknowledges
     yield f"{prefix}:synchronous_writes", connection.sync_writes
     yield f"{prefix}:max_marker_version", "2.2" if connection.marker_v2 else "1.0"
+    yield f"{prefix}:should_disconnect_when_stuck", connection.closes_when_stuck
+    yield f"{prefix}:disconnect_when_stuck_timeout", f"{connection.stuck_timeout_seconds:g}"
     if flow.window_bytes:
         yield f"{prefix}:max_buffer_bytes", flow.window_bytes
         yield f"{prefix}:unacked_bytes", flow.outstanding_bytes

@@ -9,9 +9,9 @@ is off and acknowledgements do not, so a client that enables it late starts with
 outstanding.
 
 A consumer is *stuck* when the window is full and nothing was acknowledged for a time. The first
-look only remembers; any acknowledgement begins anew, also one that does not make room; looks while
-there is room see nothing. (kv_engine ``dcp/producer.cc``, BufferLog; since 7.2.7 with the stuck
-rule; ``docs/dcp/documentation/flow-control.md``.)
+look remembers; any acknowledgement begins anew, also one that does not make room; looks while
+there is room see nothing. (kv_engine ``dcp/producer.cc``, BufferLog; since 7.2.7 with the
+stuck rule; ``docs/dcp/documentation/flow-control.md``.)
 """
 
 from typing import Final
@@ -85,5 +85,4 @@ class FlowControl:
             return False
         if self._looked_at_acked_bytes != self.acked_bytes:
             self._looked_at, self._looked_at_acked_bytes = now, self.acked_bytes
-            return False
         return now - self._looked_at >= limit_seconds

@@ -51,7 +51,7 @@ class Flusher:
         self.on_written: Callable[[Vbucket], object] = lambda _: None
         """Called with what was written, under the lock, in any thread."""
         self._is_stuck = False
-        self._failing: set[Vbucket] = set()
+        self._failing: dict[Vbucket, str] = {}
         self._writing: Vbucket | None = None
         """What the background writes now, unless it was forgotten meanwhile."""
         self._hurry: Callable[[], object] = lambda: None
@@ -68,10 +68,15 @@ class Flusher:
     def forget(self, vbucket: Vbucket) -> None:
         """Write nothing of it any more; what is being written of it concerns nobody."""
         self.pending_bytes -= self._pending.pop(vbucket, 0)
-        self._failing.discard(vbucket)
+        self._failing.pop(vbucket, None)
         if self._writing is vbucket:
             self._writing = None
         self._note_room()
+
+    @property
+    def failures(self) -> dict[int, str]:
+        """What cannot be written when it was last tried, by vbucket, and why."""
+        return {vbucket.id: why for vbucket, why in self._failing.items()}
 
     def _note_room(self) -> None:
         """Say it again when none may write again, whoever made room."""
@@ -157,13 +162,13 @@ class Flusher:
         if failure is None:
             if vbucket in self._failing:
                 _LOG.warning("vbucket %d: it is written to disk again", vbucket.id)
-            self._failing.discard(vbucket)
+            self._failing.pop(vbucket, None)
             return
         if vbucket not in self._failing:
             text = "vbucket %d: cannot write to disk; it is tried again: %s"
             is_known = isinstance(failure, OSError)
             _LOG.warning(text, vbucket.id, failure, exc_info=None if is_known else failure)
-        self._failing.add(vbucket)
+        self._failing[vbucket] = str(failure)
 
     def close(self) -> None:
         """Let the thread end."""

@@ -14,6 +14,7 @@ from typing import Final
 from dcp.producer.chunks import Chunk, no_frames
 from dcp.producer.disk_ranges import U64s
 from dcp.producer.disk_scan import Scan
+from dcp.producer.held_keys import HeldKeys
 from dcp.producer.shown_frames import ShownKey
 from dcp.producer.snapshots import TURN_BYTES, DiskItems
 from dcp.producer.stream_filter import StreamFilter
@@ -24,8 +25,13 @@ _READ_BYTES: Final = 512 * 1024
 class KeyOrderItems:
     """What of a scan is shown, by key."""
 
-    def __init__(self, scan: Scan, items: DiskItems) -> None:
-        """``items`` says what is shown of the scan; nothing of that was read yet."""
+    def __init__(self, scan: Scan, items: DiskItems, held: HeldKeys) -> None:
+        """``items`` says what is shown of the scan; nothing of that was read yet.
+
+        Until the keys are read all that the scan has counts as ``held``.
+        """
+        self._held, self._keys = held, scan.item_count
+        held.count += self._keys
         self._scan = scan
         self._items = items
         self._sorted: list[list[ShownKey]] = []
@@ -71,6 +77,7 @@ class KeyOrderItems:
         while read_bytes < TURN_BYTES:
             frames = self._scan.read(_READ_BYTES)
             if frames is None:
+                self._hold(sum(map(len, self._sorted)) + len(found))
                 return merge(*self._sorted, sorted(found))
             read_bytes += len(frames.data)
             shown = self._items.shown_keys(frames)
@@ -79,6 +86,11 @@ class KeyOrderItems:
         self._sorted.append(sorted(found))
         return None
 
+    def _hold(self, keys: int) -> None:
+        self._held.count += keys - self._keys
+        self._keys = keys
+
     def close(self) -> None:
-        """Let go of the disk snapshot."""
+        """Let go of the disk snapshot, and of the keys; more than once does no harm."""
+        self._hold(0)
         self._scan.close()

@@ -172,7 +172,7 @@ class MemberLinks:
         bucket = self._bucket
         timeout_seconds = bucket.settings.member_timeout_seconds
         address = bucket.map.addresses[node]
-        return await OrderConnection.open(address, bucket.replication_password, timeout_seconds)
+        return await OrderConnection.open(address, bucket.node_credentials, timeout_seconds)
 
     def is_heard(self, link: MemberLink, *, alive: bool) -> None:
         """Note whether a node answers."""

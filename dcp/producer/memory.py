@@ -5,7 +5,8 @@ metadata are in memory. The relay, which serves as a producer does, has a formul
 (``dcp/relay/memory.py``) of the same parts.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Final
 
 from dcp.producer.flusher import MOST_SHARE
@@ -75,4 +76,16 @@ def producer_bytes(
         + checkpoints_bytes(checkpoint_quota_bytes)
         + clients_bytes(load)
         + (MESSAGES_IN_WORK + 2 * load.connections) * load.largest_bytes
+    )
+
+
+def in_words(bytes_of: Callable[[Load], int]) -> str:
+    """Say what a formula comes to: without keys and clients, and for each of them more."""
+    nothing = Load(0, key_bytes=0, connections=0)
+    least = bytes_of(nothing)
+    key = bytes_of(replace(nothing, documents=1)) - least
+    client = bytes_of(replace(nothing, connections=1)) - least
+    return (
+        f"at most {least // MEBIBYTE:,} MiB, for each key {key} bytes and its length, for each "
+        f"client {client // MEBIBYTE} MiB (documents of {nothing.largest_bytes // MEBIBYTE} MiB)"
     )

@@ -2,13 +2,15 @@
 
 import asyncio
 from contextlib import suppress
+from secrets import token_urlsafe
 from typing import Self
 
 from dcp.errors import FrameError, RemoteProtocolError, SourceError
-from dcp.producer.auth import REPLICATION_USER
+from dcp.producer.auth import NODE_MECHANISM
 from dcp.producer.background import ended
 from dcp.producer.cluster_map import NodeAddress
-from dcp.protocol.credentials import Secret
+from dcp.protocol.credentials import Credentials
+from dcp.protocol.sasl import SaslExchange
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
 from dcp.wire.frame import Frame
@@ -17,6 +19,7 @@ from dcp.wire.vocabulary import HelloFeature, Opcode, Status
 
 _AGENT = b"dcplake-cluster"
 _READ_BYTES = 64 * 1024
+_NONCE_BYTES = 18
 
 
 class OrderConnection:
@@ -50,27 +53,37 @@ class OrderConnection:
                 self._answers.put_nowait(None)
 
     @classmethod
-    async def open(cls, address: NodeAddress, password: Secret, timeout_seconds: float) -> Self:
+    async def open(
+        cls, address: NodeAddress, credentials: Credentials, timeout_seconds: float
+    ) -> Self:
         """Connect and sign in; ``timeout_seconds`` is how long each answer may take.
 
         Raises:
             OSError: the node cannot be reached, or does not answer in time (TimeoutError).
-            SourceError: it refuses us.
+            SourceError: it refuses us, or does not know our password.
         """
         async with asyncio.timeout(timeout_seconds):
             reader, writer = await asyncio.open_connection(address.host, address.kv)
         found = cls(reader, writer, timeout_seconds)
         try:
             await found.ask(m.Hello(_AGENT, (HelloFeature.XERROR,)), Opcode.HELLO)
-            payload = b"\0" + REPLICATION_USER.encode() + b"\0" + password.reveal().encode()
-            await found.ask(m.Sasl(b"PLAIN", payload), Opcode.SASL_AUTH)
+            await found._sign_in(credentials)
         except BaseException:
             await found.close()
             raise
         return found
 
-    async def ask(self, body: m.Body, opcode: Opcode) -> bytes:
-        """Send a request and return the value of its answer.
+    async def _sign_in(self, credentials: Credentials) -> None:
+        nonce = token_urlsafe(_NONCE_BYTES)
+        exchange = SaslExchange.start(NODE_MECHANISM, credentials, nonce)
+        said = m.Sasl(NODE_MECHANISM.encode(), exchange.payload)
+        challenge = await self.ask(said, Opcode.SASL_AUTH, Status.AUTH_CONTINUE)
+        exchange = exchange.answer(challenge)
+        said = m.Sasl(NODE_MECHANISM.encode(), exchange.payload)
+        exchange.verify(await self.ask(said, Opcode.SASL_STEP))
+
+    async def ask(self, body: m.Body, opcode: Opcode, expected: Status = Status.SUCCESS) -> bytes:
+        """Send a request and return the value of its answer, which has the ``expected`` status.
 
         Raises:
             OSError: the connection is lost, or there is no answer in time (TimeoutError).
@@ -90,7 +103,7 @@ class OrderConnection:
             raise RemoteProtocolError(
                 f"order {opcode.name}: found opcode {answer.opcode:#04x}, expected its answer"
             )
-        if answer.status != Status.SUCCESS:
+        if answer.status != expected:
             text = answer.value[:300].decode("utf-8", "replace")
             raise SourceError(f"order {opcode.name}: found status {answer.status:#04x} {text}")
         return answer.value

@@ -13,6 +13,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from secrets import token_urlsafe
 from typing import Final
 
 from dcp.errors import DcplakeError
@@ -34,6 +35,7 @@ from dcp.wire.vocabulary import EndReason
 
 _LOG = logging.getLogger(__name__)
 _READ_BYTES: Final = 256 * 1024
+_NONCE_BYTES: Final = 18
 _ROOM_SECONDS: Final = 0.1
 """So often it is looked whether there is room for what is held."""
 
@@ -96,8 +98,13 @@ class Feed:
             return False
         loop = asyncio.get_running_loop()
         with self._bucket.lock:
-            password = self._bucket.replication_password
-            connection = ReplicationConnection(self._bucket.name, self.name, password, loop.time())
+            connection = ReplicationConnection(
+                self._bucket.name,
+                self.name,
+                self._bucket.node_credentials,
+                token_urlsafe(_NONCE_BYTES),
+                loop.time(),
+            )
             self._connection = connection
             connection.follow(self._copies, self._takes_over)
         try:

@@ -6,25 +6,25 @@
     acknowledge(s)    what its copy holds, when that is settled
     output(now)       what to write next
 
-It signs in as the cluster's own user, opens DCP with flow control and NOOPs, and asks for items as
-a disk keeps them, prepares and aborts too. One connection carries all streams of two nodes. A
-stream that was refused or has ended is asked for again by ``retry``; what no stream fits ends the
-connection (``MessageRefusedError``), after it was answered.
+It signs in as the cluster's own user by SCRAM, opens DCP with flow control and NOOPs, and asks for
+items as a disk keeps them, prepares and aborts too. One connection carries all streams of two
+nodes. A stream that was refused or has ended is asked for again by ``retry``; what no stream fits
+ends the connection (``MessageRefusedError``), after it was answered.
 """
 
 from collections.abc import Iterable, Mapping
 from typing import Final
 
 from dcp.errors import SourceError
-from dcp.producer.auth import REPLICATION_USER
 from dcp.producer.passive_stream import MessageRefusedError, PassivePhase, PassiveStream
 from dcp.producer.replica_copy import ReplicaCopy
 from dcp.protocol.bootstrap import Bootstrap, BootstrapSettings, Control, Progress, steps_for
-from dcp.protocol.credentials import PLAIN, Credentials, Secret
+from dcp.protocol.credentials import Credentials
 from dcp.protocol.flow_control import FlowSettings, ReceiveWindow
 from dcp.protocol.liveness import LivenessSettings
+from dcp.protocol.outgoing import Outgoing
 from dcp.wire import messages as m
-from dcp.wire.codec import decode, encode
+from dcp.wire.codec import decode
 from dcp.wire.frame import Frame
 from dcp.wire.framing import FrameBlock
 from dcp.wire.vocabulary import HelloFeature, Magic, Opcode, OpenFlag
@@ -55,7 +55,10 @@ _WINDOW_BYTES: Final = 4 * 1024 * 1024
 class ReplicationConnection:
     """One connection; used under the bucket's lock. ``streams`` are by opaque."""
 
-    def __init__(self, bucket: str, name: str, password: Secret, now: float) -> None:
+    def __init__(
+        self, bucket: str, name: str, credentials: Credentials, nonce: str, now: float
+    ) -> None:
+        """``nonce`` is SCRAM's: fresh for each connection."""
         flow, liveness = FlowSettings(_WINDOW_BYTES), LivenessSettings()
         settings = BootstrapSettings(
             bucket,
@@ -65,11 +68,10 @@ class ReplicationConnection:
             open_flags=int(_OPEN_FLAGS),
             controls=(Control("consumer_name", name, optional=False), *_CONTROLS),
         )
-        credentials = Credentials(REPLICATION_USER, password, (PLAIN,))
-        progress = Progress(settings, credentials, nonce="")
+        progress = Progress(settings, credentials, nonce)
         self._bootstrap = Bootstrap(steps_for(settings, flow, liveness), progress).settled()
         self._window = ReceiveWindow(flow, now)
-        self._outbox: list[bytes] = []
+        self._outgoing = Outgoing()
         self._copies: dict[int, ReplicaCopy] = {}
         self._takes_over: frozenset[int] = frozenset()
         self.streams: dict[int, PassiveStream] = {}
@@ -85,7 +87,7 @@ class ReplicationConnection:
     def _ask(self) -> None:
         if not self._bootstrap.is_done:
             step = self._bootstrap.step
-            self._put(encode(step.request(self._bootstrap.progress), step.opcode))
+            self._outgoing.request(step.request(self._bootstrap.progress), step.opcode)
 
     # --- streams
 
@@ -102,8 +104,7 @@ class ReplicationConnection:
         """Want no more of a stream; what is on its way belongs to none."""
         stream.end()
         del self.streams[stream.opaque]
-        close = encode(m.Empty(), Opcode.DCP_CLOSE_STREAM, vbucket=stream.vbucket)
-        self._put(close)
+        self._outgoing.request(m.Empty(), Opcode.DCP_CLOSE_STREAM, vbucket=stream.vbucket)
 
     def retry(self) -> None:
         """Ask for all streams that are wanted and not there."""
@@ -121,13 +122,8 @@ class ReplicationConnection:
                 self._request(stream)
 
     def _request(self, stream: PassiveStream) -> None:
-        self._put(
-            encode(
-                stream.request(),
-                Opcode.DCP_STREAM_REQ,
-                vbucket=stream.vbucket,
-                opaque=stream.opaque,
-            )
+        self._outgoing.request(
+            stream.request(), Opcode.DCP_STREAM_REQ, vbucket=stream.vbucket, opaque=stream.opaque
         )
 
     def close(self) -> None:
@@ -156,7 +152,7 @@ class ReplicationConnection:
             elif magic != Magic.REQUEST:
                 continue  # a push that we did not ask for
             elif opcode == Opcode.DCP_NOOP:
-                self._say(Opcode.DCP_NOOP, int.from_bytes(raw[12:16]))
+                self._outgoing.answer(Opcode.DCP_NOOP, int.from_bytes(raw[12:16]))
             else:
                 charged_bytes += len(raw)
                 self._message(raw, touched)
@@ -173,19 +169,17 @@ class ReplicationConnection:
         window = self._window.release(self._window.held_bytes)
         self._window, acked_bytes = window.acknowledge(now)
         if acked_bytes:
-            self._put(encode(m.BufferAck(acked_bytes), Opcode.DCP_BUFFER_ACK))
+            self._outgoing.request(m.BufferAck(acked_bytes), Opcode.DCP_BUFFER_ACK)
 
     def acknowledge(self, stream: PassiveStream) -> None:
         """Say how far a stream's copy holds prepares, now that what it received is settled."""
         seqno = stream.next_acknowledgement()
         if seqno is not None:
-            self._put(
-                encode(
-                    m.SeqnoAcknowledged(seqno),
-                    Opcode.DCP_SEQNO_ACKNOWLEDGED,
-                    vbucket=stream.vbucket,
-                    opaque=stream.opaque,
-                )
+            self._outgoing.request(
+                m.SeqnoAcknowledged(seqno),
+                Opcode.DCP_SEQNO_ACKNOWLEDGED,
+                vbucket=stream.vbucket,
+                opaque=stream.opaque,
             )
 
     def _message(self, raw: memoryview, touched: dict[int, PassiveStream]) -> None:
@@ -196,11 +190,11 @@ class ReplicationConnection:
         try:
             answers = stream.feed(raw)
         except MessageRefusedError as error:
-            self._say(raw[1], opaque, error.status)
+            self._outgoing.answer(raw[1], opaque, error.status)
             raise
         touched[opaque] = stream
         for opcode in answers:
-            self._say(opcode, opaque)
+            self._outgoing.answer(opcode, opaque)
         if stream.phase is PassivePhase.ENDED:
             del self.streams[opaque]
             self.wants_retry = not stream.takes_over
@@ -231,13 +225,4 @@ class ReplicationConnection:
 
     def output(self) -> bytes:
         """Return what to write."""
-        data = b"".join(self._outbox)
-        self._outbox.clear()
-        return data
-
-    def _say(self, opcode: int, opaque: int, status: int = 0) -> None:
-        body: m.Body = m.Refusal(b"") if status else m.Empty()
-        self._put(encode(body, opcode, magic=Magic.RESPONSE, opaque=opaque, status=status))
-
-    def _put(self, frame: Frame) -> None:
-        self._outbox.append(frame.to_bytes())
+        return self._outgoing.take()

@@ -48,9 +48,9 @@ def _seqno_of(vbucket: Vbucket, collection: int | None) -> int | None:
     """Return the newest seqno of a collection, None where the vbucket does not know it."""
     known = vbucket.documents.collections
     if collection is None and not vbucket.data.checkpoints.is_snapshot_complete:
-        return vbucket.data.checkpoints.consistent_seqno
+        return max(vbucket.data.checkpoints.consistent_seqno, vbucket.promised_seqno)
     if collection is None:
-        return known.max_visible_seqno
+        return max(known.max_visible_seqno, vbucket.promised_seqno)
     if known.find(collection) is None:
         return None
     if collection == DEFAULT_ID:

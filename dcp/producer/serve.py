@@ -11,6 +11,7 @@ from typing import Final, TextIO
 from dcp.errors import SourceError
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.joined_cluster import JoinedCluster
+from dcp.producer.memory import in_words, producer_bytes
 from dcp.producer.preload import PreloadSettings
 from dcp.producer.settings import ClusterSettings
 
@@ -31,7 +32,8 @@ def serve(
 
     Writes one JSON line to ``ready_to`` (default: standard output) when clients can connect and
     ``preload`` is done: ``seeds``, ``http_seeds``, ``tls_seeds``, ``https_seeds`` (empty without
-    TLS), ``bucket``, ``pid``, and for one that joined its ``node``, from 1.
+    TLS), ``bucket``, ``pid``, for one that joined its ``node``, from 1, and ``memory``, the bound
+    of docs/memory.md in words, where documents and log are on disk and values have a quota.
 
     Raises:
         SourceError: a port cannot be opened, the process to join refuses us, or the data folder
@@ -57,6 +59,8 @@ def serve(
                 "bucket": settings.bucket,
                 "pid": os.getpid(),
             }
+            if words := _memory_in_words(settings):
+                ready["memory"] = words
             if isinstance(cluster, JoinedCluster):
                 ready["node"] = cluster.number + 1
             stream = ready_to or sys.stdout
@@ -67,6 +71,19 @@ def serve(
         while signal.sigpending() & _STOPS:  # more of them say nothing new
             signal.sigwait(_STOPS)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _memory_in_words(settings: ClusterSettings) -> str:
+    """Return the bound of docs/memory.md; empty where values or log are all in memory."""
+    if settings.data_folder is None or not settings.memory_quota_bytes or settings.nodes > 1:
+        return ""
+    return in_words(
+        lambda load: producer_bytes(
+            load,
+            checkpoint_quota_bytes=settings.checkpoint_quota_bytes,
+            values_bytes=settings.memory_quota_bytes,
+        )
+    )
 
 
 def _cluster(settings: ClusterSettings, join: str | None) -> ProducerCluster:

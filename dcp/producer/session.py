@@ -267,6 +267,11 @@ class Session:
         self.is_closing = True
         self.on_close()
 
+    def let_go_of_some(self) -> bool:
+        """Close, and let go of as many streams as others can wait for; whether some are left."""
+        self.close()
+        return self.dcp is not None and self.dcp.drop_some_streams()
+
     def forget(self) -> None:
         """Leave the bucket's registers; the connection is gone."""
         self.is_closing = True
@@ -302,9 +307,19 @@ class Session:
         self.close_if_overdue(now)
 
     def close_if_overdue(self, now: float) -> None:
-        """Close if the client said nothing for too long, whether or not anything can be written."""
+        """Close if the client said nothing for too long, whether or not anything can be written.
+
+        Or if it does nothing but answer NOOPs, and its name is one of those that may not.
+        """
         if self.dcp is not None:
             is_overdue = self.dcp.noop.is_dead(now)
+            if not self.is_closing and self.dcp.is_stuck(now):
+                _LOG.warning(
+                    "%s is closed: nothing of its full window was acknowledged for %g seconds",
+                    self.dcp.told_name,
+                    self.dcp.stuck_timeout_seconds,
+                )
+                is_overdue = True
         else:
             is_overdue = self._liveness.is_overdue(now, is_logged_in=self.user is not None)
         if is_overdue:

@@ -68,9 +68,14 @@ class ClusterSettings:
     client; 0 for ever (``liveness.py``). ``last_words_seconds``: how long it may take to read what
     it was sent when its connection ends, also when the cluster stops. ``large_frame_seconds``: how
     long it may bring little of a large frame while others wait for its room (``large_frames.py``).
+    ``stuck_name_regex``: DCP connections whose whole name, as statistics tell it
+    (``eq_dcpq:<name>``), it matches are closed when their window is full and nothing was
+    acknowledged for ``stuck_timeout_seconds``; empty: none, as in servers. (kv_engine's
+    ``dcp_disconnect_when_stuck_name_regex`` and ``…_timeout_seconds``.)
     ``rebalance_timeout_seconds``: how long a rebalance may take that is ordered over the protocol.
     ``member_timeout_seconds``: how long a process that joined may take to answer the first one.
     ``max_connections`` of clients to a node, whatever they speak; it closes more at once, unheard.
+    ``max_streams`` that clients may have at a node (``stream_quota.py``).
     ``record_seqnos`` keeps every sent seqno in the counters, 8 bytes each (for tests).
     ``record_branches`` keeps what failovers and crashes lose, so that ``state_at`` can tell of
     every branch (for tests; without it ``state_at`` knows the current branch only).
@@ -123,9 +128,12 @@ class ClusterSettings:
     connection_idle_seconds: float = 0.0
     last_words_seconds: float = 2.0
     large_frame_seconds: float = 30.0
+    stuck_name_regex: str = ""
+    stuck_timeout_seconds: float = 720.0
     member_timeout_seconds: float = 5.0
     rebalance_timeout_seconds: float = 600.0
     max_connections: int = 5_000
+    max_streams: int = 256 * 1024
     record_seqnos: bool = True
     record_branches: bool = True
     replicas: int = 0
@@ -262,18 +270,30 @@ class ClusterSettings:
             raise ConfigError(
                 f"producer connections: found at most {self.max_connections}, expected 1 or more"
             )
+        if self.max_streams < 1:
+            raise ConfigError(
+                f"producer streams: found at most {self.max_streams}, expected 1 or more"
+            )
         for name, seconds in (
             ("idle timeout", self.idle_timeout_seconds),
             ("time to log in", self.authentication_seconds),
             ("idle time of connections", self.connection_idle_seconds),
             ("time for last words", self.last_words_seconds),
             ("time for large frames", self.large_frame_seconds),
+            ("time until a consumer is stuck", self.stuck_timeout_seconds),
             ("time of other processes to answer", self.member_timeout_seconds),
             ("wait for persistence", self.persistence_wait_seconds),
             ("time of a rebalance", self.rebalance_timeout_seconds),
         ):
             if not 0 <= seconds < math.inf:
                 raise ConfigError(f"producer {name}: found {seconds} seconds, expected 0 or more")
+        try:
+            re.compile(self.stuck_name_regex)
+        except re.error as error:
+            raise ConfigError(
+                f"producer names of consumers that are closed when stuck: found "
+                f"{self.stuck_name_regex!r}, expected a regular expression: {error}"
+            ) from None
 
     def _check_ports(self) -> None:
         named = {

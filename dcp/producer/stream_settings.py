@@ -1,7 +1,9 @@
 """What a connection decided for the streams that it opens from then on."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
+
+from dcp.producer.held_keys import HeldKeys
 
 
 class OutOfOrder(Enum):
@@ -20,6 +22,7 @@ class StreamSettings:
     sync writes have come, in version 2.0 where it is not 2.2. ``keeps_cursor``: its streams are not
     sent back to the disk when memory is short. ``cursor``: what its cursors are called.
     ``prepare_extra_bytes``: what flow control charges for a prepare beyond its length.
+    ``held_keys``: those that snapshots in the order of keys hold, of all streams together.
     """
 
     flavour: int
@@ -29,3 +32,4 @@ class StreamSettings:
     keeps_cursor: bool = False
     cursor: str = "stream"
     prepare_extra_bytes: int = 0
+    held_keys: HeldKeys = field(default_factory=HeldKeys)

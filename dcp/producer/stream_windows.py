@@ -106,6 +106,11 @@ class StreamWindows:
         flow = self.flow(opaque)
         return UNLIMITED if flow is None or opaque == CONNECTION_OPAQUE else flow.room_bytes
 
+    def acked_bytes(self, opaque: int) -> int:
+        """Return how much was acknowledged to a stream's own window."""
+        flow = self.flow(opaque)
+        return 0 if flow is None else flow.acked_bytes
+
     def charge(self, opaque: int, frame_bytes: int) -> None:
         """Count what a stream sent."""
         flow = self.flow(opaque)

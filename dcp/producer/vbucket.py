@@ -76,6 +76,9 @@ class Vbucket:
         self._home = home
         self.shown_as: VbucketState | None = None
         """The state that clients are told, where it is another one than its own."""
+        self.promised_seqno = 0
+        """A seqno that clients are told it has, though it is not here yet: a relay's, that knows
+        it from the cluster and gets it once somebody asks for a stream."""
         self.is_handed_over = False
         """Whether it is dead for another node's sake, until the map has it there: after a power
         loss nobody will, and it is what it was."""
@@ -97,7 +100,7 @@ class Vbucket:
         saved = SavedVbucket(VbucketState.ACTIVE, FailoverLog((FailoverEntry(home.first_uuid, 0),)))
         if data.saved_state:
             saved = SavedVbucket.decode(data.saved_state, self.id)
-        data.reopen(saved.base_seqno, saved.whole_seqno)
+        data.reopen(saved.base_seqno, saved.whole_seqno, saved.learned_purge_seqno)
         is_empty = data.high_seqno == data.base_seqno
         clock = HybridClock(saved.last_cas)
         self._begin(data, saved.failover_log, clock, state or saved.state, is_recorded=is_empty)
@@ -141,6 +144,7 @@ class Vbucket:
             tuple((at, home.number_of(m)) for at, m in collections.steps if at <= seqno),
             highs,
             self.data.whole_seqno_at(seqno),
+            self.data.learned_purge_seqno,
         )
         self.named_manifests |= state.manifest_numbers
         return state

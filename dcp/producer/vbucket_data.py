@@ -86,7 +86,8 @@ class VbucketData:
         self._preloaded: PreloadedDocuments | None = None
         self._settings = settings
         self._persisted_floor = base_seqno if persisted_seqno is None else persisted_seqno
-        self._purge_floor = purge_seqno
+        self.learned_purge_seqno = purge_seqno
+        """Up to where the vbucket that this was a copy of had no tombstones, so this has none."""
         self._values = values
         self.keys = KeyIndex(values)
         self._legacy_end = LegacyEnd()
@@ -148,7 +149,7 @@ class VbucketData:
     @property
     def purge_seqno(self) -> int:
         """The highest seqno of a purged tombstone; 0 while none was purged."""
-        return max(self._purge_floor, self._store.purge_seqno)
+        return max(self.learned_purge_seqno, self._store.purge_seqno)
 
     def batch_end_at(self, seqno: int) -> int:
         """Return the end of the newest batch of writes that ended at or below ``seqno``.
@@ -251,7 +252,9 @@ class VbucketData:
         """The state that was last written; empty before the first."""
         return self._store.state
 
-    def reopen(self, base_seqno: int, whole_seqno: int | None = None) -> None:
+    def reopen(
+        self, base_seqno: int, whole_seqno: int | None = None, learned_purge_seqno: int = 0
+    ) -> None:
         """Take what the file held when it was opened as the data; before the first write.
 
         With a ``whole_seqno`` no more than up to there: of disk snapshots before it nobody knows
@@ -260,6 +263,7 @@ class VbucketData:
         self.base_seqno = self._persisted_floor = base_seqno
         if whole_seqno is not None:
             self._parts.known_from = self._store.cut(whole_seqno)
+        self.learned_purge_seqno = min(learned_purge_seqno, self.persisted_seqno)
         self.checkpoints = self._new_checkpoints(self.persisted_seqno)
         self._read_again()
 
@@ -323,7 +327,7 @@ class VbucketData:
 
     def learn_purge_seqno(self, seqno: int) -> None:
         """Know that the vbucket this is a copy of has no tombstones any more up to a seqno."""
-        self._purge_floor = max(self._purge_floor, seqno)
+        self.learned_purge_seqno = max(self.learned_purge_seqno, seqno)
 
     def settle(self) -> None:
         """End a batch of writes: what it left will be a disk snapshot of its own."""
@@ -477,6 +481,7 @@ class VbucketData:
         left = max(self._store.cut(seqno), self.base_seqno)
         self._unwritten.clear()  # only now: what the disk did not lose is still to be written
         self._persisted_floor = min(self._persisted_floor, left)
+        self.learned_purge_seqno = min(self.learned_purge_seqno, left)
         if self._preloaded is not None:
             self._preloaded.cut(left)
         self.stored_high_seqnos.clear()

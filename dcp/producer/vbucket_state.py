@@ -17,7 +17,8 @@ from dcp.producer.manifest_table import ManifestTable
 from dcp.types import FailoverEntry, FailoverLog
 from dcp.wire.vocabulary import VbucketState
 
-STATE_VERSION: Final = 2
+STATE_VERSION: Final = 3
+_WITHOUT_PURGE_SEQNO: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,9 @@ class SavedVbucket:
     system event and the number of the manifest from it on; ``high_seqnos`` are by collection.
     ``whole_seqno`` is None where every disk snapshot is a state that the vbucket had; of what a
     replica received, where some are parts of one, it is the end of the last that is: nothing before
-    it is known to be.
+    it is known to be. ``learned_purge_seqno`` is that of the vbucket which this was a copy of: no
+    tombstones came up to there. (Version 2 did not have it; a log of that version is read as if
+    none had gone.)
     """
 
     state: VbucketState
@@ -53,11 +56,19 @@ class SavedVbucket:
     manifests: tuple[tuple[int, int], ...] = ()
     high_seqnos: Mapping[int, int] | None = None
     whole_seqno: int | None = None
+    learned_purge_seqno: int = 0
 
     @property
     def lasting(self) -> object:
         """What of it no item tells: only a change of that must be saved with the items."""
-        return self.state, self.failover_log, self.base_seqno, self.manifests, self.whole_seqno
+        return (
+            self.state,
+            self.failover_log,
+            self.base_seqno,
+            self.manifests,
+            self.whole_seqno,
+            self.learned_purge_seqno,
+        )
 
     @property
     def manifest_numbers(self) -> frozenset[int]:
@@ -75,6 +86,7 @@ class SavedVbucket:
             "manifests": self.manifests,
             "highs": list((self.high_seqnos or {}).items()),
             "whole": self.whole_seqno,
+            "purge": self.learned_purge_seqno,
         }
         return json.dumps(tree, separators=(",", ":")).encode()
 
@@ -86,7 +98,7 @@ class SavedVbucket:
             DiskFormatError: another version of dcplake wrote it.
         """
         tree = json.loads(data)
-        if tree["version"] != STATE_VERSION:
+        if tree["version"] not in (STATE_VERSION, _WITHOUT_PURGE_SEQNO):
             raise DiskFormatError(
                 f"vbucket {vbucket}: found state version {tree['version']}, "
                 f"expected {STATE_VERSION}"
@@ -99,4 +111,5 @@ class SavedVbucket:
             tuple((seqno, number) for seqno, number in tree["manifests"]),
             dict(tree["highs"]),
             tree["whole"],
+            tree.get("purge", 0),
         )

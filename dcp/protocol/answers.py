@@ -60,6 +60,7 @@ def _go_on(state: ConnectionState, frame: Frame) -> list[e.Event]:
     state.resize_window()  # asked for meanwhile
     if STREAM_WINDOW in progress.accepted_controls:
         state.accounts.offered()
+    state.ask_stream_windows()  # as well
     return [e.Ready(progress.features, progress.cluster_config, progress.refused_controls)]
 
 
@@ -121,10 +122,22 @@ def _control_answer(state: ConnectionState, _: PendingRequest, frame: Frame) -> 
     if frame.opaque == state.resize_opaque:
         return _window_answer(state, frame)
     window_bytes = state.asked_windows.pop(0)
+    if not state.accounts.is_offered:
+        return _begin_stream_windows(state, frame.status)
     if frame.status == Status.SUCCESS:
         state.accounts.resized(window_bytes)
     state.accounts.settle(state.asked_windows)
     return [e.StreamWindowChanged(window_bytes, frame.status)]
+
+
+def _begin_stream_windows(state: ConnectionState, status: int) -> list[e.Event]:
+    """Take the answer to the 0 that goes before the first size: both sides count anew from here."""
+    if status == Status.SUCCESS:
+        state.accounts.begin()
+        state.ask_stream_windows()
+        return []
+    refused, state.waiting_windows = state.waiting_windows, []
+    return [e.StreamWindowChanged(size, status) for size in refused]
 
 
 def _log_answer(_: ConnectionState, request: PendingRequest, frame: Frame) -> list[e.Event]:

@@ -15,6 +15,7 @@ from dcp.errors import (
     AuthenticationError,
     BucketError,
     NodeUnavailableError,
+    NoRelayError,
     RemoteProtocolError,
     SourceError,
 )
@@ -54,6 +55,8 @@ class Control:
 
 STREAM_WINDOW: Final = "stream_buffer_size"
 """The control that no data server has, only the document: always optional."""
+GROUP_TAG: Final = "receiver_group_tag"
+"""The control of our own relay: which group of its receivers a consumer belongs to."""
 STREAM_END_ON_CLOSE: Final = Control("send_stream_end_on_client_close_stream", "true")
 CONTROLS: Final = (
     Control("enable_expiry_opcode", "true"),
@@ -144,7 +147,8 @@ class Step:
         if self.refused is not None and frame.status in _OPTIONAL_REFUSALS:
             return self.refused(progress)
         kind = self.refusals.get(frame.status) or _ANY_REFUSAL.get(frame.status, SourceError)
-        raise kind(f"{self.name}: found {describe_refusal(frame)}, expected success")
+        expected = "a relay" if kind is NoRelayError else "success"
+        raise kind(f"{self.name}: found {describe_refusal(frame)}, expected {expected}")
 
 
 _OPTIONAL_REFUSALS: Final = frozenset(
@@ -177,6 +181,12 @@ _NO_BUCKET: Final[dict[int, type[SourceError]]] = {
     Status.EACCESS: BucketError,
     Status.NO_BUCKET: BucketError,
     Status.NOT_SUPPORTED: BucketError,
+}
+
+
+_NO_RELAY: Final[dict[int, type[SourceError]]] = {
+    Status.EINVAL: NoRelayError,
+    Status.NOT_SUPPORTED: NoRelayError,
 }
 
 
@@ -301,8 +311,14 @@ def control_step(control: Control) -> Step:
         Opcode.DCP_CONTROL,
         lambda _: m.DcpControl(control.name.encode(), control.value.encode()),
         accepted,
+        _NO_RELAY if control.name == GROUP_TAG else {},
         refused=refused if control.optional else None,
     )
+
+
+def group_control(tag: int) -> Control:
+    """Return what makes a consumer a member of a relay's group; who is no relay refuses it."""
+    return Control(GROUP_TAG, str(tag), optional=False)
 
 
 def required_controls(flow: FlowSettings, liveness: LivenessSettings) -> tuple[Control, ...]:

@@ -15,7 +15,7 @@ from typing import Final
 
 from dcp.errors import LocalProtocolError, NodeUnavailableError, SourceError
 from dcp.protocol.answers import ask_next
-from dcp.protocol.bootstrap import STREAM_WINDOW, Bootstrap, BootstrapSettings, Progress, steps_for
+from dcp.protocol.bootstrap import Bootstrap, BootstrapSettings, Progress, steps_for
 from dcp.protocol.credentials import Credentials
 from dcp.protocol.events import Event
 from dcp.protocol.flow_control import FlowSettings, ReceiveWindow
@@ -248,27 +248,16 @@ class ClientConnection:
         self._acknowledge(now)
 
     def change_stream_window(self, window_bytes: int) -> None:
-        """Ask for another size of all streams' windows, 0 for none.
+        """Ask for another size of all streams' windows, 0 for none. At any time.
 
-        ``StreamWindowChanged`` follows.
+        ``StreamWindowChanged`` follows: data servers refuse. Streams that had no windows get them
+        too, with nothing outstanding.
 
         Raises:
-            LocalProtocolError: not ready, or streams had no windows from the beginning: what they
-                were sent then is not known.
             ValueError: the size is none that a producer can be told.
         """
-        self._require_ready("change_stream_window")
         require_unsigned("window_bytes", window_bytes, U32_MAX)
-        state = self._state
-        if not state.accounts.is_offered:
-            raise LocalProtocolError(
-                "change_stream_window: found streams without windows, expected them to be asked "
-                f"for in the bootstrap and not refused ({STREAM_WINDOW})"
-            )
-        state.asked_windows.append(window_bytes)
-        state.accounts.settle(state.asked_windows)
-        control = m.DcpControl(STREAM_WINDOW.encode(), str(window_bytes).encode())
-        state.ask(control, Opcode.DCP_CONTROL)
+        self._state.change_stream_window(window_bytes)
 
     def position(self, vbucket: int, *, stream_id: int | None = None) -> Position:
         """Return where the stream stands after the last received block; ended streams too.

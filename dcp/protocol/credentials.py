@@ -4,9 +4,11 @@ A password never shows in a repr, a log line or a traceback: it lives in a ``Sec
 only ``sasl.py`` asks for.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hmac import compare_digest
 from typing import Final
+
+from dcp.protocol.salted_passwords import SaltedPasswords
 
 PLAIN: Final = "PLAIN"
 SCRAM_MECHANISMS: Final = ("SCRAM-SHA512", "SCRAM-SHA256", "SCRAM-SHA1")
@@ -43,6 +45,8 @@ class Secret:
 class Credentials:
     """User, password and the mechanisms allowed, strongest first.
 
+    Connections that share one share what SCRAM derives from the password.
+
     Raises:
         ValueError: a mechanism that we do not know, or none at all.
     """
@@ -50,6 +54,7 @@ class Credentials:
     username: str
     password: Secret
     mechanisms: tuple[str, ...] = SCRAM_MECHANISMS
+    salted: SaltedPasswords = field(default_factory=SaltedPasswords, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Reject unknown mechanisms."""

@@ -10,6 +10,14 @@ seqno of its first item; a request that names a snapshot start equal to its own 
 nothing of this snapshot", and the producer then does not roll it back when the snapshot's end is
 gone. What lies between ``complete_seqno`` and the first item may have been de-duplicated away by an
 item that is gone too, and would be lost. So the start goes down to where all is known to be held.
+
+The branch is the one that holds the snapshot's end: the newest at or below it in the failover log
+that came with the data. It need not hold the seqno. A producer shares a branch with us up to where
+the next newer one begins; a snapshot that reaches beyond that, named with the branch of its seqno,
+would be taken back to its start each time, though all of it came from the newer history. Official
+clients name the log's newest branch always (java-dcp-client ``EventHandlerAdapter``, go-dcp
+``couchbase/observer.go``), which the next failover may cut away together with its uuid, and then
+all that we hold with it. At a complete end both rules about ends and seqnos are one.
 Source: kv_engine ``docs/dcp/documentation/commands/stream-request.md`` and ``rollback.md``.
 """
 
@@ -22,7 +30,7 @@ from dcp.types import SnapshotRange, require_unsigned
 class Position:
     """A point in one vbucket's history.
 
-    ``vb_uuid`` names the branch that holds ``seqno``; it is 0 only at seqno 0.
+    ``vb_uuid`` names the branch that holds ``snap_end``; it is 0 only at seqno 0.
     """
 
     vb_uuid: int

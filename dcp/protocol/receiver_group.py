@@ -30,6 +30,11 @@ An error goes by the receiver's id alone, tag or none (as Aeron's C driver does;
 without the group's tag). Limits are positions in bytes, times nanoseconds of any clock that never
 goes back. Source: Aeron ``AbstractMinMulticastFlowControl`` (Java), ``aeron_min_flow_control.c``
 (C). Where Java's loses a live receiver when two others leave in one pass, C's is right.
+
+The relay uses status messages, EOS and the idle pass. Setups, error frames and retransmits are of
+Aeron's datagrams: here for the cases of its behaviour (``tests/conformance.py``), whose other steps
+depend on them. A consumer of the relay that fails is a connection that closes (EOS); one that joins
+is held by admission, and what it lacks is on the relay's disk.
 """
 
 from collections import Counter
@@ -38,6 +43,7 @@ from enum import Enum
 from typing import Final
 
 from dcp.protocol.flow_spec import FlowSpec, Strategy
+from dcp.protocol.lowest_edge import LowestEdge
 
 _RECEIVER_WINDOW_BYTES: Final = 128 * 1024
 """What a retransmit is reckoned with: Aeron's initial receiver window."""
@@ -88,7 +94,15 @@ class Receiver:
 class ReceiverGroup:
     """The receivers of one stream, and the strategy that makes a limit of them."""
 
-    __slots__ = ("_asked_for_setup", "_cap", "_receivers", "ejections", "refusals", "spec")
+    __slots__ = (
+        "_asked_for_setup",
+        "_cap",
+        "_lowest",
+        "_receivers",
+        "ejections",
+        "refusals",
+        "spec",
+    )
 
     def __init__(self, spec: FlowSpec) -> None:
         self.spec = spec
@@ -96,6 +110,7 @@ class ReceiverGroup:
         self.refusals = 0
         """Status messages of newcomers too far behind to be admitted."""
         self._receivers: dict[int, Receiver] = {}
+        self._lowest = LowestEdge()
         self._asked_for_setup = False
         self._cap: tuple[int, int] | None = None
         """The limit when a setup went out, and when that was."""
@@ -110,6 +125,10 @@ class ReceiverGroup:
         """How many receivers are tracked."""
         return len(self._receivers)
 
+    def tracks(self, receiver_id: int) -> bool:
+        """Whether a receiver is one of those."""
+        return receiver_id in self._receivers
+
     @property
     def has_required(self) -> bool:
         """Whether the group is complete."""
@@ -118,7 +137,8 @@ class ReceiverGroup:
     @property
     def gating_receiver(self) -> Receiver | None:
         """The receiver with the smallest edge (of several the first), None when nobody gates."""
-        return min(self._receivers.values(), key=lambda each: each.edge, default=None)
+        found = self._lowest.receiver_id
+        return None if found is None else self._receivers[found]
 
     def on_status_message(self, message: StatusMessage, limit: int, now_ns: int) -> int:
         """Take what a receiver says; return the new limit, never lower than ``limit``."""
@@ -131,6 +151,7 @@ class ReceiverGroup:
             tracked.leaves_for = Ejection.EOS if message.is_eos else None
             tracked.position = max(tracked.position, message.position)
             tracked.edge, tracked.heard_at_ns = message.edge, now_ns
+            self._lowest.set(message.receiver_id, message.edge)
         smallest = self._smallest_edge(smallest)
         if tracked is None and counts and not message.is_eos:
             smallest = self._admit(message, smallest, now_ns)
@@ -148,6 +169,7 @@ class ReceiverGroup:
         for each in self.receivers:
             if why := self._ejected_for(each, now_ns):
                 del self._receivers[each.receiver_id]
+                self._lowest.forget(each.receiver_id)
                 self.ejections[why] += 1
         smallest = self._smallest_edge(smallest)
         if smallest is None or not self._receivers or not self.has_required:
@@ -199,6 +221,7 @@ class ReceiverGroup:
         self._receivers[message.receiver_id] = Receiver(
             message.receiver_id, message.position, message.edge, now_ns
         )
+        self._lowest.set(message.receiver_id, message.edge)
         self._cap = None
         return message.edge if smallest is None else min(smallest, message.edge)
 
@@ -208,8 +231,10 @@ class ReceiverGroup:
         return None if self._cap is None else self._cap[0]
 
     def _smallest_edge(self, cap: int | None) -> int | None:
-        edges = (each.edge for each in self._receivers.values())
-        return min(edges if cap is None else (cap, *edges), default=None)
+        edge = self._lowest.edge
+        if edge is None or cap is None:
+            return cap if edge is None else edge
+        return min(cap, edge)
 
     def _is_over(self, since_ns: int, now_ns: int) -> bool:
         return since_ns + self.spec.receiver_timeout_ns < now_ns

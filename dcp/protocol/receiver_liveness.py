@@ -8,6 +8,10 @@ still waits for it. Source: Aeron ``ReceiverLivenessTracker``, ``NetworkPublicat
                 or there are spies, and they count as receivers
 
 Spies are who listens inside the sender's own process.
+
+No product code has senders of that kind: the relay's consumers are connections, whose sockets say
+whether they live. It is here because the cases of Aeron's behaviour (``tests/conformance.py``) ask
+for it, beside the group that the relay uses.
 """
 
 

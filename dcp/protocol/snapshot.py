@@ -8,6 +8,9 @@ bounds and above the item before it; gaps are normal (de-duplication, filters). 
 A new marker before the old end was reached completes nothing: the rows that wait go on waiting,
 until an end at or beyond both has been reached. (De-duplication may have moved a change that
 belongs below the new end to anywhere below the old one.)
+
+A snapshot may span branches. Which of them a position names is said in ``position.py``; ``log`` is
+always the failover log that the stream was accepted with.
 Source: kv_engine ``docs/dcp/documentation/commands/snapshot-marker.md`` and ``seqno-advanced.md``.
 """
 
@@ -15,7 +18,7 @@ from dataclasses import dataclass, replace
 
 from dcp.errors import RemoteProtocolError
 from dcp.protocol.position import Position
-from dcp.types import SnapshotRange
+from dcp.types import FailoverLog, SnapshotRange
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +47,7 @@ class SnapshotAssembly:
             )
         return replace(self, marker=marker, flags=flags)
 
-    def item(self, first_seqno: int, last_seqno: int, vb_uuid: int) -> "SnapshotAssembly":
+    def item(self, first_seqno: int, last_seqno: int, log: FailoverLog) -> "SnapshotAssembly":
         """Take a run of items, checked to ascend, of which these are the first and the last.
 
         Raises:
@@ -64,9 +67,9 @@ class SnapshotAssembly:
                 f"{last_seqno if beyond else first_seqno}, expected it in "
                 f"[{self.marker.start}, {self.marker.end}]"
             )
-        return replace(self, position=self._position_at(last_seqno, self.marker, vb_uuid))
+        return replace(self, position=self._position_at(last_seqno, self.marker, log))
 
-    def advanced(self, seqno: int, vb_uuid: int) -> "SnapshotAssembly":
+    def advanced(self, seqno: int, log: FailoverLog) -> "SnapshotAssembly":
         """Take SEQNO_ADVANCED: nothing more for us up to ``seqno``.
 
         Where no snapshot is under way it is a complete snapshot of its own.
@@ -80,23 +83,23 @@ class SnapshotAssembly:
             )
         bounds = self._snapshot_under_way()
         if bounds is None:
-            return replace(self, position=Position.complete_at(vb_uuid, seqno))
+            return replace(self, position=Position.complete_at(log.uuid_at(seqno), seqno))
         if seqno > bounds.end:
             raise RemoteProtocolError(
                 f"SEQNO_ADVANCED beyond marker: found {seqno}, expected at most {bounds.end}"
             )
-        return replace(self, position=self._position_at(seqno, bounds, vb_uuid))
+        return replace(self, position=self._position_at(seqno, bounds, log))
 
     def _snapshot_under_way(self) -> SnapshotRange | None:
         if self.marker is not None and not self.is_marker_reached:
             return self.marker
         return None if self.position.is_complete else self.position.snapshot
 
-    def _position_at(self, seqno: int, bounds: SnapshotRange, vb_uuid: int) -> Position:
+    def _position_at(self, seqno: int, bounds: SnapshotRange, log: FailoverLog) -> Position:
         waiting_end = 0 if self.position.is_complete else self.position.snap_end
         end = max(bounds.end, waiting_end)
         if seqno >= end:
-            return Position.complete_at(vb_uuid, seqno)
+            return Position.complete_at(log.uuid_at(seqno), seqno)
         if seqno == self.position.complete_seqno:
             return self.position  # nothing of this snapshot has arrived yet
-        return self.position.inside(vb_uuid, seqno, SnapshotRange(bounds.start, end))
+        return self.position.inside(log.uuid_at(end), seqno, SnapshotRange(bounds.start, end))

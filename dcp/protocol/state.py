@@ -7,7 +7,7 @@ in order. That is how a block with a violation leaves the connection as it was.
 from dataclasses import dataclass, field
 
 from dcp.errors import LocalProtocolError
-from dcp.protocol.bootstrap import Bootstrap
+from dcp.protocol.bootstrap import STREAM_WINDOW, Bootstrap
 from dcp.protocol.flow_control import ReceiveWindow
 from dcp.protocol.liveness import Liveness
 from dcp.protocol.responses import PendingRequest, PendingRequests
@@ -29,7 +29,8 @@ StreamKey = tuple[int, int | None]
 class ConnectionState:
     """One connection: its bootstrap, windows, liveness, requests under way, streams by opaque.
 
-    ``asked_windows`` are sizes of the streams' windows that the producer has not answered yet.
+    ``asked_windows`` are sizes of the streams' windows that the producer has not answered yet,
+    ``waiting_windows`` those that it is not asked for yet (see ``change_stream_window``).
     ``closed_opaques`` are of streams that we closed and whose end the server does not announce:
     what it had sent before it heard of that may still arrive.
     """
@@ -49,6 +50,7 @@ class ConnectionState:
     resize_opaque: int = 0
     accounts: StreamAccounts = field(default_factory=StreamAccounts)
     asked_windows: list[int] = field(default_factory=list)
+    waiting_windows: list[int] = field(default_factory=list)
 
     def copy(self) -> "ConnectionState":
         """Return a copy that can be changed without this one noticing."""
@@ -68,6 +70,7 @@ class ConnectionState:
             self.resize_opaque,
             self.accounts.copy(),
             list(self.asked_windows),
+            list(self.waiting_windows),
         )
 
     def say(self, frame: Frame) -> None:
@@ -111,6 +114,28 @@ class ConnectionState:
         if window_bytes is not None:
             control = m.DcpControl(CONNECTION_WINDOW.encode(), str(window_bytes).encode())
             self.resize_opaque = self.ask(control, Opcode.DCP_CONTROL)
+
+    def change_stream_window(self, window_bytes: int) -> None:
+        """Ask for another size of the streams' windows, when the bootstrap is done.
+
+        Where streams have had none, the producer counted what it sent them and we did not. So 0 is
+        asked for first, with which it forgets that; the size follows its answer.
+        """
+        self.waiting_windows.append(window_bytes)
+        self.ask_stream_windows()
+
+    def ask_stream_windows(self) -> None:
+        """Ask for the sizes that wait, or for what they wait for."""
+        if not self.bootstrap.is_done or not self.waiting_windows:
+            return
+        if self.accounts.is_offered:
+            sizes, self.waiting_windows = self.waiting_windows, []
+        else:
+            sizes = [] if self.asked_windows else [0]
+        for size in sizes:
+            self.asked_windows.append(size)
+            self.ask(m.DcpControl(STREAM_WINDOW.encode(), b"%d" % size), Opcode.DCP_CONTROL)
+        self.accounts.settle(self.asked_windows)
 
     def open_stream(self, stream: Stream, filter_json: bytes) -> int:
         """Send the request of ``stream`` and return its opaque.

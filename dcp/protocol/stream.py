@@ -167,8 +167,7 @@ class Stream:
             return moved
         if self.phase is StreamPhase.IN_OSO:
             return self._take_oso(moved, first_seqno, last_seqno)
-        uuid = self._uuid_at(last_seqno)
-        return replace(moved, assembly=self.assembly.item(first_seqno, last_seqno, uuid))
+        return replace(moved, assembly=self.assembly.item(first_seqno, last_seqno, self._log))
 
     def advance(self, seqno: int) -> "Stream":
         """SEQNO_ADVANCED arrived."""
@@ -177,7 +176,7 @@ class Stream:
             return moved
         if self.phase is StreamPhase.IN_OSO:
             return self._take_oso(moved, seqno, seqno)
-        return replace(moved, assembly=self.assembly.advanced(seqno, self._uuid_at(seqno)))
+        return replace(moved, assembly=self.assembly.advanced(seqno, self._log))
 
     def begin_oso(self) -> "Stream":
         """An out-of-order snapshot starts; until it ends we stand where we stood."""
@@ -189,7 +188,7 @@ class Stream:
         if not self.is_live or self.oso_highest == self.position.seqno:
             return moved
         seqno = self.oso_highest
-        position = Position.complete_at(self._uuid_at(seqno), seqno)
+        position = Position.complete_at(self._log.uuid_at(seqno), seqno)
         return replace(moved, assembly=SnapshotAssembly(position))
 
     def end(self) -> "Stream":
@@ -226,10 +225,11 @@ class Stream:
             )
         return replace(moved, oso_highest=max(self.oso_highest, highest))
 
-    def _uuid_at(self, seqno: int) -> int:
+    @property
+    def _log(self) -> FailoverLog:
         if self.failover_log is None:
             raise LocalProtocolError("stream: found no failover log, expected an accepted stream")
-        return self.failover_log.uuid_at(seqno)
+        return self.failover_log
 
 
 def _expected(phase: StreamPhase) -> str:

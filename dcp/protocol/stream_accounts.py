@@ -14,6 +14,7 @@ Sizes may change while streams are there, by a control that the producer answers
     window   window   nothing changes   acks are due by the new size
     window   0        no more acks      what was charged is forgotten, as the producer forgets it
     0        window   nothing changes   all that was charged since it was off counts
+    never    window   0 first           nothing of before counts, then as above
 
 So the producer counts what comes behind its answer to 0 anew, and so do we: frames behind it must
 not be charged before (``inbound.py`` sees to that).
@@ -72,6 +73,11 @@ class StreamAccounts:
         self.is_offered = True
         self.window_bytes = self.settings.window_bytes
         self.settle(())
+
+    def begin(self) -> None:
+        """Charge from here on, without windows yet: the producer has just answered to 0."""
+        self.is_offered = True
+        self.window_bytes = 0
 
     def settle(self, asked: Collection[int]) -> None:
         """Acknowledge, soon what may be due already; not while 0 is among the sizes asked for."""

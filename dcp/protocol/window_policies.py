@@ -19,6 +19,10 @@ Q is the memory for the quota, n the consumers that are connected, lo and hi are
 - ``ratio`` is a float of 32 bits. It has no lower bound; its upper one is what a producer can be
   told (``is_capped``; servers from 7.6 to 8.0 had none). ``override_bytes`` stands in for it.
 
+``set_quota`` and ``set_config`` are what an operator of a server may change while it runs; cases of
+policies (``tests/conformance.py``) do. Executors of Spark have one amount of memory for life, and a
+run that has another quota shares among its own tasks (``dcp/lake/window_register.py``).
+
 Percentages are computed as the engine does, in floats of 64 bits. Source: kv_engine
 ``dcp/flow-control-manager.cc`` of 6.5 (four policies, until 7.2) and of 7.6 (``ratio``).
 """

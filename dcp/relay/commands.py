@@ -3,6 +3,7 @@
 SET ADD REPLACE DELETE TOUCH     EACCESS, with the reason
 DCP_STREAM_REQ                   ETMPFAIL where the relay has not got yet what the client stands at
 failover logs, OBSERVE_SEQNO     ETMPFAIL while it is not known which branches there are
+DCP_OPEN                         EINVAL for a name with a ``#gtag=`` that is none
 DCP_CONTROL receiver_group_tag   the group that the client belongs to (``receivers.py``)
 STAT relay                       how far everything is (``relay_statistics.py``)
 """
@@ -15,7 +16,7 @@ from dcp.producer.dcp_connection import DcpConnection
 from dcp.producer.resume_rules import ResumeRequest
 from dcp.producer.session import Command, Handler, Session
 from dcp.producer.statistic import Statistic, text_of
-from dcp.relay.receivers import TAG_CONTROL
+from dcp.relay.receivers import TAG_CONTROL, named_tag
 from dcp.relay.relay_bucket import RelayBucket
 from dcp.wire import messages as m
 from dcp.wire.frame import Frame
@@ -23,6 +24,7 @@ from dcp.wire.vocabulary import Opcode, Status, StreamFlag
 
 READ_ONLY: Final = "This is a relay: it takes no writes, they belong to the cluster that fills it"
 GROUP: Final = b"relay"
+_MOST_SHOWN: Final = 40
 _WRITES: Final = (Opcode.SET, Opcode.ADD, Opcode.REPLACE, Opcode.DELETE, Opcode.TOUCH)
 _QUESTIONS_OF_BRANCHES: Final = (
     Opcode.GET_FAILOVER_LOG,
@@ -76,6 +78,14 @@ def relay_commands(bucket: RelayBucket, audience: Audience) -> Mapping[int, Comm
         else:
             COMMANDS[frame.opcode].handler(session, frame, body, now)
 
+    def dcp_open(session: Session, frame: Frame, body: m.Body, now: float) -> None:
+        try:
+            named_tag(cast("m.DcpOpen", body).name)
+        except ValueError as error:
+            session.refuse(frame, Status.EINVAL, str(error))
+        else:
+            COMMANDS[frame.opcode].handler(session, frame, body, now)
+
     def control(session: Session, frame: Frame, body: m.Body, now: float) -> None:
         asked = cast("m.DcpControl", body)
         if asked.name != TAG_CONTROL or session.dcp is None:
@@ -83,7 +93,9 @@ def relay_commands(bucket: RelayBucket, audience: Audience) -> Mapping[int, Comm
         elif (status := audience.set_tag(session.dcp, asked.value)) is Status.SUCCESS:
             session.reply(frame, m.Empty())
         else:
-            session.refuse(frame, status, "A tag is a decimal number of 64 bits, with a sign")
+            found = asked.value.decode("utf-8", "backslashreplace")[:_MOST_SHOWN]
+            expected = "expected a decimal number of 64 bits, with a sign"
+            session.refuse(frame, status, f"receiver_group_tag: found {found!r}, {expected}")
 
     def stat(session: Session, frame: Frame, body: m.Body, now: float) -> None:
         if cast("m.Stat", body).group != GROUP:
@@ -98,6 +110,7 @@ def relay_commands(bucket: RelayBucket, audience: Audience) -> Mapping[int, Comm
     changed: dict[int, Handler] = {
         **dict.fromkeys(_WRITES, _refuse_write),
         **dict.fromkeys(_QUESTIONS_OF_BRANCHES, ask_of_branches),
+        Opcode.DCP_OPEN: dcp_open,
         Opcode.DCP_STREAM_REQ: stream_request,
         Opcode.DCP_CONTROL: control,
         Opcode.STAT: stat,

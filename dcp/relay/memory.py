@@ -10,11 +10,13 @@ from typing import Final
 
 from dcp.producer.memory import (
     FIXED_BYTES,
+    MEBIBYTE,
     MESSAGES_IN_WORK,
     Load,
     checkpoints_bytes,
     clients_bytes,
     documents_bytes,
+    in_words,
 )
 from dcp.relay.settings import RelaySettings
 
@@ -34,3 +36,11 @@ def relay_bytes(settings: RelaySettings, load: Load, nodes: int = 1) -> int:
         + clients_bytes(load)
         + MESSAGES_IN_WORK * load.largest_bytes
     )
+
+
+def relay_bytes_in_words(settings: RelaySettings) -> str:
+    """Say what the formula comes to, for who must give a relay its memory."""
+    nothing = Load(0, connections=0)
+    node = relay_bytes(settings, nothing, 2) - relay_bytes(settings, nothing, 1)
+    words = in_words(lambda load: relay_bytes(settings, load))
+    return f"{words}, for each node of the cluster but one {node // MEBIBYTE} MiB"

@@ -7,6 +7,7 @@ import sys
 from typing import Final, TextIO
 
 from dcp.errors import SourceError
+from dcp.relay.memory import relay_bytes_in_words
 from dcp.relay.relay import Relay
 from dcp.relay.settings import RelaySettings
 
@@ -19,7 +20,7 @@ def run_relay(settings: RelaySettings, ready_to: TextIO | None = None) -> None:
 
     Writes one JSON line to ``ready_to`` (default: standard output) when clients can connect:
     ``seeds``, ``http_seeds``, ``tls_seeds``, ``https_seeds`` (empty without TLS), ``bucket``,
-    ``pid``.
+    ``pid``, and ``memory``: the bound of docs/memory.md in words.
 
     Raises:
         SourceError: a port cannot be opened, the data folder cannot be written, or the cluster
@@ -37,6 +38,7 @@ def run_relay(settings: RelaySettings, ready_to: TextIO | None = None) -> None:
                 "https_seeds": relay.https_seeds,
                 "bucket": settings.bucket,
                 "pid": os.getpid(),
+                "memory": relay_bytes_in_words(settings),
             }
             stream = ready_to or sys.stdout
             stream.write(json.dumps(ready) + "\n")

@@ -1,10 +1,14 @@
-"""The relay's consumers as its strategies see them: numbers, tags, and whether they move.
+"""The relay's consumers as its strategies see them: numbers, tags, and signs of life.
 
 A consumer is one DCP connection. It names its group's tag by the control ``receiver_group_tag``
 or, where its client cannot, by its connection's name, in which ``#gtag=1001`` stands somewhere:
-clients put their own behind what they are told. It *moves*
-while it acknowledges bytes, takes new ones, or its system does. Who does not, though there is
-something to send, is stuck.
+clients put their own behind what they are told.
+
+A sign of life is that it acknowledges bytes or takes new ones, or its system does, or that there
+is nothing to send. Where a stream's own window is full only what is acknowledged to that one is a
+sign, whatever the other streams of the connection do. Consumers acknowledge now and then (kv_engine
+and dcplake when a fifth of the window is done with, or five seconds after the last time): so long
+standing still says nothing.
 """
 
 import re
@@ -16,11 +20,13 @@ from weakref import WeakKeyDictionary
 
 from dcp.producer.connection import ClientConnection
 from dcp.producer.dcp_connection import DcpConnection
+from dcp.producer.stream import ActiveStream
 from dcp.wire.vocabulary import Status
 
 TAG_CONTROL: Final = b"receiver_group_tag"
 _TAG: Final = re.compile(rb"-?[0-9]{1,19}")
-_NAMED_TAG: Final = re.compile(rb"#gtag=(-?[0-9]{1,19})(?![0-9])")
+_NAME_OF_TAG: Final = b"#gtag="
+_SAID: Final = re.compile(rb"#gtag=(-?[0-9]*)")
 _I64_MAX: Final = 2**63 - 1
 
 
@@ -32,21 +38,44 @@ def tag_of(text: bytes) -> int | None:
     return tag if -_I64_MAX - 1 <= tag <= _I64_MAX else None
 
 
-@dataclass(slots=True)
-class _Marks:
-    """What moves when a consumer does."""
+def named_tag(name: bytes) -> int | None:
+    """Return the tag that a connection's name says; None where it says none.
 
-    values: tuple[int, ...] = ()
-    is_moving: bool = True
+    Raises:
+        ValueError: it says something else, or several.
+    """
+    if _NAME_OF_TAG not in name:
+        return None
+    said = _SAID.findall(name)
+    tags = {tag_of(text) for text in said}
+    if len(tags) != 1 or None in tags:
+        found = ", ".join(f"#gtag={text.decode()}" for text in said)
+        raise ValueError(
+            f"found {found!r} in the connection's name, expected one decimal number of 64 bits, "
+            "with a sign"
+        )
+    return tags.pop()
+
+
+@dataclass(frozen=True, slots=True)
+class _Stand:
+    """What of a consumer moves when it does, and the look since which that stands still."""
+
+    values: tuple[int, ...]
+    since_ns: int
 
 
 class Receivers:
-    """All consumers; used under the bucket's lock."""
+    """All consumers; used under the bucket's lock. Times are nanoseconds of the caller's clock."""
 
-    def __init__(self) -> None:
+    def __init__(self, ack_ns: int) -> None:
+        """``ack_ns``: how long one may take to acknowledge what it has done with."""
+        self._ack_ns = ack_ns
         self._numbers: WeakKeyDictionary[DcpConnection, int] = WeakKeyDictionary()
-        self._tags: WeakKeyDictionary[DcpConnection, int] = WeakKeyDictionary()
-        self._marks: WeakKeyDictionary[DcpConnection, _Marks] = WeakKeyDictionary()
+        self._tags: WeakKeyDictionary[DcpConnection, int | None] = WeakKeyDictionary()
+        self._stands: WeakKeyDictionary[DcpConnection, _Stand] = WeakKeyDictionary()
+        self._full: WeakKeyDictionary[DcpConnection, dict[int, _Stand]] = WeakKeyDictionary()
+        self._looked_at_ns = 0
         self._fresh = count(1)
         self.names: dict[int, str] = {}
         """What consumers are called, by number; of all that there ever were, until ``forget``."""
@@ -74,24 +103,46 @@ class Receivers:
 
     def tag(self, consumer: DcpConnection) -> int | None:
         """Return the consumer's tag; None where it names none."""
-        if consumer in self._tags:
-            return self._tags[consumer]
-        named = _NAMED_TAG.search(consumer.key[1])
-        return None if named is None else tag_of(named[1])
+        if consumer not in self._tags:
+            self._tags[consumer] = named_tag(consumer.key[1])
+        return self._tags[consumer]
 
-    def look(self, clients: Iterable[ClientConnection]) -> None:
-        """Learn who has moved since the last look."""
+    def look(self, clients: Iterable[ClientConnection], now_ns: int) -> None:
+        """Learn who has moved since the last look, or has nothing to move for."""
+        self._looked_at_ns = now_ns
         for client in clients:
             consumer = client.session.dcp
-            if consumer is not None:
-                flow = consumer.flow
-                is_full = flow.room_bytes <= 0  # NOOPs are taken all the same
-                taken_bytes = 0 if is_full else client.taken_bytes
-                values = consumer.bytes_sent, flow.acked_bytes, taken_bytes
-                before = self._marks.setdefault(consumer, _Marks())
-                self._marks[consumer] = _Marks(values, values != before.values)
+            if consumer is None:
+                continue
+            flow = consumer.flow
+            is_full = flow.room_bytes <= 0  # NOOPs are taken all the same
+            taken_bytes = 0 if is_full else client.taken_bytes
+            values = consumer.bytes_sent, flow.acked_bytes, taken_bytes
+            stand = self._stands.get(consumer)
+            if stand is None or stand.values != values or not consumer.has_ready_streams:
+                self._stands[consumer] = _Stand(values, now_ns)
+            self._full[consumer] = self._full_windows(consumer, now_ns)
 
-    def is_moving(self, consumer: DcpConnection) -> bool:
-        """Whether it did anything between the last two looks."""
-        marks = self._marks.get(consumer)
-        return marks is None or marks.is_moving
+    def _full_windows(self, consumer: DcpConnection, now_ns: int) -> dict[int, _Stand]:
+        """Return since when which windows of streams are full and get no acknowledgement."""
+        before, found = self._full.get(consumer, {}), {}
+        for opaque in consumer.full_stream_windows:
+            values = (consumer.stream_windows.acked_bytes(opaque),)
+            stand = before.get(opaque)
+            is_same = stand is not None and stand.values == values
+            found[opaque] = stand if stand is not None and is_same else _Stand(values, now_ns)
+        return found
+
+    def heard_at_ns(self, consumer: DcpConnection, stream: ActiveStream, now_ns: int) -> int:
+        """Return a consumer's last sign of life, as far as a stream is concerned.
+
+        Now, if it stood still for no whole time between two looks. Else the acknowledgement that
+        it may still owe us counts as given when it was due at the latest.
+        """
+        if consumer.waits_for_window(stream):
+            stand = self._full.get(consumer, {}).get(stream.opaque)
+        else:
+            stand = self._stands.get(consumer)
+        if stand is None or stand.since_ns == self._looked_at_ns:
+            return now_ns
+        return min(now_ns, stand.since_ns + self._ack_ns)

@@ -5,12 +5,14 @@ hold something at every tick. Meanwhile others have their turns: with many consu
 its time, and the next one waits as much longer.
 
 A consumer's position is that of its stream that is farthest behind; all that came, where no stream
-of it has anything to send now: it must not be waited for by what it waits for itself.
+of it has anything to send now: it must not be waited for by what it waits for itself. Each report
+is as old as the consumer's last sign of life, and one that is older than the receivers' timeout is
+none: so nobody is given up or taken back for how often a vbucket is looked at.
 """
 
 import asyncio
 import logging
-from collections import Counter, defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from typing import Final, Protocol
 
@@ -21,6 +23,7 @@ from dcp.protocol.receiver_group import Ejection
 from dcp.relay.gate import Gate
 from dcp.relay.receivers import Receivers
 from dcp.relay.relay_bucket import RelayBucket
+from dcp.relay.stuck_consumers import StuckConsumers
 from dcp.relay.vbucket_ranges import ranges_of
 
 _LOG = logging.getLogger(__name__)
@@ -53,11 +56,12 @@ class Regulator:
         spec: FlowSpec,
         window_bytes: int,
         hold_seconds: float,
+        ack_seconds: float,
         source: Source,
     ) -> None:
         self.spec = spec
-        self.receivers = Receivers()
-        self.ejections = 0
+        self.receivers = Receivers(int(ack_seconds * 1e9))
+        self.stuck = StuckConsumers()
         hold_ns = int(hold_seconds * 1e9)
         self.gates = [Gate(spec, window_bytes, hold_ns) for _ in bucket.vbuckets]
         for gate, vbucket in zip(self.gates, bucket.vbuckets, strict=True):
@@ -67,8 +71,8 @@ class Regulator:
         self._source = source
         self._dirty: set[int] = set()
         self._wanted = asyncio.Event()
-        self._early: defaultdict[int, dict[int, int]] = defaultdict(dict)
-        self._ejected: Counter[int] = Counter()
+        self.waits_for_disk = False
+        """Whether nothing is freed because too much is not on disk yet."""
         bucket.on_sent = self._touch
 
     # --- what the links tell
@@ -101,11 +105,8 @@ class Regulator:
 
     def came_early(self, consumer: DcpConnection, vbucket: int) -> None:
         """Count a consumer as there, for the receivers' timeout, that could not have a stream."""
-        gate, number = self.gates[vbucket], self.receivers.number(consumer)
-        now_ns = _now_ns()
-        self._early[vbucket][number] = now_ns + self.spec.receiver_timeout_ns
-        position = gate.positions.received_bytes
-        gate.report(number, position, self.receivers.tag(consumer), now_ns)
+        number, tag = self.receivers.number(consumer), self.receivers.tag(consumer)
+        self.gates[vbucket].came_early(number, tag, _now_ns())
         self._touch(vbucket)
 
     def _touch(self, vbucket: int) -> None:
@@ -135,7 +136,7 @@ class Regulator:
     async def _pass(self, *, is_tick: bool) -> None:
         with self._bucket.lock:
             if is_tick:
-                self.receivers.look(self.clients())
+                self.receivers.look(self.clients(), _now_ns())
             dirty = self._due(is_tick=is_tick)
             self._dirty.clear()
             self._wanted.clear()
@@ -148,8 +149,8 @@ class Regulator:
                     self._look_at(left.popleft())
             await asyncio.sleep(0)
         with self._bucket.lock:
-            self._tell_of_ejections()
-            self._forget_names()
+            self.stuck.tell(self.receivers.names)
+            self._forget_who_is_gone()
             self._follow_holds(held_before, dirty)
 
     def _due(self, *, is_tick: bool) -> list[int]:
@@ -165,21 +166,21 @@ class Regulator:
 
     def _look_at(self, vbucket: int) -> None:
         gate, now_ns = self.gates[vbucket], _now_ns()
-        was_idle, present = gate.was_idle(now_ns), set()
+        present = set()
         for consumer in self._bucket.dcp_connections.values():
-            if not (position := self._position(consumer, vbucket)):
+            if not (position := self._position(consumer, vbucket, now_ns)):
                 continue
             number = self.receivers.number(consumer)
             present.add(number)
-            at, is_waiting = position
-            if was_idle or not is_waiting or self.receivers.is_moving(consumer):
-                gate.report(number, at, self.receivers.tag(consumer), now_ns)
-        early = self._early.get(vbucket, {})
+            at, heard_at_ns = position
+            if not gate.is_silent(heard_at_ns, now_ns):
+                gate.report(number, at, self.receivers.tag(consumer), heard_at_ns)
+                if gate.group.tracks(number):
+                    self.stuck.counts(number, vbucket)
         for number in gate.receivers - present:
-            if early.get(number, 0) < now_ns:
-                early.pop(number, None)
-                gate.leave(number, self.spec.group_tag, now_ns)
-        if not self._bucket.has_room():
+            gate.leave(number, self.spec.group_tag, now_ns)
+        self._note_disk(has_room=self._bucket.has_room())
+        if self.waits_for_disk:
             self._dirty.add(vbucket)  # what the disk has not got must not be followed by more
             return
         tracked = {each.receiver_id for each in gate.group.receivers}
@@ -187,38 +188,44 @@ class Regulator:
         freed_bytes = gate.settle(now_ns)
         if gate.group.ejections[Ejection.TIMEOUT] != ejected:
             left = {each.receiver_id for each in gate.group.receivers}
-            self._ejected.update((tracked - left) & present)
+            for number in (tracked - left) & present:
+                self.stuck.ejected(number, vbucket)
         self._free(vbucket, freed_bytes)
 
-    def _position(self, consumer: DcpConnection, vbucket: int) -> tuple[int, bool] | None:
-        """Return where a consumer stands, and whether anything waits for it; None: no stream."""
+    def _position(
+        self, consumer: DcpConnection, vbucket: int, now_ns: int
+    ) -> tuple[int, int] | None:
+        """Return where a consumer stands, and its last sign of life there; None: no stream."""
         positions = self.gates[vbucket].positions
-        at, is_waiting, is_there = positions.received_bytes, False, False
+        at, heard_at_ns, is_there = positions.received_bytes, now_ns, False
         for stream in consumer.streams_of({vbucket}):
             if not stream.is_sending:
                 continue
             is_there = True
             if consumer.may_have_to_send(stream) or self._bucket.has_changed(vbucket):
                 here = positions.position_of(stream.sent_seqno)
-                is_waiting |= here < positions.received_bytes
+                if here < positions.received_bytes:
+                    heard = self.receivers.heard_at_ns(consumer, stream, now_ns)
+                    heard_at_ns = min(heard_at_ns, heard)
                 at = min(at, here)
-        return (at, is_waiting) if is_there else None
+        return (at, heard_at_ns) if is_there else None
 
     # --- what is told
 
-    def _tell_of_ejections(self) -> None:
-        for number, vbuckets in self._ejected.items():
-            self.ejections += 1
-            _LOG.warning(
-                "consumer %s is stuck: %d vbuckets wait for it no more, it is served from the disk",
-                self.receivers.names.get(number, number),
-                vbuckets,
-            )
-        self._ejected.clear()
+    def _note_disk(self, *, has_room: bool) -> None:
+        """Say that the cluster waits for the disk, or does no more: once each."""
+        if has_room is self.waits_for_disk:
+            self.waits_for_disk = not has_room
+            if has_room:
+                _LOG.warning("the disk takes what it is given: the cluster is acknowledged again")
+            else:
+                text = "the disk takes nothing: so long nothing is acknowledged to the cluster"
+                _LOG.warning(text)
 
-    def _forget_names(self) -> None:
+    def _forget_who_is_gone(self) -> None:
         if len(self.receivers.names) > _FEW_NAMES + 2 * len(self._bucket.dcp_connections):
             self.receivers.forget_others({n for gate in self.gates for n in gate.receivers})
+            self.stuck.keep(self.receivers.names)
 
     def _follow_holds(self, held_before: set[int], looked_at: Iterable[int]) -> None:
         held = {v for v in looked_at if self.gates[v].is_held}

@@ -31,7 +31,7 @@ from dcp.relay.upstream import Upstream
 from dcp.wire.vocabulary import Status
 
 _LOG = logging.getLogger(__name__)
-_LOGS_SECONDS: Final = 10.0
+_INFORMED_SECONDS: Final = 10.0
 """How long clients wait for the branches of all vbuckets."""
 _TELL_SECONDS: Final = 60.0
 _ALL_ADDRESSES: Final = ("0.0.0.0", "::")  # noqa: S104  (the operator says where to listen)
@@ -61,6 +61,7 @@ class Relay(ClusterNodes):
             settings.flow_spec,
             settings.window_bytes,
             settings.hold_seconds,
+            settings.consumer_ack_seconds,
             self.upstream,
         )
         self.regulator.clients = lambda: self._nodes[NODE].clients
@@ -74,8 +75,8 @@ class Relay(ClusterNodes):
             self.upstream.start(self.regulator)
         self._background.append(asyncio.ensure_future(keep_running("upstream", self.upstream.run)))
         with suppress(TimeoutError):
-            async with asyncio.timeout(_LOGS_SECONDS):
-                await self.upstream.logs_known.wait()
+            async with asyncio.timeout(_INFORMED_SECONDS):
+                await self.upstream.is_informed.wait()
         try:
             await super()._open_nodes()
         except BaseException:
@@ -114,7 +115,7 @@ class Relay(ClusterNodes):
             now = loop.time()
             with self.bucket.lock:
                 for link in self.upstream.links:
-                    if link.connection is not None and link.connection.is_full:
+                    if link.connection is not None and link.connection.window.is_full:
                         link.full_seconds += now - looked_at
             looked_at = now
             if now - told_at >= _TELL_SECONDS:
@@ -131,6 +132,9 @@ class Relay(ClusterNodes):
             found.ejections,
             found.held_bytes,
         )
+        if found.disk_trouble:
+            text = "%s; %d bytes wait for the disk"
+            _LOG.warning(text, found.disk_trouble, found.disk_waiting_bytes)
         for link in found.links:
             if link.waits_for:
                 _LOG.info("%s: waits for consumer %s", link.node, link.waits_for)

@@ -3,13 +3,16 @@
 relay:ejections                 consumers that were waited for, and were stuck for too long
 relay:newcomers_refused         streams too far behind to be waited for
 relay:streams, :streams_from_disk
-relay:held_vbuckets             without a stream, as their group is not complete
-relay:group:<text>              vbuckets with so many members of a group, of how many
+relay:held_bytes                received and not acknowledged, as somebody is waited for
+relay:disk_waiting_bytes        received and not on disk yet
+relay:disk_trouble              which vbuckets cannot be written, and why; empty where all can
+relay:waits_for_disk            whether the cluster is held up by that
+relay:group:<number>            vbuckets with so many members of a group, of how many; "no stream"
 relay:upstream:<node>:…         window, in use, acks, full, who is waited for
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from dcp.producer.statistic import Statistic
@@ -66,6 +69,9 @@ class RelaySnapshot:
     ejections: int
     newcomers_refused: int
     held_bytes: int
+    disk_waiting_bytes: int
+    disk_trouble: str
+    waits_for_disk: bool
 
     def statistics(self) -> Iterator[Statistic]:
         """Return all of it as STAT answers it."""
@@ -73,7 +79,8 @@ class RelaySnapshot:
         for name in ("consumers", "streams", "streams_from_disk", "ejections"):
             yield f"relay:{name}", getattr(self, name)
         yield "relay:newcomers_refused", self.newcomers_refused
-        yield "relay:held_bytes", self.held_bytes
+        for name in ("held_bytes", "disk_waiting_bytes", "disk_trouble", "waits_for_disk"):
+            yield f"relay:{name}", getattr(self, name)
         for number, group in enumerate(self.groups):
             yield f"relay:group:{number}", str(group)
         for link in self.links:
@@ -101,10 +108,19 @@ def snapshot_of(
         len(bucket.dcp_connections),
         len(streams),
         sum(stream.phase is StreamPhase.BACKFILLING for stream in streams),
-        regulator.ejections,
+        regulator.stuck.ejections,
         sum(gate.newcomers_refused for gate in gates),
         sum(gate.positions.held_bytes for gate in gates),
+        0 if bucket.flusher is None else bucket.flusher.pending_bytes,
+        "" if bucket.flusher is None else _trouble_of(bucket.flusher.failures),
+        regulator.waits_for_disk,
     )
+
+
+def _trouble_of(failures: Mapping[int, str]) -> str:
+    if not failures:
+        return ""
+    return f"vbuckets {ranges_of(failures)}: cannot write: {next(iter(failures.values()))}"
 
 
 def _link(link: UpstreamLink, regulator: Regulator) -> LinkSnapshot:
@@ -118,8 +134,8 @@ def _link(link: UpstreamLink, regulator: Regulator) -> LinkSnapshot:
         0 if window is None else window.settings.window_bytes,
         0 if window is None else window.unacked_bytes,
         0 if window is None else window.held_bytes,
-        0 if connection is None else connection.acks,
-        0 if connection is None else connection.acked_bytes,
+        0 if window is None else window.acks,
+        0 if window is None else window.acked_bytes,
         round(link.full_seconds, 3),
         waited_for(link, regulator),
     )

@@ -25,6 +25,8 @@ class RelaySettings:
     ``flow_spec`` says which consumers the cluster waits for (``dcp/protocol/flow_spec.py``).
     ``window_bytes`` is the flow-control window of each connection to a node of the cluster.
     ``hold_seconds``: how long a group may lack members before its streams are closed.
+    ``consumer_ack_seconds``: how long after it has done with something a consumer acknowledges it
+    at the latest; so long standing still is no silence yet.
     ``checkpoint_quota_bytes``: what the newest items may take in memory; slow consumers are served
     from the disk beyond it. ``value_quota_bytes``: what values may take that are on disk, for
     clients that read documents; streams have no use for them.
@@ -40,6 +42,7 @@ class RelaySettings:
     flow_spec: FlowSpec = field(default_factory=FlowSpec)
     window_bytes: int = 10 * MIB
     hold_seconds: float = 0.0
+    consumer_ack_seconds: float = 5.0
     host: str = "127.0.0.1"
     port: int = 0
     http_port: int = 0
@@ -66,6 +69,10 @@ class RelaySettings:
             )
         if not 0 <= self.hold_seconds < float("inf"):
             raise ConfigError(f"relay hold: found {self.hold_seconds} seconds, expected 0 or more")
+        if not 0 <= self.consumer_ack_seconds < float("inf"):
+            raise ConfigError(
+                f"relay consumer ack: found {self.consumer_ack_seconds} seconds, expected 0 or more"
+            )
         self.served("", 1)  # rejects what is wrong with ports, names and quotas
 
     @property

@@ -20,7 +20,7 @@ from dcp.producer.replica_copy import ReplicaCopy
 from dcp.producer.stream_ends import end_streams
 from dcp.relay.relay_bucket import NODE, RelayBucket
 from dcp.relay.settings import RelaySettings
-from dcp.relay.upstream_connection import Arrived, News, UpstreamConnection, UpstreamSettings
+from dcp.relay.upstream_connection import Arrived, UpstreamConnection, UpstreamSettings
 from dcp.relay.upstream_link import UpstreamLink
 from dcp.relay.upstream_manifest import parse_manifest
 from dcp.wire.vocabulary import EndReason
@@ -62,8 +62,9 @@ class Upstream:
         self._runs = False
         self.failure: DcplakeError | None = None
         """Why the cluster cannot be followed any more, whatever is tried."""
-        self.logs_known = asyncio.Event()
-        """Set when it is known of every vbucket which branches there are."""
+        self._promised: set[int] = set()
+        self.is_informed = asyncio.Event()
+        """Set when it is known of every vbucket which branches there are, and how far it is."""
 
     # --- life
 
@@ -71,9 +72,8 @@ class Upstream:
         """Have links from now on; the bucket's lock is held."""
         self._regulator = regulator
         self._runs = True
-        if not self._unknown():
-            self.logs_known.set()
         self.reconcile()
+        self._note_informed()
 
     async def stop(self) -> None:
         """End all links."""
@@ -95,6 +95,9 @@ class Upstream:
         """Have the links and streams that map and regulator want; the bucket's lock is held."""
         if not self._runs or self._regulator is None:
             return
+        for vbucket in self._bucket.all_copies:
+            if not self._regulator.holds(vbucket):
+                self._bucket.vbuckets[vbucket].promised_seqno = 0  # its stream tells
         wanted = self._wanted()
         for address in [address for address in self._links if address not in wanted]:
             link, task = self._links.pop(address)
@@ -175,16 +178,19 @@ class Upstream:
             self._settle(connection, each)
         self._take_ended(link)
         self._take_logs(connection)
-        for manifest in _emptied(connection.manifests):
+        self._take_seqnos(connection)
+        self._note_informed()
+        for manifest in _emptied(connection.questions.manifests):
             self._take_manifest(manifest)
-        for config in _emptied(connection.maps):
+        for config in _emptied(connection.questions.maps):
             self.take_map(config, link.address)
         if link.became_ready:
             link.became_ready = False
             self.reconcile()
-        if News.NEW_MAP in connection.news:
-            connection.news.discard(News.NEW_MAP)
-            connection.ask_for_map()
+            self._ask_for_seqnos()
+        if connection.questions.wants_map:
+            connection.questions.wants_map = False
+            connection.questions.ask_for_map()
 
     def _settle(self, connection: UpstreamConnection, each: Arrived) -> None:
         stream, vbucket = each.stream, each.stream.vbucket
@@ -202,7 +208,7 @@ class Upstream:
         learned = bucket.vbuckets[vbucket].documents.collections.manifest
         if learned.uid > bucket.manifest.uid:
             bucket.collections.learn(bucket.vbuckets[vbucket])
-            connection.ask_for_manifest()
+            connection.questions.ask_for_manifest()
         if each.frame_bytes:
             self._charged[vbucket] = connection
             regulator.received(vbucket, each.frame_bytes)
@@ -217,11 +223,28 @@ class Upstream:
         link.write()
 
     def _take_logs(self, connection: UpstreamConnection) -> None:
-        for vbucket, log in connection.logs.items():
+        for vbucket, log in connection.questions.logs.items():
             self._bucket.take_log(vbucket, log)
-        connection.logs.clear()
-        if not self.logs_known.is_set() and not self._unknown():
-            self.logs_known.set()
+        connection.questions.logs.clear()
+
+    def _take_seqnos(self, connection: UpstreamConnection) -> None:
+        """Promise clients what the cluster has of vbuckets that no stream brings now.
+
+        Who plans by seqnos asks for streams then, and is of the group that is waited for.
+        """
+        if self._regulator is None:
+            return
+        for vbucket, seqno in connection.questions.seqnos.items():
+            if vbucket in self._bucket.all_copies and self._regulator.holds(vbucket):
+                self._bucket.vbuckets[vbucket].promised_seqno = seqno
+                self._promised.add(vbucket)
+        connection.questions.seqnos.clear()
+
+    def _note_informed(self) -> None:
+        if self._regulator is None or self.is_informed.is_set() or self._unknown():
+            return
+        if all(v in self._promised for v in self._bucket.all_copies if self._regulator.holds(v)):
+            self.is_informed.set()
 
     def _unknown(self) -> list[int]:
         return [v for v in self._bucket.all_copies if not self._bucket.is_known(v)]
@@ -230,22 +253,33 @@ class Upstream:
         for vbucket in self._unknown():
             owner = None if self._map is None else self._map.owner(vbucket)
             if owner in self._links and (connection := self._links[owner][0].connection):
-                connection.ask_for_log(vbucket)
+                connection.questions.ask_for_log(vbucket)
                 self._links[owner][0].write()
 
     async def run(self) -> None:
-        """Ask now and then for what is still not known, until cancelled."""
+        """Ask now and then for what no stream tells, until cancelled."""
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
             with self._bucket.lock:
                 self._ask_for_logs()
+                self._ask_for_seqnos()
                 if self._map is None or None in map(self._map.owner, self._bucket.all_copies):
                     self._ask_for_maps()
+
+    def _ask_for_seqnos(self) -> None:
+        """Ask how far those vbuckets are that are held, so that no stream tells."""
+        if self._map is None or self._regulator is None:
+            return
+        held = {self._map.owner(v) for v in self._bucket.all_copies if self._regulator.holds(v)}
+        for link in self.links:
+            if link.connection is not None and link.address in held:
+                link.connection.questions.ask_for_seqnos()
+                link.write()
 
     def _ask_for_maps(self) -> None:
         for link in self.links:
             if link.connection is not None:
-                link.connection.ask_for_map()
+                link.connection.questions.ask_for_map()
                 link.write()
 
     def _take_manifest(self, data: bytes) -> None:

@@ -14,7 +14,6 @@ client's table (``dcp/client/reactions.py``). Messages that fit no stream end th
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from enum import Enum, auto
 from typing import Final
 
 from dcp.client.reactions import (
@@ -36,14 +35,15 @@ from dcp.protocol.bootstrap import (
     steps_for,
 )
 from dcp.protocol.credentials import Credentials
-from dcp.protocol.flow_control import FlowSettings, ReceiveWindow
 from dcp.protocol.liveness import Liveness, LivenessSettings
-from dcp.types import FailoverLog
+from dcp.protocol.outgoing import Outgoing
+from dcp.relay.upstream_questions import Questions
+from dcp.relay.upstream_window import UpstreamWindow
 from dcp.wire import messages as m
-from dcp.wire.codec import decode, encode
+from dcp.wire.codec import decode
 from dcp.wire.frame import Frame, parse_frame
 from dcp.wire.framing import FrameBlock
-from dcp.wire.vocabulary import HelloFeature, Magic, Opcode, OpenFlag, ServerOpcode, Status
+from dcp.wire.vocabulary import HelloFeature, Magic, Opcode, OpenFlag, Status
 
 _OPEN_FLAGS: Final = (
     OpenFlag.PRODUCER
@@ -57,8 +57,6 @@ _CONTROLS: Final = (
     Control("send_stream_end_on_client_close_stream", "true"),
     Control("max_marker_version", "2.2"),
 )
-_FIRST_QUESTION: Final = 1 << 30
-"""Opaques from here on are of questions, those below of streams."""
 _EXTRAS_BYTES: Final = {
     Opcode.DCP_MUTATION: 31,
     Opcode.DCP_DELETION: 21,
@@ -88,15 +86,6 @@ class Arrived:
     """Whether the stream was accepted just now on another branch than the copy knew."""
 
 
-class News(Enum):
-    """What the connection wants done beside its streams."""
-
-    RETRY = auto()
-    """Some streams are to be asked for again."""
-    NEW_MAP = auto()
-    """The cluster has changed: a new map is needed."""
-
-
 class UpstreamConnection:
     """One connection; used under the bucket's lock. ``streams`` are by opaque."""
 
@@ -112,7 +101,9 @@ class UpstreamConnection:
         self.name = name
         self._started_at = now
         self._settings = settings
-        self._window = ReceiveWindow(FlowSettings(settings.window_bytes), now)
+        self._outgoing = Outgoing()
+        self.window = UpstreamWindow(settings.window_bytes, self._outgoing, now)
+        self.questions = Questions(name, self._outgoing)
         bootstrap = BootstrapSettings(
             settings.bucket,
             name,
@@ -121,24 +112,20 @@ class UpstreamConnection:
             open_flags=int(_OPEN_FLAGS),
             controls=_CONTROLS,
         )
-        steps = steps_for(bootstrap, self._window.settings, settings.liveness)
+        steps = steps_for(bootstrap, self.window.settings, settings.liveness)
         self._bootstrap = Bootstrap(steps, Progress(bootstrap, credentials, nonce)).settled()
         self._liveness = Liveness(settings.liveness, now)
-        self._outbox: list[bytes] = []
         self._copies: dict[int, ReplicaCopy] = {}
         self.streams: dict[int, PassiveStream] = {}
         self.troubles: dict[int, str] = {}
         """By vbucket why it had no stream at last."""
-        self.news: set[News] = set()
-        self.maps: list[bytes] = []
-        self.manifests: list[bytes] = []
-        self.logs: dict[int, FailoverLog] = {}
-        """What was answered to ``ask_for_log``; this and the lists are for who reads to clear."""
+        self.wants_retry = False
+        """Whether streams are to be asked for again."""
         self.ended: list[int] = []
-        """Vbuckets whose stream is over, asked for again or not."""
-        self.acks = self.acked_bytes = 0
-        self._questions: dict[int, tuple[int, int]] = {}
-        self._last_opaque, self._last_question = 0, _FIRST_QUESTION
+        """Vbuckets whose stream is over, asked for again or not; for who reads to clear."""
+        self.arrived: dict[int, Arrived] = {}
+        """What the last block brought, by opaque; also where ``feed`` came to no end of it."""
+        self._last_opaque = 0
         self._ask_next()
 
     # --- where it stands
@@ -148,20 +135,10 @@ class UpstreamConnection:
         """Whether streams may be asked for."""
         return self._bootstrap.is_done
 
-    @property
-    def window(self) -> ReceiveWindow:
-        """What the node counts as outstanding, as far as we know."""
-        return self._window
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the node sends nothing more until something is acknowledged."""
-        return self._window.unacked_bytes >= self._settings.window_bytes
-
     def _ask_next(self) -> None:
         if not self._bootstrap.is_done:
             step = self._bootstrap.step
-            self._put(encode(step.request(self._bootstrap.progress), step.opcode))
+            self._outgoing.request(step.request(self._bootstrap.progress), step.opcode)
 
     # --- streams
 
@@ -179,11 +156,11 @@ class UpstreamConnection:
         stream.end()
         del self.streams[stream.opaque]
         self.ended.append(stream.vbucket)
-        self._put(encode(m.Empty(), Opcode.DCP_CLOSE_STREAM, vbucket=stream.vbucket))
+        self._outgoing.request(m.Empty(), Opcode.DCP_CLOSE_STREAM, vbucket=stream.vbucket)
 
     def retry(self) -> None:
         """Ask for all streams that are wanted and not there."""
-        self.news.discard(News.RETRY)
+        self.wants_retry = False
         self._open(self._copies)
 
     def _open(self, vbuckets: Iterable[int]) -> None:
@@ -200,7 +177,9 @@ class UpstreamConnection:
 
     def _request(self, stream: PassiveStream) -> None:
         request, vbucket = stream.request(), stream.vbucket
-        self._put(encode(request, Opcode.DCP_STREAM_REQ, vbucket=vbucket, opaque=stream.opaque))
+        self._outgoing.request(
+            request, Opcode.DCP_STREAM_REQ, vbucket=vbucket, opaque=stream.opaque
+        )
 
     def close(self) -> None:
         """Let all streams be over, as the connection is."""
@@ -208,32 +187,10 @@ class UpstreamConnection:
             stream.end()
         self.streams.clear()
 
-    # --- questions
-
-    def ask_for_map(self) -> None:
-        """Ask for the cluster map; ``maps`` will have it."""
-        self._ask(m.GetClusterConfig(), Opcode.GET_CLUSTER_CONFIG)
-
-    def ask_for_manifest(self) -> None:
-        """Ask for the collections manifest; ``manifests`` will have it."""
-        self._ask(m.Empty(), Opcode.GET_COLLECTIONS_MANIFEST)
-
-    def ask_for_log(self, vbucket: int) -> None:
-        """Ask for a vbucket's failover log, once at a time; ``logs`` will have it."""
-        opcode = Opcode.DCP_GET_FAILOVER_LOG
-        if (int(opcode), vbucket) not in self._questions.values():
-            self._ask(m.Empty(), opcode, vbucket)
-
-    def _ask(self, body: m.Body, opcode: Opcode, vbucket: int = 0) -> None:
-        if self.is_ready:
-            self._last_question += 1
-            self._questions[self._last_question] = int(opcode), vbucket
-            self._put(encode(body, opcode, vbucket=vbucket, opaque=self._last_question))
-
     # --- input
 
     def feed(self, block: FrameBlock, now: float) -> list[Arrived]:
-        """Act on frames; return what came for which streams, each once.
+        """Act on frames; return what came for which streams, each once, as ``arrived`` has it.
 
         Raises:
             MessageRefusedError: a message that fits no stream; ``output`` answers it.
@@ -241,7 +198,7 @@ class UpstreamConnection:
             SourceError: it refuses us.
         """
         self._liveness = self._liveness.heard(now)
-        arrived: dict[int, Arrived] = {}
+        arrived = self.arrived = {}
         view = memoryview(block.buffer)
         for index in range(len(block)):
             raw = view[int(block.offsets[index]) : int(block.offsets[index + 1])]
@@ -249,9 +206,9 @@ class UpstreamConnection:
             if magic == Magic.RESPONSE:
                 self._answer(block.frame(index), arrived)
             elif magic == Magic.SERVER_REQUEST:
-                self._pushed(block.frame(index))
+                self.questions.pushed(block.frame(index))
             elif magic == Magic.REQUEST and opcode == Opcode.DCP_NOOP:
-                self._say(Opcode.DCP_NOOP, int.from_bytes(raw[12:16]))
+                self._outgoing.answer(Opcode.DCP_NOOP, int.from_bytes(raw[12:16]))
             elif magic == Magic.REQUEST:
                 self._message(raw, arrived, now)
             else:
@@ -263,7 +220,7 @@ class UpstreamConnection:
 
     def _message(self, raw: memoryview, arrived: dict[int, Arrived], now: float) -> None:
         opaque, opcode = int.from_bytes(raw[12:16]), raw[1]
-        self._window = self._window.charge(len(raw))
+        self.window.charge(len(raw))
         stream = self.streams.get(opaque)
         if stream is None or not stream.is_in_charge:
             self.release(len(raw), now)  # late, of a stream that was closed
@@ -280,10 +237,10 @@ class UpstreamConnection:
         try:
             answers = stream.feed(raw)
         except MessageRefusedError as error:
-            self._say(opcode, opaque, error.status)
+            self._outgoing.answer(opcode, opaque, error.status)
             raise
         for answer in answers:
-            self._say(answer, opaque)
+            self._outgoing.answer(answer, opaque)
         if isinstance(reason, m.StreamEnd):
             del self.streams[opaque]
             reaction = ENDINGS.get(reason.reason, Reaction.RETRY)
@@ -295,8 +252,8 @@ class UpstreamConnection:
         if reaction is Reaction.FAIL_BUCKET:
             raise BucketError(f"{self.name}: vbucket {stream.vbucket}: its stream {why}")
         if reaction is Reaction.REROUTE:
-            self.news.add(News.NEW_MAP)
-        self.news.add(News.RETRY)
+            self.questions.wants_map = True
+        self.wants_retry = True
 
     def _answer(self, frame: Frame, arrived: dict[int, Arrived]) -> None:
         if not self._bootstrap.is_done:
@@ -305,9 +262,7 @@ class UpstreamConnection:
             if self._bootstrap.is_done:
                 self._begin()
             return
-        question = self._questions.pop(frame.opaque, None)
-        if question is not None:
-            self._told(frame, *question)
+        if self.questions.answered(frame):
             return
         stream = self.streams.get(frame.opaque)
         if frame.opcode != Opcode.DCP_STREAM_REQ or stream is None or not stream.is_in_charge:
@@ -316,7 +271,7 @@ class UpstreamConnection:
         uuid = copy.vbucket.failover_log.current_uuid if copy.has_history else None
         body = decode(frame)
         if isinstance(body, m.FailoverLogAnswer):
-            self._log(stream.vbucket, body)
+            self.questions.log_of(stream.vbucket, body)  # or it is refused
         stream.answered(frame.status, body)
         is_other = uuid not in (None, copy.vbucket.failover_log.current_uuid)
         arrived[stream.opaque] = Arrived(stream, 0, is_other)
@@ -333,52 +288,23 @@ class UpstreamConnection:
             reaction = REFUSALS.get(frame.status, Reaction.RETRY)
             self._lost(stream, reaction, f"was refused: {status_name(frame.status)}")
             if frame.status == Status.NOT_MY_VBUCKET and frame.value:
-                self.maps.append(frame.value)
+                self.questions.maps.append(frame.value)
         else:
             self.troubles.pop(stream.vbucket, None)
 
     def _begin(self) -> None:
+        self.questions.is_ready = True
         if self._bootstrap.progress.cluster_config:
-            self.maps.append(self._bootstrap.progress.cluster_config)
+            self.questions.maps.append(self._bootstrap.progress.cluster_config)
         if HelloFeature.COLLECTIONS in self._bootstrap.progress.features:
-            self.ask_for_manifest()
+            self.questions.ask_for_manifest()
         self.retry()
-
-    def _told(self, frame: Frame, opcode: int, vbucket: int) -> None:
-        if frame.opcode != opcode:
-            raise RemoteProtocolError(
-                f"{self.name}: found an answer to opcode {frame.opcode:#04x}, "
-                f"expected one to {opcode:#04x}"
-            )
-        if frame.status != Status.SUCCESS:
-            if frame.status == Status.NOT_MY_VBUCKET:
-                self.news.add(News.NEW_MAP)
-            return
-        body = decode(frame)
-        if opcode == Opcode.GET_CLUSTER_CONFIG:
-            self.maps.append(frame.value)
-        elif opcode == Opcode.GET_COLLECTIONS_MANIFEST:
-            self.manifests.append(frame.value)
-        elif isinstance(body, m.FailoverLogAnswer):
-            self.logs[vbucket] = self._log(vbucket, body)
-
-    def _log(self, vbucket: int, body: m.FailoverLogAnswer) -> FailoverLog:
-        """Return the log of an answer; raises RemoteProtocolError for one that cannot be."""
-        try:
-            return FailoverLog(body.entries)
-        except ValueError as error:
-            raise RemoteProtocolError(f"{self.name}: vbucket {vbucket}: {error}") from None
-
-    def _pushed(self, frame: Frame) -> None:
-        if frame.opcode == ServerOpcode.CLUSTERMAP_CHANGE_NOTIFICATION and frame.value:
-            self.maps.append(frame.value)
 
     # --- flow control and time
 
     def release(self, frame_bytes: int, now: float) -> None:
         """Be done with bytes that streams brought; acknowledge when it is time."""
-        self._window = self._window.release(frame_bytes)
-        self._acknowledge(now)
+        self.window.release(frame_bytes, now)
 
     def tick(self, now: float) -> None:
         """Do what time demands.
@@ -399,27 +325,11 @@ class UpstreamConnection:
             )
         if self._liveness.is_time_to_ask(now):
             self._liveness = self._liveness.ask()
-            self._put(encode(m.Empty(), Opcode.NOOP))
-        self._acknowledge(now)
-
-    def _acknowledge(self, now: float) -> None:
-        self._window, acked_bytes = self._window.acknowledge(now)
-        if acked_bytes and self.is_ready:
-            self.acks += 1
-            self.acked_bytes += acked_bytes
-            self._put(encode(m.BufferAck(acked_bytes), Opcode.DCP_BUFFER_ACK))
+            self._outgoing.request(m.Empty(), Opcode.NOOP)
+        self.window.acknowledge(now)
 
     # --- output
 
     def output(self) -> bytes:
         """Return what to write."""
-        data = b"".join(self._outbox)
-        self._outbox.clear()
-        return data
-
-    def _say(self, opcode: int, opaque: int, status: int = 0) -> None:
-        body: m.Body = m.Refusal(b"") if status else m.Empty()
-        self._put(encode(body, opcode, magic=Magic.RESPONSE, opaque=opaque, status=status))
-
-    def _put(self, frame: Frame) -> None:
-        self._outbox.append(frame.to_bytes())
+        return self._outgoing.take()

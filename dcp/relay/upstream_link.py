@@ -19,7 +19,6 @@ from dcp.producer.replica_copy import ReplicaCopy
 from dcp.protocol.credentials import Credentials
 from dcp.relay.upstream_connection import (
     Arrived,
-    News,
     UpstreamConnection,
     UpstreamSettings,
 )
@@ -149,7 +148,7 @@ class UpstreamLink:
         while True:
             self.write()
             pause_seconds = _TICK_SECONDS
-            if News.RETRY in connection.news:
+            if connection.wants_retry:
                 retry_at = retry_at or loop.time() + wait_seconds
                 pause_seconds = min(pause_seconds, max(0.0, retry_at - loop.time()))
             data = None
@@ -182,6 +181,10 @@ class UpstreamLink:
             was_ready = connection.is_ready
             try:
                 arrived = connection.feed(block, now)
+            except BaseException:
+                # What came before is there: consumers hear of it, of rollbacks most of all.
+                self._follower.arrived(self, list(connection.arrived.values()))
+                raise
             finally:
                 self.write()
             if connection.is_ready and not was_ready:

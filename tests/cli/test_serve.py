@@ -57,6 +57,21 @@ def test_the_memory_quota(served: list[ClusterSettings], words: list[str], quota
     assert [settings.memory_quota_bytes for settings in served] == [quota]
 
 
+@pytest.mark.parametrize(
+    ("words", "regex", "seconds"),
+    [
+        ([], "", 720.0),
+        (["--stuck-name-regex", "eq_dcpq:r.*", "--stuck-timeout", "60"], "eq_dcpq:r.*", 60.0),
+    ],
+)
+def test_who_is_closed_when_stuck(
+    served: list[ClusterSettings], words: list[str], regex: str, seconds: float
+) -> None:
+    assert main(["serve", *words]) == 0
+    (settings,) = served
+    assert (settings.stuck_name_regex, settings.stuck_timeout_seconds) == (regex, seconds)
+
+
 @pytest.mark.parametrize("name", ["couchbase", "ephemeral"])
 def test_the_bucket_type(served: list[ClusterSettings], name: str) -> None:
     assert main(["serve", "--bucket-type", name]) == 0
@@ -70,6 +85,7 @@ def test_the_bucket_type(served: list[ClusterSettings], name: str) -> None:
         (["--tls-port", "12100"], "expected --tls-cert and --tls-key"),
         ([*TLS, "--nodes", "4"], "producer ports: found 11210 twice"),
         (["--port", "65536"], "producer port: found 65536"),
+        (["--stuck-name-regex", "("], "stuck: found '(', expected a regular expression"),
         (["--nodes", "0"], "--nodes: found 0"),
         (["--bucket-type", "ephemeral", "--data", "kept"], "such a bucket has no disk"),
         (["--join", "127.0.0.1:1", "--replicas", "1"], "--join: found --replicas too"),

@@ -1,4 +1,5 @@
 import threading
+from time import monotonic
 
 from dcp.client.buffer_pool import BufferPool
 from tests.client.drained import wait_for
@@ -12,7 +13,7 @@ def test_buffers_are_used_again_and_given_back_when_nobody_reads() -> None:
             assert second is not first
             pool.rest()
             assert (pool.lent, pool.spare) == (2, 0)
-    assert (pool.lent, pool.spare, pool.peak) == (0, 2, 2)
+    assert (pool.lent, pool.spare, pool.look(0.0).peak) == (0, 2, 2)
     with pool.lend() as again:
         assert again is first or again is second
         pool.rest()
@@ -35,11 +36,14 @@ def test_a_reader_waits_while_all_buffers_are_lent_and_an_error_gives_one_back()
         with pool.lend():
             thread.start()
             assert not got.wait(0.1)
+            look = pool.look(monotonic())
+            assert (look.name, look.size, look.in_use, look.is_full) == ("buffers", 1, 1, True)
+            assert look.full_seconds > 0.05
             raise OSError("broken")
     except OSError:
         pass
     wait_for("the second reader's buffer", got.is_set)
-    assert (pool.lent, pool.peak) == (1, 1)
+    assert (pool.lent, pool.look(0.0).peak) == (1, 1)
     leave.set()
     thread.join()
     assert (pool.lent, pool.spare) == (0, 1)

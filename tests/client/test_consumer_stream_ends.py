@@ -68,7 +68,7 @@ def test_stopping_a_stream_that_has_just_ended_by_itself(make_cluster: MakeClust
         def end_is_queued() -> bool:
             return any(
                 isinstance(event, StreamEnded)
-                for entry, _ in list(queue)
+                for entry in list(queue)
                 if isinstance(entry, Delivery)
                 for event in entry.events
             )

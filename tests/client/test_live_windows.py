@@ -8,12 +8,14 @@ from dcp.client.consumer import Consumer
 from dcp.client.read_limit import ReadLimit
 from dcp.client.settings import MIB, ConsumerSettings
 from dcp.client.vbucket_track import StreamStart
+from dcp.errors import LocalProtocolError
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.controls import CONTROLS
 from dcp.producer.dcp_connection import DcpConnection
 from dcp.wire.vocabulary import Status
 from tests.client.conftest import MakeCluster
 from tests.client.connecting import START, connected, settings
+from tests.client.consuming import consuming
 from tests.client.drained import (
     CREDENTIALS,
     Drained,
@@ -24,10 +26,14 @@ from tests.client.drained import (
 )
 
 
+def connections(cluster: ProducerCluster) -> list[DcpConnection]:
+    """Return all DCP connections as the producer has them."""
+    return list(cluster.bucket.dcp_connections.values())
+
+
 def flows(cluster: ProducerCluster) -> list[int]:
     """Return the windows of all DCP connections as the producer has them."""
-    connections: list[DcpConnection] = list(cluster.bucket.dcp_connections.values())
-    return sorted(each.flow.window_bytes for each in connections)
+    return sorted(each.flow.window_bytes for each in connections(cluster))
 
 
 def test_a_window_shrinks_and_grows_under_a_stalled_application(make_cluster: MakeCluster) -> None:
@@ -144,6 +150,57 @@ def test_a_refused_window_is_logged_once_and_the_old_one_stays(
         f"{cluster.seeds[0]} refuses a window of 200000 bytes (status 0x04 EINVAL): "
         "connections keep those that they have"
     ]
+
+
+def are_full(consumer: Consumer) -> bool:
+    windows = [look.window for look in consumer.look()]
+    return len(windows) == 2 and all(each is not None and each.is_full for each in windows)
+
+
+@pytest.mark.parametrize("rules", ["document", "server"])
+def test_a_window_goes_and_comes_with_bytes_outstanding(
+    make_cluster: MakeCluster, rules: str
+) -> None:
+    """What is held over a change is acknowledged once or never; what came meanwhile is a debt."""
+    cluster = make_cluster(vbuckets=2, nodes=2, rules=rules)
+    chosen = ConsumerSettings(settings(window_bytes=40_000, allow_no_flow_control=True))
+    fill(cluster, 400, value_bytes=1000)
+    with consuming(cluster, chosen=chosen) as consumer:
+        drained = Drained().run(consumer, lambda _: are_full(consumer), release=False)
+        for number, size in enumerate((30_000, 100_000)):
+            held_bytes = drained.held_bytes
+            consumer.resize_windows(0)
+            drained.run(consumer, caught_up(cluster), release=False)
+            fill(cluster, 300, value_bytes=1000, prefix=f"off-{number}")
+            drained.run(consumer, caught_up(cluster), release=False)
+            assert consumer.least_window_bytes == 0
+            consumer.resize_windows(size)
+            drained.run(consumer, lambda _: are_full(consumer), release=False)
+            assert flows(cluster) == [size, size]
+            outstanding = [each.flow.outstanding_bytes for each in connections(cluster)]
+            assert sum(outstanding) == drained.held_bytes - held_bytes, "forgotten with it"
+            fill(cluster, 400, value_bytes=1000, prefix=f"on-{number}")
+            assert consumer.next(0.2) is None, "what came while it was off fills it"
+            drained.release_all(consumer)
+            drained.run(consumer, lambda _: are_full(consumer), release=False)
+            assert drained.held_bytes < 2 * (size + 1200)
+        drained.release_all(consumer)
+        drained.run(consumer, caught_up(cluster))
+        assert_same_state(cluster, drained)
+        assert [each.flow.over_acked_bytes for each in connections(cluster)] == [0, 0]
+
+
+def test_windows_that_were_given_are_not_a_consumers_to_change(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster()
+    consumer = Consumer(
+        [StreamStart(0, None, START)],
+        cluster.seeds,
+        ConsumerSettings(settings()),
+        CREDENTIALS,
+        windows=Chosen(100_000),
+    )
+    with consumer, pytest.raises(LocalProtocolError, match="windows that were given"):
+        consumer.resize_windows(10_000)
 
 
 def allows(limit: ReadLimit, held_bytes: int, window_bytes: int) -> bool:

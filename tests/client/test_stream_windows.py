@@ -7,7 +7,10 @@ from time import monotonic
 import pytest
 
 from dcp.client.connection import NodeConnection
+from dcp.errors import ConfigError
+from dcp.producer.cluster import ProducerCluster
 from dcp.protocol.events import StreamClosed, StreamEnded, StreamWindowChanged
+from dcp.wire.vocabulary import Status
 from tests.client.conftest import MakeCluster
 from tests.client.connecting import START, connected
 from tests.client.consuming import consuming, settings
@@ -156,3 +159,83 @@ def test_sizes_change_while_data_flows(make_cluster: MakeCluster) -> None:
             return all(flow is not None and flow.outstanding_bytes <= most for flow in flows)
 
         wait_for("all acknowledged", at_rest)
+
+
+@pytest.mark.parametrize("rules", ["document", "server"])
+def test_windows_of_streams_come_late_and_go(make_cluster: MakeCluster, rules: str) -> None:
+    """Nobody asked for them in the bootstrap; bytes are outstanding at each change."""
+    cluster = make_cluster(vbuckets=2, rules=rules)
+    fill(cluster, 4000, value_bytes=1000)
+    with connected(cluster, window_bytes=200_000) as connection:
+        for vbucket in range(2):
+            connection.open_stream(vbucket, START)
+        drained = Drained()
+        sizes = [STREAM_WINDOW, 0, 30_000]
+        for number, size in enumerate(sizes, 1):
+            drained.run(connection, has_rows(number * 300))
+            drained.run(connection, lambda each: each.held_bytes >= 8_000, release=False)
+            connection.change_stream_window(size)
+            drained.run(connection, answered(number), release=False)
+            drained.release_all(connection)
+        assert_same_state(cluster, drained.run(connection, caught_up(cluster)))
+        fill(cluster, 200, value_bytes=1000, prefix="later")
+        if rules == "document":
+            full = lambda _: connection.look(monotonic()).full_stream_windows == 2  # noqa: E731
+            drained.run(connection, full, release=False)
+            assert drained.held_bytes < 2 * (30_000 + MESSAGE)
+        drained.release_all(connection)
+        assert_same_state(cluster, drained.run(connection, caught_up(cluster)))
+        assert over_acked_bytes(cluster) == 0
+    status = Status.SUCCESS if rules == "document" else Status.NOT_SUPPORTED
+    changed = [each for each in drained.events if isinstance(each, StreamWindowChanged)]
+    assert changed == [StreamWindowChanged(size, status) for size in sizes]
+    assert (cluster.counters().peak_stream_unacked_bytes > 0) == (rules == "document")
+
+
+def over_acked_bytes(cluster: ProducerCluster) -> int:
+    """Return what was acknowledged beyond what was sent, to connections and streams."""
+    connections = list(cluster.bucket.dcp_connections.values())
+    flows = [each.stream_windows.flow(one.opaque) for each in connections for one in each.streams]
+    of_streams = sum(flow.over_acked_bytes for flow in flows if flow is not None)
+    return of_streams + sum(each.flow.over_acked_bytes for each in connections)
+
+
+def answered(count: int) -> Callable[[Drained], bool]:
+    return lambda drained: (
+        sum(isinstance(each, StreamWindowChanged) for each in drained.events) >= count
+    )
+
+
+@pytest.mark.parametrize("rules", ["document", "server"])
+def test_a_consumer_changes_the_windows_of_its_streams(
+    make_cluster: MakeCluster, caplog: pytest.LogCaptureFixture, rules: str
+) -> None:
+    """Of all nodes, over lost connections too; where they are refused all arrives just so."""
+    cluster = make_cluster(nodes=2, vbuckets=4, rules=rules)
+    fill(cluster, 4000, value_bytes=1000)
+    with caplog.at_level(logging.WARNING), consuming(cluster) as consumer:
+        drained = Drained()
+        consumer.resize_stream_windows(50_000)
+        for number, size in enumerate([0, STREAM_WINDOW, 20_000], 1):
+            drained.run(consumer, has_rows(number * 500))
+            consumer.resize_stream_windows(size)
+            if number == 2:
+                cluster.snapshot_cut_after(10)
+        drained.run(consumer, caught_up(cluster))
+        assert_same_state(cluster, drained)
+        assert over_acked_bytes(cluster) == 0
+        sizes = {look.stream_window_bytes for look in consumer.look()}
+        assert sizes == ({20_000} if rules == "document" else {0})
+    told = [text for text in caplog.messages if "stream_buffer_size" in text]
+    assert len(told) == (rules == "server"), "once, however often it is asked for"
+
+
+def test_sizes_that_a_consumer_refuses(make_cluster: MakeCluster) -> None:
+    with consuming(make_cluster()) as consumer:
+        for size in (-1, 2**32):
+            with pytest.raises(ConfigError, match=f"stream_window_bytes: found {size}"):
+                consumer.resize_stream_windows(size)
+            with pytest.raises(ConfigError, match=f"window_bytes: found {size}"):
+                consumer.resize_windows(size)
+        with pytest.raises(ConfigError, match="set allow_no_flow_control"):
+            consumer.resize_windows(0)

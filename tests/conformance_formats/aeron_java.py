@@ -5,6 +5,7 @@
   the same pass. Then the end of the list is cut off, a live receiver with it.
 """
 
+from dcp.protocol.lowest_edge import LowestEdge
 from dcp.protocol.receiver_group import ReceiverGroup
 
 
@@ -30,4 +31,7 @@ class JavaReceiverGroup(ReceiverGroup):
                 last -= 1
         kept = slots[: len(slots) - len(dropped)]
         self._receivers = {each.receiver_id: each for each in kept}
+        self._lowest = LowestEdge()
+        for each in kept:
+            self._lowest.set(each.receiver_id, each.edge)
         return answer

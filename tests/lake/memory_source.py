@@ -1,10 +1,11 @@
 """A producer process for the memory tests: one vbucket, one snapshot, most of it shared values.
 
-    python -m tests.lake.memory_source TOTAL_BYTES LARGE_BYTES SEED
+    python -m tests.lake.memory_source TOTAL_BYTES LARGE_BYTES SEED IDLE_SECONDS
 
 Prints one JSON line when clients can connect, and one for each line that it reads: its counters.
-Ends when its standard input does. Documents share their value objects, so that gigabytes on the
-wire are a few megabytes here; each value is valid JSON.
+Who says nothing for IDLE_SECONDS is taken for dead. Ends when its standard input does. Documents
+share their value objects, so that gigabytes on the wire are a few megabytes here; each value is
+valid JSON.
 """
 
 import json
@@ -24,9 +25,14 @@ _SMALL_VALUES: Final = 64
 
 
 def main(arguments: list[str]) -> int:
-    total_bytes, large_bytes, seed = (int(argument) for argument in arguments)
+    total_bytes, large_bytes, seed, idle_seconds = (int(argument) for argument in arguments)
     settings = ClusterSettings(
-        vbuckets=1, users={USER: PASSWORD}, seed=seed, checkpoint_items=10, record_seqnos=False
+        vbuckets=1,
+        users={USER: PASSWORD},
+        seed=seed,
+        checkpoint_items=10,
+        record_seqnos=False,
+        idle_timeout_seconds=idle_seconds,
     )
     with ProducerCluster(settings) as cluster:
         documents = 0
@@ -43,6 +49,9 @@ def main(arguments: list[str]) -> int:
                 "unacked_bytes": max(unacked, default=0),
                 "peak_unacked_bytes": counters.peak_unacked_bytes,
                 "items_sent": sum(counters.items_sent.values()),
+                "noops_answered": counters.noops_answered,
+                "buffer_acks": counters.buffer_acks,
+                "connections_opened": counters.dcp_connections_opened,
                 "streams_opened": sum(counters.streams_opened.values()),
             }
             print(json.dumps(told), flush=True)

@@ -9,12 +9,12 @@ import pyarrow as pa
 
 from dcp.lake.connect import look_at_cluster, source_access
 from dcp.lake.ending import Budget
+from dcp.lake.flow_control_settings import FlowControlSettings
 from dcp.lake.plan import LakePosition, RoundPlan, TaskPlan, plan_round
 from dcp.lake.receive import SourceAccess, TaskReceiver
 from dcp.lake.schema import CHANGES
 from dcp.lake.settings import (
     ApplySettings,
-    FlowControlSettings,
     LakeSettings,
     PolicySettings,
     RoundSettings,

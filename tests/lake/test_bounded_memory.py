@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, Final
@@ -20,6 +21,7 @@ import pytest
 
 from dcp.lake.connect import look_at_cluster, source_access
 from dcp.lake.ending import Budget
+from dcp.lake.flow_control_settings import FlowControlSettings
 from dcp.lake.memory import (
     DOCUMENT_BYTES,
     MEBIBYTE,
@@ -27,16 +29,11 @@ from dcp.lake.memory import (
     memory_bound,
     parse_memory,
     reader_settings,
+    worker_bytes,
 )
 from dcp.lake.plan import LakePosition, RoundPlan, plan_round
 from dcp.lake.receive import TaskReceiver
-from dcp.lake.settings import (
-    FlowControlSettings,
-    LakeSettings,
-    RoundSettings,
-    Settings,
-    SourceSettings,
-)
+from dcp.lake.settings import LakeSettings, RoundSettings, Settings, SourceSettings
 from dcp.lake.tables import LakeLocation, open_lake
 from dcp.lake.views import register_views
 from tests.lake.memory_source import PASSWORD, USER
@@ -54,16 +51,18 @@ LARGE_BYTES: Final = DOCUMENT_BYTES - 1024  # header, extras and key are part of
 WINDOW_BYTES: Final = 10 * MEBIBYTE
 BATCH_BYTES: Final = 4 * MEBIBYTE
 TASKS: Final = 2
+STOPPED_SECONDS: Final = 60
+WORKER_FIXED_BYTES: Final = worker_bytes(0, 0, 0) - 2 * DOCUMENT_BYTES
 RUN_SECONDS: Final = 1500 * max(1.0, SCALE)
 
 
 class Source:
     """The producer's process."""
 
-    def __init__(self, total_bytes: int) -> None:
+    def __init__(self, total_bytes: int, idle_seconds: int) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.lake.memory_source"]
-            + [str(number) for number in (total_bytes, LARGE_BYTES, SEED)],
+            + [str(number) for number in (total_bytes, LARGE_BYTES, SEED, idle_seconds)],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -86,8 +85,8 @@ class Source:
 
 
 @contextmanager
-def source_of(total_bytes: int) -> Iterator[Source]:
-    source = Source(total_bytes)
+def source_of(total_bytes: int, idle_seconds: int = 360) -> Iterator[Source]:
+    source = Source(total_bytes, idle_seconds)
     try:
         yield source
     finally:
@@ -221,32 +220,49 @@ def _require_survival(spark: "SparkSession", settings: Settings, documents: int)
             spark.conf.unset(key) if old is None else spark.conf.set(key, old)
 
 
-def test_a_stalled_sink_stops_the_producer_at_the_window(tmp_path: Path) -> None:
-    """Spark does not ask for the next batch: the node sends no more, and memory stays flat."""
-    with source_of(400 * MEBIBYTE) as source:
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_sink_that_is_stopped_for_a_minute_stops_the_producer_at_the_window(
+    tmp_path: Path,
+) -> None:
+    """Spark does not ask for the next batch: the node sends no more, and memory stays flat.
+
+    Nobody is taken for dead: the node gives up who is silent for ten seconds, and we who sends
+    nothing for two intervals of its NOOPs and a grace. A minute of waiting, hardly of work.
+    """
+    ours = psutil.Process()
+    base_bytes = ours.memory_full_info().uss
+    with source_of(400 * MEBIBYTE, idle_seconds=10) as source:
         settings = settings_of(source, tmp_path)
+        chosen = replace(settings.source, noop_interval_seconds=1.0)
+        settings = replace(settings, source=chosen)
         access = source_access(settings)
         cluster = look_at_cluster(access)
         plan = plan_round(LakePosition("0123456789abcdef", 0), cluster, settings.round, 1)
         assert isinstance(plan, RoundPlan)
         budget = Budget(plan.target_bytes, plan.target_seconds)
         batches = TaskReceiver(plan.tasks[0], 1, budget, access, "stalled-sink").batches()
-        ours = psutil.Process()
-        for _ in range(5):  # some batches are taken, then no more
-            next(batches)
+        rows = sum(next(batches).num_rows for _ in range(5))  # some are taken, then no more
         stopped = _wait_until_silent(source)
         assert 0 < stopped["unacked_bytes"] <= WINDOW_BYTES + DOCUMENT_BYTES
         assert stopped["peak_unacked_bytes"] <= WINDOW_BYTES + DOCUMENT_BYTES
         resident_bytes = ours.memory_full_info().uss
-        for _ in range(10):
-            sleep(0.2)
-            assert source.counters()["bytes_sent"] == stopped["bytes_sent"]
-            assert ours.memory_full_info().uss - resident_bytes < 2 * MEBIBYTE
-        rows = 0
+        of_data_bytes = worker_bytes(1, WINDOW_BYTES, BATCH_BYTES) - WORKER_FIXED_BYTES
+        assert resident_bytes - base_bytes <= of_data_bytes
+        now, until = stopped, monotonic() + STOPPED_SECONDS
+        while monotonic() < until:
+            sleep(1.0)
+            now = source.counters()
+            assert now["bytes_sent"] == stopped["bytes_sent"]
+            assert now["buffer_acks"] == stopped["buffer_acks"]
+            assert ours.memory_full_info().uss - resident_bytes < 8 * MEBIBYTE
+        assert now["noops_answered"] >= stopped["noops_answered"] + 5, "or we would be cut off"
         for batch in batches:  # the sink goes on: everything still arrives
             rows += batch.num_rows
-        assert source.counters()["items_sent"] == source.documents
-        assert rows > 0
+        told = source.counters()
+        assert told["items_sent"] == source.documents
+        assert (told["connections_opened"], told["streams_opened"]) == (1, 1), "it never broke"
+        assert rows > source.documents
 
 
 def _wait_until_silent(source: Source) -> dict[str, int]:

@@ -18,13 +18,14 @@ from dcp.client.consumer import Consumer
 from dcp.errors import LocalProtocolError
 from dcp.lake.connect import look_at_cluster, source_access
 from dcp.lake.ending import Budget
+from dcp.lake.flow_control_settings import FlowControlSettings
 from dcp.lake.live_board import read_board
 from dcp.lake.live_look import TaskLook
 from dcp.lake.live_place import LivePlace
 from dcp.lake.memory import DOCUMENT_BYTES, MEBIBYTE
 from dcp.lake.plan import LakePosition, RoundPlan, plan_round
 from dcp.lake.receive import TaskReceiver
-from dcp.lake.settings import FlowControlSettings, Settings
+from dcp.lake.settings import Settings
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.faults import Corruption
 from dcp.producer.settings import ClusterSettings
@@ -66,14 +67,21 @@ def _until_still(source: Source) -> dict[str, int]:
     return told
 
 
+NAMES = {
+    *("window", "buffers", "socket", "frame", "handover"),
+    *("batch", "spark", "batches", "staging"),
+}
+
+
 def _require_bounds(look: TaskLook) -> None:
     """Each stage held at most its high mark and one message: no message is larger than 20 MiB."""
     (connection,) = look.connections
     assert connection.window is not None
     stages = {each.name: each for each in (connection.window, *connection.stages, *look.stages)}
-    assert {"window", "socket", "handover", "batch", "spark"} <= stages.keys()
+    assert stages.keys() == NAMES
     for name, stage in stages.items():
-        one = 1 if name == "batches" else DOCUMENT_BYTES + 100
+        one = DOCUMENT_BYTES + 100 if name in ("window", "handover", "batch", "spark") else 0
+        one += 2 * MEBIBYTE if name == "staging" else 0
         assert stage.in_use <= stage.peak <= stage.size + one, stage
         assert stage.second_releases == 0
     assert stages["batches"].peak == 1
@@ -98,7 +106,13 @@ def test_a_stalled_sink_is_felt_at_the_producer_through_every_stage(tmp_path: Pa
         rows = sum(next(batches).num_rows for _ in range(3))  # the sink takes some and then stops
         stopped = _until_still(source)
         assert WINDOW_BYTES <= stopped["unacked_bytes"] <= WINDOW_BYTES + DOCUMENT_BYTES
-        look = _look(place, lambda each: each.connections[0].gate != "")
+
+        def all_is_here(each: TaskLook) -> bool:
+            (connection,) = each.connections
+            unacked = connection.received_bytes - connection.acked_bytes
+            return connection.gate != "" and unacked == stopped["unacked_bytes"]
+
+        look = _look(place, all_is_here)
         assert look.connections[0].gate == "spark"
         assert look.connections[0].waits_for == "window full: spark: Spark takes the batch"
         ours, before = psutil.Process(), psutil.Process().memory_full_info().uss
@@ -161,13 +175,12 @@ class _Recorded:
                 continue
             reader = link.connection._reader
             reader.join()
-            queues = (reader._credits.socket, reader._credits.window, reader._credits.held)
-            assert [queue.account.in_use for queue in queues] == [0, 0, 0]
-            assert [queue.account.second_releases for queue in queues] == [0, 0, 0]
+            credits = reader._credits
+            for queue in (credits.socket, credits.frame, credits.handover, credits.window):
+                assert (queue.account.in_use, queue.account.second_releases) == (0, 0)
             assert reader._credits.socket.account.taken_total > 0
         assert not self.made[0]._handover._entries
-        accounts = self.made[0]._handover._accounts.values()
-        assert all(account.in_use == 0 for account in accounts)
+        assert self.made[0].look_at_buffers().in_use == 0
 
 
 EXITS = ["success", "closed by Spark", "error in Spark", "closed elsewhere", "budget", "broken row"]

@@ -42,8 +42,8 @@ class FakeStreams:
         return self.connected
 
 
-def policy(target_bytes: int = 1000) -> EndPolicy:
-    made = EndPolicy(Budget(target_bytes, 300.0), QUIET, DEADLINE)
+def policy() -> EndPolicy:
+    made = EndPolicy(Budget(1000, 300.0), QUIET, DEADLINE)
     made.begin(0.0)
     return made
 
@@ -139,12 +139,9 @@ def test_an_answer_of_before_the_stream_proves_nothing() -> None:
     assert found(chosen, one, streams, 3.0) == []
 
 
-def test_the_budget_is_bytes_or_seconds_and_tells_what_has_no_stream() -> None:
-    chosen, streams = policy(target_bytes=100), FakeStreams()
-    assert not chosen.is_used_up(299.0)
-    assert chosen.is_used_up(300.0)
-    chosen.received(NODE, 100, 1.0)
-    assert chosen.is_used_up(1.0)
+def test_the_end_of_a_budget_tells_what_has_no_stream() -> None:
+    chosen, streams = policy(), FakeStreams()
+    assert chosen.ends_at == 300.0
     assert list(chosen.out_of_budget([0, 1], streams)) == [
         Ending(0, Outcome.BUDGET),
         Ending(1, Outcome.BUDGET, "no stream", "refused with EBUSY"),

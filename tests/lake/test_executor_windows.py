@@ -13,7 +13,7 @@ from typing import IO
 import pytest
 
 from dcp.cli.live_view import board_text
-from dcp.client.windows import FixedWindows
+from dcp.client.windows import SameWindows
 from dcp.lake.executor_windows import (
     DEATH_SECONDS,
     LOOK_SECONDS,
@@ -22,9 +22,9 @@ from dcp.lake.executor_windows import (
     share_of,
     task_windows,
 )
+from dcp.lake.flow_control_settings import FlowControlSettings
 from dcp.lake.live_look import TaskLook, WindowShare
 from dcp.lake.live_metrics import exposition
-from dcp.lake.settings import FlowControlSettings
 from dcp.lake.window_register import WindowRegister
 from dcp.protocol.window_policies import Policy, PolicySettings
 
@@ -181,6 +181,25 @@ def test_a_lock_that_is_kept_is_an_error_that_names_it(
     register.leave()
 
 
+def test_a_task_that_cannot_leave_in_time_counts_no_more(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Spark worker outlives its task: the kernel would keep the task's lock until it ends."""
+    monkeypatch.setattr("dcp.lake.window_register._LOCK_SECONDS", 0.05)
+    one, two = (WindowRegister(folder, AGGRESSIVE, 10**9) for _ in range(2))
+    one.declare(["a"])
+    assert set(two.declare(["b"])) == {"a", "b"}
+    stopped = os.open(folder / "register", os.O_RDWR)
+    fcntl.flock(stopped, fcntl.LOCK_EX)
+    open_before = len(list(Path("/proc/self/fd").iterdir()))
+    with pytest.raises(TimeoutError):
+        one.leave()
+    assert len(list(Path("/proc/self/fd").iterdir())) == open_before - 2
+    os.close(stopped)
+    assert two.look() == {"b": 50_000_000}
+    two.leave()
+
+
 # --- what a task does with it
 
 
@@ -227,7 +246,7 @@ def test_what_is_shared_can_be_seen(folder: Path) -> None:
     assert "aggressive gives 7 connections of the executor windows of 70.0 MiB" in board_text(
         [look]
     )
-    assert share_of(FixedWindows(1)) is None
+    assert share_of(SameWindows(1)) is None
     two.leave()
     one.leave()
 
@@ -289,7 +308,7 @@ def test_only_policies_that_look_at_others_have_a_register(
     with task_windows(flow) as windows:
         size = windows.opened("a")
         alone = policy in (Policy.NONE, Policy.STATIC)
-        assert isinstance(windows, FixedWindows) == alone
+        assert isinstance(windows, SameWindows) == alone
         assert register_folder(flow).exists() != alone
     assert not register_folder(flow).exists()
     assert size == {"none": 0, "static": 10_485_760, "dynamic": 10_737_418}.get(policy, size)

@@ -15,17 +15,19 @@ import pytest
 from dcp.client.addresses import NodeAddress
 from dcp.client.looks import ConnectionLook, StageLook
 from dcp.errors import ConfigError
+from dcp.lake.flow_control_settings import FlowControlSettings
 from dcp.lake.live_board import BoardWriter, live_board, read_board
 from dcp.lake.live_look import NodeStreams, TaskLook, connection_of
 from dcp.lake.live_metrics import exposition
 from dcp.lake.live_place import LivePlace
 from dcp.lake.live_task import TaskState, TaskWatcher
-from dcp.lake.settings import FlowControlSettings, LakeSettings, Settings
+from dcp.lake.settings import LakeSettings, Settings
 
 NODE = NodeAddress("node.example", 11210)
 WINDOW = StageLook("window", 1000, 1100, 1200, 3.0, is_full=True)
 HALF = StageLook("window", 1000, 500, 1200, 3.0, is_full=False)
 STAGES = [
+    StageLook("buffers", 4, 3, 4, 0.0, is_full=False, second_releases=2),
     StageLook("batch", 500, 0, 600, 0.0, is_full=False),
     StageLook("spark", 500, 400, 600, 2.0, is_full=False),
     StageLook("batches", 1, 1, 1, 2.0, is_full=True),
@@ -37,6 +39,7 @@ READY = ConnectionLook(
     window=WINDOW,
     stages=(
         StageLook("socket", 2000, 0, 2000, 0.0, is_full=False),
+        StageLook("frame", 9000, 0, 900, 0.0, is_full=False),
         StageLook("handover", 1000, 600, 900, 0.0, is_full=False),
     ),
     received_bytes=5000,
@@ -44,6 +47,7 @@ READY = ConnectionLook(
     released_bytes=100,
     acked_bytes=3900,
     acks=7,
+    window_overflow_bytes=150,
     quiet_seconds=5.0,
 )
 
@@ -83,11 +87,10 @@ def test_what_a_connection_waits_for(
 @pytest.mark.parametrize(
     ("in_use", "held_bytes", "gate"),
     [
-        ({"spark": 1, "batch": 1, "handover": 1, "socket": 1}, 5, "spark"),
+        ({"spark": 1, "batch": 1, "handover": 1, "frame": 1}, 5, "spark"),
         ({"batches": 1, "batch": 1, "handover": 1}, 5, "spark"),
-        ({"batch": 1, "handover": 1, "socket": 1}, 5, "batch"),
-        ({"handover": 1, "socket": 1}, 5, "handover"),
-        ({"socket": 1}, 5, "socket"),
+        ({"batch": 1, "handover": 1, "frame": 1}, 5, "batch"),
+        ({"handover": 1, "frame": 1}, 5, "handover"),
         ({"spark": 1, "batch": 1}, 0, "acknowledgement"),
         ({}, 5, "acknowledgement"),
     ],
@@ -240,7 +243,7 @@ def test_each_lake_has_a_place_of_its_own(tmp_path: Path, monkeypatch: pytest.Mo
 
 METRICS = """\
 dcp_window_bytes{task="t2",node="node.example:11210"} 1000
-dcp_window_overflow_bytes_max{task="t2",node="node.example:11210"} 200
+dcp_window_overflow_bytes_max{task="t2",node="node.example:11210"} 150
 dcp_recv_bytes_total{task="t2",node="node.example:11210"} 5000
 dcp_freed_bytes_total{task="t2",node="node.example:11210"} 4000
 dcp_acked_bytes_total{task="t2",node="node.example:11210"} 3900
@@ -251,6 +254,9 @@ dcp_unaccounted_bytes{task="t2",node="node.example:11210"} 0
 credit_used{task="t2",stage="spark",kind="bytes"} 400
 credit_limit{task="t2",stage="batches",kind="batches"} 1
 credit_wait_seconds_total{task="t2",stage="spark",kind="bytes"} 2
+credit_used{task="t2",stage="buffers",kind="buffers"} 3
+credit_double_release_total{task="t2",stage="buffers",kind="buffers"} 2
+credit_double_release_total{task="t2",stage="spark",kind="bytes"} 0
 fc_gating{task="t2",stage="spark"} 1
 dcplake_task_round{task="t2"} 7
 """

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from dcp.errors import ConfigError
+from dcp.lake.flow_control_settings import FlowControlSettings
 from dcp.lake.memory import (
     COLUMN_BATCH_BYTES,
     COLUMN_BATCH_ROWS,
@@ -20,7 +21,7 @@ from dcp.lake.memory import (
     worker_bytes,
 )
 from dcp.lake.run import session
-from dcp.lake.settings import FlowControlSettings, Settings, SparkSettings
+from dcp.lake.settings import Settings, SparkSettings
 
 DOCS = Path(__file__).parents[2] / "docs" / "memory.md"
 VECTORISED = "spark.sql.parquet.enableVectorizedReader"

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dcp.lake.executor_windows import register_folder
+from dcp.lake.flow_control_settings import FlowControlSettings
 from dcp.lake.run import lake_location, run
-from dcp.lake.settings import FlowControlSettings
 from dcp.lake.tables import open_lake
 from dcp.lake.window_bounds import policy_settings, windows_one_by_one
 from dcp.lake.window_register import WindowRegister

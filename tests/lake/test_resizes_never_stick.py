@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from dcp.client.reader_credits import ReaderCredits
 from dcp.client.settings import ConnectionSettings
-from dcp.lake.settings import FlowControlSettings
+from dcp.lake.flow_control_settings import FlowControlSettings
 from dcp.lake.window_bounds import floored, policy_settings, windows_one_by_one
 from dcp.producer.flow_control import FlowControl
 from dcp.protocol.flow_control import FlowSettings, ReceiveWindow
@@ -87,14 +87,14 @@ class Connection:
     def reader_takes(self) -> bool:
         """Read one thing; the reader must never stop because of a node that keeps to its window."""
         self.credits.follow(self.window, self.resize.most_bytes, 0.0)
-        assert self.credits.held.account.is_open, "a brake against the innocent"
+        assert self.credits.handover.account.is_open, "a brake against the innocent"
         if not self.to_consumer:
             return False
         what, value = self.to_consumer.popleft()
         if what == "message":
             self.window = self.window.charge(value)
             self.held += value
-            self.credits.held.take(value, 0.0)
+            self.credits.handover.take(value, 0.0)
         elif what == "accepted":
             self.resize, self.window = self.resize.accepted(self.window)
         else:
@@ -112,7 +112,7 @@ class Connection:
 
     def release(self) -> None:
         self.window = self.window.release(self.held)
-        self.credits.held.release(self.held, 0.0)
+        self.credits.handover.release(self.held, 0.0)
         self.held = 0
         self.say()
 

@@ -18,7 +18,7 @@ from dcp.producer.cluster import ProducerCluster
 from dcp.producer.settings import ClusterSettings
 from dcp.wire.vocabulary import Status
 from tests.lake.memory_lake import RoundsInMemory
-from tests.lake.receiving import settings_for
+from tests.lake.receiving import SMALL_FLOW, settings_for
 
 NewCluster = Callable[..., ProducerCluster]
 Values = dict[bytes, bytes]
@@ -435,3 +435,29 @@ def test_a_server_that_orders_rollbacks_for_ever_is_reported(
     [left] = idle.left_out
     assert (left.vbucket, left.reason) == (0, "rollback without progress")
     assert shown(rounds, 1) == held(cluster, 1)
+
+
+def test_rounds_that_end_inside_a_snapshot_of_several_branches_go_on(
+    new_cluster: NewCluster, tmp_path: Path
+) -> None:
+    """Each round resumes inside it: none is taken back to its start, and each brings rows."""
+    cluster = new_cluster(nodes=1, checkpoint_items=10)
+    for branch in range(3):
+        write(
+            cluster,
+            **{f"k{number}": f"{branch}" * 300 for number in range(branch, 120, branch + 1)},
+        )
+        cluster.crash_restart(0, lost_seqnos=0)
+        cluster.restore_node(0)
+    settings = settings_for(
+        cluster,
+        tmp_path,
+        round={"quiet_seconds": 0.05, "node_deadline_seconds": 2.0, "target_bytes": 3000},
+        flow_control=SMALL_FLOW,
+    )
+    rounds = RoundsInMemory(settings)
+    rounds.until_idle(most=40)
+    assert rounds.lake.round > 5, "a round is a part of the snapshot"
+    assert rounds.lake.states[0].epoch == 0, "no rollback"
+    rounds.lake.apply(rounds.lake.round)
+    assert shown(rounds) == held(cluster)

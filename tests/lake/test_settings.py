@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcp.errors import ConfigError
-from dcp.lake.settings import SECTIONS, FlowControlSettings, Settings, SourceSettings
+from dcp.lake.flow_control_settings import FlowControlSettings
+from dcp.lake.settings import SECTIONS, Settings, SourceSettings
 from dcp.lake.settings_document import document
 from dcp.lake.settings_load import load_settings
 

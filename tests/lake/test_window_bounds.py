@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dcp.lake.flow_control_settings import FlowControlSettings
 from dcp.lake.memory import MEBIBYTE, READ_BUFFER_BYTES, memory_bound, worker_bytes
-from dcp.lake.settings import FlowControlSettings
 from dcp.lake.window_bounds import (
     executor_windows_bytes,
     floored,

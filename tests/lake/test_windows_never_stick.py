@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from dcp.client.delivery import Delivery
 from dcp.errors import ConfigError
-from dcp.lake.settings import FlowControlSettings
+from dcp.lake.flow_control_settings import FlowControlSettings
 from dcp.lake.stream_holdings import StreamHoldings
 from dcp.producer.flow_control import FlowControl
 from dcp.producer.stream_windows import StreamWindows

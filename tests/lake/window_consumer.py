@@ -12,7 +12,7 @@ from dcp.client.consumer import Consumer
 from dcp.client.settings import ConsumerSettings
 from dcp.client.vbucket_track import StreamStart
 from dcp.lake.executor_windows import ExecutorWindows
-from dcp.lake.settings import FlowControlSettings
+from dcp.lake.flow_control_settings import FlowControlSettings
 from dcp.protocol.events import Items
 from dcp.protocol.position import Position
 from tests.client.connecting import settings

@@ -16,7 +16,7 @@ class InProcessWire:
         self._session = Session(bucket, source, COMMANDS)
         self._to_server, self._to_client = FrameSplitter(), FrameSplitter()
         self.connection = ReplicationConnection(
-            bucket.name, name, bucket.replication_password, now=0.0
+            bucket.name, name, bucket.node_credentials, nonce="nonce", now=0.0
         )
         owned = bucket.map.vbuckets_of(source)
         copies = bucket.copies.of_node(target)

@@ -8,6 +8,7 @@ from typing import Self
 
 from scramp import ScramClient
 
+from dcp.producer.auth import REPLICATION_USER
 from dcp.types import END_OF_TIME
 from dcp.wire import messages as m
 from dcp.wire.codec import decode, encode
@@ -152,8 +153,12 @@ class RawClient:
         bucket: bytes = b"default",
     ) -> Self:
         self.ok(m.Hello(b"raw", tuple(int(f) for f in features)), Opcode.HELLO)
-        payload = b"\0" + user.encode() + b"\0" + password.encode()
-        self.ok(m.Sasl(b"PLAIN", payload), Opcode.SASL_AUTH)
+        if user == REPLICATION_USER:  # who has no other mechanism
+            answer = self.scram(b"SCRAM-SHA512", "SCRAM-SHA-512", user, password)
+            assert answer.status == Status.SUCCESS
+        else:
+            payload = b"\0" + user.encode() + b"\0" + password.encode()
+            self.ok(m.Sasl(b"PLAIN", payload), Opcode.SASL_AUTH)
         self.ok(m.SelectBucket(bucket), Opcode.SELECT_BUCKET)
         return self
 

@@ -5,7 +5,7 @@ With ``flush_seconds=3600`` nothing goes to disk but what a test writes there.
 
 import json
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,11 +19,11 @@ from dcp.errors import ConfigError
 from dcp.producer.bucket_record import BucketRecord
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.data_folder import DataFolder
-from dcp.producer.disk_file import Data, OsFile
 from dcp.producer.forks import fail_over
 from dcp.producer.vbucket import Vbucket
 from tests.producer.compared_copies import assert_copies_are_equal, frames_of, write_everything
 from tests.producer.forking_copies import STEPS, Failing, Step
+from tests.producer.full_disk import full_disk
 from tests.producer.in_process_wire import InProcessWire
 
 MakeCluster = Callable[..., ProducerCluster]
@@ -147,47 +147,28 @@ def test_a_power_loss_while_a_copy_takes_the_place(
 
 
 def test_a_failover_that_the_disk_refuses_changes_nothing(
-    make_cluster: MakeCluster, kept: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    make_cluster: MakeCluster, kept: dict[str, Any]
 ) -> None:
     """Whichever write fails; and another try is as the first."""
     cluster = make_cluster(**kept)
     write_everything(cluster)
     assert_copies_are_equal(cluster)
-    append, replace, left = OsFile.append, OsFile.replace, [10_000]
-
-    def step() -> None:
-        left[0] -= 1
-        if left[0] < 0:
-            raise OSError("disk full")
-
-    def failing_append(file: OsFile, offset: int, parts: Iterable[Data]) -> None:
-        step()
-        append(file, offset, parts)
-
-    def failing_replace(file: OsFile, parts: Iterable[Data]) -> None:
-        step()
-        replace(file, parts)
-
-    with monkeypatch.context() as patched, cluster.bucket.lock:
+    with cluster.bucket.lock:
         before = _all_frames(cluster), cluster.bucket.map.owners, cluster.bucket.map.rev
         logs = [cluster.failover_log(v) for v in range(6)]
-        patched.setattr(OsFile, "append", failing_append)
-        patched.setattr(OsFile, "replace", failing_replace)
         refused = 0
         while True:
-            left[0] = refused
             try:
-                fail_over(cluster.bucket, 0)
+                with full_disk(refused):
+                    fail_over(cluster.bucket, 0)
             except OSError:
                 refused += 1
             else:
                 break
-            left[0] = 10_000
             after = _all_frames(cluster), cluster.bucket.map.owners, cluster.bucket.map.rev
             assert after == before
             assert [cluster.failover_log(v) for v in range(6)] == logs
             assert len(cluster.bucket.copies.all_vbuckets()) == 6
-        left[0] = 10_000
         assert refused >= 3  # two copies, and the record
     assert cluster.bucket.map.owners == (1, 1, 1, 1, 2, 2)
     assert cluster.set(b"k", b"later").value == b"later"

@@ -119,8 +119,9 @@ class _Held:
         bucket = cluster.bucket
         self.session = Session(bucket, 0, COMMANDS)
         self.to_server, self.to_client = FrameSplitter(), FrameSplitter()
-        password = bucket.replication_password
-        self.connection = ReplicationConnection(bucket.name, "held", password, now=0.0)
+        self.connection = ReplicationConnection(
+            bucket.name, "held", bucket.node_credentials, nonce="nonce", now=0.0
+        )
         self.connection.follow(bucket.copies.of_node(1))
 
     def pump(self) -> list[int]:

@@ -1,8 +1,7 @@
 """Orders to a cluster in a data folder whose disk refuses: all happens, or nothing."""
 
 import socket
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,37 +9,12 @@ import pytest
 from dcp.producer.bucket_record import BucketRecord
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.data_folder import DataFolder
-from dcp.producer.disk_file import Data, OsFile
 from dcp.producer.forks import crash, fail_over
 from dcp.producer.promotion import take_over
+from tests.producer.full_disk import full_disk
 from tests.producer.kept_clusters import NEVER
 
 MakeCluster = Callable[..., ProducerCluster]
-
-
-@contextmanager
-def full_disk(after_writes: int = 0) -> Iterator[None]:
-    """Let all writes fail but for the first ones."""
-    left = [after_writes]
-    append, replace = OsFile.append, OsFile.replace
-
-    def step() -> None:
-        left[0] -= 1
-        if left[0] < 0:
-            raise OSError("disk full")
-
-    def failing_append(file: OsFile, offset: int, parts: Iterable[Data]) -> None:
-        step()
-        append(file, offset, parts)
-
-    def failing_replace(file: OsFile, parts: Iterable[Data]) -> None:
-        step()
-        replace(file, parts)
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(OsFile, "append", failing_append)
-        patched.setattr(OsFile, "replace", failing_replace)
-        yield
 
 
 def _lagging(make_cluster: MakeCluster, folder: Path) -> ProducerCluster:

@@ -25,6 +25,7 @@ MakeCluster = Callable[..., ProducerCluster]
 BEGIN, END = m.OsoSnapshot(OsoFlag.START), m.OsoSnapshot(OsoFlag.END)
 C8 = b'{"collections":["8"]}'
 HIGH = 8
+ON_DISK = 6
 
 
 @pytest.fixture
@@ -73,6 +74,49 @@ def test_items_come_by_key(
     # The first marker of a stream starts where the client stood (11-oso.jsonl).
     live = m.Mutation(b"\x08live", b"1", 9, 1, cache_hint=2)
     assert _messages(dcp, 2) == [m.SnapshotMarker(0, 9, 5), live]
+
+
+def test_keys_have_a_bound_of_all_streams_together(
+    filled: ProducerCluster, connect: Connect
+) -> None:
+    """Who finds no room is sent the same in the order of seqnos; who ends makes room."""
+    held = filled.bucket.held_keys
+    held.most = len(BY_KEY) + ON_DISK
+
+    def opened(name: bytes) -> RawClient:
+        dcp = connect(filled).log_in()
+        dcp.open_dcp(name, window=1, enable_out_of_order_snapshots="true")
+        assert dcp.request_stream(0, value=C8).status == Status.SUCCESS
+        return dcp
+
+    def first_two(dcp: RawClient) -> list[m.Body]:
+        first = dcp.message()
+        dcp.ack(100)  # for one more, whose frame fills the window again
+        return [first, dcp.message()]
+
+    by_key = []
+    for name in (b"1", b"2"):
+        by_key.append(opened(name))
+        assert first_two(by_key[-1]) == [BEGIN, BY_KEY[0]]
+    assert held.count == 2 * len(BY_KEY)
+    late = opened(b"late")
+    assert first_two(late)[0] == m.SnapshotMarker(0, HIGH, 6)
+    by_key[0].socket.close()
+    while held.count > len(BY_KEY):
+        late.ok(m.Empty(), Opcode.NOOP)
+    assert first_two(opened(b"later"))[0] == BEGIN
+    by_key[1].ok(m.Empty(), Opcode.DCP_CLOSE_STREAM)
+    assert held.count == len(BY_KEY)
+
+
+def test_one_collection_has_room_however_large(filled: ProducerCluster, connect: Connect) -> None:
+    filled.bucket.held_keys.most = 1
+    for name in (b"1", b"2"):
+        dcp = connect(filled).log_in().open_dcp(name, enable_out_of_order_snapshots="true")
+        assert dcp.request_stream(0, value=C8).status == Status.SUCCESS
+        assert _messages(dcp, len(BY_KEY) + 2) == [BEGIN, *BY_KEY, END]
+        assert dcp.is_quiet()
+        assert filled.bucket.held_keys.count == 0
 
 
 def test_a_vbucket_whose_seqnos_begin_higher_gives_them_by_key(

@@ -553,7 +553,7 @@ def test_users_cannot_give_orders_of_the_first_process(pair: Processes, name: by
 
 def test_orders_between_processes_are_checked(pair: Processes) -> None:
     """What has no meaning is refused and changes nothing; what was done is not done again."""
-    password = pair.first.bucket.replication_password.reveal()
+    password = pair.first.bucket.node_credentials.password.reveal()
     before = pair.second.bucket.map.rev
     with RawClient(pair.second.seeds[1]) as client:
         client.log_in(user="@replication", password=password)
@@ -613,7 +613,7 @@ def test_joining_through_a_process_that_joined(pair: Processes) -> None:
 def test_secrets_are_not_shown(pair: Processes, caplog: pytest.LogCaptureFixture) -> None:
     invitation = pair.first.invitation()
     assert Invitation.decode(invitation.encode()) == invitation
-    password = pair.second.bucket.replication_password.reveal()
+    password = pair.second.bucket.node_credentials.password.reveal()
     holders = (pair.first.bucket, pair.second.bucket, pair.second.bucket.users, invitation)
     for holder in holders:
         shown = getattr(holder, "__dict__", {})

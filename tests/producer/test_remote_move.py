@@ -5,6 +5,15 @@ import asyncio
 import pytest
 
 from dcp.errors import SourceError
+from dcp.producer.auth import (
+    Accepted,
+    Challenge,
+    Outcome,
+    Rejected,
+    SaslConversation,
+    UserStore,
+    node_credentials,
+)
 from dcp.producer.bucket import Bucket
 from dcp.producer.cluster_map import NodeAddress
 from dcp.producer.member_commands import LEAVE, TAKE
@@ -17,7 +26,7 @@ from dcp.protocol.credentials import Secret
 from dcp.wire import messages as m
 from dcp.wire.frame import Frame
 from dcp.wire.framing import FrameSplitter
-from dcp.wire.vocabulary import Magic, Opcode
+from dcp.wire.vocabulary import Magic, Opcode, Status
 
 HERE, ELSEWHERE = 0, 1
 
@@ -74,19 +83,42 @@ def test_a_process_that_never_leaves_is_waited_for_so_long_and_no_longer(
 
 
 class _Deaf:
-    """A server that lets somebody sign in, and reads nothing more."""
+    """A server that lets a node sign in, and reads nothing more; ``heard`` is what it read."""
 
-    def __init__(self) -> None:
+    def __init__(self, password: Secret) -> None:
         self.is_over = asyncio.Event()
+        self.heard = b""
+        self._users = UserStore({"somebody": "else"})
+        self._users.add_internal(node_credentials(password))
 
     async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        splitter, left = FrameSplitter(), 2
-        while left:
-            block = splitter.feed(await reader.read(1000))
+        splitter, sasl = FrameSplitter(), SaslConversation(self._users)
+        outcome: Outcome | None = None
+        while not isinstance(outcome, Accepted):
+            if not (data := await reader.read(1000)):
+                writer.transport.abort()
+                return
+            self.heard += data
+            block = splitter.feed(data)
             for index in range(len(block)):
-                asked = block.frame(index)
-                writer.write(Frame(Magic.RESPONSE, asked.opcode, opaque=asked.opaque).to_bytes())
-                left -= 1
+                asked, value, status = block.frame(index), b"", Status.SUCCESS
+                if asked.opcode != Opcode.HELLO:
+                    take = sasl.start if asked.opcode == Opcode.SASL_AUTH else sasl.step
+                    outcome = take(asked.key, asked.value)
+                    if isinstance(outcome, Rejected):
+                        status = Status.AUTH_ERROR
+                    else:
+                        value = outcome.payload
+                if isinstance(outcome, Challenge):
+                    status = Status.AUTH_CONTINUE
+                answer = Frame(
+                    Magic.RESPONSE,
+                    asked.opcode,
+                    vbucket_or_status=status,
+                    opaque=asked.opaque,
+                    value=value,
+                )
+                writer.write(answer.to_bytes())
         await self.is_over.wait()
         writer.transport.abort()
 
@@ -95,10 +127,13 @@ def test_a_connection_to_a_process_that_reads_nothing_is_closed() -> None:
     """Also when more waits for it than the sockets hold."""
 
     async def run() -> None:
-        deaf = _Deaf()
+        deaf = _Deaf(Secret("secret"))
         server = await asyncio.start_server(deaf, "127.0.0.1", 0)
         address = NodeAddress(kv=server.sockets[0].getsockname()[1])
-        connection = await OrderConnection.open(address, Secret("secret"), 10.0)
+        with pytest.raises(SourceError, match=r"SASL_STEP: found status 0x20"):
+            await OrderConnection.open(address, node_credentials(Secret("other")), 10.0)
+        connection = await OrderConnection.open(address, node_credentials(Secret("secret")), 10.0)
+        assert b"@replication" in deaf.heard and b"secret" not in deaf.heard
         connection.timeout_seconds = 0.05
         with pytest.raises(TimeoutError):
             await connection.ask(m.IoctlSet(b"cluster.state", b"x" * 30_000_000), Opcode.IOCTL_SET)

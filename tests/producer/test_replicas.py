@@ -1,5 +1,6 @@
 """Copies of vbuckets on other nodes, over real sockets: what they hold, say, and follow."""
 
+import hashlib
 import json
 from collections.abc import Callable
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 
 from dcp.errors import ConfigError
+from dcp.producer.auth import Outcome, SaslConversation
 from dcp.producer.bucket import Bucket
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.resume_rules import VbucketFacts
@@ -248,9 +250,37 @@ def test_copies_after_a_stop(pair: ProducerCluster) -> None:
 
 
 def test_a_user_may_not_be_the_cluster(pair: ProducerCluster, connect: Connect) -> None:
-    payload = b"\0@replication\0password"
-    answer = connect(pair).call(m.Sasl(b"PLAIN", payload), Opcode.SASL_AUTH)
+    client = connect(pair)
+    for password in ("password", pair.bucket.node_credentials.password.reveal()):
+        payload = f"\0@replication\0{password}".encode()  # nodes never say it, nor hear it
+        assert client.call(m.Sasl(b"PLAIN", payload), Opcode.SASL_AUTH).status == Status.AUTH_ERROR
+    answer = client.scram(b"SCRAM-SHA512", "SCRAM-SHA-512", "@replication", "password")
     assert answer.status == Status.AUTH_ERROR
+
+
+def test_nodes_sign_in_by_scram(make_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each connection with a nonce of its own, all with one derivation of the password."""
+    said: list[tuple[bytes, bytes]] = []
+    derived: list[bytes] = []
+    start, derive = SaslConversation.start, hashlib.pbkdf2_hmac
+
+    def started(self: SaslConversation, mechanism: bytes, payload: bytes) -> Outcome:
+        said.append((mechanism, payload))
+        return start(self, mechanism, payload)
+
+    def derives(name: str, password: bytes, salt: bytes, iterations: int) -> bytes:
+        derived.append(password)
+        return derive(name, password, salt, iterations)
+
+    monkeypatch.setattr(SaslConversation, "start", started)
+    monkeypatch.setattr(hashlib, "pbkdf2_hmac", derives)
+    cluster = make_cluster(nodes=3, vbuckets=3, replicas=2)
+    cluster.wait_until_replicated()
+    password = cluster.bucket.node_credentials.password.reveal().encode()
+    assert len(said) == len(set(said)) == 6
+    assert {mechanism for mechanism, _ in said} == {b"SCRAM-SHA512"}
+    assert not any(password in payload for _, payload in said)
+    assert derived.count(password) == 2  # to know it, and to prove it
 
 
 def test_a_disk_that_refuses_what_a_copy_received_is_told(

@@ -13,6 +13,7 @@ from dcp.producer.checkpoint_manager import CheckpointLimits
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.disk_file import MemoryFile
 from dcp.producer.disk_store import VbucketStore
+from dcp.producer.held_keys import HeldKeys
 from dcp.producer.key_order import KeyOrderItems
 from dcp.producer.snapshots import DiskItems, ItemSource
 from dcp.producer.stored_items import stored_item, versions_of
@@ -122,7 +123,7 @@ def test_in_the_order_of_keys_it_is_the_same(
     """In however many turns keys are read."""
     versions = _versions(items)
     scan = _stored(versions).scan(0, each_key_once=True)
-    by_key = KeyOrderItems(scan, DiskItems(scan, flavour, wanted))
+    by_key = KeyOrderItems(scan, DiskItems(scan, flavour, wanted), HeldKeys())
     shown, behind = wanted.split(versions)
     shown.sort(key=lambda version: (version.event is None, version.key, version.seqno))
     with pytest.MonkeyPatch.context() as patched:

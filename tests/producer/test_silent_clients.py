@@ -18,7 +18,8 @@ from dcp.types import END_OF_TIME
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
 from dcp.wire.frame import Frame
-from dcp.wire.vocabulary import Opcode
+from dcp.wire.framing import FrameSplitter
+from dcp.wire.vocabulary import Magic, Opcode
 from tests.producer.raw_client import RawClient
 
 Connect = Callable[..., RawClient]
@@ -31,9 +32,24 @@ LOG_IN = (
 OPEN_DCP = (*LOG_IN, encode(m.DcpOpen(b"x", 1), Opcode.DCP_OPEN))
 NOOPS_ON = (*OPEN_DCP, encode(m.DcpControl(b"enable_noop", b"true"), Opcode.DCP_CONTROL))
 
+_STREAM = encode(m.StreamRequest(0, 0, END_OF_TIME, 0, 0, 0), Opcode.DCP_STREAM_REQ, opaque=7)
 
-def session_of(**settings: float) -> Session:
-    return Session(Bucket(ClusterSettings(vbuckets=1, **settings)), 0, COMMANDS)  # type: ignore[arg-type]  # all of them are floats
+
+def _window(window_bytes: int) -> Frame:
+    control = m.DcpControl(b"connection_buffer_size", b"%d" % window_bytes)
+    return encode(control, Opcode.DCP_CONTROL)
+
+
+def _answer_noops(session: Session, now: float) -> None:
+    block = FrameSplitter().feed(b"".join(session.output(100_000, now)))
+    for frame in (block.frame(index) for index in range(len(block))):
+        if frame.opcode == Opcode.DCP_NOOP and frame.magic is Magic.REQUEST:
+            answer = encode(m.Empty(), frame.opcode, magic=Magic.RESPONSE, opaque=frame.opaque)
+            session.feed(answer, now)
+
+
+def session_of(**settings: float | str) -> Session:
+    return Session(Bucket(ClusterSettings(vbuckets=1, **settings)), 0, COMMANDS)  # type: ignore[arg-type]  # of the right types
 
 
 @pytest.mark.parametrize(
@@ -53,6 +69,56 @@ def test_who_is_closed_after_how_long(said: tuple[Frame, ...], closes_after: flo
     assert not session.is_closing
     session.close_if_overdue(heard_at + (closes_after or 1e9) + 0.1)
     assert session.is_closing is (closes_after is not None)
+
+
+STUCK_AFTER = 720.0
+NAMED = "eq_dcpq:x"
+
+
+@pytest.mark.parametrize(
+    ("regex", "window_bytes", "is_closed"),
+    [
+        (NAMED, 10, True),
+        ("eq_dcpq:[a-z]", 10, True),
+        ("eq_dcpq:", 10, False),  # the whole name must match, as in kv_engine
+        ("x", 10, False),  # the name has a beginning of its own in servers
+        ("", 10, False),  # the default: nobody
+        (NAMED, 10_000, False),  # not full
+        (NAMED, 0, False),  # no flow control
+    ],
+)
+def test_who_is_closed_when_stuck(
+    regex: str, window_bytes: int, is_closed: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Times are arguments. It answers every NOOP, and acknowledges nothing."""
+    session = session_of(stuck_name_regex=regex)
+    for frame in (*NOOPS_ON, _window(window_bytes), _STREAM):
+        session.feed(frame, 0.0)
+    session.bucket.write(b"k", lambda store: store.set(b"k", b"x" * 100, 0.0))
+    for second in range(0, int(STUCK_AFTER), 10):
+        _answer_noops(session, float(second))
+        session.close_if_overdue(float(second))
+        assert not session.is_closing
+    session.close_if_overdue(STUCK_AFTER)
+    assert session.is_closing is is_closed
+    assert ("eq_dcpq:x is closed: nothing of its full window" in caplog.text) is is_closed
+
+
+def test_any_acknowledgement_begins_the_time_anew() -> None:
+    session = session_of(stuck_name_regex=NAMED, idle_timeout_seconds=1e6)
+    for frame in (*NOOPS_ON, _window(10), _STREAM):
+        session.feed(frame, 0.0)
+    session.bucket.write(b"k", lambda store: store.set(b"k", b"x" * 100, 0.0))
+    session.output(1000, 0.0)
+    for begin in (0.0, STUCK_AFTER):
+        session.close_if_overdue(begin)
+        session.feed(encode(m.BufferAck(1), Opcode.DCP_BUFFER_ACK), begin + STUCK_AFTER - 1)
+        session.close_if_overdue(begin + STUCK_AFTER)
+        assert not session.is_closing
+    session.close_if_overdue(3 * STUCK_AFTER - 1)
+    assert not session.is_closing
+    session.close_if_overdue(3 * STUCK_AFTER)
+    assert session.is_closing
 
 
 def test_who_does_not_log_in_cannot_gain_time_by_talking() -> None:
@@ -126,9 +192,15 @@ def test_tcp_looks_for_dead_peers() -> None:
         "authentication_seconds",
         "connection_idle_seconds",
         "last_words_seconds",
+        "stuck_timeout_seconds",
     ],
 )
 @pytest.mark.parametrize("seconds", [-1.0, float("inf"), float("nan")])
 def test_impossible_times_are_refused(name: str, seconds: float) -> None:
     with pytest.raises(ConfigError, match=r"producer .*expected 0 or more"):
         session_of(**{name: seconds})
+
+
+def test_an_impossible_regex_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"stuck: found '\(', expected a regular expression"):
+        session_of(stuck_name_regex="(")

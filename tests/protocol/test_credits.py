@@ -39,18 +39,16 @@ def test_an_item_larger_than_the_gate_passes_and_earns_its_parts_back() -> None:
     assert stage.in_use == 0
 
 
-def test_who_is_refused_waits_until_he_comes_back_or_goes() -> None:
-    stage = Credits("batches", high=1, low=0)
-    first = stage.take(1, 0.0, "a")
-    assert stage.try_take(1, 0.0, "b") is None
-    assert stage.try_take(1, 0.0, "c") is None
-    assert stage.try_take(1, 0.0, "b") is None
-    seen = [stage.waiting]
-    first.release(3.0)
-    assert stage.try_take(1, 3.0, "b") is not None
-    seen.append(stage.waiting)
-    stage.stop_waiting("c")
-    assert [*seen, stage.waiting] == [("b", "c"), ("c",), ()]
+def test_the_room_is_what_is_left_to_the_mark_and_nothing_while_closed() -> None:
+    stage = Credits("read", high=100, low=50)
+    credit = taken(stage, 30)
+    rooms = [stage.room]
+    credit.take_more(90, 0.0)
+    rooms.append(stage.room)
+    credit.release_part(60, 0.0)
+    assert [*rooms, stage.room] == [70, 0, 0], "60 in use: it opens at 50"
+    credit.release_part(10, 0.0)
+    assert stage.room == 50
 
 
 def test_what_is_here_already_is_counted_though_the_gate_is_closed() -> None:
@@ -63,12 +61,13 @@ def test_what_is_here_already_is_counted_though_the_gate_is_closed() -> None:
 COMMANDS = {
     "release": lambda credit: credit.release(1.0),
     "release_part": lambda credit: credit.release_part(0, 1.0),
-    "transfer": lambda credit: credit.transfer(),
+    "take_more": lambda credit: credit.take_more(1, 1.0),
+    "try_pass": lambda credit: credit.try_pass(Credits("next", 10, 0), 1.0),
 }
 ENDS = {
     "released": lambda credit: credit.release(1.0),
     "settled": lambda credit: credit.settle(1.0),
-    "moved": lambda credit: credit.transfer(),
+    "passed": lambda credit: credit.try_pass(Credits("next", 10, 0), 1.0),
 }
 
 
@@ -87,14 +86,19 @@ def test_a_credit_ends_once(end: str, command: str) -> None:
     assert (stage.in_use, credit.state, stage.second_releases) == (in_use, state, 1)
 
 
-def test_who_handed_over_settles_nothing() -> None:
-    stage = Credits("stage", high=10, low=0)
-    mine = stage.take(7, 0.0, "reader")
-    theirs = mine.transfer("builder")
-    mine.settle(1.0)
-    assert (stage.in_use, mine.state, theirs.holder) == (7, CreditState.MOVED, "builder")
-    theirs.release(1.0)
-    assert stage.in_use == 0
+def test_a_credit_passes_to_the_next_stage_once_that_admits_it() -> None:
+    stage, following = Credits("batch", high=10, low=0), Credits("spark", high=5, low=0)
+    mine, before = stage.take(7, 0.0, "reader"), taken(following, 5)
+    assert mine.try_pass(following, 1.0) is None
+    assert (stage.in_use, mine.state) == (7, CreditState.HELD)
+    before.release(2.0)
+    theirs = mine.try_pass(following, 2.0)
+    assert theirs is not None
+    mine.settle(3.0)
+    assert (stage.in_use, mine.state, following.in_use) == (0, CreditState.PASSED, 7)
+    assert (theirs.amount, theirs.holder) == (7, "reader")
+    theirs.release(4.0)
+    assert following.in_use == 0
 
 
 def test_a_part_beyond_what_is_left_is_refused() -> None:
@@ -115,7 +119,7 @@ def test_marks_that_would_close_for_ever_are_refused(high: int, low: int) -> Non
 
 steps = st.lists(
     st.tuples(
-        st.sampled_from(["take", "release", "part", "transfer", "settle", "again"]),
+        st.sampled_from(["take", "release", "part", "pass", "settle", "again"]),
         st.integers(0, 200),
         st.integers(0, 20),
     ),
@@ -123,13 +127,31 @@ steps = st.lists(
 )
 
 
+def ends(
+    credit: Credit, what: str, amount: int, following: Credits, beyond: list[Credit], now: float
+) -> bool:
+    """Do something with a credit; return whether it is no longer held here."""
+    if what == "part":
+        credit.release_part(min(amount, credit.amount), now)
+        return False
+    if what == "pass":
+        passed = credit.try_pass(following, now)
+        beyond += [] if passed is None else [passed]
+        return passed is not None
+    if what in ("release", "settle"):
+        getattr(credit, what)(now)
+    return what in ("release", "settle")
+
+
 @given(high=st.integers(1, 100), gap=st.integers(1, 100), script=steps)
 def test_whatever_happens_everything_comes_back_once(
     high: int, gap: int, script: list[tuple[str, int, int]]
 ) -> None:
     stage = Credits("stage", high, max(0, high - gap))
+    following = Credits("next", 50, 10)
     held: list[Credit] = []
     ended: list[Credit] = []
+    beyond: list[Credit] = []
     largest = 0
     for now, (what, amount, which) in enumerate(script):
         if what == "take":
@@ -145,26 +167,19 @@ def test_whatever_happens_everything_comes_back_once(
                 ended[which % len(ended)].release(now)
         elif held:
             credit = held[which % len(held)]
-            if what == "part":
-                credit.release_part(min(amount, credit.amount), now)
-                continue
-            held.remove(credit)
-            ended.append(credit)
-            if what == "release":
-                credit.release(now)
-            elif what == "settle":
-                credit.settle(now)
-            elif what == "transfer":
-                held.append(credit.transfer("other"))
-            else:
-                held.append(ended.pop())
+            if ends(credit, what, amount, following, beyond, now):
+                held.remove(credit)
+                ended.append(credit)
+        while len(beyond) > 3:
+            beyond.pop(0).release(now)
         assert stage.in_use == sum(each.amount for each in held)
+        assert following.in_use == sum(each.amount for each in beyond)
         assert stage.in_use <= stage.peak <= max(high - 1, 0) + largest
         assert stage.is_open or stage.in_use > stage.low
         assert not stage.is_open or stage.in_use < high
-    for credit in held:
+    for credit in (*held, *beyond):
         credit.settle(len(script))
-    assert stage.in_use == 0
+    assert (stage.in_use, following.in_use) == (0, 0)
     assert stage.is_open
     assert stage.taken_total == stage.released_total
     assert 0 <= stage.closed_seconds(len(script)) <= len(script)

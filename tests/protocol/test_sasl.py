@@ -1,10 +1,15 @@
 """SASL: the strongest mechanism, no downgrade, and a server that must prove itself."""
 
+import hashlib
+import pickle
+
 import pytest
+from scramp import ScramClient
 
 from dcp.errors import AuthenticationError
 from dcp.protocol.credentials import ALL_MECHANISMS, SCRAM_MECHANISMS, Credentials, Secret
-from dcp.protocol.sasl import SaslExchange, choose_mechanism
+from dcp.protocol.salted_passwords import MOST_KEPT, SaltedPasswords
+from dcp.protocol.sasl import SCRAMP_NAMES, SaslExchange, choose_mechanism
 
 # RFC 5802, section 5.
 RFC_USER, RFC_PASSWORD, RFC_NONCE = "user", "pencil", "fyko+d2lbbFgONRv9qkxdawL"
@@ -33,6 +38,51 @@ def test_steps_do_not_change_the_exchange_they_start_from() -> None:
     assert first.answer(RFC_CHALLENGE).payload == second.payload
     second.verify(RFC_FINAL)
     second.verify(RFC_FINAL)
+
+
+@pytest.mark.parametrize("mechanism", SCRAM_MECHANISMS)
+@pytest.mark.parametrize("password", ["pencil", "p\u00e4ss word\u2163"])
+def test_our_proof_is_scramps(mechanism: str, password: str) -> None:
+    library = ScramClient([SCRAMP_NAMES[mechanism]], "us=er,\u00e9", password, c_nonce="nonce")
+    ours = SaslExchange.start(mechanism, Credentials("us=er,\u00e9", Secret(password)), "nonce")
+    assert ours.payload.decode() == library.get_client_first()
+    challenge = "r=nonceserver,s=QSXCR+Q6sek8bf92,i=4097"
+    library.set_server_first(challenge)
+    assert ours.answer(challenge.encode()).payload.decode() == library.get_client_final()
+
+
+def test_a_password_is_salted_once_for_all_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    derived: list[bytes] = []
+
+    def derives(name: str, password: bytes, salt: bytes, iterations: int) -> bytes:
+        derived.append(b"%b %b %b %d" % (name.encode(), password, salt, iterations))
+        return derived[-1]
+
+    monkeypatch.setattr(hashlib, "pbkdf2_hmac", derives)
+    salted = SaltedPasswords()
+    asked = [
+        ("sha1", b"p", b"s", 4096),
+        ("sha256", b"p", b"s", 4096),
+        ("sha1", b"q", b"s", 4096),
+        ("sha1", b"p", b"t", 4096),
+        ("sha1", b"p", b"s", 4097),
+    ]
+    assert len({salted.derive(*one) for one in asked * 3}) == len(derived) == len(asked)
+    assert "p" not in repr(salted).removeprefix("SaltedPasswords")
+    for salt in range(10 * MOST_KEPT):  # a server that never tells the same salt
+        salted.derive("sha1", b"p", b"%d" % salt, 4096)
+    assert repr(salted) == f"SaltedPasswords({MOST_KEPT})"
+    count = len(derived)
+    salted.derive("sha1", b"p", b"%d" % (10 * MOST_KEPT - 1), 4096)
+    assert len(derived) == count
+
+
+def test_credentials_go_to_other_processes_and_show_nothing() -> None:
+    credentials = Credentials("u", Secret("pencil"))
+    credentials.salted.derive("sha1", b"pencil", b"salt", 4096)
+    again = pickle.loads(pickle.dumps(credentials))
+    assert again == credentials
+    assert "pencil" not in repr(again) and "salt" not in repr(again)
 
 
 @pytest.mark.parametrize(

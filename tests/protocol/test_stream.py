@@ -133,8 +133,25 @@ def test_an_empty_out_of_order_snapshot_moves_nothing() -> None:
     assert stream.phase is P.OPEN
 
 
-def test_positions_name_the_branch_that_holds_their_seqno() -> None:
+@pytest.mark.parametrize(
+    ("end", "expected"),
+    [(5, 1), (10, 1), (49, 1), (50, 2), (99, 2), (100, 3), (200, 3)],
+)
+def test_positions_name_the_branch_that_holds_the_end_of_their_snapshot(
+    end: int, expected: int
+) -> None:
+    """With an older one the producer, which knows where that ended, would take it back."""
     log = FailoverLog((FailoverEntry(3, 100), FailoverEntry(2, 50), FailoverEntry(1, 10)))
-    stream = new_stream().accept(log).begin_snapshot(SnapshotRange(0, 200), 2)
-    found = [stream.items(seqno, seqno).position.vb_uuid for seqno in (5, 10, 50, 99, 100, 150)]
-    assert found == [1, 1, 2, 2, 3, 3], "below the oldest entry kept, its branch is the one"
+    stream = new_stream().accept(log).begin_snapshot(SnapshotRange(0, end), 2)
+    found = [stream.items(seqno, seqno).position.vb_uuid for seqno in (1, 4, end)]
+    assert found == [expected] * 3
+    assert stream.advance(2).position.vb_uuid == expected
+
+
+def test_a_longer_snapshot_after_a_resume_changes_the_branch() -> None:
+    log = FailoverLog((FailoverEntry(2, 50), FailoverEntry(1, 0)))
+    stream = new_stream(Position(1, 20, 0, 40, 0)).accept(log)
+    stream = stream.begin_snapshot(SnapshotRange(0, 60), 2)
+    assert stream.position == Position(1, 20, 0, 40, 0)
+    assert stream.items(21, 21).position == Position(2, 21, 0, 60, 0)
+    assert stream.items(21, 60).position == Position.complete_at(2, 60)

@@ -18,7 +18,7 @@ from dcp.wire import messages as m
 from dcp.wire.codec import decode, encode
 from dcp.wire.frame import Frame
 from dcp.wire.framing import FrameSplitter
-from dcp.wire.vocabulary import Opcode
+from dcp.wire.vocabulary import Opcode, Status
 from tests.protocol.scripted import (
     ScriptedServer,
     answer_to,
@@ -26,6 +26,7 @@ from tests.protocol.scripted import (
     converse,
     marker,
     mutation,
+    new_connection,
     open_stream,
     ready_connection,
     stream_end,
@@ -328,9 +329,69 @@ def test_sizes_that_cannot_be_told() -> None:
     for size in (-1, U32_MAX + 1):
         with pytest.raises(ValueError, match="window_bytes"):
             receiver.connection.change_stream_window(size)
-    with pytest.raises(LocalProtocolError, match="streams without windows"):
-        Receiver(KIB, 0).connection.change_stream_window(5)
     assert receiver.connection.bytes_to_send() == b""
+
+
+# --- windows that come when streams are there already
+
+
+def late() -> tuple[Receiver, Frame]:
+    """A stream without a window that has sent 10 KiB, and the control that is said first."""
+    receiver = Receiver(1000 * KIB, 0)
+    assert receiver.take(0, 10) == {}
+    receiver.connection.change_stream_window(5 * KIB)
+    receiver.connection.change_stream_window(10 * KIB)
+    control = told(receiver)
+    assert decode(control) == m.DcpControl(b"stream_buffer_size", b"0")
+    return receiver, control
+
+
+def test_a_late_window_begins_with_nothing_outstanding() -> None:
+    """All in one block: the producer counts what it sends behind its answer to 0."""
+    receiver, control = late()
+    opaque = receiver.opaques[0]
+    block = block_of(*messages(receiver, 11, 12), answer_to(control), *messages(receiver, 13))
+    events = receiver.connection.receive(block, 1.0)
+    assert not any(isinstance(each, e.StreamWindowChanged) for each in events)
+    assert receiver.connection.collect_stream_charges() == {opaque: KIB}
+    controls = FrameSplitter().feed(receiver.connection.bytes_to_send())
+    sizes = [controls.frame(index) for index in range(len(controls))]
+    assert [decode(each) for each in sizes] == [
+        m.DcpControl(b"stream_buffer_size", size) for size in (b"5120", b"10240")
+    ]
+    receiver.connection.release(13 * KIB, 1.0, {opaque: KIB})
+    assert acks(receiver.connection) == []
+    answers = [answer_to(each) for each in sizes]
+    changed = receiver.connection.receive(block_of(*answers), 1.0)
+    assert changed == [e.StreamWindowChanged(5 * KIB, 0), e.StreamWindowChanged(10 * KIB, 0)]
+    receiver.connection.tick(7.0)
+    assert acks(receiver.connection) == [(0, 13 * KIB), (opaque, KIB)]
+
+
+@pytest.mark.parametrize("status", [Status.NOT_SUPPORTED, Status.EINVAL])
+def test_a_late_window_that_is_refused_changes_nothing(status: int) -> None:
+    receiver, control = late()
+    refused = block_of(answer_to(control, status=status), *messages(receiver, 11))
+    events = receiver.connection.receive(refused, 1.0)
+    assert [each for each in events if isinstance(each, e.StreamWindowChanged)] == [
+        e.StreamWindowChanged(size, status) for size in (5 * KIB, 10 * KIB)
+    ]
+    assert receiver.connection.bytes_to_send() == b"", "a size that has a debt is not asked for"
+    assert receiver.connection.collect_stream_charges() == {}
+    assert not receiver.connection.has_stream_windows
+    receiver.connection.change_stream_window(KIB)
+    assert decode(told(receiver)) == m.DcpControl(b"stream_buffer_size", b"0"), "asked again"
+
+
+@pytest.mark.parametrize("first_bytes", [0, KIB])
+def test_a_size_that_is_asked_for_early_follows_the_bootstrap(first_bytes: int) -> None:
+    connection = new_connection(mechanisms=("PLAIN",), stream_window_bytes=first_bytes)
+    connection.change_stream_window(7)
+    assert connection.bytes_to_send() == b""
+    connection.start(0.0)
+    events = converse(connection, ScriptedServer(mechanisms=b"PLAIN"))
+    assert e.StreamWindowChanged(7, 0) in events
+    assert (connection.has_stream_windows, connection.stream_window_bytes) == (True, 7)
 
 
 @pytest.mark.parametrize("extra_bytes", [0, 2])

@@ -29,6 +29,7 @@ def relay_settings(cluster: ProducerCluster, folder: Path, **changed: Any) -> Re
         "data_folder": folder,
         "users": users(),
         "flush_seconds": 0.02,
+        "consumer_ack_seconds": 0.5,
     }
     return RelaySettings(**(chosen | changed))
 

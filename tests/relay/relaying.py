@@ -1,14 +1,12 @@
 """``dcplake relay`` as a process of its own."""
 
-import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import ClassVar, Protocol
 
+from tests.cli.own_process import OwnProcess
 from tests.client.drained import USERS
 
 
@@ -19,37 +17,20 @@ class Upstream(Protocol):
     def seeds(self) -> Sequence[str]: ...
 
 
-class Relaying:
+class Relaying(OwnProcess):
     """A running ``dcplake relay``."""
+
+    stop_seconds: ClassVar[float] = 60.0
 
     def __init__(self, cluster: Upstream, folder: Path, *more: str) -> None:
         (user,) = USERS
         words = ["relay", "--upstream", ",".join(cluster.seeds), "--user", user]
         words += ["--data", str(folder), "--listen", "127.0.0.1:0", *more]
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "dcp.cli.main", *words],
-            stdout=subprocess.PIPE,
-            env={**os.environ, "DCPLAKE_PASSWORD": USERS[user]},
-        )
-        assert self.process.stdout is not None
-        self.ready: dict[str, Any] = json.loads(self.process.stdout.readline())
+        super().__init__({**os.environ, "DCPLAKE_PASSWORD": USERS[user]}, *words)
 
     @property
     def seed(self) -> str:
-        return str(self.ready["seeds"][0])
-
-    def kill(self) -> None:
-        self.process.kill()
-        self._wait()
-
-    def stop(self) -> int:
-        self.process.terminate()
-        return self._wait()
-
-    def _wait(self) -> int:
-        if self.process.stdout is not None:
-            self.process.stdout.close()
-        return self.process.wait(60)
+        return self.seeds[0]
 
 
 @contextmanager

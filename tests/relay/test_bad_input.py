@@ -5,6 +5,9 @@ What is wrong with numbers and names of single messages is tested where they are
 ``tests/producer/test_stream_windows.py``); here a relay stands behind each of them.
 """
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,9 +20,10 @@ from dcp.wire import messages as m
 from dcp.wire.codec import encode
 from dcp.wire.frame import Frame
 from dcp.wire.vocabulary import Magic, Opcode, Status
-from tests.client.drained import fill
+from tests.client.drained import USERS, fill
 from tests.producer.raw_client import PLAIN_FEATURES, RawClient
 from tests.relay.following import wait_until_level
+from tests.relay.relaying import relaying
 
 USAGE = 2
 
@@ -36,6 +40,25 @@ USAGE = 2
         (["--fc", "tagged,g:7/-1"], "found '-1', expected a group size from 0"),
         (["--fc", "tagged,g:7/4294967296"], "found '4294967296', expected a group size"),
         (["--fc", "tagged,g:9223372036854775808"], "expected a group tag: a decimal number"),
+        (
+            ["--fc", "tagged,g:-9223372036854775809"],
+            "found '-9223372036854775809', expected a group",
+        ),
+        (["--fc", "tagged,g:7/"], "at character 12: found '', expected a group size"),
+        (["--fc", "tagged,g:"], "at character 10: found '', expected a group"),
+        (["--fc", "min,g:/2147483648"], "found '2147483648', expected a group size from 0"),
+        (["--fc", "min,rrwm:2147483648"], "found '2147483648', expected a number from 1"),
+        (["--fc", "min,rrwm:0"], "found '0', expected a number from 1"),
+        (["--fc", "min,t:"], "at character 7: found '', expected a duration"),
+        (["--fc", "min,t:9223372036854775808"], "found '9223372036854775808', expected a duration"),
+        (["--fc", "min,hold:5s"], "at character 5: found 'hold:5s', expected an option of min"),
+        (["--fc", "min,,t:5s"], "at character 5: found '', expected an option"),
+        (["--fc", ","], "at character 1: found '', expected a strategy"),
+        (["--fc", " min"], "at character 1: found ' min', expected a strategy"),
+        (["--fc", "min "], "at character 1: found 'min ', expected a strategy"),
+        (["--fc", "min, t:5s"], "at character 5: found ' t:5s', expected an option"),
+        (["--fc", "min,t:5s "], "at character 7: found '5s ', expected a duration"),
+        (["--fc", "min;t:5s"], "at character 1: found 'min;t:5s', expected a strategy"),
         (["--window-bytes", "0"], "relay window: found 0 bytes, expected 1 to 4294967295"),
         (["--window-bytes", "4294967296"], "relay window: found 4294967296 bytes"),
         (["--window-bytes", "-1"], "--window-bytes: found '-1', expected a number of bytes"),
@@ -80,6 +103,81 @@ def test_sizes_beyond_32_bits_where_they_are_fine(
     words = ["relay", "--upstream", "localhost:1", "--data", str(tmp_path / "relay")]
     assert main([*words, "--memory-quota", "8589934592", "--window-bytes", "4294967295"]) == 4
     assert "no node answers" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("fc", "told"),
+    [
+        ("min,", "min,g:/0,t:5s,rrwm:4"),
+        ("min,t:5000000000", "min,g:/0,t:5s,rrwm:4"),
+        ("min,t:1500", "min,g:/0,t:1500ns,rrwm:4"),
+        ("tagged,g:7,t:1S,g:/2", "tagged,g:7/2,t:1s,rrwm:4"),
+        ("min,t:9223372037s", "min,g:/0,t:9223372036854775807ns,rrwm:4"),
+    ],
+)
+def test_what_aeron_takes_is_taken(
+    make_cluster: Callable[..., ProducerCluster], tmp_path: Path, fc: str, told: str
+) -> None:
+    """By the real command: a comma at the end, times without a unit, the longest one."""
+    ((user, password),) = USERS.items()
+    cluster = make_cluster(vbuckets=1)
+    with relaying(cluster, tmp_path, "--fc", fc) as relay, RawClient(relay.seed, 60.0) as client:
+        found = client.log_in(PLAIN_FEATURES, user, password).statistics("relay")
+    assert found["relay:strategy"] == told
+
+
+def test_the_real_command_refuses(tmp_path: Path) -> None:
+    """Exit code and one line, no traceback; nothing on the line that consumers wait for."""
+    words = ["relay", "--upstream", "localhost:1", "--data", str(tmp_path / "relay")]
+    ended = subprocess.run(
+        [sys.executable, "-m", "dcp.cli.main", *words, "--fc", "tagged,g:7/x,t:5s"],
+        env={**os.environ, "DCPLAKE_PASSWORD": "p"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout) == (USAGE, "")
+    (line,) = ended.stderr.splitlines()
+    assert "fc=tagged,g:7/x,t:5s: at character 12: found 'x', expected a group size" in line
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        b"lake#gtag=",
+        b"lake#gtag=x",
+        b"lake#gtag=--7",
+        b"lake#gtag=9223372036854775808",
+        b"lake#gtag=-9223372036854775809",
+        b"lake#gtag=12345678901234567890",
+        b"lake#gtag=7#gtag=8",
+        b"lake#gtag=7#gtag=",
+    ],
+)
+def test_a_name_with_a_tag_that_is_none(
+    make_cluster: Callable[..., ProducerCluster], make_relay: Callable[..., Relay], name: bytes
+) -> None:
+    """Else its consumer would belong to no group, and not know it; the connection stays."""
+    relay = make_relay(make_cluster(vbuckets=1))
+    with RawClient(relay.seeds[0]) as client:
+        client.log_in()
+        refused = client.call(m.DcpOpen(name, 1), Opcode.DCP_OPEN)
+        assert refused.status == Status.EINVAL
+        assert b"#gtag=" in refused.value
+        client.open_dcp(b"lake#gtag=-9223372036854775808:connection-1")
+        assert client.request_stream(0).status == Status.SUCCESS
+
+
+def test_what_is_told_of_a_tag_that_is_none(
+    make_cluster: Callable[..., ProducerCluster], make_relay: Callable[..., Relay]
+) -> None:
+    relay = make_relay(make_cluster(vbuckets=1))
+    with RawClient(relay.seeds[0]) as client:
+        client.log_in().open_dcp()
+        client.send(_control("receiver_group_tag", b"1e3"))
+        said = client.answer().value.decode()
+    assert "receiver_group_tag: found '1e3', expected a decimal number of 64 bits" in said
 
 
 def _control(name: str, value: bytes) -> Frame:

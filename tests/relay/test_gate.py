@@ -54,6 +54,43 @@ def test_the_only_one_is_silent(fc: str) -> None:
     assert gate.settle(5 * SECOND + 1) == 500
 
 
+def test_a_report_is_as_old_as_the_sign_of_life() -> None:
+    """However often, or seldom, the vbucket is looked at."""
+    gate = _gate("min,t:5s")
+    gate.report(1, 100, None, 0)
+    gate.report(2, 600, None, 0)
+    for now in (2, 4, 5):
+        gate.report(1, 100, None, SECOND // 2)
+        gate.report(2, 600, None, now * SECOND)
+        assert gate.settle(now * SECOND) == (100 if now == 2 else 0)
+    late = 5 * SECOND + SECOND // 2 + 1
+    assert gate.is_silent(SECOND // 2, late)
+    assert gate.settle(late) == 500
+
+
+@pytest.mark.parametrize("fc", ["max", "min,t:5s", "tagged,g:7/1,t:5s"])
+def test_who_came_early_stands_at_the_end_wherever_it_is(fc: str) -> None:
+    gate = _gate(fc)
+    gate.came_early(1, 7, 0)
+    assert gate.settle(0) == 600
+    gate.positions.receive(7, 400)
+    assert gate.settle(4 * SECOND) == 400
+    assert gate.receivers == frozenset()
+    assert gate.group.receiver_count == (0 if fc == "max" else 1)
+    gate.settle(5 * SECOND + 1)
+    assert gate.group.receiver_count == 0
+
+
+def test_who_came_early_and_has_its_stream_stands_where_it_is() -> None:
+    gate = _gate("min,t:5s")
+    gate.came_early(1, None, 0)
+    gate.settle(0)
+    gate.positions.receive(7, 400)
+    gate.report(1, 700, None, SECOND)
+    assert gate.settle(SECOND) == 100
+    assert gate.receivers == {1}
+
+
 def test_who_leaves_is_waited_for_no_more() -> None:
     gate = _gate("min")
     gate.report(1, 100, None, 0)

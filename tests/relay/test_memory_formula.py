@@ -16,10 +16,11 @@ from dcp.producer.memory import (
     STREAM_BYTES,
     Load,
     clients_bytes,
+    in_words,
     producer_bytes,
 )
 from dcp.producer.versions import OVERHEAD_BYTES
-from dcp.relay.memory import relay_bytes
+from dcp.relay.memory import relay_bytes, relay_bytes_in_words
 from dcp.relay.settings import RelaySettings
 from tests.client.drained import CREDENTIALS
 
@@ -89,3 +90,19 @@ def test_the_docs_say_the_same() -> None:
     assert f"S × {STREAM_BYTES // 1024} KiB" in text
     small = clients_bytes(Load(0, connections=200, largest_bytes=64 * 1024))
     assert f"With documents up to 64 KiB all clients take {small // MEBIBYTE} MiB." in text
+
+
+def test_what_an_operator_is_told() -> None:
+    assert relay_bytes_in_words(_settings()) == (
+        "at most 648 MiB, for each key 732 bytes and its length, for each client 21 MiB "
+        "(documents of 20 MiB), for each node of the cluster but one 90 MiB"
+    )
+    words = in_words(
+        lambda load: producer_bytes(
+            load, checkpoint_quota_bytes=4 * MEBIBYTE, values_bytes=MEBIBYTE
+        )
+    )
+    assert words == (
+        "at most 228 MiB, for each key 732 bytes and its length, for each client 61 MiB "
+        "(documents of 20 MiB)"
+    )

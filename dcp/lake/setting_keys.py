@@ -1,0 +1,91 @@
+"""What a section of the configuration is made of: keys with their facts, and the check of values.
+
+A setting's default, meaning, unit and allowed range stand beside it (``key``); a section checks all
+of its values when it is made.
+"""
+
+from collections.abc import Mapping
+from dataclasses import field, fields
+from types import MappingProxyType
+from typing import Any, Final
+
+from dcp.errors import ConfigError
+
+
+def key(
+    default: Any,
+    text: str,
+    *,
+    unit: str = "",
+    least: float | None = None,
+    most: float | None = None,
+    choices: tuple[str, ...] = (),
+) -> Any:
+    """Return the field of a setting: its default, and what it is, in words and bounds."""
+    facts = {"text": text, "unit": unit, "least": least, "most": most, "choices": choices}
+    if isinstance(default, Mapping):
+        return field(default_factory=lambda: MappingProxyType(dict(default)), metadata=facts)
+    return field(default=default, metadata=facts)
+
+
+class Section:
+    """Base of the sections: checks each value's type, range and choice."""
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        """Check all values."""
+        for each in fields(self):  # type: ignore[arg-type]  # every subclass is a dataclass
+            _check(each.name, getattr(self, each.name), each.default, each.metadata)
+
+
+def _check(name: str, value: object, default: object, facts: Mapping[str, Any]) -> None:
+    expected = describe_expected(default, facts)
+    problem = ConfigError(f"{name}: found {value!r} ({type(value).__name__}), expected {expected}")
+    if isinstance(default, float):
+        if type(value) not in (int, float):
+            raise problem
+    elif isinstance(default, bool | int | str):
+        if type(value) is not type(default):
+            raise problem
+    elif isinstance(default, tuple):
+        if not isinstance(value, tuple) or not value or not all(map(_filled, value)):
+            raise problem
+    elif not isinstance(value, Mapping) or not all(
+        isinstance(part, str) for item in value.items() for part in item
+    ):
+        raise problem
+    least, most, choices = facts["least"], facts["most"], facts["choices"]
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        too_small = least is not None and not value >= least
+        if too_small or (most is not None and not value <= most) or value in _NOT_NUMBERS:
+            raise problem
+    if choices and value not in choices:
+        raise problem
+
+
+_NOT_NUMBERS: Final = (float("inf"), float("-inf"))
+
+
+def _filled(item: object) -> bool:
+    return isinstance(item, str) and bool(item)
+
+
+def describe_expected(default: object, facts: Mapping[str, Any]) -> str:
+    """Say in words which values a setting takes: its type, range or choices, and unit."""
+    if facts["choices"]:
+        return "one of " + ", ".join(f'"{choice}"' for choice in facts["choices"])
+    if isinstance(default, bool):
+        return "true or false"
+    if isinstance(default, int | float):
+        words = "an integer" if isinstance(default, int) else "a number"
+        if facts["least"] is not None and facts["most"] is not None:
+            words += f" from {facts['least']} to {facts['most']}"
+        elif facts["least"] is not None:
+            words += f", {facts['least']} or more"
+        return words + (f" ({facts['unit']})" if facts["unit"] else "")
+    if isinstance(default, str):
+        return "a text"
+    if isinstance(default, tuple):
+        return "a list of one or more non-empty texts"
+    return "a table of texts"

@@ -1,0 +1,48 @@
+"""How many streams the clients of one node may have, all connections together, and who gets them.
+
+A connection may have an eighth as many as are still free: a greedy one takes a ninth of all, the
+next a ninth of what is left, and who comes later finds room. (After Choudhury and Hahn, "Dynamic
+queue length thresholds", 1998, of the memory of switches.) Streams that only have to tell their end
+count too. Those between nodes do not: there are as many as there are copies.
+"""
+
+from typing import Final
+
+SHARE: Final = 8
+
+
+class StreamQuota:
+    """The streams of a node; ``most`` is how many there may be."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.streams = 0
+
+    @property
+    def free(self) -> int:
+        """How many more there may be."""
+        return self.most - self.streams
+
+    def has_room(self, held: int) -> bool:
+        """Whether a connection that has ``held`` may have one more."""
+        return SHARE * held < self.free
+
+    def opened(self) -> None:
+        """Count one more."""
+        self.streams += 1
+
+    def ended(self, streams: int = 1) -> None:
+        """Count so many less."""
+        self.streams -= streams
+
+
+class StreamQuotas:
+    """Those of the nodes of a process."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._of_nodes: dict[int, StreamQuota] = {}
+
+    def at(self, node: int) -> StreamQuota:
+        """Return a node's."""
+        return self._of_nodes.setdefault(node, StreamQuota(self._most))

@@ -1,0 +1,52 @@
+"""The window of the relay's connection to a node: what came, is held, and is acknowledged."""
+
+from dcp.protocol.flow_control import FlowSettings, ReceiveWindow
+from dcp.protocol.outgoing import Outgoing
+from dcp.wire import messages as m
+from dcp.wire.vocabulary import Opcode
+
+
+class UpstreamWindow:
+    """One window, and how often how much of it was given back."""
+
+    def __init__(self, window_bytes: int, outgoing: Outgoing, now: float) -> None:
+        self._window = ReceiveWindow(FlowSettings(window_bytes), now)
+        self._outgoing = outgoing
+        self.acks = self.acked_bytes = 0
+
+    @property
+    def settings(self) -> FlowSettings:
+        """Its size, and when it is acknowledged."""
+        return self._window.settings
+
+    @property
+    def unacked_bytes(self) -> int:
+        """What the node counts as outstanding, as far as we know."""
+        return self._window.unacked_bytes
+
+    @property
+    def held_bytes(self) -> int:
+        """What was received and not released."""
+        return self._window.held_bytes
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the node sends nothing more until something is acknowledged."""
+        return self.unacked_bytes >= self.settings.window_bytes
+
+    def charge(self, frame_bytes: int) -> None:
+        """Count what came."""
+        self._window = self._window.charge(frame_bytes)
+
+    def release(self, frame_bytes: int, now: float) -> None:
+        """Be done with bytes that came; acknowledge when it is time."""
+        self._window = self._window.release(frame_bytes)
+        self.acknowledge(now)
+
+    def acknowledge(self, now: float) -> None:
+        """Acknowledge what is due."""
+        self._window, acked_bytes = self._window.acknowledge(now)
+        if acked_bytes:
+            self.acks += 1
+            self.acked_bytes += acked_bytes
+            self._outgoing.request(m.BufferAck(acked_bytes), Opcode.DCP_BUFFER_ACK)
