@@ -232,4 +232,4 @@ def test_no_document_opens_the_file(
     assert [b.key for b in found if isinstance(b, m.Mutation)] == [
         b"\x08" + k for k in sorted(keys)
     ]
-    assert 0 < opened.count("vb_0.log") < 50
+    assert 0 < opened.count("vb_0.log") < 250  # how much is sent at once depends on the machine
