@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from dcp.cli.live_view import bar, count_text, size_text
 from dcp.cli.output import table
+from dcp.client.settings import TlsSettings
 from dcp.errors import SourceError
 from dcp.producer.kv_client import node_address
 from dcp.producer.kv_connection import KvConnection
@@ -73,16 +74,24 @@ def connections_in(told: Mapping[str, str]) -> list[ProducerConnection]:
 class ProducerView:
     """Asks one node again and again."""
 
-    def __init__(self, address: str, user: str, password: str, bucket: str) -> None:
-        """Connect.
+    def __init__(
+        self,
+        address: str,
+        user: str,
+        password: str,
+        bucket: str,
+        tls: TlsSettings | None = None,
+    ) -> None:
+        """Connect, encrypted where ``tls`` is given.
 
         Raises:
-            ConfigError: the address is no ``host:port``.
+            ConfigError: the address is no ``host:port``, or the file of ``tls`` cannot be used.
             NodeUnavailableError: the node cannot be reached.
             AuthenticationError, BucketError: user, password or bucket were refused.
         """
         self.address = address
-        self._connection = KvConnection(*node_address(address), _TIMEOUT_SECONDS)
+        context = None if tls is None else tls.context()
+        self._connection = KvConnection(*node_address(address), _TIMEOUT_SECONDS, context)
         try:
             self._connection.log_in(user, password, bucket)
         except BaseException:

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from dcp.cli.numbers import byte_count, seconds, whole_number
+from dcp.cli.source_options import add_tls_options, tls_from
 from dcp.errors import ConfigError
 
 if TYPE_CHECKING:
-    from dcp.client.settings import TlsSettings
     from dcp.producer.settings import TlsFiles
 
 _MIB: Final = 1024 * 1024
@@ -33,12 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help=f"file with the password (without it: the environment's {_PASSWORD_ENV})",
     )
-    parser.add_argument(
-        "--tls", action="store_true", help="speak to the cluster encrypted, as the system trusts"
-    )
-    parser.add_argument(
-        "--ca-file", metavar="FILE", help="PEM file of who is trusted to name the cluster's nodes"
-    )
+    add_tls_options(parser, "the cluster's nodes")
     parser.add_argument(
         "--listen",
         default=f"127.0.0.1:{_PORT}",
@@ -112,7 +107,7 @@ def run(arguments: argparse.Namespace) -> int:
     from dcp.relay.process import run_relay
     from dcp.relay.settings import RelaySettings
 
-    tls = _tls(arguments)
+    tls = tls_from(arguments)
     host, port = _listen(arguments.listen)
     mechanisms = SCRAM_MECHANISMS if tls is None else ALL_MECHANISMS
     upstream = arguments.upstream.split(",")
@@ -162,13 +157,6 @@ def _users(arguments: argparse.Namespace) -> dict[str, str]:
             "--listen-user, --listen-password-file: found one of them, expected both or none"
         )
     return {} if user is None else {user: _password(file)}
-
-
-def _tls(arguments: argparse.Namespace) -> "TlsSettings | None":
-    from dcp.client.settings import TlsSettings
-
-    is_wanted = arguments.tls or arguments.ca_file is not None
-    return TlsSettings(arguments.ca_file) if is_wanted else None
 
 
 def _listen_tls(arguments: argparse.Namespace) -> "TlsFiles | None":

@@ -2,7 +2,10 @@
 
 import argparse
 import os
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from dcp.client.settings import TlsSettings
 
 DEFAULT_PASSWORD: Final = "password"  # noqa: S105  (the embedded producer's, for this machine only)
 
@@ -25,6 +28,24 @@ def add_account_options(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="environment variable with the password (DCPLAKE_PASSWORD; 'password' if not set)",
     )
+
+
+def add_tls_options(parser: argparse.ArgumentParser, whom: str) -> None:
+    """Add what says whether ``whom``, the cluster for example, is spoken to encrypted."""
+    parser.add_argument(
+        "--tls", action="store_true", help=f"speak to {whom} encrypted, as the system trusts"
+    )
+    parser.add_argument(
+        "--ca-file", metavar="FILE", help=f"PEM file of who is trusted to name {whom}"
+    )
+
+
+def tls_from(arguments: argparse.Namespace) -> "TlsSettings | None":
+    """Return how to speak encrypted; None where that is not asked for."""
+    from dcp.client.settings import TlsSettings
+
+    is_wanted = arguments.tls or arguments.ca_file is not None
+    return TlsSettings(arguments.ca_file) if is_wanted else None
 
 
 def password_from(arguments: argparse.Namespace) -> str:

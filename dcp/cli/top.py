@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from dcp.cli.options import add_settings_options, settings_from
 from dcp.cli.output import say, say_json
+from dcp.errors import ConfigError
 
 _REFRESH_SECONDS: Final = 1.0
 _BEGIN: Final = "\x1b[?1049h\x1b[?25l"
@@ -22,7 +23,7 @@ _END: Final = "\x1b[?25h\x1b[?1049l"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    from dcp.cli.source_options import add_account_options
+    from dcp.cli.source_options import add_account_options, add_tls_options
 
     add_settings_options(parser)
     other = parser.add_mutually_exclusive_group()
@@ -34,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--metrics", action="store_true", help="print once, as Prometheus reads it (text format)"
     )
     add_account_options(parser)
+    add_tls_options(parser, "the producer or relay")
     parser.add_argument("--once", action="store_true", help="one look, also on a terminal")
     parser.add_argument("--json", action="store_true", help="one JSON object for each look")
 
@@ -43,9 +45,16 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         if arguments.producer or arguments.relay:
             return _show_producer(arguments)
+        _require_plain(arguments)
         return _show_board(arguments)
     except KeyboardInterrupt:
         return 0
+
+
+def _require_plain(arguments: argparse.Namespace) -> None:
+    """Raise ConfigError where a connection is to be encrypted and there is none."""
+    if arguments.tls or arguments.ca_file is not None:
+        raise ConfigError("--tls, --ca-file: found no --producer or --relay, expected one of them")
 
 
 def _show_board(arguments: argparse.Namespace) -> int:
@@ -68,13 +77,14 @@ def _show_board(arguments: argparse.Namespace) -> int:
 
 def _show_producer(arguments: argparse.Namespace) -> int:
     from dcp.cli.producer_view import ProducerView
-    from dcp.cli.source_options import password_from
+    from dcp.cli.source_options import password_from, tls_from
 
     view = ProducerView(
         arguments.producer or arguments.relay,
         arguments.user,
         password_from(arguments),
         arguments.bucket,
+        tls_from(arguments),
     )
 
     def look() -> tuple[str, dict[str, Any]]:

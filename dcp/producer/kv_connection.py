@@ -1,6 +1,7 @@
 """One authenticated KV connection to one node, blocking, with pipelined requests."""
 
 import socket
+import ssl
 from collections.abc import Sequence
 from typing import Final
 
@@ -33,8 +34,10 @@ _SCRAM: Final = {name.encode(): scramp_name for name, scramp_name in SCRAMP_NAME
 class KvConnection:
     """A socket whose answers come in the order of the requests."""
 
-    def __init__(self, host: str, port: int, timeout_seconds: float) -> None:
-        """Connect.
+    def __init__(
+        self, host: str, port: int, timeout_seconds: float, tls: ssl.SSLContext | None = None
+    ) -> None:
+        """Connect, encrypted where ``tls`` is given.
 
         Raises:
             NodeUnavailableError: the node cannot be reached.
@@ -44,9 +47,19 @@ class KvConnection:
         self._received: list[Frame] = []
         try:
             self._socket = socket.create_connection((host, port), timeout_seconds)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if tls is not None:
+                self._encrypt(tls, host)
         except OSError as error:
             raise NodeUnavailableError(f"KV node {self.name}: cannot connect: {error}") from error
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def _encrypt(self, tls: ssl.SSLContext, host: str) -> None:
+        plain = self._socket
+        try:
+            self._socket = tls.wrap_socket(plain, server_hostname=host)
+        except OSError:
+            plain.close()
+            raise
 
     def close(self) -> None:
         """Close the socket; harmless when it is closed."""
