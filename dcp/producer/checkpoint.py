@@ -1,5 +1,9 @@
 """One checkpoint: queued items of one snapshot in seqno order, each key at most once.
 
+What may not be replaced, or replace another, must come in the next checkpoint where the key is here
+already: so it is with sync writes, whose prepares, commits and aborts are all told, and with what a
+reader was shown and has not had yet: a snapshot that was announced is given as it was then.
+
 An ``OpenCheckpoint`` takes items; ``close`` makes a ``Checkpoint`` of it, to which nothing can be
 added. Both can be read from any seqno on, and give up their oldest items (expel). Positions are
 seqnos, so no reader is moved when an item goes away: who had the replaced version gets the new one,
@@ -26,7 +30,7 @@ _FEW_HOLES: Final = 32
 
 
 class Queued(Protocol):
-    """What is queued; none of the three facts may change while it is."""
+    """What is queued; none of these facts may change while it is."""
 
     @property
     def seqno(self) -> int:
@@ -34,7 +38,11 @@ class Queued(Protocol):
 
     @property
     def dedup_key(self) -> Hashable | None:
-        """What a newer item replaces it by; None if nothing may replace it."""
+        """What a newer item replaces it by; None if there never is one."""
+
+    @property
+    def is_deduplicated(self) -> bool:
+        """Whether another of its key may replace it, and it another; both must be of that kind."""
 
     @property
     def size_bytes(self) -> int:
@@ -94,6 +102,17 @@ class Checkpoint(Generic[Q]):
         first = bisect_right(self._seqnos, seqno)
         return tuple([item for item in self._items[first:] if item is not None])
 
+    def between(self, after_seqno: int, end_seqno: int, most_items: int) -> list[Q]:
+        """Return the first items above a seqno, up to another: none only where there are none."""
+        first = bisect_right(self._seqnos, after_seqno)
+        last = bisect_right(self._seqnos, end_seqno, first)
+        found: list[Q] = []
+        while not found and first < last:
+            stop = min(first + most_items, last)
+            found = [item for item in self._items[first:stop] if item is not None]
+            first = stop
+        return found
+
     def expel(self, up_to_seqno: int) -> int:
         """Forget the items up to a seqno; return the bytes that this frees."""
         count = bisect_right(self._seqnos, up_to_seqno)
@@ -116,28 +135,44 @@ class OpenCheckpoint(Checkpoint[Q]):
     """The checkpoint that items are added to.
 
     ``received_end``: the end of the marker that it was received with; None on an active, whose
-    snapshot ends at its high seqno.
+    snapshot ends at its high seqno. ``shown``: up to which seqno each reader, by name, was shown
+    what it has not had all of.
     """
 
     def __init__(self, head: CheckpointHead, received_end: int | None = None) -> None:
         end = head.begins_after if received_end is None else received_end
         super().__init__(head, end, head.begins_after, ())
         self.is_received = received_end is not None
+        self.shown: dict[str, int] = {}
         self._places: dict[Hashable, int] = {}
         self._first_place = 0
 
-    def add(self, item: Q) -> None:
-        """Add the newest item; an older one of its key goes away."""
+    def add(self, item: Q, *, keeps_both: bool = False) -> bool:
+        """Add the newest item; an older one of its key goes away.
+
+        Where that may not be both stay with ``keeps_both``; else nothing is done, and False said.
+        """
         key = item.dedup_key
         if key is not None and self.head.kind is CheckpointKind.MEMORY:
-            replaced = self._places.get(key)
-            if replaced is not None:
-                self._take_out(replaced - self._first_place)
+            place = self._places.get(key)
+            if place is not None:
+                if self._may_replace(place - self._first_place, item):
+                    self._take_out(place - self._first_place)
+                elif not keeps_both:
+                    return False
             self._places[key] = self._first_place + len(self._items)
         self._items.append(item)
         self._seqnos.append(item.seqno)
         self.item_count += 1
         self.memory_bytes += _memory_of(item)
+        return True
+
+    def _may_replace(self, index: int, item: Q) -> bool:
+        held = self._items[index]
+        if held is None:
+            raise AssertionError("the key index points at a hole")
+        is_awaited = bool(self.shown) and held.seqno <= max(self.shown.values())
+        return not is_awaited and held.is_deduplicated and item.is_deduplicated
 
     def extend(self, bounds: SnapshotRange) -> bool:
         """Take another received MEMORY snapshot in, if it goes on from here; say whether."""
@@ -184,7 +219,8 @@ class OpenCheckpoint(Checkpoint[Q]):
     def _forget(self, gone: list[Q], count: int) -> None:
         self._first_place += count
         for item in gone:
-            self._places.pop(item.dedup_key, None)
+            if self._places.get(item.dedup_key, self._first_place) < self._first_place:
+                del self._places[item.dedup_key]
 
 
 def _memory_of(item: Queued) -> int:

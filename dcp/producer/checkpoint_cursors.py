@@ -12,11 +12,15 @@ from dcp.errors import LocalProtocolError
 
 @dataclass(slots=True)
 class Cursor:
-    """``entered``: the checkpoint it had something of, or began behind the beginning of."""
+    """``entered``: the checkpoint it had something of, or began behind the beginning of.
+
+    ``shown_seqno``: up to where it was shown what is there, and is given it.
+    """
 
     seqno: int
     is_droppable: bool
     entered: int | None
+    shown_seqno: int = 0
 
 
 class Cursors:

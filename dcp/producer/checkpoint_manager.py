@@ -6,7 +6,9 @@
 A point-in-time snapshot is formed when a cursor asks (``next_items``): the rest of the checkpoint
 that it stands in, so that no key comes twice. It starts at its first item's seqno, or where the
 checkpoint's snapshot starts if the cursor had nothing from there on. It ends at the last item; of a
-received snapshot that is not complete, at the marker's end, however often asked.
+received snapshot that is not complete, at the marker's end, however often asked. Who gives it away
+slowly asks what it is (``show_items``) and takes it piece by piece (``read_on``, ``advance``): what
+is shown stays where it is until the cursor moved on, counted like everything else.
 
 A cursor that had all of a closed checkpoint stands in the next one. Closed checkpoints before all
 cursors are removed when their items are on disk (``vbucket_data``: after each flush), as kv_engine
@@ -100,11 +102,13 @@ class CheckpointManager(CheckpointQueue[Q]):
         checkpoint = self._checkpoints.next_after(seqno)
         is_inside = after_seqno > checkpoint.expelled_seqno
         entered = checkpoint.head.id if is_inside else None
+        self._checkpoints.open.shown.pop(cursor, None)
         self._cursors.place(cursor, Cursor(seqno, droppable, entered))
         return after_seqno >= gone
 
     def remove(self, cursor: str) -> None:
         """Forget a cursor, if it is there: it may have been dropped, or lost in a cut."""
+        self._checkpoints.open.shown.pop(cursor, None)
         self._cursors.forget(cursor)
 
     def pending(self, cursor: str) -> bool:
@@ -133,6 +137,34 @@ class CheckpointManager(CheckpointQueue[Q]):
         Raises:
             LocalProtocolError: there is no such cursor.
         """
+        items = self.show_items(cursor)
+        if items is not None:
+            self.advance(cursor, items.items[-1].seqno)
+        return items
+
+    def read_on(self, after_seqno: int, end_seqno: int, most_items: int) -> list[Q]:
+        """Return the first items above a seqno of what a cursor there was shown up to another."""
+        return self._checkpoints.next_after(after_seqno).between(after_seqno, end_seqno, most_items)
+
+    def advance(self, cursor: str, seqno: int) -> None:
+        """Know that the reader had everything up to a seqno.
+
+        Raises:
+            LocalProtocolError: there is no such cursor.
+        """
+        place = self._cursors.named(cursor)
+        place.seqno = max(place.seqno, seqno)
+        if place.seqno >= place.shown_seqno:
+            self._checkpoints.open.shown.pop(cursor, None)
+
+    def show_items(self, cursor: str) -> Items[Q] | None:
+        """Form a snapshot as ``next_items``, and leave the cursor where it is.
+
+        Nothing of it is replaced until ``advance`` says that it was had.
+
+        Raises:
+            LocalProtocolError: there is no such cursor.
+        """
         place = self._cursors.named(cursor)
         if place.seqno >= self.high_seqno:
             return None
@@ -140,7 +172,9 @@ class CheckpointManager(CheckpointQueue[Q]):
         head = checkpoint.head
         items = checkpoint.after(place.seqno)
         starts_above, begins = head.snapshot_start > place.seqno, place.entered != head.id
-        place.seqno, place.entered = items[-1].seqno, head.id
+        place.shown_seqno, place.entered = items[-1].seqno, head.id
+        if checkpoint is self._checkpoints.open:
+            self._checkpoints.open.shown[cursor] = place.shown_seqno
         return Items(
             items,
             head.snapshot_start if starts_above else items[0].seqno,

@@ -64,6 +64,7 @@ class CheckpointQueue(Generic[Q]):
     def queue(self, item: Q) -> None:
         """Add the newest item of an ACTIVE vbucket; an older one of its key goes away.
 
+        Where that may not be, a checkpoint begins with it (kv_engine ``Checkpoint::canDedup``).
         An item without a de-duplication key of whose key the open checkpoint may hold another
         wants ``close_open`` first, so that no snapshot has the key twice.
 
@@ -79,7 +80,9 @@ class CheckpointQueue(Generic[Q]):
             )
         if self._checkpoints.open.is_received or self._is_full:
             self.close_open()
-        self._checkpoints.open.add(item)
+        if not self._checkpoints.open.add(item):
+            self.close_open()
+            self._checkpoints.open.add(item)
         self.consistent_seqno = seqno
 
     def skip_to(self, seqno: int) -> None:
@@ -139,7 +142,7 @@ class CheckpointQueue(Generic[Q]):
             raise LocalProtocolError(
                 f"vbucket {self.vbucket}, receive: found seqno {item.seqno}, expected {expected}"
             )
-        last.add(item)
+        last.add(item, keeps_both=True)  # where it ends is for the active to say
         if item.seqno == end:
             self.consistent_seqno = end
 

@@ -1,7 +1,7 @@
 """Snapshots on the wire: a marker, then frames in batches that fit the window.
 
-A snapshot's items come from memory (a tuple taken from a checkpoint at one instant) or from disk
-(a scan, read as it is sent). Frames are fetched a chunk at a time.
+A snapshot's items come from memory (a part of a checkpoint, as it was at one instant) or from disk
+(a scan); both stay where they are until they are sent. Frames are fetched a chunk at a time.
 
 What is read from disk or encoded is about what may be sent at once. What of it is not sent, as it
 became longer on the way (stream ids, values that were decompressed) or is charged more, goes back
@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
+from dcp.producer.checkpoint_manager import CheckpointManager
 from dcp.producer.chunks import Chunk, Taken, chunk_of, chunk_of_wires, no_frames
 from dcp.producer.disk_ranges import U64s
 from dcp.producer.disk_scan import Frames, Scan
@@ -44,42 +45,73 @@ class ItemSource(Protocol):
 
 
 class MemoryItems:
-    """Items that were taken from a checkpoint; encoded as they are needed."""
+    """What a cursor was shown of a checkpoint, where it stays; encoded as it is needed.
 
-    def __init__(self, versions: Sequence[Version], flavour: int) -> None:
-        self._versions = versions
-        self._flavour = flavour
-        self._next = 0
+    The cursor follows what was sent, so memory keeps the rest, and counts it. Without the cursor
+    it must not be read: ``sent_seqno`` says how far it came, and ``filter`` is the one there.
+    """
+
+    def __init__(
+        self,
+        checkpoints: CheckpointManager[Version],
+        cursor: str,
+        items: Sequence[Version],
+        flavour: int,
+        wanted: StreamFilter,
+    ) -> None:
+        """Look at the ``items`` that ``cursor`` was shown; they are not kept."""
+        self.filter = wanted
+        shown, self.filter_behind = wanted.split(items)
+        self.is_empty = not shown
+        self.shows_all = len(shown) == len(items)
+        if shown:
+            self.first_seqno, self.last_seqno = shown[0].seqno, shown[-1].seqno
+        visible = (each.seqno for each in reversed(shown) if each.is_visible)
+        self.last_visible_seqno = next(visible, None)
+        """The seqno of the last item that plain clients see; None where there is none."""
+        self.sent_seqno = self._chunk_after = items[0].seqno - 1
+        self._end_seqno = items[-1].seqno
+        self._is_plain = self.shows_all and self.filter_behind is wanted
+        self._filter_before = wanted
+        self._checkpoints, self._cursor, self._flavour = checkpoints, cursor, flavour
 
     def next_chunk(self, most_bytes: int) -> Chunk | None:
         """Return the frames of the next items: at least one, more only as far as they fit."""
-        first = self._next
-        if first >= len(self._versions):
-            return None
-        wires: list[tuple[bytes, bytes]] = []
-        left = most_bytes
-        for version in self._versions[first : first + CHUNK_ITEMS]:
-            head, value = version.wire(self._flavour)
-            left -= len(head) + len(value)
-            if wires and left < 0:
-                break
-            wires.append((head, value))
-        self._next = first + len(wires)
-        return chunk_of_wires(self._versions[first : self._next], wires)
+        self._checkpoints.advance(self._cursor, self.sent_seqno)
+        self._chunk_after, self._filter_before = self.sent_seqno, self.filter
+        while found := self._read(self._end_seqno, CHUNK_ITEMS):
+            shown: list[Version] = []
+            wires: list[tuple[bytes, bytes]] = []
+            left, at = most_bytes, self.filter
+            for version in found:
+                if self._is_plain or at.passes(version):
+                    head, value = version.wire(self._flavour)
+                    left -= len(head) + len(value)
+                    if wires and left < 0:
+                        break
+                    shown.append(version)
+                    wires.append((head, value))
+                if not self._is_plain:
+                    at = at.after(version)
+                self.sent_seqno = version.seqno
+            self.filter = at
+            if shown:
+                return chunk_of_wires(shown, wires)
+        return None
 
     def put_back(self, seqnos: U64s) -> None:
         """Let the last items come again."""
-        self._next -= len(seqnos)
+        before, self.sent_seqno = int(seqnos[0]) - 1, self._chunk_after
+        if self.filter is not self._filter_before:
+            kept = self._read(before, before - self.sent_seqno)
+            _, self.filter = self._filter_before.split(kept)
+        self.sent_seqno = before
 
-    @property
-    def last_visible_seqno(self) -> int | None:
-        """The seqno of the last item that plain clients see; None where there is none."""
-        visible = (each.seqno for each in reversed(self._versions) if each.is_visible)
-        return next(visible, None)
+    def _read(self, end_seqno: int, most_items: int) -> list[Version]:
+        return self._checkpoints.read_on(self.sent_seqno, end_seqno, most_items)
 
     def close(self) -> None:
-        """Forget the items."""
-        self._versions = ()
+        """Leave the items to the checkpoint."""
 
 
 class DiskItems:

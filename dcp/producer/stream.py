@@ -12,7 +12,10 @@ snapshots that merges. When it is opened a cursor is placed behind its end, so t
 what comes after. In memory, each look of the cursor is a point-in-time snapshot of its own. A
 cursor that was dropped to save memory sends the stream back to the disk, which the client sees only
 by the marker's flags. A snapshot that has begun is always sent to its end, also beyond the end that
-was asked for: a part of it would be no state that there was.
+was asked for: a part of it would be no state that there was. What of it is not sent stays in
+memory under the cursor, so that it is counted; when that was dropped the disk has the rest of the
+same snapshot. Where compaction took some of it the next one, from disk, goes on in its place, and
+begins where it began, as for a client that comes again.
 
 From a copy that is inside a snapshot a client gets the same one: disk and memory under one marker
 that ends where the active's snapshot ends, and the rest as the copy receives it. Streams that leave
@@ -143,6 +146,7 @@ class ActiveStream:
         self._first_start: int | None = min(verdict.snap_start, verdict.start)
         self._memory_flags = _FIRST_MEMORY
         self._snapshot: Snapshot | None = None
+        self._marker_start = 0
         self._open_end: int | None = None  # of a snapshot that a copy is receiving
         self._closing: list[bytes] = []
         self._reason = EndReason.OK
@@ -237,7 +241,7 @@ class ActiveStream:
                 return None
             elif self.phase is StreamPhase.BACKFILLING:
                 batch = self._open_backfill()
-            elif (items := self._data.checkpoints.next_items(self.cursor)) is not None:
+            elif (items := self._data.checkpoints.show_items(self.cursor)) is not None:
                 batch = self._open_memory_snapshot(items)
             elif self.takeover is not None and (state := self.takeover.all_sent()) is not None:
                 body = m.SetVbucketState(state)
@@ -254,6 +258,10 @@ class ActiveStream:
     def _next_items(
         self, snapshot: Snapshot, room_bytes: int, most_bytes: int, most_items: int
     ) -> Batch | None:
+        if isinstance(snapshot.source, MemoryItems) and not self._has_cursor:
+            self._leave_memory(snapshot, snapshot.source)
+            if self._snapshot is None:
+                return None
         taken = snapshot.take(room_bytes, most_bytes, most_items, self.opaque)
         if taken is None:
             self._finish(snapshot)
@@ -294,12 +302,29 @@ class ActiveStream:
 
     def _finish(self, snapshot: Snapshot) -> None:
         self.sent_seqno = snapshot.covers
-        if isinstance(snapshot.source, DiskItems | KeyOrderItems):
+        if isinstance(snapshot.source, MemoryItems):
+            self._pass_by(snapshot.source, snapshot.covers)
+        elif isinstance(snapshot.source, DiskItems | KeyOrderItems):
             self._filter = snapshot.source.filter
         snapshot.source.close()
         self._snapshot = None
         if self.phase is StreamPhase.BACKFILLING and self._has_cursor:
             self._on(_Event.BACKFILL_DONE)
+
+    def _pass_by(self, source: MemoryItems, seqno: int) -> None:
+        """Let the cursor and the filter stand behind what came from memory."""
+        self._filter = source.filter_behind
+        self._data.checkpoints.advance(self.cursor, seqno)
+
+    def _leave_memory(self, snapshot: Snapshot, source: MemoryItems) -> None:
+        """Go on with a snapshot from disk, as its cursor was dropped; or give it up for another."""
+        self._filter, scan = source.filter, None
+        if not self._settings.flavour & Flavour.COMMITS:  # a disk does not know what was committed
+            scan = self._data.scan_state(source.sent_seqno, snapshot.covers)
+        if scan is None:
+            self._snapshot, self._first_start = None, self._marker_start
+        else:
+            snapshot.source = DiskItems(scan, self._settings.flavour, self._filter)
 
     def _open_backfill(self) -> Batch | None:
         """Begin with what is on disk; None where that is nothing, or lacks what was purged."""
@@ -365,23 +390,25 @@ class ActiveStream:
         It ends with its last item that is shown, after which nothing changed for this client (as
         observed on a 7.0 server); what a copy is still receiving ends where it was announced.
         """
-        shown, self._filter = self._filter.split(items.items)
         end, got = items.snapshot_end, items.items[-1].seqno
         goes_on, self._open_end = self._open_end == end, end if got < end else None
-        source = MemoryItems(shown, self._settings.flavour)
+        source = MemoryItems(
+            self._data.checkpoints, self.cursor, items.items, self._settings.flavour, self._filter
+        )
         if goes_on:
             self._snapshot = self._with_extras(Snapshot(got, end, _MEMORY, source, got))
             return None
-        if not shown:
+        if source.is_empty:
             self.sent_seqno, self._open_end = got, None
+            self._pass_by(source, got)
             return None
         flags = self._flags_of(items)
         if self.takeover is not None:
             flags |= SnapshotFlag.ACK
             self.takeover.unanswered_markers += 1
-        if self._open_end is None and len(shown) < len(items.items):
-            end = shown[-1].seqno
-        return self._begin(Snapshot(shown[0].seqno, end, flags, source, got))
+        if self._open_end is None and not source.shows_all:
+            end = source.last_seqno
+        return self._begin(Snapshot(source.first_seqno, end, flags, source, got))
 
     def _flags_of(self, items: Items[Version]) -> int:
         if items.kind is CheckpointKind.DISK:
@@ -395,7 +422,7 @@ class ActiveStream:
         if self._first_start is not None:
             snapshot.start, self._first_start = self._first_start, None
         self._snapshot = self._with_extras(snapshot)
-        self.sent_snap_end_seqno = snapshot.end
+        self._marker_start, self.sent_snap_end_seqno = snapshot.start, snapshot.end
         marker = marker_of(snapshot, self._settings, self._data)
         return Batch(self._frame(marker, Opcode.DCP_SNAPSHOT_MARKER), _NO_SEQNOS)
 

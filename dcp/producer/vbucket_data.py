@@ -567,3 +567,13 @@ class VbucketData:
         has no older version to show. (The DCP concepts document lets merged ones keep them.)
         """
         return self._store.scan(after_seqno, each_key_once=True)
+
+    def scan_state(self, after_seqno: int, end_seqno: int) -> Scan | None:
+        """Open what the vbucket held at ``end_seqno``, of it what is above ``after_seqno``.
+
+        None where the disk cannot tell: it is not there yet, or compaction took some of it.
+        """
+        is_known = after_seqno >= self.purge_seqno and end_seqno <= self._store.persisted_seqno
+        if not is_known or not self._store.may_be_cut(end_seqno, end_seqno + 1):
+            return None
+        return self._store.scan(after_seqno, each_key_once=True, end_seqno=end_seqno)

@@ -209,10 +209,18 @@ class Version:
     def dedup_key(self) -> VersionKey | None:
         """What a checkpoint keeps only the newest of; None for system events, which it all keeps.
 
-        Prepares and aborts of a key are apart from what is committed (kv_engine
-        ``engines/ep/src/checkpoint.cc``).
+        Prepares and aborts of a key are apart from what is committed.
         """
         return None if self.event is not None else self.stored_key
+
+    @property
+    def is_deduplicated(self) -> bool:
+        """Whether a checkpoint may replace it, or another by it: nothing that is a sync write's.
+
+        Else a client would be told of a prepare and not of its commit, or of an abort without its
+        prepare (kv_engine ``engines/ep/src/checkpoint.cc``, ``Checkpoint::canDedup``).
+        """
+        return self.sync is None
 
     @property
     def stored_key(self) -> VersionKey:

@@ -12,6 +12,7 @@ class Item:
     seqno: int
     dedup_key: Hashable | None
     size_bytes: int = 100
+    is_deduplicated: bool = True
 
 
 Manager = CheckpointManager[Item]

@@ -54,8 +54,16 @@ class ModelCheckpoint:
         """What de-duplication leaves."""
         if self.kind is DISK:
             return self.items
-        newest = {item.seqno if (k := item.dedup_key) is None else k: item for item in self.items}
-        return sorted(newest.values(), key=lambda item: item.seqno)
+        left: list[Item] = []
+        newest: dict[Hashable, Item] = {}
+        for item in self.items:
+            held = newest.get(item.dedup_key)
+            if held is not None and held.is_deduplicated and item.is_deduplicated:
+                left.remove(held)
+            left.append(item)
+            if item.dedup_key is not None:
+                newest[item.dedup_key] = item
+        return left
 
 
 @dataclass
@@ -76,6 +84,7 @@ class Run:
         self.random = Random(seed)
         max_items, max_bytes = self.random.choice(LIMITS)
         self.limits = CheckpointLimits(max_items, max_bytes)
+        self.deduplicated = self.random.choice([1, 1, 0.9, 0])
         base = self.random.choice([0, 9, 2**63])
         self.names = NAMES[: self.random.randint(1, len(NAMES))]
         self.manager: Manager = CheckpointManager(5, self.limits, base)
@@ -139,12 +148,16 @@ class Run:
         many: list[Key] = [number % distinct for number in range(90)]
         size = self.random.choice([0, 50, 51])
         for key in self.random.choices([few, many], [9, 1])[0]:
-            item = Item(self.high + 1, key, size)
-            if self.open.is_received or self.is_full:
+            item = Item(self.high + 1, key, size, self.random.random() < self.deduplicated)
+            if self.open.is_received or self.is_full or self.must_stay_beside(item):
                 self.close_open()
             self.add(item)
             self.consistent = self.high
             self.manager.queue(item)
+
+    def must_stay_beside(self, item: Item) -> bool:
+        held = [i for i in self.in_memory(self.open) if i.dedup_key == item.dedup_key is not None]
+        return any(not (each.is_deduplicated and item.is_deduplicated) for each in held)
 
     def close(self) -> None:
         self.close_open()
@@ -176,7 +189,8 @@ class Run:
         for _ in range(self.random.randint(1, 12)):
             seqno = max(self.open.start, self.high + 1) + self.random.choice([0, 0, 0, 1, 3])
             # A disk holds each key once.
-            item = Item(seqno, seqno if self.open.kind is DISK else self.random.choice("ABCDE"))
+            key: Key = seqno if self.open.kind is DISK else self.random.choice("ABCDE")
+            item = Item(seqno, key, is_deduplicated=self.random.random() < self.deduplicated)
             if not self.open.is_received or self.open.end is None or seqno > self.open.end:
                 with pytest.raises(LocalProtocolError):
                     self.manager.receive(item)

@@ -49,6 +49,10 @@ def _is_commit(body: m.Body) -> bool:
     return isinstance(body, m.Commit)
 
 
+def _items(told: list[m.Body]) -> list[m.Body]:
+    return [each for each in told if not isinstance(each, m.SnapshotMarker)]
+
+
 def _wait_for(cluster: ProducerCluster, seqno: int, client: RawClient) -> None:
     """Ask something again and again until the vbucket has an item at ``seqno``."""
     while cluster.high_seqno(0) < seqno:
@@ -139,6 +143,7 @@ def test_streams_show_a_prepare_and_its_commit(
     sync = connect(cluster).log_in(PLAIN_FEATURES).open_dcp(enable_sync_writes="true")
     plain = connect(cluster).log_in(PLAIN_FEATURES).open_dcp(b"plain")
     kv = connect(cluster).log_in((*FEATURES, HelloFeature.MUTATION_SEQNO))
+    assert sync.request_stream(0).status == Status.SUCCESS
     stored = _set(kv, b"k", b"1", durability(level))
     uuid = cluster.failover_log(0).current_uuid
     assert (stored.status, decode(stored)) == (Status.SUCCESS, m.MutationAnswer(uuid, 1))
@@ -148,9 +153,14 @@ def test_streams_show_a_prepare_and_its_commit(
     assert touched.status == Status.SUCCESS
     gone = kv.call(m.KeyOnly(b"k"), Opcode.DELETE, framing_extras=durability(level))
     assert gone.status == Status.SUCCESS
-    assert sync.request_stream(0).status == plain.request_stream(0).status == Status.SUCCESS
+    assert plain.request_stream(0).status == Status.SUCCESS
     until = 1_700_000_060
-    assert sync.messages_until(_is_commit)[1:] == [
+    told = [each for _ in range(3) for each in sync.messages_until(_is_commit)]
+    assert _items(told) == [
+        m.Prepare(b"k", b"1", 1, 1, 0, 0, 0, 0, 0, level),
+        m.Commit(b"k", 1, 2),
+        m.Prepare(b"k", b"1", 3, 2, 0, until, 0, 0, 0, level),
+        m.Commit(b"k", 3, 4),
         m.Prepare(b"k", b"", 5, 3, 0, until - 60, 0, 0, 1, level),
         m.Commit(b"k", 5, 6),
     ]
@@ -162,6 +172,36 @@ def test_streams_show_a_prepare_and_its_commit(
         m.Commit(b"k", 7, 8),
     ]
     assert plain.messages_to(8)[-1:] == [m.Mutation(b"k", b"2", 8, 4, 7, until, cache_hint=2)]
+
+
+def test_no_part_of_a_sync_write_is_replaced(
+    pair: ProducerCluster, kv: RawClient, connect: Connect, clock: Clock
+) -> None:
+    """However often a key is written while a client does not read: its cursor is in memory."""
+    dcp = connect(pair).log_in(PLAIN_FEATURES).open_dcp(enable_sync_writes="true")
+    dcp.ok(m.DcpControl(b"connection_buffer_size", b"1"), Opcode.DCP_CONTROL)
+    assert dcp.request_stream(0).status == Status.SUCCESS
+    pair.set(b"fills the window", b"")
+    assert isinstance(dcp.message(), m.SnapshotMarker)
+    for value in (b"1", b"2"):
+        assert _set(kv, b"k", value, MAJORITY).status == Status.SUCCESS
+    assert _set(kv, b"k", b"3").status == Status.SUCCESS
+    assert _set(kv, b"k", b"4").status == Status.SUCCESS
+    pair.pause_replication()
+    _send(kv, 9, m.Store(b"k", b"5"), Opcode.SET, SHORTLY)
+    _wait_for(pair, 8, connect(pair).log_in())
+    clock.now += 1
+    assert kv.answer().status == Status.SYNC_WRITE_AMBIGUOUS
+    dcp.ok(m.DcpControl(b"connection_buffer_size", b"0"), Opcode.DCP_CONTROL)
+    assert _items(dcp.messages_until(lambda body: isinstance(body, m.Abort)))[1:] == [
+        m.Prepare(b"k", b"1", 2, 1, 0, 0, 0, 0, 0, 1),
+        m.Commit(b"k", 2, 3),
+        m.Prepare(b"k", b"2", 4, 2, 0, 0, 0, 0, 0, 1),
+        m.Commit(b"k", 4, 5),
+        m.Mutation(b"k", b"4", 7, 4, cache_hint=2),
+        m.Prepare(b"k", b"5", 8, 5, 0, 0, 0, 0, 0, 1),
+        m.Abort(b"k", 8, 9),
+    ]
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -271,7 +311,10 @@ def test_a_write_that_takes_too_long_is_aborted(
     clock.now += 0.1
     answer = kv.answer()
     assert (answer.opaque, answer.status) == (7, Status.SYNC_WRITE_AMBIGUOUS)
-    assert [dcp.message(), dcp.message()] == [m.SnapshotMarker(2, 2, MEMORY), m.Abort(b"k", 1, 2)]
+    assert [dcp.message(), dcp.message()] == [
+        m.SnapshotMarker(2, 2, FIRST_MEMORY),
+        m.Abort(b"k", 1, 2),
+    ]
     assert kv.call(m.KeyOnly(b"k"), Opcode.GET).status == Status.KEY_ENOENT
     pair.resume_replication()
     assert _set(kv, b"k", b"2", MAJORITY).status == Status.SUCCESS
