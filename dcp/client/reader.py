@@ -178,12 +178,8 @@ class Reader:
         self._wake_for_released()
 
     def _wake_for_released(self) -> None:
-        """Wake the thread where an acknowledgement may be due.
-
-        Any of a stream's bytes may be what its window waits for; of the connection's, a part.
-        """
-        released = self._unreleased
-        if released.released_bytes > self._wake_bytes or released.has_released_of_streams:
+        """Wake the thread where an acknowledgement may be due."""
+        if self._unreleased.must_be_told(self._wake_bytes):
             self._wake()
 
     def look(self, now: float) -> ConnectionLook:

@@ -39,17 +39,23 @@ class Unreleased:
         self._serial = 0
         self._released_bytes = 0
         self._released_of_streams: Counter[int] = Counter()
-        self._is_void = False
+        self._is_void = self._is_told = False
 
     @property
     def released_bytes(self) -> int:
         """What came back and was not collected."""
         return self._released_bytes
 
-    @property
-    def has_released_of_streams(self) -> bool:
-        """Whether anything of that was in the windows of single streams."""
-        return bool(self._released_of_streams)
+    def must_be_told(self, enough_bytes: int) -> bool:
+        """Whether the reader is to be woken up to collect; said once before it does.
+
+        Any of a stream's bytes may be what its window waits for; of the connection's, more than
+        ``enough_bytes``.
+        """
+        with self._lock:
+            is_enough = self._released_bytes > enough_bytes or bool(self._released_of_streams)
+            was_told, self._is_told = self._is_told, self._is_told or is_enough
+            return is_enough and not was_told
 
     def add(self, frame_bytes: int, of_streams: Mapping[int, int]) -> int:
         """Return the serial of a delivery that goes to the application."""
@@ -104,6 +110,7 @@ class Unreleased:
         with self._lock:
             found = self._released_bytes, self._released_of_streams
             self._released_bytes, self._released_of_streams = 0, Counter()
+            self._is_told = False
             return found
 
     def end(self) -> None:

@@ -18,15 +18,27 @@ def test_a_delivery_comes_back_in_parts_and_then_the_rest() -> None:
     unreleased, account = held()
     serial = unreleased.add(100, {1: 60, 2: 40})
     unreleased.release_part(serial, 30, {1: 30})
-    has_some = [unreleased.has_released_of_streams]
     assert unreleased.collect() == (30, {1: 30})
-    has_some.append(unreleased.has_released_of_streams)
     unreleased.release(serial)
-    has_some.append(unreleased.has_released_of_streams)
-    assert has_some == [True, False, True]
     assert unreleased.collect() == (70, {1: 30, 2: 40})
     assert unreleased.collect() == (0, {})
     assert account.second_releases == 0
+
+
+def test_the_reader_is_told_once_until_it_collects() -> None:
+    unreleased, _ = held()
+    serials = [unreleased.add(100, {}) for _ in range(4)]
+    told = []
+    for serial in serials[:3]:
+        unreleased.release(serial)
+        told.append(unreleased.must_be_told(100))
+    unreleased.collect()
+    unreleased.release(serials[3])
+    told.append(unreleased.must_be_told(99))
+    unreleased.collect()
+    unreleased.release(unreleased.add(5, {1: 5}))
+    told.append(unreleased.must_be_told(99))
+    assert told == [False, True, False, True, True]
 
 
 def test_a_second_release_changes_nothing_and_is_counted() -> None:

@@ -261,3 +261,30 @@ def test_nothing_is_held_after_a_rollback_and_after_connections_that_were_lost(
     rows = rounds.keep(plan, list(receiver.batches()))
     assert [row["kind"] for row in rows if row["kind"] == "rollback"]
     held.require_nothing_held(receiver)
+
+
+def test_documents_are_released_as_spark_takes_them_not_with_their_delivery(
+    cluster: ProducerCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow = {"window_bytes": 100_000, "batch_bytes": 40_000, "batch_rows": 10}
+    rounds = RoundsInProcess(settings_for(cluster, tmp_path, flow_control=flow))
+    plan = rounds.plan()
+    assert plan is not None
+    made = _Recorded(monkeypatch)
+    receiver = rounds.receiver(plan, plan.tasks[0])
+    left: dict[tuple[str, int], list[int]] = {}
+    batches = []
+    for batch in receiver.batches():
+        batches.append(batch)
+        if not receiver._credits._leaving:
+            continue
+        head = receiver._credits._leaving[0]
+        name, serial = head.delivery.connection_name, head.delivery.serial
+        link = made.made[0]._links.by_name(name)
+        if link is not None and link.connection is not None:
+            held = link.connection._reader._unreleased._held[serial]
+            assert held.frame_bytes == head.credit.amount, "one for the task and its connection"
+            left.setdefault((name, serial), []).append(held.frame_bytes)
+    assert max(len(set(each)) for each in left.values()) > 5, "part by part"
+    assert len(item_rows(rounds.keep(plan, batches))) == 2000
+    made.require_nothing_held(receiver)
