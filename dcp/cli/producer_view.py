@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from dcp.cli.live_view import bar, count_text, size_text
 from dcp.cli.output import table
+from dcp.cli.producer_metrics import producer_exposition
 from dcp.client.settings import TlsSettings
 from dcp.errors import SourceError
 from dcp.producer.kv_client import node_address
@@ -134,6 +135,10 @@ class ProducerView:
         """Return the last look as a JSON object."""
         connections = [asdict(each) for each in self.connections]
         return {"node": self.address, "connections": connections, "relay": self.relay}
+
+    def metrics(self) -> str:
+        """Return the last look as Prometheus reads it."""
+        return producer_exposition(self.connections, self.relay)
 
     def text(self) -> str:
         """Return the last look as text."""

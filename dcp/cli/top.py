@@ -7,7 +7,7 @@ no terminal it shows one look.
 import argparse
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from time import sleep, time
 from typing import Any, Final
 
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         other.add_argument(
             name, metavar="HOST:PORT", help=f"DCP connections of a {name[2:]} instead, by STAT"
         )
-    other.add_argument(
+    parser.add_argument(
         "--metrics", action="store_true", help="print once, as Prometheus reads it (text format)"
     )
     add_account_options(parser)
@@ -86,6 +86,12 @@ def _show_producer(arguments: argparse.Namespace) -> int:
         arguments.bucket,
         tls_from(arguments),
     )
+
+    if arguments.metrics:
+        with closing(view):
+            view.look()
+            say(view.metrics().rstrip("\n"))
+        return 0
 
     def look() -> tuple[str, dict[str, Any]]:
         view.look()

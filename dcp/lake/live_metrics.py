@@ -5,14 +5,13 @@ those of a process that was started again. The names are those of flow control i
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from dcp.client.looks import StageLook
 from dcp.lake.live_look import Connection, TaskLook
+from dcp.lake.prometheus import Metrics, Sample, exposition_of
 
-_ESCAPED: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
-_METRICS: Final = {
+_METRICS: Final[Metrics] = {
     "dcp_window_bytes": ("gauge", "Window of the connection: what the node may have outstanding."),
     "dcp_window_overflow_bytes_max": ("gauge", "Most by which one message went beyond the window."),
     "dcp_recv_bytes_total": ("counter", "Bytes received that flow control counts."),
@@ -44,76 +43,61 @@ _METRICS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Sample:
-    name: str
-    labels: tuple[tuple[str, str], ...]
-    value: float
-
-    def __str__(self) -> str:
-        labels = ",".join(f'{name}="{text.translate(_ESCAPED)}"' for name, text in self.labels)
-        return f"{self.name}{{{labels}}} {self.value:.15g}"
-
-
 def exposition(looks: Iterable[TaskLook]) -> str:
     """Return the metrics of all tasks; of two looks with one label the newer one's."""
     newest: dict[str, TaskLook] = {}
     for look in sorted(looks, key=lambda look: look.at):
         newest[look.label] = look
     samples = [sample for _, look in sorted(newest.items()) for sample in _samples(look)]
-    lines = []
-    for name, (kind, text) in _METRICS.items():
-        lines += [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
-        lines += [str(sample) for sample in samples if sample.name == name]
-    return "\n".join(lines) + "\n"
+    return exposition_of(samples, _METRICS)
 
 
-def _samples(look: TaskLook) -> Iterator[_Sample]:
+def _samples(look: TaskLook) -> Iterator[Sample]:
     task = (("task", look.label),)
-    yield _Sample("dcplake_task_rows", task, look.rows)
-    yield _Sample("dcplake_task_open_vbuckets", task, look.open_vbuckets)
-    yield _Sample("dcplake_task_round", task, look.round)
+    yield Sample("dcplake_task_rows", task, look.rows)
+    yield Sample("dcplake_task_open_vbuckets", task, look.open_vbuckets)
+    yield Sample("dcplake_task_round", task, look.round)
     if look.windows is not None:
-        yield _Sample("window_policy", (*task, ("policy", look.windows.policy)), 1)
-        yield _Sample("window_quota_bytes", task, look.windows.quota_bytes)
-        yield _Sample("window_connections", task, look.windows.connections)
-        yield _Sample("window_shared_bytes", task, look.windows.windows_bytes)
-        yield _Sample("window_floor_excess_bytes", task, look.windows.excess_bytes)
-        yield _Sample("window_resize_total", task, look.windows.resizes)
+        yield Sample("window_policy", (*task, ("policy", look.windows.policy)), 1)
+        yield Sample("window_quota_bytes", task, look.windows.quota_bytes)
+        yield Sample("window_connections", task, look.windows.connections)
+        yield Sample("window_shared_bytes", task, look.windows.windows_bytes)
+        yield Sample("window_floor_excess_bytes", task, look.windows.excess_bytes)
+        yield Sample("window_resize_total", task, look.windows.resizes)
     gates = {each.gate for each in look.connections}
     for stage in look.stages:
         yield from _of_stage(stage, task)
         if stage.name in gates:
-            yield _Sample("fc_gating", (*task, ("stage", stage.name)), 1)
+            yield Sample("fc_gating", (*task, ("stage", stage.name)), 1)
     for gate, seconds in sorted(look.gate_seconds.items()):
-        yield _Sample("fc_gating_seconds_total", (*task, ("stage", gate)), seconds)
+        yield Sample("fc_gating_seconds_total", (*task, ("stage", gate)), seconds)
     for connection in look.connections:
         labels = (*task, ("node", connection.node))
         yield from _of_connection(connection, labels)
         for stage in connection.stages:
             yield from _of_stage(stage, labels)
             if stage.name == connection.gate:
-                yield _Sample("fc_gating", (*labels, ("stage", stage.name)), 1)
+                yield Sample("fc_gating", (*labels, ("stage", stage.name)), 1)
 
 
-def _of_connection(each: Connection, labels: tuple[tuple[str, str], ...]) -> Iterator[_Sample]:
+def _of_connection(each: Connection, labels: tuple[tuple[str, str], ...]) -> Iterator[Sample]:
     unacked_bytes = each.received_bytes - each.acked_bytes
     if each.window is not None:
-        yield _Sample("dcp_window_bytes", labels, each.window.size)
-        yield _Sample("dcp_window_overflow_bytes_max", labels, each.window_overflow_bytes)
-        yield _Sample("dcp_window_full_seconds_total", labels, each.window.full_seconds)
-    yield _Sample("dcp_recv_bytes_total", labels, each.received_bytes)
-    yield _Sample("dcp_freed_bytes_total", labels, each.received_bytes - each.held_bytes)
-    yield _Sample("dcp_acked_bytes_total", labels, each.acked_bytes)
-    yield _Sample("dcp_unacked_bytes", labels, unacked_bytes)
-    yield _Sample("dcp_ack_total", labels, each.acks)
-    yield _Sample("dcp_unaccounted_bytes", labels, each.unaccounted_bytes)
+        yield Sample("dcp_window_bytes", labels, each.window.size)
+        yield Sample("dcp_window_overflow_bytes_max", labels, each.window_overflow_bytes)
+        yield Sample("dcp_window_full_seconds_total", labels, each.window.full_seconds)
+    yield Sample("dcp_recv_bytes_total", labels, each.received_bytes)
+    yield Sample("dcp_freed_bytes_total", labels, each.received_bytes - each.held_bytes)
+    yield Sample("dcp_acked_bytes_total", labels, each.acked_bytes)
+    yield Sample("dcp_unacked_bytes", labels, unacked_bytes)
+    yield Sample("dcp_ack_total", labels, each.acks)
+    yield Sample("dcp_unaccounted_bytes", labels, each.unaccounted_bytes)
 
 
-def _of_stage(stage: StageLook, labels: tuple[tuple[str, str], ...]) -> Iterator[_Sample]:
+def _of_stage(stage: StageLook, labels: tuple[tuple[str, str], ...]) -> Iterator[Sample]:
     labels = (*labels, ("stage", stage.name), ("kind", stage.kind))
-    yield _Sample("credit_used", labels, stage.in_use)
-    yield _Sample("credit_limit", labels, stage.size)
-    yield _Sample("credit_peak", labels, stage.peak)
-    yield _Sample("credit_wait_seconds_total", labels, stage.full_seconds)
-    yield _Sample("credit_double_release_total", labels, stage.second_releases)
+    yield Sample("credit_used", labels, stage.in_use)
+    yield Sample("credit_limit", labels, stage.size)
+    yield Sample("credit_peak", labels, stage.peak)
+    yield Sample("credit_wait_seconds_total", labels, stage.full_seconds)
+    yield Sample("credit_double_release_total", labels, stage.second_releases)

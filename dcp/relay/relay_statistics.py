@@ -1,6 +1,7 @@
 """What a relay tells of itself: STAT ``relay``, and a line in the log now and then.
 
 relay:ejections                 consumers that were waited for, and were stuck for too long
+relay:streams_ejected           the same by vbucket, each time
 relay:newcomers_refused         streams too far behind to be waited for
 relay:streams, :streams_from_disk
 relay:held_bytes                received and not acknowledged, as somebody is waited for
@@ -8,6 +9,7 @@ relay:disk_waiting_bytes        received and not on disk yet
 relay:disk_trouble              which vbuckets cannot be written, and why; empty where all can
 relay:waits_for_disk            whether the cluster is held up by that
 relay:group:<number>            vbuckets with so many members of a group, of how many; "no stream"
+relay:group:<number>:…          the same by name, what they hold and who is waited for
 relay:upstream:<node>:…         window, in use, acks, full, who is waited for
 """
 
@@ -17,6 +19,7 @@ from dataclasses import dataclass
 
 from dcp.producer.statistic import Statistic
 from dcp.producer.stream import StreamPhase
+from dcp.protocol.receiver_group import Ejection
 from dcp.relay.regulator import Regulator
 from dcp.relay.relay_bucket import RelayBucket
 from dcp.relay.upstream_link import UpstreamLink
@@ -49,6 +52,9 @@ class GroupSnapshot:
     members: int
     required: int
     is_held: bool
+    held_bytes: int
+    waits_for: str
+    """The consumer that most of that waits for; empty where none does."""
 
     def __str__(self) -> str:
         """Say it in words."""
@@ -67,6 +73,7 @@ class RelaySnapshot:
     streams: int
     streams_from_disk: int
     ejections: int
+    streams_ejected: int
     newcomers_refused: int
     held_bytes: int
     disk_waiting_bytes: int
@@ -76,13 +83,13 @@ class RelaySnapshot:
     def statistics(self) -> Iterator[Statistic]:
         """Return all of it as STAT answers it."""
         yield "relay:strategy", self.strategy
-        for name in ("consumers", "streams", "streams_from_disk", "ejections"):
-            yield f"relay:{name}", getattr(self, name)
-        yield "relay:newcomers_refused", self.newcomers_refused
-        for name in ("held_bytes", "disk_waiting_bytes", "disk_trouble", "waits_for_disk"):
-            yield f"relay:{name}", getattr(self, name)
+        for name in RelaySnapshot.__slots__:
+            if name not in ("strategy", "links", "groups"):
+                yield f"relay:{name}", getattr(self, name)
         for number, group in enumerate(self.groups):
             yield f"relay:group:{number}", str(group)
+            for name in GroupSnapshot.__slots__:
+                yield f"relay:group:{number}:{name}", getattr(group, name)
         for link in self.links:
             prefix = f"relay:upstream:{link.node}"
             for name in LinkSnapshot.__slots__:
@@ -109,6 +116,7 @@ def snapshot_of(
         len(streams),
         sum(stream.phase is StreamPhase.BACKFILLING for stream in streams),
         regulator.stuck.ejections,
+        sum(gate.group.ejections[Ejection.TIMEOUT] for gate in gates),
         sum(gate.newcomers_refused for gate in gates),
         sum(gate.positions.held_bytes for gate in gates),
         0 if bucket.flusher is None else bucket.flusher.pending_bytes,
@@ -143,12 +151,16 @@ def _link(link: UpstreamLink, regulator: Regulator) -> LinkSnapshot:
 
 def waited_for(link: UpstreamLink, regulator: Regulator) -> str:
     """Return the consumer that holds most of a connection's window."""
-    held: Counter[int] = Counter()
     streams = () if link.connection is None else link.connection.streams.values()
-    for stream in streams:
-        gate = regulator.gates[stream.vbucket]
-        gating = gate.gating_receiver
-        if gating is not None:
+    return _gating(regulator, (stream.vbucket for stream in streams))
+
+
+def _gating(regulator: Regulator, vbuckets: Iterable[int]) -> str:
+    """Return the consumer that most bytes of some vbuckets wait for; empty: none does."""
+    held: Counter[int] = Counter()
+    for vbucket in vbuckets:
+        gate = regulator.gates[vbucket]
+        if (gating := gate.gating_receiver) is not None:
             held[gating] += gate.positions.held_bytes
     if not held:
         return ""
@@ -162,4 +174,6 @@ def _groups(regulator: Regulator) -> Iterator[GroupSnapshot]:
     for vbucket, gate in enumerate(regulator.gates):
         found[gate.group.receiver_count, gate.is_held].append(vbucket)
     for (members, is_held), vbuckets in sorted(found.items()):
-        yield GroupSnapshot(ranges_of(vbuckets), members, required, is_held)
+        held_bytes = sum(regulator.gates[v].positions.held_bytes for v in vbuckets)
+        waits_for = _gating(regulator, vbuckets)
+        yield GroupSnapshot(ranges_of(vbuckets), members, required, is_held, held_bytes, waits_for)

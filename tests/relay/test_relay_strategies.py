@@ -7,12 +7,13 @@ from time import monotonic, sleep
 
 import pytest
 
+from dcp.cli.main import main
 from dcp.producer.cluster import ProducerCluster
 from dcp.protocol.flow_spec import parse_flow_spec
 from dcp.relay.relay import Relay
 from dcp.wire import messages as m
 from dcp.wire.vocabulary import Opcode, Status
-from tests.client.drained import fill
+from tests.client.drained import USERS, fill
 from tests.client.drained import wait_for as wait_within
 from tests.producer.raw_client import RawClient
 from tests.relay.following import wait_until_level
@@ -259,3 +260,34 @@ def test_tags_by_control(make_cluster: MakeCluster, make_relay: MakeRelay) -> No
         client.log_in().open_dcp()
         refused = client.call(m.DcpControl(b"receiver_group_tag", b"7"), Opcode.DCP_CONTROL)
         assert refused.status == Status.EINVAL
+
+
+def test_metrics_say_who_gates(
+    make_cluster: MakeCluster,
+    make_relay: MakeRelay,
+    make_lake: MakeLake,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = make_cluster(vbuckets=2)
+    relay = _relay(make_relay, cluster, "tagged,g:7/1,t:60s")
+    slow, fast = make_lake(relay, "slow#gtag=7"), make_lake(relay, "fast#gtag=7")
+    _settle(cluster, slow, fast)
+    fill(cluster, 400, DOCUMENT_BYTES, prefix="later")
+    fast.run(lambda _: _is_blocked(cluster) and _waits_for(relay).startswith("slow"))
+    (user,) = USERS
+    monkeypatch.setenv("DCPLAKE_PASSWORD", USERS[user])
+    assert main(["top", "--relay", relay.seeds[0], "--user", user, "--metrics"]) == 0
+    told = dict(
+        line.rsplit(" ", 1) for line in capsys.readouterr().out.splitlines() if line[0] != "#"
+    )
+    name, node = _waits_for(relay), cluster.seeds[0]
+    assert told[f'relay_group_gating{{vbuckets="0-1",consumer="{name}"}}'] == "1"
+    assert told['relay_group_members{vbuckets="0-1"}'] == "2"
+    assert told['relay_group_required{vbuckets="0-1"}'] == "1"
+    assert told["relay_consumers{}"] == "2"
+    assert told["relay_waits_for_disk{}"] == "0"
+    assert told[f'relay_upstream_gating{{node="{node}",consumer="{name}"}}'] == "1"
+    assert told[f'relay_upstream_window_bytes{{node="{node}"}}'] == str(WINDOW_BYTES)
+    assert int(told[f'relay_upstream_unacked_bytes{{node="{node}"}}']) >= WINDOW_BYTES
+    assert float(told[f'dcp_producer_outstanding_bytes{{connection="{name}"}}']) >= 10_000
