@@ -54,7 +54,12 @@ def run_relay(settings: RelaySettings, ready_to: TextIO | None = None) -> None:
 
 
 def _is_stopped(within_seconds: float) -> bool:
-    return signal.sigtimedwait(_STOPS, within_seconds) is not None
+    """Wait a little for a signal to stop; whether one came.
+
+    Halted meanwhile and for longer, CPython answers with what is no signal at all (3.11).
+    """
+    found = signal.sigtimedwait(_STOPS, within_seconds)
+    return found is not None and found.si_signo in _STOPS
 
 
 def _relay(settings: RelaySettings) -> Relay:
