@@ -22,10 +22,15 @@ def misses_purged(data: VbucketData, wanted: StreamFilter, sent_seqno: int) -> b
     """Whether tombstones are gone that a client still needs which has everything up to a seqno.
 
     To be asked of one that has something: one without anything needs no deletion (kv_engine
-    ``dcp/active_stream.cc``, scheduleBackfill).
+    ``dcp/active_stream.cc``, scheduleBackfill); and no more does one that has all of the
+    collections which it is shown (``dcp/backfill_by_seqno_disk.cc``,
+    ``allowNonRollBackCollectionStream``).
     """
     purged = data.purge_seqno
-    return wanted.purge_seqno != purged and sent_seqno < purged
+    if wanted.purge_seqno == purged or sent_seqno >= purged:
+        return False
+    newest = wanted.high_seqno(data.stored_high_seqnos)
+    return newest is None or max(newest, data.learned_purge_seqno) > sent_seqno
 
 
 def snapshot_end(

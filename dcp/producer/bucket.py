@@ -296,8 +296,13 @@ class Bucket:
         """Free checkpoint memory; streams whose cursors that takes go back to the disk."""
         dropped = self._memory.recover(vbucket.data.checkpoints for vbucket in self.vbuckets)
         for vbucket, cursors in dropped.items():
+            self._tell_dropped(self.vbuckets[vbucket], cursors)
+
+    def _tell_dropped(self, vbucket: Vbucket, cursors: tuple[str, ...]) -> None:
+        """Send the streams of a vbucket, or of a copy, back to the disk that lost their cursors."""
+        if cursors:
             for connection in self.dcp_connections.values():
-                connection.cursors_dropped(vbucket, cursors)
+                connection.cursors_dropped(vbucket.data, cursors)
 
     def has_room(self) -> bool:
         """Whether copies may receive more: while clients may write, as little waits for the disk.
@@ -317,10 +322,10 @@ class Bucket:
         else:
             compact_in_passing(copy.vbucket, self.now())
         lost, copy.lost_cursors = copy.lost_cursors, ()
-        dropped = self.copies.note_memory(node, vbucket)
-        for each, cursors in (*dropped.items(), (vbucket, lost)):
-            for connection in self.dcp_connections.values():
-                connection.cursors_dropped(each, cursors)
+        self._tell_dropped(copy.vbucket, lost)
+        for each, cursors in self.copies.note_memory(node, vbucket).items():
+            if (short := self.copies.at(node, each)) is not None:
+                self._tell_dropped(short.vbucket, cursors)
         self.changed(vbucket)
         self.copies_moved.notify_all()
 

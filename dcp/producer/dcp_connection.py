@@ -24,6 +24,7 @@ from dcp.producer.stream_register import StreamRegister
 from dcp.producer.stream_settings import OutOfOrder, StreamSettings
 from dcp.producer.stream_windows import CONNECTION_OPAQUE, StreamWindows
 from dcp.producer.takeover import TakeoverPhase
+from dcp.producer.vbucket_data import VbucketData
 from dcp.producer.versions import Flavour
 from dcp.wire.vocabulary import EndReason, HelloFeature, Opcode, OpenFlag
 
@@ -286,10 +287,13 @@ class DcpConnection:
         else:
             hand_over(self._bucket, vbucket, node, spared=stream, is_move=self.is_internal)
 
-    def cursors_dropped(self, vbucket: int, cursors: tuple[str, ...]) -> None:
-        """Tell the streams of ``vbucket`` whose cursors were dropped to free memory."""
-        for stream in self.streams_of({vbucket}):
-            if stream.cursor in cursors:
+    def cursors_dropped(self, data: VbucketData, cursors: tuple[str, ...]) -> None:
+        """Tell the streams of a vbucket's data, or a copy's, that lost their cursors there.
+
+        A client has one name at all nodes, and may stream the vbucket here and a copy elsewhere.
+        """
+        for stream in self.streams_of({data.vbucket}):
+            if stream.cursor in cursors and stream.is_of(data):
                 stream.cursor_dropped()
                 self._bucket.counters.cursors_dropped += 1
                 self._wake(stream)

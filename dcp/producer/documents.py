@@ -172,11 +172,16 @@ class DocumentStore:
         return self._change(collection, key, now, self._tombstone(live, Opcode.DCP_DELETION, now))
 
     def touch(self, key: bytes, expiry: int, now: float, *, collection: int = 0) -> Version:
-        """Give a document another expiry; that is a mutation."""
+        """Give a document another expiry; that is a mutation, and nothing where it has that.
+
+        (kv_engine ``engines/ep/src/vbucket.cc``, processGetAndUpdateTtl.)
+        """
         self._live(collection, key, now)
         self._require_free(collection, key)
         live = self.get(key, now, collection=collection)
         until = self._expiry(collection, expiry, now)
+        if until == live.expiry and not self._level:
+            return live
         content = Content(live.value, live.datatype, live.flags, until)
         return self._change(collection, key, now, content)
 

@@ -40,7 +40,8 @@ class VbucketFacts:
     """What the producer holds: the other half of the decision.
 
     ``collections_high_seqno`` is the highest seqno of the collections that the stream's filter
-    names, None for a stream of everything.
+    names, None for a stream of everything. ``learned_purge_seqno``: up to there deletions are gone
+    of which nobody knows in which collections they were.
     """
 
     failover_log: FailoverLog
@@ -49,6 +50,7 @@ class VbucketFacts:
     persisted_seqno: int | None = None
     collections_high_seqno: int | None = None
     state: VbucketState = VbucketState.ACTIVE
+    learned_purge_seqno: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +141,11 @@ def _purged(request: ResumeRequest, facts: VbucketFacts, held_from: int) -> bool
     """Whether deletions that the client has not seen, from ``held_from`` on, may be gone."""
     purge = 0 if request.flags & StreamFlag.IGNORE_PURGED_TOMBSTONES else facts.purge_seqno
     filtered_high = facts.collections_high_seqno
-    holds_all_of_its_filter = filtered_high is not None and request.start >= filtered_high <= purge
+    holds_all_of_its_filter = (
+        filtered_high is not None
+        and request.start >= max(filtered_high, facts.learned_purge_seqno)
+        and filtered_high <= purge
+    )
     return (
         request.start != 0
         and held_from < purge

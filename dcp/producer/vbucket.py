@@ -222,6 +222,7 @@ class Vbucket:
             self.data.persisted_seqno,
             collections_high_seqno,
             self.shown_state,
+            self.data.learned_purge_seqno,
         )
 
     @property

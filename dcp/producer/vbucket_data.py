@@ -87,7 +87,9 @@ class VbucketData:
         self._settings = settings
         self._persisted_floor = base_seqno if persisted_seqno is None else persisted_seqno
         self.learned_purge_seqno = purge_seqno
-        """Up to where the vbucket that this was a copy of had no tombstones, so this has none."""
+        """Up to where tombstones went of which nobody knows in which collections they were.
+
+        The vbucket that this was a copy of had none any more, or it is not told since a cut."""
         self._values = values
         self.keys = KeyIndex(values)
         self._legacy_end = LegacyEnd()
@@ -481,7 +483,8 @@ class VbucketData:
         left = max(self._store.cut(seqno), self.base_seqno)
         self._unwritten.clear()  # only now: what the disk did not lose is still to be written
         self._persisted_floor = min(self._persisted_floor, left)
-        self.learned_purge_seqno = min(self.learned_purge_seqno, left)
+        learned = min(self.learned_purge_seqno, left)
+        self.learned_purge_seqno = max(learned, self._store.purge_seqno)
         if self._preloaded is not None:
             self._preloaded.cut(left)
         self.stored_high_seqnos.clear()

@@ -143,6 +143,20 @@ def test_documents_of_another_server_expire(cluster: ProducerCluster, clock: Clo
     assert cluster.state_at(0, 4) == {}
 
 
+def test_a_touch_that_changes_nothing_is_no_write(cluster: ProducerCluster) -> None:
+    """With the expiry that it has, also where that is none."""
+    cluster.set(b"k", b"1")
+    touched = [cluster.touch(b"k", expiry) for expiry in (0, 50, 50, 0, 0)]
+    assert [(each.seqno, each.rev, each.expiry > 0) for each in touched] == [
+        (1, 1, False),
+        (2, 2, True),
+        (2, 2, True),
+        (3, 3, False),
+        (3, 3, False),
+    ]
+    assert cluster.high_seqno(cluster.vbucket_of(b"k")) == 3
+
+
 def test_a_due_document_expires_when_it_is_touched(
     cluster: ProducerCluster, kv: RawClient, clock: Clock
 ) -> None:

@@ -147,6 +147,24 @@ def test_a_stalled_client_goes_back_to_the_disk_when_memory_is_short(
     assert _snapshot(client)[0] == m.SnapshotMarker(last + 1, last + 2, FIRST_MEMORY)
 
 
+def test_only_the_streams_of_the_vbucket_that_lost_its_memory_hear_of_it(
+    make_cluster: MakeCluster, connect: Connect
+) -> None:
+    """Not those of its copy at another node, where the same client has the same name."""
+    cluster = make_cluster(vbuckets=1, nodes=2, replicas=1, checkpoint_quota_bytes=QUOTA_BYTES)
+    at_active, at_copy = (connect(cluster, node).log_in().open_dcp(b"mine") for node in (0, 1))
+    at_active.ok(m.DcpControl(b"connection_buffer_size", b"1"), Opcode.DCP_CONTROL)
+    for client in (at_active, at_copy):
+        client.request_stream(0)
+    value = b'"%s"' % (b"x" * 1000)
+    told: list[m.Body] = []
+    for first in range(1, 601, 10):
+        _write(cluster, first, first + 9, value)
+        told += at_copy.messages_to(first + 9)
+    assert cluster.counters().cursors_dropped == 1
+    assert not [each for each in told if isinstance(each, m.SnapshotMarker) and each.flags == DISK]
+
+
 @pytest.mark.parametrize(("name", "asks"), [(b"replication:a->b", False), (b"mine", True)])
 def test_no_client_may_keep_its_cursor(
     make_cluster: MakeCluster, connect: Connect, name: bytes, asks: bool

@@ -142,7 +142,7 @@ def test_who_stands_below_is_rolled_back(make: Make, clock: Clock, connect: Conn
             data.checkpoints.remove(name)
         data.checkpoints.expel()
         for connection in cluster.bucket.dcp_connections.values():
-            connection.cursors_dropped(0, dropped)
+            connection.cursors_dropped(data, dropped)
     cluster.remove_stale()
     assert cluster.purge_seqno(0) == 8
     client.ok(m.DcpControl(b"connection_buffer_size", b"0"), Opcode.DCP_CONTROL)

@@ -8,13 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcp.producer.bucket import Bucket
+from dcp.producer.checkpoint_manager import CheckpointLimits
 from dcp.producer.dcp_connection import DcpConnection
+from dcp.producer.disk_file import MemoryFile
 from dcp.producer.resume_rules import Verdict
 from dcp.producer.settings import ClusterSettings
 from dcp.producer.stream import ActiveStream
 from dcp.producer.stream_filter import EVERYTHING
 from dcp.producer.stream_register import StreamRegister
 from dcp.producer.stream_settings import StreamSettings
+from dcp.producer.vbucket_data import DataSettings, VbucketData
 from dcp.wire.vocabulary import Opcode, Status, StreamFlag
 
 VBUCKETS = 4
@@ -42,6 +45,9 @@ def new_stream(bucket: Bucket, vbucket: int, stream_id: int | None, opaque: int)
     )
 
 
+EMPTY = (MemoryFile(), DataSettings(CheckpointLimits()))
+
+
 @pytest.fixture
 def crowded() -> DcpConnection:
     """A connection with many streams of each vbucket."""
@@ -62,8 +68,8 @@ def crowded() -> DcpConnection:
         (lambda one: one.vbuckets_changed({VBUCKETS}), 0),
         (lambda one: one.streams_of({0}), 0),
         (lambda one: one.is_streaming(0, 7), 1),
-        (lambda one: one.cursors_dropped(0, ()), STREAMS),
-        (lambda one: one.cursors_dropped(VBUCKETS, ()), 0),
+        (lambda one: one.cursors_dropped(VbucketData(0, *EMPTY), ()), STREAMS),
+        (lambda one: one.cursors_dropped(VbucketData(VBUCKETS, *EMPTY), ()), 0),
     ],
 )
 def test_only_the_streams_that_are_meant_are_looked_at(

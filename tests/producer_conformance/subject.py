@@ -212,8 +212,9 @@ def _sync_write(message: m.Prepare | m.Commit | m.Abort | None) -> SyncWrite | N
 def _drop(bucket: Bucket, connection: DcpConnection, streams: Iterable[ActiveStream]) -> None:
     """Take from streams of a connection their cursors: they go on from the disk."""
     for stream in streams:
-        bucket.vbuckets[stream.vbucket].data.checkpoints.remove(stream.cursor)
-        connection.cursors_dropped(stream.vbucket, (stream.cursor,))
+        data = bucket.vbuckets[stream.vbucket].data
+        data.checkpoints.remove(stream.cursor)
+        connection.cursors_dropped(data, (stream.cursor,))
 
 
 class Line:
