@@ -1,0 +1,189 @@
+"""Each participant is cut, stalled or killed under each strategy: the others go on as it says.
+
+A cluster, ``dcplake relay`` as a process, and two consumers. The
+oracle is what was written: who reads in the end has every document, as it was written at last.
+
+    fc       one consumer stalls                  one consumer is cut
+    max      cluster and the other go on          both go on
+    min      they wait, until it is ejected       both go on
+    tagged   in the group as min, else as max     both go on
+
+Who stalls goes on later, and has everything too.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic
+
+import pytest
+
+from dcp.producer.cluster import ProducerCluster
+from tests.client.drained import USERS, fill, wait_for
+from tests.producer.raw_client import PLAIN_FEATURES, RawClient
+from tests.relay.lakes import PATIENCE_SECONDS, Lake
+from tests.relay.relaying import Relaying, relaying
+
+MakeCluster = Callable[..., ProducerCluster]
+((USER, PASSWORD),) = USERS.items()
+VBUCKETS = 2
+WINDOW_BYTES = 50_000
+DOCUMENT_BYTES = 1_000
+MUCH = 300
+"""Documents that no window holds."""
+WAITS = ["min,t:60s", "tagged,g:7,t:60s"]
+EJECTS = ["min,t:2s", "tagged,g:7,t:2s"]
+GOES_ON = ["max", "tagged,g:8,t:60s"]
+"""Both consumers have tag 7."""
+ALL = ["max", "min,t:2s", "tagged,g:7,t:2s"]
+
+
+@dataclass
+class Scene:
+    """A cluster in this process, a relay of its own, and two lakes of group 7."""
+
+    cluster: ProducerCluster
+    relay: Relaying
+    folder: Path
+    options: tuple[str, ...]
+    lakes: list[Lake] = field(default_factory=list)
+
+    def write_much(self, prefix: str) -> None:
+        fill(self.cluster, MUCH, DOCUMENT_BYTES, prefix)
+
+    def told(self) -> dict[str, str]:
+        with RawClient(self.relay.seed, PATIENCE_SECONDS) as client:
+            return client.log_in(PLAIN_FEATURES, USER, PASSWORD).statistics("relay")
+
+    def is_held_up(self) -> bool:
+        with self.cluster.bucket.lock:
+            flows = self.cluster.bucket.counters.flows.values()
+            return any(flow.outstanding_bytes >= WINDOW_BYTES for flow in flows)
+
+    def all_have_all(self) -> None:
+        """Let both lakes have what was written, in turns: each may be waited for."""
+        until = monotonic() + PATIENCE_SECONDS
+        while not all(lake.has_all_of(self.cluster) for lake in self.lakes):
+            assert monotonic() < until
+            for lake in self.lakes:
+                lake.take_one(0.02)
+        for lake in self.lakes:
+            lake.assert_same(self.cluster)
+            assert lake.rollbacks == {}
+
+
+MakeScene = Callable[[str], Scene]
+
+
+@pytest.fixture
+def make_scene(make_cluster: MakeCluster, tmp_path: Path) -> Iterator[MakeScene]:
+    with ExitStack() as stack:
+
+        def make(fc: str) -> Scene:
+            cluster = make_cluster(vbuckets=VBUCKETS, idle_timeout_seconds=5.0)
+            options = ("--fc", fc, "--window-bytes", str(WINDOW_BYTES))
+            relay = stack.enter_context(relaying(cluster, tmp_path, *options))
+            scene = Scene(cluster, relay, tmp_path, options)
+            for name in ("first#gtag=7", "second#gtag=7"):
+                lake = Lake(relay.seed, VBUCKETS, name, window_bytes=10_000)
+                scene.lakes.append(stack.enter_context(closing(lake)))
+            fill(cluster, 8)
+            scene.all_have_all()
+            return scene
+
+        yield make
+
+
+# --- one consumer
+
+
+@pytest.mark.parametrize("fc", WAITS)
+def test_a_stalled_consumer_is_waited_for(make_scene: MakeScene, fc: str) -> None:
+    scene = make_scene(fc)
+    going, _ = scene.lakes
+    scene.write_much("more")
+    going.run(lambda _: scene.is_held_up())
+    wait_for("it is named", lambda: _waits_for(scene).startswith("second"), PATIENCE_SECONDS)
+    assert not going.has_all_of(scene.cluster)
+    scene.all_have_all()
+
+
+def _waits_for(scene: Scene) -> str:
+    return next(v for name, v in scene.told().items() if name.endswith(":waits_for"))
+
+
+@pytest.mark.parametrize("fc", [*EJECTS, *GOES_ON])
+def test_the_others_go_on_without_a_stalled_consumer(make_scene: MakeScene, fc: str) -> None:
+    scene = make_scene(fc)
+    going, _ = scene.lakes
+    scene.write_much("more")
+    going.run_to(scene.cluster)
+    ejections = int(scene.told()["relay:ejections"])
+    assert (ejections > 0) is (fc in EJECTS)
+    scene.write_much("most")
+    going.run_to(scene.cluster)
+    scene.all_have_all()
+
+
+@pytest.mark.parametrize("fc", WAITS)
+def test_a_consumer_that_is_cut_is_waited_for_no_more(make_scene: MakeScene, fc: str) -> None:
+    """Where its silence would hold up all for a minute its end does not; it comes back later."""
+    scene = make_scene(fc)
+    going, gone = scene.lakes
+    scene.write_much("more")
+    going.run(lambda _: scene.is_held_up())
+    gone.close()
+    going.run_to(scene.cluster)
+    assert scene.told()["relay:ejections"] == "0"
+    gone.connect(scene.relay.seed)
+    scene.all_have_all()
+
+
+# --- the relay
+
+
+@pytest.mark.parametrize("fc", ALL)
+def test_the_relay_is_killed(make_scene: MakeScene, fc: str) -> None:
+    """In the middle of what it receives; the cluster does not wait for the dead one."""
+    scene = make_scene(fc)
+    for turn in range(2):
+        scene.write_much(f"turn{turn}")
+        for lake in scene.lakes:
+            lake.take_one(0.05)
+        scene.relay.kill()
+        scene.write_much(f"away{turn}")
+        for lake in scene.lakes:
+            lake.close()
+        with relaying(scene.cluster, scene.folder, *scene.options) as again:
+            scene.relay = again
+            for lake in scene.lakes:
+                lake.connect(again.seed)
+            scene.all_have_all()
+            if not turn:
+                scene.write_much("between")
+                scene.all_have_all()
+
+
+# --- the cluster
+
+
+@pytest.mark.parametrize("fc", ALL)
+@pytest.mark.parametrize("how", ["cut", "stalled", "cut in a snapshot"])
+def test_the_cluster_is_cut_or_stalled(make_scene: MakeScene, fc: str, how: str) -> None:
+    """Consumers have what the relay has; their connections to it are not cut."""
+    scene = make_scene(fc)
+    if how == "cut in a snapshot":
+        scene.cluster.snapshot_cut_after(20)
+    scene.write_much("before")
+    if how == "stalled":
+        scene.cluster.hang_node(0)
+        for lake in scene.lakes:
+            while lake.take_one(0.1):
+                pass
+        scene.cluster.restore_node(0)
+    elif how == "cut":
+        scene.cluster.drop_connections()
+    scene.all_have_all()
+    scene.write_much("after")
+    scene.all_have_all()
