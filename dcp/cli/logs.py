@@ -1,5 +1,7 @@
 """Where log records of a command go: our own warnings to standard error, all else nowhere.
 
+A service may let more through (the relay does, of its own).
+
 Spark's gateway logs a stack for every interrupted call; with no handler at the root, Python would
 print it.
 """

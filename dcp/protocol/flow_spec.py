@@ -73,6 +73,7 @@ class FlowSpec:
 
 
 _MOST_SHOWN: Final = 200
+_MOST_DIGITS: Final = 19
 _OF_GROUPS: Final = frozenset({Strategy.MIN, Strategy.TAGGED})
 _BY_NAME: Final = {each.value: each for each in Strategy if each is not Strategy.UNICAST}
 _OPTIONS: Final = {
@@ -123,7 +124,7 @@ def _with_option(spec: FlowSpec, text: str, option: str, at: int) -> FlowSpec:
         return _with_group(spec, text, value, at)
     if key == "t:":
         return replace(spec, receiver_timeout_ns=_duration_ns(text, value, at))
-    count = int(value) if _COUNT.fullmatch(value) else 0
+    count = _number(value) if _COUNT.fullmatch(value) else 0
     if not 1 <= count <= _I32_MAX:
         raise _wrong(text, at, value, f"a number from 1 to {_I32_MAX}")
     return replace(spec, retransmit_multiple=count)
@@ -156,7 +157,14 @@ def _is_ignored(tag: str, slash: str) -> bool:
     """
     if not _SOME_NUMBER.fullmatch(tag):
         return False
-    return bool(slash) or -_I64_MAX - 1 <= int(tag) <= _I64_MAX
+    return bool(slash) or -_I64_MAX - 1 <= _number(tag) <= _I64_MAX
+
+
+def _number(text: str) -> int:
+    """Return a number of any length; one beyond 64 bits is as good as another."""
+    digits = text.strip().lstrip("+-").lstrip("0") or "0"
+    found = int(digits) if len(digits) <= _MOST_DIGITS else 10**_MOST_DIGITS
+    return -found if "-" in text else found
 
 
 def _duration_ns(text: str, value: str, at: int) -> int:

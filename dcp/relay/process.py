@@ -1,6 +1,7 @@
 """A relay as a process: says when it is ready, ends on SIGTERM or SIGINT, or when it must."""
 
 import json
+import logging
 import os
 import signal
 import sys
@@ -27,6 +28,7 @@ def run_relay(settings: RelaySettings, ready_to: TextIO | None = None) -> None:
             refuses us, at first or later.
         ConfigError: the data folder is for another bucket.
     """
+    logging.getLogger("dcp.relay").setLevel(logging.INFO)  # what groups lack, and once a minute all
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
     try:
         relay = _relay(settings)

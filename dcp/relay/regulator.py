@@ -7,7 +7,8 @@ its time, and the next one waits as much longer.
 A consumer's position is that of its stream that is farthest behind; all that came, where no stream
 of it has anything to send now: it must not be waited for by what it waits for itself. Each report
 is as old as the consumer's last sign of life, and one that is older than the receivers' timeout is
-none: so nobody is given up or taken back for how often a vbucket is looked at.
+none: so nobody is given up or taken back for how often a vbucket is looked at, and who is silent is
+so in all its vbuckets at once (but for those whose own windows are full).
 """
 
 import asyncio
@@ -202,12 +203,10 @@ class Regulator:
             if not stream.is_sending:
                 continue
             is_there = True
+            heard = self.receivers.heard_at_ns(consumer, stream, now_ns)
+            heard_at_ns = min(heard_at_ns, heard)
             if consumer.may_have_to_send(stream) or self._bucket.has_changed(vbucket):
-                here = positions.position_of(stream.sent_seqno)
-                if here < positions.received_bytes:
-                    heard = self.receivers.heard_at_ns(consumer, stream, now_ns)
-                    heard_at_ns = min(heard_at_ns, heard)
-                at = min(at, here)
+                at = min(at, positions.position_of(stream.sent_seqno))
         return (at, heard_at_ns) if is_there else None
 
     # --- what is told

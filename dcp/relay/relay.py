@@ -34,6 +34,7 @@ _LOG = logging.getLogger(__name__)
 _INFORMED_SECONDS: Final = 10.0
 """How long clients wait for the branches of all vbuckets."""
 _TELL_SECONDS: Final = 60.0
+_FIRST_TOLD_SECONDS: Final = 2.0
 _ALL_ADDRESSES: Final = ("0.0.0.0", "::")  # noqa: S104  (the operator says where to listen)
 _SAME_HOST: Final = "$HOST"
 """What clients take for the host that told them the map."""
@@ -109,7 +110,8 @@ class Relay(ClusterNodes):
     async def _watch(self) -> None:
         """Count how long windows are full, and say now and then how everything stands."""
         loop = asyncio.get_running_loop()
-        looked_at = told_at = loop.time()
+        looked_at = loop.time()
+        told_at = looked_at + _FIRST_TOLD_SECONDS - _TELL_SECONDS
         while True:
             await asyncio.sleep(TICK_SECONDS)
             now = loop.time()

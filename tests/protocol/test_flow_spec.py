@@ -27,6 +27,7 @@ SECOND_NS = 1_000_000_000
         ("tagged,g:5,g:/6", FlowSpec(Strategy.TAGGED, 5, 6)),
         ("tagged,g:/-0", FlowSpec(Strategy.TAGGED, -1, 0)),
         ("tagged,g:-9223372036854775808", FlowSpec(Strategy.TAGGED, -(2**63))),
+        (f"min,rrwm:{'0' * 5000}3", FlowSpec(Strategy.MIN, None, retransmit_multiple=3)),
         ("tagged,rrwm:2,rrwm:+3", FlowSpec(Strategy.TAGGED, -1, retransmit_multiple=3)),
         ("min,t:9223372036854775807", FlowSpec(Strategy.MIN, None, 0, NEVER_NS)),
         ("min,t:9223372037s", FlowSpec(Strategy.MIN, None, 0, NEVER_NS)),
@@ -141,3 +142,12 @@ def test_the_page_tells_what_is_chosen(shown: str, choice: str) -> None:
     except FlowSpecError:
         found = "refused"
     assert found == choice
+
+
+@pytest.mark.parametrize(
+    ("text", "at"), [(f"min,rrwm:{'9' * 5000}", 10), (f"min,g:{'1' * 5000}", 7)]
+)
+def test_a_number_of_any_length_is_refused(text: str, at: int) -> None:
+    """Also one that is longer than Python makes numbers of."""
+    with pytest.raises(FlowSpecError, match=f"at character {at}: found '{text[at - 1]}"):
+        parse_flow_spec(text)

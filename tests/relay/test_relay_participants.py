@@ -20,7 +20,7 @@ from time import monotonic
 import pytest
 
 from dcp.producer.cluster import ProducerCluster
-from tests.client.drained import USERS, fill, wait_for
+from tests.client.drained import USERS, fill
 from tests.producer.raw_client import PLAIN_FEATURES, RawClient
 from tests.relay.lakes import PATIENCE_SECONDS, Lake
 from tests.relay.relaying import Relaying, relaying
@@ -81,7 +81,7 @@ def make_scene(make_cluster: MakeCluster, tmp_path: Path) -> Iterator[MakeScene]
     with ExitStack() as stack:
 
         def make(fc: str) -> Scene:
-            cluster = make_cluster(vbuckets=VBUCKETS, idle_timeout_seconds=5.0)
+            cluster = make_cluster(vbuckets=VBUCKETS, idle_timeout_seconds=60.0)
             options = ("--fc", fc, "--window-bytes", str(WINDOW_BYTES))
             relay = stack.enter_context(relaying(cluster, tmp_path, *options))
             scene = Scene(cluster, relay, tmp_path, options)
@@ -103,14 +103,13 @@ def test_a_stalled_consumer_is_waited_for(make_scene: MakeScene, fc: str) -> Non
     scene = make_scene(fc)
     going, _ = scene.lakes
     scene.write_much("more")
-    going.run(lambda _: scene.is_held_up())
-    wait_for("it is named", lambda: _waits_for(scene).startswith("second"), PATIENCE_SECONDS)
+    going.run(lambda _: scene.is_held_up() and _waits_for(scene).startswith("second"))
     assert not going.has_all_of(scene.cluster)
     scene.all_have_all()
 
 
 def _waits_for(scene: Scene) -> str:
-    return next(v for name, v in scene.told().items() if name.endswith(":waits_for"))
+    return scene.told()[f"relay:upstream:{scene.cluster.seeds[0]}:waits_for"]
 
 
 @pytest.mark.parametrize("fc", [*EJECTS, *GOES_ON])

@@ -10,9 +10,9 @@ import pytest
 from dcp.cli.main import main
 from dcp.producer.cluster import ProducerCluster
 from dcp.relay.relay import Relay
-from tests.client.drained import USERS, all_of, fill
+from tests.client.drained import USERS, all_of, fill, wait_for
 from tests.relay.following import relay_settings
-from tests.relay.lakes import Lake
+from tests.relay.lakes import PATIENCE_SECONDS, Lake
 from tests.relay.relaying import relaying
 
 MakeCluster = Callable[..., ProducerCluster]
@@ -50,6 +50,30 @@ def test_a_stop_in_good_order(make_cluster: MakeCluster, tmp_path: Path) -> None
             lake.run_to(cluster)
         assert sum(cluster.counters().items_sent.values()) == sum(sent.values()) + 1
         assert lake.rollbacks == {}
+
+
+def test_it_says_what_a_group_lacks(
+    make_cluster: MakeCluster, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    cluster = make_cluster(vbuckets=4)
+    told = ""
+    with relaying(cluster, tmp_path, "--fc", "min,g:/1") as relay:
+
+        def is_told(text: str) -> bool:
+            nonlocal told
+            told += capfd.readouterr().err
+            return text in told
+
+        lacks = "vbuckets 0-3: 0 of 1 receivers, no stream"
+        wait_for("it says so", lambda: is_told(lacks), PATIENCE_SECONDS)
+        with closing(Lake(relay.seed, 4)) as lake:
+            lake.run_to(cluster)
+            for _ in range(100):
+                lake.take_one(0.05)
+                if is_told("vbuckets 0-3: the group is complete, their streams are opened"):
+                    break
+        closed = "vbuckets 0-3: the group is not complete, their streams are closed"
+        wait_for("it says so", lambda: is_told(closed), PATIENCE_SECONDS)
 
 
 def test_without_the_cluster_it_serves_what_it_has(
