@@ -46,9 +46,10 @@ class Challenge:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """Refused: wrong user or password, an unknown mechanism, or a malformed message."""
+    """Refused: wrong user or password, an unknown mechanism; or the message ``is_malformed``."""
 
     reason: str
+    is_malformed: bool = False
 
 
 Outcome = Accepted | Challenge | Rejected
@@ -78,7 +79,9 @@ class UserStore:
         """Check ``authzid NUL user NUL password``."""
         parts = payload.split(b"\0")
         if len(parts) != 3:
-            return Rejected("PLAIN: the payload is not authzid NUL user NUL password")
+            return Rejected(
+                "PLAIN: the payload is not authzid NUL user NUL password", is_malformed=True
+            )
         user = parts[1].decode("utf-8", "replace")
         known = self._passwords
         same = hmac.compare_digest(known.get(user, Secret("")).reveal().encode(), parts[2])
@@ -125,7 +128,7 @@ class SaslConversation:
             self._server = server
             return Challenge(server.get_server_first().encode())
         except (ScramException, UnicodeDecodeError, ValueError):
-            return Rejected("SCRAM: the first message is malformed")
+            return Rejected("SCRAM: the first message is malformed", is_malformed=True)
 
     def step(self, mechanism: bytes, payload: bytes) -> Outcome:
         """Take SASL_STEP."""

@@ -39,6 +39,7 @@ from dcp.producer.resident_values import ResidentValues
 from dcp.producer.settings import ClusterSettings
 from dcp.producer.stream_quota import StreamQuotas
 from dcp.producer.sync_write_board import SyncWriteBoard
+from dcp.producer.taken_names import TakenNames
 from dcp.producer.unsent_bytes import UnsentBytes
 from dcp.producer.vbucket import Vbucket
 from dcp.producer.vbucket_maker import VbucketMaker
@@ -124,9 +125,9 @@ class Bucket:
         self.dcp_connections: dict[tuple[int, bytes], DcpConnection] = {}
         self._changed, self._written = set[int](), set[int]()
         self.stream_quotas, self.held_keys = StreamQuotas(settings.max_streams), HeldKeys()
-        self.unsent, self.large_frames = UnsentBytes(), LargeFrames(settings.large_frame_seconds)
-        self._memory = CheckpointAccount(quota_bytes)
-        self._open_batches = 0
+        self.unsent, self._taken_names = UnsentBytes(), TakenNames()
+        self.large_frames = LargeFrames(settings.large_frame_seconds)
+        self._memory, self._open_batches = CheckpointAccount(quota_bytes), 0
         self.sync_writes = SyncWriteBoard(self)
         self.persistence_waits = PersistenceWaits(self)
         if self._storage is not None:
@@ -431,10 +432,7 @@ class Bucket:
 
     def open_dcp(self, connection: DcpConnection) -> None:
         """Register a DCP connection; an older one of the same name at its node is closed."""
-        older = self.dcp_connections.get(connection.key)
-        if older is not None:
-            older.close_session()
-            older.drop_streams()  # their cursors have the names of those to come
+        self._taken_names.take(self.dcp_connections.get(connection.key), connection)
         self.dcp_connections[connection.key] = connection
         self.counters.dcp_connections_opened += 1
         self.counters.flows[connection.key] = connection.flow
@@ -442,6 +440,7 @@ class Bucket:
     def close_dcp(self, connection: DcpConnection) -> None:
         """End a DCP connection's streams and forget it, unless a newer one took its name."""
         connection.drop_streams()
+        self._taken_names.gone(connection)
         if self.dcp_connections.get(connection.key) is connection:
             del self.dcp_connections[connection.key]
             self.counters.flows.pop(connection.key, None)

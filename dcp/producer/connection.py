@@ -7,6 +7,7 @@ Large frames are read when there is room for them (``large_frames.py``).
 """
 
 import asyncio
+import logging
 from contextlib import suppress
 from functools import partial
 from typing import Final
@@ -20,6 +21,7 @@ from dcp.producer.settings import OUTBOX_BYTES
 from dcp.producer.turns import Turns
 from dcp.wire.framing import FrameBlock, FrameSplitter
 
+_LOG = logging.getLogger(__name__)
 _PART_FRAMES: Final = 16
 """So much of a long answer is made in one turn."""
 
@@ -45,7 +47,9 @@ class ClientConnection:
         self._outbox_is_short = asyncio.Event()
         self._outbox_is_short.set()
         session.on_answer = self.wake
-        self._room = FrameRoom(bucket.large_frames)
+        self._there_is_room = asyncio.Event()
+        self._room = FrameRoom(bucket.large_frames, self._there_is_room.set)
+        self._reader: asyncio.Future[None] | None = None
         self._is_closing = asyncio.Event()
         session.on_close = self._end
 
@@ -72,7 +76,7 @@ class ClientConnection:
         await self._read_and_write()
 
     async def _read_and_write(self) -> None:
-        reader = asyncio.ensure_future(self._read())
+        reader = self._reader = asyncio.ensure_future(self._read())
         writer = asyncio.ensure_future(self._write())
         closing = asyncio.ensure_future(self._is_closing.wait())
         tasks = (reader, writer, closing)
@@ -115,36 +119,59 @@ class ClientConnection:
         """Close where the client was silent for too long, or holds up others."""
         self.session.close_if_overdue(now)
         if self._room.is_overdue(now) and not self.session.is_waiting:
+            _LOG.warning(
+                "node %d closes a connection: %d others wait for room, while of its frame of %d "
+                "bytes %d are missing",
+                self.session.node,
+                self._bucket.large_frames.waiting,
+                self._room.frame_bytes,
+                self._room.lacking_bytes,
+            )
             self.session.abort()
+            if self._reader is not None:
+                self._reader.cancel()  # what arrived of the frame is with it
 
     def close(self) -> None:
         """Let go of channel and session; for the done callback of ``run``, however it ended."""
-        self._room.let_go()
         with self._bucket.lock:
             self.session.forget()
         self.session.on_answer = self.session.on_close = _nothing  # else they keep one another
         self._channel.close()
 
     async def _read(self) -> None:
+        try:
+            await self._read_frames()
+        finally:
+            self._room.let_go(self._loop.time())
+
+    async def _read_frames(self) -> None:
         splitter = FrameSplitter(self.session.max_frame_bytes)
         while not self.session.is_closing:
             data = await self._receive()
             await self._awake.wait()
             if not data:
                 return
-            self._room.brought(len(data), self._loop.time())
+            await self._have_room(splitter, len(data))
             try:
                 await self._take(splitter.feed(data))
             except FrameError:
                 with self._bucket.lock:
                     self.session.abort()
             splitter.max_frame_bytes = self.session.max_frame_bytes
-            await self._room.wait_for(splitter.unfinished_frame_bytes, self._loop.time)
+
+    async def _have_room(self, splitter: FrameSplitter, count: int) -> None:
+        """Return when there is room for what was read of a large frame."""
+        self._there_is_room.clear()
+        arrived_bytes = splitter.pending_bytes + count
+        self._room.brought(arrived_bytes, splitter.unfinished_frame_bytes, self._loop.time())
+        if self._room.is_waiting:
+            await self._there_is_room.wait()
 
     async def _take(self, block: FrameBlock) -> None:
         if len(block):
+            self._room.whole(self._loop.time())
             await self._act_on(block)
-            self._room.let_go()
+            self._room.let_go(self._loop.time())
 
     async def _receive(self) -> bytes:
         """Return what the client says; nothing where it is gone, politely or not."""

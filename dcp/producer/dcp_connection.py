@@ -79,6 +79,9 @@ class DcpConnection:
         regex = bucket.settings.stuck_name_regex
         self.closes_when_stuck = bool(regex and re.fullmatch(regex, self.told_name))
         """Whether it is closed for acknowledging nothing, NOOPs answered or not."""
+        self.cursor_name = self.told_name
+        """What the cursors of its streams are called: another name than this only where streams of
+        an older connection of the name were still being let go of."""
         self.close_session = close_session
         self._scans_by_key = bucket.settings.bucket_type.scans_by_key
         self.announces_closed_streams = False
@@ -160,7 +163,7 @@ class DcpConnection:
             tells_durability=self.acknowledges,
             out_of_order=self.out_of_order if self._scans_by_key else OutOfOrder.NO,
             keeps_cursor=self.keeps_cursors,
-            cursor=self.told_name,
+            cursor=self.cursor_name,
             prepare_extra_bytes=0 if self.is_internal else settings.prepare_extra_bytes,
             held_keys=self._bucket.held_keys,
         )

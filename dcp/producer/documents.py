@@ -18,7 +18,7 @@ from dcp.errors import DcplakeError, FrameError
 from dcp.producer.expiry_queue import ExpiryQueue
 from dcp.producer.hybrid_clock import HybridClock
 from dcp.producer.manifest import DEFAULT_ID, Step
-from dcp.producer.values import is_json, system_xattrs_only, without_xattrs
+from dcp.producer.values import is_json, storable_body, system_xattrs_only, without_xattrs
 from dcp.producer.vbucket_collections import VbucketCollections
 from dcp.producer.vbucket_data import VbucketData
 from dcp.producer.versions import Content, SyncWrite, Version
@@ -366,7 +366,7 @@ def checked_datatype(value: bytes, datatype: int) -> int:
         raise DocumentError(Status.EINVAL, f"datatype: found {datatype:#04x}, expected 0 to 7")
     try:
         plain = inflate(value) if datatype & _SNAPPY else value
-        body = without_xattrs(plain) if datatype & _XATTR else plain
+        body = storable_body(plain) if datatype & _XATTR else plain
     except FrameError as error:
         status = Status.XATTR_EINVAL if datatype & _XATTR else Status.EINVAL
         raise DocumentError(status, str(error)) from error

@@ -1,16 +1,21 @@
 """Large frames that are under way from clients: all connections together hold a quota of them.
 
-A frame longer than ``LARGE_FRAME_BYTES`` gets room for all of it before more of it is read; until
-there is some, its connection is not read, and pushes back to its client. Who waits longest is next,
-however little he needs: so a large frame is not overtaken for ever. Who has room that others wait
-for must bring ``LEAST_BYTES`` of his frame in each ``patience_seconds``, or is closed.
+Room is taken by bytes that have arrived; what a header announces costs nothing. The first
+``LARGE_FRAME_BYTES`` of a frame are free. Behind them one frame in the line has a place of its own,
+as large as the largest frame: so it can always be completed. The others share the rest; who lacks
+more than half of what is still free may have no more than a quarter of that: so a small frame finds
+room beside many large ones. Who has brought bytes that there is no room for waits, and is not read.
+The place of its own goes by turns to the frame that lacks least and to the oldest, so that neither
+small nor large ones starve.
+
+Who has room, while others wait, must bring ``LEAST_BYTES`` of his frame in ``patience_seconds``,
+divided by as many as wait and one: else he is closed. No clock, no I/O: time is an argument.
 
     held by all   <=   quota + connections * (LARGE_FRAME_BYTES + one read)
 """
 
-import asyncio
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import count
 from typing import Final
 
 from dcp.wire.framing import LARGE_FRAME_BYTES
@@ -18,10 +23,12 @@ from dcp.wire.vocabulary import MAX_FRAME_BYTES
 
 QUOTA_BYTES: Final = 64 * 1024 * 1024
 LEAST_BYTES: Final = 256 * 1024
+LEAST_PATIENCE_SECONDS: Final = 1.0
+"""Patience does not become shorter than that, however many wait: networks have hiccups."""
 
 
 class LargeFrames:
-    """The room of all connections; used in the loop's thread."""
+    """The room of all connections."""
 
     def __init__(self, patience_seconds: float, quota_bytes: int = QUOTA_BYTES) -> None:
         """A quota below the largest frame would let that wait for ever."""
@@ -30,81 +37,151 @@ class LargeFrames:
                 f"quota of large frames: found {quota_bytes}, expected {MAX_FRAME_BYTES} or more"
             )
         self.patience_seconds = patience_seconds
-        self.held_bytes = 0
-        self._quota_bytes = quota_bytes
-        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self.shared_bytes = 0
+        """What all hold but the one that has a place of its own."""
+        self._quota_bytes = quota_bytes - MAX_FRAME_BYTES
+        self._waiting: dict[FrameRoom, None] = {}
+        self._first: FrameRoom | None = None
+        self._takes_oldest = False
+        self._numbers: Iterator[int] = count()
 
     @property
-    def is_waited_for(self) -> bool:
-        """Whether somebody has no room."""
-        return any(not granted.done() for _, granted in self._waiting)
+    def held_bytes(self) -> int:
+        """What all hold."""
+        return self.shared_bytes + (self._first.held_bytes if self._first else 0)
 
-    async def hold(self, frame_bytes: int) -> None:
-        """Return when there is room for a frame; ``release`` must follow."""
-        granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((frame_bytes, granted))
-        self._grant()
-        try:
-            await granted
-        except asyncio.CancelledError:
-            if granted.cancelled():
-                self._grant()  # perhaps it stood before one that fits
-            else:
-                self.release(frame_bytes)
-            raise
+    @property
+    def waiting(self) -> int:
+        """How many have brought something that there is no room for."""
+        return len(self._waiting)
 
-    def release(self, frame_bytes: int) -> None:
-        """Give room back."""
-        self.held_bytes -= frame_bytes
-        self._grant()
+    @property
+    def shared_patience_seconds(self) -> float:
+        """How long somebody may bring little now: the shorter the more wait."""
+        patience = self.patience_seconds
+        return min(patience, max(LEAST_PATIENCE_SECONDS, patience / (1 + self.waiting)))
 
-    def _grant(self) -> None:
-        while self._waiting:
-            frame_bytes, granted = self._waiting[0]
-            if not granted.done():
-                if self.held_bytes + frame_bytes > self._quota_bytes:
-                    return
-                self.held_bytes += frame_bytes
-                granted.set_result(None)
-            self._waiting.popleft()
+    def next_number(self) -> int:
+        """Return how many frames had room before."""
+        return next(self._numbers)
+
+    def ask(self, room: "FrameRoom", now: float) -> None:
+        """Let a frame hold what it has brought, at once or later."""
+        self._waiting[room] = None
+        if not self._share(room, now) and self._first is None:
+            self._choose_first(now)
+
+    def leave(self, room: "FrameRoom", now: float) -> None:
+        """Take back what a frame holds: it was acted on, or its connection is over."""
+        self._waiting.pop(room, None)
+        if self._first is room:
+            self._first = None
+        else:
+            self.shared_bytes -= room.held_bytes
+        for waiting in list(self._waiting):
+            self._share(waiting, now)
+        if self._first is None and self._waiting:
+            self._choose_first(now)
+
+    def _share(self, room: "FrameRoom", now: float) -> bool:
+        if room is not self._first:
+            free_bytes = self._quota_bytes - self.shared_bytes
+            lacking_bytes = room.frame_bytes - room.held_bytes  # and a read beyond its end
+            if lacking_bytes > free_bytes // 2 and room.asked_bytes > free_bytes // 4:
+                return False
+            self.shared_bytes += room.asked_bytes - room.held_bytes
+        self._grant(room, now)
+        return True
+
+    def _choose_first(self, now: float) -> None:
+        if self._takes_oldest:
+            room = min(self._waiting, key=lambda each: each.number)
+        else:
+            room = min(self._waiting, key=lambda each: (each.lacking_bytes, each.number))
+        self._takes_oldest = not self._takes_oldest
+        self._first = room
+        self.shared_bytes -= room.held_bytes
+        self._grant(room, now)
+        for waiting in list(self._waiting):
+            self._share(waiting, now)
+
+    def _grant(self, room: "FrameRoom", now: float) -> None:
+        del self._waiting[room]
+        room.granted(now)
 
 
 class FrameRoom:
-    """What one connection holds of it, for one frame at a time."""
+    """What one connection holds of it, for one frame at a time.
 
-    def __init__(self, frames: LargeFrames) -> None:
+    ``on_room`` is called when a frame that had to wait need not any more.
+    """
+
+    def __init__(self, frames: LargeFrames, on_room: Callable[[], None]) -> None:
+        self.number = 0
+        self.held_bytes = self.asked_bytes = self.frame_bytes = 0
         self._frames = frames
-        self._held_bytes = 0
-        self._brought_bytes = 0
-        self._since = 0.0
+        self._on_room = on_room
+        self._new_bytes = 0
+        self._since = self._waits_since = 0.0
+        self._is_whole = self._is_warned = False
 
-    async def wait_for(self, frame_bytes: int, clock: Callable[[], float]) -> None:
-        """Return when a frame that has begun may be read on."""
-        if self._held_bytes or frame_bytes <= LARGE_FRAME_BYTES:
+    @property
+    def lacking_bytes(self) -> int:
+        """What of the frame has not arrived."""
+        return max(0, self.frame_bytes - LARGE_FRAME_BYTES - self.asked_bytes)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it has brought what there is no room for; then nothing more is to be read."""
+        return self.asked_bytes > self.held_bytes
+
+    def brought(self, arrived_bytes: int, frame_bytes: int, now: float) -> None:
+        """Note that of a frame ``arrived_bytes`` are there; see ``is_waiting`` then."""
+        asked_bytes = arrived_bytes - LARGE_FRAME_BYTES
+        if frame_bytes <= LARGE_FRAME_BYTES or asked_bytes <= self.asked_bytes:
             return
-        await self._frames.hold(frame_bytes)
-        self._held_bytes = frame_bytes
-        self._restart(clock())
+        if not self.asked_bytes:
+            self.number, self.frame_bytes = self._frames.next_number(), frame_bytes
+            self._restart(now)
+        self._new_bytes += asked_bytes - self.asked_bytes
+        if self._new_bytes >= LEAST_BYTES:
+            self._restart(now)
+        self.asked_bytes, self._waits_since = asked_bytes, now
+        self._frames.ask(self, now)
 
     def _restart(self, now: float) -> None:
-        self._since, self._brought_bytes = now, 0
+        self._since, self._new_bytes, self._is_warned = now, 0, False
 
-    def brought(self, count: int, now: float) -> None:
-        """Note that the client sent something."""
-        self._brought_bytes += count
-        if self._brought_bytes >= LEAST_BYTES:
-            self._restart(now)
+    def granted(self, now: float) -> None:
+        """Hold what was brought; the time in which that had to wait is not the client's."""
+        self.held_bytes = self.asked_bytes
+        self._since += now - self._waits_since
+        self._on_room()
 
-    def let_go(self) -> None:
+    def whole(self, now: float) -> None:
+        """Note that the frame is there, and is to be acted on: that is not the client's time."""
+        self._is_whole = True
+        self._restart(now)
+
+    def let_go(self, now: float) -> None:
         """Give back what is held: the frame was acted on, or the connection is over."""
-        held, self._held_bytes = self._held_bytes, 0
-        if held:
-            self._frames.release(held)
+        if self.asked_bytes:
+            self._frames.leave(self, now)
+        self.held_bytes = self.asked_bytes = self.frame_bytes = 0
+        self._is_whole = self._is_warned = False
 
     def is_overdue(self, now: float) -> bool:
-        """Whether the client holds up others."""
-        return (
-            self._held_bytes > 0
-            and now - self._since >= self._frames.patience_seconds
-            and self._frames.is_waited_for
-        )
+        """Whether the client holds up others; to be asked again and again.
+
+        Only the second time in a row it is told: between the two whatever waits at the socket is
+        read. So nobody is closed because we had no time for him.
+        """
+        frames = self._frames
+        if self.is_waiting or not self.held_bytes or not frames.waiting:
+            return False
+        patience = frames.shared_patience_seconds
+        if self._is_whole:
+            patience = frames.patience_seconds
+        was_warned = self._is_warned
+        self._is_warned = now - self._since >= patience
+        return was_warned and self._is_warned

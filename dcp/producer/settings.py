@@ -67,7 +67,8 @@ class ClusterSettings:
     client may be silent that takes NOOPs, be there without logging in, and be silent that is no DCP
     client; 0 for ever (``liveness.py``). ``last_words_seconds``: how long it may take to read what
     it was sent when its connection ends, also when the cluster stops. ``large_frame_seconds``: how
-    long it may bring little of a large frame while others wait for its room (``large_frames.py``).
+    long it may bring little of a large frame while others wait for room, divided by how many they
+    are and one (``large_frames.py``).
     ``stuck_name_regex``: DCP connections whose whole name, as statistics tell it
     (``eq_dcpq:<name>``), it matches are closed when their window is full and nothing was
     acknowledged for ``stuck_timeout_seconds``; empty: none, as in servers. (kv_engine's
@@ -127,7 +128,7 @@ class ClusterSettings:
     authentication_seconds: float = 300.0
     connection_idle_seconds: float = 0.0
     last_words_seconds: float = 2.0
-    large_frame_seconds: float = 30.0
+    large_frame_seconds: float = 10.0
     stuck_name_regex: str = ""
     stuck_timeout_seconds: float = 720.0
     member_timeout_seconds: float = 5.0

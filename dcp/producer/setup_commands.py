@@ -84,8 +84,9 @@ def _sasl_outcome(session: Session, frame: Frame, outcome: Outcome) -> None:
             session.reply(frame, m.SaslAnswer(payload))
         case Challenge(payload):
             session.reply(frame, m.SaslAnswer(payload), status=Status.AUTH_CONTINUE)
-        case Rejected(reason):
-            session.refuse(frame, Status.AUTH_ERROR, reason)
+        case Rejected(reason, is_malformed):
+            status = Status.EINVAL if is_malformed else Status.AUTH_ERROR
+            session.refuse(frame, status, reason)
 
 
 def select_bucket(session: Session, frame: Frame, body: m.Body, _: float) -> None:

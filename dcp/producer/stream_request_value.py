@@ -2,7 +2,7 @@
 
     collections   hexadecimal ids, as texts        not together with scope
     scope         a hexadecimal id, as a text
-    uid           a hexadecimal manifest uid       checked and not used, as kv_engine does
+    uid           a hexadecimal manifest uid       not looked at, whatever it is
     sid           1 to 65535                       exactly on connections with stream ids
     purge_seqno   a decimal seqno, as a text
     cts           an object                        of cache transfers, which there are none of
@@ -23,7 +23,6 @@ from dcp.wire.vocabulary import Status
 
 _KNOWN_KEYS: Final = frozenset({"collections", "scope", "uid", "sid", "purge_seqno", "cts"})
 _ID: Final = re.compile(r"[0-9A-Fa-f]{1,8}")
-_UID: Final = re.compile(r"[0-9A-Fa-f]{1,16}")
 _SEQNO: Final = re.compile(r"[0-9]{1,20}")
 
 
@@ -76,7 +75,6 @@ def _parsed(value: bytes, manifest: Manifest) -> StreamFilter:
         raise _RefusedError from None
     if not isinstance(tree, dict) or not tree.keys() & _KNOWN_KEYS:
         raise _RefusedError
-    _number(tree.get("uid", "0"), _UID, 16)
     purge_seqno = _number(tree.get("purge_seqno", "0"), _SEQNO, 10)
     if purge_seqno > U64_MAX or not isinstance(tree.get("cts", {}), dict):
         raise _RefusedError

@@ -5,9 +5,16 @@ xattr section before the body (kv_engine ``docs/Document.md``). A deletion may h
 """
 
 import json
+import string
 from typing import Final, NoReturn
 
+from dcp.errors import FrameError
 from dcp.wire.xattr import join_xattrs, split_xattrs
+
+_NOT_FIRST: Final = frozenset(
+    bytes((byte,)) for byte in (*range(32), 127, *string.punctuation.encode()) if byte != ord("_")
+)
+"""What no name begins with: ``iscntrl`` and ``ispunct`` of C, but for ``_``."""
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -30,6 +37,26 @@ def is_json(value: bytes) -> bool:
 def without_xattrs(value: bytes) -> bytes:
     """Return the body of a value that has the XATTR bit."""
     return split_xattrs(value)[1] if value else value
+
+
+def storable_body(value: bytes) -> bytes:
+    """Return the body of a value with the XATTR bit that a client wants to be stored.
+
+    Raises:
+        FrameError: a section that is missing or malformed, a name that begins with punctuation
+            (``_`` is the system's; ``$`` means what is made up when it is asked for), a value that
+            is no JSON (kv_engine ``xattr/utils.cc``, ``xattr/key_validator.cc``).
+    """
+    xattrs, body = split_xattrs(value)
+    for name, text in xattrs:
+        if name[:1] in _NOT_FIRST or name == b"_":
+            raise FrameError(
+                f"xattr name: found {name!r}, expected one that begins with a letter, a digit, "
+                "or _ and more"
+            )
+        if not is_json(text):
+            raise FrameError(f"xattr {name!r}: found {text[:40]!r}, expected JSON")
+    return body
 
 
 def xattrs_only(value: bytes) -> bytes:

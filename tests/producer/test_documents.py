@@ -11,6 +11,7 @@ from dcp.producer.versions import Content, Version
 from dcp.wire import messages as m
 from dcp.wire.codec import decode
 from dcp.wire.frame import Frame
+from dcp.wire.snappy import deflate
 from dcp.wire.vocabulary import Datatype, HelloFeature, Opcode, Status
 from dcp.wire.xattr import join_xattrs
 from tests.producer.conftest import Clock
@@ -196,8 +197,42 @@ def test_xattrs_are_stored_and_hidden_from_get(kv: RawClient, cluster: ProducerC
     assert cluster.get(b"k").body == b'{"a":1}'
     assert decode(kv.call(m.KeyOnly(b"k"), Opcode.GET)) == m.GetAnswer(0, b'{"a":1}')
     cluster.delete(b"k")
-    broken = kv.call(m.Store(b"k", b"\0\0\0\x09x"), Opcode.SET, datatype=int(Datatype.XATTR))
-    assert broken.status == Status.XATTR_EINVAL
+
+
+@pytest.mark.parametrize(
+    ("value", "status"),
+    [
+        (b"", Status.XATTR_EINVAL),
+        (b"\0\0\0", Status.XATTR_EINVAL),
+        (b"\0\0\0\x09x", Status.XATTR_EINVAL),
+        (join_xattrs([(b"$vir", b"1")], b""), Status.XATTR_EINVAL),
+        (join_xattrs([(b"a", b"1"), (b"$document", b"1")], b"{}"), Status.XATTR_EINVAL),
+        (join_xattrs([(b".a", b"1")], b""), Status.XATTR_EINVAL),
+        (join_xattrs([(b"\x01a", b"1")], b""), Status.XATTR_EINVAL),
+        (join_xattrs([(b"_", b"1")], b""), Status.XATTR_EINVAL),
+        (join_xattrs([(b"a", b"")], b""), Status.XATTR_EINVAL),
+        (join_xattrs([(b"a", b"no json")], b""), Status.XATTR_EINVAL),
+        (join_xattrs([(b"a$b", b"1"), (b"_s", b"{}"), (b"9", b"[]")], b""), Status.SUCCESS),
+        (join_xattrs([("é".encode(), b"null")], b"{}"), Status.SUCCESS),
+        (b"\0\0\0\0", Status.SUCCESS),
+    ],
+)
+@pytest.mark.parametrize("is_compressed", [False, True])
+def test_which_xattrs_are_stored(
+    cluster: ProducerCluster,
+    connect: Connect,
+    value: bytes,
+    status: Status,
+    *,
+    is_compressed: bool,
+) -> None:
+    kv = connect(cluster).log_in((*PLAIN_FEATURES, HelloFeature.SNAPPY))
+    datatype = Datatype.XATTR | (Datatype.SNAPPY if is_compressed else 0)
+    sent = deflate(value) if is_compressed else value
+    answer = kv.call(m.Store(b"k", sent), Opcode.SET, datatype=int(datatype))
+    assert answer.status == status
+    found = kv.call(m.KeyOnly(b"k"), Opcode.GET).status
+    assert found == (Status.SUCCESS if status is Status.SUCCESS else Status.KEY_ENOENT)
 
 
 def test_limits(kv: RawClient, cluster: ProducerCluster) -> None:

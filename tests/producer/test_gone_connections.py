@@ -34,6 +34,38 @@ def left(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
+def test_streams_of_a_name_that_is_taken_anew_go_in_rounds(
+    cluster: ProducerCluster, connect: Connect, left: list[int]
+) -> None:
+    """The newer connection has its own meanwhile: no cursor of theirs is taken for another."""
+    bucket = cluster.bucket
+    checkpoints = bucket.vbuckets[0].data.checkpoints
+    older, newer = (connect(cluster).log_in() for _ in range(2))
+    older.open_dcp(name=b"same", enable_stream_id="true")
+    for stream_id in range(1, STREAMS + 1):
+        older.request_stream(0, value=b'{"sid":%d}' % stream_id)
+    with bucket.lock:
+        assert len([name for name in checkpoints.cursors if "same" in name]) == STREAMS
+    newer.open_dcp(name=b"same", enable_stream_id="true")
+    for stream_id in range(1, 1 + STREAMS):
+        answer = newer.request_stream(0, value=b'{"sid":%d}' % stream_id)
+        assert answer.status == Status.SUCCESS
+    other = connect(cluster).log_in()
+    while bucket.stream_quotas.at(0).streams != STREAMS or not left or left[-1]:
+        other.ok(m.Empty(), Opcode.NOOP)
+    assert left == [15, 5, 0]
+    assert list(cluster.counters().connections) == [(0, "same")]
+    with bucket.lock:
+        assert len([name for name in checkpoints.cursors if "same" in name]) == STREAMS
+    cluster.set(b"k", b"v")
+    assert newer.stream_frame().opcode == Opcode.DCP_SNAPSHOT_MARKER
+    newer.socket.close()
+    while cluster.counters().connections:
+        other.ok(m.Empty(), Opcode.NOOP)
+    with bucket.lock:
+        assert not [name for name in checkpoints.cursors if "same" in name]
+
+
 @pytest.mark.parametrize("ends", ["by its client", "by the server"])
 def test_streams_go_in_rounds(
     cluster: ProducerCluster, connect: Connect, left: list[int], ends: str

@@ -400,6 +400,19 @@ def test_stream_requests_are_judged(
         assert decode(answer) == m.RollbackAnswer(0)
 
 
+@pytest.mark.parametrize("value", [b"", b'{"uid":"0"}'])
+@pytest.mark.parametrize("datatype", [Datatype.JSON, Datatype.SNAPPY, Datatype.XATTR])
+def test_the_datatype_of_a_stream_request_is_raw(
+    cluster: ProducerCluster, connect: Connect, value: bytes, datatype: Datatype
+) -> None:
+    """Also where its value is JSON."""
+    dcp = connect(cluster).log_in().open_dcp()
+    body = m.StreamRequest(0, 0, 2**64 - 1, 0, 0, 0, value)
+    for each, status in ((int(datatype), Status.EINVAL), (0, Status.SUCCESS)):
+        answer = dcp.call(body, Opcode.DCP_STREAM_REQ, vbucket=0, datatype=each)
+        assert answer.status == status
+
+
 def test_order_of_refusals(cluster: ProducerCluster, connect: Connect) -> None:
     _fill(cluster, 1, 5)
     quiet = connect(cluster).log_in().open_dcp(name=b"quiet", noop=False)
