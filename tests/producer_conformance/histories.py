@@ -13,7 +13,8 @@ would have shown it, held by then
                                    where the recording shows that there are such, where several
                                    seqnos have no other explanation, before all that was shown, and
                                    behind the end of a snapshot that left it out
-    a document                     else, for a single one: it is shown, and that is the difference
+    a document                     else, for a single one that only one stream passed over: it is
+                                   shown, and that is the difference
 
 and one that no snapshot reached may hold any document: nobody was to see it. Between two known
 seqnos that lie far apart (``MOST_UNSEEN``) nothing is put in: no recording lost so much, so it was
@@ -40,6 +41,8 @@ _SEVERAL: Final = 2
 """A recording that lost a frame lacks one seqno; a bucket that hides things lacks more."""
 MOST_UNSEEN: Final = 1000
 """Seqnos in a row of which it is asked what each of them held."""
+
+_LOST: Final = b"lost from the recording "
 
 Heard = Callable[[int], set[frozenset[int] | None]]
 
@@ -181,9 +184,24 @@ def _unexplained(
             found[seqno] = _document(seqno, dropped or _heard_by(cut.get(seqno)))
     hides |= len([seqno for seqno in hidden if seqno > first_shown]) >= _SEVERAL
     for seqno in hidden:
-        is_lost = not hides and seqno > first_shown
-        found[seqno] = _document(seqno) if is_lost else _hidden(seqno)
+        is_lost = not hides and seqno > first_shown and not _is_missed_twice(seqno, snapshots)
+        found[seqno] = _lost(seqno) if is_lost else _hidden(seqno)
     return found
+
+
+def _is_missed_twice(seqno: int, snapshots: Sequence[Snapshot]) -> bool:
+    """Whether several streams were not shown what is there: no recording loses it so often."""
+    passed = {one.born for one in snapshots if one.after < seqno <= one.up_to}
+    return len(passed) >= _SEVERAL
+
+
+def _lost(seqno: int) -> Item:
+    return replace(_document(seqno), key=b"%s%d" % (_LOST, seqno))
+
+
+def lost_in(items: Iterable[Item]) -> int:
+    """Return how many seqnos a recording must have lost."""
+    return sum(item.key.startswith(_LOST) and item.value == b"{}" for item in items)
 
 
 def _unheard(

@@ -15,33 +15,29 @@ with no item between them it leaves items out, from there on: the markers are co
 from bisect import bisect_left
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 from dcp.errors import AuthenticationError, LocalProtocolError
-from dcp.protocol.credentials import ALL_MECHANISMS, Credentials, Secret
 from dcp.protocol.responses import opcode_name
-from dcp.protocol.sasl import SaslExchange
 from dcp.wire.frame import Frame
 from dcp.wire.frame_info import stream_id_of
 from dcp.wire.vocabulary import Magic, Opcode, Status
 from tests.conformance_formats.case_file import CaseResult
+from tests.producer_conformance.client_part import ClientPart
 from tests.producer_conformance.comparison import differences, is_of_the_server
 from tests.producer_conformance.conversation import Conversation, Event, Kind
 from tests.producer_conformance.plan import HandOver, Order, SetUp, Write, make_plan
 from tests.producer_conformance.sightings import Marker, Sightings, StreamKey
 from tests.producer_conformance.statistics import difference_of
-from tests.producer_conformance.subject import SERVED_OPCODES, Line, Subject
+from tests.producer_conformance.subject import Line, Subject
 from tests.producer_conformance.watching import watch
 
 NOOP_SLACK_SECONDS: Final = 1.0
 """The recorded server counts whole seconds: a NOOP may come so much before its interval is over."""
-_WRONG_PASSWORD: Final = "no user's password"
 _ITEMS: Final = frozenset({Opcode.DCP_MUTATION, Opcode.DCP_DELETION, Opcode.DCP_EXPIRATION})
 _NEVER_ANSWERED: Final = frozenset({Opcode.DCP_BUFFER_ACK})
 
-_REQUESTS: Final = (Magic.REQUEST, Magic.ALT_REQUEST)
-_ANSWERS: Final = (Magic.RESPONSE, Magic.ALT_RESPONSE)
 
 Channel = tuple[str, int, int | None]
 
@@ -62,12 +58,11 @@ class _Played:
     index: int
     name: str
     line: Line
+    part: ClientPart
     said: deque[_Said] = field(default_factory=deque)
     received: dict[Channel, deque[Frame]] = field(default_factory=dict)
     left_out: set[Channel] = field(default_factory=set)
     out_of_order: set[int] = field(default_factory=set)
-    noops: dict[int, int] = field(default_factory=dict)
-    scram: SaslExchange | None = None
     statistics: dict[int, list[Frame]] = field(default_factory=dict)
     unread: list[Frame] = field(default_factory=list)
     unread_fault: str = ""
@@ -133,7 +128,10 @@ class Rehearsal:
             if played is None:
                 name = self._conversation.names[event.connection]
                 played = self._played[event.connection] = _Played(
-                    event.connection, name, self._subject.connect()
+                    event.connection,
+                    name,
+                    self._subject.connect(),
+                    ClientPart(self._sightings),
                 )
             if not played.failure:
                 self._take(played, event)
@@ -243,10 +241,10 @@ class Rehearsal:
         """Hand over the next of what the client said."""
         one = played.said.popleft()
         data = one.data
-        if one.frame is not None and self._is_unheard(one.event, one.frame):
+        if one.frame is not None and played.part.is_unheard(one.event.line, one.frame):
             return
         if one.frame is not None:
-            data = self._adapted(played, one.frame, one.event.line).to_bytes()
+            data = played.part.adapted(one.event.line, one.frame).to_bytes()
             written = self._plan.requested.get((one.event.line, one.frame.opaque))
             if written is not None:
                 self._look_before(one.frame.vbucket, written.item.seqno, one.event)
@@ -261,40 +259,11 @@ class Rehearsal:
         asks = not frame.magic.is_response and frame.opcode == Opcode.DCP_STREAM_REQ
         return asks and (event.line, frame.vbucket, frame.opaque) in self._sightings.from_disk
 
-    def _is_unheard(self, event: Event, frame: Frame) -> bool:
-        if (event.line, frame.opaque) in self._sightings.unheard:
-            return True
-        if frame.opcode in SERVED_OPCODES or frame.magic not in (*_REQUESTS, *_ANSWERS):
-            return False
-        if frame.magic in _ANSWERS:
-            return frame.status != Status.UNKNOWN_COMMAND
-        return (event.line, frame.opaque) in self._sightings.known_commands
-
-    def _adapted(self, played: _Played, frame: Frame, line: int) -> Frame:
-        """Return what the client says to ours: proofs and answers depend on what it was told."""
-        if frame.opcode == Opcode.DCP_NOOP and frame.magic.is_response:
-            return replace(frame, opaque=played.noops.pop(frame.opaque, frame.opaque))
-        if frame.opcode == Opcode.SASL_AUTH and frame.key != b"PLAIN":
-            played.scram = self._scram(frame, is_wrong=line in self._sightings.failed_logins)
-        elif frame.opcode == Opcode.SASL_STEP and played.scram is not None:
-            return replace(frame, value=played.scram.payload)
-        return frame
-
-    def _scram(self, frame: Frame, *, is_wrong: bool) -> SaslExchange | None:
-        parts = dict(part.split("=", 1) for part in frame.value.decode().split(",") if "=" in part)
-        mechanism = frame.key.decode()
-        if mechanism not in ALL_MECHANISMS or not {"n", "r"} <= set(parts):
-            return None
-        known = self._sightings.logins.get(parts["n"], _WRONG_PASSWORD)
-        password = _WRONG_PASSWORD if is_wrong else known
-        credentials = Credentials(parts["n"], Secret(password), ALL_MECHANISMS)
-        return SaslExchange.start(mechanism, credentials, parts["r"])
-
     # --- the server's part
 
     def _expect(self, played: _Played, event: Event) -> None:
         recorded = event.frames[0]
-        if self._is_unheard(event, recorded):
+        if played.part.is_unheard(event.line, recorded):
             return
         if self._is_unread_passed_over(played, recorded):
             self._require_read(played)
@@ -327,10 +296,10 @@ class Rehearsal:
         if recorded.opcode == Opcode.DCP_OSO_SNAPSHOT and not recorded.magic.is_response:
             played.out_of_order.add(recorded.opaque)
         if recorded.opcode == Opcode.DCP_NOOP and not recorded.magic.is_response:
-            played.noops[recorded.opaque] = ours.opaque
-        if ours.magic.is_response and ours.status == Status.AUTH_CONTINUE and played.scram:
+            played.part.noops[recorded.opaque] = ours.opaque
+        if ours.magic.is_response and ours.status == Status.AUTH_CONTINUE and played.part.scram:
             try:
-                played.scram = played.scram.answer(ours.value)
+                played.part.scram = played.part.scram.answer(ours.value)
             except AuthenticationError as error:
                 played.failure = f"{where}: {error}"
 
@@ -460,7 +429,7 @@ class Rehearsal:
             self._say(played, event.seconds)
         while self._receive(played, event.seconds):
             pass
-        owes_noop = bool(played.noops) and self._sightings.idle_timeout_seconds is not None
+        owes_noop = bool(played.part.noops) and self._sightings.idle_timeout_seconds is not None
         if not played.line.is_closed and (unanswered or owes_noop):
             played.failure = f"line {event.line}: found an open connection, expected it closed"
 

@@ -202,6 +202,8 @@ class Sightings:
     ``failed_logins`` are the lines on which those began that were refused; ``without_streams`` the
     users that may not open DCP connections; ``map_pushed`` the lines that bring a new cluster map;
     ``unheard`` line and opaque of controls that are younger than the server, and of its refusals.
+    ``unheard_features`` are those that a HELLO asked for in vain, for they are younger, too;
+    ``known_maps`` the requests for a cluster map that were answered without one.
     ``known_commands`` are line and opaque of the requests that were not answered UNKNOWN_COMMAND.
     ``manifests`` are the lines on which one was asked for, and what was answered.
     ``markers`` are those of each vbucket, in the order of lines.
@@ -220,6 +222,8 @@ class Sightings:
     map_pushed: set[int] = field(default_factory=set)
     left_out: set[int] = field(default_factory=set)
     unheard: set[tuple[int, int]] = field(default_factory=set)
+    unheard_features: dict[tuple[int, int], frozenset[int]] = field(default_factory=dict)
+    known_maps: set[tuple[int, int]] = field(default_factory=set)
     known_commands: set[tuple[int, int]] = field(default_factory=set)
     manifests: dict[int, bytes] = field(default_factory=dict)
     markers: dict[int, list[Marker]] = field(default_factory=dict)

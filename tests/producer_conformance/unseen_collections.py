@@ -40,7 +40,7 @@ def unseen_collections(
             continue
         before = [seqno for seen, seqno in about.default_high if seen <= line]
         default_high = max(before) if before else next_of(about.default_high, line) or 0
-        first = max(default_high + 1, high - _FEW)
+        first = min(high, max(default_high + 1, high - _FEW))
         begun = CollectionBegun(1, DEFAULT_ID, collection, b"unseen")
         shown[first] = Item(first, begun.name, What.SYSTEM_EVENT, collection, event=begun)
         for seqno in range(first + 1, high + 1):

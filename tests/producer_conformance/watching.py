@@ -57,6 +57,14 @@ _UNHEARD_CONTROLS: Final[dict[int, frozenset[bytes]]] = {
 with 7.2 and later; the other is none, but of a key it compared only the bytes that were there
 (kv_engine 7.0 ``engines/ep/src/dcp/producer.cc``, strncmp).
 """
+_YOUNGER_FEATURES: Final = frozenset(
+    {
+        HelloFeature.GET_CLUSTER_CONFIG_WITH_GIVEN_VERSION,
+        HelloFeature.DEDUPE_NOT_MY_VBUCKET_CLUSTERMAP,
+        HelloFeature.CLUSTERMAP_CHANGE_NOTIFICATION_BRIEF,
+    }
+)
+"""Those came with 7.6: an older server does not grant them."""
 _UIDS_OF_A_PLAIN_MANIFEST: Final = 3
 """Its own, the default scope's, and that of the default collection."""
 _PAUSES: Final = frozenset({Kind.MARK, Kind.CLIENT})
@@ -214,9 +222,14 @@ class _Watcher:
             return
         self.seen.vbucket_count = max(self.seen.vbucket_count, len(found))
 
-    def _hello(self, one: _Connection, _: object, __: Frame, body: m.Body) -> None:
-        if isinstance(body, m.HelloAnswer):
+    def _hello(
+        self, one: _Connection, asked: tuple[int, Frame], frame: Frame, body: m.Body
+    ) -> None:
+        wanted = decode(asked[1])
+        if isinstance(body, m.HelloAnswer) and isinstance(wanted, m.Hello):
             one.features = frozenset(body.features)
+            in_vain = _YOUNGER_FEATURES.intersection(wanted.features) - one.features
+            self.seen.unheard_features[asked[0], frame.opaque] = in_vain
 
     def _sasl(self, one: _Connection, asked: tuple[int, Frame], frame: Frame, _: m.Body) -> None:
         request = asked[1]
@@ -241,8 +254,10 @@ class _Watcher:
         if frame.status == Status.SUCCESS and name not in self.seen.buckets:
             self.seen.buckets.append(name)
 
-    def _config(self, _: _Connection, __: object, frame: Frame, ___: m.Body) -> None:
+    def _config(self, _: _Connection, asked: tuple[int, Frame], frame: Frame, __: m.Body) -> None:
         self._take_map(frame.value)
+        if frame.status == Status.SUCCESS and not frame.value:
+            self.seen.known_maps.add((asked[0], frame.opaque))
 
     def _open(self, one: _Connection, asked: tuple[int, Frame], frame: Frame, _: m.Body) -> None:
         opened = decode(asked[1])
