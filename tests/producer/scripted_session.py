@@ -10,6 +10,7 @@ from typing import Final
 from dcp.producer.bucket_type import BucketType
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.settings import ClusterSettings
+from dcp.producer.versions import Content, SyncWrite, Version
 from dcp.types import END_OF_TIME
 from dcp.wire import messages as m
 from dcp.wire.vocabulary import (
@@ -35,7 +36,12 @@ NOOP: Final = (("enable_noop", "true"), ("set_noop_interval", "20"))
 class ScriptedSession:
     """A cluster, and the clients that are written down."""
 
-    def __init__(self, vbuckets: int = 1, bucket_type: BucketType = BucketType.COUCHBASE) -> None:
+    def __init__(
+        self,
+        vbuckets: int = 1,
+        bucket_type: BucketType = BucketType.COUCHBASE,
+        checkpoint_quota_bytes: int = 2**30,
+    ) -> None:
         self._recorder: Recorder | None = None
         self.cluster = ProducerCluster(
             ClusterSettings(
@@ -44,6 +50,8 @@ class ScriptedSession:
                 rules="server",
                 bucket_type=bucket_type,
                 prepare_extra_bytes=2,
+                checkpoint_items=20,
+                checkpoint_quota_bytes=checkpoint_quota_bytes,
                 clock=lambda: _BEGAN + (self._recorder.seconds if self._recorder else 0.0),
             )
         )
@@ -68,6 +76,28 @@ class ScriptedSession:
         for number in numbers:
             self.cluster.delete(b"doc-%d" % number, collection=collection)
             self.r.spread()
+        self.wait(0.5)
+
+    def prepare(self, *numbers: int, aborts: bool = False) -> None:
+        """Let writes be prepared, and then committed or given up."""
+        self.r.note({"mark": "writer: durable writes"})
+        vbucket = self.cluster.bucket.vbuckets[0]
+        for number in numbers:
+            seqno, key = self.cluster.high_seqno(0) + 1, b"doc-%d" % number
+            newest = vbucket.data.newest(key, 0)
+            rev = 1 if newest is None else newest.rev + 1
+            cas = (_BEGAN << 30) + seqno
+            for opcode, at in (
+                (Opcode.DCP_PREPARE, seqno),
+                (Opcode.DCP_ABORT if aborts else Opcode.DCP_MUTATION, seqno + 1),
+            ):
+                is_prepare = opcode == Opcode.DCP_PREPARE
+                write = SyncWrite(level=1) if is_prepare else SyncWrite(seqno)
+                value = b"" if opcode == Opcode.DCP_ABORT else b'{"durable":%d}' % number
+                content = Content(value, 0 if not value else 1, 0, 0, opcode, 0, write)
+                version = Version(0, key, content, seqno=at, rev=rev, cas=cas, collection=0)
+                self.cluster.take_versions(0, [version])
+                self.r.spread()
         self.wait(0.5)
 
     def to_disk(self) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from dcp.producer.bucket_type import BucketType
-from tests.producer import data_scripts, stream_scripts
+from tests.producer import data_scripts, server_scripts, stream_scripts
 from tests.producer.recorded_client import TranscriptLine
 from tests.producer.scripted_session import ScriptedSession
 from tests.producer_conformance.conversation import Conversation
@@ -25,7 +25,7 @@ VBUCKETS: dict[Script, int] = {
 """One where nothing is said."""
 SCRIPTS: dict[str, Script] = {
     name.replace("_", " "): script
-    for module in (stream_scripts, data_scripts)
+    for module in (stream_scripts, data_scripts, server_scripts)
     for name, script in vars(module).items()
     if getattr(script, "__module__", "") == module.__name__
 }
@@ -35,7 +35,8 @@ def recorded(script: Script) -> list[TranscriptLine]:
     """Return the transcript of a session."""
     is_ephemeral = script is data_scripts.ephemeral
     kind = BucketType.EPHEMERAL if is_ephemeral else BucketType.COUCHBASE
-    session = ScriptedSession(VBUCKETS.get(script, 1), kind)
+    quota = 60_000 if script is server_scripts.a_cursor_is_dropped else 2**30
+    session = ScriptedSession(VBUCKETS.get(script, 1), kind, quota)
     script(session)
     return session.r.lines
 

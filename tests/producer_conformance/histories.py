@@ -164,7 +164,7 @@ def _unexplained(
     first_shown = min(shown, default=0)
     tails = [(one.end, one.stood_at) for one in snapshots]
     visible = {one.end for one in snapshots if one.after == one.end}
-    cut = {one.end: one.hears for one in snapshots if one.lacks_its_end}
+    cut = {one.end: one for one in snapshots if one.lacks_its_end}
     found: dict[int, Item] = {}
     hidden: list[int] = []
     for seqno, end in left.items():
@@ -181,18 +181,24 @@ def _unexplained(
             visible_here = seqno in visible
             found[seqno] = _unheard(seqno, heard(seqno) | whole, shown, is_visible=visible_here)
         else:
-            found[seqno] = _document(seqno, dropped or _heard_by(cut.get(seqno)))
+            found[seqno] = _document(seqno, dropped or 0)
+            if seqno in cut and not dropped:
+                found[seqno] = _heard_by(cut[seqno], seqno, shown)
     hides |= len([seqno for seqno in hidden if seqno > first_shown]) >= _SEVERAL
     for seqno in hidden:
-        is_lost = not hides and seqno > first_shown and not _is_missed_twice(seqno, snapshots)
+        is_lost = not hides and seqno > first_shown and not _may_be_hidden(seqno, snapshots)
         found[seqno] = _lost(seqno) if is_lost else _hidden(seqno)
     return found
 
 
-def _is_missed_twice(seqno: int, snapshots: Sequence[Snapshot]) -> bool:
-    """Whether several streams were not shown what is there: no recording loses it so often."""
-    passed = {one.born for one in snapshots if one.after < seqno <= one.up_to}
-    return len(passed) >= _SEVERAL
+def _may_be_hidden(seqno: int, snapshots: Sequence[Snapshot]) -> bool:
+    """Whether several streams were not shown what is there: no recording loses it so often.
+
+    Or what replaced it may lie in the rest of a snapshot that was cut off.
+    """
+    passed = [one for one in snapshots if one.after < seqno <= one.up_to]
+    is_cut_off = all(one.up_to < one.end for one in passed)
+    return is_cut_off or len({one.born for one in passed}) >= _SEVERAL
 
 
 def _lost(seqno: int) -> Item:
@@ -220,9 +226,21 @@ def _unheard(
     return _document(seqno, collection)
 
 
-def _heard_by(collections: frozenset[int] | None) -> int:
-    """Return a collection that a stream is shown."""
-    return 0 if collections is None or 0 in collections else min(collections)
+def _heard_by(one: Snapshot, seqno: int, shown: Mapping[int, Item]) -> Item:
+    """Return something that the stream of a snapshot is shown, at its end."""
+    if one.hears_scope is None:
+        return _document(seqno, 0 if one.hears is None or 0 in one.hears else min(one.hears))
+    if not one.hears_scope:
+        return _document(seqno)
+    known = _collections_at(seqno, shown)
+    begun = [each.event for each in shown.values() if isinstance(each.event, CollectionBegun)]
+    uid = max((each.manifest_uid for each in begun), default=0) + 1
+    mine = {each.collection_id for each in begun if each.scope_id == one.hears_scope}
+    collection = next((each for each in known if each in mine), None)
+    if collection is not None:
+        return _document(seqno, collection)
+    dropped = ScopeDropped(uid, one.hears_scope)
+    return Item(seqno, b"", What.SYSTEM_EVENT, event=dropped)
 
 
 def _hidden(seqno: int) -> Item:

@@ -104,12 +104,14 @@ class Snapshot:
     is_legacy: bool = False
     born: int = 0
     hears: frozenset[int] | None = None
+    hears_scope: int | None = None
     is_memory: bool = False
 
     @property
     def lacks_its_end(self) -> bool:
         """Whether the item at its end was not shown, though its stream is shown that."""
-        is_left_out = self.is_memory and self.hears is not None and self.end not in self.shown
+        is_filtered = self.hears is not None or self.hears_scope is not None
+        is_left_out = self.is_memory and is_filtered and self.end not in self.shown
         return self.up_to < self.end or is_left_out
 
 

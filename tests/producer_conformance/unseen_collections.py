@@ -1,7 +1,7 @@
 """Collections of which a recording tells, though no stream was shown where they begin."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from dcp.producer.manifest import DEFAULT_ID
 from dcp.wire import messages as m
@@ -16,6 +16,8 @@ from tests.producer_conformance.sightings import (
 )
 
 _FEW = 1000
+_ANY_COLLECTION = 8
+"""The first id that a server gives."""
 FILTER_WAS_TAKEN = frozenset(
     {
         Status.SUCCESS,
@@ -47,6 +49,19 @@ def unseen_collections(
             key = b"unseen %d" % seqno
             mutation = int(Opcode.DCP_MUTATION)
             shown[seqno] = Item(seqno, key, collection_id=collection, opcode=mutation, value=b"{}")
+
+
+def beyond_default(
+    about: VbucketSightings, shown: Mapping[int, Item]
+) -> Iterator[tuple[int, int, int]]:
+    """Yield lines, an id for some collection, and its newest seqno, where the default one is older.
+
+    For what is visible above the default collection's newest seqno is of another one.
+    """
+    for line, visible in about.visible:
+        default_high = next_of(about.default_high, line)
+        if default_high is not None and default_high < visible and visible not in shown:
+            yield line, _ANY_COLLECTION, visible
 
 
 def begun_by_filters(

@@ -88,6 +88,7 @@ class WatchedStream:
             is_legacy=self.is_legacy,
             born=self.request_line,
             hears=self._hears,
+            hears_scope=self._scope,
             is_memory=not is_disk,
         )
         self.about.snapshots.append(self._snapshot)
@@ -106,6 +107,11 @@ class WatchedStream:
         if self.is_legacy:
             return frozenset({DEFAULT_ID})
         return self._collections or None
+
+    @property
+    def _scope(self) -> int | None:
+        named = (scope for _, scope in named_by(self.request.value))
+        return next((number for number in named if number is not None), None)
 
     @property
     def _collections(self) -> frozenset[int]:
