@@ -145,3 +145,38 @@ def only_a_plain_client_while_collections_change(s: ScriptedSession) -> None:
     s.cluster.drop_collection("_default", "_default")
     s.wait(0.5)
     s.leave(plain)
+
+
+def filters_alone(s: ScriptedSession) -> None:
+    scope = s.cluster.create_scope("shop")
+    orders = s.cluster.create_collection("shop", "orders")
+    s.cluster.create_collection("_default", "never")
+    s.write(1)
+    s.write(2, 3, collection=orders)
+    s.write(4)
+    client = s.open(COLLECTIONS)
+    s.stream(client, collections=["99"])
+    s.stream(client, scope=f"{scope:x}")
+    s.ask(client, m.GetId(b"shop.orders"), Opcode.GET_COLLECTION_ID)
+    s.ask(client, m.GetId(b"_default.never"), Opcode.GET_COLLECTION_ID)
+    s.ask(client, m.GetId(b"_default.nowhere"), Opcode.GET_COLLECTION_ID)
+    s.write(5)
+    s.write(2, collection=orders)
+    s.leave(client)
+
+
+def two_collections_by_name(s: ScriptedSession) -> None:
+    for name in ("users", "orders"):
+        s.cluster.create_collection("_default", name)
+    s.write(1, collection=8)
+    s.write(2, collection=9)
+    client = s.open(COLLECTIONS)
+    s.ask(client, m.GetId(b"_default.orders"), Opcode.GET_COLLECTION_ID)
+    s.stream(client, collections=["9"])
+    s.write(3, collection=9)
+    s.write(3, collection=8)
+    s.leave(client)
+    asks = s.log_in(COLLECTIONS)
+    s.ask(asks, m.GetId(b"_default.users"), Opcode.GET_COLLECTION_ID)
+    s.ask(asks, m.Empty(), Opcode.GET_COLLECTIONS_MANIFEST)
+    s.leave(asks)

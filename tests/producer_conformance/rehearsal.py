@@ -115,6 +115,8 @@ class Rehearsal:
                 self._subject.new_map(self._played[event.connection].line)
             if event.line in self._sightings.manifests:
                 self._subject.learn_manifest(self._sightings.manifests[event.line])
+            for news in self._sightings.manifest_news.get(event.line, ()):
+                self._subject.learn_of_manifest(news)
             for order in self._plan.before.get(event.line, ()):
                 self._hear_before(event)
                 if isinstance(order, Write):

@@ -34,6 +34,7 @@ from dcp.types import FailoverLog
 from dcp.wire import messages as m
 from dcp.wire.system_event import ManifestEvent
 from dcp.wire.vocabulary import VbucketState
+from tests.producer_conformance.manifest_news import ManifestNews
 
 StreamKey = tuple[int, int, int]
 """The line of a stream's request, its vbucket and opaque."""
@@ -207,7 +208,8 @@ class Sightings:
     ``unheard_features`` are those that a HELLO asked for in vain, for they are younger, too;
     ``known_maps`` the requests for a cluster map that were answered without one.
     ``known_commands`` are line and opaque of the requests that were not answered UNKNOWN_COMMAND.
-    ``manifests`` are the lines on which one was asked for, and what was answered.
+    ``manifests`` are the lines on which one was asked for, and what was answered;
+    ``manifest_news`` the lines of requests whose answers tell something of one in passing.
     ``markers`` are those of each vbucket, in the order of lines.
     ``stream_lines`` are those of all messages of a vbucket's streams, by connection and stream id.
     ``left_out`` are the lines of markers whose items the recording leaves out.
@@ -228,6 +230,7 @@ class Sightings:
     known_maps: set[tuple[int, int]] = field(default_factory=set)
     known_commands: set[tuple[int, int]] = field(default_factory=set)
     manifests: dict[int, bytes] = field(default_factory=dict)
+    manifest_news: dict[int, list[ManifestNews]] = field(default_factory=dict)
     markers: dict[int, list[Marker]] = field(default_factory=dict)
     idle_timeout_seconds: float | None = None
     stream_lines: dict[int, dict[tuple[int, int | None], list[tuple[int, StreamKey]]]] = field(

@@ -29,6 +29,7 @@ from dcp.wire.vocabulary import (
 )
 from tests.producer_conformance.conversation import Conversation, Event, Kind
 from tests.producer_conformance.document_sightings import WRITES, take_document_answer
+from tests.producer_conformance.manifest_news import news_in
 from tests.producer_conformance.merged_views import Quality
 from tests.producer_conformance.sightings import (
     ANY_STATE,
@@ -185,6 +186,9 @@ class _Watcher:
                     waiting.remove(asked)
                 if frame.status != Status.UNKNOWN_COMMAND:
                     self.seen.known_commands.add((asked[0], frame.opaque))
+                news = news_in(asked[1], frame, body)
+                if news is not None:
+                    self.seen.manifest_news.setdefault(asked[0], []).append(news)
                 self._take_answer(one, asked, frame, body)
         elif frame.opcode == Opcode.DCP_NOOP:
             one.noop_unanswered = True
