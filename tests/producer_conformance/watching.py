@@ -80,6 +80,7 @@ class _Connection:
     asked: dict[int, deque[tuple[int, Frame]]] = field(default_factory=lambda: defaultdict(deque))
     streams: dict[tuple[int, int, int | None], WatchedStream] = field(default_factory=dict)
     statistics: dict[bytes, bytes] = field(default_factory=dict)
+    silences: list[int] = field(default_factory=list)
     noop_unanswered: bool = False
     heard_seconds: float = 0.0
     longest_silence_seconds: float = 0.0
@@ -137,6 +138,8 @@ class _Watcher:
         if event.connection is None:
             return
         one = self._connections[event.connection]
+        if event.after_silence:
+            one.silences.append(event.line)
         if event.kind in (Kind.CLOSED_BY_CLIENT, Kind.CLOSED_BY_SERVER):
             for stream in one.streams.values():
                 stream.close(event.line)
@@ -386,7 +389,12 @@ class _Watcher:
             marker = Marker(self._line, self._connection, stream.key, key[2], body.end)
             self.seen.markers.setdefault(frame.vbucket, []).append(marker)
             stream.take_marker(
-                self._line, body, self.seen, since=self._last_pause, after_silence=self._was_silent
+                self._line,
+                body,
+                self.seen,
+                since=self._last_pause,
+                after_silence=self._was_silent,
+                sent_by=self._sent_by(one),
             )
         elif isinstance(body, m.OsoSnapshot):
             if body.flags == OsoFlag.START:
@@ -406,6 +414,21 @@ class _Watcher:
                 stream.show(self._line, item)
                 is_plain = item.what is What.DOCUMENT and item.message is None
                 self.seen.hides |= not is_plain or bool(item.collection_id)
+
+    def _sent_by(self, one: _Connection) -> int:
+        """Return the line by which the server had sent what a client reads now.
+
+        It reads this before the answer to what it asked: that was sent later. And after a silence
+        of the client's all was answered that it had asked before, whenever it reads that.
+        """
+        asked = [
+            line
+            for waiting in one.asked.values()
+            for line, frame in waiting
+            if frame.opcode != Opcode.DCP_BUFFER_ACK
+        ]
+        since = min(asked, default=self._line)
+        return next((line for line in one.silences if line > since), self._line)
 
 
 def _stream_id_in(value: bytes) -> int | None:
