@@ -394,7 +394,7 @@ class _Watcher:
                 self.seen,
                 since=self._last_pause,
                 after_silence=self._was_silent,
-                sent_by=self._sent_by(one),
+                sent_by=self._sent_by(one, frame.vbucket),
             )
         elif isinstance(body, m.OsoSnapshot):
             if body.flags == OsoFlag.START:
@@ -415,20 +415,27 @@ class _Watcher:
                 is_plain = item.what is What.DOCUMENT and item.message is None
                 self.seen.hides |= not is_plain or bool(item.collection_id)
 
-    def _sent_by(self, one: _Connection) -> int:
+    def _sent_by(self, one: _Connection, vbucket: int) -> int:
         """Return the line by which the server had sent what a client reads now.
 
         It reads this before the answer to what it asked: that was sent later. And after a silence
-        of the client's all was answered that it had asked before, whenever it reads that.
+        of the client's all was answered that it had asked before, whenever it reads that. A stream
+        that was closed sends no more.
         """
         asked = [
-            line
+            (line, frame)
             for waiting in one.asked.values()
             for line, frame in waiting
             if frame.opcode != Opcode.DCP_BUFFER_ACK
         ]
-        since = min(asked, default=self._line)
-        return next((line for line in one.silences if line > since), self._line)
+        since = min((line for line, _ in asked), default=self._line)
+        closed = [
+            line
+            for line, frame in asked
+            if frame.opcode == Opcode.DCP_CLOSE_STREAM and frame.vbucket == vbucket
+        ]
+        silent = next((line for line in one.silences if line > since), self._line)
+        return min([silent, *closed])
 
 
 def _stream_id_in(value: bytes) -> int | None:
