@@ -21,7 +21,7 @@ from dcp.wire.system_event import CollectionEnded
 from dcp.wire.vocabulary import Status
 from tests.producer_conformance.branches import branches_of
 from tests.producer_conformance.completions import merged_history
-from tests.producer_conformance.histories import replaced_in_the_rest
+from tests.producer_conformance.missed_items import replaced_in_the_rest
 from tests.producer_conformance.purges import purges_of
 from tests.producer_conformance.request_seqnos import place
 from tests.producer_conformance.sightings import (
