@@ -244,7 +244,14 @@ def _take_presence(era: Era, presence: Sequence[Presence]) -> None:
         if came is not None and came not in era.requested and (wrote is None or came < wrote):
             era.reached.append((one.line, came))
             continue
-        item = missing_versions(one, before, prepares | era.shown, era.base, era.snapshots)
+        item = missing_versions(
+            one,
+            before,
+            prepares | era.shown,
+            era.base,
+            era.snapshots,
+            may_come=wrote is None,
+        )
         if item is not None:
             era.shown[item.seqno] = _as_touched(item, era, wrote)
             era.reached.append((one.line, item.seqno))
