@@ -29,10 +29,11 @@ def branches_of(about: VbucketSightings) -> list[tuple[int, int, FailoverLog]]:
             starts += _begun(about, seen_logs, starts[-1][1], line, log)
     if not starts:
         starts = [(about.first_line, FailoverLog((FailoverEntry(_NO_UUID, 0),)))]
-    last_log_line = max((line for line, _ in seen_logs), default=0)
-    for line, born in about.ended:  # a change of state after which no log was seen
-        if line > last_log_line and not _is_known(seen_logs, born, line):
-            starts.append((line, starts[-1][1]))
+    for line, born in sorted(about.ended):  # a change of state that began no branch, or none seen
+        has_begun = any(born < start <= line for start, _ in starts)
+        if not has_begun and not _is_known(seen_logs, born, line):
+            starts.append((line, [log for start, log in starts if start <= line][-1]))
+            starts.sort(key=lambda one: one[0])
     starts.append((END_OF_TIME, starts[-1][1]))
     return [(start, end, log) for (start, log), (end, _) in pairwise(starts)]
 

@@ -15,12 +15,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
+from dcp.producer.manifest import DEFAULT_ID
 from dcp.types import END_OF_TIME, U64_MAX, FailoverLog
 from dcp.wire.system_event import CollectionEnded
 from dcp.wire.vocabulary import Status
 from tests.producer_conformance.branches import branches_of
 from tests.producer_conformance.completions import merged_history
-from tests.producer_conformance.histories import replaced_in_the_rest
+from tests.producer_conformance.missed_items import replaced_in_the_rest
 from tests.producer_conformance.purges import purges_of
 from tests.producer_conformance.request_seqnos import place
 from tests.producer_conformance.sightings import (
@@ -34,6 +35,7 @@ from tests.producer_conformance.sightings import (
 from tests.producer_conformance.unseen_collections import (
     FILTER_WAS_TAKEN,
     begun_by_filters,
+    beyond_default,
     unseen_collections,
 )
 from tests.producer_conformance.unseen_documents import (
@@ -142,16 +144,19 @@ def _fill(era: Era, about: VbucketSightings, before: Era | None) -> None:
     era.reached += [(era.within(line), at) for line, at, born in about.streamed if era.has(born)]
     era.reached += [(era.start, entry.seqno) for entry in era.log.entries]
     era.base = _base_of(era, about)
-    unseen_collections(era.shown, [one for one in about.collection_high if era.has(one[0])], about)
+    told = [one for one in about.collection_high if era.has(one[0])]
+    told = told or [one for one in beyond_default(about, era.shown) if era.has(one[0])]
+    unseen_collections(era.shown, told, about)
     _take_writes(era, [each for each in about.written if era.has(each.line)])
     read = [one for one in about.read if era.has(one[0])]
     for line, item in list(read_documents(read, era.shown, era.base, era.snapshots)):
         era.shown[item.seqno] = item
         era.reached.append((line, item.seqno))
     _take_presence(era, [one for one in about.presence if era.has(one.line)])
-    for line, collection in about.dropped:
-        gone = (seqno for seqno, item in era.shown.items() if _ends(item, collection))
-        era.reached += [(line, seqno) for seqno in gone if era.has(line)]
+    for line, collection in [one for one in about.dropped if era.has(one[0])]:
+        gone = [seqno for seqno, item in era.shown.items() if _ends(item, collection)]
+        gone = gone or [_drop_unseen(era, line, collection)]
+        era.reached += [(line, seqno) for seqno in gone]
     granted = [one for one in about.verdicts if era.has(one[0]) and one[2] in FILTER_WAS_TAKEN]
     known = [one for one in about.known_collections if era.has(one[0])]
     era.reached += begun_by_filters(
@@ -187,6 +192,7 @@ def _base_of(era: Era, about: VbucketSightings) -> int:
     stood = [seqno for line, seqno in about.exact if era.has(line)]
     ends = [one.end - 1 for one in era.snapshots if one.end]  # something was at a snapshot's end
     first = [seqno - 1 for seqno in era.shown]
+    first += [seqno - 1 for line, seqno in about.visible if era.has(line)]  # there is something
     writes = [each.item.seqno - 1 for each in about.written if each.item.seqno]
     bounds = [  # a stream that was sent something had not reached its end where the history begins
         request.end - 1
@@ -204,6 +210,14 @@ def _base_of(era: Era, about: VbucketSightings) -> int:
 def _ends(item: Item, collection: int) -> bool:
     event = item.event
     return isinstance(event, CollectionEnded) and event.collection_id == collection
+
+
+def _drop_unseen(era: Era, line: int, collection: int) -> int:
+    """Let a collection be dropped behind all that was there, though nobody was shown that."""
+    seqno = max([_proved_before(era, line), *era.shown]) + 1
+    event = CollectionEnded(1, DEFAULT_ID, collection)
+    era.shown[seqno] = Item(seqno, b"", What.SYSTEM_EVENT, collection, event=event)
+    return seqno
 
 
 def _take_writes(era: Era, written: Sequence[Written]) -> None:
@@ -230,7 +244,14 @@ def _take_presence(era: Era, presence: Sequence[Presence]) -> None:
         if came is not None and came not in era.requested and (wrote is None or came < wrote):
             era.reached.append((one.line, came))
             continue
-        item = missing_versions(one, before, prepares | era.shown, era.base, era.snapshots)
+        item = missing_versions(
+            one,
+            before,
+            prepares | era.shown,
+            era.base,
+            era.snapshots,
+            may_come=wrote is None,
+        )
         if item is not None:
             era.shown[item.seqno] = _as_touched(item, era, wrote)
             era.reached.append((one.line, item.seqno))

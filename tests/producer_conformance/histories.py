@@ -13,51 +13,35 @@ would have shown it, held by then
                                    where the recording shows that there are such, where several
                                    seqnos have no other explanation, before all that was shown, and
                                    behind the end of a snapshot that left it out
-    a document                     else, for a single one: it is shown, and that is the difference
+    a document                     else, for a single one that only one stream passed over: it is
+                                   shown, and that is the difference
 
 and one that no snapshot reached may hold any document: nobody was to see it. Between two known
 seqnos that lie far apart (``MOST_UNSEEN``) nothing is put in: no recording lost so much, so it was
 all replaced or purged.
 """
 
-from bisect import bisect_right
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from heapq import heappop, heappush
 from itertools import pairwise
 from typing import Final
 
-from dcp.types import END_OF_TIME
 from dcp.wire.system_event import CollectionBegun, CollectionEnded, ScopeCreated, ScopeDropped
 from dcp.wire.vocabulary import Opcode
 from tests.producer_conformance.completions import unseen_prepares
+from tests.producer_conformance.missed_items import MOST_UNSEEN, missed_by_all, unseen_document
 from tests.producer_conformance.sightings import Item, Snapshot, What
+from tests.producer_conformance.unseen_versions import filled, rooms_in
 
 _MUTATION = int(Opcode.DCP_MUTATION)
 _DELETION = int(Opcode.DCP_DELETION)
 _SEVERAL: Final = 2
 """A recording that lost a frame lacks one seqno; a bucket that hides things lacks more."""
-MOST_UNSEEN: Final = 1000
-"""Seqnos in a row of which it is asked what each of them held."""
+
+_LOST: Final = b"lost from the recording "
 
 Heard = Callable[[int], set[frozenset[int] | None]]
-
-
-@dataclass(slots=True)
-class _Room:
-    """Revisions of a key that were shown to nobody: up to ``places`` seqnos in (after, before).
-
-    The version at ``after`` was still the newest at ``held_until``: none of the room lies below.
-    """
-
-    of: tuple[What, int, bytes]
-    after: int
-    before: int
-    held_until: int
-    first_rev: int
-    places: int
-    taken: list[int] = field(default_factory=list)
 
 
 def complete(
@@ -91,7 +75,7 @@ def complete(
     if purge_seqno in unseen and purge_seqno not in found:
         found[purge_seqno] = _tombstone(purge_seqno, b"purged %d" % purge_seqno)
     latest = _latest([seqno for seqno in unseen if seqno not in found], snapshots)
-    for room in _filled(_rooms(shown, snapshots), latest):
+    for room in filled(rooms_in(shown, snapshots), latest):
         for rev, seqno in enumerate(sorted(room.taken), room.first_rev):
             what, collection_id, key = room.of
             item = Item(seqno, key, what, collection_id, rev, opcode=_MUTATION, value=b"{}")
@@ -161,7 +145,7 @@ def _unexplained(
     first_shown = min(shown, default=0)
     tails = [(one.end, one.stood_at) for one in snapshots]
     visible = {one.end for one in snapshots if one.after == one.end}
-    cut = {one.end: one.hears for one in snapshots if one.lacks_its_end}
+    cut = {one.end: one for one in snapshots if one.lacks_its_end}
     found: dict[int, Item] = {}
     hidden: list[int] = []
     for seqno, end in left.items():
@@ -178,12 +162,33 @@ def _unexplained(
             visible_here = seqno in visible
             found[seqno] = _unheard(seqno, heard(seqno) | whole, shown, is_visible=visible_here)
         else:
-            found[seqno] = _document(seqno, dropped or _heard_by(cut.get(seqno)))
+            found[seqno] = unseen_document(seqno, dropped or 0)
+            if seqno in cut and not dropped:
+                found[seqno] = _heard_by(cut[seqno], seqno, shown)
     hides |= len([seqno for seqno in hidden if seqno > first_shown]) >= _SEVERAL
     for seqno in hidden:
-        is_lost = not hides and seqno > first_shown
-        found[seqno] = _document(seqno) if is_lost else _hidden(seqno)
+        is_lost = not hides and seqno > first_shown and not _may_be_hidden(seqno, snapshots)
+        found[seqno] = _lost(seqno) if is_lost else _hidden(seqno)
     return found
+
+
+def _may_be_hidden(seqno: int, snapshots: Sequence[Snapshot]) -> bool:
+    """Whether several streams were not shown what is there: no recording loses it so often.
+
+    Or what replaced it may lie in the rest of a snapshot that was cut off.
+    """
+    passed = [one for one in snapshots if one.after < seqno <= one.up_to]
+    is_cut_off = all(one.up_to < one.end for one in passed)
+    return is_cut_off or len({one.born for one in passed}) >= _SEVERAL
+
+
+def _lost(seqno: int) -> Item:
+    return replace(unseen_document(seqno), key=b"%s%d" % (_LOST, seqno))
+
+
+def lost_in(items: Iterable[Item]) -> int:
+    """Return how many seqnos a recording must have lost."""
+    return sum(item.key.startswith(_LOST) and item.value == b"{}" for item in items)
 
 
 def _unheard(
@@ -198,13 +203,25 @@ def _unheard(
     quiet = (each for each in collections if not any(one is None or each in one for one in heard))
     collection = next(quiet, None)
     if collection is None:
-        return _document(seqno) if is_visible else _hidden(seqno)
-    return _document(seqno, collection)
+        return unseen_document(seqno) if is_visible else _hidden(seqno)
+    return unseen_document(seqno, collection)
 
 
-def _heard_by(collections: frozenset[int] | None) -> int:
-    """Return a collection that a stream is shown."""
-    return 0 if collections is None or 0 in collections else min(collections)
+def _heard_by(one: Snapshot, seqno: int, shown: Mapping[int, Item]) -> Item:
+    """Return something that the stream of a snapshot is shown, at its end."""
+    if one.hears_scope is None:
+        return unseen_document(seqno, 0 if one.hears is None or 0 in one.hears else min(one.hears))
+    if not one.hears_scope:
+        return unseen_document(seqno)
+    known = _collections_at(seqno, shown)
+    begun = [each.event for each in shown.values() if isinstance(each.event, CollectionBegun)]
+    uid = max((each.manifest_uid for each in begun), default=0) + 1
+    mine = {each.collection_id for each in begun if each.scope_id == one.hears_scope}
+    collection = next((each for each in known if each in mine), None)
+    if collection is not None:
+        return unseen_document(seqno, collection)
+    dropped = ScopeDropped(uid, one.hears_scope)
+    return Item(seqno, b"", What.SYSTEM_EVENT, event=dropped)
 
 
 def _hidden(seqno: int) -> Item:
@@ -225,11 +242,6 @@ def _collections_at(seqno: int, shown: Mapping[int, Item]) -> list[int]:
     return found
 
 
-def _document(seqno: int, collection_id: int = 0) -> Item:
-    key = b"unseen %d" % seqno
-    return Item(seqno, key, collection_id=collection_id, opcode=_MUTATION, value=b"{}")
-
-
 def _unseen(shown: Mapping[int, Item], base: int, reached: Iterable[int]) -> list[int]:
     """Return at which seqnos something is to be found that was not shown, ascending.
 
@@ -243,139 +255,6 @@ def _unseen(shown: Mapping[int, Item], base: int, reached: Iterable[int]) -> lis
         if high not in shown:
             found.append(high)
     return found
-
-
-def _rooms(shown: Mapping[int, Item], snapshots: Sequence[Snapshot]) -> list[_Room]:
-    by_key: dict[tuple[What, int, bytes], list[Item]] = defaultdict(list)
-    prepared: dict[tuple[What, int, bytes], list[Item]] = defaultdict(list)
-    for seqno in sorted(shown):
-        item = shown[seqno]
-        if item.what is What.DOCUMENT:
-            by_key[item.what, item.collection_id, item.key].append(item)
-        elif item.what in (What.PREPARE, What.ABORT):
-            prepared[What.PREPARE, item.collection_id, item.key].append(item)
-    rooms = []
-    for of, versions in by_key.items():
-        after, rev = 0, 0
-        for version in versions:
-            if not version.rev:  # a request made it: the one after that of the version before
-                after, rev = version.seqno, rev + 1
-                continue
-            places = version.rev - rev - 1
-            if places > 0:
-                held = _held_until(snapshots, after, of[1], version.seqno)
-                rooms.append(_Room(of, after, version.seqno, held, rev + 1, places))
-            after, rev = version.seqno, version.rev
-    return [
-        *sorted(rooms, key=lambda room: room.before),
-        *sorted(_prepared_rooms(prepared, snapshots), key=lambda room: room.before),
-    ]
-
-
-def _prepared_rooms(
-    prepared: Mapping[tuple[What, int, bytes], Sequence[Item]], snapshots: Sequence[Snapshot]
-) -> Iterator[_Room]:
-    """Yield where prepares and aborts of a key lay that a later one replaced.
-
-    However many: what is given up takes no revision.
-    """
-    for of, items in prepared.items():
-        after = 0
-        for item in items:
-            held = _held_until(snapshots, after, of[1], item.seqno)
-            yield _Room(of, after, item.seqno, held, 1, item.seqno)
-            after = item.seqno
-
-
-def _held_until(snapshots: Sequence[Snapshot], after: int, collection_id: int, before: int) -> int:
-    """Return up to where the version at ``after`` was the newest for certain."""
-    held = max((one.end for one in snapshots if after in one.shown), default=0)
-    return max(held, _whole_up_to(snapshots, collection_id, before))
-
-
-def _whole_up_to(snapshots: Iterable[Snapshot], collection_id: int, before: int) -> int:
-    """Return up to where a collection was shown whole, by snapshots that end before a seqno."""
-    return max(
-        (
-            one.up_to
-            for one in snapshots
-            if collection_id in one.collections and (one.end or one.up_to) < before
-        ),
-        default=0,
-    )
-
-
-def _filled(rooms: Sequence[_Room], latest: Mapping[int, int | None]) -> Sequence[_Room]:
-    """Put as many seqnos into rooms as there are places for, those with a bound first.
-
-    Each may go into several rooms: one that is in the way moves on to another of its own.
-    """
-
-    def suits(seqno: int, room: _Room) -> bool:
-        end = latest[seqno]
-        is_free = max(room.after, room.held_until) < seqno < room.before
-        return is_free and (end is None or room.before <= end)
-
-    def place(seqno: int, tried: set[int]) -> bool:
-        for number, room in enumerate(rooms):
-            if number in tried or not suits(seqno, room):
-                continue
-            tried.add(number)
-            if len(room.taken) < room.places:
-                room.taken.append(seqno)
-                return True
-            for index, other in enumerate(room.taken):
-                if place(other, tried):
-                    room.taken[index] = seqno
-                    return True
-        return False
-
-    for seqno in sorted(latest, key=lambda one: (latest[one] is None, one)):
-        place(seqno, set())
-    return rooms
-
-
-def missed_by_all(snapshots: Sequence[Snapshot], shown: Mapping[int, Item]) -> list[list[Item]]:
-    """Return for each snapshot what it should have shown, by all that is known, and did not.
-
-    That is the newest version of a key up to the snapshot's end, within what the stream had got to.
-    """
-    seqnos = sorted(shown)
-    following: dict[int, int] = {}
-    last: dict[tuple[int, bytes], int] = {}
-    for seqno in seqnos:
-        of = shown[seqno].collection_id, shown[seqno].key
-        if of in last:
-            following[last[of]] = seqno
-        last[of] = seqno
-    return [
-        [
-            shown[seqno]
-            for seqno in seqnos[bisect_right(seqnos, one.after) : bisect_right(seqnos, one.up_to)]
-            if seqno not in one.shown
-            and shown[seqno].what is What.DOCUMENT
-            and not (one.is_legacy and shown[seqno].collection_id)
-            and following.get(seqno, END_OF_TIME) > one.end
-        ]
-        for one in snapshots
-    ]
-
-
-def replaced_in_the_rest(
-    snapshots: Sequence[Snapshot], shown: Mapping[int, Item]
-) -> Iterator[Item]:
-    """Yield versions in the rest of snapshots that were cut off.
-
-    For what such a snapshot left out was replaced there.
-    """
-    taken = set(shown)
-    for one, missed in zip(snapshots, missed_by_all(snapshots, shown), strict=True):
-        rest = range(one.up_to + 1, min(one.end, one.up_to + MOST_UNSEEN) + 1)
-        free = [seqno for seqno in rest if seqno not in taken]
-        for item, seqno in zip(missed, free, strict=False):
-            taken.add(seqno)
-            rev = item.rev + 1 if item.rev else 0
-            yield replace(_document(seqno, item.collection_id), key=item.key, rev=rev, value=b"{}")
 
 
 def _dropped_since(seqno: int, end: int | None, shown: Mapping[int, Item]) -> int | None:

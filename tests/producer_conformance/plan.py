@@ -17,7 +17,7 @@ from dcp.producer.documents import RELATIVE_EXPIRY_SECONDS
 from dcp.types import FailoverLog
 from dcp.wire.vocabulary import VbucketState
 from tests.producer_conformance.eras import Era, eras_of
-from tests.producer_conformance.histories import complete
+from tests.producer_conformance.histories import complete, lost_in
 from tests.producer_conformance.sightings import (
     ANY_STATE,
     Item,
@@ -124,20 +124,43 @@ def make_plan(sightings: Sightings) -> Plan:
     """Return what must be done when, for all vbuckets of which anything was seen."""
     before: dict[int, list[Order]] = defaultdict(list)
     requested: dict[tuple[int, int], Requested] = {}
-    for number in range(sightings.vbucket_count):
-        about = sightings.vbuckets.get(number, VbucketSightings())
-        for era in eras_of(about) if number in sightings.vbuckets else ():
-            for line, order in _era_orders(number, era, about, hides=sightings.hides):
-                before[line].append(order)
-            for seqno, written in sorted(era.requested.items()):
-                if seqno in era.shown:  # the last one, where there is a prepare before it
-                    requested[written.id] = Requested.of(written, era.shown[seqno])
+    for number, era, items in _histories(sightings):
+        about = sightings.vbuckets[number]
+        for line, order in _era_orders(number, era, about, items):
+            before[line].append(order)
+        for seqno, written in sorted(era.requested.items()):
+            if seqno in era.shown:  # the last one, where there is a prepare before it
+                requested[written.id] = Requested.of(written, era.shown[seqno])
     return Plan(dict(before), requested)
 
 
-def _era_orders(
-    vbucket: int, era: Era, about: VbucketSightings, *, hides: bool
-) -> Iterator[tuple[int, Order]]:
+_History = tuple[int, Era, tuple[Item, ...]]
+
+
+def _histories(sightings: Sightings) -> list[_History]:
+    """Return the eras of all vbuckets with their items.
+
+    No recording lost more than one frame: if more seem to be, the bucket hides things.
+    """
+    eras = [
+        (number, era)
+        for number, about in sorted(sightings.vbuckets.items())
+        if number < sightings.vbucket_count
+        for era in eras_of(about)
+    ]
+
+    def all_with(*, hides: bool) -> list[_History]:
+        return [
+            (number, era, _items_of(era, sightings.vbuckets[number], hides=hides))
+            for number, era in eras
+        ]
+
+    found = all_with(hides=sightings.hides)
+    lost = sum(lost_in(items) for _, _, items in found)
+    return found if lost <= 1 else all_with(hides=True)
+
+
+def _items_of(era: Era, about: VbucketSightings, *, hides: bool) -> tuple[Item, ...]:
     purge_seqno = era.purges[-1][1] if era.purges else 0
     reached = {seqno for _, seqno in era.reached}
 
@@ -149,9 +172,14 @@ def _era_orders(
             if first <= line < last and era.has(born)
         }
 
-    items = complete(
+    return complete(
         era.shown, era.base, reached, purge_seqno, era.snapshots, hides=hides, heard=heard
     )
+
+
+def _era_orders(
+    vbucket: int, era: Era, about: VbucketSightings, items: tuple[Item, ...]
+) -> Iterator[tuple[int, Order]]:
     seqnos = [item.seqno for item in items]
     set_ups = _set_up_lines(era, about)
     dropped = [line for line in about.cursor_dropped if era.has(line)]

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dcp.types import FailoverLog
 from dcp.wire import messages as m
 from dcp.wire.vocabulary import Opcode, Status
-from tests.producer_conformance.histories import missed_by_all
+from tests.producer_conformance.missed_items import missed_by_all
 from tests.producer_conformance.sightings import Item, VbucketSightings
 
 _TOMBSTONE_OPCODES = frozenset({Opcode.DCP_DELETION, Opcode.DCP_EXPIRATION})

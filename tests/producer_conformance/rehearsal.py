@@ -13,76 +13,34 @@ with no item between them it leaves items out, from there on: the markers are co
 """
 
 from bisect import bisect_left
-from collections import Counter, defaultdict, deque
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
 from typing import Final
 
 from dcp.errors import AuthenticationError, LocalProtocolError
-from dcp.protocol.credentials import ALL_MECHANISMS, Credentials, Secret
-from dcp.protocol.responses import opcode_name
-from dcp.protocol.sasl import SaslExchange
 from dcp.wire.frame import Frame
-from dcp.wire.frame_info import stream_id_of
-from dcp.wire.vocabulary import Magic, Opcode, Status
+from dcp.wire.vocabulary import Opcode, Status
 from tests.conformance_formats.case_file import CaseResult
+from tests.producer_conformance.client_part import ClientPart
 from tests.producer_conformance.comparison import differences, is_of_the_server
 from tests.producer_conformance.conversation import Conversation, Event, Kind
 from tests.producer_conformance.plan import HandOver, Order, SetUp, Write, make_plan
+from tests.producer_conformance.played_connection import (
+    Channel,
+    PlayedConnection,
+    Said,
+    channel_of,
+    name_of,
+)
 from tests.producer_conformance.sightings import Marker, Sightings, StreamKey
 from tests.producer_conformance.statistics import difference_of
-from tests.producer_conformance.subject import SERVED_OPCODES, Line, Subject
+from tests.producer_conformance.subject import Subject
 from tests.producer_conformance.watching import watch
 
 NOOP_SLACK_SECONDS: Final = 1.0
 """The recorded server counts whole seconds: a NOOP may come so much before its interval is over."""
-_WRONG_PASSWORD: Final = "no user's password"
 _ITEMS: Final = frozenset({Opcode.DCP_MUTATION, Opcode.DCP_DELETION, Opcode.DCP_EXPIRATION})
 _NEVER_ANSWERED: Final = frozenset({Opcode.DCP_BUFFER_ACK})
-
-_REQUESTS: Final = (Magic.REQUEST, Magic.ALT_REQUEST)
-_ANSWERS: Final = (Magic.RESPONSE, Magic.ALT_RESPONSE)
-
-Channel = tuple[str, int, int | None]
-
-
-@dataclass(slots=True)
-class _Said:
-    """Bytes of the client that our producer was not given yet."""
-
-    event: Event
-    data: bytes
-    frame: Frame | None
-
-
-@dataclass(slots=True)
-class _Played:
-    """One connection of the rehearsal."""
-
-    index: int
-    name: str
-    line: Line
-    said: deque[_Said] = field(default_factory=deque)
-    received: dict[Channel, deque[Frame]] = field(default_factory=dict)
-    left_out: set[Channel] = field(default_factory=set)
-    out_of_order: set[int] = field(default_factory=set)
-    noops: dict[int, int] = field(default_factory=dict)
-    scram: SaslExchange | None = None
-    statistics: dict[int, list[Frame]] = field(default_factory=dict)
-    unread: list[Frame] = field(default_factory=list)
-    unread_fault: str = ""
-    has_silent_list: bool = False
-    failure: str = ""
-    compared: int = 0
-    sent: int = 0
-    order: dict[int, int] = field(default_factory=dict)
-
-    def keep(self, frames: Iterable[Frame]) -> None:
-        """Take what our producer sent, for when the recorded server sent it."""
-        for frame in frames:
-            self.sent += 1
-            self.order[id(frame)] = self.sent
-            self.received.setdefault(_channel(frame), deque()).append(frame)
 
 
 def rehearse(conversation: Conversation) -> Iterator[CaseResult]:
@@ -99,7 +57,7 @@ class Rehearsal:
         self._sightings: Sightings = watch(conversation)
         self._plan = make_plan(self._sightings)
         self._subject = Subject(self._sightings)
-        self._played: dict[int, _Played] = {}
+        self._played: dict[int, PlayedConnection] = {}
         self._markers: dict[int, dict[tuple[int, StreamKey], list[Marker]]] = {}
         for vbucket, markers in self._sightings.markers.items():
             of_streams = self._markers.setdefault(vbucket, {})
@@ -111,7 +69,9 @@ class Rehearsal:
         self._server_lines: dict[int, list[tuple[int, Channel]]] = defaultdict(list)
         for event in conversation.events:
             if event.kind is Kind.SERVER and event.connection is not None:
-                self._server_lines[event.connection].append((event.line, _channel(event.frames[0])))
+                self._server_lines[event.connection].append(
+                    (event.line, channel_of(event.frames[0]))
+                )
 
     def run(self) -> Iterator[CaseResult]:
         """Play all lines."""
@@ -120,6 +80,8 @@ class Rehearsal:
                 self._subject.new_map(self._played[event.connection].line)
             if event.line in self._sightings.manifests:
                 self._subject.learn_manifest(self._sightings.manifests[event.line])
+            for news in self._sightings.manifest_news.get(event.line, ()):
+                self._subject.learn_of_manifest(news)
             for order in self._plan.before.get(event.line, ()):
                 self._hear_before(event)
                 if isinstance(order, Write):
@@ -132,8 +94,11 @@ class Rehearsal:
             played = self._played.get(event.connection)
             if played is None:
                 name = self._conversation.names[event.connection]
-                played = self._played[event.connection] = _Played(
-                    event.connection, name, self._subject.connect()
+                played = self._played[event.connection] = PlayedConnection(
+                    event.connection,
+                    name,
+                    self._subject.connect(),
+                    ClientPart(self._sightings),
                 )
             if not played.failure:
                 self._take(played, event)
@@ -142,13 +107,13 @@ class Rehearsal:
             failures = (played.failure,) if played.failure else ()
             yield CaseResult(played.name, failures, {"compared": played.compared})
 
-    def _take(self, played: _Played, event: Event) -> None:
+    def _take(self, played: PlayedConnection, event: Event) -> None:
         if event.after_silence and event.kind is not Kind.SERVER:
             self._require_silence(played, event)
         if event.kind is Kind.CLIENT:
-            parts = [_Said(event, frame.to_bytes(), frame) for frame in event.frames]
+            parts = [Said(event, frame.to_bytes(), frame) for frame in event.frames]
             if b"".join(part.data for part in parts) != event.data:
-                parts = [_Said(event, event.data, None)]
+                parts = [Said(event, event.data, None)]
             played.said.extend(parts)
         elif event.kind is Kind.SERVER:
             self._expect(played, event)
@@ -194,7 +159,7 @@ class Rehearsal:
             while not self._waits(played.said):
                 self._say(played, event.seconds)
 
-    def _waits(self, said: Iterable[_Said]) -> bool:
+    def _waits(self, said: Iterable[Said]) -> bool:
         for one in said:
             if self._is_write(one):
                 return True
@@ -202,7 +167,7 @@ class Rehearsal:
                 return False
         return True
 
-    def _is_write(self, said: _Said) -> bool:
+    def _is_write(self, said: Said) -> bool:
         frame = said.frame
         return frame is not None and (said.event.line, frame.opaque) in self._plan.requested
 
@@ -239,14 +204,14 @@ class Rehearsal:
 
     # --- the client's part
 
-    def _say(self, played: _Played, now: float) -> None:
+    def _say(self, played: PlayedConnection, now: float) -> None:
         """Hand over the next of what the client said."""
         one = played.said.popleft()
         data = one.data
-        if one.frame is not None and self._is_unheard(one.event, one.frame):
+        if one.frame is not None and played.part.is_unheard(one.event.line, one.frame):
             return
         if one.frame is not None:
-            data = self._adapted(played, one.frame, one.event.line).to_bytes()
+            data = played.part.adapted(one.event.line, one.frame).to_bytes()
             written = self._plan.requested.get((one.event.line, one.frame.opaque))
             if written is not None:
                 self._look_before(one.frame.vbucket, written.item.seqno, one.event)
@@ -261,40 +226,11 @@ class Rehearsal:
         asks = not frame.magic.is_response and frame.opcode == Opcode.DCP_STREAM_REQ
         return asks and (event.line, frame.vbucket, frame.opaque) in self._sightings.from_disk
 
-    def _is_unheard(self, event: Event, frame: Frame) -> bool:
-        if (event.line, frame.opaque) in self._sightings.unheard:
-            return True
-        if frame.opcode in SERVED_OPCODES or frame.magic not in (*_REQUESTS, *_ANSWERS):
-            return False
-        if frame.magic in _ANSWERS:
-            return frame.status != Status.UNKNOWN_COMMAND
-        return (event.line, frame.opaque) in self._sightings.known_commands
-
-    def _adapted(self, played: _Played, frame: Frame, line: int) -> Frame:
-        """Return what the client says to ours: proofs and answers depend on what it was told."""
-        if frame.opcode == Opcode.DCP_NOOP and frame.magic.is_response:
-            return replace(frame, opaque=played.noops.pop(frame.opaque, frame.opaque))
-        if frame.opcode == Opcode.SASL_AUTH and frame.key != b"PLAIN":
-            played.scram = self._scram(frame, is_wrong=line in self._sightings.failed_logins)
-        elif frame.opcode == Opcode.SASL_STEP and played.scram is not None:
-            return replace(frame, value=played.scram.payload)
-        return frame
-
-    def _scram(self, frame: Frame, *, is_wrong: bool) -> SaslExchange | None:
-        parts = dict(part.split("=", 1) for part in frame.value.decode().split(",") if "=" in part)
-        mechanism = frame.key.decode()
-        if mechanism not in ALL_MECHANISMS or not {"n", "r"} <= set(parts):
-            return None
-        known = self._sightings.logins.get(parts["n"], _WRONG_PASSWORD)
-        password = _WRONG_PASSWORD if is_wrong else known
-        credentials = Credentials(parts["n"], Secret(password), ALL_MECHANISMS)
-        return SaslExchange.start(mechanism, credentials, parts["r"])
-
     # --- the server's part
 
-    def _expect(self, played: _Played, event: Event) -> None:
+    def _expect(self, played: PlayedConnection, event: Event) -> None:
         recorded = event.frames[0]
-        if self._is_unheard(event, recorded):
+        if played.part.is_unheard(event.line, recorded):
             return
         if self._is_unread_passed_over(played, recorded):
             self._require_read(played)
@@ -302,14 +238,14 @@ class Rehearsal:
         if recorded.opcode == Opcode.STAT and recorded.opaque in played.statistics:
             self._compare_statistic(played, event, played.statistics[recorded.opaque])
             return
-        channel = _channel(recorded)
+        channel = channel_of(recorded)
         if channel[0] == "answer" and played.statistics:
             played.failure = f"before line {event.line}: found the end of a list of statistics"
             return
         ours = self._next(played, channel, event)
-        where = f"line {event.line}: {_name(recorded)}"
+        where = f"line {event.line}: {name_of(recorded)}"
         if ours is None:
-            others = [_name(frame) for waiting in played.received.values() for frame in waiting]
+            others = [name_of(frame) for waiting in played.received.values() for frame in waiting]
             closed = "the connection closed" if played.line.is_closed else "nothing"
             played.failure = f"{where}: found {', '.join(others[:3]) or closed}, expected it"
             return
@@ -318,7 +254,7 @@ class Rehearsal:
             return
         faults = list(differences(ours, recorded))
         if faults:
-            what = "" if _name(ours) == _name(recorded) else f" (found {_name(ours)})"
+            what = "" if name_of(ours) == name_of(recorded) else f" (found {name_of(ours)})"
             played.failure = f"{where}{what}: {'; '.join(faults)}"
             return
         played.compared += 1
@@ -327,25 +263,25 @@ class Rehearsal:
         if recorded.opcode == Opcode.DCP_OSO_SNAPSHOT and not recorded.magic.is_response:
             played.out_of_order.add(recorded.opaque)
         if recorded.opcode == Opcode.DCP_NOOP and not recorded.magic.is_response:
-            played.noops[recorded.opaque] = ours.opaque
-        if ours.magic.is_response and ours.status == Status.AUTH_CONTINUE and played.scram:
+            played.part.noops[recorded.opaque] = ours.opaque
+        if ours.magic.is_response and ours.status == Status.AUTH_CONTINUE and played.part.scram:
             try:
-                played.scram = played.scram.answer(ours.value)
+                played.part.scram = played.part.scram.answer(ours.value)
             except AuthenticationError as error:
                 played.failure = f"{where}: {error}"
 
-    def _list_from(self, played: _Played, first: Frame, event: Event) -> list[Frame]:
+    def _list_from(self, played: PlayedConnection, first: Frame, event: Event) -> list[Frame]:
         """Return our whole list of statistics; it ends with an empty answer or is a refusal."""
         found = [first]
         while found[-1].key:
-            more = self._next(played, _channel(first), event)
+            more = self._next(played, channel_of(first), event)
             if more is None:
                 break
             found.append(more)
         played.statistics[first.opaque] = found
         return found
 
-    def _compare_statistic(self, played: _Played, event: Event, ours: list[Frame]) -> None:
+    def _compare_statistic(self, played: PlayedConnection, event: Event, ours: list[Frame]) -> None:
         recorded = event.frames[0]
         if not recorded.key:
             del played.statistics[recorded.opaque]
@@ -353,11 +289,11 @@ class Rehearsal:
             return
         faults = difference_of({frame.key: frame for frame in ours}, ours[-1], recorded)
         if faults:
-            played.failure = f"line {event.line}: {_name(recorded)}: {'; '.join(faults)}"
+            played.failure = f"line {event.line}: {name_of(recorded)}: {'; '.join(faults)}"
         else:
             played.compared += 1
 
-    def _next(self, played: _Played, channel: Channel, event: Event) -> Frame | None:
+    def _next(self, played: PlayedConnection, channel: Channel, event: Event) -> Frame | None:
         """Return our next frame on a channel, handing over what the client said as needed."""
         while True:
             waiting = played.received.get(channel)
@@ -377,7 +313,9 @@ class Rehearsal:
             if not self._receive(played, due, channel):
                 return None
 
-    def _receive(self, played: _Played, now: float, channel: Channel | None = None) -> bool:
+    def _receive(
+        self, played: PlayedConnection, now: float, channel: Channel | None = None
+    ) -> bool:
         """Take what our producer sends next, on any channel or up to one; whether it did."""
         kind, vbucket, stream_id = channel or ("any", 0, None)
         if kind == "stream":
@@ -388,7 +326,7 @@ class Rehearsal:
         played.keep(frames)
         return bool(frames)
 
-    def _require_silence(self, played: _Played, event: Event) -> None:
+    def _require_silence(self, played: PlayedConnection, event: Event) -> None:
         """All was said and done before the silence: what of ours is left now is read next."""
         while played.said:
             self._say(played, event.seconds)
@@ -407,11 +345,13 @@ class Rehearsal:
         played.has_silent_list = bool(played.statistics)
         played.unread = left
         played.unread_fault = (
-            f"before line {event.line}: found {', '.join(_name(frame) for frame in left[:3])}"
+            f"before line {event.line}: found {', '.join(name_of(frame) for frame in left[:3])}"
             f"{f' and {len(left) - 3} more' if len(left) > 3 else ''}, expected silence"
         )
 
-    def _send_as_recorded(self, played: _Played, event: Event, *, forms_any: bool = True) -> None:
+    def _send_as_recorded(
+        self, played: PlayedConnection, event: Event, *, forms_any: bool = True
+    ) -> None:
         """Let streams send in the order in which the client reads it later.
 
         A full window holds back all, so it matters which of them was first. Unless it ``forms_any``
@@ -430,11 +370,11 @@ class Rehearsal:
                 if not self._receive(played, event.seconds, channel):
                     return
 
-    def _is_unread_passed_over(self, played: _Played, recorded: Frame) -> bool:
+    def _is_unread_passed_over(self, played: PlayedConnection, recorded: Frame) -> bool:
         """Whether the client reads something else first than what was sent before a silence."""
         if not played.unread:
             return False
-        waiting = played.received.get(_channel(recorded))
+        waiting = played.received.get(channel_of(recorded))
         if is_of_the_server(recorded) and waiting:  # a NOOP's time is the server's own
             return any(
                 played.order[id(one)] < played.order[id(waiting[0])] for one in played.unread
@@ -444,14 +384,14 @@ class Rehearsal:
         played.unread = kept
         return is_passed_over
 
-    def _require_read(self, played: _Played) -> None:
+    def _require_read(self, played: PlayedConnection) -> None:
         """What was sent before a silence was read by now."""
         if played.unread:
             played.failure = played.failure or played.unread_fault
         elif played.has_silent_list and played.statistics:
             played.failure = played.failure or "at the end: found the end of a list of statistics"
 
-    def _expect_close(self, played: _Played, event: Event) -> None:
+    def _expect_close(self, played: PlayedConnection, event: Event) -> None:
         """The server closed: so must ours, if it was for what the client said or did not say."""
         unanswered = bool(played.said) and played.said[-1].frame is None
         while played.said:
@@ -460,23 +400,6 @@ class Rehearsal:
             self._say(played, event.seconds)
         while self._receive(played, event.seconds):
             pass
-        owes_noop = bool(played.noops) and self._sightings.idle_timeout_seconds is not None
+        owes_noop = bool(played.part.noops) and self._sightings.idle_timeout_seconds is not None
         if not played.line.is_closed and (unanswered or owes_noop):
             played.failure = f"line {event.line}: found an open connection, expected it closed"
-
-
-def _channel(frame: Frame) -> Channel:
-    """Return which order a frame belongs to."""
-    if frame.magic.is_response:
-        return "answer", 0, None
-    if frame.opcode == Opcode.DCP_NOOP or frame.magic is Magic.SERVER_REQUEST:
-        return "begun", frame.opcode, None
-    return "stream", frame.vbucket, stream_id_of(frame.framing_extras)
-
-
-def _name(frame: Frame) -> str:
-    if frame.magic.is_response:
-        return f"answer to {opcode_name(frame.opcode)} ({frame.status:#04x})"
-    if frame.magic is Magic.SERVER_REQUEST:
-        return f"server request {frame.opcode:#04x}"
-    return f"{opcode_name(frame.opcode)} of vbucket {frame.vbucket}"

@@ -34,6 +34,7 @@ from dcp.types import FailoverLog
 from dcp.wire import messages as m
 from dcp.wire.system_event import ManifestEvent
 from dcp.wire.vocabulary import VbucketState
+from tests.producer_conformance.manifest_news import ManifestNews
 
 StreamKey = tuple[int, int, int]
 """The line of a stream's request, its vbucket and opaque."""
@@ -104,12 +105,14 @@ class Snapshot:
     is_legacy: bool = False
     born: int = 0
     hears: frozenset[int] | None = None
+    hears_scope: int | None = None
     is_memory: bool = False
 
     @property
     def lacks_its_end(self) -> bool:
         """Whether the item at its end was not shown, though its stream is shown that."""
-        is_left_out = self.is_memory and self.hears is not None and self.end not in self.shown
+        is_filtered = self.hears is not None or self.hears_scope is not None
+        is_left_out = self.is_memory and is_filtered and self.end not in self.shown
         return self.up_to < self.end or is_left_out
 
 
@@ -202,8 +205,11 @@ class Sightings:
     ``failed_logins`` are the lines on which those began that were refused; ``without_streams`` the
     users that may not open DCP connections; ``map_pushed`` the lines that bring a new cluster map;
     ``unheard`` line and opaque of controls that are younger than the server, and of its refusals.
+    ``unheard_features`` are those that a HELLO asked for in vain, for they are younger, too;
+    ``known_maps`` the requests for a cluster map that were answered without one.
     ``known_commands`` are line and opaque of the requests that were not answered UNKNOWN_COMMAND.
-    ``manifests`` are the lines on which one was asked for, and what was answered.
+    ``manifests`` are the lines on which one was asked for, and what was answered;
+    ``manifest_news`` the lines of requests whose answers tell something of one in passing.
     ``markers`` are those of each vbucket, in the order of lines.
     ``stream_lines`` are those of all messages of a vbucket's streams, by connection and stream id.
     ``left_out`` are the lines of markers whose items the recording leaves out.
@@ -220,8 +226,11 @@ class Sightings:
     map_pushed: set[int] = field(default_factory=set)
     left_out: set[int] = field(default_factory=set)
     unheard: set[tuple[int, int]] = field(default_factory=set)
+    unheard_features: dict[tuple[int, int], frozenset[int]] = field(default_factory=dict)
+    known_maps: set[tuple[int, int]] = field(default_factory=set)
     known_commands: set[tuple[int, int]] = field(default_factory=set)
     manifests: dict[int, bytes] = field(default_factory=dict)
+    manifest_news: dict[int, list[ManifestNews]] = field(default_factory=dict)
     markers: dict[int, list[Marker]] = field(default_factory=dict)
     idle_timeout_seconds: float | None = None
     stream_lines: dict[int, dict[tuple[int, int | None], list[tuple[int, StreamKey]]]] = field(

@@ -25,6 +25,7 @@ from dcp.wire import messages as m
 from dcp.wire.frame import Frame
 from dcp.wire.framing import FrameSplitter
 from dcp.wire.vocabulary import Opcode, VbucketState
+from tests.producer_conformance.manifest_news import ManifestNews, with_news
 from tests.producer_conformance.plan import DropCursors, Order, Purge, Requested, SetUp, Write
 from tests.producer_conformance.sightings import Item, Sightings, What
 
@@ -55,6 +56,12 @@ class Subject:
 
     def __init__(self, sightings: Sightings) -> None:
         self._now = 0.0
+        self._events = [
+            item.event
+            for about in sightings.vbuckets.values()
+            for _, item, _ in about.items
+            if item.event is not None
+        ]
         settings = ClusterSettings(
             nodes=2,
             vbuckets=sightings.vbucket_count,
@@ -129,6 +136,11 @@ class Subject:
                 for each in scope["collections"]
             },
         )
+
+    def learn_of_manifest(self, news: ManifestNews) -> None:
+        """Know what an answer told of the manifest; no vbucket emits anything."""
+        collections = self._cluster.bucket.collections
+        collections.current = with_news(collections.current, news, self._events)
 
     def align(self, vbucket: int, requested: Requested) -> None:
         """Let the next write to a vbucket get the CAS, and be at the time, of the recorded one.

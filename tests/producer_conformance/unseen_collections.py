@@ -1,7 +1,7 @@
 """Collections of which a recording tells, though no stream was shown where they begin."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from dcp.producer.manifest import DEFAULT_ID
 from dcp.wire import messages as m
@@ -16,6 +16,8 @@ from tests.producer_conformance.sightings import (
 )
 
 _FEW = 1000
+_ANY_COLLECTION = 8
+"""The first id that a server gives."""
 FILTER_WAS_TAKEN = frozenset(
     {
         Status.SUCCESS,
@@ -40,13 +42,26 @@ def unseen_collections(
             continue
         before = [seqno for seen, seqno in about.default_high if seen <= line]
         default_high = max(before) if before else next_of(about.default_high, line) or 0
-        first = max(default_high + 1, high - _FEW)
+        first = min(high, max(default_high + 1, high - _FEW))
         begun = CollectionBegun(1, DEFAULT_ID, collection, b"unseen")
         shown[first] = Item(first, begun.name, What.SYSTEM_EVENT, collection, event=begun)
         for seqno in range(first + 1, high + 1):
             key = b"unseen %d" % seqno
             mutation = int(Opcode.DCP_MUTATION)
             shown[seqno] = Item(seqno, key, collection_id=collection, opcode=mutation, value=b"{}")
+
+
+def beyond_default(
+    about: VbucketSightings, shown: Mapping[int, Item]
+) -> Iterator[tuple[int, int, int]]:
+    """Yield lines, an id for some collection, and its newest seqno, where the default one is older.
+
+    For what is visible above the default collection's newest seqno is of another one.
+    """
+    for line, visible in about.visible:
+        default_high = next_of(about.default_high, line)
+        if default_high is not None and default_high < visible and visible not in shown:
+            yield line, _ANY_COLLECTION, visible
 
 
 def begun_by_filters(

@@ -47,8 +47,12 @@ def missing_versions(
     shown: Mapping[int, Item],
     base: int,
     snapshots: Sequence[Snapshot],
+    *,
+    may_come: bool = False,
 ) -> Item | None:
     """Return the version that was there before a seqno, by an answer, if nobody was shown it.
+
+    ``may_come``: nobody tells of the seqnos from there on, but of later ones.
 
     None where what was shown explains the answer, or there is no room for another version.
     """
@@ -67,6 +71,10 @@ def missing_versions(
     low = newest.seqno if newest is not None else base
     free = (seqno for seqno in range(before - 1, low, -1) if seqno not in shown)
     found = next((one for one in free if _is_unseen(one, item, shown, snapshots)), None)
+    if found is None and may_come:  # it had been written, of which nothing else tells by then
+        following = min((at for at in shown if at >= before), default=before)
+        later = (seqno for seqno in range(before, following) if seqno not in shown)
+        found = next((one for one in later if _is_unseen(one, item, shown, snapshots)), None)
     if found is None and newest is None:
         found = min([base + 1, *shown]) - 1
         found = found if found and _is_unseen(found, item, shown, snapshots) else None
@@ -111,8 +119,12 @@ def _is_unseen(
     )
     replaced = min(later, default=None)
     return not any(
-        one.after < seqno <= one.up_to
-        and not (one.is_legacy and item.collection_id)
-        and (replaced is None or replaced > one.end)
-        for one in snapshots
+        _reaches(one, seqno, item) and (replaced is None or replaced > one.end) for one in snapshots
     )
+
+
+def _reaches(one: Snapshot, seqno: int, item: Item) -> bool:
+    """Whether a snapshot shows what there is at a seqno; a filter's first one has it all."""
+    if one.collections:
+        return item.collection_id in one.collections and seqno <= one.up_to
+    return one.after < seqno <= one.up_to and not (one.is_legacy and item.collection_id)

@@ -56,11 +56,12 @@ class WatchedStream:
         *,
         since: int,
         after_silence: bool,
+        sent_by: int,
     ) -> None:
         """Begin a snapshot. ``since`` is the last line after which a write may have come.
 
         What the first marker names was there when the stream was asked for if nothing can have come
-        since, or if it comes from disk at once.
+        since, or if it comes from disk at once. Others were there at ``sent_by``.
         """
         is_disk = bool(marker.flags & SnapshotFlag.DISK)
         is_first = self._snapshot is None
@@ -73,7 +74,7 @@ class WatchedStream:
         self._note_left_out(line, seen)
         self._is_in_memory = not is_disk
         was_there = is_first and (since < self.answered_line or (is_disk and not after_silence))
-        taken = self.request_line if was_there else line
+        taken = self.request_line if was_there else min(line, sent_by)
         self._prove(taken, marker.end)
         is_filtered = bool(self.request.value)
         after = marker.end if is_filtered else self.at  # a filter leaves out what it likes
@@ -88,6 +89,7 @@ class WatchedStream:
             is_legacy=self.is_legacy,
             born=self.request_line,
             hears=self._hears,
+            hears_scope=self._scope,
             is_memory=not is_disk,
         )
         self.about.snapshots.append(self._snapshot)
@@ -106,6 +108,11 @@ class WatchedStream:
         if self.is_legacy:
             return frozenset({DEFAULT_ID})
         return self._collections or None
+
+    @property
+    def _scope(self) -> int | None:
+        named = (scope for _, scope in named_by(self.request.value))
+        return next((number for number in named if number is not None), None)
 
     @property
     def _collections(self) -> frozenset[int]:

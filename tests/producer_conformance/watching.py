@@ -2,10 +2,9 @@
 
 import json
 import re
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Final
 
 from dcp.errors import FrameError
@@ -21,7 +20,6 @@ from dcp.wire.vocabulary import (
     HelloFeature,
     Magic,
     Opcode,
-    OpenFlag,
     OsoFlag,
     Status,
     StreamFlag,
@@ -29,7 +27,7 @@ from dcp.wire.vocabulary import (
 )
 from tests.producer_conformance.conversation import Conversation, Event, Kind
 from tests.producer_conformance.document_sightings import WRITES, take_document_answer
-from tests.producer_conformance.merged_views import Quality
+from tests.producer_conformance.manifest_news import news_in
 from tests.producer_conformance.sightings import (
     ANY_STATE,
     MISSING,
@@ -40,9 +38,9 @@ from tests.producer_conformance.sightings import (
 )
 from tests.producer_conformance.statistics import take_statistics
 from tests.producer_conformance.unseen_collections import FILTER_WAS_TAKEN, named_by
+from tests.producer_conformance.watched_connection import WatchedConnection
 from tests.producer_conformance.watched_stream import WatchedStream, held_by, item_of
 
-_NO_VALUE: Final = OpenFlag.NO_VALUE | OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE
 _LEAST_IDLE_SECONDS: Final = 4.0
 """A connection that ends after a shorter silence ends for another reason."""
 _SCRAM_USER: Final = re.compile(rb"n,,n=([^,]*),r=")
@@ -57,39 +55,18 @@ _UNHEARD_CONTROLS: Final[dict[int, frozenset[bytes]]] = {
 with 7.2 and later; the other is none, but of a key it compared only the bytes that were there
 (kv_engine 7.0 ``engines/ep/src/dcp/producer.cc``, strncmp).
 """
+_YOUNGER_FEATURES: Final = frozenset(
+    {
+        HelloFeature.GET_CLUSTER_CONFIG_WITH_GIVEN_VERSION,
+        HelloFeature.DEDUPE_NOT_MY_VBUCKET_CLUSTERMAP,
+        HelloFeature.CLUSTERMAP_CHANGE_NOTIFICATION_BRIEF,
+    }
+)
+"""Those came with 7.6: an older server does not grant them."""
 _UIDS_OF_A_PLAIN_MANIFEST: Final = 3
 """Its own, the default scope's, and that of the default collection."""
 _PAUSES: Final = frozenset({Kind.MARK, Kind.CLIENT})
 """What may lie between a stream's beginning and its first marker if it had to wait for a write."""
-
-
-@dataclass(slots=True)
-class _Connection:
-    features: frozenset[int] = frozenset()
-    open_flags: int = 0
-    controls: set[bytes] = field(default_factory=set)
-    asked: dict[int, deque[tuple[int, Frame]]] = field(default_factory=lambda: defaultdict(deque))
-    streams: dict[tuple[int, int, int | None], WatchedStream] = field(default_factory=dict)
-    statistics: dict[bytes, bytes] = field(default_factory=dict)
-    noop_unanswered: bool = False
-    heard_seconds: float = 0.0
-    longest_silence_seconds: float = 0.0
-    user: bytes = b""
-    login_line: int = 0
-    has_bucket: bool = False
-
-    @property
-    def quality(self) -> Quality:
-        """How much of an item this connection is shown."""
-        return Quality(
-            value=not self.open_flags & _NO_VALUE,
-            xattrs=bool(self.open_flags & OpenFlag.INCLUDE_XATTRS),
-            deleted_user_xattrs=bool(self.open_flags & OpenFlag.INCLUDE_DELETED_USER_XATTRS),
-            json=HelloFeature.JSON in self.features,
-            as_stored=b"force_value_compression" not in self.controls,
-            snappy=HelloFeature.SNAPPY in self.features,
-            expiry_opcode=b"enable_expiry_opcode" in self.controls,
-        )
 
 
 def watch(conversation: Conversation) -> Sightings:
@@ -105,7 +82,7 @@ class _Watcher:
 
     def __init__(self, connections: int) -> None:
         self.seen = Sightings()
-        self._connections = [_Connection() for _ in range(connections)]
+        self._connections = [WatchedConnection() for _ in range(connections)]
         self._last_pause = 0
         self._line = self._connection = 0
         self._was_silent = False
@@ -128,6 +105,8 @@ class _Watcher:
         if event.connection is None:
             return
         one = self._connections[event.connection]
+        if event.after_silence:
+            one.silences.append(event.line)
         if event.kind in (Kind.CLOSED_BY_CLIENT, Kind.CLOSED_BY_SERVER):
             for stream in one.streams.values():
                 stream.close(event.line)
@@ -145,7 +124,7 @@ class _Watcher:
             if silence >= _LEAST_IDLE_SECONDS:
                 self._idle.append(silence)
 
-    def _refused_unanswered(self, one: _Connection) -> None:
+    def _refused_unanswered(self, one: WatchedConnection) -> None:
         """Take a DCP_OPEN that ended the connection of a client without XERROR: EACCESS."""
         asked = (frame for waiting in one.asked.values() for _, frame in waiting)
         opens = any(frame.opcode == Opcode.DCP_OPEN for frame in asked)
@@ -154,7 +133,7 @@ class _Watcher:
 
     # --- the client
 
-    def _take_client(self, one: _Connection, event: Event) -> None:
+    def _take_client(self, one: WatchedConnection, event: Event) -> None:
         if one.heard_seconds and one.noop_unanswered:
             silence = event.seconds - one.heard_seconds
             one.longest_silence_seconds = max(one.longest_silence_seconds, silence)
@@ -167,7 +146,7 @@ class _Watcher:
 
     # --- the server
 
-    def _take_server(self, one: _Connection, frame: Frame) -> None:
+    def _take_server(self, one: WatchedConnection, frame: Frame) -> None:
         body = decode(frame)
         if frame.magic.is_response:
             waiting = one.asked.get(frame.opaque) or deque()
@@ -177,6 +156,9 @@ class _Watcher:
                     waiting.remove(asked)
                 if frame.status != Status.UNKNOWN_COMMAND:
                     self.seen.known_commands.add((asked[0], frame.opaque))
+                news = news_in(asked[1], frame, body)
+                if news is not None:
+                    self.seen.manifest_news.setdefault(asked[0], []).append(news)
                 self._take_answer(one, asked, frame, body)
         elif frame.opcode == Opcode.DCP_NOOP:
             one.noop_unanswered = True
@@ -184,7 +166,7 @@ class _Watcher:
             self._take_message(one, frame, body)
 
     def _take_answer(
-        self, one: _Connection, asked: tuple[int, Frame], frame: Frame, body: m.Body
+        self, one: WatchedConnection, asked: tuple[int, Frame], frame: Frame, body: m.Body
     ) -> None:
         line, request = asked
         if frame.status == Status.NOT_MY_VBUCKET:
@@ -214,11 +196,18 @@ class _Watcher:
             return
         self.seen.vbucket_count = max(self.seen.vbucket_count, len(found))
 
-    def _hello(self, one: _Connection, _: object, __: Frame, body: m.Body) -> None:
-        if isinstance(body, m.HelloAnswer):
+    def _hello(
+        self, one: WatchedConnection, asked: tuple[int, Frame], frame: Frame, body: m.Body
+    ) -> None:
+        wanted = decode(asked[1])
+        if isinstance(body, m.HelloAnswer) and isinstance(wanted, m.Hello):
             one.features = frozenset(body.features)
+            in_vain = _YOUNGER_FEATURES.intersection(wanted.features) - one.features
+            self.seen.unheard_features[asked[0], frame.opaque] = in_vain
 
-    def _sasl(self, one: _Connection, asked: tuple[int, Frame], frame: Frame, _: m.Body) -> None:
+    def _sasl(
+        self, one: WatchedConnection, asked: tuple[int, Frame], frame: Frame, _: m.Body
+    ) -> None:
         request = asked[1]
         first = _SCRAM_USER.match(request.value)
         if request.key == b"PLAIN" and request.value.count(b"\0") == 2:
@@ -235,30 +224,40 @@ class _Watcher:
         elif frame.status == Status.AUTH_ERROR:
             self.seen.failed_logins.add(one.login_line)
 
-    def _select(self, one: _Connection, asked: tuple[int, Frame], frame: Frame, __: m.Body) -> None:
+    def _select(
+        self, one: WatchedConnection, asked: tuple[int, Frame], frame: Frame, __: m.Body
+    ) -> None:
         name = asked[1].key.decode("utf-8", "replace")
         one.has_bucket |= frame.status == Status.SUCCESS
         if frame.status == Status.SUCCESS and name not in self.seen.buckets:
             self.seen.buckets.append(name)
 
-    def _config(self, _: _Connection, __: object, frame: Frame, ___: m.Body) -> None:
+    def _config(
+        self, _: WatchedConnection, asked: tuple[int, Frame], frame: Frame, __: m.Body
+    ) -> None:
         self._take_map(frame.value)
+        if frame.status == Status.SUCCESS and not frame.value:
+            self.seen.known_maps.add((asked[0], frame.opaque))
 
-    def _open(self, one: _Connection, asked: tuple[int, Frame], frame: Frame, _: m.Body) -> None:
+    def _open(
+        self, one: WatchedConnection, asked: tuple[int, Frame], frame: Frame, _: m.Body
+    ) -> None:
         opened = decode(asked[1])
         if isinstance(opened, m.DcpOpen) and frame.status == Status.SUCCESS:
             one.open_flags = opened.flags
         elif frame.status == Status.EACCESS and one.user:
             self.seen.without_streams.add(one.user.decode())
 
-    def _control(self, one: _Connection, asked: tuple[int, Frame], frame: Frame, _: m.Body) -> None:
+    def _control(
+        self, one: WatchedConnection, asked: tuple[int, Frame], frame: Frame, _: m.Body
+    ) -> None:
         if frame.status == Status.SUCCESS and asked[1].value == b"true":
             one.controls.add(asked[1].key)
         if asked[1].key in _UNHEARD_CONTROLS.get(frame.status, ()):
             self.seen.unheard |= {(asked[0], frame.opaque), (self._line, frame.opaque)}
 
     def _stream(
-        self, one: _Connection, asked: tuple[int, Frame], frame: Frame, body: m.Body
+        self, one: WatchedConnection, asked: tuple[int, Frame], frame: Frame, body: m.Body
     ) -> None:
         line, request = asked
         wanted = decode(request)
@@ -284,18 +283,22 @@ class _Watcher:
         stream = WatchedStream(about, key, self._line, wanted, is_legacy)
         one.streams[request.vbucket, frame.opaque, _stream_id_in(wanted.value)] = stream
 
-    def _closed(self, one: _Connection, asked: tuple[int, Frame], frame: Frame, _: m.Body) -> None:
+    def _closed(
+        self, one: WatchedConnection, asked: tuple[int, Frame], frame: Frame, _: m.Body
+    ) -> None:
         if frame.status == Status.SUCCESS:
             for (vbucket, *_rest), stream in one.streams.items():
                 if vbucket == asked[1].vbucket:
                     stream.close(self._line)
 
-    def _log(self, _: _Connection, asked: tuple[int, Frame], __: Frame, body: m.Body) -> None:
+    def _log(self, _: WatchedConnection, asked: tuple[int, Frame], __: Frame, body: m.Body) -> None:
         if isinstance(body, m.FailoverLogAnswer):
             log = FailoverLog(body.entries)
             self.seen.vbucket(asked[1].vbucket).logs.append((asked[0], log))
 
-    def _seqnos(self, one: _Connection, asked: tuple[int, Frame], _: Frame, body: m.Body) -> None:
+    def _seqnos(
+        self, one: WatchedConnection, asked: tuple[int, Frame], _: Frame, body: m.Body
+    ) -> None:
         line, request = asked
         wanted = decode(request)
         if not isinstance(body, m.AllVbSeqnos) or not isinstance(wanted, m.GetAllVbSeqnos):
@@ -318,7 +321,9 @@ class _Watcher:
             else:
                 about.visible.append((line, seqno))
 
-    def _observed(self, _: _Connection, asked: tuple[int, Frame], __: Frame, body: m.Body) -> None:
+    def _observed(
+        self, _: WatchedConnection, asked: tuple[int, Frame], __: Frame, body: m.Body
+    ) -> None:
         if isinstance(body, m.ObserveSeqnoAnswer):
             about = self.seen.vbucket(asked[1].vbucket)
             about.at_least.append((asked[0], body.current))
@@ -327,20 +332,22 @@ class _Watcher:
             about.uuids.append((asked[0], body.vb_uuid))
 
     def _document(
-        self, one: _Connection, asked: tuple[int, Frame], frame: Frame, _: m.Body
+        self, one: WatchedConnection, asked: tuple[int, Frame], frame: Frame, _: m.Body
     ) -> None:
         about = self.seen.vbucket(asked[1].vbucket)
         has_collections = HelloFeature.COLLECTIONS in one.features
         take_document_answer(about, asked, frame, self._line, collections=has_collections)
         self.seen.hides |= any(each.item.collection_id for each in about.written[-1:])
 
-    def _manifest(self, _: _Connection, asked: tuple[int, Frame], frame: Frame, __: m.Body) -> None:
+    def _manifest(
+        self, _: WatchedConnection, asked: tuple[int, Frame], frame: Frame, __: m.Body
+    ) -> None:
         if frame.status == Status.SUCCESS:
             self.seen.manifests[asked[0]] = frame.value
             self.seen.hides |= frame.value.count(b'"uid"') > _UIDS_OF_A_PLAIN_MANIFEST
 
     def _statistic(
-        self, one: _Connection, asked: tuple[int, Frame], _: Frame, body: m.Body
+        self, one: WatchedConnection, asked: tuple[int, Frame], _: Frame, body: m.Body
     ) -> None:
         if not isinstance(body, m.StatAnswer):
             return
@@ -352,7 +359,7 @@ class _Watcher:
 
     # --- streams
 
-    def _take_message(self, one: _Connection, frame: Frame, body: m.Body) -> None:
+    def _take_message(self, one: WatchedConnection, frame: Frame, body: m.Body) -> None:
         if frame.magic is Magic.SERVER_REQUEST:
             self._take_map(frame.value)
             self.seen.map_pushed.add(self._line)
@@ -367,7 +374,12 @@ class _Watcher:
             marker = Marker(self._line, self._connection, stream.key, key[2], body.end)
             self.seen.markers.setdefault(frame.vbucket, []).append(marker)
             stream.take_marker(
-                self._line, body, self.seen, since=self._last_pause, after_silence=self._was_silent
+                self._line,
+                body,
+                self.seen,
+                since=self._last_pause,
+                after_silence=self._was_silent,
+                sent_by=one.sent_by(self._line, frame.vbucket),
             )
         elif isinstance(body, m.OsoSnapshot):
             if body.flags == OsoFlag.START:
@@ -398,7 +410,7 @@ def _stream_id_in(value: bytes) -> int | None:
     return found if isinstance(found, int) else None
 
 
-_Answer = Callable[[_Watcher, _Connection, tuple[int, Frame], Frame, m.Body], None]
+_Answer = Callable[[_Watcher, WatchedConnection, tuple[int, Frame], Frame, m.Body], None]
 _ANSWERS: Final[dict[int, _Answer]] = {
     Opcode.HELLO: _Watcher._hello,
     Opcode.SASL_AUTH: _Watcher._sasl,
