@@ -23,6 +23,7 @@ from dcp.producer.stream_filter import EVERYTHING, StreamFilter
 from dcp.producer.versions import Flavour, Version
 
 CHUNK_ITEMS: Final = 2048
+_FEW_ITEMS: Final = 16
 TURN_BYTES: Final = 4 * 1024 * 1024
 """So much of the disk is read in a row for something that is shown: then others have a turn."""
 _ALL: Final = replace(EVERYTHING, sync_writes=True)
@@ -72,6 +73,7 @@ class MemoryItems:
         self.sent_seqno = self._chunk_after = items[0].seqno - 1
         self._end_seqno = items[-1].seqno
         self._is_plain = self.shows_all and self.filter_behind is wanted
+        self._most_items = CHUNK_ITEMS  # are looked at for a chunk; later about as many as fitted
         self._filter_before = wanted
         self._checkpoints, self._cursor, self._flavour = checkpoints, cursor, flavour
 
@@ -79,25 +81,41 @@ class MemoryItems:
         """Return the frames of the next items: at least one, more only as far as they fit."""
         self._checkpoints.advance(self._cursor, self.sent_seqno)
         self._chunk_after, self._filter_before = self.sent_seqno, self.filter
-        while found := self._read(self._end_seqno, CHUNK_ITEMS):
+        while found := self._read(self._end_seqno, self._most_items):
+            if self._is_plain:
+                return self._plain_chunk(found, most_bytes)
             shown: list[Version] = []
             wires: list[tuple[bytes, bytes]] = []
             left, at = most_bytes, self.filter
             for version in found:
-                if self._is_plain or at.passes(version):
+                if at.passes(version):
                     head, value = version.wire(self._flavour)
                     left -= len(head) + len(value)
                     if wires and left < 0:
                         break
                     shown.append(version)
                     wires.append((head, value))
-                if not self._is_plain:
-                    at = at.after(version)
+                at = at.after(version)
                 self.sent_seqno = version.seqno
             self.filter = at
             if shown:
                 return chunk_of_wires(shown, wires)
         return None
+
+    def _plain_chunk(self, found: list[Version], most_bytes: int) -> Chunk:
+        """Return the frames of the first items where all are shown."""
+        wires: list[tuple[bytes, bytes]] = []
+        left = most_bytes
+        for version in found:
+            head, value = version.wire(self._flavour)
+            left -= len(head) + len(value)
+            if wires and left < 0:
+                break
+            wires.append((head, value))
+        shown = found[: len(wires)]
+        self._most_items = min(CHUNK_ITEMS, 2 * len(wires) + _FEW_ITEMS)
+        self.sent_seqno = shown[-1].seqno
+        return chunk_of_wires(shown, wires)
 
     def put_back(self, seqnos: U64s) -> None:
         """Let the last items come again."""
