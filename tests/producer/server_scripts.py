@@ -165,6 +165,19 @@ def filters_alone(s: ScriptedSession) -> None:
     s.leave(client)
 
 
+def documents_are_read_before_anybody_streams(s: ScriptedSession) -> None:
+    s.write(1, 2, 3, 2)
+    reader = s.log_in()
+    for number in (2, 3, 2):
+        s.ask(reader, m.KeyOnly(b"doc-%d" % number), Opcode.GET)
+    s.ask(reader, m.Store(b"doc-2", b'{"by":"request"}', 3, 0), Opcode.REPLACE)
+    s.write(4)
+    s.to_disk()
+    client = s.open()
+    s.stream(client)
+    s.leave(client, reader)
+
+
 def two_collections_by_name(s: ScriptedSession) -> None:
     for name in ("users", "orders"):
         s.cluster.create_collection("_default", name)
