@@ -53,15 +53,13 @@ def markers_of_version_2(s: ScriptedSession) -> None:
     s.prepare(3)
     s.prepare(2, aborts=True)
     sync = ("enable_sync_writes", "true")
-    for version in ("2.0", "2.2"):
-        for from_disk in (False, True):
-            if from_disk:
-                s.to_disk()
-            marker = ("max_marker_version", version)
-            client = s.open(COLLECTIONS, controls=[*NOOP, marker, sync])
-            s.stream(client)
-            s.write(4)
-            s.leave(client)
+    for from_disk in (False, True):
+        if from_disk:
+            s.to_disk()
+        client = s.open(COLLECTIONS, controls=[*NOOP, ("max_marker_version", "2.2"), sync])
+        s.stream(client)
+        s.write(4)
+        s.leave(client)
 
 
 def a_cursor_is_dropped(s: ScriptedSession) -> None:
