@@ -53,15 +53,13 @@ def markers_of_version_2(s: ScriptedSession) -> None:
     s.prepare(3)
     s.prepare(2, aborts=True)
     sync = ("enable_sync_writes", "true")
-    for version in ("2.0", "2.2"):
-        for from_disk in (False, True):
-            if from_disk:
-                s.to_disk()
-            marker = ("max_marker_version", version)
-            client = s.open(COLLECTIONS, controls=[*NOOP, marker, sync])
-            s.stream(client)
-            s.write(4)
-            s.leave(client)
+    for from_disk in (False, True):
+        if from_disk:
+            s.to_disk()
+        client = s.open(COLLECTIONS, controls=[*NOOP, ("max_marker_version", "2.2"), sync])
+        s.stream(client)
+        s.write(4)
+        s.leave(client)
 
 
 def a_cursor_is_dropped(s: ScriptedSession) -> None:
@@ -163,6 +161,19 @@ def filters_alone(s: ScriptedSession) -> None:
     s.write(5)
     s.write(2, collection=orders)
     s.leave(client)
+
+
+def documents_are_read_before_anybody_streams(s: ScriptedSession) -> None:
+    s.write(1, 2, 3, 2)
+    reader = s.log_in()
+    for number in (2, 3, 2):
+        s.ask(reader, m.KeyOnly(b"doc-%d" % number), Opcode.GET)
+    s.ask(reader, m.Store(b"doc-2", b'{"by":"request"}', 3, 0), Opcode.REPLACE)
+    s.write(4)
+    s.to_disk()
+    client = s.open()
+    s.stream(client)
+    s.leave(client, reader)
 
 
 def two_collections_by_name(s: ScriptedSession) -> None:

@@ -253,6 +253,9 @@ def _take_presence(era: Era, presence: Sequence[Presence]) -> None:
             may_come=wrote is None,
         )
         if item is not None:
+            made = era.shown.get(seqnos.get(of, 0))
+            if made is not None and item.rev < made.rev - 1:  # it is the version right before
+                item = replace(item, rev=made.rev - 1)
             era.shown[item.seqno] = _as_touched(item, era, wrote)
             era.reached.append((one.line, item.seqno))
 

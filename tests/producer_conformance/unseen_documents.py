@@ -1,8 +1,8 @@
 """Documents that no stream showed, of which the answers to recorded requests tell.
 
-A document that was read is there, at a seqno that its CAS says. One that was replaced, touched or
-deleted was there before, one that was not found was not: then a tombstone that was shown later had
-come, or one that nobody was shown.
+A document that was read is there, at a seqno that its CAS says, when it is read. One that was
+replaced, touched or deleted was there before, one that was not found was not: then a tombstone that
+was shown later had come, or one that nobody was shown.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,23 +22,40 @@ def read_documents(
     base: int,
     snapshots: Sequence[Snapshot],
 ) -> Iterator[tuple[int, Item]]:
-    """Yield the documents that were read and not shown, with the lines.
+    """Yield the documents that were read, as they were shown or as they must be, with the lines.
 
-    Not where a stream should have shown them: then that will be the difference.
+    Not those that a stream should have shown: then that will be the difference.
     """
-    known = {(item.collection_id, item.key, item.cas) for item in shown.values()}
+    known = {
+        (item.collection_id, item.key, item.cas): item
+        for item in shown.values()
+        if item.what is What.DOCUMENT
+    }
     taken = dict(shown)
     for line, item in read:
         of = item.collection_id, item.key, item.cas
         if of in known:
+            yield line, known[of]
             continue
-        known.add(of)
         ((seqno, _),) = place([Written(line, 0, line, item)], taken, base, lambda _: 0)
         if seqno > 0 and _is_unseen(seqno, item, taken, snapshots):
-            older = _newest(item.collection_id, item.key, seqno, taken)
-            rev = older.rev + 1 if older is not None and older.rev else 1
-            taken[seqno] = replace(item, seqno=seqno, rev=rev)
+            rev = _revision(seqno, item, taken)
+            taken[seqno] = known[of] = replace(item, seqno=seqno, rev=rev)
             yield line, taken[seqno]
+
+
+def _revision(seqno: int, item: Item, shown: Mapping[int, Item]) -> int:
+    """Return the revision of a version that nobody was shown.
+
+    It is not much below the next one's: by as many as may lie between them.
+    """
+    of = item.collection_id, item.key
+    older = _newest(*of, seqno, shown)
+    least = older.rev + 1 if older is not None and older.rev else 1
+    later = (at for at, one in shown.items() if at > seqno and _is_version(one, *of))
+    following = min(later, default=seqno)
+    between = following - seqno - 1 - sum(seqno < at < following for at in shown)
+    return max(least, shown[following].rev - 1 - between) if following > seqno else least
 
 
 def missing_versions(
