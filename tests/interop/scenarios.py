@@ -94,6 +94,7 @@ def assert_same_content(
 def assert_same_failover_logs(cluster: ProducerCluster, driver: Driver) -> None:
     """Compare the failover log that each vbucket's newest stream began with."""
     told = driver.told("failover_log")
+    assert set(told) == set(range(VBUCKETS))
     for vbucket in told:
         entries = [[f"{e.vb_uuid:016x}", e.seqno] for e in cluster.failover_log(vbucket).entries]
         assert told[vbucket]["entries"] == entries

@@ -25,6 +25,7 @@ def assert_copies_are_equal(cluster: ProducerCluster) -> None:
             for _, copy in copies:
                 assert frames_of(copy.vbucket) == frames_of(active)
                 assert copy.vbucket.failover_log == active.failover_log
+                assert copy.vbucket.facts().purge_seqno == active.facts().purge_seqno
                 known, mine = active.documents.collections, copy.vbucket.documents.collections
                 assert mine.manifest == known.manifest
                 assert mine.high_seqnos == known.high_seqnos
@@ -47,8 +48,12 @@ def write_everything(cluster: ProducerCluster, times: int = 40) -> None:
 
 
 def assert_copies_are_there(cluster: ProducerCluster) -> None:
-    """As many as there are nodes for, and equal."""
+    """As many as there are nodes for (each has a vbucket), and equal."""
     cluster.wait_until_replicated()
+    owners = {cluster.vbucket_owner(each.id) for each in cluster.bucket.vbuckets}
+    expected = min(cluster.settings.replicas, len(owners) - 1)
     for active in cluster.bucket.vbuckets:
-        for _, copy in cluster.bucket.copies.of(active.id):
+        copies = list(cluster.bucket.copies.of(active.id))
+        assert len(copies) == expected
+        for _, copy in copies:
             assert frames_of(copy.vbucket) == frames_of(active)

@@ -224,6 +224,9 @@ def test_a_node_that_hangs(pair: ProducerCluster) -> None:
     pair.wait_until_replicated()
     pair.hang_node(1)
     write_everything(pair)
+    copy = pair.bucket.copies.at(1, 0)
+    assert copy is not None
+    assert copy.high_seqno < pair.high_seqno(0)  # nothing gets there
     pair.restore_node(1)
     assert_copies_are_equal(pair)
 
