@@ -76,6 +76,18 @@ FORBIDDEN: dict[str, frozenset[str]] = {
     "cli": frozenset({"airflow"}),
 }
 
+# The producer's edge: all else of it takes bytes and time as arguments, and gives bytes.
+PRODUCER_EDGE: dict[str, str] = {
+    "sockets and the loop": """background channels cluster_nodes connection http_connection joining
+        kv_connection listener loop_thread member_links order_connection rebalance rebalance_orders
+        remote_move replication server taking turns wait_watch""",
+    "threads that write and read the disk": """bucket_storage compactor disk_log disk_scan flusher
+        writes_together""",
+    "a lock, fresh numbers and the clock, for all behind it": """admin_client auth bucket cluster
+        kv_client serve settings vbucket_maker""",
+    "names of the standard library, no I/O": "http_endpoints http_messages",
+}
+
 # What Spark Connect does not have. One module may use it, the one that starts a JVM where it
 # is asked for a classic session.
 CLASSIC_ONLY = frozenset(
@@ -177,6 +189,18 @@ def violations(root: Path) -> list[str]:
 
 def test_our_tree_keeps_the_layers() -> None:
     assert violations(ROOT) == []
+
+
+def test_the_producer_does_io_at_its_edge_only() -> None:
+    """Each module of the edge has a reason to be of it, and no other does what they do."""
+    edge = {name for names in PRODUCER_EDGE.values() for name in names.split()}
+    found = set()
+    for path in (ROOT / "dcp" / "producer").glob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        names = {name.split(".")[0] for _, name in imported_modules(tree, "dcp.producer")}
+        if names & INPUT_AND_OUTPUT:
+            found.add(path.stem)
+    assert found == edge
 
 
 def test_every_part_is_really_there() -> None:

@@ -305,7 +305,8 @@ class ProducerCluster(ClusterMembers):
     def counters(self) -> CountersSnapshot:
         """Return all counters at one instant."""
         with self.bucket.lock:
-            return self.bucket.counters.snapshot()
+            here = [*self.bucket.vbuckets, *self.bucket.copies.all_vbuckets()]
+            return self.bucket.counters.snapshot(sum(each.data.scans_opened for each in here))
 
     # --- the cluster changes
 

@@ -27,8 +27,9 @@ class CountersSnapshot:
     """All counters at one instant. Dictionaries keyed by vbucket lack vbuckets without events.
 
     ``connections`` is keyed by node and name. ``seqnos_sent`` lists the seqnos of all items put on
-    the wire, in order, over all streams; ``items_from_disk`` is how many of them were read from
-    disk, the others came from memory. ``peak_outbox_bytes``: the most answers that ever waited for
+    the wire, in order, over all streams; ``items_from_disk`` is how many of them were shown in disk
+    snapshots. ``disk_scans``: how often streams of the vbuckets that are here began to read the
+    disk, whatever they showed of it. ``peak_outbox_bytes``: the most answers that ever waited for
     one client. ``peak_stream_unacked_bytes``: the most that was outstanding of one stream with a
     window of its own. ``cursors_dropped``: how often a stream was sent back to the disk, as memory
     was short. ``values_evicted``, ``values_read``: values of documents that left memory and are on
@@ -38,6 +39,7 @@ class CountersSnapshot:
     items_sent: dict[int, int]
     seqnos_sent: dict[int, list[int]]
     items_from_disk: int
+    disk_scans: int
     cursors_dropped: int
     values_evicted: int
     values_read: int
@@ -91,8 +93,8 @@ class Counters:
         if self.record_seqnos:
             self._seqnos.setdefault(vbucket, []).append(seqnos)
 
-    def snapshot(self) -> CountersSnapshot:
-        """Return a copy; the caller holds the bucket's lock."""
+    def snapshot(self, disk_scans: int) -> CountersSnapshot:
+        """Return a copy, with what vbuckets count; the caller holds the bucket's lock."""
         connections = {
             (node, name.decode("utf-8", "replace")): ConnectionCounters(
                 flow.window_bytes, flow.outstanding_bytes, flow.peak_bytes, flow.acks
@@ -103,6 +105,7 @@ class Counters:
             items_sent=dict(self.items_sent),
             seqnos_sent={v: np.concatenate(parts).tolist() for v, parts in self._seqnos.items()},
             items_from_disk=self.items_from_disk,
+            disk_scans=disk_scans,
             cursors_dropped=self.cursors_dropped,
             values_evicted=self.values_evicted,
             values_read=self.values_read,

@@ -93,6 +93,8 @@ class VbucketData:
         self._values = values
         self.keys = KeyIndex(values)
         self._legacy_end = LegacyEnd()
+        self.scans_opened = 0
+        """How often a stream began to read what is on disk."""
         self._unwritten = UnwrittenBatches()
         self._parts = ReceivedParts()
         self.stored_high_seqnos: dict[int, int] = {}
@@ -569,6 +571,7 @@ class VbucketData:
         However many disk snapshots that merges: a store that is indexed by seqno, as kv_engine's,
         has no older version to show. (The DCP concepts document lets merged ones keep them.)
         """
+        self.scans_opened += 1
         return self._store.scan(after_seqno, each_key_once=True)
 
     def scan_state(self, after_seqno: int, end_seqno: int) -> Scan | None:
@@ -579,4 +582,5 @@ class VbucketData:
         is_known = after_seqno >= self.purge_seqno and end_seqno <= self._store.persisted_seqno
         if not is_known or not self._store.may_be_cut(end_seqno, end_seqno + 1):
             return None
+        self.scans_opened += 1
         return self._store.scan(after_seqno, each_key_once=True, end_seqno=end_seqno)
