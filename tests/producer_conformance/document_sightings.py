@@ -59,6 +59,8 @@ def take_document_answer(
         return
     if isinstance(told, m.MutationAnswer) and told.vb_uuid is not None:
         about.uuids.append((line, told.vb_uuid))
+    if request.opcode == Opcode.TOUCH and _was_there(about, item, line):
+        return  # it had that expiry already: nothing was written
     is_durable = _is_durable(request)
     seqno = told.seqno if isinstance(told, m.MutationAnswer) else None
     if seqno is not None and is_durable:
@@ -73,6 +75,17 @@ def take_document_answer(
             is_durable,
         )
     )
+
+
+def _was_there(about: VbucketSightings, item: Item, line: int) -> bool:
+    """Whether a document with this CAS was written, read or shown before."""
+    known = [
+        *(each.item for each in about.written),
+        *(read for _, read in about.read),
+        *(shown for seen, shown, _ in about.items if seen < line),
+    ]
+    same = (item.collection_id, item.key, item.cas)
+    return any((each.collection_id, each.key, each.cas) == same for each in known)
 
 
 def _item_of(item: Item, request: Frame, body: m.Body, seqno: int) -> Item:
