@@ -21,9 +21,10 @@ from weakref import WeakKeyDictionary
 from dcp.producer.connection import ClientConnection
 from dcp.producer.dcp_connection import DcpConnection
 from dcp.producer.stream import ActiveStream
+from dcp.protocol.bootstrap import GROUP_TAG
 from dcp.wire.vocabulary import Status
 
-TAG_CONTROL: Final = b"receiver_group_tag"
+TAG_CONTROL: Final = GROUP_TAG.encode()
 _TAG: Final = re.compile(rb"-?[0-9]{1,19}")
 _NAME_OF_TAG: Final = b"#gtag="
 _SAID: Final = re.compile(rb"#gtag=(-?[0-9]*)")

@@ -32,7 +32,7 @@ from dcp.wire.vocabulary import Status
 
 _LOG = logging.getLogger(__name__)
 _INFORMED_SECONDS: Final = 10.0
-"""How long clients wait for the branches of all vbuckets."""
+"""How long clients wait until it is known which branches vbuckets have, and how far they are."""
 _TELL_SECONDS: Final = 60.0
 _FIRST_TOLD_SECONDS: Final = 2.0
 _ALL_ADDRESSES: Final = ("0.0.0.0", "::")  # noqa: S104  (the operator says where to listen)

@@ -131,7 +131,6 @@ class Recorder:
         vbucket: int = 0,
         framing_extras: bytes = b"",
         datatype: int = 0,
-        cas: int = 0,
     ) -> Frame | None:
         """Send a request and read up to its answer; None where there is none."""
         frame = self.request(
