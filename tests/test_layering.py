@@ -78,13 +78,14 @@ FORBIDDEN: dict[str, frozenset[str]] = {
 
 # The producer's edge: all else of it takes bytes and time as arguments, and gives bytes.
 PRODUCER_EDGE: dict[str, str] = {
-    "sockets and the loop": """background channels cluster_nodes connection http_connection joining
-        kv_connection listener loop_thread member_links order_connection rebalance rebalance_orders
-        remote_move replication server taking turns wait_watch""",
+    "sockets and the loop": """background channels cluster_members cluster_nodes connection
+        http_connection joining kv_connection listener loop_thread member_links order_connection
+        rebalance rebalance_orders remote_move replication server serving taking turns
+        wait_watch""",
     "threads that write and read the disk": """bucket_storage compactor disk_log disk_scan flusher
         writes_together""",
-    "a lock, fresh numbers and the clock, for all behind it": """admin_client auth bucket cluster
-        kv_client serve settings vbucket_maker""",
+    "a lock, fresh numbers and the clock, for all behind it": """admin_client auth bucket
+        cluster_documents kv_client serve settings vbucket_maker""",
     "names of the standard library, no I/O": "http_endpoints http_messages",
 }
 

@@ -53,8 +53,12 @@ from dcp.wire.frame import Frame
 from dcp.wire.vocabulary import Opcode, Status
 
 
-class Administrator(Host, Protocol):
+class Administrator(Protocol):
     """What carries out orders; nodes are indexes from 0. Raises ValueError for what cannot be."""
+
+    @property
+    def members(self) -> Host:
+        """Who takes in nodes of other processes."""
 
     def failover(self, node: int) -> None:
         """Promote the replicas of a node's vbuckets; the node is gone."""

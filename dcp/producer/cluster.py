@@ -5,18 +5,19 @@ All methods may be called from any thread. Nodes are indexes from 0 (people and 
 after; writes under ``with cluster.batch():`` reach a caught-up stream as one snapshot.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from time import sleep
-from typing import Final
 
 from dcp.errors import LocalProtocolError
 from dcp.producer import bucket_states, forks
+from dcp.producer.bucket import Bucket
+from dcp.producer.cluster_documents import ClusterDocuments, CollectionName
 from dcp.producer.cluster_members import ClusterMembers
+from dcp.producer.cluster_nodes import ClusterNodes
 from dcp.producer.copied_replicas import lagging_copy
 from dcp.producer.counters import CountersSnapshot
-from dcp.producer.documents import Document, DocumentStore
-from dcp.producer.entrance import Entrance
+from dcp.producer.documents import Document
+from dcp.producer.entrance import Entrance, OwnEntrance
 from dcp.producer.faults import Corruption, Faults
 from dcp.producer.manifest import DEFAULT_ID, Manifest
 from dcp.producer.manifest_changes import (
@@ -27,28 +28,31 @@ from dcp.producer.manifest_changes import (
     DropScope,
     FlushCollection,
 )
-from dcp.producer.preload import PreloadedSegment, PreloadSettings, ids_by_vbucket
+from dcp.producer.preload import PreloadSettings
 from dcp.producer.resume_rules import VbucketFacts
 from dcp.producer.server import Node
+from dcp.producer.serving import Serving
 from dcp.producer.settings import ClusterSettings
 from dcp.producer.stream_ends import end_streams
 from dcp.producer.versions import Version
 from dcp.types import FailoverLog
 from dcp.wire.vocabulary import Status, VbucketState
 
-_HAND_OVER_SECONDS: Final = 10.0
-CollectionName = int | str
-"""A collection by its id, or by its path ``scope.collection``."""
 
+class ProducerCluster(Serving):
+    """A bucket and the nodes that serve it: documents, what it holds, forks, faults.
 
-class ProducerCluster(ClusterMembers):
-    """A bucket and the nodes that serve it: documents, what it holds, forks, faults."""
+    ``nodes`` are those of this process, ``members`` all that belong to the cluster.
+    """
 
     def __init__(
         self, settings: ClusterSettings | None = None, entrance: Entrance | None = None
     ) -> None:
         """Prepare a cluster; ``entrance`` is given where another process began it."""
-        super().__init__(settings, entrance)
+        nodes = ClusterNodes(entrance or OwnEntrance(Bucket(settings or ClusterSettings())))
+        self.members = ClusterMembers(nodes)
+        super().__init__(nodes, self.members)
+        self._documents = ClusterDocuments(self.bucket, nodes.loop)
         self.bucket.administrator = self
 
     # --- documents
@@ -64,7 +68,7 @@ class ProducerCluster(ClusterMembers):
         collection: CollectionName = DEFAULT_ID,
     ) -> Document:
         """Store a document, as KV SET does; JSON is recognised by itself."""
-        return self._write(
+        return self._documents.run(
             key,
             collection,
             lambda documents, now, number: documents.set(
@@ -74,7 +78,7 @@ class ProducerCluster(ClusterMembers):
 
     def delete(self, key: bytes, *, collection: CollectionName = DEFAULT_ID) -> Document:
         """Delete a document; raises DocumentError when there is none. Returns the tombstone."""
-        return self._write(
+        return self._documents.run(
             key,
             collection,
             lambda documents, now, number: documents.delete(key, now, collection=number),
@@ -84,7 +88,7 @@ class ProducerCluster(ClusterMembers):
         self, key: bytes, expiry: int, *, collection: CollectionName = DEFAULT_ID
     ) -> Document:
         """Give a document a new expiry."""
-        return self._write(
+        return self._documents.run(
             key,
             collection,
             lambda documents, now, number: documents.touch(key, expiry, now, collection=number),
@@ -92,37 +96,11 @@ class ProducerCluster(ClusterMembers):
 
     def get(self, key: bytes, *, collection: CollectionName = DEFAULT_ID) -> Document:
         """Return a document; raises DocumentError when there is none."""
-        return self._write(
+        return self._documents.run(
             key,
             collection,
             lambda documents, now, number: documents.get(key, now, collection=number),
         )
-
-    def _write(
-        self,
-        key: bytes,
-        collection: CollectionName,
-        command: Callable[[DocumentStore, float, int], Version],
-    ) -> Document:
-        with self.bucket.lock:
-            self._wait_for_hand_over(self.bucket.held.of_key(key).id)
-            number = self._collection_id(collection)
-            now = self.bucket.now()
-            written = self.bucket.write(key, lambda documents: command(documents, now, number))
-        if not self.bucket.is_in_batch:
-            sleep(0)  # whoever writes without a pause would keep the nodes from the lock
-        return Document.of(written)
-
-    def _wait_for_hand_over(self, vbucket: int) -> None:
-        """Let a vbucket that a rebalance moves at this instant get there; not in a batch."""
-        if self.bucket.is_in_batch or self._loop.is_inside:
-            return
-        self.bucket.copies_moved.wait_for(
-            lambda: not self.bucket.vbuckets[vbucket].is_handed_over, _HAND_OVER_SECONDS
-        )
-
-    def _collection_id(self, collection: CollectionName) -> int:
-        return collection if isinstance(collection, int) else self.bucket.manifest.at(collection).id
 
     def expire_due(self, now: float | None = None) -> int:
         """Expire all documents that are due at ``now`` (default: the clock); return how many."""
@@ -145,27 +123,7 @@ class ProducerCluster(ClusterMembers):
 
     def preload(self, count: int, value_bytes: int, prefix: bytes = b"doc:", seed: int = 0) -> None:
         """Fill an empty bucket with ``count`` JSON documents of ``value_bytes``, in bulk."""
-        settings = PreloadSettings(count, value_bytes, prefix, seed)
-        with self.bucket.lock:
-            for vbucket in range(len(self.bucket.vbuckets)):
-                bucket_states.require_unmoved(self.bucket, "preload", vbucket)
-            for vbucket, ids in enumerate(ids_by_vbucket(settings, len(self.bucket.vbuckets))):
-                if not len(ids):
-                    continue
-                state = self.bucket.vbuckets[vbucket]
-                end_streams(self.bucket, vbucket)
-                first_cas = state.documents.clock.next(self.bucket.now())
-                state.preload(
-                    PreloadedSegment(
-                        vbucket,
-                        ids,
-                        settings,
-                        first_seqno=state.data.base_seqno + 1,
-                        first_cas=first_cas,
-                    )
-                )
-                state.documents.clock.raise_floor(first_cas + (len(ids) << 16))
-                self.bucket.changed(vbucket)
+        self._documents.preload(PreloadSettings(count, value_bytes, prefix, seed))
 
     def start_vbucket_at(self, vbucket: int, seqno: int = 0, cas: int = 0) -> None:
         """Let an empty vbucket's seqnos and CAS values begin beyond these (for tests of u64)."""
@@ -252,7 +210,7 @@ class ProducerCluster(ClusterMembers):
             found = self.bucket.held.numbered(vbucket)
             if found.record is None:
                 raise LocalProtocolError(f"vbucket {vbucket}: this cluster records no branches")
-            return found.record.state_at(seqno, vb_uuid, self._collection_id(collection))
+            return found.record.state_at(seqno, vb_uuid, self._documents.collection_id(collection))
 
     def branches(self, vbucket: int) -> tuple[int, ...]:
         """Return the uuids of all branches that a vbucket ever had, oldest first.
@@ -308,7 +266,71 @@ class ProducerCluster(ClusterMembers):
             here = [*self.bucket.vbuckets, *self.bucket.copies.all_vbuckets()]
             return self.bucket.counters.snapshot(sum(each.data.scans_opened for each in here))
 
+    # --- nodes
+
+    def add_node(self) -> int:
+        """Start a node on free ports and return it; it owns nothing until ``rebalance``.
+
+        Raises:
+            ValueError: another process decides about the cluster.
+            LocalProtocolError: the cluster does not run.
+            OSError: the data folder cannot be written; there is no such node.
+        """
+        return self.members.add_node()
+
+    def kill_node(self, node: int) -> None:
+        """Close a node's port and connections.
+
+        Raises:
+            ValueError: no such node, or it is in another process (this and all below); or it was
+                ordered over the protocol, and no other node would be left to take the order to
+                restore it.
+        """
+        self.members.kill_node(node)
+
+    def refuse_node(self, node: int) -> None:
+        """Close a node's port only."""
+        self.nodes.refuse(node)
+
+    def hang_node(self, node: int) -> None:
+        """Let a node stop reading and answering, with everything open."""
+        self.nodes.hang(node)
+
+    def restore_node(self, node: int) -> None:
+        """Undo ``kill_node``, ``refuse_node`` or ``hang_node``, on the same port.
+
+        A node that was failed over joins the cluster again: it owns nothing until ``move_vbucket``
+        and takes the copies that are absent.
+        """
+        self.members.restore_node(node)
+
     # --- the cluster changes
+
+    @property
+    def rebalance_state(self) -> str:
+        """``none``, ``running``, or ``failed:`` and why, of the last one."""
+        return self.members.rebalance_state
+
+    def rebalance(self, remove: int | None = None, timeout_seconds: float = 60.0) -> None:
+        """Let all members own evenly many vbuckets, and place the copies anew.
+
+        Each vbucket that must move does so by a takeover stream into its new node: no branch
+        begins, its streams end (state changed), a new map is pushed. For an instant it takes no
+        writes: clients are answered NOT_MY_VBUCKET, ``set`` and the like wait. ``remove`` names a
+        node that gives all away and goes. Returns when the owners are right; copies may still be on
+        their way (``wait_until_replicated``). An order over the protocol does not wait:
+        ``rebalance_state`` tells, and ``ClusterSettings.rebalance_timeout_seconds`` is its time.
+        ``rebalance_orders.py`` says what becomes of it when something else is ordered meanwhile.
+
+        Raises:
+            ValueError: it cannot be done as things are: a member that is dead, no other node to
+                take what there is, a vbucket that is not active, or one runs already.
+            SourceError: a node was lost or failed over meanwhile; another call goes on from there.
+            TimeoutError: it took too long, and was given up.
+            OSError: the data folder cannot be written; another call goes on from there, too.
+            LocalProtocolError: the cluster does not run.
+        """
+        self.members.rebalance(remove, timeout_seconds)
 
     def move_vbucket(self, vbucket: int, node: int) -> None:
         """Hand a vbucket over to another node: streams end (state changed), a new map is pushed.
@@ -336,7 +358,7 @@ class ProducerCluster(ClusterMembers):
             end_streams(self.bucket, vbucket, before)
             for place, at in self.bucket.copies.follow(self.bucket.map):
                 end_streams(self.bucket, at, place)
-        self._loop.call_soon(self._push_map)
+        self.nodes.loop.call_soon(self.nodes.push_map)
 
     def failover(self, node: int) -> None:
         """Let ``node`` be gone and promote its vbuckets' replicas on the next living node.
@@ -358,12 +380,12 @@ class ProducerCluster(ClusterMembers):
         def act(gone: Node | None) -> None:
             forks.fail_over(self.bucket, node)
             self.bucket.dead_nodes.add(node)
-            self._rebalances.give_up(f"{self.bucket.map.name_of(node)} was failed over")
+            self.members.give_up_rebalance(f"{self.bucket.map.name_of(node)} was failed over")
             if gone is not None:
                 gone.fall_silent()
 
-        self._on_node(node, act)
-        self._wait_for_rebalance()
+        self.nodes.end(node, act)
+        self.members.wait_for_rebalance()
 
     def crash_restart(self, node: int, lost_seqnos: int | None = None) -> None:
         """Let ``node`` crash and come back: its vbuckets lose what was not on disk.
@@ -380,7 +402,7 @@ class ProducerCluster(ClusterMembers):
             if gone is not None:
                 gone.fall_silent()
 
-        self._on_node(node, act)
+        self.nodes.end(node, act)
         self.restore_node(node)
 
     def pause_replication(self) -> None:
@@ -388,14 +410,14 @@ class ProducerCluster(ClusterMembers):
         self.bucket.require_first("replication")
         with self.bucket.lock:
             self.bucket.replicas.pause()
-            self._loop.call_soon(self._push_map)
+            self.nodes.loop.call_soon(self.nodes.push_map)
 
     def resume_replication(self) -> None:
         """Let all replicas follow again, as far behind as the settings say."""
         self.bucket.require_first("replication")
         with self.bucket.lock:
             self.bucket.replicas.resume()
-            self._loop.call_soon(self._push_map)
+            self.nodes.loop.call_soon(self.nodes.push_map)
 
     def wait_until_replicated(self, timeout_seconds: float = 10.0) -> None:
         """Return when all copies on living nodes hold what their actives hold at an instant.

@@ -1,83 +1,149 @@
-"""The nodes of a cluster that come and go, of this process and of others, and what they own."""
+"""Who belongs to a cluster, of this process and of others, and how vbuckets and copies get there.
 
+Runs beside the nodes (``Companion``): connections to other processes, feeds of the replicas, and
+the rebalance that is under way all follow the map from here.
+"""
+
+import asyncio
 import logging
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any
 
 from dcp.errors import LocalProtocolError, SourceError
 from dcp.producer.cluster_map import NodeAddress
 from dcp.producer.cluster_nodes import ClusterNodes
 from dcp.producer.cluster_state import ClusterState, Invitation
-from dcp.producer.entrance import Entrance
 from dcp.producer.loop_thread import now
+from dcp.producer.member_links import MemberLinks
 from dcp.producer.rebalance_orders import RebalanceOrders
-from dcp.producer.settings import ClusterSettings
+from dcp.producer.replication import Replication
+from dcp.producer.stream_ends import end_streams
+from dcp.producer.vbucket import Vbucket
 
 _LOG = logging.getLogger(__name__)
 
 
-class ClusterMembers(ClusterNodes):
-    """Who belongs to the cluster, and how vbuckets get to them."""
+class ClusterMembers:
+    """The members of one bucket's cluster; all but what says so is for any thread."""
 
-    def __init__(
-        self, settings: ClusterSettings | None = None, entrance: Entrance | None = None
-    ) -> None:
-        super().__init__(settings, entrance)
+    def __init__(self, nodes: ClusterNodes) -> None:
+        self._nodes, self._loop, self._bucket = nodes, nodes.loop, nodes.bucket
+        nodes.on_map_changed = self._map_changed
+        self._links = MemberLinks(self._bucket, nodes.push_map)
+        self._replication = Replication(self._bucket, self._awake)
         self._rebalances = RebalanceOrders(
-            self.bucket,
-            lambda node: self._nodes[node].awake,
-            self._links,
-            self._push_map,
-            self._leave,
+            self._bucket, self._awake, self._links, nodes.push_map, nodes.leave
         )
 
-    @property
-    def rebalance_state(self) -> str:
-        """``none``, ``running``, or ``failed:`` and why, of the last one."""
-        return self._rebalances.state
+    def _awake(self, node: int) -> asyncio.Event:
+        return self._nodes.at(node).awake
 
-    async def _shut_down(self) -> None:
+    # --- beside the nodes, in the loop
+
+    async def opening(self) -> None:
+        """Do nothing yet."""
+
+    def opened(self) -> None:
+        """Find the other processes, and feed the copies."""
+        bucket = self._bucket
+        for node in range(bucket.map.node_count):
+            if not (bucket.led_by or bucket.is_local(node)):
+                self._links.add(node)
+        self._replication.start()
+        self.follow_map()
+        if bucket.flusher is not None:
+            bucket.flusher.on_written = self._written
+        bucket.collections.on_change = lambda: self._loop.call_soon(self._links.wake)
+
+    async def ending(self) -> None:
+        """Give up a rebalance, and end all connections to other nodes."""
         await self._rebalances.stop()
-        await super()._shut_down()
+        await self._links.stop()
+        await self._replication.stop()
 
-    # --- nodes
+    def _written(self, vbucket: Vbucket) -> None:
+        self._bucket.stored(vbucket)
+        self._loop.call_soon(partial(self._stored, vbucket))
+
+    def _stored(self, vbucket: Vbucket) -> None:
+        with self._bucket.lock:
+            self._replication.stored(vbucket)
+
+    def _map_changed(self) -> None:
+        self._links.wake()
+        self.follow_map()
+
+    def follow_map(self) -> None:
+        """Let copies be where the map has them, and be fed by those that own them. In the loop."""
+        with self._bucket.lock:
+            for node, vbucket in self._bucket.copies.follow(self._bucket.map):
+                end_streams(self._bucket, vbucket, node)
+            self._save_copies()
+            self._replication.reconcile()
+            self._bucket.copies_moved.notify_all()
+
+    def _save_copies(self) -> None:
+        """Have on disk which logs are whose copies; those of others are lost in a power loss."""
+        try:
+            self._bucket.save()
+        except OSError as error:
+            _LOG.warning("copies: it cannot be saved which there are: %s", error)
+
+    # --- nodes of this process
 
     def add_node(self) -> int:
-        """Start a node on free ports and return it; it owns nothing until ``rebalance``.
-
-        Raises:
-            ValueError: another process decides about the cluster.
-            LocalProtocolError: the cluster does not run.
-            OSError: the data folder cannot be written; there is no such node.
-        """
-        self.bucket.require_first("add node")
+        """Start a node on free ports; see ``ProducerCluster``, also for what is below."""
+        self._bucket.require_first("add node")
         if self._loop.is_inside:
-            return self._open_node()
+            return self._nodes.add()
         added: list[int] = []
-        self._loop.call(now(lambda: added.append(self._open_node())))
+        self._loop.call(now(lambda: added.append(self._nodes.add())))
         return added[0]
 
-    def _open_node(self) -> int:
-        tls_port = None if self._tls is None else 0
-        address = NodeAddress(self.settings.host, 0, 0, tls_port, tls_port)
-        added = self.bucket.map.node_count
-        node = self._node(added, address)
-        node.listen()
+    def kill_node(self, node: int) -> None:
+        """Let a node be dead; it stays a member."""
+        self._nodes.kill(node)
+        with self._bucket.lock:
+            self._bucket.dead_nodes.add(node)
+        self._loop.call_soon(self.follow_map)
+
+    def restore_node(self, node: int) -> None:
+        """Let a node live again, and be a member again where it was failed over."""
+        self._bucket.map.require_node(node)
+        if self._bucket.is_local(node):
+            self._nodes.restore(node)
+        elif not self.is_heard(node):
+            raise ValueError(
+                f"restore {self._bucket.map.name_of(node)}: it is in another process, which does "
+                "not answer; begin one that joins at that address"
+            )
         try:
-            with self.bucket.lock, self.bucket.changing_map():
-                self.bucket.map.add(node.address)
-        except BaseException:
-            node.close_ports()
+            self._take_in(node)
+        except OSError:
+            self._nodes.take_down(node)
             raise
-        self._nodes[added] = node
-        with self.bucket.lock:
-            self.bucket.local_nodes.add(added)
-        self._loop.call_soon(self._push_map)
-        return added
+        self._loop.call_soon(self.follow_map)
+
+    def _take_in(self, node: int) -> None:
+        with self._bucket.lock:
+            self._nodes.tell_addresses()
+            if self._bucket.map.is_member(node):
+                self._bucket.dead_nodes.discard(node)
+                return
+            self._bucket.require_first("restore")
+            with self._bucket.changing_map():
+                self._bucket.map.join(node)
+            self._bucket.dead_nodes.discard(node)
+            self._bucket.copies.follow(self._bucket.map)
+            self._save_copies()
+            self._loop.call_soon(self._nodes.push_map)
+
+    # --- nodes of other processes
 
     def _require_room(self) -> None:
-        self.bucket.require_first("join")
-        if self.settings.data_folder is not None:
+        self._bucket.require_first("join")
+        if self._bucket.settings.data_folder is not None:
             raise ValueError(
                 "join: found a cluster that keeps its bucket in a data folder, expected one in "
                 "memory: other processes have no part of the folder"
@@ -90,7 +156,7 @@ class ClusterMembers(ClusterNodes):
             ValueError: another process decides about it, or it is kept in a data folder.
         """
         self._require_room()
-        return Invitation(self._links.state(), self.bucket.node_credentials.password)
+        return Invitation(self._links.state(), self._bucket.node_credentials.password)
 
     def join(self, address: NodeAddress) -> tuple[int, ClusterState]:
         """Take in a node of another process that listens there; it owns nothing yet.
@@ -103,12 +169,12 @@ class ClusterMembers(ClusterNodes):
                 it owns vbuckets, which it has no more.
         """
         self._require_room()
-        with self.bucket.lock:
-            cluster_map = self.bucket.map
+        with self._bucket.lock:
+            cluster_map = self._bucket.map
             node = cluster_map.find(address)
             if node is None:
                 node = cluster_map.add(address)
-            elif self.bucket.is_local(node):
+            elif self._bucket.is_local(node):
                 raise ValueError(f"join: {cluster_map.name_of(node)} is in the first process")
             elif owned := len(cluster_map.vbuckets_of(node)):
                 raise ValueError(
@@ -117,9 +183,9 @@ class ClusterMembers(ClusterNodes):
                 )
             else:
                 cluster_map.join_again(node, address)
-            self.bucket.dead_nodes.discard(node)
+            self._bucket.dead_nodes.discard(node)
         self._links.add(node)
-        self._loop.call_soon(self._push_map)
+        self._loop.call_soon(self._nodes.push_map)
         return node, self._links.state()
 
     def is_heard(self, node: int) -> bool:
@@ -133,8 +199,7 @@ class ClusterMembers(ClusterNodes):
             TimeoutError: they did not answer.
             LocalProtocolError: the cluster does not run.
         """
-        if not self._loop.is_running:
-            raise LocalProtocolError("producer cluster: it does not run")
+        self._require_running()
         told = self._loop.begin(self._links.told())
         try:
             told.result(timeout_seconds)
@@ -142,38 +207,33 @@ class ClusterMembers(ClusterNodes):
             told.cancel()
             raise TimeoutError(f"other processes: not told in {timeout_seconds} seconds") from None
 
-    # --- vbuckets
-
-    def rebalance(self, remove: int | None = None, timeout_seconds: float = 60.0) -> None:
-        """Let all members own evenly many vbuckets, and place the copies anew.
-
-        Each vbucket that must move does so by a takeover stream into its new node: no branch
-        begins, its streams end (state changed), a new map is pushed. For an instant it takes no
-        writes: clients are answered NOT_MY_VBUCKET, ``set`` and the like wait. ``remove`` names a
-        node that gives all away and goes. Returns when the owners are right; copies may still be on
-        their way (``wait_until_replicated``). An order over the protocol does not wait:
-        ``rebalance_state`` tells, and ``ClusterSettings.rebalance_timeout_seconds`` is its time.
-        ``rebalance_orders.py`` says what becomes of it when something else is ordered meanwhile.
-
-        Raises:
-            ValueError: it cannot be done as things are: a member that is dead, no other node to
-                take what there is, a vbucket that is not active, or one runs already.
-            SourceError: a node was lost or failed over meanwhile; another call goes on from there.
-            TimeoutError: it took too long, and was given up.
-            OSError: the data folder cannot be written; another call goes on from there, too.
-            LocalProtocolError: the cluster does not run.
-        """
+    def _require_running(self) -> None:
         if not self._loop.is_running:
             raise LocalProtocolError("producer cluster: it does not run")
-        self.bucket.require_first("rebalance")
+
+    # --- vbuckets
+
+    @property
+    def rebalance_state(self) -> str:
+        """``none``, ``running``, or ``failed:`` and why, of the last one."""
+        return self._rebalances.state
+
+    def rebalance(self, remove: int | None, timeout_seconds: float) -> None:
+        """Let all members own evenly many vbuckets, and place the copies anew."""
+        self._require_running()
+        self._bucket.require_first("rebalance")
         if self._loop.is_inside:
-            timeout_seconds = self.settings.rebalance_timeout_seconds
+            timeout_seconds = self._bucket.settings.rebalance_timeout_seconds
             self._loop.call(_say_if_it_fails(self._rebalances.begin(remove, timeout_seconds)))
             return
         work = self._rebalances.begin(remove, timeout_seconds)
         self._loop.begin(work).result()
 
-    def _wait_for_rebalance(self) -> None:
+    def give_up_rebalance(self, why: str) -> None:
+        """Let the one that runs, if any, be over soon; see ``wait_for_rebalance``."""
+        self._rebalances.give_up(why)
+
+    def wait_for_rebalance(self) -> None:
         """Return when one that was given up is over; at once for who cannot wait."""
         if self._loop.is_running and not self._loop.is_inside:
             self._loop.call(self._rebalances.over())

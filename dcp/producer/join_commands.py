@@ -64,7 +64,7 @@ def _is_port(port: object) -> bool:
 
 
 def _host(session: Session) -> Host:
-    host = session.bucket.administrator
-    if host is None:
+    administrator = session.bucket.administrator
+    if administrator is None:
         raise ValueError("join: found a bucket of no cluster, expected one of a ProducerCluster")
-    return host
+    return administrator.members

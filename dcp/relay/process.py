@@ -45,10 +45,10 @@ def run_relay(settings: RelaySettings, ready_to: TextIO | None = None) -> None:
             stream = ready_to or sys.stdout
             stream.write(json.dumps(ready) + "\n")
             stream.flush()
-            while relay.upstream.failure is None and not _is_stopped(_LOOK_SECONDS):
+            while relay.feeding.upstream.failure is None and not _is_stopped(_LOOK_SECONDS):
                 pass
-        if relay.upstream.failure is not None:
-            raise relay.upstream.failure
+        if relay.feeding.upstream.failure is not None:
+            raise relay.feeding.upstream.failure
     finally:
         while signal.sigpending() & _STOPS:  # more of them say nothing new
             signal.sigwait(_STOPS)

@@ -23,7 +23,7 @@ class Processes:
 
     def settle(self) -> None:
         """Wait until both know of the same cluster."""
-        self.first.wait_until_told()
+        self.first.members.wait_until_told()
 
     def home_of(self, node: int) -> ProducerCluster:
         return next(each for each in self.all if each.bucket.is_local(node))
@@ -50,7 +50,7 @@ class Processes:
 
     def wait_until_heard(self, node: int) -> None:
         """Wait until a node answers the first process, member or not."""
-        self._wait_at_first(lambda: self.first.is_heard(node))
+        self._wait_at_first(lambda: self.first.members.is_heard(node))
 
     def _wait_at_first(self, what: Callable[[], bool]) -> None:
         moved = self.first.bucket.copies_moved

@@ -14,6 +14,7 @@ import pytest
 from dcp.producer.background import ended, keep_running, log_failure
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.cluster_map import NodeAddress
+from dcp.producer.cluster_nodes import ClusterNodes
 from dcp.producer.dcp_connection import DcpConnection
 from dcp.producer.passive_stream import PassiveStream
 from dcp.producer.server import Node
@@ -92,10 +93,10 @@ def test_work_that_fails_as_it_is_cancelled(
 def test_a_cluster_whose_start_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     """At once, whatever it is; then its thread is over."""
 
-    async def broken(_: ProducerCluster) -> None:
+    async def broken(_: ClusterNodes) -> None:
         raise KeyError("broken")
 
-    monkeypatch.setattr(ProducerCluster, "_open_nodes", broken)
+    monkeypatch.setattr(ClusterNodes, "open", broken)
     cluster = ProducerCluster(ClusterSettings(vbuckets=1))
     with pytest.raises(KeyError, match="broken"):
         cluster.start()
@@ -126,7 +127,7 @@ def test_a_process_that_refuses_orders_is_named_once(
     cluster = make_cluster(vbuckets=1)
     with ProducerCluster(ClusterSettings(vbuckets=1)) as stranger:
         address = stranger.bucket.map.addresses[0]
-        cluster._loop.call_soon(lambda: _join(cluster, address))
+        cluster.nodes.loop.call_soon(lambda: _join(cluster, address))
         while stranger.counters().connections_opened < 3:
             sleep(0.01)
         said = [text for text, _ in _told(caplog) if "it is asked again" in text]
@@ -135,7 +136,7 @@ def test_a_process_that_refuses_orders_is_named_once(
 
 
 def _join(cluster: ProducerCluster, address: NodeAddress) -> None:
-    cluster.join(address)
+    cluster.members.join(address)
 
 
 def test_a_task_that_fails_says_so(caplog: pytest.LogCaptureFixture) -> None:

@@ -111,7 +111,8 @@ def test_a_hanging_node_answers_after_it_is_restored(
 
 
 def test_dropped_connections(pair: ProducerCluster, connect: Connect) -> None:
-    first, second = connect(pair, 0).log_in(), connect(pair, 1).log_in()
+    first, second = (connect(pair, node).log_in().open_dcp() for node in (0, 1))
+    assert len(pair.counters().connections) == 2
     pair.drop_connections(0)
     assert first.is_closed()
     assert second.call(m.Empty(), Opcode.NOOP).status == Status.SUCCESS

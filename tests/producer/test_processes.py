@@ -132,7 +132,7 @@ def test_encrypted_ports_of_other_processes_are_in_the_map() -> None:
         ProducerCluster(ClusterSettings(vbuckets=2, tls=tls)) as first,
         _joining(first, tls=tls) as second,
     ):
-        first.wait_until_told()
+        first.members.wait_until_told()
         assert len(set(second.tls_seeds + second.seeds + second.https_seeds)) == 6
         assert second.tls_seeds == first.tls_seeds
 
@@ -611,7 +611,7 @@ def test_joining_through_a_process_that_joined(pair: Processes) -> None:
 
 
 def test_secrets_are_not_shown(pair: Processes, caplog: pytest.LogCaptureFixture) -> None:
-    invitation = pair.first.invitation()
+    invitation = pair.first.members.invitation()
     assert Invitation.decode(invitation.encode()) == invitation
     password = pair.second.bucket.node_credentials.password.reveal()
     holders = (pair.first.bucket, pair.second.bucket, pair.second.bucket.users, invitation)

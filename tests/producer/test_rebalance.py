@@ -370,7 +370,9 @@ def test_a_kill_amid_a_rebalance(make_cluster: MakeCluster) -> None:
     thread, errors = _begin_removal(cluster)
     with cluster.bucket.lock:
         cluster.bucket.dead_nodes.add(1)
-        cluster._loop.call_soon(cluster._nodes[1].awake.set)  # what was on its way arrives now
+        cluster.nodes.loop.call_soon(
+            cluster.nodes.at(1).awake.set
+        )  # what was on its way arrives now
     thread.join()
     assert "did not get to node 2" in errors[0]
     assert _owners(cluster) == [0, 1]

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable
+from time import monotonic, sleep
 from typing import Any
 
 import pytest
@@ -181,6 +182,7 @@ def test_a_copy_is_fed_by_one_connection(pair: ProducerCluster) -> None:
     for number in range(100):
         pair.set(b"k%d" % number, b"1")
     assert_copies_are_equal(pair)
+    assert pair.faults.most_items == 1  # it waits for a connection of people
     connections = pair.counters().connections
     assert set(connections) == {
         (0, "replication:node1->node2:default"),
@@ -196,7 +198,7 @@ def test_copies_stand_still_while_paused(pair: ProducerCluster) -> None:
     for number in range(20):
         pair.set(b"p%d" % number, b"1")
     with pytest.raises(TimeoutError, match=r"holds seqno 1 .* expected"):
-        pair.wait_until_replicated(0.0)
+        pair.wait_until_replicated(0.3)
     assert pair.replica_seqno(0) == 1
     pair.resume_replication()
     assert_copies_are_equal(pair)
@@ -209,12 +211,20 @@ def test_a_node_that_is_away_for_a_while(pair: ProducerCluster, node: int) -> No
     pair.kill_node(node)
     write_everything(pair)
     pair.wait_until_replicated()  # of those that live
+    copy = pair.bucket.copies.at(node, 1 - node)
+    assert copy is not None
+    assert copy.high_seqno < pair.high_seqno(1 - node)
     pair.restore_node(node)
     assert_copies_are_equal(pair)
 
 
 def test_lost_connections_are_made_again(pair: ProducerCluster) -> None:
+    """One in each direction, again after each loss."""
     for round_ in range(5):
+        deadline = monotonic() + 10
+        while (opened := pair.counters().dcp_connections_opened) < 2 * (round_ + 1):
+            assert monotonic() < deadline, f"round {round_}: {opened} connections were opened"
+            sleep(0.01)
         pair.set(b"k%d" % round_, b"1")
         pair.drop_connections()
     assert_copies_are_equal(pair)
@@ -224,6 +234,8 @@ def test_a_node_that_hangs(pair: ProducerCluster) -> None:
     pair.wait_until_replicated()
     pair.hang_node(1)
     write_everything(pair)
+    with pytest.raises(TimeoutError, match="the copy of vbucket 0 on node 2"):
+        pair.wait_until_replicated(0.3)
     copy = pair.bucket.copies.at(1, 0)
     assert copy is not None
     assert copy.high_seqno < pair.high_seqno(0)  # nothing gets there

@@ -1,0 +1,123 @@
+"""What fills a relay's bucket beside its node: the links upstream, and who regulates them.
+
+Says now and then in the log how everything stands.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Final
+
+from dcp.producer.background import keep_running
+from dcp.producer.dcp_connection import DcpConnection
+from dcp.producer.statistic import Statistic
+from dcp.relay.regulator import TICK_SECONDS, Regulator
+from dcp.relay.relay_bucket import RelayBucket
+from dcp.relay.relay_statistics import RelaySnapshot, snapshot_of
+from dcp.relay.settings import RelaySettings
+from dcp.relay.upstream import Upstream
+from dcp.wire.vocabulary import Status
+
+_LOG = logging.getLogger(__name__)
+_INFORMED_SECONDS: Final = 10.0
+"""How long clients wait until it is known which branches vbuckets have, and how far they are."""
+_TELL_SECONDS: Final = 60.0
+_FIRST_TOLD_SECONDS: Final = 2.0
+
+
+class Feeding:
+    """The ``Companion`` of a relay's node, and what its commands ask (``Audience``)."""
+
+    def __init__(self, bucket: RelayBucket, settings: RelaySettings) -> None:
+        self._bucket = bucket
+        self._tasks: list[asyncio.Task[None]] = []
+        self.upstream = Upstream(bucket, settings)
+        self.regulator = Regulator(
+            bucket,
+            settings.flow_spec,
+            settings.window_bytes,
+            settings.hold_seconds,
+            settings.consumer_ack_seconds,
+            self.upstream,
+        )
+
+    # --- beside the node, in the loop
+
+    async def opening(self) -> None:
+        """Let clients wait until it is known which branches there are, or for ten seconds."""
+        with self._bucket.lock:
+            self.upstream.start(self.regulator)
+        self._tasks.append(asyncio.ensure_future(keep_running("upstream", self.upstream.run)))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_INFORMED_SECONDS):
+                await self.upstream.is_informed.wait()
+
+    def opened(self) -> None:
+        """Regulate, and watch."""
+        self._tasks.append(asyncio.ensure_future(keep_running("regulator", self.regulator.run)))
+        self._tasks.append(asyncio.ensure_future(keep_running("relay watch", self._watch)))
+
+    async def ending(self) -> None:
+        """End the links, and all else."""
+        await self.upstream.stop()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()
+
+    async def _watch(self) -> None:
+        """Count how long windows are full, and say now and then how everything stands."""
+        loop = asyncio.get_running_loop()
+        looked_at = loop.time()
+        told_at = looked_at + _FIRST_TOLD_SECONDS - _TELL_SECONDS
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            now = loop.time()
+            with self._bucket.lock:
+                for link in self.upstream.links:
+                    if link.connection is not None and link.connection.window.is_full:
+                        link.full_seconds += now - looked_at
+            looked_at = now
+            if now - told_at >= _TELL_SECONDS:
+                told_at = now
+                self._tell()
+
+    def _tell(self) -> None:
+        found = self.snapshot()
+        _LOG.info(
+            "%d consumers, %d streams, %d of them from disk; %d ejections; %d bytes held",
+            found.consumers,
+            found.streams,
+            found.streams_from_disk,
+            found.ejections,
+            found.held_bytes,
+        )
+        if found.disk_trouble:
+            text = "%s; %d bytes wait for the disk"
+            _LOG.warning(text, found.disk_trouble, found.disk_waiting_bytes)
+        for link in found.links:
+            if link.waits_for:
+                _LOG.info("%s: waits for consumer %s", link.node, link.waits_for)
+        for group in found.groups:
+            if group.members < group.required:
+                _LOG.info("%s", group)
+
+    # --- what commands and people ask
+
+    def came_early(self, consumer: DcpConnection, vbucket: int) -> None:
+        """Count a consumer as there that could not have a stream."""
+        self.regulator.came_early(consumer, vbucket)
+
+    def set_tag(self, consumer: DcpConnection, value: bytes) -> Status:
+        """Let a consumer belong to the group with a tag; EINVAL for what is none."""
+        return self.regulator.receivers.set_tag(consumer, value)
+
+    def statistics(self) -> Iterator[Statistic]:
+        """Return what STAT ``relay`` answers."""
+        return self.snapshot().statistics()
+
+    def snapshot(self) -> RelaySnapshot:
+        """Return how everything stands."""
+        with self._bucket.lock:
+            return snapshot_of(self._bucket, self.regulator, self.upstream.links)
