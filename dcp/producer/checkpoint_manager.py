@@ -107,7 +107,7 @@ class CheckpointManager(CheckpointQueue[Q]):
         return after_seqno >= gone
 
     def remove(self, cursor: str) -> None:
-        """Forget a cursor, if it is there: it may have been dropped, or lost in a cut."""
+        """Forget a cursor, if it is there: it may have been dropped."""
         self._checkpoints.open.shown.pop(cursor, None)
         self._cursors.forget(cursor)
 
@@ -211,15 +211,6 @@ class CheckpointManager(CheckpointQueue[Q]):
         """
         kept = self._cursors.lowest_kept_seqno(self.high_seqno)
         return self._cursors.droppable_below(self._checkpoints.next_after(kept).head.begins_after)
-
-    def cut(self, seqno: int) -> None:
-        """Lose all above ``seqno``, everything else that is in memory, and all cursors.
-
-        Raises:
-            LocalProtocolError: the seqno lies above the high seqno.
-        """
-        super().cut(seqno)
-        self._cursors = Cursors(self.vbucket)
 
     def _end_of(self, checkpoint_id: int, closed_end: int) -> int:
         is_open = checkpoint_id == self._checkpoints.open.head.id
