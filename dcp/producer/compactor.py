@@ -13,7 +13,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 from threading import RLock
 
-from dcp.producer.disk_log import PendingWrite
+from dcp.producer.pending_write import PendingWrite
 from dcp.producer.vbucket import Vbucket
 from dcp.producer.vbucket_data import VbucketData
 

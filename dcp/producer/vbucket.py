@@ -18,11 +18,11 @@ from dcp.producer.bucket_type import BucketType
 from dcp.producer.checkpoint_memory import limits_for
 from dcp.producer.disk_batch import DiskFormatError
 from dcp.producer.disk_file import MemoryFile
-from dcp.producer.disk_log import PendingWrite
 from dcp.producer.documents import DocumentStore
 from dcp.producer.failover_log import fork
 from dcp.producer.hybrid_clock import HybridClock
 from dcp.producer.manifest import DEFAULT_ID, Manifest
+from dcp.producer.pending_write import PendingWrite
 from dcp.producer.preload import PreloadedSegment
 from dcp.producer.resident_values import ResidentValues
 from dcp.producer.resume_rules import VbucketFacts

@@ -23,7 +23,6 @@ from dcp.producer.checkpoint_manager import (
     CheckpointManager,
 )
 from dcp.producer.disk_file import DiskFile
-from dcp.producer.disk_log import PendingWrite
 from dcp.producer.disk_scan import Scan
 from dcp.producer.disk_store import StoredItem, VbucketStore
 from dcp.producer.disk_writer import DiskWriter
@@ -31,6 +30,7 @@ from dcp.producer.durability import Durability
 from dcp.producer.key_index import KeyIndex
 from dcp.producer.legacy_end import LegacyEnd
 from dcp.producer.manifest import DEFAULT_ID
+from dcp.producer.pending_write import PendingWrite
 from dcp.producer.preload import PreloadedSegment
 from dcp.producer.preloaded_documents import PreloadedDocuments
 from dcp.producer.received_parts import ReceivedParts
@@ -433,17 +433,13 @@ class VbucketData:
         Raises:
             OSError: the file cannot be written.
         """
-        write = self.begin_save()
-        if write is not None:
-            try:
-                write.run()
-            finally:
-                self.end_save(write)
+        if (write := self.begin_save()) is not None:
+            write.complete()
 
     def begin_save(self) -> PendingWrite | None:
         """Return the state to be written, if it is another than what is on disk; else None.
 
-        ``end_save`` must follow, before anything else is written.
+        It must ``end`` before anything else is written.
 
         Raises:
             OSError: what was being written cannot be.
@@ -453,13 +449,6 @@ class VbucketData:
         if state == self._store.state or self._is_over:
             return None
         return self._store.begin([], state)
-
-    def end_save(self, write: PendingWrite) -> None:
-        """Know of a state that was written, or go on without it if it was not."""
-        if write.is_written:
-            self._store.finish(write)
-        else:
-            self._store.give_up(write)
 
     def _stored(self, version: Version, earlier: Sequence[StoredItem]) -> StoredItem:
         """Return a version as it goes to disk, behind ``earlier`` ones that are not there yet."""

@@ -13,9 +13,9 @@ from dcp.errors import SourceError
 from dcp.producer import loop_thread
 from dcp.producer.bucket_storage import BucketStorage
 from dcp.producer.cluster import ProducerCluster
-from dcp.producer.disk_log import PendingWrite
 from dcp.producer.documents import DocumentError
 from dcp.producer.entrance import OwnEntrance
+from dcp.producer.pending_write import PendingWrite
 from dcp.producer.settings import ClusterSettings
 from tests.producer.kept_clusters import write
 
