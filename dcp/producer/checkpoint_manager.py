@@ -11,7 +11,7 @@ slowly asks what it is (``show_items``) and takes it piece by piece (``read_on``
 is shown stays where it is until the cursor moved on, counted like everything else.
 
 A cursor that had all of a closed checkpoint stands in the next one. Closed checkpoints before all
-cursors are removed when their items are on disk (``vbucket_data``: after each flush), as kv_engine
+cursors are removed when their items are on disk (``persistence``: after each flush), as kv_engine
 removes one when its last cursor leaves it; what else there is goes when memory is short
 (``checkpoint_memory``). Sources: kv_engine
 ``engines/ep/src/checkpoint_manager.cc``, ``engines/ep/src/dcp/active_stream.cc`` (``snapshot``),

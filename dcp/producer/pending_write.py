@@ -7,7 +7,7 @@ There are three kinds, which differ in what becomes of them when they cannot be 
                              the items are nowhere else on disk
     the log anew             given up with a warning: the log     DiskWriter.begin_compaction
                              holds the same without it
-    the state alone          given up: whoever changed the        VbucketData.begin_save
+    the state alone          given up: whoever changed the        Persistence.begin_save
                              state takes that back
 
 All go one way. Whoever begins it holds the bucket's lock; ``run`` needs no lock, and any thread

@@ -37,11 +37,11 @@ def flush_together(all_data: Sequence[VbucketData]) -> None:
     """
     left = list(all_data)
     while left:
-        begun = [(data, data.begin_flush(data.high_seqno)) for data in left]
+        begun = [(data, data.persistence.begin_flush(data.high_seqno)) for data in left]
         writes = [(data, write) for data, write in begun if write is not None]
         run_together([write for _, write in writes])
         for data, write in writes:
-            data.finish_flush(write)
+            data.persistence.finish_flush(write)
         left = [data for data, _ in writes]  # which may have more, behind a compaction
 
 
@@ -54,7 +54,7 @@ def save_together(all_data: Sequence[VbucketData]) -> None:
     begun: list[PendingWrite] = []
     try:
         for data in all_data:
-            if (write := data.begin_save()) is not None:
+            if (write := data.persistence.begin_save()) is not None:
                 begun.append(write)
         run_together(begun)
     finally:

@@ -52,7 +52,7 @@ def test_that_none_may_write_is_said_again_when_the_background_had_made_room(
             _write_until_refused(cluster)
         assert caplog.text.count(STUCK) == times
         _write_in_background(cluster)
-        assert cluster.bucket.vbuckets[0].data.unwritten_bytes == 0
+        assert cluster.bucket.vbuckets[0].data.persistence.unwritten_bytes == 0
 
 
 def test_a_vbucket_that_is_forgotten_while_it_is_written_is_not_kept(
