@@ -82,8 +82,8 @@ PRODUCER_EDGE: dict[str, str] = {
         http_connection joining kv_connection listener loop_thread member_links order_connection
         rebalance rebalance_orders remote_move replication server serving taking turns
         wait_watch""",
-    "threads that write and read the disk": """bucket_storage compactor disk_log disk_scan flusher
-        writes_together""",
+    "threads that write and read the disk": """bucket_storage compactor disk_scan flusher
+        pending_write writes_together""",
     "a lock, fresh numbers and the clock, for all behind it": """admin_client auth bucket
         cluster_documents kv_client serve settings vbucket_maker""",
     "names of the standard library, no I/O": "http_endpoints http_messages",

@@ -26,11 +26,11 @@ def misses_purged(data: VbucketData, wanted: StreamFilter, sent_seqno: int) -> b
     collections which it is shown (``dcp/backfill_by_seqno_disk.cc``,
     ``allowNonRollBackCollectionStream``).
     """
-    purged = data.purge_seqno
+    purged = data.disk.purge_seqno
     if wanted.purge_seqno == purged or sent_seqno >= purged:
         return False
-    newest = wanted.high_seqno(data.stored_high_seqnos)
-    return newest is None or max(newest, data.learned_purge_seqno) > sent_seqno
+    newest = wanted.high_seqno(data.disk.high_seqnos)
+    return newest is None or max(newest, data.disk.learned_purge_seqno) > sent_seqno
 
 
 def snapshot_end(
@@ -45,7 +45,7 @@ def snapshot_end(
     """
     end = scan.end_seqno
     if not settings.flavour & Flavour.COLLECTIONS:
-        end = data.legacy_end(sync_writes=wanted.sync_writes)
+        end = data.disk.legacy_end(sync_writes=wanted.sync_writes)
     return end if end > scan.start_seqno else None
 
 

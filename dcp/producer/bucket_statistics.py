@@ -21,7 +21,7 @@ def general(question: Question) -> Iterator[Statistic]:
     yield "bucket", bucket.name
     yield "vb_active_num", len(owned)
     yield "vb_replica_num", len(bucket.copies.of_node(node))
-    yield "curr_items", sum(sum(v.data.document_counts().values()) for v in owned)
+    yield "curr_items", sum(sum(v.data.newest.document_counts().values()) for v in owned)
     yield "curr_versions", sum(v.data.high_seqno - v.data.base_seqno for v in owned)
 
 
@@ -35,7 +35,7 @@ def memory(question: Question) -> Iterator[Statistic]:
     yield "ep_checkpoint_memory_recovery_upper_mark_bytes", quota * UPPER_MARK_PERCENT // 100
     yield "ep_checkpoint_memory_recovery_lower_mark_bytes", quota * LOWER_MARK_PERCENT // 100
     yield "ep_cursors_dropped", bucket.counters.cursors_dropped
-    yield "ep_diskqueue_memory", sum(v.data.unwritten_bytes for v in held)
+    yield "ep_diskqueue_memory", sum(v.data.persistence.unwritten_bytes for v in held)
 
 
 def uuid(question: Question) -> Iterator[Statistic]:
@@ -109,7 +109,7 @@ def collection_details(question: Question) -> Iterator[Statistic]:
     def told() -> Iterator[Statistic]:
         yield from for_all
         for vbucket in wanted:
-            known, counts = vbucket.documents.collections, vbucket.data.document_counts()
+            known, counts = vbucket.documents.collections, vbucket.data.newest.document_counts()
             yield f"vb_{vbucket.id}:manifest:uid", known.manifest.uid
             yield f"vb_{vbucket.id}:manifest:collections", len(known.manifest.collections)
             for each in known.manifest.collections.values():
@@ -159,5 +159,5 @@ def _documents(question: Question) -> Counter[int]:
     """Count the documents of each collection in the vbuckets that the node owns."""
     counts: Counter[int] = Counter()
     for vbucket in question.bucket.map.vbuckets_of(question.node):
-        counts += question.bucket.vbuckets[vbucket].data.document_counts()
+        counts += question.bucket.vbuckets[vbucket].data.newest.document_counts()
     return counts

@@ -195,8 +195,8 @@ class BucketStorage:
         try:
             for vbucket in (*vbuckets, *copies):
                 try:
-                    vbucket.data.flush(vbucket.data.high_seqno)
-                    if vbucket.data.saved_state:
+                    vbucket.data.persistence.flush(vbucket.data.high_seqno)
+                    if vbucket.data.disk.saved_state:
                         vbucket.save()
                     vbucket.data.close()
                 except OSError as error:  # the others are to be whole

@@ -15,8 +15,8 @@ from dcp.producer.checkpoint import Checkpoint, CheckpointHead, CheckpointKind, 
 class CheckpointList(Generic[Q]):
     """Checkpoints that go on after ``high_seqno``, where the first snapshot starts."""
 
-    def __init__(self, high_seqno: int, first_id: int = 1) -> None:
-        head = CheckpointHead(first_id, CheckpointKind.MEMORY, high_seqno, high_seqno)
+    def __init__(self, high_seqno: int) -> None:
+        head = CheckpointHead(1, CheckpointKind.MEMORY, high_seqno, high_seqno)
         self.open: OpenCheckpoint[Q] = OpenCheckpoint(head)
         self._closed: list[Checkpoint[Q]] = []
         self._closed_bytes = 0

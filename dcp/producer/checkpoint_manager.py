@@ -11,7 +11,7 @@ slowly asks what it is (``show_items``) and takes it piece by piece (``read_on``
 is shown stays where it is until the cursor moved on, counted like everything else.
 
 A cursor that had all of a closed checkpoint stands in the next one. Closed checkpoints before all
-cursors are removed when their items are on disk (``vbucket_data``: after each flush), as kv_engine
+cursors are removed when their items are on disk (``persistence``: after each flush), as kv_engine
 removes one when its last cursor leaves it; what else there is goes when memory is short
 (``checkpoint_memory``). Sources: kv_engine
 ``engines/ep/src/checkpoint_manager.cc``, ``engines/ep/src/dcp/active_stream.cc`` (``snapshot``),
@@ -107,7 +107,7 @@ class CheckpointManager(CheckpointQueue[Q]):
         return after_seqno >= gone
 
     def remove(self, cursor: str) -> None:
-        """Forget a cursor, if it is there: it may have been dropped, or lost in a cut."""
+        """Forget a cursor, if it is there: it may have been dropped."""
         self._checkpoints.open.shown.pop(cursor, None)
         self._cursors.forget(cursor)
 
@@ -211,15 +211,6 @@ class CheckpointManager(CheckpointQueue[Q]):
         """
         kept = self._cursors.lowest_kept_seqno(self.high_seqno)
         return self._cursors.droppable_below(self._checkpoints.next_after(kept).head.begins_after)
-
-    def cut(self, seqno: int) -> None:
-        """Lose all above ``seqno``, everything else that is in memory, and all cursors.
-
-        Raises:
-            LocalProtocolError: the seqno lies above the high seqno.
-        """
-        super().cut(seqno)
-        self._cursors = Cursors(self.vbucket)
 
     def _end_of(self, checkpoint_id: int, closed_end: int) -> int:
         is_open = checkpoint_id == self._checkpoints.open.head.id

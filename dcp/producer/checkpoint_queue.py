@@ -168,16 +168,6 @@ class CheckpointQueue(Generic[Q]):
             self.close_open()
         return closes
 
-    def cut(self, seqno: int) -> None:
-        """Lose all above ``seqno``, and from memory everything else.
-
-        Raises:
-            LocalProtocolError: the seqno lies above the high seqno.
-        """
-        self._require_seqno("cut", seqno)
-        self._checkpoints = CheckpointList(seqno, self._checkpoints.open.head.id + 1)
-        self.consistent_seqno = self._skipped_seqno = seqno
-
     @property
     def _is_full(self) -> bool:
         return self._checkpoints.open.is_full(self.limits.max_items, self.limits.max_bytes)

@@ -226,12 +226,12 @@ class ProducerCluster(Serving):
     def persisted_seqno(self, vbucket: int) -> int:
         """Return the newest seqno of a vbucket that is on disk."""
         with self.bucket.lock:
-            return self.bucket.held.numbered(vbucket).data.persisted_seqno
+            return self.bucket.held.numbered(vbucket).data.disk.persisted_seqno
 
     def purge_seqno(self, vbucket: int) -> int:
         """Return the highest seqno of a purged tombstone, 0 where none was purged."""
         with self.bucket.lock:
-            return self.bucket.held.numbered(vbucket).data.purge_seqno
+            return self.bucket.held.numbered(vbucket).data.disk.purge_seqno
 
     def replica_seqno(self, vbucket: int) -> int:
         """Return the newest seqno that a vbucket's replica holds: where a failover would cut.
@@ -264,7 +264,7 @@ class ProducerCluster(Serving):
         """Return all counters at one instant."""
         with self.bucket.lock:
             here = [*self.bucket.vbuckets, *self.bucket.copies.all_vbuckets()]
-            return self.bucket.counters.snapshot(sum(each.data.scans_opened for each in here))
+            return self.bucket.counters.snapshot(sum(each.data.disk.scans_opened for each in here))
 
     # --- nodes
 
@@ -461,7 +461,7 @@ class ProducerCluster(Serving):
         """
         with self.bucket.lock:
             data = self.bucket.held.numbered(vbucket).data
-            return data.purge(data.high_seqno if up_to_seqno is None else up_to_seqno)
+            return data.persistence.purge(data.high_seqno if up_to_seqno is None else up_to_seqno)
 
     def set_up_vbucket(
         self, vbucket: int, facts: VbucketFacts, versions: Sequence[Version] = ()

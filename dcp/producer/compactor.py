@@ -13,9 +13,9 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 from threading import RLock
 
-from dcp.producer.disk_log import PendingWrite
+from dcp.producer.pending_write import PendingWrite
+from dcp.producer.persistence import Persistence
 from dcp.producer.vbucket import Vbucket
-from dcp.producer.vbucket_data import VbucketData
 
 _LOG = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class Compactor:
                 for vbucket in vbuckets:
                     begin = partial(vbucket.begin_compaction, self._clock())
                     try:
-                        await write_off_lock(begin, vbucket.data, self._lock, thread)
+                        await write_off_lock(begin, vbucket.data.persistence, self._lock, thread)
                     except Exception:  # whatever it is: the others are compacted
                         _LOG.exception("vbucket %d: cannot compact; tried again later", vbucket.id)
 
@@ -60,10 +60,10 @@ class Compactor:
             OSError: a file cannot be written; its vbucket holds what it held.
         """
         vbuckets = self._vbuckets()
-        before = sum(vbucket.data.stored_bytes for vbucket in vbuckets)
+        before = sum(vbucket.data.disk.size_bytes for vbucket in vbuckets)
         for vbucket in vbuckets:
             _compact(vbucket, vbucket.begin_compaction(now))
-        return before - sum(vbucket.data.stored_bytes for vbucket in vbuckets)
+        return before - sum(vbucket.data.disk.size_bytes for vbucket in vbuckets)
 
 
 def compact_in_passing(vbucket: Vbucket, now: float) -> None:
@@ -76,11 +76,14 @@ def _compact(vbucket: Vbucket, write: PendingWrite | None) -> None:
         try:
             write.run()
         finally:
-            vbucket.data.finish_flush(write)
+            vbucket.data.persistence.finish_flush(write)
 
 
 async def write_off_lock(
-    begin: Callable[[], PendingWrite | None], data: VbucketData, lock: RLock, thread: Executor
+    begin: Callable[[], PendingWrite | None],
+    persistence: Persistence,
+    lock: RLock,
+    thread: Executor,
 ) -> None:
     """Do what ``begin`` prepares, if anything, in a thread; the lock is held before and after.
 
@@ -96,4 +99,4 @@ async def write_off_lock(
             if not write.is_optional:
                 raise
         with lock:
-            data.finish_flush(write)
+            persistence.finish_flush(write)

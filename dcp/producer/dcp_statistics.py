@@ -294,7 +294,7 @@ def _takeover(vbucket: Vbucket, stream: ActiveStream, name: str) -> Iterator[Sta
     is_backfilling = stream.phase is StreamPhase.BACKFILLING
     data = vbucket.data
     queued = data.checkpoints.items_after(stream.sent_seqno)
-    on_disk = max(0, data.persisted_seqno - stream.sent_seqno) if is_backfilling else 0
+    on_disk = max(0, data.disk.persisted_seqno - stream.sent_seqno) if is_backfilling else 0
     yield "status", "backfilling" if is_backfilling else "in-memory"
     yield "backfillRemaining", on_disk
     yield "estimate", on_disk + (0 if is_backfilling else queued)
@@ -305,4 +305,4 @@ def _takeover(vbucket: Vbucket, stream: ActiveStream, name: str) -> Iterator[Sta
 
 def _items_and_deletes(vbucket: Vbucket) -> tuple[int, int]:
     """Return how many documents there are, and how many tombstones on disk."""
-    return sum(vbucket.data.document_counts().values()), vbucket.data.tombstones_on_disk()
+    return sum(vbucket.data.newest.document_counts().values()), vbucket.data.tombstones_on_disk()

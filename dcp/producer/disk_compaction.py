@@ -19,7 +19,7 @@ from dcp.producer.disk_contents import Contents
 from dcp.producer.disk_file import Data
 from dcp.producer.disk_index import NEVER, Columns, find
 from dcp.producer.disk_ranges import U64s
-from dcp.producer.disk_scan import Generation, Scan
+from dcp.producer.disk_scan import Scan, ScannedFile
 
 _COPIED_BYTES: Final = 4 * 1024 * 1024
 
@@ -35,10 +35,10 @@ class CompactionPlan:
     batch: Batch
     purged: int
 
-    def frames(self, generation: Generation) -> Iterator[Data]:
+    def frames(self, file: ScannedFile) -> Iterator[Data]:
         """Yield the frames that stay, read from the old file."""
         bounds = (0, self.batch.snapshot_end)
-        with Scan(generation, self.kept, bounds, purge_seqno=0, each_key_once=False) as scan:
+        with Scan(file, self.kept, bounds, each_key_once=False) as scan:
             while (frames := scan.read(_COPIED_BYTES)) is not None:
                 yield frames.data
 

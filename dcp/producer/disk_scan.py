@@ -42,8 +42,8 @@ class Frames:
     seqnos: U64s
 
 
-class Generation:
-    """A log's file from one compaction to the next, and how many scans read it, in any thread."""
+class ScannedFile:
+    """The file of one generation of a log, and how many scans read it, in any thread."""
 
     def __init__(self, file: DiskFile) -> None:
         self._file = file
@@ -87,32 +87,26 @@ class Generation:
 class Scan:
     """The frames of (``start_seqno``, ``end_seqno``] in seqno order.
 
-    ``purge_seqno`` is the store's when the scan began. ``last_seqno`` is that of the last item that
-    is shown; None where there is none. A scan must be closed; it is its own
-    context manager.
+    A scan must be closed; it is its own context manager.
     """
 
     def __init__(
         self,
-        generation: Generation,
+        file: ScannedFile,
         columns: Columns,
         bounds: tuple[int, int],
         *,
-        purge_seqno: int,
         each_key_once: bool,
     ) -> None:
         self.start_seqno, self.end_seqno = bounds
-        self.purge_seqno = purge_seqno
         self._each_key_once = each_key_once
         self._columns = columns
-        shown = columns.seqnos
+        self.item_count = len(columns)
         if each_key_once:
-            shown = shown[self._is_shown(columns)]
-        self.item_count = len(shown)
-        self.last_seqno = int(shown[-1]) if len(shown) else None
+            self.item_count = int(np.count_nonzero(self._is_shown(columns)))
         self._next = 0
-        self._generation: Generation | None = generation
-        generation.enter()
+        self._scanned: ScannedFile | None = file
+        file.enter()
 
     def __enter__(self) -> Self:
         return self
@@ -127,9 +121,9 @@ class Scan:
 
     def close(self) -> None:
         """Let go of what the scan holds; more than once does no harm."""
-        if self._generation is not None:
-            self._generation.leave()
-            self._generation = None
+        if self._scanned is not None:
+            self._scanned.leave()
+            self._scanned = None
             self._columns = self._columns.take(slice(0))
 
     def read(self, most_bytes: int) -> Frames | None:
@@ -139,7 +133,7 @@ class Scan:
             ValueError: the scan is closed.
             OSError: the file cannot be read.
         """
-        if self._generation is None:
+        if self._scanned is None:
             raise ValueError(
                 f"scan of seqnos {self.start_seqno} to {self.end_seqno}: read after it was closed"
             )
@@ -151,7 +145,7 @@ class Scan:
         if fitting < len(rows):
             self.go_back(int(rows.seqnos[fitting]))
             rows, ends = rows.take(slice(fitting)), ends[: fitting + 1]
-        return Frames(_gathered(self._generation, rows), ends, rows.seqnos)
+        return Frames(_gathered(self._scanned, rows), ends, rows.seqnos)
 
     def go_back(self, seqno: int) -> None:
         """Let what was read from a seqno on be read again."""
@@ -178,16 +172,16 @@ class Scan:
             OSError: the file cannot be read.
         """
         rows = self._rows_at(seqnos)
-        if self._generation is None:
+        if self._scanned is None:
             raise AssertionError("a closed scan has no rows")
         places = list(zip(rows.starts.tolist(), rows.sizes.tolist(), strict=True))
-        data = b"".join(self._generation.read_each(places))
+        data = b"".join(self._scanned.read_each(places))
         return Frames(data, _ends_of(rows), rows.seqnos)
 
     def _rows_at(self, seqnos: Sequence[int]) -> Columns:
         wanted, held = np.array(seqnos, np.uint64), self._columns.seqnos
         rows, found = find(held, wanted) if len(held) else (_NO_ROWS, np.zeros(len(wanted), bool))
-        if self._generation is None or not found.all():
+        if self._scanned is None or not found.all():
             missing = int(wanted[np.argmin(found)])
             raise ValueError(
                 f"scan of seqnos {self.start_seqno} to {self.end_seqno}: found no seqno {missing}"
@@ -219,18 +213,18 @@ def _ends_of(rows: Columns) -> npt.NDArray[np.int64]:
     return ends
 
 
-def _gathered(generation: Generation, rows: Columns) -> Data:
+def _gathered(file: ScannedFile, rows: Columns) -> Data:
     """Return the frames of some rows without what lies between them in the file."""
     stops = rows.starts + rows.sizes
     breaks = np.flatnonzero(rows.starts[1:] != stops[:-1]) + 1
     if not len(breaks):
-        return generation.read(int(rows.starts[0]), int(stops[-1] - rows.starts[0]))
+        return file.read(int(rows.starts[0]), int(stops[-1] - rows.starts[0]))
     starts = rows.starts[np.concatenate(([0], breaks))]
     stops = stops[np.concatenate((breaks - 1, [len(rows) - 1]))]
     wide = np.flatnonzero(starts[1:] - stops[:-1] > _GAP_BYTES) + 1
     groups = list(zip(np.split(starts, wide), np.split(stops, wide), strict=True))
     places = [(int(near_starts[0]), int(near_stops[-1])) for near_starts, near_stops in groups]
-    spans = generation.read_each([(base, end - base) for base, end in places])
+    spans = file.read_each([(base, end - base) for base, end in places])
     parts: list[memoryview] = []
     for (near_starts, near_stops), (base, _), span in zip(groups, places, spans, strict=True):
         view = memoryview(span)

@@ -18,9 +18,10 @@ from dcp.producer.disk_compaction import is_purged_up_to, plan_compaction
 from dcp.producer.disk_contents import Contents
 from dcp.producer.disk_file import Data, DiskFile
 from dcp.producer.disk_index import NEVER
-from dcp.producer.disk_log import Log, PendingWrite
+from dcp.producer.disk_log import Log
 from dcp.producer.disk_ranges import U64s
 from dcp.producer.disk_scan import Frames, Scan
+from dcp.producer.pending_write import PendingWrite
 from dcp.types import U32_MAX, require_unsigned
 
 _WARM_UP_BYTES: Final = 4 * 1024 * 1024
@@ -140,12 +141,12 @@ class VbucketStore:
     @property
     def generation(self) -> int:
         """Which file this is: 1, and 1 more with every compaction."""
-        return self._log.number
+        return self._log.generation
 
     @property
     def is_scanned(self) -> bool:
         """Whether a scan is open that reads the present file."""
-        return self._log.generation.is_scanned
+        return self._log.scanned.is_scanned
 
     # --- writing
 
@@ -171,9 +172,9 @@ class VbucketStore:
     def begin(
         self, items: Sequence[StoredItem], state: bytes, inner_ends: Sequence[int] = ()
     ) -> PendingWrite:
-        """Prepare what ``write`` does, for another thread to ``run`` and this one to ``finish``.
+        """Prepare what ``write`` does, for any thread to ``run``.
 
-        Until then the store tells what it told, may be read, and takes nothing else.
+        Until it is over the store tells what it told, may be read, and takes nothing else.
         ``inner_ends`` are the last seqnos of all disk snapshots in it but the last.
 
         Raises:
@@ -183,23 +184,6 @@ class VbucketStore:
         batch = replace(_batch_of(items, state, last), inner_ends=_u64s(list(inner_ends)))
         self._check(batch)
         return self._log.begin(batch, _frames_of(items))
-
-    def finish(self, pending: PendingWrite) -> None:
-        """Hold what was begun, once it is durable; waits for whoever runs it, or does it.
-
-        Raises:
-            OSError: the file cannot be written; this may be called again.
-        """
-        pending.run()
-        self._log.finish(pending)
-
-    def give_up(self, pending: PendingWrite) -> None:
-        """Hold what is held without a write that failed, or was never run.
-
-        Raises:
-            OSError: the file cannot be read; this may be called again.
-        """
-        self._log.give_up(pending)
 
     def write_frames(self, frames: npt.NDArray[np.uint8], first_seqno: int, state: bytes) -> None:
         """Write frames of equal length, one a row, as one disk snapshot; none replaces another.
@@ -249,10 +233,9 @@ class VbucketStore:
                 f"expected at most {self.persisted_seqno}"
             )
         return Scan(
-            self._log.generation,
+            self._log.scanned,
             self._contents.index.between(after_seqno, end),
             (after_seqno, end),
-            purge_seqno=self.purge_seqno,
             each_key_once=each_key_once,
         )
 
@@ -262,7 +245,7 @@ class VbucketStore:
         found = self._contents.index.between(max(seqno - 1, 0), seqno)
         if not len(found):
             return None
-        return bytes(self._log.generation.read(int(found.starts[0]), int(found.sizes[0])))
+        return bytes(self._log.scanned.read(int(found.starts[0]), int(found.sizes[0])))
 
     def count(self, after_seqno: int, end_seqno: int) -> int:
         """Return how many versions with after < seqno <= end are here, replaced ones too."""

@@ -1,16 +1,15 @@
-"""What is being written of a vbucket's log: one batch, or the log anew, and nothing beside it.
+"""When a vbucket's log is compacted, and what becomes of a write that fails.
 
-Whoever begins it gets it to ``run``, in any thread; ``finish`` waits for that, or does it. A batch
-that cannot be written stays begun, and is tried again. A compaction is given up instead: the log
-holds the same without it.
+A batch of items that cannot be written stays begun, and is tried again; a compaction is given up
+(``pending_write.py`` has the whole way of both).
 """
 
 import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from dcp.producer.disk_log import PendingWrite
 from dcp.producer.disk_store import StoredItem, VbucketStore
+from dcp.producer.pending_write import PendingWrite
 
 _LOG = logging.getLogger(__name__)
 _LEAST_STALE_BYTES: Final = 8 * 1024 * 1024
@@ -74,14 +73,14 @@ class DiskWriter:
             return False
         generation = self._store.generation
         try:
-            self._store.finish(self.pending)
+            self.pending.finish()
         except Exception as error:
             if not self.pending.is_optional:
                 raise
             text = "vbucket %d: cannot compact, it goes on without: %s"
             is_known = isinstance(error, OSError)
             _LOG.warning(text, self._vbucket, error, exc_info=None if is_known else error)
-            self._store.give_up(self.pending)
+            self.pending.give_up()
             self._cannot_compact = True
         self.pending = None
         return self._store.generation != generation

@@ -34,7 +34,7 @@ class ReplicaDistance:
         if self._paused_at is not None:
             return self._paused_at
         data = self._vbucket().data
-        return data.batch_end_at(data.high_seqno - self._lag_seqnos)
+        return data.disk.batch_end_at(data.high_seqno - self._lag_seqnos)
 
     @property
     def snapshot_end(self) -> int:

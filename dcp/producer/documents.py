@@ -104,7 +104,7 @@ class DocumentStore:
             )
         if version is None:
             raise DocumentError(Status.KEY_ENOENT, f"get {key!r}: no such document")
-        return self.data.with_value(version)
+        return self.data.newest.with_value(version)
 
     def set(  # noqa: PLR0913  as many as KV SET has
         self,
@@ -208,9 +208,9 @@ class DocumentStore:
                 later.append(due)
                 collection, key, _ = due
                 try:
-                    newest = self.data.newest(key, collection)
+                    newest = self.data.newest.of_key(key, collection)
                     if newest is not None and _is_due(newest, now):
-                        if self.data.keys.pending_prepare(key, collection) is not None:
+                        if self.data.newest.keys.pending_prepare(key, collection) is not None:
                             continue
                         self._expire(newest, now)
                         expired += 1
@@ -227,7 +227,7 @@ class DocumentStore:
 
     def rewind(self) -> None:
         """Follow a history that was cut: expire what expires there. CAS values go on growing."""
-        left = list(self.data.newest_versions())
+        left = list(self.data.newest.keys.versions)
         self.expiries = ExpiryQueue()
         for version in left:
             if version.is_live:
@@ -251,7 +251,7 @@ class DocumentStore:
 
     def count_preloaded(self) -> None:
         """Count what the data began with: documents of the default collection."""
-        self.collections.raise_to(self.data.preloaded_seqno)
+        self.collections.raise_to(self.data.disk.preloaded_seqno)
 
     # --- inside
 
@@ -260,18 +260,18 @@ class DocumentStore:
             raise DocumentError(
                 Status.UNKNOWN_COLLECTION, f"{key!r}: collection {collection:#x}: found none"
             )
-        version = self.data.newest(key, collection)
+        version = self.data.newest.of_key(key, collection)
         if version is None or version.is_deleted:
             return None
         if _is_due(version, now):
-            is_free = self.data.keys.pending_prepare(key, collection) is None
+            is_free = self.data.newest.keys.pending_prepare(key, collection) is None
             if self.expires_when_read and is_free:
                 self._expire(version, now)
             return None
         return version
 
     def _require_free(self, collection: int, key: bytes) -> None:
-        if self.data.keys.pending_prepare(key, collection) is not None:
+        if self.data.newest.keys.pending_prepare(key, collection) is not None:
             raise DocumentError(
                 Status.SYNC_WRITE_IN_PROGRESS, f"{key!r}: a sync write on it is under way"
             )
@@ -323,18 +323,18 @@ class DocumentStore:
         """Return what deletes ``live``; it keeps the document's system xattrs."""
         value = b""
         if live.datatype & _XATTR:
-            stored = self.data.with_value(live).value
+            stored = self.data.newest.with_value(live).value
             value = system_xattrs_only(inflate(stored) if live.datatype & _SNAPPY else stored)
         return Content(value, _XATTR if value else 0, opcode=int(opcode), delete_time=int(now))
 
     def _append(self, collection: int, key: bytes, now: float, content: Content) -> Version:
-        older = self.data.newest(key, collection)
+        older = self.data.newest.of_key(key, collection)
         version = Version(
             self.data.vbucket,
             key,
             content,
             seqno=self.data.high_seqno + 1,
-            rev=(self.data.keys.forgotten_rev if older is None else older.rev) + 1,
+            rev=(self.data.newest.keys.forgotten_rev if older is None else older.rev) + 1,
             cas=self.clock.next(now),
             collection=collection,
         )

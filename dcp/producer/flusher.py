@@ -59,7 +59,7 @@ class Flusher:
 
     def note(self, vbucket: Vbucket) -> None:
         """Look at a vbucket, or a copy, that was written to, or whose batches were written."""
-        now = vbucket.data.unwritten_bytes
+        now = vbucket.data.persistence.unwritten_bytes
         self.pending_bytes += now - self._pending.pop(vbucket, 0)
         if now:
             self._pending[vbucket] = now
@@ -109,7 +109,7 @@ class Flusher:
             return
         for vbucket in list(self._pending):
             try:
-                vbucket.data.flush()
+                vbucket.data.persistence.flush()
             except OSError as error:
                 if not self._is_stuck:  # once, not with each write that is refused
                     text = "vbucket %d: cannot write to disk, none may write: %s"
@@ -145,9 +145,10 @@ class Flusher:
             self._writing = vbucket
         begin_compaction = partial(vbucket.begin_compaction, self._clock(), in_passing=True)
         failure: Exception | None = None
+        persistence = vbucket.data.persistence
         try:
-            for begin in (vbucket.data.begin_flush, begin_compaction):
-                await write_off_lock(begin, vbucket.data, self._lock, self._thread)
+            for begin in (persistence.begin_flush, begin_compaction):
+                await write_off_lock(begin, persistence, self._lock, self._thread)
         except Exception as error:  # whatever it is: the others must get to disk
             failure = error
         with self._lock:

@@ -42,7 +42,7 @@ def marker_of(snapshot: Snapshot, settings: StreamSettings, data: VbucketData) -
         body = replace(
             body,
             version=_V2_2,
-            purge_seqno=data.purge_seqno,
+            purge_seqno=data.disk.purge_seqno,
             high_prepared_seqno=durability.high_prepared_seqno,
         )
     return body

@@ -82,6 +82,6 @@ class PersistenceWaits:
     def _status(self, wait: _Wait, now: float) -> Status | None:
         if self._bucket.held.at(wait.vbucket.id, wait.node) is not wait.vbucket:
             return Status.ETMPFAIL
-        if wait.seqno <= wait.vbucket.data.persisted_seqno:
+        if wait.seqno <= wait.vbucket.data.disk.persisted_seqno:
             return Status.SUCCESS
         return Status.ETMPFAIL if now >= wait.deadline else None

@@ -57,7 +57,7 @@ class ReplicaCopy:
 
         ``known_manifest`` returns the newest manifest of the bucket.
         """
-        self.has_history = bool(vbucket.data.saved_state)
+        self.has_history = bool(vbucket.data.disk.saved_state)
         self.vbucket = vbucket
         self.feeder: object | None = None
         self.phase = CopyPhase.FED
@@ -67,7 +67,7 @@ class ReplicaCopy:
         self._first_disk_end: int | None = None
         self._has_unsettled = False
         self.lost_cursors: tuple[str, ...] = ()
-        found = vbucket.data.newest_versions()
+        found = vbucket.data.newest.keys.versions
         prepares = (each.seqno for each in found if each.opcode == Opcode.DCP_PREPARE)
         self._acknowledgements = Acknowledgements(max(prepares, default=0))
 
@@ -132,7 +132,7 @@ class ReplicaCopy:
     @property
     def acknowledged_seqno(self) -> int:
         """The newest prepare that it holds whole, on disk where it must be, with all before it."""
-        self._acknowledgements.reach(self.consistent_seqno, self.vbucket.data.persisted_seqno)
+        self._acknowledgements.reach(self.consistent_seqno, self.vbucket.data.disk.persisted_seqno)
         return self._acknowledgements.seqno
 
     @property
@@ -164,9 +164,9 @@ class ReplicaCopy:
         goes_on, broken = not checkpoints.is_snapshot_complete, checkpoints.open_head.id
         checkpoints.begin_snapshot(marker.start, marker.end, kind, begins_checkpoint=not goes_on)
         if goes_on and checkpoints.open_head.id != broken:
-            self.lost_cursors += data.drop_stream_cursors()
+            self.lost_cursors += data.memory.drop_stream_cursors()
         if marker.purge_seqno:
-            data.learn_purge_seqno(marker.purge_seqno)
+            data.disk.learn_purge_seqno(marker.purge_seqno)
         if is_disk and self.consistent_seqno == data.base_seqno:
             self._first_disk_end = marker.end
 
@@ -219,7 +219,7 @@ class ReplicaCopy:
         data = self.vbucket.data
         before = data.high_seqno
         data.settle_received()
-        left = data.cut(data.batch_end_at(min(seqno, self.consistent_seqno)))
+        left = data.cut(data.disk.batch_end_at(min(seqno, self.consistent_seqno)))
         if left == before:
             left = data.cut(data.base_seqno)
         self._first_disk_end = None

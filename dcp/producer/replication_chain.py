@@ -42,5 +42,5 @@ def is_possible(chain: Chain) -> bool:
 def chain_of(bucket: "Bucket", vbucket: int) -> Chain:
     """Return the copies of a vbucket as they are now."""
     state = bucket.vbuckets[vbucket]
-    active = Copy(state.data.high_seqno, state.data.persisted_seqno)
+    active = Copy(state.data.high_seqno, state.data.disk.persisted_seqno)
     return (active, *bucket.replicas.behind(vbucket))

@@ -320,7 +320,7 @@ class ActiveStream:
         """Go on with a snapshot from disk, as its cursor was dropped; or give it up for another."""
         self._filter, scan = source.filter, None
         if not self._settings.flavour & Flavour.COMMITS:  # a disk does not know what was committed
-            scan = self._data.scan_state(source.sent_seqno, snapshot.covers)
+            scan = self._data.disk.scan_state(source.sent_seqno, snapshot.covers)
         if scan is None:
             self._snapshot, self._first_start = None, self._marker_start
         else:
@@ -328,7 +328,7 @@ class ActiveStream:
 
     def _open_backfill(self) -> Batch | None:
         """Begin with what is on disk; None where that is nothing, or lacks what was purged."""
-        scan = self._data.scan(self.sent_seqno)
+        scan = self._data.disk.scan(self.sent_seqno)
         try:
             return self._begin_backfill(scan)
         except OSError:
@@ -341,7 +341,7 @@ class ActiveStream:
             scan.close()
             self.end(EndReason.ROLLBACK, announce=True)
             return None
-        covers = max(self.sent_seqno, scan.end_seqno, self._data.persisted_seqno)
+        covers = max(self.sent_seqno, scan.end_seqno, self._data.disk.persisted_seqno)
         end = snapshot_end(self._data, scan, self._settings, self._filter)
         if not self._disk_only:
             self._place_cursor_behind(covers)

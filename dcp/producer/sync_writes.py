@@ -105,7 +105,7 @@ class SyncWrites:
         """
         self.tell_later(self.give_up())
         state = NEXT[WriteState.PENDING, WriteEvent.RECOVERED]
-        pending = self._documents.data.keys.pending_prepares() if is_active else []
+        pending = self._documents.data.newest.keys.pending_prepares() if is_active else []
         self._writes = [_Write(prepare, inf, None, state) for prepare in pending]
         self._documents.maybe_visible = {write.key for write in self._writes}
 
@@ -145,7 +145,7 @@ class SyncWrites:
         self, write: _Write, acknowledged: int, chain: Chain, now: float
     ) -> WriteEvent | None:
         prepare = write.prepare
-        keys = self._documents.data.keys
+        keys = self._documents.data.newest.keys
         if keys.pending_prepare(prepare.key, prepare.collection) is not prepare:
             return WriteEvent.GONE
         if prepare.seqno <= acknowledged:

@@ -18,11 +18,11 @@ from dcp.producer.bucket_type import BucketType
 from dcp.producer.checkpoint_memory import limits_for
 from dcp.producer.disk_batch import DiskFormatError
 from dcp.producer.disk_file import MemoryFile
-from dcp.producer.disk_log import PendingWrite
 from dcp.producer.documents import DocumentStore
 from dcp.producer.failover_log import fork
 from dcp.producer.hybrid_clock import HybridClock
 from dcp.producer.manifest import DEFAULT_ID, Manifest
+from dcp.producer.pending_write import PendingWrite
 from dcp.producer.preload import PreloadedSegment
 from dcp.producer.resident_values import ResidentValues
 from dcp.producer.resume_rules import VbucketFacts
@@ -98,19 +98,19 @@ class Vbucket:
     def _take_up(self, data: VbucketData, home: VbucketHome, state: VbucketState | None) -> None:
         """Become what was saved; of what was written before a restart there is no record."""
         saved = SavedVbucket(VbucketState.ACTIVE, FailoverLog((FailoverEntry(home.first_uuid, 0),)))
-        if data.saved_state:
-            saved = SavedVbucket.decode(data.saved_state, self.id)
+        if data.disk.saved_state:
+            saved = SavedVbucket.decode(data.disk.saved_state, self.id)
         data.reopen(saved.base_seqno, saved.whole_seqno, saved.learned_purge_seqno)
         is_empty = data.high_seqno == data.base_seqno
         clock = HybridClock(saved.last_cas)
         self._begin(data, saved.failover_log, clock, state or saved.state, is_recorded=is_empty)
-        data.state_at = partial(self._state_at, home)
+        data.persistence.state.state_at = partial(self._state_at, home)
         self.documents.rewind()
         self.named_manifests = saved.manifest_numbers
         steps = [(seqno, self._manifest(home, number)) for seqno, number in saved.manifests]
         self.documents.collections.restore(steps, saved.high_seqnos or {}, data.high_seqno)
-        data.stored_high_seqnos = dict(self.documents.collections.high_seqnos)
-        for version in data.newest_versions():
+        data.disk.high_seqnos = dict(self.documents.collections.high_seqnos)
+        for version in data.newest.keys.versions:
             self.documents.clock.raise_floor(version.cas)
         self.recover_sync_writes()
 
@@ -124,14 +124,14 @@ class Vbucket:
 
     def _compacted(self) -> None:
         """Forget what the log cannot go back to, and does not name any more."""
-        self.documents.collections.forget_steps(self.data.may_be_cut)
-        if self.data.saved_state:
-            saved = SavedVbucket.decode(self.data.saved_state, self.id)
+        self.documents.collections.forget_steps(self.data.disk.may_be_cut)
+        if self.data.disk.saved_state:
+            saved = SavedVbucket.decode(self.data.disk.saved_state, self.id)
             self.named_manifests = saved.manifest_numbers
 
     def _state_at(self, home: VbucketHome, seqno: int) -> SavedVbucket:
         """Return what is saved with the items up to ``seqno``."""
-        collections, stored = self.documents.collections, self.data.stored_high_seqnos
+        collections, stored = self.documents.collections, self.data.disk.high_seqnos
         highs = {
             collection: high if high <= seqno else stored.get(collection, 0)
             for collection, high in collections.high_seqnos.items()
@@ -143,8 +143,8 @@ class Vbucket:
             self.documents.clock.last,
             tuple((at, home.number_of(m)) for at, m in collections.steps if at <= seqno),
             highs,
-            self.data.whole_seqno_at(seqno),
-            self.data.learned_purge_seqno,
+            self.data.disk.whole_seqno_at(seqno),
+            self.data.disk.learned_purge_seqno,
         )
         self.named_manifests |= state.manifest_numbers
         return state
@@ -155,7 +155,7 @@ class Vbucket:
         Raises:
             OSError: the file cannot be written.
         """
-        self.data.save_state()
+        self.data.persistence.save_state()
 
     def _begin(
         self,
@@ -168,7 +168,7 @@ class Vbucket:
     ) -> None:
         self.data = data
         self.documents = DocumentStore(data, clock)
-        data.on_compaction = self._compacted
+        data.persistence.on_compaction = self._compacted
         self.sync_writes = SyncWrites(self.documents)
         self.failover_log = log
         self._state = state
@@ -218,11 +218,11 @@ class Vbucket:
         return VbucketFacts(
             self.failover_log,
             self.data.high_seqno,
-            self.data.purge_seqno,
-            self.data.persisted_seqno,
+            self.data.disk.purge_seqno,
+            self.data.disk.persisted_seqno,
             collections_high_seqno,
             self.shown_state,
-            self.data.learned_purge_seqno,
+            self.data.disk.learned_purge_seqno,
         )
 
     @property
@@ -237,7 +237,7 @@ class Vbucket:
         0 of an ephemeral bucket, though streams and SEQNO_PERSISTENCE take all of it for persisted
         (kv_engine ``ephemeral_vb.h``, getPublicPersistenceSeqno and getPersistenceSeqno).
         """
-        return 0 if self.is_ephemeral else self.data.persisted_seqno
+        return 0 if self.is_ephemeral else self.data.disk.persisted_seqno
 
     @property
     def may_compact(self) -> bool:
@@ -249,17 +249,17 @@ class Vbucket:
         return not self._wants_back(self.id) and self.data.is_whole
 
     def begin_compaction(self, now: float, *, in_passing: bool = False) -> PendingWrite | None:
-        """Prepare a compaction if one is due at ``now``, for ``VbucketData.finish_flush``.
+        """Prepare a compaction if one is due at ``now``, for ``Persistence.finish_flush``.
 
         Tombstones go that are as old as the settings say, with all of lower seqnos. Of an ephemeral
         vbucket nothing is left that was replaced. ``in_passing`` is for who asks often: it costs
         nothing where replaced versions are few.
         """
-        if not self.may_compact or (in_passing and not self.data.is_mostly_stale):
+        if not self.may_compact or (in_passing and not self.data.persistence.is_mostly_stale):
             return None
         # Delete times are whole seconds: those up to (now - age) are below the next whole one.
         before = math.floor(max(now - self._settings.purge_age_seconds, -1.0)) + 1
-        return self.data.begin_compaction(before, leaves_nothing=self.is_ephemeral)
+        return self.data.persistence.begin_compaction(before, leaves_nothing=self.is_ephemeral)
 
     # --- states and branches
 
@@ -313,11 +313,11 @@ class Vbucket:
         A branch is added also when nothing was lost: an unclean restart cannot know (kv_engine
         ``engines/ep/src/warmup.cc``).
         """
-        left = self.data.persisted_seqno
+        left = self.data.disk.persisted_seqno
         if self.is_ephemeral:
             left = self.data.base_seqno
         elif lost_seqnos is not None:
-            left = self.data.batch_end_at(self.data.high_seqno - lost_seqnos)
+            left = self.data.disk.batch_end_at(self.data.high_seqno - lost_seqnos)
         self.go_back(left, left, is_first=self.is_ephemeral)
 
     def recover(self) -> None:
@@ -424,13 +424,13 @@ class Vbucket:
             purge_seqno=facts.purge_seqno,
             values=self._values,
         )
-        self.data.keys.close()
+        self.data.newest.keys.close()
         told = self.sync_writes.give_up()
         self._begin(data, facts.failover_log, self.documents.clock, facts.state)
         self.sync_writes.tell_later(told)
         self.take(versions)
         if facts.purge_seqno:
-            data.purge(facts.purge_seqno)
+            data.persistence.purge(facts.purge_seqno)
         if facts.collections_high_seqno is not None:
             self._set_up_default_high = facts.collections_high_seqno, high
 

@@ -41,8 +41,8 @@ def _seqnos_of(vbucket: Vbucket) -> Iterator[Statistic]:
     yield f"{prefix}:abs_high_seqno", data.high_seqno
     yield f"{prefix}:last_persisted_seqno", vbucket.told_persisted_seqno
     yield f"{prefix}:uuid", vbucket.failover_log.current_uuid
-    yield f"{prefix}:purge_seqno", data.purge_seqno
-    start, end = data.persisted_snapshot
+    yield f"{prefix}:purge_seqno", data.disk.purge_seqno
+    start, end = data.disk.persisted_snapshot
     yield f"{prefix}:last_persisted_snap_start", start
     yield f"{prefix}:last_persisted_snap_end", end
     yield f"{prefix}:high_prepared_seqno", prepared
@@ -62,14 +62,14 @@ def details(question: Question) -> Iterator[Statistic]:
 def _details_of(vbucket: Vbucket) -> Iterator[Statistic]:
     data, prefix = vbucket.data, f"vb_{vbucket.id}"
     prepared, completed = _sync_write_seqnos(vbucket)
-    yield f"{prefix}:num_items", sum(data.document_counts().values())
-    yield f"{prefix}:queue_size", data.high_seqno - data.persisted_seqno
-    yield f"{prefix}:queue_memory", data.unwritten_bytes
+    yield f"{prefix}:num_items", sum(data.newest.document_counts().values())
+    yield f"{prefix}:queue_size", data.high_seqno - data.disk.persisted_seqno
+    yield f"{prefix}:queue_memory", data.persistence.unwritten_bytes
     yield f"{prefix}:uuid", vbucket.failover_log.current_uuid
-    yield f"{prefix}:purge_seqno", data.purge_seqno
+    yield f"{prefix}:purge_seqno", data.disk.purge_seqno
     yield f"{prefix}:high_completed_seqno", completed
     yield f"{prefix}:max_visible_seqno", vbucket.documents.collections.max_visible_seqno
-    yield f"{prefix}:persistence_seqno", data.persisted_seqno
+    yield f"{prefix}:persistence_seqno", data.disk.persisted_seqno
     yield f"{prefix}:max_cas", vbucket.documents.clock.last
     yield f"{prefix}:high_seqno", data.high_seqno
     yield f"{prefix}:high_prepared_seqno", prepared

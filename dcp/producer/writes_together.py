@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from dcp.producer.disk_log import PendingWrite
+from dcp.producer.pending_write import PendingWrite
 from dcp.producer.vbucket_data import VbucketData
 
 _THREADS: Final = 16
@@ -37,11 +37,11 @@ def flush_together(all_data: Sequence[VbucketData]) -> None:
     """
     left = list(all_data)
     while left:
-        begun = [(data, data.begin_flush(data.high_seqno)) for data in left]
+        begun = [(data, data.persistence.begin_flush(data.high_seqno)) for data in left]
         writes = [(data, write) for data, write in begun if write is not None]
         run_together([write for _, write in writes])
         for data, write in writes:
-            data.finish_flush(write)
+            data.persistence.finish_flush(write)
         left = [data for data, _ in writes]  # which may have more, behind a compaction
 
 
@@ -51,12 +51,12 @@ def save_together(all_data: Sequence[VbucketData]) -> None:
     Raises:
         OSError: a file cannot be written; some may have the new state, others the one before.
     """
-    begun: list[tuple[VbucketData, PendingWrite]] = []
+    begun: list[PendingWrite] = []
     try:
         for data in all_data:
-            if (write := data.begin_save()) is not None:
-                begun.append((data, write))
-        run_together([write for _, write in begun])
+            if (write := data.persistence.begin_save()) is not None:
+                begun.append(write)
+        run_together(begun)
     finally:
-        for data, write in begun:
-            data.end_save(write)
+        for write in begun:
+            write.end()

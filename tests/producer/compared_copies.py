@@ -8,8 +8,8 @@ from dcp.producer.vbucket import Vbucket
 def frames_of(vbucket: Vbucket) -> list[bytes]:
     """All that a vbucket's disk shows, as it goes on the wire."""
     found: list[bytes] = []
-    vbucket.data.flush(vbucket.data.high_seqno)
-    with vbucket.data.scan(0) as scan:
+    vbucket.data.persistence.flush(vbucket.data.high_seqno)
+    with vbucket.data.disk.scan(0) as scan:
         while (frames := scan.read(1 << 20)) is not None:
             found += [b"".join(each.wire(STORED_FLAVOUR)) for each in versions_of(frames)]
     return found

@@ -20,11 +20,11 @@ def all_told(cluster: ProducerCluster) -> list[object]:
     for vbucket in bucket.vbuckets:
         data, collections = vbucket.data, vbucket.documents.collections
         told.append((vbucket.state, vbucket.failover_log, data.base_seqno))
-        told.append((data.high_seqno, data.persisted_seqno, data.purge_seqno))
+        told.append((data.high_seqno, data.disk.persisted_seqno, data.disk.purge_seqno))
         told.append((dict(collections.high_seqnos), collections.max_visible_seqno))
         told.append((collections.manifest, list(collections.steps)))
-        purged = range(data.purge_seqno + 1)
-        newest = [v for v in data.newest_versions() if not v.is_deleted or v.seqno not in purged]
+        purged = range(data.disk.purge_seqno + 1)
+        newest = [v for v in data.newest.keys.versions if not v.is_deleted or v.seqno not in purged]
         told.append(sorted((v.seqno, *v.wire(STORED_FLAVOUR)) for v in newest))
     return told
 
@@ -32,7 +32,7 @@ def all_told(cluster: ProducerCluster) -> list[object]:
 def flush_all(cluster: ProducerCluster) -> None:
     with cluster.bucket.lock:
         for vbucket in cluster.bucket.vbuckets:
-            vbucket.data.flush()
+            vbucket.data.persistence.flush()
 
 
 def write(cluster: ProducerCluster, *keys: bytes, value: bytes = b'"v"') -> None:

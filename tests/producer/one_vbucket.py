@@ -9,7 +9,7 @@ from dcp.wire import messages as m
 def flush(cluster: ProducerCluster) -> None:
     """Write what waits for the disk."""
     with cluster.bucket.lock:
-        cluster.bucket.vbuckets[0].data.flush()
+        cluster.bucket.vbuckets[0].data.persistence.flush()
 
 
 def forget(cluster: ProducerCluster) -> None:

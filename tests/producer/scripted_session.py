@@ -84,7 +84,7 @@ class ScriptedSession:
         vbucket = self.cluster.bucket.vbuckets[0]
         for number in numbers:
             seqno, key = self.cluster.high_seqno(0) + 1, b"doc-%d" % number
-            newest = vbucket.data.newest(key, 0)
+            newest = vbucket.data.newest.of_key(key, 0)
             rev = 1 if newest is None else newest.rev + 1
             cas = (_BEGAN << 30) + seqno
             for opcode, at in (

@@ -420,20 +420,6 @@ def test_which_cursors_are_dropped(kept: list[int], dropped: tuple[str, ...]) ->
     assert drop_cursors(manager) == ()
 
 
-def test_a_cut_loses_the_tail_and_all_cursors() -> None:
-    manager = _three_checkpoints()
-    manager.register("client", 10)
-    manager.cut(14)
-    assert (manager.high_seqno, manager.consistent_seqno, manager.memory_bytes) == (14, 14, 0)
-    assert not manager.cursors
-    assert not manager.register("client", 13)
-    assert manager.register("client", 14)
-    write(manager, "AA")
-    assert shape(manager.next_items("client")) == (16, 16, [16])
-    ids = [each.id for each in manager.checkpoints]
-    assert ids == [4]  # ids are never given twice
-
-
 # Replicas.
 
 
@@ -569,8 +555,6 @@ REFUSED: list[tuple[Callable[[Manager], object], str]] = [
     (lambda m: m.begin_snapshot(5, 10, MEMORY), r"snapshot \[5, 10\]: found its end not above"),
     (lambda m: m.register("client", 11), "cursor client: found seqno 11, expected 0 to 10"),
     (lambda m: m.register("client", -1), "cursor client: found seqno -1, expected 0 to 10"),
-    (lambda m: m.cut(11), "cut: found seqno 11, expected 0 to 10"),
-    (lambda m: m.cut(-1), "cut: found seqno -1, expected 0 to 10"),
     (lambda m: m.next_items("client"), "found no cursor client"),
     (lambda m: m.pending("client"), "found no cursor client"),
 ]

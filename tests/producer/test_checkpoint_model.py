@@ -284,9 +284,10 @@ class Run:
         for name in dropped:
             del self.cursors[name]
 
-    def cut(self) -> None:
+    def begin_anew(self) -> None:
+        """As after a cut of the vbucket: memory goes on behind what is on disk."""
         seqno = max(self.base, self.high - self.random.randint(0, 10))
-        self.manager.cut(seqno)
+        self.manager = CheckpointManager(5, self.limits, seqno)
         self.cursors.clear()
         self._forget_all(seqno)
 
@@ -340,7 +341,7 @@ STEPS: list[tuple[Callable[[Run], None], int]] = [
     (Run.expel, 4),
     (Run.remove_closed, 3),
     (Run.drop, 2),
-    (Run.cut, 1),
+    (Run.begin_anew, 1),
 ]
 
 

@@ -95,20 +95,20 @@ class Driven:
 
     def to_disk(self) -> None:
         self.data.settle()
-        self.data.flush()
+        self.data.persistence.flush()
 
     def compact(self) -> None:
         stale = self.model.lost.copy()
-        self.data.purge(0)
-        self.model.compact(self.data.persisted_seqno)
+        self.data.persistence.purge(0)
+        self.model.compact(self.data.disk.persisted_seqno)
         event(f"compaction dropped something: {self.model.lost != stale}")
 
     def scan(self) -> None:
-        self.scans.append((self.data.scan(0), self.model.held(self.data.persisted_seqno)))
+        self.scans.append((self.data.disk.scan(0), self.model.held(self.data.disk.persisted_seqno)))
 
     def cut(self, back: int) -> None:
         self.data.settle()
-        wanted = self.data.batch_end_at(max(self.data.high_seqno - back, 0))
+        wanted = self.data.disk.batch_end_at(max(self.data.high_seqno - back, 0))
         left = self.model.cut(wanted)
         event("cut to 0" if wanted and not left else "cut")
         assert self.data.cut(wanted) == left
@@ -120,17 +120,19 @@ class Driven:
         self.data.reopen(0)
 
     def check(self) -> None:
-        model, persisted = self.model, self.data.persisted_seqno
+        model, persisted = self.model, self.data.disk.persisted_seqno
         assert self.data.high_seqno == len(model.items)
-        with self.data.scan(0) as scan:
+        with self.data.disk.scan(0) as scan:
             assert _seqnos(scan) == model.held(persisted)
         held = set(model.held(len(model.items)))
         live = [v for v in model.items if v.seqno in held and v.is_live]
         counts = {c: sum(v.collection == c for v in live) for c in COLLECTIONS}
-        assert self.data.document_counts() == {c: count for c, count in counts.items() if count}
+        assert self.data.newest.document_counts() == {
+            c: count for c, count in counts.items() if count
+        }
         for collection in COLLECTIONS:
             for key in KEYS:
-                newest = self.data.newest(key, collection)
+                newest = self.data.newest.of_key(key, collection)
                 expected = [v.seqno for v in model.items if v.seqno in held and v.key == key]
                 expected = [s for s in expected if model.items[s - 1].collection == collection]
                 assert ([] if newest is None else [newest.seqno]) == expected
@@ -141,7 +143,7 @@ class Driven:
         self.to_disk()
         before = self.model.held(len(self.model.items))
         self.compact()
-        with self.data.scan(0) as scan:
+        with self.data.disk.scan(0) as scan:
             frames = scan.read(1 << 30)
             versions = [] if frames is None else versions_of(frames)
         assert [version.seqno for version in versions] == before
@@ -191,16 +193,16 @@ def test_compaction_drops_what_a_collection_left(
     number = cluster.create_collection("", "a")
     data = cluster.bucket.vbuckets[0].data
     cluster.purge_tombstones(0, 0)
-    empty_bytes = data.stored_bytes
+    empty_bytes = data.disk.size_bytes
     for key in range(100):
         cluster.set(b"k%d" % key, b"v" * 100, collection=number)
     if goes == "drop":
         cluster.drop_collection("", "a")
     else:
         cluster.flush_collection("", "a")
-    assert data.stored_bytes > empty_bytes + 100 * 100
+    assert data.disk.size_bytes > empty_bytes + 100 * 100
     cluster.purge_tombstones(0, 0)
-    assert data.stored_bytes < empty_bytes + 100
+    assert data.disk.size_bytes < empty_bytes + 100
     client = connect(cluster).log_in().open_dcp()
     client.request_stream(0, flags=int(StreamFlag.DISK_ONLY))
     messages = client.messages_until(lambda body: isinstance(body, m.StreamEnd))

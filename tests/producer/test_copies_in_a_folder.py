@@ -189,9 +189,9 @@ def test_what_ended_writes_nothing_any_more(
     ended = cluster.bucket.vbuckets[0]
     cluster.set(b"l", b"2")
     cluster.failover(0)
-    ended.data.flush()
+    ended.data.persistence.flush()
     ended.save()
-    assert (ended.data.begin_flush(), ended.begin_compaction(0.0)) == (None, None)
+    assert (ended.data.persistence.begin_flush(), ended.begin_compaction(0.0)) == (None, None)
     before = _all_frames(cluster)
     cluster.stop()
     assert _all_frames(make_cluster(**{**kept, "vbuckets": 1})) == before
@@ -219,12 +219,12 @@ class Kept(Failing):
 
     def flush(self, node: int) -> None:
         if (found := self._held(node)) is not None:
-            found.data.flush()
+            found.data.persistence.flush()
 
     def compact(self, node: int) -> None:
         found = self._held(node)
         if found is not None and found.may_compact:
-            found.data.purge(0)
+            found.data.persistence.purge(0)
 
     def restart(self) -> None:
         self.hang_up()
@@ -234,7 +234,7 @@ class Kept(Failing):
 
     def lose_power(self) -> None:
         self.hang_up()
-        parent, cut = self.uuid, self.bucket.vbuckets[0].data.persisted_seqno
+        parent, cut = self.uuid, self.bucket.vbuckets[0].data.disk.persisted_seqno
         self._losses += 1
         left = self._folder / str(self._losses)
         shutil.copytree(self._chosen["data_folder"], left, copy_function=_copy_if_there)
@@ -251,7 +251,7 @@ class Kept(Failing):
             assert data.high_seqno == copy.consistent_seqno
             if data.high_seqno and copy.has_history:
                 uuid = next(e.vb_uuid for e in log.entries if e.seqno <= data.high_seqno)
-                held = {v.key: v.cas for v in data.newest_versions() if v.is_live}
+                held = {v.key: v.cas for v in data.newest.keys.versions if v.is_live}
                 assert held == self.model.state(uuid, data.high_seqno)
 
     def do(self, step: Step) -> None:
@@ -302,8 +302,8 @@ def test_a_part_of_a_snapshot_is_not_taken_up() -> None:
         wire.close()
         kept.flush(0)
         kept.flush(1)
-        state = json.loads(copy.vbucket.data.saved_state)
-        assert (copy.vbucket.data.persisted_seqno, state["whole"]) == (3, 1)
+        state = json.loads(copy.vbucket.data.disk.saved_state)
+        assert (copy.vbucket.data.disk.persisted_seqno, state["whole"]) == (3, 1)
         kept.lose_power()
         copy = kept.bucket.copies.at(1, 0)
         assert copy is not None
@@ -313,5 +313,5 @@ def test_a_part_of_a_snapshot_is_not_taken_up() -> None:
         kept.restart()
         copy = kept.bucket.copies.at(1, 0)
         assert copy is not None
-        assert copy.vbucket.data.batch_end_at(3) == 0
-        assert copy.vbucket.data.batch_end_at(4) == 4
+        assert copy.vbucket.data.disk.batch_end_at(3) == 0
+        assert copy.vbucket.data.disk.batch_end_at(4) == 4

@@ -50,7 +50,7 @@ def behind(make_cluster: MakeCluster, tmp_path: Path, small_window: None) -> Pro
     for number in range(COUNT):
         cluster.set(b"k%d" % number, VALUE)
     with cluster.bucket.lock:
-        cluster.bucket.vbuckets[0].data.flush()
+        cluster.bucket.vbuckets[0].data.persistence.flush()
     return cluster
 
 
@@ -99,14 +99,18 @@ def test_a_copy_receives_no_more_than_its_window(
         with bucket.lock:
             connection = bucket.dcp_connections.get((0, name))
             is_held = connection is not None and connection.flow.room_bytes <= 0
-            return (is_held and data.unwritten_bytes >= most_bytes) or copy.high_seqno == COUNT
+            return (
+                is_held and data.persistence.unwritten_bytes >= most_bytes
+            ) or copy.high_seqno == COUNT
 
     with monkeypatch.context() as patched:
         _refuse(patched, "vb_0.1.log")
         behind.resume_replication()
         _until(is_held_or_full)
         received = _standing(lambda: copy.high_seqno)
-        assert data.unwritten_bytes < most_bytes + 256 * 1024 + WINDOW_BYTES + 2 * len(VALUE)
+        assert data.persistence.unwritten_bytes < most_bytes + 256 * 1024 + WINDOW_BYTES + 2 * len(
+            VALUE
+        )
         assert received < COUNT
     assert_copies_are_equal(behind)
     assert copy.high_seqno == COUNT

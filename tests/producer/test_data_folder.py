@@ -97,7 +97,7 @@ def test_rev_and_cas_go_on_growing(open_cluster: Open, clock: Clock, folder: Pat
 def test_a_preloaded_bucket_comes_back(open_cluster: Open, folder: Path) -> None:
     first = open_cluster(folder)
     first.preload(50, 40)
-    with first.bucket.vbuckets[0].data.scan(0) as scan:
+    with first.bucket.vbuckets[0].data.disk.scan(0) as scan:
         frames = scan.read(1 << 20)
     assert frames is not None
     preloaded = versions_of(frames)
@@ -136,10 +136,10 @@ def test_each_batch_of_writes_stays_a_state_to_go_back_to(open_cluster: Open, fo
     ends = [0, 0, 2, 2, 2, 5, 6]
     again = open_cluster(folder)
     data = again.bucket.vbuckets[0].data
-    assert [data.batch_end_at(seqno) for seqno in range(7)] == ends
+    assert [data.disk.batch_end_at(seqno) for seqno in range(7)] == ends
     again.crash_restart(0, lost_seqnos=2)
     assert again.high_seqno(0) == 2
-    assert {v.key: v.seqno for v in data.newest_versions()} == {b"a": 1, b"b": 2}
+    assert {v.key: v.seqno for v in data.newest.keys.versions} == {b"a": 1, b"b": 2}
 
 
 def test_a_vbucket_saves_what_changed(open_cluster: Open, folder: Path) -> None:
@@ -153,11 +153,11 @@ def test_a_vbucket_saves_what_changed(open_cluster: Open, folder: Path) -> None:
         cluster.set(b"k", b"1", collection=f"_default.c{number}")
         cluster.drop_collection("", f"c{number}")
     flush_all(cluster)
-    many = len(data.saved_state)
-    before = data.stored_bytes
+    many = len(data.disk.saved_state)
+    before = data.disk.size_bytes
     write(cluster, b"k")
     flush_all(cluster)
-    assert data.stored_bytes < before + 500 < before + many
+    assert data.disk.size_bytes < before + 500 < before + many
     crashed = open_cluster(crash_of(cluster, folder, "crashed"))
     collections = crashed.bucket.vbuckets[0].documents.collections
     assert collections.high_seqnos == cluster.bucket.vbuckets[0].documents.collections.high_seqnos
@@ -165,7 +165,7 @@ def test_a_vbucket_saves_what_changed(open_cluster: Open, folder: Path) -> None:
     cluster.purge_tombstones(0)
     write(cluster, b"k")
     flush_all(cluster)
-    assert len(data.saved_state) < many // 4
+    assert len(data.disk.saved_state) < many // 4
     assert len(collections.steps) == 100
     assert len(cluster.bucket.vbuckets[0].documents.collections.steps) == 1
     cluster.stop()

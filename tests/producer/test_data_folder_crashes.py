@@ -58,7 +58,7 @@ def test_a_crash_while_a_manifest_spreads(open_cluster: Open, folder: Path) -> N
     flush_all(first)
     first.create_collection("", "b")
     with first.bucket.lock:
-        first.bucket.vbuckets[0].data.flush()
+        first.bucket.vbuckets[0].data.persistence.flush()
     again = open_cluster(crash_of(first, folder, "crashed"), vbuckets=2)
     assert again.manifest == first.manifest
     for vbucket in again.bucket.vbuckets:
@@ -108,7 +108,7 @@ def test_a_torn_tail_is_a_crash_at_the_batch_before(open_cluster: Open, folder: 
             file.truncate(size)
         whole = sum(end <= size for end in ends) - 1
         again = open_cluster(torn)
-        held = {v.key: v.seqno for v in again.bucket.vbuckets[0].data.newest_versions()}
+        held = {v.key: v.seqno for v in again.bucket.vbuckets[0].data.newest.keys.versions}
         high = 2 * whole
         expected = {b"k%d" % n: 2 * n + 2 for n in range(whole)} | (
             {b"a": high - 1} if whole else {}
@@ -183,8 +183,8 @@ def test_any_way_through_stops_and_crashes(
                 write(cluster, *keys)
                 model.write(keys)
         data = cluster.bucket.vbuckets[0].data
-        assert (data.high_seqno, data.persisted_seqno) == (model.high, model.persisted)
-        assert {v.key: v.seqno for v in data.newest_versions()} == model.held[-1]
+        assert (data.high_seqno, data.disk.persisted_seqno) == (model.high, model.persisted)
+        assert {v.key: v.seqno for v in data.newest.keys.versions} == model.held[-1]
         assert [e.seqno for e in reversed(cluster.failover_log(0).entries)] == branches
     cluster.stop()
 

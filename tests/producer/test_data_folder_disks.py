@@ -205,7 +205,7 @@ def test_a_compaction_that_cannot_be_written_keeps_nothing_from_the_disk(
     assert attempts == 1  # until the compactor's turn
     assert "vbucket 0: cannot compact, it goes on without: [Errno 28]" in caplog.text
     assert "vb_0.log" in caplog.text
-    size = cluster.bucket.vbuckets[0].data.stored_bytes
+    size = cluster.bucket.vbuckets[0].data.disk.size_bytes
     assert cluster.remove_stale() > size // 2
     assert cluster.get(b"k").seqno == 60
     cluster.stop()
@@ -240,8 +240,8 @@ def test_who_is_far_ahead_of_the_disk_writes_himself(open_cluster: Open, folder:
     data = cluster.bucket.vbuckets[0].data
     for n in range(100):
         cluster.set(b"k%d" % n, b"x" * 900)
-        assert data.unwritten_bytes < 10_000
-    assert data.persisted_seqno > 80
+        assert data.persistence.unwritten_bytes < 10_000
+    assert data.disk.persisted_seqno > 80
 
 
 def test_who_finds_the_disk_full_is_refused_before_he_wrote(

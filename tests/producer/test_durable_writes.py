@@ -468,7 +468,7 @@ def test_a_majority_has_it_on_disk(
     assert kv.answer().status == Status.SUCCESS
     copy = cluster.bucket.copies.at(1, 0)
     assert copy is not None
-    assert copy.vbucket.data.persisted_seqno >= 1
+    assert copy.vbucket.data.disk.persisted_seqno >= 1
 
 
 # --- the life of a write

@@ -51,7 +51,7 @@ def _write(cluster: ProducerCluster, keys: int, rounds: int = 1, value: bytes = 
 
 
 def _stored_bytes(cluster: ProducerCluster) -> int:
-    return cluster.bucket.vbuckets[0].data.stored_bytes
+    return cluster.bucket.vbuckets[0].data.disk.size_bytes
 
 
 def _backfill(client: RawClient, after: int, end: int, vb_uuid: int = 0) -> list[m.Body]:
@@ -173,7 +173,7 @@ def test_tombstones_go_by_age(one: ProducerCluster, connect: Connect, clock: Clo
     refused = client.request_stream(0, 4, vb_uuid=uuid)
     assert (refused.status, refused.value) == (Status.ROLLBACK, bytes(8))
     assert client.request_stream(0, 5, vb_uuid=uuid).status == Status.SUCCESS
-    assert one.bucket.vbuckets[0].data.newest(b"k0") is None
+    assert one.bucket.vbuckets[0].data.newest.of_key(b"k0") is None
     assert one.set(b"k0", b"{}").rev == gone.rev + 1
     clock.now += 1000
     one.delete(b"k2")
@@ -193,7 +193,10 @@ def test_an_endless_age_purges_nothing(make_cluster: MakeCluster, clock: Clock) 
     cluster.set(b"k1", b"{}")
     clock.now += 1e9
     assert cluster.remove_stale() > 0
-    assert (cluster.purge_seqno(0), cluster.bucket.vbuckets[0].data.keys.forgotten_rev) == (0, 0)
+    assert (cluster.purge_seqno(0), cluster.bucket.vbuckets[0].data.newest.keys.forgotten_rev) == (
+        0,
+        0,
+    )
 
 
 # --- what is persisted, and what a crash leaves
@@ -332,25 +335,25 @@ def test_any_way_through_it(steps: list[tuple[str, int]], age: int) -> None:
             case "wait":
                 now += number
             case "scan":
-                scans.append((vbucket.data.scan(number), model.shown(number)))
+                scans.append((vbucket.data.disk.scan(number), model.shown(number)))
             case "read":
                 while scans:
                     scan, shown = scans.pop()
                     assert [seqno for seqno, _ in read_all(scan)] == shown
             case _:
-                before = vbucket.data.stored_bytes
+                before = vbucket.data.disk.size_bytes
                 write = vbucket.begin_compaction(now)
                 if not scans:
                     model.remove_stale(now)
                     event(f"removed {write is not None}, purged {len(model.purged) > 0}")
                 if write is not None:
-                    vbucket.data.finish_flush(write)
-                    assert vbucket.data.stored_bytes < before
+                    vbucket.data.persistence.finish_flush(write)
+                    assert vbucket.data.disk.size_bytes < before
         vbucket.data.settle()
-        assert vbucket.data.high_seqno == vbucket.data.persisted_seqno == len(model.versions)
-        assert vbucket.data.purge_seqno == max(model.purged, default=0)
-        assert {v.seqno for v in vbucket.data.newest_versions()} == set(model.shown(0))
-        assert [seqno for seqno, _ in read_all(vbucket.data.scan(0))] == model.shown(0)
+        assert vbucket.data.high_seqno == vbucket.data.disk.persisted_seqno == len(model.versions)
+        assert vbucket.data.disk.purge_seqno == max(model.purged, default=0)
+        assert {v.seqno for v in vbucket.data.newest.keys.versions} == set(model.shown(0))
+        assert [seqno for seqno, _ in read_all(vbucket.data.disk.scan(0))] == model.shown(0)
 
 
 def test_a_log_is_copied_while_others_go_on(

@@ -61,12 +61,12 @@ def _write(cluster: ProducerCluster, first: int, last: int, **how: Any) -> list[
 
 
 def _evicted(cluster: ProducerCluster) -> set[bytes]:
-    versions = cluster.bucket.vbuckets[0].data.newest_versions()
+    versions = cluster.bucket.vbuckets[0].data.newest.keys.versions
     return {version.key for version in versions if isinstance(version, EvictedVersion)}
 
 
 def _held_bytes(cluster: ProducerCluster) -> int:
-    versions = cluster.bucket.vbuckets[0].data.newest_versions()
+    versions = cluster.bucket.vbuckets[0].data.newest.keys.versions
     return sum(v.size_bytes for v in versions if not isinstance(v, EvictedVersion))
 
 
@@ -269,7 +269,7 @@ def test_nobody_notices(steps: list[tuple[str, int]], quota: int) -> None:
             case "get" if key in held:
                 assert vbucket.documents.get(key, now=1.0).value == held[key]
             case "compact":
-                vbucket.data.purge(0)
+                vbucket.data.persistence.purge(0)
             case "cut":
                 vbucket.crash(amount)
                 del states[vbucket.data.high_seqno + 1 :]
@@ -277,7 +277,7 @@ def test_nobody_notices(steps: list[tuple[str, int]], quota: int) -> None:
         assert vbucket.data.high_seqno == len(states) - 1
         resident = [
             v
-            for v in vbucket.data.newest_versions()
+            for v in vbucket.data.newest.keys.versions
             if v.is_live and not isinstance(v, EvictedVersion)
         ]
         assert values.memory_bytes == sum(version.size_bytes for version in resident)

@@ -13,9 +13,9 @@ from dcp.errors import SourceError
 from dcp.producer import loop_thread
 from dcp.producer.bucket_storage import BucketStorage
 from dcp.producer.cluster import ProducerCluster
-from dcp.producer.disk_log import PendingWrite
 from dcp.producer.documents import DocumentError
 from dcp.producer.entrance import OwnEntrance
+from dcp.producer.pending_write import PendingWrite
 from dcp.producer.settings import ClusterSettings
 from tests.producer.kept_clusters import write
 
@@ -52,7 +52,7 @@ def test_that_none_may_write_is_said_again_when_the_background_had_made_room(
             _write_until_refused(cluster)
         assert caplog.text.count(STUCK) == times
         _write_in_background(cluster)
-        assert cluster.bucket.vbuckets[0].data.unwritten_bytes == 0
+        assert cluster.bucket.vbuckets[0].data.persistence.unwritten_bytes == 0
 
 
 def test_a_vbucket_that_is_forgotten_while_it_is_written_is_not_kept(

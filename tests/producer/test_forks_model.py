@@ -125,11 +125,11 @@ class Forking:
     def page(self) -> None:
         """Run the expiry pager."""
         before = self.high
-        newest = [v for key in KEYS if (v := self.vbucket.data.newest(key)) is not None]
+        newest = [v for key in KEYS if (v := self.vbucket.data.newest.of_key(key)) is not None]
         due = {v.key for v in newest if not v.is_deleted and 0 < v.expiry <= self.now}
         assert self.vbucket.documents.expire_due(self.now) == len(due)
         self.vbucket.data.settle()
-        expired = [v for key in due if (v := self.vbucket.data.newest(key)) is not None]
+        expired = [v for key in due if (v := self.vbucket.data.newest.of_key(key)) is not None]
         for version in sorted(expired, key=lambda each: each.seqno):
             assert version.is_deleted
             assert version.seqno > before
@@ -143,9 +143,9 @@ class Forking:
             entry = max(base, cut - cut % self.settings.replica_snapshot_seqnos)
             self.replica.promote()
         elif how == "crash":
-            cut = entry = vbucket.data.persisted_seqno
+            cut = entry = vbucket.data.disk.persisted_seqno
             vbucket.crash(None)
-            assert vbucket.data.persisted_seqno == cut
+            assert vbucket.data.disk.persisted_seqno == cut
         elif how == "lose":
             cut = entry = max(base, high - amount)
             vbucket.crash(amount)
@@ -169,7 +169,7 @@ class Forking:
     def purge(self, amount: int) -> None:
         up_to = self.high - amount
         self.compacted = True
-        self.vbucket.data.purge(max(0, up_to))
+        self.vbucket.data.persistence.purge(max(0, up_to))
 
 
 step = st.one_of(
@@ -239,10 +239,10 @@ def test_what_is_left_is_the_current_branch(
     model, data = forking.model, forking.vbucket.data
     assert data.high_seqno == model.high(forking.uuid)
     for key in KEYS:
-        newest = data.newest(key)
+        newest = data.newest.of_key(key)
         events = [e for e in model.branches[forking.uuid] if e[2] == key]
         found = None if newest is None else (newest.seqno, newest.cas, key, newest.is_deleted)
-        was_purged = found is None and events[-1:] and events[-1][0] <= data.purge_seqno
+        was_purged = found is None and events[-1:] and events[-1][0] <= data.disk.purge_seqno
         assert was_purged or found == (events[-1] if events else None)
 
 
@@ -269,9 +269,9 @@ def test_only_tombstones_are_purged_and_never_the_newest_item(
 ) -> None:
     forking = _driven(sizes, steps)
     model, data = forking.model, forking.vbucket.data
-    on_disk = data.persisted_seqno
+    on_disk = data.disk.persisted_seqno
     shown: set[int] = set()
-    with data.scan(0) as scan:
+    with data.disk.scan(0) as scan:
         while (frames := scan.read(2**20)) is not None:
             shown |= set(frames.seqnos.tolist())
     events = [event for event in model.branches[forking.uuid] if event[0] <= on_disk]
@@ -280,4 +280,4 @@ def test_only_tombstones_are_purged_and_never_the_newest_item(
     assert shown <= {seqno for seqno, _ in newest.values()}
     assert all(hidden.values())
     assert on_disk not in hidden
-    assert all(seqno <= data.purge_seqno <= on_disk for seqno in hidden)
+    assert all(seqno <= data.disk.purge_seqno <= on_disk for seqno in hidden)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcp.producer import vbucket_data
+from dcp.producer import newest_versions
 from dcp.producer.checkpoint_manager import CheckpointLimits
 from dcp.producer.disk_batch import Batch
 from dcp.producer.disk_file import MemoryFile
@@ -34,7 +34,7 @@ class _Place(NamedTuple):
 
 
 PLACES = {
-    "an item is encoded": _Place(vbucket_data, "stored_item"),
+    "an item is encoded": _Place(newest_versions, "stored_item"),
     "the state is encoded": _Place(SavedVbucket, "encode"),
     "the store looks at the batch": _Place(VbucketStore, "begin"),
     "the batch gets its place": _Place(Log, "begin"),
@@ -64,7 +64,7 @@ def _failing(place: str, failure: BaseException, nth: int = 1) -> Iterator[None]
 
 def _new(file: MemoryFile) -> VbucketData:
     data = VbucketData(0, file, DataSettings(CheckpointLimits(), writes_behind=True))
-    data.state_at = lambda _: SAVED
+    data.persistence.state.state_at = lambda _: SAVED
     return data
 
 
@@ -83,8 +83,13 @@ def _write(data: VbucketData, batches: list[list[str]]) -> None:
 
 
 def _told(data: VbucketData) -> list[object]:
-    shown = read_all(data.scan(0))
-    return [shown, data.unwritten_bytes, data.persisted_seqno, data.document_counts()]
+    shown = read_all(data.disk.scan(0))
+    return [
+        shown,
+        data.persistence.unwritten_bytes,
+        data.disk.persisted_seqno,
+        data.newest.document_counts(),
+    ]
 
 
 @st.composite
@@ -111,16 +116,16 @@ def test_what_waits_goes_on_waiting_and_the_next_try_works(
     data = _new(file)
     for each in (data, undisturbed):
         _write(each, written)
-        each.flush()
+        each.persistence.flush()
         _write(each, waiting)
     before = _told(data)
     with _failing(place, failure, nth):
         try:
-            data.flush()
+            data.persistence.flush()
         except type(failure):
             assert _told(data) == before
-    data.flush()
-    undisturbed.flush()
+    data.persistence.flush()
+    undisturbed.persistence.flush()
     assert _told(data) == _told(undisturbed)
     again = _new(file)
     again.reopen(0)
@@ -134,26 +139,26 @@ def test_a_compaction_that_fails_keeps_nothing_from_the_disk(
     """Whatever its failure is, it is given up, and said with a trace where it is none of a disk."""
     data = _new(MemoryFile())
     _write(data, [["a"], ["a"]])
-    data.flush()
-    pending = data.begin_compaction(leaves_nothing=True)
+    data.persistence.flush()
+    pending = data.persistence.begin_compaction(leaves_nothing=True)
     assert pending is not None
     _write(data, [["b"]])
     with _failing("the batch is encoded", failure), pytest.raises(type(failure)):
         pending.run()
-    data.finish_flush(pending)
-    data.flush()
-    assert data.persisted_seqno == 3
+    data.persistence.finish_flush(pending)
+    data.persistence.flush()
+    assert data.disk.persisted_seqno == 3
     (record,) = caplog.records
     assert "cannot compact, it goes on without" in record.getMessage()
     assert (record.exc_info is None) == isinstance(failure, OSError)
-    assert data.begin_compaction(leaves_nothing=True) is not None
+    assert data.persistence.begin_compaction(leaves_nothing=True) is not None
 
 
 def test_a_cut_that_the_disk_refuses_loses_nothing() -> None:
     """What waits above it is still written by the next flush: no hole below the persisted seqno."""
     data = _new(MemoryFile())
     _write(data, [["a"], ["b"]])
-    data.flush()
+    data.persistence.flush()
     _write(data, [["c"]])
     before = _told(data)
     with (
@@ -163,8 +168,8 @@ def test_a_cut_that_the_disk_refuses_loses_nothing() -> None:
         data.cut(1)
     assert _told(data) == before
     _write(data, [["d"]])
-    data.flush()
-    assert data.persisted_seqno == 4
-    assert [seqno for seqno, _ in read_all(data.scan(0))] == [1, 2, 3, 4]
+    data.persistence.flush()
+    assert data.disk.persisted_seqno == 4
+    assert [seqno for seqno, _ in read_all(data.disk.scan(0))] == [1, 2, 3, 4]
     assert data.cut(1) == 1
-    assert [seqno for seqno, _ in read_all(data.scan(0))] == [1]
+    assert [seqno for seqno, _ in read_all(data.disk.scan(0))] == [1]

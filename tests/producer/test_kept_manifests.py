@@ -54,7 +54,7 @@ def _compact(cluster: ProducerCluster) -> None:
         if vbucket.state is VbucketState.ACTIVE:
             cluster.set(next(key for key in KEYS if cluster.vbucket_of(key) == vbucket.id), b"1")
         with cluster.bucket.lock:
-            vbucket.data.flush()
+            vbucket.data.persistence.flush()
         cluster.purge_tombstones(vbucket.id)
 
 
@@ -173,13 +173,13 @@ def test_every_manifest_that_is_named_is_there(
                 case (what, vbucket):
                     with cluster.bucket.lock:
                         data = cluster.bucket.vbuckets[vbucket].data
-                        data.flush()
+                        data.persistence.flush()
                         if what == "compact":
-                            data.purge(0)
+                            data.persistence.purge(0)
 
 
 def _at_disk(cluster: ProducerCluster, vbucket: int) -> tuple[int, Manifest]:
-    seqno = cluster.bucket.vbuckets[vbucket].data.persisted_seqno
+    seqno = cluster.bucket.vbuckets[vbucket].data.disk.persisted_seqno
     return seqno, _at_seqno(cluster, vbucket, seqno)
 
 

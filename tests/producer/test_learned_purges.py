@@ -101,7 +101,7 @@ def test_a_copy_that_goes_back_lacks_no_more_than_it_has_seen(
             )
         copy.settle()
     assert copy.roll_back(back_to) == (40 if back_to else 0)
-    assert vbucket.data.purge_seqno == purge_seqno
+    assert vbucket.data.disk.purge_seqno == purge_seqno
 
 
 def test_logs_of_before_are_read() -> None:

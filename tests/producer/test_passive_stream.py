@@ -126,7 +126,7 @@ def test_what_fits(
         assert stream.feed(message) == []
         copy.settle()
     assert (copy.high_seqno, copy.consistent_seqno, stream.phase) == (high, consistent, phase)
-    assert copy.vbucket.data.persisted_seqno == high
+    assert copy.vbucket.data.disk.persisted_seqno == high
 
 
 def test_requests() -> None:
@@ -175,7 +175,7 @@ def test_rolling_back_to_a_whole_snapshot(rollback_seqno: int, left: int) -> Non
     again.answered(Status.ROLLBACK, m.RollbackAnswer(rollback_seqno))
     assert again.phase is PassivePhase.REQUESTED
     assert (copy.high_seqno, copy.consistent_seqno) == (left, left)
-    newest = {version.key: version.seqno for version in copy.vbucket.data.newest_versions()}
+    newest = {version.key: version.seqno for version in copy.vbucket.data.newest.keys.versions}
     expected = {b"k%d" % (seqno % 2): seqno for seqno in range(1, left + 1)}
     assert newest == expected
 
@@ -196,7 +196,7 @@ def test_the_first_disk_snapshot() -> None:
     stream = _accepted(copy)
     stream.feed(_marker(0, 9, DISK, purge_seqno=4))
     waits = [copy.awaits_first_disk_snapshot]
-    assert copy.vbucket.data.purge_seqno == 4
+    assert copy.vbucket.data.disk.purge_seqno == 4
     stream.feed(_item(5))
     copy.settle()
     assert copy.vbucket.data.checkpoints.memory_bytes == 0  # what is on disk need not stay
@@ -228,7 +228,7 @@ def test_every_kind_of_item_is_the_same_in_the_copy() -> None:
         stream.feed(_marker(version.seqno, version.seqno))
         stream.feed(frame)
         copy.settle()
-        with copy.vbucket.data.scan(version.seqno - 1) as scan:
+        with copy.vbucket.data.disk.scan(version.seqno - 1) as scan:
             found = scan.read(1 << 20)
         assert found is not None
         assert bytes(found.data) == frame
@@ -292,11 +292,11 @@ def test_a_copy_is_what_a_naive_model_says(data: st.DataObject) -> None:
             ends = [each for each in ends if each <= expected]
             received = told = expected
         assert (copy.high_seqno, copy.consistent_seqno) == (received, ends[-1])
-        newest = {version.key: version.seqno for version in copy.vbucket.data.newest_versions()}
+        newest = {version.key: version.seqno for version in copy.vbucket.data.newest.keys.versions}
         if received == ends[-1]:
             assert newest == active.state(received)
         assert all(active.keys[seqno - 1] == key for key, seqno in newest.items())
     copy.drop_part()
-    newest = {version.key: version.seqno for version in copy.vbucket.data.newest_versions()}
+    newest = {version.key: version.seqno for version in copy.vbucket.data.newest.keys.versions}
     assert newest == active.state(ends[-1])
     assert copy.high_seqno == ends[-1]

@@ -61,7 +61,7 @@ def _deletions(cluster: ProducerCluster, clock: Clock) -> None:
 
 
 def _held(cluster: ProducerCluster) -> dict[bytes, int]:
-    return {v.key: v.seqno for v in cluster.bucket.vbuckets[0].data.newest_versions()}
+    return {v.key: v.seqno for v in cluster.bucket.vbuckets[0].data.newest.keys.versions}
 
 
 @pytest.mark.parametrize(
@@ -87,8 +87,8 @@ def test_when_a_tombstone_goes(
     _fill(cluster, clock)
     cluster.remove_stale(clock.now + later)
     data = cluster.bucket.vbuckets[0].data
-    assert data.stored_bytes > 0
-    assert not data.is_mostly_stale
+    assert data.disk.size_bytes > 0
+    assert not data.persistence.is_mostly_stale
     assert cluster.purge_seqno(0) == purge_seqno
     left = {b"k0": 6, b"k1": 7, b"k2": 8, b"k3": 4, b"k4": 5, b"last": 29}
     gone = [key for key, seqno in left.items() if 6 <= seqno <= purge_seqno]

@@ -94,7 +94,7 @@ def test_the_example_of_the_concepts_document(hand: Hand, connect: Connect) -> N
     """Disk and memory are one snapshot from 1 to 500, complete when the copy has it all."""
     hand.begin(1, 500)
     hand.send(FIRST_PART)
-    assert hand.copy.vbucket.data.persisted_seqno == 300
+    assert hand.copy.vbucket.data.disk.persisted_seqno == 300
     hand.copy.vbucket.data.checkpoints.expel()  # the copy's memory has nothing any more
     dcp = _client(hand, connect)
     assert dcp.request_stream(0).status == Status.SUCCESS

@@ -205,14 +205,14 @@ class _Driven:
         self.data.settle()
 
     def to_disk(self) -> None:
-        self.data.flush()
+        self.data.persistence.flush()
 
     def purge(self) -> None:
-        if self.data.persisted_seqno:
-            self.data.purge(self.data.high_seqno)
+        if self.data.disk.persisted_seqno:
+            self.data.persistence.purge(self.data.high_seqno)
 
     def cut(self, back: int) -> None:
-        self.data.cut(self.data.batch_end_at(max(self.data.high_seqno - back, 0)))
+        self.data.cut(self.data.disk.batch_end_at(max(self.data.high_seqno - back, 0)))
 
     def reopen(self) -> None:
         self.to_disk()
@@ -243,10 +243,10 @@ def test_the_last_item_that_old_clients_are_shown_is_known(steps: list[tuple[Any
     driven = _Driven()
     for name, *arguments in steps:
         getattr(driven, name)(*arguments)
-        with driven.data.scan(0) as scan:
+        with driven.data.disk.scan(0) as scan:
             frames = scan.read(1 << 30)
         versions = [] if frames is None else versions_of(frames)
         for sync_writes in (False, True):
             shown, _ = replace(LEGACY, sync_writes=sync_writes).split(versions)
             expected = shown[-1].seqno if shown else 0
-            assert driven.data.legacy_end(sync_writes=sync_writes) == expected
+            assert driven.data.disk.legacy_end(sync_writes=sync_writes) == expected

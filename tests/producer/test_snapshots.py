@@ -69,7 +69,7 @@ def _built(
 
 
 def _disk_items(store: DocumentStore, after: int) -> DiskItems:
-    scan = store.data.scan(after)
+    scan = store.data.disk.scan(after)
     return DiskItems(scan, FLAVOUR, EVERYTHING)
 
 

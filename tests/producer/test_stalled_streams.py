@@ -134,7 +134,7 @@ def test_whatever_becomes_of_memory(name: str, seed: int) -> None:
         if step == "write":
             for _ in range(random.randint(1, 6)):
                 collection, key = random.choice([0, 0, OTHER]), random.choice([b"a", b"b", b"c"])
-                live = data.newest(key, collection)
+                live = data.newest.of_key(key, collection)
                 if live is not None and live.is_live and random.random() < 0.3:
                     version = store.delete(key, 1.0, collection=collection)
                 else:
@@ -148,7 +148,7 @@ def test_whatever_becomes_of_memory(name: str, seed: int) -> None:
             if client.stream.cursor in recover([data.checkpoints], 1).dropped.get(0, ()):
                 client.stream.cursor_dropped()
         else:
-            data.purge(0)
+            data.persistence.purge(0)
             client.is_lossy = True
     while client.take(3):
         client.check(history)
@@ -169,7 +169,7 @@ def test_what_stalled_streams_wait_for_is_counted() -> None:
         streams.append(_stream(data, EVERYTHING, f"client {number}"))
         while (batch := streams[-1].next_batch(1, 1, 1)) is not None and len(batch.seqnos) < 1:
             pass
-    newest = {id(each) for each in data.newest_versions()}
+    newest = {id(each) for each in data.newest.keys.versions}
     alive = [each for each in gc.get_objects() if type(each) is Version and each.value == value]
     older_bytes = sum(each.size_bytes for each in alive if id(each) not in newest)
     assert older_bytes <= data.checkpoints.memory_bytes

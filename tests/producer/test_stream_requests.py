@@ -143,7 +143,7 @@ def test_a_disk_that_cannot_be_read_ends_its_stream_only(
     for key in keys:
         cluster.set(key, b"1")
     for vbucket in cluster.bucket.vbuckets:
-        vbucket.data.flush()
+        vbucket.data.persistence.flush()
     os.truncate(tmp_path / "data" / "vb_0.log", 10)
     dcp = connect(cluster).log_in().open_dcp()
     disk_only = int(StreamFlag.DISK_ONLY)

@@ -65,38 +65,38 @@ class Driven:
         self.written.append(version)
 
     def flush(self, back: int) -> None:
-        self.data.flush(max(self.data.high_seqno - back, 0))
+        self.data.persistence.flush(max(self.data.high_seqno - back, 0))
 
     def purge(self, back: int) -> None:
-        self.data.purge(max(self.data.high_seqno - back, 0))
+        self.data.persistence.purge(max(self.data.high_seqno - back, 0))
 
     def compact_while_writing(self, back: int, key: bytes, what: str) -> None:
         """Begin a compaction, write on, and know of its end only then."""
         self.flush(back)
-        pending = self.data.begin_compaction(10, leaves_nothing=True)
+        pending = self.data.persistence.begin_compaction(10, leaves_nothing=True)
         event(f"compaction under way: {pending is not None}")
         self.write(key, what)
         self.write(key, "set")
         if pending is not None:
-            self.data.finish_flush(pending)
+            self.data.persistence.finish_flush(pending)
 
     def cut(self, back: int) -> None:
         left = self.data.cut(max(self.data.high_seqno - back, 0))
         self.written = self.written[:left]
 
     def reopen(self) -> None:
-        self.data.flush()
+        self.data.persistence.flush()
         self.data.close()
         self.data = self._open()
         self.data.reopen(0)
 
     def check(self) -> None:
         assert self.data.high_seqno == len(self.written)
-        pending = [version.seqno for version in self.data.keys.pending_prepares()]
+        pending = [version.seqno for version in self.data.newest.keys.pending_prepares()]
         assert pending == sorted(version.seqno for version in self.pending().values())
         for key in KEYS:
             held = [v for v in self.written if v.key == key and v.is_document]
-            found = self.data.newest(key)
+            found = self.data.newest.of_key(key)
             if held and held[-1].is_live:
                 assert found is not None
                 assert found.seqno == held[-1].seqno
@@ -150,7 +150,7 @@ def test_a_durable_deletion_is_purged(
     data = cluster.bucket.vbuckets[0].data
     before = data.durability_at(5)
     with cluster.bucket.lock:
-        data.flush()
+        data.persistence.flush()
     assert cluster.purge_tombstones(0) == 1
     assert (cluster.purge_seqno(0), before) == (4, data.durability_at(5))
     dcp = connect(cluster).log_in(PLAIN_FEATURES).open_dcp(enable_sync_writes="true")

@@ -45,7 +45,7 @@ class _Kept:
         self.data = VbucketData(
             vbucket, self.file, DataSettings(CheckpointLimits(), writes_behind=True)
         )
-        self.data.state_at = lambda _: self.state()
+        self.data.persistence.state.state_at = lambda _: self.state()
         self.write(1)
         self.write(2)
 
@@ -59,7 +59,7 @@ class _Kept:
 
     @property
     def saved_uuid(self) -> int:
-        saved = SavedVbucket.decode(self.data.saved_state, self.data.vbucket)
+        saved = SavedVbucket.decode(self.data.disk.saved_state, self.data.vbucket)
         return saved.failover_log.current_uuid
 
 
@@ -76,8 +76,8 @@ def test_a_flush_that_some_disks_refuse(kept: list[_Kept]) -> None:
     for each in kept:
         each.file.is_full = False
     flush_together([each.data for each in kept])
-    assert {each.data.persisted_seqno for each in kept} == {2}
-    assert {each.data.unwritten_bytes for each in kept} == {0}
+    assert {each.data.disk.persisted_seqno for each in kept} == {2}
+    assert {each.data.persistence.unwritten_bytes for each in kept} == {0}
 
 
 @pytest.mark.parametrize("is_full", [False, True])
@@ -86,7 +86,7 @@ def test_a_flush_behind_a_compaction(kept: list[_Kept], is_full: bool) -> None:
     data = [each.data for each in kept]
     flush_together(data)
     for each in kept[::2]:
-        assert each.data.begin_compaction(leaves_nothing=True) is not None
+        assert each.data.persistence.begin_compaction(leaves_nothing=True) is not None
     for each in kept:
         each.write(3)
         each.write(4)
@@ -94,7 +94,7 @@ def test_a_flush_behind_a_compaction(kept: list[_Kept], is_full: bool) -> None:
         if is_full:
             patched.setattr(MemoryFile, "replace", _refused)
         flush_together(data)
-    assert {each.data.persisted_seqno for each in kept} == {4}
+    assert {each.data.disk.persisted_seqno for each in kept} == {4}
 
 
 def _refused(_: MemoryFile, __: Iterable[Data]) -> None:
@@ -113,9 +113,9 @@ def test_states_that_some_disks_refuse(kept: list[_Kept]) -> None:
         each.file.is_full, each.uuid = False, 3
     save_together([each.data for each in kept])
     assert {each.saved_uuid for each in kept} == {3}
-    sizes = [each.data.stored_bytes for each in kept]
+    sizes = [each.data.disk.size_bytes for each in kept]
     save_together([each.data for each in kept])
-    assert [each.data.stored_bytes for each in kept] == sizes
+    assert [each.data.disk.size_bytes for each in kept] == sizes
 
 
 @pytest.fixture

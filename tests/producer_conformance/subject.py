@@ -150,8 +150,8 @@ class Subject:
         self._now = float(requested.now_seconds)
         held, item = self._cluster.bucket.vbuckets[vbucket], requested.item
         held.documents.clock.raise_floor(max(item.cas, 1) - 1)
-        if item.rev and held.data.newest(item.key, item.collection_id) is None:
-            held.data.keys.forgotten_rev = item.rev - 1
+        if item.rev and held.data.newest.of_key(item.key, item.collection_id) is None:
+            held.data.newest.keys.forgotten_rev = item.rev - 1
 
     def _version(self, vbucket: int, item: Item) -> Version:
         """Return an item as the producer keeps it.

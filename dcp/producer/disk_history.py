@@ -1,0 +1,189 @@
+"""What of a vbucket's history is on disk: how far, what was purged, where one can go back to.
+
+A batch of writes is one disk snapshot, so each end of one is a state that there was: a crash or a
+failover can go back to it (``docs/dcp/documentation/concepts.md``). Of what a copy received only
+the ends of whole snapshots are. Batches that wait for the disk have such ends too.
+"""
+
+from dcp.producer.disk_scan import Scan
+from dcp.producer.disk_store import VbucketStore
+from dcp.producer.legacy_end import LegacyEnd
+from dcp.producer.received_parts import ReceivedParts
+from dcp.producer.unwritten_batches import UnwrittenBatches
+from dcp.producer.versions import Version
+
+
+class DiskHistory:
+    """One vbucket's history on disk; ``base_seqno`` is the high seqno before the first version.
+
+    ``parts`` are the ends of batches that are no state.
+    """
+
+    def __init__(
+        self,
+        store: VbucketStore,
+        unwritten: UnwrittenBatches,
+        *,
+        base_seqno: int,
+        persisted_seqno: int | None,
+        purge_seqno: int,
+    ) -> None:
+        """A ``persisted_seqno`` is told before anything is on disk; None: the base seqno."""
+        self._store = store
+        self._unwritten = unwritten
+        self._persisted_floor = 0
+        self._preloaded_end = 0
+        self.parts = ReceivedParts()
+        self.begin_at(base_seqno, persisted_seqno)
+        self.learned_purge_seqno = purge_seqno
+        """Up to where tombstones went of which nobody knows in which collections they were.
+
+        The vbucket that this was a copy of had none any more, or it is not told since a cut."""
+        self.ends_for_legacy = LegacyEnd()
+        """Where disk snapshots end for clients without Collections."""
+        self.high_seqnos: dict[int, int] = {}
+        """The newest seqno of each collection that went to disk, also where it was purged there."""
+        self.scans_opened = 0
+        """How often a stream began to read what is on disk."""
+
+    def begin_at(self, base_seqno: int, persisted_seqno: int | None = None) -> None:
+        """Begin after a seqno; ``persisted_seqno`` as when this was made."""
+        self.base_seqno = base_seqno
+        self._persisted_floor = base_seqno if persisted_seqno is None else persisted_seqno
+
+    # --- how far it goes
+
+    @property
+    def persisted_seqno(self) -> int:
+        """The newest seqno on disk; not below where the data begins."""
+        return max(self._persisted_floor, self._store.persisted_seqno)
+
+    @property
+    def persisted_snapshot(self) -> tuple[int, int]:
+        """Where the newest snapshot on disk begins and ends."""
+        found = self._store.snapshot_at(self.persisted_seqno)
+        if not found.end:
+            return self.persisted_seqno, self.persisted_seqno
+        return found.start, found.end
+
+    @property
+    def preloaded_seqno(self) -> int:
+        """The seqno of the last preloaded document; ``base_seqno`` where there is none."""
+        return max(self.base_seqno, self._preloaded_end)
+
+    @property
+    def item_count(self) -> int:
+        """How many keys there are on disk, tombstones included."""
+        return self._store.item_count
+
+    @property
+    def size_bytes(self) -> int:
+        """The length of the log, with what compaction will drop of it."""
+        return self._store.size_bytes
+
+    @property
+    def saved_state(self) -> bytes:
+        """The state that was last written; empty before the first."""
+        return self._store.state
+
+    def legacy_end(self, *, sync_writes: bool) -> int:
+        """Return the seqno of the last item that clients without Collections are shown.
+
+        With ``sync_writes`` those that are shown prepares and aborts too. 0 where there is none.
+        """
+        return self.ends_for_legacy.newest if sync_writes else self.ends_for_legacy.visible
+
+    def note_stored(self, version: Version) -> None:
+        """Know of a version that is on disk now; in the order of seqnos."""
+        self.ends_for_legacy.note(version)
+        self.high_seqnos[version.collection] = version.seqno
+
+    def note_preloaded(self, end_seqno: int) -> None:
+        """Know up to where the data begins with preloaded documents, each a batch of its own."""
+        self._preloaded_end = end_seqno
+        self.ends_for_legacy = LegacyEnd(end_seqno)
+
+    # --- what was purged
+
+    @property
+    def purge_seqno(self) -> int:
+        """The highest seqno of a purged tombstone; 0 while none was purged."""
+        return max(self.learned_purge_seqno, self._store.purge_seqno)
+
+    def learn_purge_seqno(self, seqno: int) -> None:
+        """Know that the vbucket this is a copy of has no tombstones any more up to a seqno."""
+        self.learned_purge_seqno = max(self.learned_purge_seqno, seqno)
+
+    # --- where one can go back to
+
+    def batch_end_at(self, seqno: int) -> int:
+        """Return the end of the newest batch of writes that ended at or below ``seqno``.
+
+        Preloaded documents are of different keys: each is a batch of its own. Of what a replica
+        received it is the end of a whole snapshot.
+        """
+        if self.base_seqno <= seqno <= self.preloaded_seqno:
+            return seqno
+        for end in self._unwritten.ends_down_from(seqno):
+            if end not in self.parts:
+                return end
+        end = self._store.snapshot_at(seqno).end
+        while end in self.parts:
+            end = self._store.snapshot_at(end - 1).end
+        return end if end and end >= self.parts.known_from else self.base_seqno
+
+    def whole_seqno_at(self, seqno: int) -> int | None:
+        """Return ``batch_end_at`` of a seqno where a part of a snapshot ended below; else None."""
+        return self.batch_end_at(seqno) if self.parts else None
+
+    @property
+    def ends_whole(self) -> bool:
+        """Whether what is on disk is a state: no part of a received snapshot."""
+        return self._store.persisted_seqno not in self.parts
+
+    def may_be_cut(self, first_seqno: int, end_seqno: int) -> bool:
+        """Whether some seqno of first to end, without the end, can be gone back to."""
+        return self._store.may_be_cut(first_seqno, end_seqno)
+
+    def take_up(self, whole_seqno: int | None, learned_purge_seqno: int) -> None:
+        """Take what the file held when it was opened; see ``VbucketData.reopen``."""
+        if whole_seqno is not None:
+            self.parts.known_from = self._store.cut(whole_seqno)
+        self.learned_purge_seqno = min(learned_purge_seqno, self.persisted_seqno)
+
+    def cut(self, seqno: int) -> int:
+        """Lose what is above ``seqno``, and return where the disk now ends; all is read anew then.
+
+        Raises:
+            OSError: the file cannot be written; nothing is lost.
+        """
+        left = max(self._store.cut(seqno), self.base_seqno)
+        self._persisted_floor = min(self._persisted_floor, left)
+        self._preloaded_end = min(self._preloaded_end, left)
+        learned = min(self.learned_purge_seqno, left)
+        self.learned_purge_seqno = max(learned, self._store.purge_seqno)
+        self.high_seqnos.clear()
+        self.parts.cut(left)
+        return left
+
+    # --- reading
+
+    def scan(self, after_seqno: int) -> Scan:
+        """Open one disk snapshot of everything after a seqno, each key at its newest version.
+
+        However many disk snapshots that merges: a store that is indexed by seqno, as kv_engine's,
+        has no older version to show. (The DCP concepts document lets merged ones keep them.)
+        """
+        self.scans_opened += 1
+        return self._store.scan(after_seqno, each_key_once=True)
+
+    def scan_state(self, after_seqno: int, end_seqno: int) -> Scan | None:
+        """Open what the vbucket held at ``end_seqno``, of it what is above ``after_seqno``.
+
+        None where the disk cannot tell: it is not there yet, or compaction took some of it.
+        """
+        is_known = after_seqno >= self.purge_seqno and end_seqno <= self._store.persisted_seqno
+        if not is_known or not self._store.may_be_cut(end_seqno, end_seqno + 1):
+            return None
+        self.scans_opened += 1
+        return self._store.scan(after_seqno, each_key_once=True, end_seqno=end_seqno)
