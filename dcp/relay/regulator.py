@@ -42,7 +42,10 @@ class Source(Protocol):
     """Where the bytes come from."""
 
     def release(self, vbucket: int, frame_bytes: int) -> None:
-        """Let bytes of a vbucket be acknowledged."""
+        """Let bytes of a vbucket be acknowledged, as soon as the disk keeps up."""
+
+    def release_withheld(self) -> None:
+        """Let those be acknowledged that waited for the disk."""
 
     def reconcile(self) -> None:
         """Have the streams that are wanted."""
@@ -85,8 +88,9 @@ class Regulator:
         self._touch(vbucket)
 
     def ended(self, vbucket: int) -> None:
-        """Know that the stream is over: free what it held."""
+        """Know that the stream is over: no consumer is waited for with what it held."""
         self._free(vbucket, self.gates[vbucket].free_all())
+        self._touch(vbucket)  # the disk may still be
 
     def rolled_back(self, vbucket: int) -> None:
         """Know that seqnos begin again lower."""
@@ -153,6 +157,8 @@ class Regulator:
             self.stuck.tell(self.receivers.names)
             self._forget_who_is_gone()
             self._follow_holds(held_before, dirty)
+            if not self.waits_for_disk:
+                self._source.release_withheld()
 
     def _due(self, *, is_tick: bool) -> list[int]:
         """Return the vbuckets to look at: with a least size all must be counted, else who holds."""

@@ -301,16 +301,31 @@ class Upstream:
         self._ask_for_maps()
         self.reconcile()
 
+    def may_open(self) -> bool:
+        """Whether streams may be asked for: not while what came waits for the disk."""
+        return self._bucket.has_room()
+
     # --- what the regulator decides
 
     def release(self, vbucket: int, frame_bytes: int) -> None:
-        """Free bytes that a vbucket's stream brought, where its connection is still there."""
+        """Free bytes that a vbucket's stream brought, where its connection is still there.
+
+        They are acknowledged when the disk keeps up, at once if it does: the stream may be over,
+        but what it brought is in memory.
+        """
         connection = self._charged.get(vbucket)
         if connection is None:
             return
-        connection.release(frame_bytes, asyncio.get_running_loop().time())
+        connection.window.withhold(frame_bytes)
+        if self._bucket.has_room():
+            self.release_withheld()
+
+    def release_withheld(self) -> None:
+        """Acknowledge what waited for the disk only, as that keeps up."""
+        now = asyncio.get_running_loop().time()
         for link in self.links:
-            if link.connection is connection:
+            if link.connection is not None and link.connection.window.withheld_bytes:
+                link.connection.window.release_withheld(now)
                 link.write()
 
 

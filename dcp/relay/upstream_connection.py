@@ -12,7 +12,7 @@ brought is released by whoever was told of it. What to do about a refused or end
 client's table (``dcp/client/reactions.py``). Messages that fit no stream end the connection.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -96,8 +96,13 @@ class UpstreamConnection:
         name: str,
         nonce: str,
         now: float,
+        may_open: Callable[[], bool] = lambda: True,
     ) -> None:
-        """``name`` must be unique, ``nonce`` is SCRAM's: fresh for each connection."""
+        """``name`` must be unique, ``nonce`` is SCRAM's: fresh for each connection.
+
+        While ``may_open`` says no, no stream is asked for: each connection has a window of its own.
+        """
+        self._may_open = may_open
         self.name = name
         self._started_at = now
         self._settings = settings
@@ -165,6 +170,9 @@ class UpstreamConnection:
 
     def _open(self, vbuckets: Iterable[int]) -> None:
         if not self.is_ready:
+            return
+        if not self._may_open():
+            self.wants_retry = True
             return
         streaming = {stream.vbucket for stream in self.streams.values()}
         for vbucket in vbuckets:

@@ -46,6 +46,9 @@ class Follower(Protocol):
     def unreachable(self, link: "UpstreamLink") -> None:
         """Know that there is no connection to the node now."""
 
+    def may_open(self) -> bool:
+        """Whether streams may be asked for."""
+
 
 class UpstreamLink:
     """The connection to one node, whichever it is just now. Methods run in the loop's thread."""
@@ -124,7 +127,12 @@ class UpstreamLink:
         with self._lock:
             nonce = secrets.token_urlsafe(_NONCE_BYTES)
             self.connection = connection = UpstreamConnection(
-                self._settings, self._credentials, self._connection_name, nonce, loop.time()
+                self._settings,
+                self._credentials,
+                self._connection_name,
+                nonce,
+                loop.time(),
+                self._follower.may_open,
             )
             connection.follow(self._copies)
         try:

@@ -1,4 +1,8 @@
-"""The window of the relay's connection to a node: what came, is held, and is acknowledged."""
+"""The window of the relay's connection to a node: what came, is held, and is acknowledged.
+
+What nobody is waited for with any more is *withheld* until the disk keeps up: what is in memory
+only counts as held, also of streams that are over.
+"""
 
 from dcp.protocol.flow_control import FlowSettings, ReceiveWindow
 from dcp.protocol.outgoing import Outgoing
@@ -12,7 +16,7 @@ class UpstreamWindow:
     def __init__(self, window_bytes: int, outgoing: Outgoing, now: float) -> None:
         self._window = ReceiveWindow(FlowSettings(window_bytes), now)
         self._outgoing = outgoing
-        self.acks = self.acked_bytes = 0
+        self.acks = self.acked_bytes = self.withheld_bytes = 0
 
     @property
     def settings(self) -> FlowSettings:
@@ -42,6 +46,16 @@ class UpstreamWindow:
         """Be done with bytes that came; acknowledge when it is time."""
         self._window = self._window.release(frame_bytes)
         self.acknowledge(now)
+
+    def withhold(self, frame_bytes: int) -> None:
+        """Be done with bytes that came, but for the disk."""
+        self.withheld_bytes += frame_bytes
+
+    def release_withheld(self, now: float) -> None:
+        """Be done with all that waited for the disk only."""
+        frame_bytes, self.withheld_bytes = self.withheld_bytes, 0
+        if frame_bytes:
+            self.release(frame_bytes, now)
 
     def acknowledge(self, now: float) -> None:
         """Acknowledge what is due."""

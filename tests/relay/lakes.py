@@ -49,15 +49,9 @@ class Lake:
         self.consumer.close()
 
     def take_one(self, timeout_seconds: float = 0.2, *, release: bool = True) -> bool:
-        """Take one delivery, if one comes in time; begin anew where it went back, if none does.
-
-        Not before: vbuckets in the middle of a snapshot of several branches would go back, too.
-        """
+        """Take one delivery, if one comes in time; begin anew at once where it went back."""
         delivery = self.consumer.next(timeout_seconds)
         if delivery is None:
-            if self._went_back and not self._orders:
-                self.close()
-                self.connect(self.seed)
             return False
         for event in delivery.events:
             if isinstance(event, Items):
@@ -76,6 +70,9 @@ class Lake:
             self.consumer.release(delivery)
         else:
             self.unreleased.append(delivery)
+        if self._went_back:
+            self.close()
+            self.connect(self.seed)
         return True
 
     def _take(self, items: Items) -> None:

@@ -17,9 +17,10 @@ import pytest
 
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.disk_file import Data, OsFile
+from dcp.producer.stream_ends import end_streams
 from dcp.protocol.flow_spec import parse_flow_spec
 from dcp.relay.relay import Relay
-from tests.client.drained import USERS, fill, wait_for
+from tests.client.drained import USERS, all_of, fill, wait_for
 from tests.producer.raw_client import PLAIN_FEATURES, RawClient
 from tests.relay.following import wait_until_level
 from tests.relay.lakes import PATIENCE_SECONDS, Lake
@@ -32,6 +33,7 @@ WINDOW_BYTES = 64 * 1024
 DOCUMENT_BYTES = 4_000
 COUNT = 500
 """Documents that are more than the quota's quarter, and than all windows besides."""
+PARTS = 50
 FULL_BYTES = 40_000
 OPTIONS = ("--memory-quota", str(QUOTA_BYTES), "--window-bytes", str(WINDOW_BYTES))
 
@@ -41,10 +43,10 @@ def _let_files_grow(relay: Relaying, most_bytes: int) -> None:
     resource.prlimit(relay.process.pid, resource.RLIMIT_FSIZE, (most_bytes, hard))
 
 
-def _write_much(cluster: ProducerCluster, prefix: str = "much") -> None:
+def _write_much(cluster: ProducerCluster, prefix: str = "much", count: int = COUNT) -> None:
     random = Random(3)
     with cluster.batch():
-        for number in range(COUNT):
+        for number in range(count):
             cluster.set(f"{prefix}-{number}".encode(), random.randbytes(DOCUMENT_BYTES))
 
 
@@ -129,10 +131,10 @@ def _is_well(relay: Relaying) -> bool:
 
 
 class BadDisk:
-    """A disk of which each write may fail, before it began or in its middle."""
+    """A disk of which each write may fail, before it began or in its middle; if full, all do."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path, seed: int) -> None:
-        self.failures, self.is_bad = 0, True
+        self.failures, self.is_bad, self.is_full = 0, True, False
         self._random, self._folder = Random(seed), str(folder)
         for name in ("append", "replace"):
             self._spoil(monkeypatch, name)
@@ -142,7 +144,8 @@ class BadDisk:
 
         def maybe(file: OsFile, *place: int, parts: Iterable[Data]) -> None:
             is_ours = str(file).startswith(self._folder)
-            if not (self.is_bad and is_ours) or self._random.random() < 0.5:
+            takes_it = not self.is_full and self._random.random() < 0.5
+            if not (self.is_bad and is_ours) or takes_it:
                 write(file, *place, parts)
                 return
             self.failures += 1
@@ -191,3 +194,40 @@ def test_any_write_may_fail(
     again = make_relay(cluster, data_folder=folder)
     with closing(Lake(again.seeds[0], 4, "new")) as lake:
         lake.run_to(cluster)
+
+
+def _end_streams(cluster: ProducerCluster) -> None:
+    with cluster.bucket.lock:
+        for vbucket in all_of(cluster):
+            end_streams(cluster.bucket, vbucket, 0)
+
+
+@pytest.mark.parametrize("end", [_end_streams, ProducerCluster.drop_connections])
+def test_what_streams_brought_that_are_over_is_held_until_it_is_on_disk(
+    make_cluster: MakeCluster,
+    make_relay: MakeRelay,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    end: Callable[[ProducerCluster], None],
+) -> None:
+    """Else each end would let one window more come, and memory would have no bound."""
+    cluster = make_cluster(vbuckets=2)
+    fill(cluster, 20)
+    relay = make_relay(cluster, window_bytes=WINDOW_BYTES, checkpoint_quota_bytes=QUOTA_BYTES)
+    wait_until_level(cluster, relay)
+    disk = BadDisk(monkeypatch, tmp_path, 1)
+    disk.is_full = True
+    most_documents = 20 + (QUOTA_BYTES // 4 + 2 * WINDOW_BYTES) // DOCUMENT_BYTES
+    for part in range(PARTS):
+        _write_much(cluster, f"part{part}", COUNT // PARTS)
+        sleep(0.15)
+        end(cluster)
+        assert sum(cluster.counters().items_sent.values()) <= most_documents
+    found = relay.snapshot()
+    assert found.waits_for_disk and found.disk_waiting_bytes >= QUOTA_BYTES // 4
+    disk.is_bad = False
+    wait_until_level(cluster, relay)
+    with closing(Lake(relay.seeds[0], 2)) as lake:
+        lake.run_to(cluster)
+    wait_for("nothing is held", lambda: not relay.snapshot().links[0].held_bytes, PATIENCE_SECONDS)
+    assert not relay.snapshot().waits_for_disk
