@@ -2,7 +2,7 @@
 
 There are three kinds, which differ in what becomes of them when they cannot be written:
 
-    what goes to disk        that it cannot be written            who begins it
+    what goes to disk        where it cannot be written           who begins it
     items, and the state     it stays begun: tried again, as      DiskWriter.begin_batch
                              the items are nowhere else on disk
     the log anew             given up with a warning: the log     DiskWriter.begin_compaction
