@@ -72,7 +72,6 @@ class CheckpointHead:
     kind: CheckpointKind
     begins_after: int
     snapshot_start: int
-    high_completed_seqno: int | None = None
 
 
 class Checkpoint(Generic[Q]):

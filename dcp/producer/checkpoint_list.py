@@ -58,7 +58,6 @@ class CheckpointList(Generic[Q]):
         start: int,
         *,
         received_end: int | None,
-        high_completed_seqno: int | None,
         closed_end: int,
     ) -> None:
         """Begin an open checkpoint; close the last one at ``closed_end``, or forget it if empty."""
@@ -66,7 +65,7 @@ class CheckpointList(Generic[Q]):
         if last.item_count:
             self._closed.append(last.close(closed_end))
             self._closed_bytes += last.memory_bytes
-        head = CheckpointHead(last.head.id + 1, kind, last.high_seqno, start, high_completed_seqno)
+        head = CheckpointHead(last.head.id + 1, kind, last.high_seqno, start)
         self.open = OpenCheckpoint(head, received_end)
 
     def expel(self, up_to_seqno: int) -> int:

@@ -111,14 +111,6 @@ class CheckpointManager(CheckpointQueue[Q]):
         self._checkpoints.open.shown.pop(cursor, None)
         self._cursors.forget(cursor)
 
-    def pending(self, cursor: str) -> bool:
-        """Tell whether ``next_items`` has anything.
-
-        Raises:
-            LocalProtocolError: there is no such cursor.
-        """
-        return self._cursors.named(cursor).seqno < self.high_seqno
-
     def next_is_whole(self, cursor: str) -> bool:
         """Tell whether what ``next_items`` would give ends where its snapshot ends.
 
@@ -181,7 +173,6 @@ class CheckpointManager(CheckpointQueue[Q]):
             self._end_of(head.id, checkpoint.snapshot_end),
             head.kind,
             begins,
-            head.high_completed_seqno,
         )
 
     def items_after(self, seqno: int) -> int:

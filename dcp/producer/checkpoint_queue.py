@@ -96,7 +96,6 @@ class CheckpointQueue(Generic[Q]):
         kind: CheckpointKind,
         *,
         begins_checkpoint: bool = False,
-        high_completed_seqno: int | None = None,
     ) -> None:
         """Take the marker that a REPLICA received; its items follow.
 
@@ -105,8 +104,7 @@ class CheckpointQueue(Generic[Q]):
 
         Raises:
             LocalProtocolError: no item can follow, the end is not above the high seqno.
-            ValueError: the start lies beyond the end, or one of them is not unsigned 64-bit;
-                ``high_completed_seqno`` without DISK.
+            ValueError: the start lies beyond the end, or one of them is not unsigned 64-bit.
         """
         bounds = SnapshotRange(start, end)
         if end <= self.high_seqno:
@@ -114,18 +112,12 @@ class CheckpointQueue(Generic[Q]):
                 f"vbucket {self.vbucket}, snapshot [{start}, {end}]: "
                 f"found its end not above the high seqno {self.high_seqno}"
             )
-        if high_completed_seqno is not None and kind is not CheckpointKind.DISK:
-            raise ValueError(
-                f"snapshot [{start}, {end}]: found high completed seqno {high_completed_seqno} "
-                f"and kind {kind.name}, expected it with DISK only"
-            )
         extends = kind is CheckpointKind.MEMORY and not begins_checkpoint
         if not (extends and self._checkpoints.open.extend(bounds)):
             self._checkpoints.begin(
                 kind,
                 start,
                 received_end=end,
-                high_completed_seqno=high_completed_seqno,
                 closed_end=self._end_in_force,
             )
 
@@ -157,7 +149,6 @@ class CheckpointQueue(Generic[Q]):
             CheckpointKind.MEMORY,
             high + 1,
             received_end=None,
-            high_completed_seqno=None,
             closed_end=high,
         )
 

@@ -25,7 +25,6 @@ class Items(Generic[Q]):
     """What a cursor got: a whole snapshot of one checkpoint, or a part of a received one.
 
     ``begins_checkpoint``: the cursor had nothing of that checkpoint before.
-    ``high_completed_seqno``: as the marker of a DISK snapshot said.
     """
 
     items: tuple[Q, ...]
@@ -33,7 +32,6 @@ class Items(Generic[Q]):
     snapshot_end: int
     kind: CheckpointKind
     begins_checkpoint: bool
-    high_completed_seqno: int | None = None
 
     def __post_init__(self) -> None:
         """Reject an empty snapshot, and items outside it."""

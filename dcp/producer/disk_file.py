@@ -24,16 +24,8 @@ _COPIED_BYTES: Final = 1024 * 1024
 class PinnedFile(Protocol):
     """What a file held at one time; it stays readable when the file is replaced."""
 
-    def read(self, offset: int, size: int) -> Data:
-        """Return ``size`` bytes from ``offset`` on, not to be changed.
-
-        Raises:
-            OSError: the file is shorter, or cannot be read.
-        """
-        ...
-
     def read_each(self, places: Sequence[Place]) -> list[Data]:
-        """Return the bytes of several places, as ``read``."""
+        """Return the bytes of several places, as ``DiskFile.read_each``."""
         ...
 
     def close(self) -> None:
@@ -191,11 +183,8 @@ class _OpenFile:
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
 
-    def read(self, offset: int, size: int) -> Data:
-        return _read(self._file, offset, size)
-
     def read_each(self, places: Sequence[Place]) -> list[Data]:
-        return [self.read(offset, size) for offset, size in places]
+        return [_read(self._file, offset, size) for offset, size in places]
 
     def close(self) -> None:
         self._file.close()

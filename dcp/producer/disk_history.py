@@ -14,10 +14,7 @@ from dcp.producer.versions import Version
 
 
 class DiskHistory:
-    """One vbucket's history on disk; ``base_seqno`` is the high seqno before the first version.
-
-    ``parts`` are the ends of batches that are no state.
-    """
+    """One vbucket's history on disk; ``base_seqno`` is the high seqno before the first version."""
 
     def __init__(
         self,
@@ -33,14 +30,13 @@ class DiskHistory:
         self._unwritten = unwritten
         self._persisted_floor = 0
         self._preloaded_end = 0
-        self.parts = ReceivedParts()
+        self._parts = ReceivedParts()
         self.begin_at(base_seqno, persisted_seqno)
         self.learned_purge_seqno = purge_seqno
         """Up to where tombstones went of which nobody knows in which collections they were.
 
         The vbucket that this was a copy of had none any more, or it is not told since a cut."""
-        self.ends_for_legacy = LegacyEnd()
-        """Where disk snapshots end for clients without Collections."""
+        self._legacy_end = LegacyEnd()
         self.high_seqnos: dict[int, int] = {}
         """The newest seqno of each collection that went to disk, also where it was purged there."""
         self.scans_opened = 0
@@ -91,17 +87,22 @@ class DiskHistory:
 
         With ``sync_writes`` those that are shown prepares and aborts too. 0 where there is none.
         """
-        return self.ends_for_legacy.newest if sync_writes else self.ends_for_legacy.visible
+        return self._legacy_end.newest if sync_writes else self._legacy_end.visible
 
     def note_stored(self, version: Version) -> None:
         """Know of a version that is on disk now; in the order of seqnos."""
-        self.ends_for_legacy.note(version)
+        self._legacy_end.note(version)
         self.high_seqnos[version.collection] = version.seqno
+
+    def begin_anew(self, legacy_end: LegacyEnd) -> None:
+        """Know nothing but where the preloaded documents end: all other versions are read again."""
+        self._legacy_end = legacy_end
+        self.high_seqnos.clear()
 
     def note_preloaded(self, end_seqno: int) -> None:
         """Know up to where the data begins with preloaded documents, each a batch of its own."""
         self._preloaded_end = end_seqno
-        self.ends_for_legacy = LegacyEnd(end_seqno)
+        self._legacy_end = LegacyEnd(end_seqno)
 
     # --- what was purged
 
@@ -125,21 +126,30 @@ class DiskHistory:
         if self.base_seqno <= seqno <= self.preloaded_seqno:
             return seqno
         for end in self._unwritten.ends_down_from(seqno):
-            if end not in self.parts:
+            if end not in self._parts:
                 return end
         end = self._store.snapshot_at(seqno).end
-        while end in self.parts:
+        while end in self._parts:
             end = self._store.snapshot_at(end - 1).end
-        return end if end and end >= self.parts.known_from else self.base_seqno
+        return end if end and end >= self._parts.known_from else self.base_seqno
 
     def whole_seqno_at(self, seqno: int) -> int | None:
         """Return ``batch_end_at`` of a seqno where a part of a snapshot ended below; else None."""
-        return self.batch_end_at(seqno) if self.parts else None
+        return self.batch_end_at(seqno) if self._parts else None
 
     @property
     def ends_whole(self) -> bool:
         """Whether what is on disk is a state: no part of a received snapshot."""
-        return self._store.persisted_seqno not in self.parts
+        return self._store.persisted_seqno not in self._parts
+
+    def note_part(self, end_seqno: int) -> None:
+        """Know that what is received will be written up to a seqno inside its snapshot."""
+        self._parts.add(end_seqno)
+
+    def note_compacted(self, legacy_end: LegacyEnd) -> None:
+        """Know that all on disk is one whole snapshot now, and where that ends."""
+        self._legacy_end = legacy_end
+        self._parts.merge(self.persisted_seqno)
 
     def may_be_cut(self, first_seqno: int, end_seqno: int) -> bool:
         """Whether some seqno of first to end, without the end, can be gone back to."""
@@ -148,7 +158,7 @@ class DiskHistory:
     def take_up(self, whole_seqno: int | None, learned_purge_seqno: int) -> None:
         """Take what the file held when it was opened; see ``VbucketData.reopen``."""
         if whole_seqno is not None:
-            self.parts.known_from = self._store.cut(whole_seqno)
+            self._parts.known_from = self._store.cut(whole_seqno)
         self.learned_purge_seqno = min(learned_purge_seqno, self.persisted_seqno)
 
     def cut(self, seqno: int) -> int:
@@ -162,8 +172,7 @@ class DiskHistory:
         self._preloaded_end = min(self._preloaded_end, left)
         learned = min(self.learned_purge_seqno, left)
         self.learned_purge_seqno = max(learned, self._store.purge_seqno)
-        self.high_seqnos.clear()
-        self.parts.cut(left)
+        self._parts.cut(left)
         return left
 
     # --- reading

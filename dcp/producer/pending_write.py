@@ -2,7 +2,7 @@
 
 There are three kinds, which differ in what becomes of them when they cannot be written:
 
-    what goes to disk        that it cannot be written            who begins it
+    what goes to disk        where it cannot be written           who begins it
     items, and the state     it stays begun: tried again, as      DiskWriter.begin_batch
                              the items are nowhere else on disk
     the log anew             given up with a warning: the log     DiskWriter.begin_compaction
@@ -12,7 +12,8 @@ There are three kinds, which differ in what becomes of them when they cannot be 
 
 All go one way. Whoever begins it holds the bucket's lock; ``run`` needs no lock, and any thread
 may; with the lock held again ``finish`` lets the log know of it, or ``give_up`` that it will not be
-written. Nobody reads of the log what is not known to be durable.
+written. Nobody reads of the log what is not known to be durable. Of data that nobody wants any more
+what is under way is abandoned.
 """
 
 from collections.abc import Callable
@@ -26,7 +27,7 @@ def _nothing() -> None:
 class PendingWrite:
     """What must go to disk, or with ``is_optional`` what may be given up.
 
-    ``is_over`` once it is finished or given up.
+    ``is_over`` once it is finished, given up or abandoned: nothing happens any more then.
     """
 
     def __init__(
@@ -73,8 +74,9 @@ class PendingWrite:
             OSError: the file cannot be written; this may be called again, or ``give_up``.
         """
         self.run()
-        self.is_over = True
-        self._apply()
+        if not self.is_over:
+            self.is_over = True
+            self._apply()
 
     def give_up(self) -> None:
         """Go on without a write that failed, or was never run; nothing if it is over.
@@ -105,6 +107,6 @@ class PendingWrite:
             self.end()
 
     def abandon(self) -> None:
-        """Never write it, if that was not done; returns when no thread does."""
+        """Never write it, if that was not done, nor hold it; returns when no thread writes."""
         with self._lock:
-            self._is_written = True
+            self._is_written = self.is_over = True

@@ -166,10 +166,8 @@ class Persistence:
 
     def _forget_what_went(self) -> None:
         """Forget what compaction left nothing of."""
-        persisted = self._disk.persisted_seqno
-        self._newest.forget_compacted(persisted)
-        self._disk.ends_for_legacy = self._newest.stored_end()
-        self._disk.parts.merge(persisted)
+        self._newest.forget_compacted(self._disk.persisted_seqno)
+        self._disk.note_compacted(self._newest.stored_end())
         self.on_compaction()
 
     # --- its end

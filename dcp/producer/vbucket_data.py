@@ -180,7 +180,7 @@ class VbucketData:
         What came from the active's disk leaves memory when it is written, if no stream wants it.
         """
         if not self.checkpoints.is_snapshot_complete:
-            self.disk.parts.add(self.high_seqno)
+            self.disk.note_part(self.high_seqno)
         self.settle()
         if not self._writes_behind:
             self.persistence.flush(self.high_seqno)
@@ -219,7 +219,7 @@ class VbucketData:
     def _read_again(self) -> None:
         """Learn the newest versions from disk."""
         self.newest.begin_anew()
-        self.disk.ends_for_legacy = self.newest.preloaded_end()
+        self.disk.begin_anew(self.newest.preloaded_end())
         for frames in self._store.warm_up(self.disk.preloaded_seqno):
             for version in versions_of(frames):
                 self.newest.note_read(version)
