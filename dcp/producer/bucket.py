@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from dcp.producer.auth import UserStore, node_credentials
 from dcp.producer.bucket_manifest import BucketManifest
+from dcp.producer.bucket_origin import BucketOrigin, WrittenHere
 from dcp.producer.bucket_storage import BucketStorage
 from dcp.producer.checkpoint_account import CheckpointAccount
 from dcp.producer.cluster_map import ClusterMap
@@ -57,18 +58,24 @@ if TYPE_CHECKING:
 class Bucket:
     """All state that the nodes of a cluster share."""
 
-    held_type: type[HeldVbuckets] = HeldVbuckets
+    def __init__(
+        self,
+        settings: ClusterSettings,
+        invitation: Invitation | None = None,
+        origin: BucketOrigin | None = None,
+    ) -> None:
+        """Begin a bucket, open the one of a data folder, or be a part of another process's.
 
-    def __init__(self, settings: ClusterSettings, invitation: Invitation | None = None) -> None:
-        """Begin a bucket, open the one of a data folder, or be a part of another process's."""
+        ``origin`` is given where others than clients fill it.
+        """
+        self.origin: BucketOrigin = origin or WrittenHere()
         self._random = random = Random(settings.seed)
         self._storage: BucketStorage | None = None
         if settings.data_folder is not None:
             self._storage = BucketStorage(settings, settings.data_folder, random)
             if settings.seed is not None and self._storage.starts:  # a branch's uuid is used once
                 random.seed(f"{settings.seed} start {self._storage.starts}")
-        self.settings = settings
-        self.name = settings.bucket
+        self.settings, self.name = settings, settings.bucket
         self.lock = RLock()
         self.users = UserStore(settings.users)
         self.node_credentials = node_credentials(
@@ -91,12 +98,13 @@ class Bucket:
         values = ResidentValues(quota_bytes, self.counters) if quota_bytes else None
         quota_bytes = settings.checkpoint_quota_bytes
         self.flusher = None if self._storage is None else self._new_flusher(quota_bytes)
-        self.held = self.held_type(
+        self.held = HeldVbuckets(
             VbucketMaker(settings, random, self._storage, values, self._wants_back),
             self.flusher,
             self.map,
             self.local_nodes,
             lambda: self.manifest,
+            self.origin,
         )
         if self._storage is not None:
             self._storage.held = self.held.all
@@ -337,11 +345,10 @@ class Bucket:
         if not self._open_batches:
             self._settle()
 
-    def sent(self, vbucket: int) -> None:
-        """Hear that a client's stream of a vbucket has sent something, or has nothing to send."""
-
     def has_changed(self, vbucket: int) -> bool:
-        """Whether a vbucket has something new of which its streams have not heard."""
+        """Whether a vbucket has something new of which its streams have not heard (asked by a
+        relay's regulator).
+        """
         return vbucket in self._changed
 
     def collect_changes(self) -> set[int]:

@@ -201,7 +201,10 @@ class DcpConnection:
         return self._full.keys()
 
     def may_have_to_send(self, stream: ActiveStream) -> bool:
-        """Whether a stream waits for its turn or window, and has not said that it has nothing."""
+        """Whether a stream waits for its turn or window, and has not said that it has nothing.
+
+        A relay's regulator asks this.
+        """
         return stream in self._ready or self.waits_for_window(stream)
 
     def waits_for_window(self, stream: ActiveStream) -> bool:
@@ -351,7 +354,7 @@ class DcpConnection:
             else:
                 self._ready.move_to_end(stream)
             if batch is None:
-                self._bucket.sent(stream.vbucket)
+                self._bucket.origin.sent(stream.vbucket)
                 continue
             data = batch.data
             if not data:  # nothing yet: the connection takes its turn like any other
@@ -363,7 +366,7 @@ class DcpConnection:
                 self._bucket.counters.count_items(
                     stream.vbucket, batch.seqnos, from_disk=batch.is_from_disk
                 )
-                self._bucket.sent(stream.vbucket)
+                self._bucket.origin.sent(stream.vbucket)
                 data, broken = faults.corrupted(data)
                 if faults.cut_now(len(batch.seqnos), inside_snapshot=stream.is_inside_snapshot):
                     broken = True

@@ -6,6 +6,7 @@ empty vbucket that is dead, so that there is one of each number. Used under the 
 
 from collections.abc import Callable, Set
 
+from dcp.producer.bucket_origin import BucketOrigin
 from dcp.producer.cluster_map import ClusterMap
 from dcp.producer.copies import Copies
 from dcp.producer.flusher import Flusher
@@ -19,9 +20,6 @@ from dcp.wire.vocabulary import VbucketState
 class HeldVbuckets:
     """Vbuckets and copies of one process."""
 
-    opened_state: VbucketState | None = None
-    """The state of all vbuckets when they are opened; None: of each the one that was saved."""
-
     def __init__(
         self,
         maker: VbucketMaker,
@@ -29,6 +27,7 @@ class HeldVbuckets:
         cluster_map: ClusterMap,
         local_nodes: Set[int],
         known_manifest: Callable[[], Manifest],
+        origin: BucketOrigin,
     ) -> None:
         """Have what the map says of the local nodes; without any all vbuckets are elsewhere.
 
@@ -41,24 +40,31 @@ class HeldVbuckets:
         settings = maker.settings
         numbers = range(settings.vbuckets)
         self.vbuckets: list[Vbucket] = (
-            maker.opened(cluster_map, self.opened_state)
+            maker.opened(cluster_map, origin.opened_state)
             if local_nodes
             else [maker.elsewhere(v) for v in numbers]
         )
         for vbucket in self.vbuckets:
             self._write_behind(vbucket)
-        self.copies = self._new_copies(known_manifest, local_nodes)
-        self.copies.follow(cluster_map)
-        maker.keep_copies(self._places_on_disk())
-
-    def _places_on_disk(self) -> list[tuple[int, int]]:
-        return [(node, v) for v in range(len(self.vbuckets)) for node, _ in self.copies.of(v)]
-
-    def _new_copies(self, known_manifest: Callable[[], Manifest], local_nodes: Set[int]) -> Copies:
-        settings = self._maker.settings
+            origin.begin(vbucket)
         quota_bytes = max(1, settings.checkpoint_quota_bytes // settings.nodes)
-        copy_of, drop = self._maker.copy_of, self._drop_copy
-        return Copies(copy_of, drop, known_manifest, quota_bytes, local_nodes)
+        own = origin.own_copies(self.vbuckets, known_manifest, quota_bytes, local_nodes)
+        self.copies = (
+            Copies(maker.copy_of, self._drop_copy, known_manifest, quota_bytes, local_nodes)
+            if own is None
+            else own
+        )
+        self.copies.follow(cluster_map)
+        maker.keep_copies(self._places_of_copies())
+
+    def _places_of_copies(self) -> list[tuple[int, int]]:
+        """Return where there are copies with logs of their own."""
+        return [
+            (node, vbucket.id)
+            for vbucket in self.vbuckets
+            for node, copy in self.copies.of(vbucket.id)
+            if copy.vbucket is not vbucket
+        ]
 
     def _write_behind(self, vbucket: Vbucket) -> None:
         if self._flusher is not None:

@@ -75,7 +75,8 @@ class Vbucket:
         self._wants_back = wants_back
         self._home = home
         self.shown_as: VbucketState | None = None
-        """The state that clients are told, where it is another one than its own."""
+        """The state that clients are told, where it is another one than its own: ``BucketOrigin``
+        decides."""
         self.promised_seqno = 0
         """A seqno that clients are told it has, though it is not here yet: a relay's, that knows
         it from the cluster and gets it once somebody asks for a stream."""

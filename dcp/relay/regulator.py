@@ -77,7 +77,7 @@ class Regulator:
         self._wanted = asyncio.Event()
         self.waits_for_disk = False
         """Whether nothing is freed because too much is not on disk yet."""
-        bucket.on_sent = self._touch
+        bucket.origin.on_sent = self._touch
 
     # --- what the links tell
 

@@ -4,7 +4,7 @@ On disk they are replicas, so that no restart begins a branch: the only branches
 Clients are told that they are active, as of each there is but this one here.
 """
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Final
 
@@ -12,7 +12,6 @@ from dcp.errors import ConfigError
 from dcp.producer.bucket import Bucket
 from dcp.producer.cluster_map import ClusterMap
 from dcp.producer.copies import Copies, Place
-from dcp.producer.held_vbuckets import HeldVbuckets
 from dcp.producer.manifest import Manifest
 from dcp.producer.replica_copy import ReplicaCopy
 from dcp.producer.resume_rules import ResumeRequest, range_is_valid, rollback_seqno
@@ -37,32 +36,49 @@ class _OwnCopies(Copies):
         return []
 
 
-class _FedVbuckets(HeldVbuckets):
-    """The bucket's vbuckets, each of which is a copy, too."""
+class FilledByCluster:
+    """The ``BucketOrigin`` of a relay: its vbuckets are copies that upstream streams fill."""
 
     opened_state = VbucketState.REPLICA
 
-    def _places_on_disk(self) -> list[tuple[int, int]]:
-        return []
+    def __init__(self) -> None:
+        self.on_sent: Callable[[int], None] = lambda _: None
+        """Called with a vbucket that a client was sent something of: who decides how far it may go
+        sets it."""
 
-    def _new_copies(self, known_manifest: Callable[[], Manifest], local_nodes: Set[int]) -> Copies:
-        quota_bytes = self._maker.settings.checkpoint_quota_bytes
+    def begin(self, vbucket: Vbucket) -> None:
+        """Let clients take it for active; only the cluster lets documents expire."""
+        vbucket.shown_as = VbucketState.ACTIVE
+        vbucket.documents.expires_when_read = False
+
+    def own_copies(
+        self,
+        vbuckets: Sequence[Vbucket],
+        known_manifest: Callable[[], Manifest],
+        quota_bytes: int,
+        local_nodes: Set[int],
+    ) -> Copies:
+        """Have each vbucket as the only copy."""
         copies = _OwnCopies(
-            lambda _, vbucket: self.vbuckets[vbucket],
+            lambda _, vbucket: vbuckets[vbucket],
             lambda _, __: None,
             known_manifest,
             quota_bytes,
             local_nodes,
         )
-        for vbucket in range(len(self.vbuckets)):
+        for vbucket in range(len(vbuckets)):
             copies.add(NODE, vbucket)
         return copies
+
+    def sent(self, vbucket: int) -> None:
+        """Tell who decides how far the vbucket may go."""
+        self.on_sent(vbucket)
 
 
 class RelayBucket(Bucket):
     """A bucket whose copies are filled by streams from elsewhere."""
 
-    held_type = _FedVbuckets
+    origin: FilledByCluster
 
     def __init__(self, settings: ClusterSettings) -> None:
         """Begin a bucket, or open the one of the settings' data folder.
@@ -71,7 +87,7 @@ class RelayBucket(Bucket):
             ConfigError: the folder is another bucket's, or of another number of vbuckets.
             SourceError: another process uses it.
         """
-        super().__init__(settings)
+        super().__init__(settings, origin=FilledByCluster())
         found = self.map.bucket_uuid
         if settings.bucket_uuid and found != settings.bucket_uuid:
             self.close()
@@ -79,14 +95,6 @@ class RelayBucket(Bucket):
                 f"data folder {settings.data_folder}: bucket uuid: found {found!r}, expected "
                 f"{settings.bucket_uuid!r}: it was filled from another bucket of that name"
             )
-        self.on_sent: Callable[[int], None] = lambda _: None
-        for vbucket in self.vbuckets:
-            vbucket.shown_as = VbucketState.ACTIVE
-            vbucket.documents.expires_when_read = False
-
-    def sent(self, vbucket: int) -> None:
-        """Tell who decides how far the vbucket may go."""
-        self.on_sent(vbucket)
 
     @property
     def all_copies(self) -> Mapping[int, ReplicaCopy]:
