@@ -338,7 +338,10 @@ class Bucket:
             self._settle()
 
     def sent(self, vbucket: int) -> None:
-        """Hear that a client's stream of a vbucket has sent something, or has nothing to send."""
+        """Hear that a client's stream of a vbucket has sent something, or has nothing to send.
+
+        Or that there is one more, or one less.
+        """
 
     def has_changed(self, vbucket: int) -> bool:
         """Whether a vbucket has something new of which its streams have not heard."""
