@@ -33,6 +33,8 @@ _RELAY: Final[Metrics] = {
     "relay_newcomers_refused_total": ("counter", "Streams too far behind to be waited for."),
     "relay_held_bytes": ("gauge", "Bytes not acknowledged to the cluster for a consumer's sake."),
     "relay_disk_waiting_bytes": ("gauge", "Bytes received that are not on disk yet."),
+    "relay_resident_bytes": ("gauge", "Resident memory of the relay; -1: not known."),
+    "relay_memory_bound_bytes": ("gauge", "The most that it takes now (docs/memory.md)."),
     "relay_waits_for_disk": ("gauge", "1 while the cluster is held up by the relay's disk."),
 }
 _GROUPS: Final[Metrics] = {

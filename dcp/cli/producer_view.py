@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from time import monotonic
 from typing import Any, Final
 
-from dcp.cli.live_view import bar, count_text, size_text
+from dcp.cli.live_view import bar, count_text, memory_text, size_text
 from dcp.cli.output import table
 from dcp.cli.producer_metrics import producer_exposition
 from dcp.client.settings import TlsSettings
@@ -146,8 +146,17 @@ class ProducerView:
         if self.connections:
             parts.append(_table(self.connections))
         if self.relay:
+            parts += (
+                [f"relay: {_memory(self.relay)}"] if "relay:resident_bytes" in self.relay else []
+            )
             parts.append(table(["relay", "value"], sorted(self.relay.items())))
         return "\n\n".join(parts)
+
+
+def _memory(relay: Mapping[str, str]) -> str:
+    resident_bytes = int(relay["relay:resident_bytes"])
+    bound_bytes = _number(relay, "relay:memory_bound_bytes")
+    return memory_text(resident_bytes if resident_bytes >= 0 else None, bound_bytes)
 
 
 def _table(connections: Sequence[ProducerConnection]) -> str:

@@ -105,7 +105,9 @@ class Relay(ClusterNodes):
     def snapshot(self) -> RelaySnapshot:
         """Return how everything stands."""
         with self.bucket.lock:
-            return snapshot_of(self.relay_bucket, self.regulator, self.upstream.links)
+            return snapshot_of(
+                self.relay_bucket, self.regulator, self.upstream.links, self.relay_settings
+            )
 
     async def _watch(self) -> None:
         """Count how long windows are full, and say now and then how everything stands."""
