@@ -84,7 +84,8 @@ def _of_connection(each: "ProducerConnection") -> Iterator[Sample]:
 def _of_relay(told: Mapping[str, str]) -> Iterator[Sample]:
     for metric in _RELAY:
         name = metric.removeprefix("relay_").removesuffix("_total")
-        yield Sample(metric, (), _number(told[f"relay:{name}"]))
+        if (text := told.get(f"relay:{name}")) is not None:  # an older relay tells less
+            yield Sample(metric, (), _number(text))
     for full_name, text in told.items():
         if found := _GROUP.fullmatch(full_name):
             number, name = found.groups()

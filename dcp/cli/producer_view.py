@@ -146,17 +146,14 @@ class ProducerView:
         if self.connections:
             parts.append(_table(self.connections))
         if self.relay:
-            parts += (
-                [f"relay: {_memory(self.relay)}"] if "relay:resident_bytes" in self.relay else []
-            )
+            parts.append(f"relay: {_memory(self.relay)}")
             parts.append(table(["relay", "value"], sorted(self.relay.items())))
         return "\n\n".join(parts)
 
 
 def _memory(relay: Mapping[str, str]) -> str:
-    resident_bytes = int(relay["relay:resident_bytes"])
-    bound_bytes = _number(relay, "relay:memory_bound_bytes")
-    return memory_text(resident_bytes if resident_bytes >= 0 else None, bound_bytes)
+    resident_bytes = _number(relay, "relay:resident_bytes")  # -1 is none
+    return memory_text(resident_bytes or None, _number(relay, "relay:memory_bound_bytes"))
 
 
 def _table(connections: Sequence[ProducerConnection]) -> str:

@@ -145,7 +145,7 @@ def snapshot_of(
 
 
 def _load(bucket: RelayBucket) -> Load:
-    """Return what the relay holds and serves now; the keys' length is that of some of each vbucket."""
+    """Return what the relay holds and serves now; how long keys are is guessed from some."""
     connections = bucket.dcp_connections.values()
     indexes = [vbucket.data.keys for vbucket in bucket.vbuckets]
     some = [len(each.key) for index in indexes for each in islice(index.versions, _SAMPLE_KEYS)]
