@@ -20,13 +20,27 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "errors": frozenset(),
     "types": frozenset({"errors"}),
     "file_lock": frozenset({"errors"}),
+    "process_memory": frozenset(),
     "schemas": frozenset(),
     "wire": frozenset({"types", "errors"}),
     "protocol": frozenset({"types", "errors", "wire"}),
     "client": frozenset({"types", "errors", "wire", "protocol"}),
     "producer": frozenset({"types", "errors", "file_lock", "wire", "protocol"}),
-    "lake": frozenset({"types", "errors", "file_lock", "wire", "protocol", "client", "schemas"}),
-    "relay": frozenset({"types", "errors", "wire", "protocol", "client", "producer"}),
+    "lake": frozenset(
+        {
+            "types",
+            "errors",
+            "file_lock",
+            "process_memory",
+            "wire",
+            "protocol",
+            "client",
+            "schemas",
+        }
+    ),
+    "relay": frozenset(
+        {"types", "errors", "process_memory", "wire", "protocol", "client", "producer"}
+    ),
     "cli": frozenset(
         {"types", "errors", "wire", "protocol", "client", "producer", "relay", "lake", "schemas"}
     ),
@@ -66,6 +80,7 @@ FORBIDDEN: dict[str, frozenset[str]] = {
     "errors": PURE | {"numpy", "pyarrow", "pandas"},
     "types": PURE | {"numpy", "pyarrow", "pandas"},
     "file_lock": SPARK | {"asyncio", "numpy", "pyarrow", "pandas"},
+    "process_memory": PURE,
     "schemas": PURE,
     "wire": PURE,
     "protocol": PURE,

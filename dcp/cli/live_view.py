@@ -8,6 +8,7 @@ from dcp.client.looks import StageLook
 from dcp.lake.live_look import Connection, TaskLook
 
 _BAR_WIDTH: Final = 10
+_MIB: Final = 1024 * 1024
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -37,10 +38,19 @@ def share_text(seconds: float, of_seconds: float) -> str:
     return f"{min(1.0, seconds / of_seconds):.0%}" if of_seconds > 0 else "0%"
 
 
+def memory_text(resident_bytes: int | None, bound_bytes: int) -> str:
+    """Return what a process has, and may have at most: ``RSS 312 of at most 540 MiB``."""
+    has = "not known" if resident_bytes is None else f"{resident_bytes / _MIB:,.0f}"
+    most = f" of at most {bound_bytes / _MIB:,.0f}" if bound_bytes else ""
+    unit = " MiB" if bound_bytes or resident_bytes is not None else ""
+    return f"RSS {has}{most}{unit}"
+
+
 def connection_lines(looks: Sequence[TaskLook]) -> list[str]:
-    """Return one line for each connection, for ``dcplake status``."""
+    """Return one line for each task, and for each of its connections, for ``dcplake status``."""
     lines = []
     for look in looks:
+        lines.append(f"{look.label}: {memory_text(look.resident_bytes, look.bound_bytes)}")
         for each in look.connections:
             window = ""
             if each.window is not None:
@@ -71,8 +81,12 @@ def board_text(looks: Sequence[TaskLook]) -> str:
     rounds = ", ".join(str(each) for each in sorted({look.round for look in looks}))
     tasks = count_text(len(looks), "task")
     head = f"{tasks} of round {rounds}: {rows:,} rows so far, {size_text(rate)}/s"
-    head = "\n".join([head, *_shares(looks)])
+    head = "\n".join([head, *_memories(looks), *_shares(looks)])
     return "\n\n".join([head, _connections(looks), _stages(looks)])
+
+
+def _memories(looks: Sequence[TaskLook]) -> list[str]:
+    return [f"{look.label}: {memory_text(look.resident_bytes, look.bound_bytes)}" for look in looks]
 
 
 def _shares(looks: Sequence[TaskLook]) -> list[str]:

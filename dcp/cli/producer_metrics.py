@@ -33,6 +33,8 @@ _RELAY: Final[Metrics] = {
     "relay_newcomers_refused_total": ("counter", "Streams too far behind to be waited for."),
     "relay_held_bytes": ("gauge", "Bytes not acknowledged to the cluster for a consumer's sake."),
     "relay_disk_waiting_bytes": ("gauge", "Bytes received that are not on disk yet."),
+    "relay_resident_bytes": ("gauge", "Resident memory of the relay; -1: not known."),
+    "relay_memory_bound_bytes": ("gauge", "The most that it takes now (docs/memory.md)."),
     "relay_waits_for_disk": ("gauge", "1 while the cluster is held up by the relay's disk."),
 }
 _GROUPS: Final[Metrics] = {
@@ -82,7 +84,8 @@ def _of_connection(each: "ProducerConnection") -> Iterator[Sample]:
 def _of_relay(told: Mapping[str, str]) -> Iterator[Sample]:
     for metric in _RELAY:
         name = metric.removeprefix("relay_").removesuffix("_total")
-        yield Sample(metric, (), _number(told[f"relay:{name}"]))
+        if (text := told.get(f"relay:{name}")) is not None:  # an older relay tells less
+            yield Sample(metric, (), _number(text))
     for full_name, text in told.items():
         if found := _GROUP.fullmatch(full_name):
             number, name = found.groups()

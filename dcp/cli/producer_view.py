@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from time import monotonic
 from typing import Any, Final
 
-from dcp.cli.live_view import bar, count_text, size_text
+from dcp.cli.live_view import bar, count_text, memory_text, size_text
 from dcp.cli.output import table
 from dcp.cli.producer_metrics import producer_exposition
 from dcp.client.settings import TlsSettings
@@ -146,8 +146,14 @@ class ProducerView:
         if self.connections:
             parts.append(_table(self.connections))
         if self.relay:
+            parts.append(f"relay: {_memory(self.relay)}")
             parts.append(table(["relay", "value"], sorted(self.relay.items())))
         return "\n\n".join(parts)
+
+
+def _memory(relay: Mapping[str, str]) -> str:
+    resident_bytes = _number(relay, "relay:resident_bytes")  # -1 is none
+    return memory_text(resident_bytes or None, _number(relay, "relay:memory_bound_bytes"))
 
 
 def _table(connections: Sequence[ProducerConnection]) -> str:

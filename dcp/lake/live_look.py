@@ -95,7 +95,9 @@ class TaskLook:
     """One task. ``seconds`` is how long it runs; rates are of the last moments.
 
     ``gate_seconds`` says how long, in all, which stage was what a full window waited for.
-    ``windows`` is None where each has the same, whatever the others have.
+    ``windows`` is None where each has the same, whatever the others have. ``resident_bytes`` is the
+    process's memory (None: the system does not tell), ``bound_bytes`` the most that it takes by the
+    formula of docs/memory.md; 0: not known.
     """
 
     task: str
@@ -114,6 +116,8 @@ class TaskLook:
     stages: tuple[StageLook, ...] = ()
     gate_seconds: Mapping[str, float] = field(default_factory=dict)
     windows: WindowShare | None = None
+    resident_bytes: int | None = None
+    bound_bytes: int = 0
 
     @property
     def label(self) -> str:

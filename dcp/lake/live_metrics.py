@@ -39,6 +39,8 @@ _METRICS: Final[Metrics] = {
     "window_resize_total": ("counter", "How often a window of the task changed while in use."),
     "dcplake_task_rows": ("gauge", "Document rows that the task received."),
     "dcplake_task_open_vbuckets": ("gauge", "Vbuckets that the task still reads."),
+    "dcplake_task_resident_bytes": ("gauge", "Resident memory of the task's Python process."),
+    "dcplake_task_memory_bound_bytes": ("gauge", "The most that it takes (docs/memory.md)."),
     "dcplake_task_round": ("gauge", "The round that the task works for."),
 }
 
@@ -57,6 +59,10 @@ def _samples(look: TaskLook) -> Iterator[Sample]:
     yield Sample("dcplake_task_rows", task, look.rows)
     yield Sample("dcplake_task_open_vbuckets", task, look.open_vbuckets)
     yield Sample("dcplake_task_round", task, look.round)
+    if look.resident_bytes is not None:
+        yield Sample("dcplake_task_resident_bytes", task, look.resident_bytes)
+    if look.bound_bytes:
+        yield Sample("dcplake_task_memory_bound_bytes", task, look.bound_bytes)
     if look.windows is not None:
         yield Sample("window_policy", (*task, ("policy", look.windows.policy)), 1)
         yield Sample("window_quota_bytes", task, look.windows.quota_bytes)

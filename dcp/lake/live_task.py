@@ -12,6 +12,7 @@ from time import monotonic, time
 from dcp.client.addresses import NodeAddress
 from dcp.client.looks import ConnectionLook, StageLook
 from dcp.lake.live_look import NodeStreams, TaskLook, WindowShare, connection_of
+from dcp.process_memory import resident_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,7 @@ class TaskState:
     stages: Sequence[StageLook]
     streams: Mapping[NodeAddress, NodeStreams]
     windows: WindowShare | None = None
+    bound_bytes: int = 0
 
 
 class TaskWatcher:
@@ -82,4 +84,6 @@ class TaskWatcher:
             stages=tuple(state.stages),
             gate_seconds=dict(self._gate_seconds),
             windows=state.windows,
+            resident_bytes=resident_bytes(),
+            bound_bytes=state.bound_bytes,
         )

@@ -35,6 +35,7 @@ from dcp.lake.live_board import live_board
 from dcp.lake.live_look import NodeStreams, TaskLook
 from dcp.lake.live_place import LivePlace
 from dcp.lake.live_task import TaskState, TaskWatcher
+from dcp.lake.memory import worker_bytes
 from dcp.lake.plan import RoundPlan, TaskPlan
 from dcp.lake.progress import RoundProgress
 from dcp.lake.receipt import Outcome, Receipt, left_out_status
@@ -45,6 +46,7 @@ from dcp.lake.system_events import system_event_text
 from dcp.lake.task_credits import TaskCredits
 from dcp.lake.task_errors import TaskError
 from dcp.lake.vbucket_state import states_to_batch
+from dcp.lake.window_bounds import largest_window_bytes
 from dcp.protocol.credentials import Credentials
 from dcp.protocol.events import (
     Event,
@@ -132,6 +134,7 @@ class TaskReceiver:
         self._escaped_of = np.zeros(U16_MAX + 1, np.int64)
         self._server_logs: dict[int, FailoverLog] = {}
         self._held_since = 0.0
+        self._window_bytes = largest_window_bytes(access.flow_control)
         flow = access.flow_control
         flush_bytes = flow.flush_bytes(flow.fixed_window_bytes)
         self._batches = BatchBuilder(round_number, self._histories, flow.batch_rows, flush_bytes)
@@ -240,14 +243,17 @@ class TaskReceiver:
                 counts = streams.setdefault(receipt.node, [0, 0])
                 counts[0] += 1
                 counts[1] += not receipt.position.is_complete
+        connections = consumer.look()
+        batch_bytes = self._access.flow_control.batch_bytes
         return TaskState(
             vbuckets=len(self._receipts),
             open_vbuckets=len(still_open),
             rows=int(self._rows_of.sum()),
-            connections=consumer.look(),
+            connections=connections,
             stages=(consumer.look_at_buffers(), *self._credits.look(monotonic())),
             streams={node: NodeStreams(*counts) for node, counts in streams.items()},
             windows=share_of(windows),
+            bound_bytes=worker_bytes(len(connections), self._window_bytes, batch_bytes),
         )
 
     # What arrives

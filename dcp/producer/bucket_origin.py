@@ -36,7 +36,10 @@ class BucketOrigin(Protocol):
         """Return the vbuckets themselves as the copies that are filled; None: the map's, beside."""
 
     def sent(self, vbucket: int) -> None:
-        """Hear that a client's stream of a vbucket has sent something, or has nothing to send."""
+        """Hear that a client's stream of a vbucket has sent something, or has nothing to send.
+
+        Or that there is one more, or one less.
+        """
 
 
 class WrittenHere:

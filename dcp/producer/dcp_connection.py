@@ -226,6 +226,7 @@ class DcpConnection:
         self.stream_windows.opened(stream.opaque)
         self._quota.opened()
         self._wake(stream)
+        self._bucket.origin.sent(stream.vbucket)
 
     def set_stream_window(self, window_bytes: int) -> None:
         """Give every stream a window of so many bytes from now on; 0: none."""
@@ -254,6 +255,7 @@ class DcpConnection:
             return False
         announce = self.announces_closed_streams
         stream.end(EndReason.CLOSED, announce=announce)
+        self._bucket.origin.sent(vbucket)
         if announce:
             self._wake(stream)
         else:
@@ -268,6 +270,7 @@ class DcpConnection:
             if stream is not spared:
                 stream.end(reason, announce=True)
                 self._wake(stream)
+                self._bucket.origin.sent(vbucket)
 
     def takeover_answered(self, opcode: int, opaque: int) -> None:
         """Take the client's answer to a marker or state of a takeover stream, if it is one."""
@@ -416,6 +419,7 @@ class DcpConnection:
         self.streams.remove(stream)
         self.stream_windows.ended(stream.opaque)
         self._quota.ended()
+        self._bucket.origin.sent(stream.vbucket)
         if (waiting := self._full.get(stream.opaque)) is not None:
             waiting.pop(stream, None)
             if not waiting:

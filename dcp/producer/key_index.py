@@ -77,6 +77,10 @@ class KeyIndex:
         prepare = self.pending_prepare(version.key, version.collection)
         return 0 if prepare is None else prepare.seqno
 
+    def __len__(self) -> int:
+        """How many newest versions there are, tombstones and events included."""
+        return len(self._newest)
+
     def newest(self, key: bytes, collection: int) -> Version | None:
         """Return the newest version of ``key``, which may be a deletion."""
         return self._newest.get((COMMITTED, collection, key))

@@ -31,6 +31,7 @@ class Feeding:
 
     def __init__(self, bucket: RelayBucket, settings: RelaySettings) -> None:
         self._bucket = bucket
+        self._settings = settings
         self._tasks: list[asyncio.Task[None]] = []
         self.upstream = Upstream(bucket, settings)
         self.regulator = Regulator(
@@ -120,4 +121,4 @@ class Feeding:
     def snapshot(self) -> RelaySnapshot:
         """Return how everything stands."""
         with self._bucket.lock:
-            return snapshot_of(self._bucket, self.regulator, self.upstream.links)
+            return snapshot_of(self._bucket, self.regulator, self.upstream.links, self._settings)

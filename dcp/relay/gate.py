@@ -146,6 +146,13 @@ class Gate:
         """Whether who was heard then is silent for longer than the receivers' timeout."""
         return heard_at_ns + self.group.spec.receiver_timeout_ns < now_ns
 
+    def is_due(self, now_ns: int) -> bool:
+        """Whether time alone changes something: the hold is over, or one was early too long ago."""
+        since_ns = self._incomplete_since_ns
+        if since_ns is not None and not self.is_held and now_ns - since_ns >= self._hold_ns:
+            return True
+        return any(self.is_silent(each.asked_at_ns, now_ns) for each in self._early.values())
+
     def _is_news(self, before_ns: int, heard_at_ns: int) -> bool:
         """Whether a sign of life is much newer than another: not each one need be told."""
         return before_ns + self.group.spec.receiver_timeout_ns // _TOLD_PER_TIMEOUT < heard_at_ns

@@ -144,6 +144,21 @@ class Receivers:
             stand = self._full.get(consumer, {}).get(stream.opaque)
         else:
             stand = self._stands.get(consumer)
+        return self._heard(stand, now_ns)
+
+    def _heard(self, stand: _Stand | None, now_ns: int) -> int:
         if stand is None or stand.since_ns == self._looked_at_ns:
             return now_ns
         return min(now_ns, stand.since_ns + self._ack_ns)
+
+    def states(
+        self, consumers: Iterable[DcpConnection], timeout_ns: int, now_ns: int
+    ) -> dict[int, tuple[int | None, bool]]:
+        """Return by number what groups go by: a consumer's tag, and whether it is silent."""
+        return {
+            self.number(each): (
+                self.tag(each),
+                self._heard(self._stands.get(each), now_ns) + timeout_ns < now_ns,
+            )
+            for each in consumers
+        }

@@ -1,8 +1,10 @@
 """How far the cluster may send: reports consumers to each vbucket's gate, and frees what it frees.
 
-Looked at are the vbuckets of which something came, or was sent, since the last time, and all that
-hold something at every tick. Meanwhile others have their turns: with many consumers a pass takes
-its time, and the next one waits as much longer.
+Looked at are the vbuckets of which something came, or was sent, or whose streams came and went,
+since the last time, and all that hold something at every tick. A group of a least size is counted
+anew where that may change it, and in all vbuckets when a consumer is gone, or silent, or moves
+again: what nothing happens to costs nothing. Meanwhile others have their turns: with many consumers
+a pass takes its time, and the next one waits as much longer.
 
 A consumer's position is that of its stream that is farthest behind; all that came, where no stream
 of it has anything to send now: it must not be waited for by what it waits for itself. Each report
@@ -74,6 +76,7 @@ class Regulator:
         self._bucket = bucket
         self._source = source
         self._dirty: set[int] = set()
+        self._states: dict[int, tuple[int | None, bool]] = {}
         self._wanted = asyncio.Event()
         self.waits_for_disk = False
         """Whether nothing is freed because too much is not on disk yet."""
@@ -127,10 +130,10 @@ class Regulator:
         while True:
             began = loop.time()
             is_tick = began >= tick_at
-            await self._pass(is_tick=is_tick)
+            await self.look(is_tick=is_tick)
             took_seconds = loop.time() - began
             if is_tick:
-                tick_at = loop.time() + max(TICK_SECONDS, _REST * took_seconds)
+                tick_at = loop.time() + rest_seconds(took_seconds)
             await asyncio.sleep(max(_GATHER_SECONDS, _REST * took_seconds))
             try:
                 async with asyncio.timeout(max(0.0, tick_at - loop.time())):
@@ -138,7 +141,8 @@ class Regulator:
             except TimeoutError:
                 pass
 
-    async def _pass(self, *, is_tick: bool) -> None:
+    async def look(self, *, is_tick: bool) -> None:
+        """Look once: at what changed, and with each tick at all that time can change."""
         with self._bucket.lock:
             if is_tick:
                 self.receivers.look(self.clients(), _now_ns())
@@ -161,15 +165,23 @@ class Regulator:
                 self._source.release_withheld()
 
     def _due(self, *, is_tick: bool) -> list[int]:
-        """Return the vbuckets to look at: with a least size all must be counted, else who holds."""
+        """Return the vbuckets to look at."""
         if not is_tick:
             return sorted(self._dirty)
-        counts = self.spec.group_min_size > 0
+        now_ns = _now_ns()
+        counts_anew = self.spec.group_min_size > 0 and self._have_consumers_changed(now_ns)
         return [
             v
             for v, gate in enumerate(self.gates)
-            if counts or v in self._dirty or gate.positions.held_bytes
+            if counts_anew or v in self._dirty or gate.positions.held_bytes or gate.is_due(now_ns)
         ]
+
+    def _have_consumers_changed(self, now_ns: int) -> bool:
+        """Whether one is gone, or counts otherwise; a new one's streams tell of themselves."""
+        timeout_ns, before = self.spec.receiver_timeout_ns, self._states
+        consumers = self._bucket.dcp_connections.values()
+        self._states = self.receivers.states(consumers, timeout_ns, now_ns)
+        return any(self._states.get(number) != state for number, state in before.items())
 
     def _look_at(self, vbucket: int) -> None:
         gate, now_ns = self.gates[vbucket], _now_ns()
@@ -242,6 +254,11 @@ class Regulator:
                 _LOG.info("vbuckets %s: the group %s", ranges_of(vbuckets), what)
         if held != held_before:
             self._source.reconcile()
+
+
+def rest_seconds(took_seconds: float) -> float:
+    """Return how long after a tick's pass, which took so long, the next tick comes."""
+    return max(TICK_SECONDS, _REST * took_seconds)
 
 
 def _now_ns() -> int:

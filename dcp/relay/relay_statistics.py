@@ -7,6 +7,9 @@ relay:streams, :streams_from_disk
 relay:held_bytes                received and not acknowledged, as somebody is waited for
 relay:disk_waiting_bytes        received and not on disk yet
 relay:disk_trouble              which vbuckets cannot be written, and why; empty where all can
+relay:resident_bytes            the process's memory; -1: the system does not tell
+relay:memory_bound_bytes        the most that it takes with the keys and consumers it has now, by
+                                the formula of docs/memory.md, for documents of up to 20 MiB
 relay:waits_for_disk            whether the cluster is held up by that
 relay:group:<number>            vbuckets with so many members of a group, of how many; "no stream"
 relay:group:<number>:…          the same by name, what they hold and who is waited for
@@ -14,16 +17,24 @@ relay:upstream:<node>:…         window, in use, acks, full, who is waited for
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
+from typing import Final
 
+from dcp.process_memory import resident_bytes
+from dcp.producer.memory import Load
 from dcp.producer.statistic import Statistic
 from dcp.producer.stream import StreamPhase
 from dcp.protocol.receiver_group import Ejection
+from dcp.relay.memory import relay_bytes
 from dcp.relay.regulator import Regulator
 from dcp.relay.relay_bucket import RelayBucket
+from dcp.relay.settings import RelaySettings
 from dcp.relay.upstream_link import UpstreamLink
 from dcp.relay.vbucket_ranges import ranges_of
+
+_SAMPLE_KEYS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +90,8 @@ class RelaySnapshot:
     disk_waiting_bytes: int
     disk_trouble: str
     waits_for_disk: bool
+    resident_bytes: int
+    memory_bound_bytes: int
 
     def statistics(self) -> Iterator[Statistic]:
         """Return all of it as STAT answers it."""
@@ -98,9 +111,13 @@ class RelaySnapshot:
 
 
 def snapshot_of(
-    bucket: RelayBucket, regulator: Regulator, links: Iterable[UpstreamLink]
+    bucket: RelayBucket,
+    regulator: Regulator,
+    links: Sequence[UpstreamLink],
+    settings: RelaySettings,
 ) -> RelaySnapshot:
     """Return how everything stands; the bucket's lock is held."""
+    resident = resident_bytes()
     streams = [
         stream
         for consumer in bucket.dcp_connections.values()
@@ -122,7 +139,19 @@ def snapshot_of(
         0 if bucket.flusher is None else bucket.flusher.pending_bytes,
         "" if bucket.flusher is None else _trouble_of(bucket.flusher.failures),
         regulator.waits_for_disk,
+        -1 if resident is None else resident,
+        relay_bytes(settings, _load(bucket), max(1, len(links))),
     )
+
+
+def _load(bucket: RelayBucket) -> Load:
+    """Return what the relay holds and serves now; how long keys are is guessed from some."""
+    connections = bucket.dcp_connections.values()
+    indexes = [vbucket.data.newest.keys for vbucket in bucket.vbuckets]
+    some = [len(each.key) for index in indexes for each in islice(index.versions, _SAMPLE_KEYS)]
+    key_bytes = -(-sum(some) // max(1, len(some)))
+    streams = sum(len(each.streams) for each in connections)
+    return Load(sum(map(len, indexes)), key_bytes, len(connections), streams)
 
 
 def _trouble_of(failures: Mapping[int, str]) -> str:

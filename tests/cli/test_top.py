@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dcp.cli.live_view import bar, board_text, connection_lines, size_text
+from dcp.cli.live_view import bar, board_text, connection_lines, memory_text, size_text
 from dcp.cli.main import main
 from dcp.cli.producer_view import connections_in
 from dcp.client.addresses import NodeAddress
 from dcp.client.connection import NodeConnection
 from dcp.client.settings import ConnectionSettings
 from dcp.lake.live_look import TaskLook
+from dcp.lake.memory import worker_bytes
 from dcp.protocol.credentials import Credentials, Secret
 from dcp.protocol.position import Position
 from tests.cli.conftest import World
@@ -215,6 +216,8 @@ def test_a_real_round_that_stands_still_is_seen_by_status_top_and_metrics(
         assert main(["status", *options]) == 0
         status = capsys.readouterr().out
         assert "connections of round 1:" in status
+        bound = worker_bytes(2, 20000, 5000) / 2**20
+        assert re.search(rf"RSS \d+ of at most {bound:,.0f} MiB", status)
         assert f"{connection['node']}: waits for window full: spark" in status
         assert main(["status", *options, "--json"]) == 0
         told = json.loads(capsys.readouterr().out.splitlines()[-1])["connections"]
@@ -271,6 +274,25 @@ def test_a_board_of_tasks_without_flow_control_is_shown_too() -> None:
 
     look: TaskLook = watcher([READY]).look()
     without = TaskLook.from_json(json.loads(json.dumps(look.to_json())) | {"connections": []})
-    assert connection_lines([without]) == []
+    assert connection_lines([without]) == [f"t2: {_memory_of(look)}"]
     assert "1 task of round 7" in board_text([without])
-    assert connection_lines([look])[0].startswith("t2 node.example:11210: waits for window full")
+    assert f"t2: {_memory_of(look)}\n" in board_text([without])
+    assert connection_lines([look])[1].startswith("t2 node.example:11210: waits for window full")
+
+
+def _memory_of(look: TaskLook) -> str:
+    assert look.resident_bytes is not None and look.resident_bytes > 20 * 2**20  # this process's
+    return f"RSS {look.resident_bytes / 2**20:,.0f} of at most 540 MiB"
+
+
+@pytest.mark.parametrize(
+    ("resident_bytes", "bound_bytes", "shown"),
+    [
+        (312 * 2**20, 540 * 2**20, "RSS 312 of at most 540 MiB"),
+        (312 * 2**20, 0, "RSS 312 MiB"),
+        (None, 540 * 2**20, "RSS not known of at most 540 MiB"),
+        (None, 0, "RSS not known"),
+    ],
+)
+def test_memory_beside_its_bound(resident_bytes: int | None, bound_bytes: int, shown: str) -> None:
+    assert memory_text(resident_bytes, bound_bytes) == shown

@@ -107,7 +107,7 @@ def test_the_last_stage_that_holds_anything_gates(
 def watcher(
     connections: list[ConnectionLook], name: str = "dcplake-0a1b2c3d-r7-t2.0"
 ) -> TaskWatcher:
-    state = TaskState(8, 3, 120, connections, STAGES, {NODE: NodeStreams(3, 1)})
+    state = TaskState(8, 3, 120, connections, STAGES, {NODE: NodeStreams(3, 1)}, None, 540 * 2**20)
     return TaskWatcher(name, 7, lambda: state)
 
 
@@ -242,6 +242,7 @@ def test_each_lake_has_a_place_of_its_own(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 METRICS = """\
+dcplake_task_memory_bound_bytes{task="t2"} 566231040
 dcp_window_bytes{task="t2",node="node.example:11210"} 1000
 dcp_window_overflow_bytes_max{task="t2",node="node.example:11210"} 150
 dcp_recv_bytes_total{task="t2",node="node.example:11210"} 5000
@@ -273,6 +274,8 @@ def test_metrics_are_one_exposition_with_bounded_labels() -> None:
     types = [line.split()[2] for line in lines if line.startswith("# TYPE")]
     assert len(types) == len(set(types))
     assert {line.split("{")[0] for line in samples} <= set(types)
+    resident = f'dcplake_task_resident_bytes{{task="t2"}} {newer.resident_bytes}'
+    assert newer.resident_bytes and resident in lines
     assert text.endswith("\n")
     assert exposition([]).count("# TYPE") == len(types)
 

@@ -11,8 +11,10 @@ oracle is what was written: who reads in the end has every document, as it was w
 Who stalls goes on later, and has everything too.
 """
 
+import os
+import signal
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
@@ -20,7 +22,9 @@ from time import monotonic
 import pytest
 
 from dcp.producer.cluster import ProducerCluster
-from tests.client.drained import USERS, fill
+from dcp.producer.kv_client import KvClient
+from tests.cli.serving import Serving
+from tests.client.drained import USERS, fill, wait_for
 from tests.producer.raw_client import PLAIN_FEATURES, RawClient
 from tests.relay.lakes import PATIENCE_SECONDS, Lake
 from tests.relay.relaying import Relaying, relaying
@@ -28,6 +32,8 @@ from tests.relay.relaying import Relaying, relaying
 MakeCluster = Callable[..., ProducerCluster]
 ((USER, PASSWORD),) = USERS.items()
 VBUCKETS = 2
+IDLE_SECONDS = 5.0
+"""After so long without an answer a cluster that shall do so drops a connection."""
 WINDOW_BYTES = 50_000
 DOCUMENT_BYTES = 1_000
 MUCH = 300
@@ -73,15 +79,15 @@ class Scene:
             assert lake.rollbacks == {}
 
 
-MakeScene = Callable[[str], Scene]
+MakeScene = Callable[..., Scene]
 
 
 @pytest.fixture
 def make_scene(make_cluster: MakeCluster, tmp_path: Path) -> Iterator[MakeScene]:
     with ExitStack() as stack:
 
-        def make(fc: str) -> Scene:
-            cluster = make_cluster(vbuckets=VBUCKETS, idle_timeout_seconds=60.0)
+        def make(fc: str, idle_timeout_seconds: float = 60.0) -> Scene:
+            cluster = make_cluster(vbuckets=VBUCKETS, idle_timeout_seconds=idle_timeout_seconds)
             options = ("--fc", fc, "--window-bytes", str(WINDOW_BYTES))
             relay = stack.enter_context(relaying(cluster, tmp_path, *options))
             scene = Scene(cluster, relay, tmp_path, options)
@@ -164,6 +170,39 @@ def test_the_relay_is_killed(make_scene: MakeScene, fc: str) -> None:
                 scene.all_have_all()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("fc", ALL)
+def test_the_relay_is_stalled(make_scene: MakeScene, fc: str) -> None:
+    """Until the cluster closes its connection, and longer than all timeouts; nobody is ejected."""
+    scene = make_scene(fc, idle_timeout_seconds=IDLE_SECONDS)
+    scene.write_much("before")
+    with _stopped(scene.relay.process.pid):
+        scene.write_much("meanwhile")
+        for lake in scene.lakes:
+            while lake.take_one(0.1):
+                pass
+        assert not any(lake.has_all_of(scene.cluster) for lake in scene.lakes)
+        wait_for("it is dropped", lambda: not _connections(scene.cluster), PATIENCE_SECONDS)
+    scene.all_have_all()
+    scene.write_much("after")
+    scene.all_have_all()
+    assert scene.told()["relay:ejections"] == "0"
+
+
+def _connections(cluster: ProducerCluster) -> int:
+    with cluster.bucket.lock:
+        return len(cluster.bucket.dcp_connections)
+
+
+@contextmanager
+def _stopped(pid: int) -> Iterator[None]:
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
 # --- the cluster
 
 
@@ -186,3 +225,51 @@ def test_the_cluster_is_cut_or_stalled(make_scene: MakeScene, fc: str, how: str)
     scene.all_have_all()
     scene.write_much("after")
     scene.all_have_all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fc", ALL)
+def test_the_cluster_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fc: str) -> None:
+    """What its disk had not got is gone: relay and consumers go back with it, and lack nothing."""
+    monkeypatch.setenv("DCPLAKE_PASSWORD", PASSWORD)
+    words = ("--vbuckets", str(VBUCKETS), "--data", str(tmp_path / "cluster"), "--port")
+    keys: list[bytes] = []
+    options = ("--fc", fc, "--window-bytes", str(WINDOW_BYTES))
+    with ExitStack() as stack:
+        cluster = Serving(USER, *words, "0")
+        stack.callback(lambda: cluster.kill())  # noqa: PLW0108  (whichever runs then)
+        port = cluster.seeds[0].rpartition(":")[2]
+        relay = stack.enter_context(relaying(cluster, tmp_path / "relay", *options))
+        lakes = [
+            stack.enter_context(closing(Lake(relay.seed, VBUCKETS, f"{n}#gtag=7"))) for n in "ab"
+        ]
+        for turn in range(3):
+            with KvClient(cluster.seeds, USER, PASSWORD, "default") as client:
+                for part in range(4):
+                    fresh = [b"turn%d-%d-%d" % (turn, part, number) for number in range(60)]
+                    client.set((key, b'{"of":"%s"}' % key * 9) for key in fresh)
+                    keys += fresh
+                    for lake in lakes:
+                        lake.take_one(0.02)
+            cluster.kill()
+            while any(lake.take_one(0.1) for lake in lakes):
+                pass
+            cluster = Serving(USER, *words, port)
+            with KvClient(cluster.seeds, USER, PASSWORD, "default") as client:
+                client.set([(b"last", b"%d" % turn)])
+                expected = client.get([*keys, b"last"])
+            until = monotonic() + PATIENCE_SECONDS
+            while not all(_documents(lake) == expected for lake in lakes):
+                assert monotonic() < until, [len(_documents(lake)) for lake in lakes]
+                for lake in lakes:
+                    lake.take_one(0.05)
+
+
+def _documents(lake: Lake) -> dict[bytes, bytes]:
+    """Return what a lake's whole snapshots lead to; nothing is deleted here."""
+    return {
+        key: value
+        for vbucket, rows in lake.rows.items()
+        for seqno, _, key, _, value in rows
+        if seqno <= max(lake.ends[vbucket], default=0)
+    }

@@ -9,7 +9,9 @@ import pytest
 
 from dcp.cli.main import main
 from dcp.producer.cluster import ProducerCluster
+from dcp.producer.memory import Load
 from dcp.protocol.flow_spec import parse_flow_spec
+from dcp.relay.memory import relay_bytes
 from dcp.relay.relay import Relay
 from dcp.wire import messages as m
 from dcp.wire.vocabulary import Opcode, Status
@@ -287,6 +289,21 @@ def test_metrics_say_who_gates(
     assert told['relay_group_required{vbuckets="0-1"}'] == "1"
     assert told["relay_consumers{}"] == "2"
     assert told["relay_waits_for_disk{}"] == "0"
+    assert int(told["relay_resident_bytes{}"]) > 20 * 2**20
+    with relay.bucket.lock:
+        indexes = [relay.bucket.vbuckets[vbucket].data.newest.keys for vbucket in range(2)]
+        keys = [each.key for index in indexes for each in index.versions]
+        longest = max(map(len, keys))
+    load = Load(len(keys), key_bytes=longest, connections=2, streams=4)
+    most_bytes = relay_bytes(relay.relay_settings, load)
+    bound_bytes = int(told["relay_memory_bound_bytes{}"])
+    assert most_bytes - longest * len(keys) < bound_bytes <= most_bytes
+    assert main(["top", "--relay", relay.seeds[0], "--user", user, "--once"]) == 0
+    assert re.search(
+        rf"^relay: RSS [\d,]+ of at most {bound_bytes / 2**20:,.0f} MiB$",
+        capsys.readouterr().out,
+        re.MULTILINE,
+    )
     assert told[f'relay_upstream_gating{{node="{node}",consumer="{name}"}}'] == "1"
     assert told[f'relay_upstream_window_bytes{{node="{node}"}}'] == str(WINDOW_BYTES)
     assert int(told[f'relay_upstream_unacked_bytes{{node="{node}"}}']) >= WINDOW_BYTES
