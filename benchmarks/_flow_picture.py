@@ -14,50 +14,88 @@ _NEXT_TO_NOTHING: Final = 0.05
 
 def picture(rows: Sequence[Row]) -> str:
     """Return the picture of all rows as SVG."""
-    windows = [row for row in rows if row.part == "window"]
-    relays = [row for row in rows if row.part == "relay"]
-    policies = [row for row in rows if row.part == "policy"]
+    windows, policies = _part(rows, "window"), _part(rows, "policy")
+    by_window, by_speed = _part(rows, "policy by window"), _part(rows, "policy by speed")
+    relays, relays_by_window = _part(rows, "relay"), _part(rows, "relay by window")
     limits = list(dict.fromkeys(row.sink_limit for row in policies))
     fastest = [row for row in policies if row.sink_limit == limits[0]]
     slowest = [row for row in policies if row.sink_limit == limits[-1]]
     slow_title = f"each sink {limits[-1]}"
+    charts = [
+        PanelRow(
+            "One connection",
+            "sink's speed",
+            [
+                _panel("MB/s", "window", windows, _speed, _size_name),
+                _panel("most outstanding, MiB", "window", windows, _outstanding, _size_name),
+                _panel("memory of the process, + MiB", "window", windows, _memory, _size_name),
+            ],
+        ),
+        PanelRow(
+            "Window policies: a quota of 1 GiB",
+            "policy",
+            [
+                _panel(f"MB/s in all, sinks {limits[0]}", "connections", fastest, _speed),
+                _panel(
+                    f"outstanding in all, MiB, {slow_title}",
+                    "connections",
+                    slowest,
+                    _outstanding,
+                ),
+                _panel(f"memory in all, + MiB, {slow_title}", "connections", slowest, _memory),
+            ],
+        ),
+        PanelRow(
+            "Window policies: 4 connections, all numbers in proportion to the window",
+            "policy",
+            [
+                _panel("MB/s in all, sinks unlimited", "window", by_window, _speed, _size_name),
+                _panel("outstanding in all, MiB", "window", by_window, _outstanding, _size_name),
+                _panel("memory in all, + MiB", "window", by_window, _memory, _size_name),
+            ],
+        ),
+        PanelRow(
+            "Window policies: 4 connections, a quota of 1 GiB",
+            "policy",
+            [
+                _panel("MB/s in all", "each sink, MB/s", by_speed, _speed),
+                _panel("outstanding in all, MiB", "each sink, MB/s", by_speed, _outstanding),
+                _panel("memory in all, + MiB", "each sink, MB/s", by_speed, _memory),
+            ],
+        ),
+        PanelRow(
+            "Relay: one fast consumer, one slow; window 2 MiB",
+            "strategy",
+            [
+                _panel("from the cluster, MB/s", "slow consumer, MB/s", relays, _upstream),
+                _panel("fast consumer, MB/s", "slow consumer, MB/s", relays, _speed),
+                _panel("memory of the relay, + MiB", "slow consumer, MB/s", relays, _memory),
+            ],
+        ),
+        PanelRow(
+            "Relay: one fast consumer, one of 5 MB/s",
+            "strategy",
+            [
+                _panel("from the cluster, MB/s", "window", relays_by_window, _upstream, _size_name),
+                _panel("fast consumer, MB/s", "window", relays_by_window, _speed, _size_name),
+                _panel(
+                    "memory of the relay, + MiB",
+                    "window",
+                    relays_by_window,
+                    _memory,
+                    _size_name,
+                ),
+            ],
+        ),
+    ]
     return draw(
         "Throughput and memory by window, window policy and relay strategy",
-        [
-            PanelRow(
-                "One connection",
-                "sink's speed",
-                [
-                    _panel("MB/s", "window", windows, _speed, _size_name),
-                    _panel("most outstanding, MiB", "window", windows, _outstanding, _size_name),
-                    _panel("memory of the process, + MiB", "window", windows, _memory, _size_name),
-                ],
-            ),
-            PanelRow(
-                "Window policies: a quota of 1 GiB",
-                "policy",
-                [
-                    _panel(f"MB/s in all, sinks {limits[0]}", "connections", fastest, _speed),
-                    _panel(
-                        f"outstanding in all, MiB, {slow_title}",
-                        "connections",
-                        slowest,
-                        _outstanding,
-                    ),
-                    _panel(f"memory in all, + MiB, {slow_title}", "connections", slowest, _memory),
-                ],
-            ),
-            PanelRow(
-                "Relay: one fast consumer, one slow; window 2 MiB",
-                "strategy",
-                [
-                    _panel("from the cluster, MB/s", "slow consumer, MB/s", relays, _upstream),
-                    _panel("fast consumer, MB/s", "slow consumer, MB/s", relays, _speed),
-                    _panel("memory of the relay, + MiB", "slow consumer, MB/s", relays, _memory),
-                ],
-            ),
-        ],
+        [row for row in charts if any(panel.lines for panel in row.panels)],
     )
+
+
+def _part(rows: Sequence[Row], part: str) -> list[Row]:
+    return [row for row in rows if row.part == part]
 
 
 def _panel(

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Thread
@@ -41,9 +41,14 @@ _OWN_WINDOW: Final = FlowControlSettings(window_bytes=MIB, batch_bytes=MIB // 2)
 
 @dataclass(frozen=True, slots=True)
 class RelayGrid:
-    """What is measured; speeds in MB/s."""
+    """What is measured; speeds in MB/s.
+
+    ``slow_speeds`` are tried with ``window_bytes``, ``windows_bytes`` with ``slow_speed``.
+    """
 
     slow_speeds: tuple[float, ...]
+    windows_bytes: tuple[int, ...]
+    slow_speed: float
     documents: int
     seconds: float
     window_bytes: int = 2 * MIB
@@ -73,10 +78,41 @@ def by_strategy(grid: RelayGrid) -> Iterator[Row]:
     """Measure every strategy with every slow consumer."""
     for speed in grid.slow_speeds:
         for line, (spec, slow_tag) in STRATEGIES.items():
-            yield _measure(grid, line, spec, slow_tag, speed)
+            yield _measure(grid, spec, slow_tag, speed).row("relay", line, speed)
 
 
-def _measure(grid: RelayGrid, line: str, spec: str, slow_tag: int, speed: float) -> Row:
+def by_strategy_and_window(grid: RelayGrid) -> Iterator[Row]:
+    """Measure every strategy with every window that the relay gives the cluster's nodes."""
+    for window_bytes in grid.windows_bytes:
+        in_window = replace(grid, window_bytes=window_bytes)
+        for line, (spec, slow_tag) in STRATEGIES.items():
+            measured = _measure(in_window, spec, slow_tag, grid.slow_speed)
+            yield measured.row("relay by window", line, window_bytes / 1024)
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    slow_limit: float
+    fast: float
+    slow: float
+    upstream: float
+    grown_bytes: int
+
+    def row(self, part: str, line: str, x: float) -> Row:
+        return Row(
+            part,
+            line,
+            x,
+            limit_name(self.slow_limit),
+            self.fast,
+            None,
+            self.grown_bytes / MIB,
+            self.upstream,
+            self.slow,
+        )
+
+
+def _measure(grid: RelayGrid, spec: str, slow_tag: int, speed: float) -> _Measured:
     with served(0, 0, VBUCKETS) as source, _relaying(source, grid, spec) as relay:
         fast = Sink(_sink("fast", 7, relay, 0.0))
         slow = Sink(_sink("slow", slow_tag, relay, speed * 1e6))
@@ -96,17 +132,8 @@ def _measure(grid: RelayGrid, line: str, spec: str, slow_tag: int, speed: float)
             results = fast.result(), slow.result()
             grown = relay.resident_bytes("VmHWM") - before
     fast_speed, slow_speed = (result.bytes_per_second / 1e6 for result in results)
-    return Row(
-        "relay",
-        line,
-        speed,
-        limit_name(speed),
-        fast_speed,
-        None,
-        max(0, grown) / MIB,
-        received / seconds / 1e6,
-        slow_speed,
-    )
+    upstream = received / seconds / 1e6
+    return _Measured(speed, fast_speed, slow_speed, upstream, max(0, grown))
 
 
 def _follow(relay: _Relaying, began: float, grid: RelayGrid) -> tuple[int, float]:

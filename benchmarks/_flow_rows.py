@@ -15,10 +15,10 @@ MIB: Final = 1024 * 1024
 class Row:
     """Speeds in MB/s (10^6), memory in MiB; None: there is no such thing here.
 
-    ``part`` is window, policy or relay; ``x`` what the picture has on its axis: the window in KiB,
-    the number of connections, the speed of the slow consumer. ``speed`` is that of all sinks
-    together. ``outstanding`` is the sum of each connection's most, ``memory`` that of the
-    processes' peaks over their starts.
+    ``part`` is one of those in ``table``; ``x`` what the picture has on its axis: the window in
+    KiB, the number of connections, the speed of each sink or of the slow consumer. ``speed`` is
+    that of all sinks together (of the fast one behind a relay). ``outstanding`` is the sum of each
+    connection's most, ``memory`` that of the processes' peaks over their starts.
     """
 
     part: str
@@ -69,7 +69,10 @@ def table(rows: Iterable[Row]) -> str:
     heads = {
         "window": ("sink limit", "window KiB"),
         "policy": ("policy", "connections"),
+        "policy by window": ("policy", "window KiB"),
+        "policy by speed": ("policy", "sink, MB/s"),
         "relay": ("strategy", "slow, MB/s"),
+        "relay by window": ("strategy", "window KiB"),
     }
     lines: list[str] = []
     for part, group in groupby(rows, lambda row: row.part):

@@ -1,4 +1,4 @@
-"""Flow control of consumers: one connection by window and sink speed; many by window policy."""
+"""Flow control of consumers, by window and sink speed: one connection, and many by policy."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
@@ -24,6 +24,10 @@ class Grid:
     window_speeds: tuple[float, ...]
     connections: tuple[int, ...]
     policy_speeds: tuple[float, ...]
+    policy_windows_bytes: tuple[int, ...]
+    policy_sink_speeds: tuple[float, ...]
+    together: int
+    """How many connections share the quota where windows and the sinks' speeds differ."""
     seconds: float
 
 
@@ -49,12 +53,42 @@ def by_policy(source: BenchProducer, grid: Grid) -> Iterator[Row]:
     for speed in grid.policy_speeds:
         for count in grid.connections:
             for policy in Policy:
-                is_none = policy is Policy.NONE
-                flow = FlowControlSettings(
-                    window_policy=policy.value, allow_no_flow_control=is_none
-                )
-                measured = _measure(source, flow, count, speed, grid.seconds)
+                measured = _measure(source, _flow_of(policy), count, speed, grid.seconds)
                 yield measured.row("policy", policy.value, count, limit_name(speed))
+
+
+def by_policy_and_window(source: BenchProducer, grid: Grid) -> Iterator[Row]:
+    """Measure the policies where all their numbers are larger or smaller, in proportion."""
+    for window_bytes in grid.policy_windows_bytes:
+        for policy in Policy:
+            flow = _flow_of(policy, window_bytes)
+            measured = _measure(source, flow, grid.together, 0.0, grid.seconds)
+            yield measured.row(
+                "policy by window", policy.value, window_bytes / 1024, limit_name(0.0)
+            )
+
+
+def by_policy_and_speed(source: BenchProducer, grid: Grid) -> Iterator[Row]:
+    """Measure the policies with slower and faster sinks; the speed is that of each."""
+    for speed in grid.policy_sink_speeds:
+        for policy in Policy:
+            measured = _measure(source, _flow_of(policy), grid.together, speed, grid.seconds)
+            yield measured.row("policy by speed", policy.value, speed, limit_name(speed))
+
+
+def _flow_of(policy: Policy, window_bytes: int | None = None) -> FlowControlSettings:
+    """Return a policy with the defaults, or with all of them in proportion to this window."""
+    usual = FlowControlSettings()
+    window_bytes = window_bytes or usual.window_bytes
+    scale = window_bytes / usual.window_bytes
+    return FlowControlSettings(
+        window_policy=policy.value,
+        allow_no_flow_control=policy is Policy.NONE,
+        window_bytes=window_bytes,
+        window_most_bytes=int(usual.window_most_bytes * scale),
+        window_quota_bytes=int(usual.window_quota_bytes * scale),
+        batch_bytes=min(usual.batch_bytes, window_bytes // 2),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,12 @@
 
     python -m benchmarks.flow_control [--repetitions N] [--short] [--folder F] [--from-csv FILE]
 
-Three parts: one connection by window and by the speed of its sink; several connections that share
-an executor's quota, by window policy; `dcplake relay` with a fast consumer and a slow one, by
-strategy. It prints a table, and writes flow-control.csv and flow-control.svg into the folder
-(benchmarks/results). Medians of the repetitions are shown, each of which measures all points.
---short measures almost nothing in seconds; --from-csv only draws.
+Three parts: one connection by window and by the speed of its sink; connections that share an
+executor's quota, by window policy (with their number, with the window, with the sinks' speed);
+`dcplake relay` with a fast consumer and a slow one, by strategy (with the slow one's speed, with
+the relay's window). It prints a table, and writes flow-control.csv and flow-control.svg into the
+folder (benchmarks/results). Medians of the repetitions are shown, each of which measures all
+points. --short measures almost nothing in seconds; --from-csv only draws.
 """
 
 import argparse
@@ -16,9 +17,15 @@ from dataclasses import fields
 from pathlib import Path
 
 from benchmarks._flow_picture import picture
-from benchmarks._flow_relay import RelayGrid, by_strategy
+from benchmarks._flow_relay import RelayGrid, by_strategy, by_strategy_and_window
 from benchmarks._flow_rows import MIB, Row, medians, table, write_csv
-from benchmarks._flow_windows import Grid, by_policy, by_window
+from benchmarks._flow_windows import (
+    Grid,
+    by_policy,
+    by_policy_and_speed,
+    by_policy_and_window,
+    by_window,
+)
 from benchmarks._producer import producer
 
 VBUCKETS = 16
@@ -28,6 +35,9 @@ FULL = Grid(
     window_speeds=(0, 200, 50, 10),
     connections=(1, 2, 4, 8),
     policy_speeds=(0, 10),
+    policy_windows_bytes=(MIB // 16, MIB // 4, MIB, 4 * MIB, 10 * MIB),
+    policy_sink_speeds=(5, 20, 50, 200),
+    together=4,
     seconds=3.0,
 )
 SHORT = Grid(
@@ -35,10 +45,21 @@ SHORT = Grid(
     window_speeds=(0,),
     connections=(2,),
     policy_speeds=(10,),
+    policy_windows_bytes=(MIB,),
+    policy_sink_speeds=(10,),
+    together=2,
     seconds=0.5,
 )
-FULL_RELAY = RelayGrid(slow_speeds=(2, 5, 10, 20), documents=14_000, seconds=8.0)
-SHORT_RELAY = RelayGrid(slow_speeds=(5,), documents=100, seconds=1.0)
+FULL_RELAY = RelayGrid(
+    slow_speeds=(2, 5, 10, 20),
+    windows_bytes=(MIB // 4, MIB, 4 * MIB, 10 * MIB),
+    slow_speed=5,
+    documents=14_000,
+    seconds=8.0,
+)
+SHORT_RELAY = RelayGrid(
+    slow_speeds=(5,), windows_bytes=(MIB,), slow_speed=5, documents=100, seconds=1.0
+)
 FULL_DOCUMENTS, SHORT_DOCUMENTS = 400_000, 2_000
 
 
@@ -48,7 +69,11 @@ def measured(*, is_short: bool) -> Iterator[Row]:
     with producer(documents, VALUE_BYTES, VBUCKETS) as source:
         yield from by_window(source, grid)
         yield from by_policy(source, grid)
-    yield from by_strategy(SHORT_RELAY if is_short else FULL_RELAY)
+        yield from by_policy_and_window(source, grid)
+        yield from by_policy_and_speed(source, grid)
+    relay = SHORT_RELAY if is_short else FULL_RELAY
+    yield from by_strategy(relay)
+    yield from by_strategy_and_window(relay)
 
 
 def read_csv(path: Path) -> Iterator[Row]:
