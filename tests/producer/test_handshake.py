@@ -9,7 +9,7 @@ from dcp.producer.cluster import ProducerCluster
 from dcp.wire import messages as m
 from dcp.wire.codec import decode, encode
 from dcp.wire.frame import Frame
-from dcp.wire.vocabulary import HelloFeature, Magic, Opcode, Status
+from dcp.wire.vocabulary import HelloFeature, Magic, Opcode, ServerOpcode, Status
 from tests.producer.raw_client import FEATURES, PLAIN_FEATURES, RawClient
 
 Connect = Callable[..., RawClient]
@@ -24,6 +24,8 @@ def test_hello_grants_a_part_of_what_is_asked(cluster: ProducerCluster, connect:
     client = connect(cluster)
     asked = (0x01, 0x02, 0x06, 0x07, 0x06, 0x0E, 0x0F, 0x10, 0x12, 0x7777)
     assert client.ok(m.Hello(b"x", asked), Opcode.HELLO) == m.HelloAnswer((0x06, 0x07, 0x10, 0x12))
+    always = (HelloFeature.TCP_NODELAY, HelloFeature.SYNC_REPLICATION)
+    assert client.ok(m.Hello(b"x", always), Opcode.HELLO) == m.HelloAnswer(always)
     assert client.ok(m.Hello(b"", ()), Opcode.HELLO) == m.HelloAnswer(())
     client.send(Frame(Magic.REQUEST, Opcode.HELLO, value=b"\0"))
     odd = client.answer()
@@ -129,6 +131,8 @@ def test_small_commands(cluster: ProducerCluster, connect: Connect) -> None:
     assert unknown.status == Status.UNKNOWN_COLLECTION
     assert client.call(m.Stat(b"nosuch"), Opcode.STAT).status == Status.KEY_ENOENT
     assert client.call(m.Unknown(), 0xEE).status == Status.UNKNOWN_COMMAND
+    assert client.ok(m.Empty(), Opcode.LIST_BUCKETS) == m.Text(b"default")
+    assert client.call(m.Empty(), Opcode.NOOP).status == Status.SUCCESS
     assert client.call(m.Empty(), Opcode.QUIT).status == Status.SUCCESS
     assert client.is_closed()
 
@@ -146,6 +150,8 @@ def test_the_cluster_map_and_its_known_version(cluster: ProducerCluster, connect
     assert (current.status, current.value, current.datatype) == (Status.SUCCESS, b"", 0)
     older = client.call(m.GetClusterConfig(1, 0), Opcode.GET_CLUSTER_CONFIG)
     assert json.loads(older.value) == tree
+    asked = (HelloFeature.GET_CLUSTER_CONFIG_WITH_GIVEN_VERSION,)
+    assert client.ok(m.Hello(b"x", asked), Opcode.HELLO) == m.HelloAnswer(asked)
 
 
 def test_seqno_commands(cluster: ProducerCluster, connect: Connect) -> None:
@@ -164,6 +170,7 @@ def test_seqno_commands(cluster: ProducerCluster, connect: Connect) -> None:
     assert client.call(m.ObserveSeqno(5), Opcode.OBSERVE_SEQNO).status == Status.KEY_ENOENT
     log = client.ok(m.Empty(), Opcode.GET_FAILOVER_LOG)
     assert log == m.FailoverLogAnswer(cluster.failover_log(0).entries)
+    assert connect(cluster).log_in().open_dcp().ok(m.Empty(), Opcode.DCP_GET_FAILOVER_LOG) == log
     assert client.call(m.SeqnoPersistence(1), Opcode.SEQNO_PERSISTENCE).status == Status.SUCCESS
     assert client.call(m.SeqnoPersistence(2), Opcode.SEQNO_PERSISTENCE).status == Status.ETMPFAIL
 
@@ -219,6 +226,7 @@ def test_dcp_opens_once_per_connection_and_name(cluster: ProducerCluster, connec
         ("set_priority", "urgent", Status.EINVAL),
         ("backfill_order", "x", Status.EINVAL),
         ("supports_cursor_dropping_vulcan", "true", Status.SUCCESS),
+        ("supports_hifi_MFU", "true", Status.SUCCESS),
         ("force_value_compression", "true", Status.EINVAL),
         ("include_deleted_user_xattrs", "true", Status.EINVAL),
         ("max_marker_version", "2.2", Status.NOT_SUPPORTED),
@@ -279,6 +287,12 @@ def test_breaking_the_protocol_closes(
     dcp = connect(cluster).log_in().open_dcp()
     dcp.send(frame)
     assert dcp.is_closed()
+
+
+def test_answers_to_a_server_are_taken(cluster: ProducerCluster, connect: Connect) -> None:
+    client = connect(cluster).log_in()
+    client.send(Frame(Magic.SERVER_RESPONSE, ServerOpcode.CLUSTERMAP_CHANGE_NOTIFICATION))
+    assert client.call(m.Empty(), Opcode.NOOP).status == Status.SUCCESS
 
 
 def test_map_changes_are_pushed_to_who_asked(

@@ -166,15 +166,21 @@ def test_only_the_streams_of_the_vbucket_that_lost_its_memory_hear_of_it(
     assert not [each for each in told if isinstance(each, m.SnapshotMarker) and each.flags == DISK]
 
 
-@pytest.mark.parametrize(("name", "asks"), [(b"replication:a->b", False), (b"mine", True)])
+@pytest.mark.parametrize(
+    ("name", "asked"),
+    [
+        (b"replication:a->b", b""),
+        (b"mine", b"supports_cursor_dropping"),
+        (b"mine", b"supports_cursor_dropping_vulcan"),
+    ],
+)
 def test_no_client_may_keep_its_cursor(
-    make_cluster: MakeCluster, connect: Connect, name: bytes, asks: bool
+    make_cluster: MakeCluster, connect: Connect, name: bytes, asked: bytes
 ) -> None:
     cluster = make_cluster(vbuckets=1, checkpoint_quota_bytes=QUOTA_BYTES)
     client = connect(cluster).log_in().open_dcp(name)
-    if asks:
-        refusal = m.DcpControl(b"supports_cursor_dropping_vulcan", b"false")
-        client.ok(refusal, Opcode.DCP_CONTROL)
+    if asked:
+        client.ok(m.DcpControl(asked, b"false"), Opcode.DCP_CONTROL)
     last = _stalled(cluster, client)
     assert cluster.bucket.vbuckets[0].data.checkpoints.memory_bytes < QUOTA_BYTES
     assert cluster.counters().cursors_dropped == 1

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import pytest
 
 from dcp.producer.cluster import ProducerCluster
+from dcp.producer.versions import Content, Version
 from dcp.types import END_OF_TIME
 from dcp.wire import messages as m
 from dcp.wire.codec import decode
@@ -30,6 +31,12 @@ MakeCluster = Callable[..., ProducerCluster]
 DISK = int(SnapshotFlag.DISK | SnapshotFlag.CHECKPOINT)
 FIRST_MEMORY = int(SnapshotFlag.MEMORY | SnapshotFlag.CHECKPOINT)
 MEMORY = int(SnapshotFlag.MEMORY)
+PRODUCER = int(OpenFlag.PRODUCER)
+XATTRS = int(OpenFlag.PRODUCER | OpenFlag.INCLUDE_XATTRS)
+DELETED_XATTRS = int(OpenFlag.INCLUDE_DELETED_USER_XATTRS)
+KEYS = int(OpenFlag.PRODUCER | OpenFlag.NO_VALUE)
+KEYS_AND_DATATYPES = int(OpenFlag.PRODUCER | OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE)
+DELETE_TIMES = int(OpenFlag.PRODUCER | OpenFlag.INCLUDE_DELETE_TIMES)
 
 
 def _fill(cluster: ProducerCluster, first: int, last: int) -> None:
@@ -194,15 +201,15 @@ def test_closing_a_stream(
 @pytest.mark.parametrize(
     ("flags", "control", "deletion", "expiration"),
     [
-        (0x01, "true", m.Deletion(b"d", 3, 2, b"", 0), m.Deletion(b"e", 4, 2, b"", 0)),
+        (PRODUCER, "true", m.Deletion(b"d", 3, 2, b"", 0), m.Deletion(b"e", 4, 2, b"", 0)),
         (
-            0x21,
+            DELETE_TIMES,
             "true",
             m.Deletion(b"d", 3, 2, b"", None, 1_700_000_000, 0),
             m.Expiration(b"e", 4, 2, 1_700_000_005),
         ),
         (
-            0x21,
+            DELETE_TIMES,
             "false",
             m.Deletion(b"d", 3, 2, b"", None, 1_700_000_000, 0),
             m.Deletion(b"e", 4, 2, b"", None, 1_700_000_005, 0),
@@ -251,12 +258,12 @@ JSON, SNAPPY, XATTR = int(Datatype.JSON), int(Datatype.SNAPPY), int(Datatype.XAT
 @pytest.mark.parametrize(
     "shape",
     [
-        Shape(0x01, PLAIN_FEATURES, BODY, JSON, b""),
-        Shape(0x05, PLAIN_FEATURES, SECTION + BODY, JSON | XATTR, SYSTEM),
-        Shape(0x05, FEATURES, SECTION + BODY, JSON | XATTR, SYSTEM),
-        Shape(0x09, PLAIN_FEATURES, b"", 0, b""),
-        Shape(0x0D, PLAIN_FEATURES, SECTION, XATTR, SYSTEM),
-        Shape(0x41, PLAIN_FEATURES, b"", JSON | XATTR, b""),
+        Shape(PRODUCER, PLAIN_FEATURES, BODY, JSON, b""),
+        Shape(XATTRS, PLAIN_FEATURES, SECTION + BODY, JSON | XATTR, SYSTEM),
+        Shape(XATTRS, FEATURES, SECTION + BODY, JSON | XATTR, SYSTEM),
+        Shape(KEYS, PLAIN_FEATURES, b"", 0, b""),
+        Shape(XATTRS | KEYS, PLAIN_FEATURES, SECTION, XATTR, SYSTEM),
+        Shape(KEYS_AND_DATATYPES, PLAIN_FEATURES, b"", JSON | XATTR, b""),
     ],
 )
 @pytest.mark.parametrize("stored_compressed", [False, True])
@@ -275,7 +282,7 @@ def test_shapes_of_values(
     assert isinstance(dcp.message(), m.SnapshotMarker)
     frame = dcp.stream_frame()
     assert frame.value == shape.value
-    kept = SNAPPY if stored_compressed and shape.open_flags == 0x41 else 0
+    kept = SNAPPY if stored_compressed and shape.open_flags == KEYS_AND_DATATYPES else 0
     assert frame.datatype == shape.datatype | kept
     cluster.delete(b"k")
     assert isinstance(dcp.message(), m.SnapshotMarker)
@@ -332,6 +339,22 @@ def test_forced_compression_of_what_becomes_smaller(
     assert plain.call(control, Opcode.DCP_CONTROL).status == Status.EINVAL
 
 
+@pytest.mark.parametrize(
+    ("flags", "expected"), [(XATTRS, SYSTEM), (XATTRS | DELETED_XATTRS, SECTION)]
+)
+def test_user_xattrs_of_deleted_documents(
+    cluster: ProducerCluster, connect: Connect, flags: int, expected: bytes
+) -> None:
+    """Shown to who opened for them; else only what begins with an underscore is."""
+    content = Content(SECTION, XATTR, opcode=Opcode.DCP_DELETION)
+    cluster.take_versions(0, [Version(0, b"k", content, seqno=1, rev=1, cas=1)])
+    dcp = connect(cluster).log_in().open_dcp(flags=flags)
+    dcp.request_stream(0)
+    assert isinstance(dcp.message(), m.SnapshotMarker)
+    deletion = dcp.stream_frame()
+    assert (deletion.opcode, deletion.value) == (Opcode.DCP_DELETION, expected)
+
+
 @pytest.mark.parametrize("from_disk", [True, False])
 def test_datatypes_of_values_that_are_left_out(
     cluster: ProducerCluster, connect: Connect, from_disk: bool
@@ -344,7 +367,10 @@ def test_datatypes_of_values_that_are_left_out(
     if from_disk:
         cluster.bucket.vbuckets[0].data.checkpoints.expel()
     stored = JSON | XATTR | SNAPPY
-    for flags, datatypes in ((0x09, (stored if from_disk else 0, 0)), (0x41, (stored, XATTR))):
+    for flags, datatypes in (
+        (KEYS, (stored if from_disk else 0, 0)),
+        (KEYS_AND_DATATYPES, (stored, XATTR)),
+    ):
         dcp = connect(cluster).log_in().open_dcp(name=b"%d" % flags, flags=flags)
         dcp.request_stream(0)
         assert isinstance(dcp.message(), m.SnapshotMarker)

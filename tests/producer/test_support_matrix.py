@@ -4,9 +4,11 @@ A table of the matrix has the columns name, state, module, tests, note; its head
 what it lists (``KINDS``). What is marked *no* is asked for over the wire.
 """
 
+import ast
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import IntEnum, IntFlag
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -59,6 +61,17 @@ KINDS: dict[str, type[IntEnum | IntFlag]] = {
     "state of a vbucket": VbucketState,
     "status": Status,
 }
+SAID = {
+    "BARRIER": r"b\"\\x00\" \+ MAJORITY",
+    "DURABILITY": r"durability\(",
+    "STREAM_ID": "stream_id",
+    "SASL_STEP": r"\.scram\(",
+    "AUTH_CONTINUE": r"\.scram\(",
+    "v1": r"m\.SnapshotMarker\(0, 5, FIRST_MEMORY\)",
+    "v2.0": "consumer_name",
+    "v2.2": r"max_marker_version=\"2\.2\"",
+}
+"""What a test says instead of the name, where it has the bytes or another's words for it."""
 OF_CLIENTS = {"error_map.py", "kv_client.py", "kv_connection.py", "loader.py", "admin_client.py"}
 """Modules that name statuses which they do not send."""
 UNSAID = {"DISCONNECTED": {"dcp_connection.py"}}
@@ -161,10 +174,73 @@ def test_a_line_is_whole(row: Row) -> None:
     assert row.note or row.state == "done"
     for module in row.modules:
         assert (PRODUCER / module).is_file()
+
+
+@cache
+def _parts(file: str) -> dict[str, str]:
+    """What a module of tests defines at its top, by name, each with its decorators."""
+    path = ROOT / "tests" / "producer" / file
+    source = path.read_text("utf-8")
+    lines = source.splitlines()
+    found: dict[str, str] = {}
+    for node in ast.parse(source).body:
+        first = node.lineno
+        names: list[str] = []
+        match node:
+            case ast.FunctionDef() | ast.ClassDef():
+                first = min([first, *(each.lineno for each in node.decorator_list)])
+                names = [node.name]
+            case ast.Assign():
+                targets = [each for target in node.targets for each in ast.walk(target)]
+                names = [each.id for each in targets if isinstance(each, ast.Name)]
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                names = [name]
+            case ast.ImportFrom(module=str(module)) if module.startswith("tests.producer."):
+                names = [each.name for each in node.names]
+        found |= dict.fromkeys(names, "\n".join(lines[first - 1 : node.end_lineno]))
+    return found
+
+
+def _said(file: str, test: str) -> Iterator[str]:
+    """A test, and what it uses of its module, and of functions and constants of others."""
+    seen: set[tuple[str, str]] = set()
+    left = [(file, test)]
+    while left:
+        at = left.pop()
+        parts = _parts(at[0])
+        if at in seen or at[1] not in parts:
+            continue
+        seen.add(at)
+        text = parts[at[1]]
+        imported = re.match(r"from tests\.producer\.(\w+) import", text)
+        if imported is not None:
+            if not at[1].istitle() and at[1] != "RawClient":  # it says everything
+                left.append((f"{imported[1]}.py", at[1]))
+            continue
+        yield text
+        left += [(at[0], name) for name in re.findall(r"\w+", text)]
+
+
+WORKS = [row for row in ROWS if row.state != "no"]
+
+
+@pytest.mark.parametrize("row", WORKS, ids=_id)
+def test_the_tests_of_a_line_are_of_it(row: Row) -> None:
+    """They are there, run everywhere, and name what the line is about, or the class of its body."""
+    said = ""
     for test in row.tests:
         file, _, name = test.partition("::")
-        source = (ROOT / "tests" / "producer" / file).read_text("utf-8")
-        assert not name or f"\ndef {name}(" in source
+        parts = _parts(file)
+        names = [name] if name else [each for each in parts if each.startswith("test_")]
+        assert names
+        for each in names:
+            assert each.startswith("test_")
+            assert each in parts, f"{file} has no {each}"
+        assert any("mark.skip" not in parts[each] for each in names)
+        whole = (ROOT / "tests" / "producer" / file).read_text("utf-8")
+        said += "\n".join([*_said(file, name), ""]) if name else whole
+    body = "".join(word.title() for word in row.name.removeprefix("DCP_").split("_"))
+    assert re.search(rf"\b{re.escape(row.name)}\b|\bm\.{body}\b|{SAID.get(row.name, '(?!)')}", said)
 
 
 def test_what_has_a_handler_is_done_and_nothing_else() -> None:

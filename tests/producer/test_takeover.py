@@ -10,11 +10,19 @@ from dcp.types import FailoverLog
 from dcp.wire import messages as m
 from dcp.wire.codec import decode, encode
 from dcp.wire.frame import Frame
-from dcp.wire.vocabulary import EndReason, Magic, Opcode, Status, StreamFlag, VbucketState
+from dcp.wire.vocabulary import (
+    EndReason,
+    Magic,
+    Opcode,
+    SnapshotFlag,
+    Status,
+    StreamFlag,
+    VbucketState,
+)
 from tests.producer.raw_client import RawClient
 
 Connect = Callable[..., RawClient]
-ACKED = 0x0D
+ACKED = int(SnapshotFlag.MEMORY | SnapshotFlag.CHECKPOINT | SnapshotFlag.ACK)
 """Of the first memory marker: memory, checkpoint, and to be answered."""
 
 

@@ -8,8 +8,14 @@ from dcp.wire.codec import decode
 from dcp.wire.frame import Frame
 from dcp.wire.framing import FrameSplitter
 from dcp.wire.snappy import deflate
-from dcp.wire.system_event import CollectionBegun, CollectionEnded, ScopeCreated
-from dcp.wire.vocabulary import Datatype, Opcode
+from dcp.wire.system_event import (
+    CollectionBegun,
+    CollectionEnded,
+    ManifestEvent,
+    ScopeCreated,
+    ScopeDropped,
+)
+from dcp.wire.vocabulary import Datatype, Opcode, SystemEventKind
 from dcp.wire.xattr import join_xattrs
 
 COLLECTIONS = int(Flavour.COLLECTIONS)
@@ -81,22 +87,23 @@ def test_frames_of_sync_writes(
 
 
 @pytest.mark.parametrize(
-    ("event", "key", "version"),
+    ("event", "kind", "key", "version"),
     [
-        (CollectionBegun(1, 8, 9, b"c9"), b"c9", 0),
-        (CollectionBegun(1, 8, 9, b"c9", 30), b"c9", 1),
-        (CollectionEnded(1, 8, 9), b"", 0),
-        (ScopeCreated(1, 8, b"s8"), b"s8", 0),
+        (CollectionBegun(1, 8, 9, b"c9"), SystemEventKind.BEGIN_COLLECTION, b"c9", 0),
+        (CollectionBegun(1, 8, 9, b"c9", 30), SystemEventKind.BEGIN_COLLECTION, b"c9", 1),
+        (CollectionEnded(1, 8, 9), SystemEventKind.END_COLLECTION, b"", 0),
+        (ScopeCreated(1, 8, b"s8"), SystemEventKind.CREATE_SCOPE, b"s8", 0),
+        (ScopeDropped(1, 8), SystemEventKind.DROP_SCOPE, b"", 0),
     ],
 )
 @pytest.mark.parametrize("flavour", [0, COLLECTIONS, SYNC, int(Flavour.NO_VALUE)])
 def test_frames_of_system_events(
-    event: CollectionBegun, key: bytes, version: int, flavour: int
+    event: ManifestEvent, kind: SystemEventKind, key: bytes, version: int, flavour: int
 ) -> None:
     frame = _frame(Version.of_event(1, event, seqno=4), flavour)
     body = decode(frame)
     assert isinstance(body, m.SystemEvent)
-    assert (body.by_seqno, body.key, body.version) == (4, key, version)
+    assert (body.by_seqno, body.event, body.key, body.version) == (4, kind, key, version)
     assert (frame.cas, frame.datatype, len(frame.value)) == (0, 0, len(body.value))
     assert body.value
 
