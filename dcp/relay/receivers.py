@@ -124,6 +124,14 @@ class Receivers:
                 self._stands[consumer] = _Stand(values, now_ns)
             self._full[consumer] = self._full_windows(consumer, now_ns)
 
+    def was_away(self, away_ns: int) -> None:
+        """Count nobody's silence for a time in which we were halted, and heard none."""
+        for consumer, stand in self._stands.items():
+            self._stands[consumer] = _Stand(stand.values, stand.since_ns + away_ns)
+        for stands in self._full.values():
+            for opaque, stand in stands.items():
+                stands[opaque] = _Stand(stand.values, stand.since_ns + away_ns)
+
     def _full_windows(self, consumer: DcpConnection, now_ns: int) -> dict[int, _Stand]:
         """Return since when which windows of streams are full and get no acknowledgement."""
         before, found = self._full.get(consumer, {}), {}

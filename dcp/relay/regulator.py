@@ -36,6 +36,8 @@ _GATHER_SECONDS: Final = 0.005
 _REST: Final = 2
 """How much longer than it took a pass is waited for the next."""
 _TURN_SECONDS: Final = 0.005
+_HALT_SECONDS: Final = 1.0
+"""Who wakes so much too late was halted, with all that consumers said meanwhile unheard."""
 _FEW_NAMES: Final = 64
 """Names of so many consumers that are gone stay, of whoever is told of them."""
 
@@ -134,12 +136,17 @@ class Regulator:
             took_seconds = loop.time() - began
             if is_tick:
                 tick_at = loop.time() + rest_seconds(took_seconds)
-            await asyncio.sleep(max(_GATHER_SECONDS, _REST * took_seconds))
+            rests_until = loop.time() + max(_GATHER_SECONDS, _REST * took_seconds)
+            await asyncio.sleep(rests_until - loop.time())
             try:
                 async with asyncio.timeout(max(0.0, tick_at - loop.time())):
                     await self._wanted.wait()
             except TimeoutError:
                 pass
+            away_seconds = loop.time() - max(rests_until, tick_at)
+            if away_seconds >= _HALT_SECONDS:
+                with self._bucket.lock:
+                    self.receivers.was_away(int(away_seconds * 1e9))
 
     async def look(self, *, is_tick: bool) -> None:
         """Look once: at what changed, and with each tick at all that time can change."""

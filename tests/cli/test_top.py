@@ -216,8 +216,9 @@ def test_a_real_round_that_stands_still_is_seen_by_status_top_and_metrics(
         assert main(["status", *options]) == 0
         status = capsys.readouterr().out
         assert "connections of round 1:" in status
-        bound = worker_bytes(2, 20000, 5000) / 2**20
-        assert re.search(rf"RSS \d+ of at most {bound:,.0f} MiB", status)
+        bound_bytes = worker_bytes(len(tasks[0]["connections"]), 20000, 5000)
+        assert tasks[0]["bound_bytes"] == bound_bytes
+        assert re.search(rf"RSS \d+ of at most {bound_bytes / 2**20:,.0f} MiB", status)
         assert f"{connection['node']}: waits for window full: spark" in status
         assert main(["status", *options, "--json"]) == 0
         told = json.loads(capsys.readouterr().out.splitlines()[-1])["connections"]

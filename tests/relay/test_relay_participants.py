@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 
 import pytest
 
@@ -32,6 +32,8 @@ from tests.relay.relaying import Relaying, relaying
 MakeCluster = Callable[..., ProducerCluster]
 ((USER, PASSWORD),) = USERS.items()
 VBUCKETS = 2
+STUCK_SECONDS = 8.0
+"""Longer than the shorter ``t`` here and ``--consumer-ack-seconds`` together."""
 IDLE_SECONDS = 5.0
 """After so long without an answer a cluster that shall do so drops a connection."""
 WINDOW_BYTES = 50_000
@@ -183,6 +185,7 @@ def test_the_relay_is_stalled(make_scene: MakeScene, fc: str) -> None:
                 pass
         assert not any(lake.has_all_of(scene.cluster) for lake in scene.lakes)
         wait_for("it is dropped", lambda: not _connections(scene.cluster), PATIENCE_SECONDS)
+        sleep(STUCK_SECONDS)
     scene.all_have_all()
     scene.write_much("after")
     scene.all_have_all()
