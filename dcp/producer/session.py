@@ -75,7 +75,10 @@ class Command:
 class Session:
     """A client's connection to ``node``."""
 
-    def __init__(self, bucket: Bucket, node: int, commands: Mapping[int, Command]) -> None:
+    def __init__(
+        self, bucket: Bucket, node: int, commands: Mapping[int, Command], now: float
+    ) -> None:
+        """Begin with a client that connects ``now``."""
         self._commands = commands
         self.bucket = bucket
         self.node = node
@@ -93,7 +96,8 @@ class Session:
         self._liveness = Liveness(
             LivenessLimits(
                 bucket.settings.authentication_seconds, bucket.settings.connection_idle_seconds
-            )
+            ),
+            now,
         )
         self.map_news = MapNews(bucket.map)
         bucket.counters.connections_opened += 1
