@@ -7,20 +7,29 @@ Operations by collection are not counted here.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 from dcp.producer.checkpoint_memory import LOWER_MARK_PERCENT, UPPER_MARK_PERCENT
 from dcp.producer.manifest import Collection, Manifest, ManifestError, Scope, UnknownScopeError
 from dcp.producer.statistic import Question, Statistic, StatisticsRefusedError
-from dcp.wire.vocabulary import Status
+from dcp.wire.vocabulary import Status, VbucketState
+
+_STATES: Final = (
+    VbucketState.ACTIVE,
+    VbucketState.REPLICA,
+    VbucketState.PENDING,
+    VbucketState.DEAD,
+)
 
 
 def general(question: Question) -> Iterator[Statistic]:
-    """Return what a node is and how much it holds (no name)."""
+    """Return what a node is and how much it holds (no name): vbuckets by the state that is told."""
     bucket, node = question.bucket, question.node
     owned = [bucket.vbuckets[vbucket] for vbucket in bucket.map.vbuckets_of(node)]
+    in_state = Counter(vbucket.shown_state for vbucket in question.vbuckets())
     yield "bucket", bucket.name
-    yield "vb_active_num", len(owned)
-    yield "vb_replica_num", len(bucket.copies.of_node(node))
+    for state in _STATES:
+        yield f"vb_{state.name.lower()}_num", in_state[state]
     yield "curr_items", sum(sum(v.data.newest.document_counts().values()) for v in owned)
     yield "curr_versions", sum(v.data.high_seqno - v.data.base_seqno for v in owned)
 

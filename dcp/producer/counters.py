@@ -27,13 +27,13 @@ class CountersSnapshot:
     """All counters at one instant. Dictionaries keyed by vbucket lack vbuckets without events.
 
     ``connections`` is keyed by node and name. ``seqnos_sent`` lists the seqnos of all items put on
-    the wire, in order, over all streams; ``items_from_disk`` is how many of them were shown in disk
-    snapshots. ``disk_scans``: how often streams of the vbuckets that are here began to read the
-    disk, whatever they showed of it. ``peak_outbox_bytes``: the most answers that ever waited for
-    one client. ``peak_stream_unacked_bytes``: the most that was outstanding of one stream with a
-    window of its own. ``cursors_dropped``: how often a stream was sent back to the disk, as memory
-    was short. ``values_evicted``, ``values_read``: values of documents that left memory and are on
-    disk only, and how often a command read one back.
+    the wire, in order, over all streams; ``items_from_disk`` is how many of them were read from
+    disk, whatever their marker said. ``disk_scans``: how often streams of the vbuckets that are
+    here began to read the disk, whatever they showed of it. ``peak_outbox_bytes``: the most answers
+    that ever waited for one client. ``peak_stream_unacked_bytes``: the most that was outstanding of
+    one stream with a window of its own. ``cursors_dropped``: how often a stream was sent back to
+    the disk, as memory was short. ``values_evicted``, ``values_read``: values of documents that
+    left memory and are on disk only, and how often a command read one back.
     """
 
     items_sent: dict[int, int]

@@ -10,8 +10,10 @@ outstanding.
 
 A consumer is *stuck* when the window is full and nothing was acknowledged for a time. The first
 look remembers; any acknowledgement begins anew, also one that does not make room; looks while
-there is room see nothing. (kv_engine ``dcp/producer.cc``, BufferLog; since 7.2.7 with the
-stuck rule; ``docs/dcp/documentation/flow-control.md``.)
+there is room see nothing. A larger window is no acknowledgement: who gets one, and fills it without
+acknowledging anything, is stuck since the look before. (kv_engine ``dcp/producer.cc``, BufferLog;
+since 7.2.7 with the stuck rule; ``docs/dcp/documentation/flow-control.md``.) Turning flow control
+off forgets that look here, unlike there: the counter begins anew, and may come to the same number.
 """
 
 from typing import Final
@@ -47,6 +49,7 @@ class FlowControl:
         self.window_bytes = window_bytes
         if window_bytes == 0:
             self.outstanding_bytes = self.acked_bytes = 0
+            self._looked_at_acked_bytes = None
 
     @property
     def room_bytes(self) -> int:

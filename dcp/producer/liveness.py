@@ -25,22 +25,19 @@ class LivenessLimits:
 class Liveness:
     """How long a client has been there, and since when it said nothing."""
 
-    def __init__(self, limits: LivenessLimits) -> None:
+    def __init__(self, limits: LivenessLimits, now: float) -> None:
+        """Begin with a client that connects ``now``."""
         self._limits = limits
-        self._opened_at: float | None = None
-        self._heard_at: float | None = None
+        self._opened_at = self._heard_at = now
 
     def heard(self, now: float) -> None:
         """Note that something came from the client."""
         self._heard_at = now
 
     def is_overdue(self, now: float, *, is_logged_in: bool) -> bool:
-        """Whether the limit is passed; a client is there since this was first asked for it."""
-        if self._opened_at is None:
-            self._opened_at = now
+        """Whether the limit is passed."""
         if is_logged_in:
-            limit_seconds = self._limits.connection_idle_seconds
-            since = self._opened_at if self._heard_at is None else self._heard_at
+            limit_seconds, since = self._limits.connection_idle_seconds, self._heard_at
         else:
             limit_seconds, since = self._limits.authentication_seconds, self._opened_at
         return limit_seconds > 0 and now - since > limit_seconds

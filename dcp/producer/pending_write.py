@@ -17,11 +17,21 @@ what is under way is abandoned.
 """
 
 from collections.abc import Callable
+from enum import Enum
 from threading import Lock
 
 
 def _nothing() -> None:
     """Undo nothing: of a batch at its end the log does not know before it is written."""
+
+
+class _File(Enum):
+    """What became of the file."""
+
+    OPEN = "nothing is written, or it failed and may be tried again"
+    WRITTEN = "durable"
+    FAILED = "not written, and not tried again"
+    ABANDONED = "never to be written, nor held if it was"
 
 
 class PendingWrite:
@@ -45,30 +55,35 @@ class PendingWrite:
         self._apply = apply
         self._undo = undo
         self._lock = Lock()
-        self._is_written = False
+        self._file = _File.OPEN
         self._failure: Exception | None = None
 
     def run(self) -> None:
-        """Write it durably, unless that was done; any thread may, several wait for the first.
+        """Write it durably, unless that was done, or it was abandoned.
+
+        Any thread may, several wait for the first.
 
         Raises:
             OSError: the file cannot be written. This may be called again: what is optional is not
                 tried a second time.
         """
         with self._lock:
-            if self._is_written:
+            if self._file in (_File.WRITTEN, _File.ABANDONED):
                 return
             if self._failure is not None:
                 raise self._failure
             try:
                 self._write()
             except Exception as error:
-                self._failure = error if self.is_optional else None
+                if self.is_optional:
+                    self._file, self._failure = _File.FAILED, error
                 raise
-            self._is_written = True
+            self._file = _File.WRITTEN
 
     def finish(self) -> None:
         """Hold it, once it is durable; waits for whoever runs it, or does it.
+
+        Nothing is held of what was abandoned.
 
         Raises:
             OSError: the file cannot be written; this may be called again, or ``give_up``.
@@ -90,7 +105,7 @@ class PendingWrite:
 
     def end(self) -> None:
         """Hold it if it was written, else go on without it."""
-        if self._is_written:
+        if self._file is _File.WRITTEN:
             self.finish()
         else:
             self.give_up()
@@ -107,6 +122,9 @@ class PendingWrite:
             self.end()
 
     def abandon(self) -> None:
-        """Never write it, if that was not done, nor hold it; returns when no thread writes."""
+        """Never write it, if that was not done, nor hold it; returns when no thread writes.
+
+        It is over, and nothing is undone.
+        """
         with self._lock:
-            self._is_written = self.is_over = True
+            self._file, self.is_over = _File.ABANDONED, True

@@ -108,7 +108,8 @@ class Node:
 
     def _run_session(self, channel: Channel) -> None:
         with self._bucket.lock:
-            session = Session(self._bucket, self.node, self._commands)
+            now = asyncio.get_running_loop().time()
+            session = Session(self._bucket, self.node, self._commands, now)
         connection = ClientConnection(self._bucket, session, channel, self.awake, self._turns)
         self._clients[self._start(connection)] = connection
 

@@ -5,8 +5,11 @@
     next_deadline(now)    when to call output() even though nothing happened
 
 Who may say what: nothing but the handshake before authentication, DCP messages only after DCP_OPEN,
-authentication only before it. A frame with a malformed body is answered EINVAL; what breaks the
-protocol (a NOOP request, an answer nobody asked for) ends the connection, and only this one.
+authentication only before it. A DCP message before DCP_OPEN is answered EINVAL whoever sends it,
+with or without XERROR: servers ask for DCP_OPEN before they ask for the user (recorded of a 7.0
+server, ``tests/data/captures/08-errors.jsonl``). A frame with a malformed body is answered EINVAL;
+what breaks the protocol (a NOOP request, an answer nobody asked for) ends the connection, and only
+this one.
 """
 
 import json
@@ -72,7 +75,10 @@ class Command:
 class Session:
     """A client's connection to ``node``."""
 
-    def __init__(self, bucket: Bucket, node: int, commands: Mapping[int, Command]) -> None:
+    def __init__(
+        self, bucket: Bucket, node: int, commands: Mapping[int, Command], now: float
+    ) -> None:
+        """Begin with a client that connects ``now``."""
         self._commands = commands
         self.bucket = bucket
         self.node = node
@@ -90,7 +96,8 @@ class Session:
         self._liveness = Liveness(
             LivenessLimits(
                 bucket.settings.authentication_seconds, bucket.settings.connection_idle_seconds
-            )
+            ),
+            now,
         )
         self.map_news = MapNews(bucket.map)
         bucket.counters.connections_opened += 1

@@ -91,8 +91,9 @@ _NEXT: Final = {
 class Batch:
     """Frames to send: one marker, one STREAM_END, or items whose seqnos are ``seqnos``.
 
-    None at all: the stream has more to look for, others may have their turn. ``extra_bytes`` is
-    what flow control charges beyond the frames' length.
+    None at all: the stream has more to look for, others may have their turn. ``is_from_disk``:
+    whether they were read there, whatever their marker says. ``extra_bytes`` is what flow control
+    charges beyond the frames' length.
     """
 
     data: bytes | bytearray
@@ -278,7 +279,7 @@ class ActiveStream:
             self.sent_seqno = int(seqnos[-1])
             if self.sent_seqno >= snapshot.end:
                 self._finish(snapshot)
-        is_from_disk = bool(snapshot.flags & SnapshotFlag.DISK)
+        is_from_disk = not isinstance(snapshot.source, MemoryItems)
         if is_from_disk:
             self.items_from_disk += len(seqnos)
         else:

@@ -1,7 +1,8 @@
 """Statistics of vbuckets: states, seqnos, contents, failover logs, checkpoints.
 
 Names are kv_engine's, in ``engines/ep/src``: ``vbucket.cc`` (doSeqnoStats, addStats),
-``failover-table.cc``, ``checkpoint_manager.cc`` and ``checkpoint.cc`` (addStats).
+``failover-table.cc``, ``checkpoint_manager.cc`` and ``checkpoint.cc`` (addStats). States are those
+that clients are told everywhere: in a relay all are active.
 """
 
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ def states(question: Question) -> Iterator[Statistic]:
 def seqnos(question: Question) -> Iterator[Statistic]:
     """Return how far each vbucket, or the one that is named, has come (``vbucket-seqno``)."""
     wanted = question.vbuckets_asked_for()
-    if question.argument and wanted[0].state is VbucketState.DEAD:
+    if question.argument and wanted[0].shown_state is VbucketState.DEAD:
         raise StatisticsRefusedError(
             Status.NOT_MY_VBUCKET, f"vbucket {wanted[0].id}: found a dead one"
         )
@@ -73,7 +74,7 @@ def _details_of(vbucket: Vbucket) -> Iterator[Statistic]:
     yield f"{prefix}:max_cas", vbucket.documents.clock.last
     yield f"{prefix}:high_seqno", data.high_seqno
     yield f"{prefix}:high_prepared_seqno", prepared
-    yield prefix, vbucket.state.name.lower()
+    yield prefix, vbucket.shown_state.name.lower()
 
 
 def failovers(question: Question) -> Iterator[Statistic]:
@@ -100,7 +101,7 @@ def checkpoints(question: Question) -> Iterator[Statistic]:
 def _checkpoints_of(vbucket: Vbucket) -> Iterator[Statistic]:
     prefix, manager = f"vb_{vbucket.id}", vbucket.data.checkpoints
     held, cursors = manager.checkpoints, manager.cursors
-    yield f"{prefix}:state", vbucket.state.name.lower()
+    yield f"{prefix}:state", vbucket.shown_state.name.lower()
     yield f"{prefix}:open_checkpoint_id", held[-1].id
     yield f"{prefix}:num_conn_cursors", len(cursors)
     yield f"{prefix}:num_checkpoint_items", sum(each.item_count for each in held)

@@ -32,7 +32,7 @@ class DcpSession:
     """A connection that is open for DCP, with these controls; answers and messages apart."""
 
     def __init__(self, cluster: ProducerCluster, **controls: object) -> None:
-        self._session = Session(cluster.bucket, 0, COMMANDS)
+        self._session = Session(cluster.bucket, 0, COMMANDS, 0.0)
         self._out = FrameSplitter()
         for frame in (*_LOG_IN, encode(m.DcpOpen(b"client", 1), Opcode.DCP_OPEN)):
             assert self.ask(frame).status == 0

@@ -13,7 +13,7 @@ class InProcessWire:
     def __init__(self, bucket: Bucket, source: int, target: int) -> None:
         self._bucket, self._target = bucket, target
         name = f"replication:{source}->{target}"
-        self._session = Session(bucket, source, COMMANDS)
+        self._session = Session(bucket, source, COMMANDS, 0.0)
         self._to_server, self._to_client = FrameSplitter(), FrameSplitter()
         self.connection = ReplicationConnection(
             bucket.name, name, bucket.node_credentials, nonce="nonce", now=0.0

@@ -96,7 +96,7 @@ class Recorder:
     def connect(self, *, reads_late: bool = False) -> RecordedClient:
         """Open a connection."""
         self._opened += 1
-        line = Line(Session(self.cluster.bucket, 0, COMMANDS))
+        line = Line(Session(self.cluster.bucket, 0, COMMANDS, 0.0))
         client = RecordedClient(f"c{self._opened}", line, reads_late=reads_late)
         self.clients.append(client)
         return client

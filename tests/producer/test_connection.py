@@ -39,7 +39,7 @@ def test_a_connection_that_must_end_does_although_its_client_reads_nothing(
     end: Callable[[Session], None],
 ) -> None:
     bucket = Bucket(ClusterSettings(vbuckets=1, last_words_seconds=0.01))
-    session = Session(bucket, 0, COMMANDS)
+    session = Session(bucket, 0, COMMANDS, 0.0)
 
     async def serve() -> StuckChannel:
         channel = StuckChannel(HELLO)

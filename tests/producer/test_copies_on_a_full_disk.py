@@ -121,7 +121,7 @@ class _Held:
 
     def __init__(self, cluster: ProducerCluster) -> None:
         bucket = cluster.bucket
-        self.session = Session(bucket, 0, COMMANDS)
+        self.session = Session(bucket, 0, COMMANDS, 0.0)
         self.to_server, self.to_client = FrameSplitter(), FrameSplitter()
         self.connection = ReplicationConnection(
             bucket.name, "held", bucket.node_credentials, nonce="nonce", now=0.0

@@ -6,6 +6,7 @@ from dcp.producer import disk_writer
 from dcp.producer.disk_file import MemoryFile
 from dcp.producer.disk_store import VbucketStore
 from dcp.producer.disk_writer import DiskWriter
+from dcp.producer.pending_write import PendingWrite
 from tests.producer.disk_items import item, items, seqnos_of
 
 
@@ -78,6 +79,17 @@ def test_tombstones_pay_too(
     assert _compact(writer, before_seconds=6)
     writer.finish()
     assert (store.purge_seqno, seqnos_of(store)) == (1, [2])
+
+
+@pytest.mark.parametrize("how", ["end", "finish", "complete", "give_up"])
+def test_what_is_abandoned_is_not_held_either(how: str) -> None:
+    done: list[str] = []
+    write = PendingWrite(
+        lambda: done.append("written"), lambda: done.append("held"), lambda: done.append("undone")
+    )
+    write.abandon()
+    getattr(write, how)()
+    assert (done, write.is_over) == ([], True)
 
 
 def test_what_is_abandoned_is_never_written(store: VbucketStore, writer: DiskWriter) -> None:

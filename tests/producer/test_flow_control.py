@@ -158,3 +158,26 @@ def test_a_consumer_that_acknowledges_nothing_is_stuck_after_the_limit() -> None
     flow.charge(1)
     looks += [flow.is_stuck(720, now) for now in (900, 1619, 1620)]
     assert looks == [False, False, True, False, False, False, True]
+
+
+def test_who_turns_flow_control_off_and_on_is_looked_at_anew() -> None:
+    flow = FlowControl()
+    looks = []
+    for first in (0, 10_000):
+        flow.set_window(100)
+        flow.charge(100)
+        looks += [flow.is_stuck(720, now) for now in (first, first + 719, first + 720)]
+        flow.set_window(0)
+    assert looks == [False, False, True] * 2
+
+
+def test_a_larger_window_is_no_acknowledgement() -> None:
+    """As in kv_engine: its rule knows what was acknowledged, not since when the window is full."""
+    flow = FlowControl()
+    flow.set_window(100)
+    flow.charge(100)
+    assert not flow.is_stuck(720, 0)
+    flow.set_window(200)
+    assert not flow.is_stuck(720, 9_000)  # there is room
+    flow.charge(100)
+    assert flow.is_stuck(720, 10_000)

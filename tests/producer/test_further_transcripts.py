@@ -6,6 +6,7 @@ moved up, as those of a vbucket with a long past, and cut off anywhere.
 """
 
 import json
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -24,6 +25,7 @@ from tests.test_conformance import Line, Spot, answer, of_kind, put, remove
 DATA = Path(__file__).parents[1] / "data"
 CAPTURES, OWN = DATA / "captures", DATA / "own-transcripts"
 (SEED,) = seeds(1)
+ADD = Opcode.ADD
 
 ANSWER_MAGICS = (0x81, 0x18)
 SEQNOS_OF_REQUESTS: dict[int, tuple[int, ...]] = {
@@ -160,6 +162,17 @@ def own_spots(name: str) -> list[Spot]:
     return [Spot(lines, at) for at, line in enumerate(lines) if "hex" in line]
 
 
+def spots_of(name: str, fits: Callable[[Spot], bool]) -> list[Spot]:
+    """The spots of a transcript that fit: one at least, else nothing would be looked at."""
+    return some(spot for spot in own_spots(name) if fits(spot))
+
+
+def some(spots: Iterable[Spot]) -> list[Spot]:
+    found = list(spots)
+    assert found
+    return found
+
+
 def flip(spot: Spot, at: int) -> list[Line]:
     return put(spot, at, bytes([spot.data[at] ^ 1]))
 
@@ -170,18 +183,19 @@ def test_a_write_is_held_to_its_cas() -> None:
 
 
 def test_a_write_is_held_to_its_status() -> None:
-    refused = [s for s in own_spots("documents-written") if written(s) or s.data[1] == Opcode.ADD]
-    assert all(failures(put(s, 6, b"\0\x85")) for s in refused if s.from_server)
+    told = spots_of("documents-written", lambda s: written(s) or (answer(s) and s.data[1] == ADD))
+    assert {spot.data[1] for spot in told} == {Opcode.SET, ADD}
+    assert all(failures(put(spot, 6, b"\0\x85")) for spot in told)
 
 
 def test_what_a_write_stored_is_what_streams_show() -> None:
-    shown = [s for s in own_spots("documents-written") if of_kind(Opcode.DCP_MUTATION)(s)]
+    shown = spots_of("documents-written", of_kind(Opcode.DCP_MUTATION))
     assert all(failures(flip(spot, len(spot.data) - 1)) for spot in shown)
     assert all(failures(flip(spot, 31)) for spot in shown)  # the seqno
 
 
 def test_a_statistic_is_held_to_its_shape_and_meaning() -> None:
-    told = [spot for spot in own_spots("statistics") if statistic(spot)]
+    told = spots_of("statistics", statistic)
     assert all(failures(put(spot, 6, b"\0\x85")) for spot in told)
     state = next(spot for spot in told if spot.data.endswith(b"active"))
     assert failures(put(state, len(state.data) - 6, b"strang"))
@@ -194,7 +208,7 @@ SYNC_WRITES = [name for name in names(OWN) if name.startswith("sync-writes-")]
 
 
 def sync_write_spots(kind: Opcode) -> list[Spot]:
-    return [spot for name in SYNC_WRITES for spot in own_spots(name) if of_kind(kind)(spot)]
+    return some(s for name in SYNC_WRITES for s in own_spots(name) if of_kind(kind)(s))
 
 
 def test_a_commit_is_held_to_its_seqnos_and_key() -> None:
@@ -212,9 +226,7 @@ def test_an_abort_is_held_to_its_seqno_and_key() -> None:
 
 def test_a_commit_is_not_left_out() -> None:
     """Where several connections were shown it."""
-    spots = own_spots("sync-writes-from-memory")
-    commits = [spot for spot in spots if of_kind(Opcode.DCP_COMMIT)(spot)]
-    assert commits
+    commits = spots_of("sync-writes-from-memory", of_kind(Opcode.DCP_COMMIT))
     assert all(failures(remove(spot)) for spot in commits)
 
 
@@ -227,8 +239,7 @@ def committed(spot: Spot) -> bool:
 
 
 def test_a_commit_is_the_document_of_its_prepare() -> None:
-    shown = [spot for name in SYNC_WRITES for spot in own_spots(name) if committed(spot)]
-    assert shown
+    shown = some(spot for name in SYNC_WRITES for spot in own_spots(name) if committed(spot))
     for spot in shown:
         assert failures(flip(spot, 23))  # the CAS
         assert failures(flip(spot, 39))  # the revision

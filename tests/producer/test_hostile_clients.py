@@ -5,7 +5,9 @@ for the hostile one stays within bounds. Nothing is asserted on time.
 """
 
 import socket
+import ssl
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from itertools import repeat
 from random import Random
 from threading import Event, Thread
@@ -339,25 +341,43 @@ def test_streams_that_are_opened_and_closed_behind_a_full_window(
 # --- half-open connections
 
 
+def begun_handshake() -> bytes:
+    """The first half of what a client says to begin TLS."""
+    hello = ssl.MemoryBIO()
+    tls = client_context().wrap_bio(ssl.MemoryBIO(), hello, server_hostname="127.0.0.1")
+    with suppress(ssl.SSLWantReadError):
+        tls.do_handshake()
+    said = hello.read()
+    return said[: len(said) // 2]
+
+
 @pytest.mark.parametrize("said", [b"", b"\x80", encode(m.Hello(b"x", ()), 0x1F).to_bytes()])
-@pytest.mark.parametrize("tls", [False, True])
-def test_half_open_connections(
-    make_cluster: MakeCluster, connect: Connect, said: bytes, tls: bool
-) -> None:
+@pytest.mark.parametrize("tls", [None, "nothing", "begun", "done"])
+def test_half_open_connections(make_cluster: MakeCluster, said: bytes, tls: str | None) -> None:
+    """With TLS after nothing, half or all of its handshake; one half is closed, some both."""
     cluster = make_cluster(vbuckets=1, tls=TLS_FILES)
     write(cluster, b"doc")
-    for number in range(50):
-        host, port = (cluster.tls_seeds if tls else cluster.seeds)[0].split(":")
-        silent = connect(cluster) if not tls else None
-        half = silent.socket if silent else socket.create_connection((host, int(port)), 10.0)
-        half.sendall(said)
-        if number % 2:
-            half.shutdown(socket.SHUT_WR)
-        if number % 5 == 0 or silent is None:
-            half.close()
-    good = connect(cluster).log_in().open_dcp()
-    good.request_stream(0)
-    good.messages_to(DOCUMENTS)
+    context = None if tls is None else client_context()
+    seed = (cluster.seeds if context is None else cluster.tls_seeds)[0]
+    with ExitStack() as stack:
+        waiting: list[socket.socket] = []
+        for number in range(50):
+            half = stack.enter_context(RawClient(seed, tls=context if tls == "done" else None))
+            half.socket.sendall(begun_handshake() + said if tls == "begun" else said)
+            if number % 2:
+                half.socket.shutdown(socket.SHUT_WR)
+            if number % 5 == 0:
+                half.socket.close()
+            elif not number % 2:
+                waiting.append(half.socket)
+        good = stack.enter_context(RawClient(seed, tls=context)).log_in().open_dcp()
+        good.request_stream(0)
+        good.messages_to(DOCUMENTS)
+        if tls == "begun":  # which is waited for, meanwhile too
+            for each in waiting:
+                each.setblocking(False)
+                with pytest.raises(BlockingIOError):
+                    each.recv(1)
 
 
 def test_who_stops_writing_is_closed(cluster: ProducerCluster, connect: Connect) -> None:

@@ -9,6 +9,7 @@ from itertools import count
 
 import pytest
 
+from dcp.producer.checkpoint_memory import recover
 from dcp.producer.cluster import ProducerCluster
 from dcp.wire import messages as m
 from dcp.wire.vocabulary import Opcode, SnapshotFlag, Status
@@ -164,6 +165,34 @@ def test_only_the_streams_of_the_vbucket_that_lost_its_memory_hear_of_it(
         told += at_copy.messages_to(first + 9)
     assert cluster.counters().cursors_dropped == 1
     assert not [each for each in told if isinstance(each, m.SnapshotMarker) and each.flags == DISK]
+
+
+def test_the_rest_of_a_memory_snapshot_that_is_read_from_disk_is_counted_so(
+    make_cluster: MakeCluster, connect: Connect
+) -> None:
+    cluster = make_cluster(vbuckets=1, checkpoint_items=10)
+    client = connect(cluster).log_in().open_dcp(window=150)
+    _write(cluster, 1, 10)
+    client.request_stream(0)
+    assert client.message() == m.SnapshotMarker(0, 10, FIRST_MEMORY)
+    assert seqnos_of(client.messages_to(2)) == [1, 2]
+    assert client.is_quiet()
+    _write(cluster, 11, 20)
+    bucket = cluster.bucket
+    with bucket.lock:
+        data = bucket.vbuckets[0].data
+        dropped = recover([data.checkpoints], 1).dropped[0]
+        for connection in bucket.dcp_connections.values():
+            connection.cursors_dropped(data, dropped)
+    client.ok(m.DcpControl(b"connection_buffer_size", b"0"), Opcode.DCP_CONTROL)
+    rest = client.messages_to(10)
+    assert seqnos_of(rest) == list(range(3, 11))
+    assert len(rest) == 8  # without another marker
+    client.messages_to(20)
+    assert cluster.counters().items_from_disk == 18
+    told = connect(cluster).log_in().statistics("dcp")
+    names = ("backfill_disk_items", "memory_phase")
+    assert [told[f"eq_dcpq:raw:stream_0_{name}"] for name in names] == ["18", "2"]
 
 
 @pytest.mark.parametrize(

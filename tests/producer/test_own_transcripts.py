@@ -96,7 +96,7 @@ class Recorder:
 
     def open(self, resumed: Client | None = None) -> None:
         self.opened += 1
-        session = Session(self.cluster.bucket, 0, COMMANDS)
+        session = Session(self.cluster.bucket, 0, COMMANDS, 0.0)
         client = Client(f"c{self.opened}", Line(session))
         if resumed is not None:
             client.at, client.snapshot = resumed.at, resumed.snapshot

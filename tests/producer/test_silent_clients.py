@@ -48,8 +48,8 @@ def _answer_noops(session: Session, now: float) -> None:
             session.feed(answer, now)
 
 
-def session_of(**settings: float | str) -> Session:
-    return Session(Bucket(ClusterSettings(vbuckets=1, **settings)), 0, COMMANDS)  # type: ignore[arg-type]  # of the right types
+def session_of(now: float = 0.0, **settings: float | str) -> Session:
+    return Session(Bucket(ClusterSettings(vbuckets=1, **settings)), 0, COMMANDS, now)  # type: ignore[arg-type]  # of the right types
 
 
 @pytest.mark.parametrize(
@@ -69,6 +69,17 @@ def test_who_is_closed_after_how_long(said: tuple[Frame, ...], closes_after: flo
     assert not session.is_closing
     session.close_if_overdue(heard_at + (closes_after or 1e9) + 0.1)
     assert session.is_closing is (closes_after is not None)
+
+
+@pytest.mark.parametrize("opened_at", [0.0, 5000.0])
+def test_a_client_is_there_since_it_connected(opened_at: float) -> None:
+    """Not since somebody first looked whether it is overdue."""
+    session = session_of(opened_at, authentication_seconds=10.0)
+    session.close_if_overdue(opened_at + 10.0)
+    assert not session.is_closing
+    session = session_of(opened_at, authentication_seconds=10.0)
+    session.close_if_overdue(opened_at + 10.1)
+    assert session.is_closing
 
 
 STUCK_AFTER = 720.0
@@ -132,8 +143,8 @@ def test_who_does_not_log_in_cannot_gain_time_by_talking() -> None:
 
 
 def test_users_may_be_silent_for_ever_by_default_and_gain_time_by_talking_else() -> None:
-    default = Liveness(LivenessLimits(300.0, 0.0))
-    strict = Liveness(LivenessLimits(300.0, 10.0))
+    default = Liveness(LivenessLimits(300.0, 0.0), 0.0)
+    strict = Liveness(LivenessLimits(300.0, 10.0), 0.0)
     assert not default.is_overdue(0.0, is_logged_in=True)
     assert not default.is_overdue(1e9, is_logged_in=True)
     for second in range(0, 100, 10):

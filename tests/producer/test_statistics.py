@@ -12,7 +12,7 @@ from dcp.producer.statistics import GROUPS
 from dcp.types import END_OF_TIME
 from dcp.wire import messages as m
 from dcp.wire.codec import decode, encode
-from dcp.wire.vocabulary import Opcode, Status, StreamFlag
+from dcp.wire.vocabulary import Opcode, Status, StreamFlag, VbucketState
 from tests.producer.raw_client import RawClient
 
 Connect = Callable[..., RawClient]
@@ -230,6 +230,20 @@ def test_vbuckets(make_cluster: MakeCluster, connect: Connect) -> None:
         f"vb_{home}:0:id": str(uuid),
         f"vb_{home}:0:seq": "0",
     }
+
+
+def test_vbuckets_are_counted_by_their_state(make_cluster: MakeCluster, connect: Connect) -> None:
+    cluster = make_cluster(vbuckets=4)
+    client = connect(cluster).log_in()
+    expected = {"active": 4, "replica": 0, "pending": 0, "dead": 0}
+    for vbucket, state in enumerate(("replica", "dead", "pending", "dead")):
+        cluster.set_vbucket_state(vbucket, VbucketState[state.upper()])
+        expected["active"] -= 1
+        expected[state] += 1
+        found = client.statistics("")
+        assert {name: int(found[f"vb_{name}_num"]) for name in expected} == expected
+    dead = client.call(m.Stat(b"vbucket-seqno 1"), Opcode.STAT)
+    assert dead.status == Status.NOT_MY_VBUCKET
 
 
 def test_checkpoints(cluster: ProducerCluster, client: RawClient, connect: Connect) -> None:

@@ -59,7 +59,7 @@ class Work:
 
 class CountedSession(Session):
     def __init__(self, bucket: Bucket, work: Work) -> None:
-        super().__init__(bucket, 0, COMMANDS)
+        super().__init__(bucket, 0, COMMANDS, 0.0)
         self._work = work
 
     def feed(self, frame: Frame, now: float) -> None:
@@ -183,7 +183,7 @@ def test_many_streams_with_nothing_to_send_are_asked_in_turns(
 ) -> None:
     streams = 10 * TURN_STREAMS
     bucket = Bucket(ClusterSettings(vbuckets=1))
-    session = Session(bucket, 0, COMMANDS)
+    session = Session(bucket, 0, COMMANDS, 0.0)
     asked: list[ActiveStream] = []
     next_batch = ActiveStream.next_batch
 

@@ -98,7 +98,7 @@ def silent_clients(bucket: Bucket, count: int, reads_bytes: int) -> Silent:
         channels = [SlowChannel(stream_everything(b"%d" % n), reads_bytes) for n in range(count)]
         awake, turns = always_awake(), Turns()
         clients = [
-            ClientConnection(bucket, Session(bucket, 0, COMMANDS), channel, awake, turns)
+            ClientConnection(bucket, Session(bucket, 0, COMMANDS, 0.0), channel, awake, turns)
             for channel in channels
         ]
         served = [asyncio.ensure_future(client.run()) for client in clients]

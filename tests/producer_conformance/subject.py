@@ -203,7 +203,7 @@ class Subject:
 
     def connect(self) -> "Line":
         """Open a connection."""
-        return Line(Session(self._cluster.bucket, _NODE, COMMANDS))
+        return Line(Session(self._cluster.bucket, _NODE, COMMANDS, 0.0))
 
 
 def _patience_seconds(sightings: Sightings) -> float:

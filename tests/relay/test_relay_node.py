@@ -67,6 +67,10 @@ def test_questions_about_seqnos_and_branches(
     log = client.ok(m.Empty(), Opcode.GET_FAILOVER_LOG, vbucket=1)
     assert log == m.FailoverLogAnswer(cluster.failover_log(1).entries)
     assert client.statistics("vbucket") == {"vb_0": "active", "vb_1": "active"}
+    assert client.statistics("vbucket-details 0")["vb_0"] == "active"
+    assert client.statistics("checkpoint 0")["vb_0:state"] == "active"
+    found = client.statistics("")
+    assert (found["vb_active_num"], found["vb_replica_num"]) == ("2", "0")
     uuid = cluster.failover_log(0).current_uuid
     observed = client.ok(m.ObserveSeqno(uuid), Opcode.OBSERVE_SEQNO, vbucket=0)
     assert isinstance(observed, m.ObserveSeqnoAnswer)
