@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Final
 
 from dcp.producer.bucket import Bucket
+from dcp.producer.connection_name import fitting
 from dcp.producer.dcp_connection import DcpConnection
 from dcp.producer.statistic import Question, Statistic, StatisticsRefusedError, text_of
 from dcp.producer.stream import ActiveStream, StreamPhase
@@ -226,9 +227,9 @@ def _kind_of(connection: DcpConnection, separator: str) -> str:
     name = connection.key[1].decode("utf-8", "replace")
     if name.startswith('"') and '"a":"' in name:
         agent = name.partition('"a":"')[2]
-        return agent.partition("/")[0].partition('"')[0]
+        return fitting(agent.partition("/")[0].partition('"')[0])
     kind, found, _ = name.partition(separator)
-    return kind if found else "_unknown"
+    return fitting(kind) if found else "_unknown"
 
 
 def _sums(bucket: Bucket, kind: str, found: list[DcpConnection]) -> Iterator[Statistic]:
