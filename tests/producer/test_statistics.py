@@ -156,6 +156,9 @@ def test_how_streams_are_told(
     assert legacy["_flags"] == "16"
     unread: list[object] = [[], {"stream_format": "nosuch"}, {"filter": 1}]
     assert [streams(malformed) for malformed in unread] == [legacy] * 3
+    refused = client.call(m.Stat(b"dcp", b"[" + b"[]," * 22_000), Opcode.STAT)
+    assert refused.status == Status.EINVAL
+    assert b"found a value of 66001 bytes, expected at most 65536" in refused.value
 
 
 @pytest.mark.parametrize(
