@@ -14,6 +14,8 @@ from contextlib import suppress
 from typing import Final, Protocol
 
 _READ_BYTES: Final = 256 * 1024
+_MOST_RECORDS: Final = 256
+"""So many records of TLS are read in a row, however small: each costs what some KiB cost."""
 _ENCRYPT_BYTES: Final = 256 * 1024
 _SEND_BUFFER_BYTES: Final = 1024 * 1024
 _HANDSHAKE_SECONDS: Final = 10.0
@@ -158,15 +160,30 @@ class TlsChannel:
                     return
 
     async def receive(self) -> bytes:
-        """Return the content of one record; empty when the client closed, politely or not."""
+        """Return the content of the records that are there, of some of them where they are many.
+
+        Empty when the client closed, politely or not.
+        """
+        await asyncio.sleep(0)
         while True:
             try:
-                return self._tls.read(_READ_BYTES)
+                first = self._tls.read(_READ_BYTES)
             except ssl.SSLWantReadError:
                 await self._flush()  # TLS's own answers, to a change of keys
                 await self._fill()
             except ssl.SSLEOFError:
                 return b""
+            else:
+                return self._with_more(first)
+
+    def _with_more(self, first: bytes) -> bytes:
+        """Return what was read of one record with what the next ones hold; empty stays empty."""
+        parts, left_bytes = [first], _READ_BYTES - len(first)
+        with suppress(ssl.SSLError):  # also none is left; what is wrong is said next time too
+            while parts[-1] and left_bytes > 0 and len(parts) < _MOST_RECORDS:
+                parts.append(self._tls.read(left_bytes))
+                left_bytes -= len(parts[-1])
+        return first if len(parts) == 1 else b"".join(parts)
 
     async def send(self, data: bytes | bytearray) -> None:
         """Return when the socket took all of ``data``."""

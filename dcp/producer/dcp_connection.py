@@ -15,6 +15,7 @@ from typing import Final
 
 from dcp.producer.bucket import Bucket
 from dcp.producer.bucket_states import hand_over
+from dcp.producer.connection_name import told_name
 from dcp.producer.faults import Faults
 from dcp.producer.flow_control import FlowControl
 from dcp.producer.noop import NoopTimer
@@ -66,6 +67,7 @@ class DcpConnection:
     ) -> None:
         """``is_internal``: the client is a node of the cluster, which copies what is there."""
         self.key = key
+        self.told_name = told_name(key[1])
         self.is_internal = is_internal
         self.user = user
         self.flags = flags
@@ -102,12 +104,6 @@ class DcpConnection:
         self._faults = Faults() if is_internal else bucket.faults  # no order means nodes
         self._ready: OrderedDict[ActiveStream, None] = OrderedDict()
         self._full: dict[int, dict[ActiveStream, None]] = {}  # by opaque: their windows are
-
-    @property
-    def told_name(self) -> str:
-        """What statistics call it (kv_engine ``dcp/dcpconnmap.cc``): no two names become one."""
-        name = self.key[1].replace(b"\\", rb"\\")
-        return "eq_dcpq:" + name.decode("utf-8", "backslashreplace")
 
     @property
     def flavour(self) -> int:

@@ -12,7 +12,9 @@ from enum import Enum
 from typing import Final
 
 from dcp.producer.bucket import Bucket
+from dcp.producer.connection_name import fitting
 from dcp.producer.dcp_connection import DcpConnection
+from dcp.producer.request_json import MOST_REQUEST_JSON_BYTES, request_tree
 from dcp.producer.statistic import Question, Statistic, StatisticsRefusedError, text_of
 from dcp.producer.stream import ActiveStream, StreamPhase
 from dcp.producer.stream_windows import StreamWindows
@@ -45,14 +47,27 @@ class _Options:
 
 
 def _options_of(value: bytes) -> _Options:
-    """Read the request's JSON; what is malformed asks for nothing (``DcpStatsOptions``)."""
+    """Read the request's JSON; what is malformed asks for nothing (``DcpStatsOptions``).
+
+    Raises:
+        StatisticsRefusedError: EINVAL for what is too long to be read.
+    """
+    if len(value) > MOST_REQUEST_JSON_BYTES:
+        raise StatisticsRefusedError(
+            Status.EINVAL,
+            f"dcp: found a value of {len(value)} bytes, expected at most {MOST_REQUEST_JSON_BYTES}",
+        )
     try:
-        tree = json.loads(value) if value else {}
-        chosen = _Streams(tree.get("stream_format", "legacy"))
-        user = tree.get("filter", {}).get("user")
-    except (ValueError, AttributeError, RecursionError):
+        tree = request_tree(value) if value else {}
+    except ValueError:
         return _Options()
-    return _Options(chosen, user if isinstance(user, str) else None)
+    if not isinstance(tree, dict):
+        return _Options()
+    options, chosen = tree.get("filter", {}), tree.get("stream_format", "legacy")
+    if not isinstance(options, dict) or chosen not in [each.value for each in _Streams]:
+        return _Options()
+    user = options.get("user")
+    return _Options(_Streams(chosen), user if isinstance(user, str) else None)
 
 
 def connections(question: Question) -> Iterator[Statistic]:
@@ -226,9 +241,9 @@ def _kind_of(connection: DcpConnection, separator: str) -> str:
     name = connection.key[1].decode("utf-8", "replace")
     if name.startswith('"') and '"a":"' in name:
         agent = name.partition('"a":"')[2]
-        return agent.partition("/")[0].partition('"')[0]
+        return fitting(agent.partition("/")[0].partition('"')[0])
     kind, found, _ = name.partition(separator)
-    return kind if found else "_unknown"
+    return fitting(kind) if found else "_unknown"
 
 
 def _sums(bucket: Bucket, kind: str, found: list[DcpConnection]) -> Iterator[Statistic]:

@@ -7,16 +7,17 @@
     purge_seqno   a decimal seqno, as a text
     cts           an object                        of cache transfers, which there are none of
 
-Unknown keys are ignored, but one known key must be there: ``{}`` is malformed. Source: kv_engine
+Unknown keys are ignored, but one known key must be there: ``{}`` is malformed, and so is what is
+too long (``request_json.py``). Source: kv_engine
 ``engines/ep/src/collections/vbucket_filter.cc``.
 """
 
-import json
 import re
 from dataclasses import replace
 from typing import Final
 
 from dcp.producer.manifest import DEFAULT_ID, Manifest
+from dcp.producer.request_json import request_tree
 from dcp.producer.stream_filter import EVERYTHING, LEGACY, FilterKind, StreamFilter
 from dcp.types import U16_MAX, U64_MAX
 from dcp.wire.vocabulary import Status
@@ -70,8 +71,8 @@ def _parsed(value: bytes, manifest: Manifest) -> StreamFilter:
     if not value:
         return EVERYTHING
     try:
-        tree = json.loads(value)
-    except (ValueError, RecursionError):
+        tree = request_tree(value)
+    except ValueError:
         raise _RefusedError from None
     if not isinstance(tree, dict) or not tree.keys() & _KNOWN_KEYS:
         raise _RefusedError

@@ -1,6 +1,7 @@
 """Stream requests: a list of checks in kv_engine's order, and the stream that passes them all.
 
-Each check returns how the request is refused, or None. Source: kv_engine
+Each check returns how the request is refused, or None. None before ``_filter_is_known`` reads the
+request's JSON. Source: kv_engine
 ``engines/ep/src/dcp/producer.cc`` (streamRequest, checkConditionsForStreamRequest).
 """
 
@@ -11,6 +12,7 @@ from typing import Final, cast
 
 from dcp.producer.dcp_connection import DcpConnection
 from dcp.producer.manifest_commands import refuse_unknown_id
+from dcp.producer.request_json import MOST_REQUEST_JSON_BYTES
 from dcp.producer.resume_rules import (
     ResumeRequest,
     VbucketFacts,
@@ -90,9 +92,9 @@ class _Asked:
         return self.filter
 
     @cached_property
-    def resume(self) -> ResumeRequest:
-        """Where the client stands."""
-        request, wanted = self.request, self.filter
+    def place(self) -> ResumeRequest:
+        """Where the client stands, without what its JSON says of that."""
+        request = self.request
         return ResumeRequest(
             request.start,
             request.vb_uuid,
@@ -100,28 +102,30 @@ class _Asked:
             request.snap_end,
             request.end,
             request.flags,
-            wanted.purge_seqno if isinstance(wanted, StreamFilter) else 0,
         )
 
     @cached_property
-    def facts(self) -> VbucketFacts:
-        """What decides; the rest of a snapshot that is being received counts as there.
+    def held_facts(self) -> VbucketFacts:
+        """What is held, whatever is asked for; the rest of a snapshot being received counts too.
 
         So whoever has a part of it may go on from there.
         """
-        vbucket, resume, wanted = self.vbucket, self.resume, self.filter
-        named = vbucket.filtered_high_seqno(wanted) if isinstance(wanted, StreamFilter) else None
-        facts, checkpoints = vbucket.facts(named), vbucket.data.checkpoints
-        if checkpoints.is_snapshot_complete or resume.start > facts.high_seqno:
+        place, facts = self.place, self.vbucket.facts()
+        checkpoints = self.vbucket.data.checkpoints
+        if checkpoints.is_snapshot_complete or place.start > facts.high_seqno:
             return facts
-        if not facts.high_seqno < resume.snap_end <= checkpoints.snapshot.end:
+        if not facts.high_seqno < place.snap_end <= checkpoints.snapshot.end:
             return facts
-        return replace(facts, high_seqno=resume.snap_end)
+        return replace(facts, high_seqno=place.snap_end)
 
     @cached_property
     def verdict(self) -> Verdict:
         """Whether the client may go on from where it stands."""
-        return judge(self.resume, self.facts, self.session.bucket.settings.rules)
+        wanted = self.wanted
+        resume = replace(self.place, remote_purge_seqno=wanted.purge_seqno)
+        named = self.vbucket.filtered_high_seqno(wanted)
+        facts = replace(self.held_facts, collections_high_seqno=named)
+        return judge(resume, facts, self.session.bucket.settings.rules)
 
 
 def _ordered(asked: _Asked) -> Refusal | None:
@@ -157,7 +161,7 @@ def _flags_are_valid(asked: _Asked) -> Refusal | None:
 
 
 def _vbucket_is_here(asked: _Asked) -> Refusal | None:
-    if asked.held is not None and state_allows(asked.resume, asked.facts):
+    if asked.held is not None and state_allows(asked.place, asked.held_facts):
         return None
     return lambda: asked.session.refuse_vbucket(asked.frame)
 
@@ -168,7 +172,8 @@ def _noops_are_on(asked: _Asked) -> Refusal | None:
 
 
 def _range_is_valid(asked: _Asked) -> Refusal | None:
-    return None if range_is_valid(asked.resume, asked.facts) else asked.refused(Status.ERANGE)
+    is_valid = range_is_valid(asked.place, asked.held_facts)
+    return None if is_valid else asked.refused(Status.ERANGE)
 
 
 def _filter_is_known(asked: _Asked) -> Refusal | None:
@@ -178,8 +183,13 @@ def _filter_is_known(asked: _Asked) -> Refusal | None:
     if status in (Status.UNKNOWN_COLLECTION, Status.UNKNOWN_SCOPE):
         return lambda: refuse_unknown_id(asked.session, asked.frame, status)
     has_collections = HelloFeature.COLLECTIONS in asked.session.features
-    is_unexpected = status is Status.EINVAL and not has_collections
-    return asked.refused(status, "Request must not include value" if is_unexpected else "")
+    context, found_bytes = "", len(asked.request.value)
+    if status is Status.EINVAL and not has_collections:
+        context = "Request must not include value"
+    elif found_bytes > MOST_REQUEST_JSON_BYTES:
+        expected = f"expected at most {MOST_REQUEST_JSON_BYTES}"
+        context = f"stream request value: found {found_bytes} bytes, {expected}"
+    return asked.refused(status, context)
 
 
 def _is_new(asked: _Asked) -> Refusal | None:

@@ -9,7 +9,7 @@ import pytest
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.manifest_changes import CreateCollection, CreateScope, FlushCollection
 from dcp.producer.statistics import GROUPS
-from dcp.types import END_OF_TIME
+from dcp.types import END_OF_TIME, U16_MAX
 from dcp.wire import messages as m
 from dcp.wire.codec import decode, encode
 from dcp.wire.vocabulary import Opcode, Status, StreamFlag, VbucketState
@@ -156,6 +156,36 @@ def test_how_streams_are_told(
     assert legacy["_flags"] == "16"
     unread: list[object] = [[], {"stream_format": "nosuch"}, {"filter": 1}]
     assert [streams(malformed) for malformed in unread] == [legacy] * 3
+    refused = client.call(m.Stat(b"dcp", b"[" + b"[]," * 22_000), Opcode.STAT)
+    assert refused.status == Status.EINVAL
+    assert b"found a value of 66001 bytes, expected at most 65536" in refused.value
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        b"\xff" * 65_000 + b"a",
+        b"\\" * 65_000,
+        b"n" * U16_MAX,
+        b"\xff" * 65_000 + b":a",
+        b'"i":"1","a":"' + b"\xff" * 65_000,
+    ],
+)
+def test_a_name_of_any_length_is_told(
+    make_cluster: MakeCluster, connect: Connect, other: bytes
+) -> None:
+    """Which servers take that are no documents; two long names are told as two."""
+    cluster = make_cluster(vbuckets=1, rules="server")
+    cluster.set(b"k", b"1")
+    for name in (b"\xff" * 65_000, other):
+        connect(cluster).log_in().open_dcp(name=name).request_stream(0)
+    client = connect(cluster).log_in()
+    told = [key for key in client.statistics("dcp") if key.endswith(":num_streams")]
+    assert len(told) == 2
+    assert all(key.startswith("eq_dcpq:") for key in told)
+    cursors = [key for key in client.statistics("checkpoint") if "eq_dcpq:" in key]
+    assert len({key.partition("eq_dcpq:")[2].partition(":")[0] for key in cursors}) == 2
+    assert client.statistics("dcpagg :")[":total:count"] == "2"
 
 
 def test_sums_over_connections(

@@ -57,6 +57,8 @@ def _some(*ids: int) -> StreamFilter:
         (b'{"collections":["1F4","1f4"]}', _some(0x1F4)),
         (b'{"collections":["8"],"more":[1,{}]}', _some(8)),
         (b'{"more":1}', Status.EINVAL),
+        (b'{"uid":"2","more":"%s"}' % (b"x" * 60_000), EVERYTHING),
+        (b'{"uid":"2","more":"%s"}' % (b"x" * 65_536), Status.EINVAL),
         (b'{"collections":"8"}', Status.EINVAL),
         (b'{"collections":["0x8"]}', Status.EINVAL),
         (b'{"collections":["+8"]}', Status.EINVAL),

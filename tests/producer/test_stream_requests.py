@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from dcp.producer import stream_requests
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.dcp_commands import SENT_BY_PRODUCERS
 from dcp.producer.stream_flags import fault_of
@@ -51,6 +52,46 @@ def test_invalid_flags_are_refused_before_all_else(
     refused = dcp.request_stream(0, 5, end=2, flags=int(StreamFlag.NO_VALUE))
     assert refused.status == Status.EINVAL
     assert b"no longer used" in refused.value
+
+
+@pytest.mark.parametrize(
+    ("vbucket", "noop", "start", "flags", "status"),
+    [
+        (9, True, 0, 0, Status.NOT_MY_VBUCKET),
+        (0, False, 0, 0, Status.NOT_SUPPORTED),
+        (0, True, 7, 0, Status.ERANGE),
+        (0, True, 7, int(StreamFlag.NO_VALUE), Status.EINVAL),
+    ],
+)
+def test_no_json_is_read_of_what_is_refused_anyway(  # noqa: PLR0917
+    cluster: ProducerCluster,
+    connect: Connect,
+    monkeypatch: pytest.MonkeyPatch,
+    vbucket: int,
+    noop: bool,
+    start: int,
+    flags: int,
+    status: Status,
+) -> None:
+    read: list[bytes] = []
+
+    def reads(value: bytes, *_: object, **__: object) -> Status:
+        read.append(value)
+        return Status.EINVAL
+
+    monkeypatch.setattr(stream_requests, "parse_filter", reads)
+    dcp = connect(cluster).log_in().open_dcp(noop=noop)
+    refused = dcp.request_stream(vbucket, start, end=5, flags=flags, value=b"[]")
+    assert (refused.status, read) == (status, [])
+
+
+def test_json_that_is_too_long_is_refused_unread(
+    cluster: ProducerCluster, connect: Connect
+) -> None:
+    dcp = connect(cluster).log_in().open_dcp()
+    refused = dcp.request_stream(0, value=b'{"uid":"0","":[' + b"[]," * 22_000 + b"0]}")
+    assert refused.status == Status.EINVAL
+    assert b"found 66018 bytes, expected at most 65536" in refused.value
 
 
 def test_a_stream_of_a_cache_is_an_ordinary_one(cluster: ProducerCluster, connect: Connect) -> None:

@@ -1,0 +1,206 @@
+"""Whether bytes are one JSON text in UTF-8 (RFC 8259), found out without a tree of what is in them.
+
+Regular expressions pass over what is small, many values at a time; a stack holds what is open of
+the rest, ``[`` and ``{``. No NaN, no Infinity, no byte order mark; names may come twice, escaped
+surrogates alone; numbers have as many digits as they like. What Python's ``json`` reads is JSON
+here, and nothing else, but for the depth: there it hangs on who calls, here it is ``MOST_DEPTH``.
+
+``json_steps`` yields again and again, so that whoever drives it can let others have their turn. Its
+memory is bounded, whatever the text is.
+"""
+
+import codecs
+import re
+from collections.abc import Generator
+from enum import Enum
+from typing import Final
+
+MOST_DEPTH: Final = 1000
+_STEP_BYTES: Final = 64 * 1024
+_STEP_TOKENS: Final = 64
+_LIST: Final = ord("[")
+_OBJECT: Final = ord("{")
+_OPENED_BY: Final = {ord("]"): _LIST, ord("}"): _OBJECT}
+_SMALL_DEPTH: Final = 3
+
+_SPACE: Final = rb"[ \t\n\r]*+"
+_ESCAPE: Final = rb'\\(?:["\\/bfnrt]|u[0-9A-Fa-f]{4})'
+_PLAIN: Final = rb'[^"\\\x00-\x1f]'
+_SHORT_TEXT: Final = rb'"' + _PLAIN + rb"{0,256}+(?:" + _ESCAPE + _PLAIN + rb'{0,256}+){0,16}+"'
+_NUMBER: Final = rb"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?+(?:[eE][-+]?[0-9]++)?+"
+_SCALAR: Final = _SHORT_TEXT + rb"|" + _NUMBER + rb"|true|false|null"
+_COLON: Final = _SPACE + rb":" + _SPACE
+_COMMA: Final = _SPACE + rb"," + _SPACE
+
+
+def _with_small(inner: bytes) -> bytes:
+    """Return what matches what ``inner`` does, and short lists and objects of such values."""
+    value = rb"(?:" + inner + rb")"
+    between = _SPACE + rb"(?:," + _SPACE + rb"(?![\]}])|(?=[\]}]))"
+    items = rb"(?:" + value + between + rb"){0,32}+"
+    members = rb"(?:" + _SHORT_TEXT + _COLON + value + between + rb"){0,32}+"
+    return inner + rb"|\[" + _SPACE + items + rb"\]|\{" + _SPACE + members + rb"\}"
+
+
+_VALUE: Final = rb"(?:" + _with_small(_with_small(_with_small(_SCALAR))) + rb")"
+_SOME_ITEMS: Final = re.compile(rb"(?:" + _VALUE + _COMMA + rb"){1,32}+")
+_SOME_MEMBERS: Final = re.compile(rb"(?:" + _SHORT_TEXT + _COLON + _VALUE + _COMMA + rb"){1,32}+")
+_ONE_VALUE: Final = re.compile(_VALUE)
+_ONE_SCALAR: Final = re.compile(_SCALAR)
+_OPENING: Final = re.compile(rb"(?:\[" + _SPACE + rb"){1,64}+|\{" + _SPACE)
+_CLOSING: Final = re.compile(rb"(?:" + _SPACE + rb"[\]}]){1,64}+")
+_TEXT_PART: Final = re.compile(_PLAIN + rb"{0,65536}+(?:" + _ESCAPE + _PLAIN + rb"{0,256}+){0,64}+")
+_BLANK: Final = re.compile(_SPACE)
+_NEXT: Final = re.compile(_COMMA)
+_IS: Final = re.compile(_COLON)
+
+
+class _Expected(Enum):
+    """What comes next in the text."""
+
+    VALUE = "a value"
+    MEMBER = "a name of an object, with its value"
+    ANY = "either, as what is open wants it, or its end"
+    MORE = "a comma, an end"
+
+
+class _NoJsonError(Exception):
+    """The text is no JSON."""
+
+
+def is_json_text(text: bytes) -> bool:
+    """Return what ``json_steps`` finds out, all at once."""
+    steps = json_steps(text)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return bool(end.value)
+
+
+def json_steps(text: bytes) -> Generator[None, None, bool]:
+    """Return whether ``text`` is JSON; yields after every so many bytes or tokens."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    try:
+        for first in range(0, len(text), _STEP_BYTES):
+            decoder.decode(text[first : first + _STEP_BYTES])
+            yield
+        decoder.decode(b"", final=True)
+        yield from _Reader(text).steps()
+    except (UnicodeDecodeError, _NoJsonError):
+        return False
+    return True
+
+
+class _Reader:
+    """Where we are in a text, what is open there, and what comes next."""
+
+    def __init__(self, text: bytes) -> None:
+        self._text = text
+        self._at = 0
+        self._open = bytearray()
+        self._expected = _Expected.VALUE
+
+    def steps(self) -> Generator[None, None, None]:
+        """Read the text to its end; yields after every so many tokens.
+
+        Raises:
+            _NoJsonError: it is no JSON.
+        """
+        self._skip(_BLANK)
+        tokens, begun_at = 0, self._at
+        while not self._is_whole():
+            tokens += 1
+            if tokens == _STEP_TOKENS or self._at - begun_at >= _STEP_BYTES:
+                tokens, begun_at = 0, self._at
+                yield
+            match self._expected:
+                case _Expected.MORE:
+                    self._go_on()
+                case _Expected.ANY if self._close():
+                    self._expected = _Expected.MORE
+                case _Expected.ANY:
+                    self._expected = self._wanted_inside()
+                case _Expected.MEMBER if not self._is_deep and self._skip(_SOME_MEMBERS):
+                    pass  # and another one must come
+                case _Expected.MEMBER:
+                    yield from self._text_steps()
+                    self._require(self._skip(_IS))
+                    self._expected = _Expected.VALUE
+                case _Expected.VALUE:
+                    yield from self._value_steps()
+
+    def _is_whole(self) -> bool:
+        if self._expected is not _Expected.MORE or self._open:
+            return False
+        self._skip(_BLANK)
+        self._require(self._at == len(self._text))
+        return True
+
+    @property
+    def _is_deep(self) -> bool:
+        """Whether what is small may be too deep here."""
+        return len(self._open) > MOST_DEPTH - _SMALL_DEPTH
+
+    def _wanted_inside(self) -> _Expected:
+        return _Expected.MEMBER if self._open[-1] == _OBJECT else _Expected.VALUE
+
+    def _value_steps(self) -> Generator[None, None, None]:
+        is_in_list = bool(self._open) and self._open[-1] == _LIST
+        if is_in_list and not self._is_deep and self._skip(_SOME_ITEMS):
+            return  # and another one must come
+        if self._skip(_ONE_SCALAR if self._is_deep else _ONE_VALUE):
+            self._expected = _Expected.MORE
+        elif self._open_some():
+            self._expected = _Expected.ANY
+        else:
+            yield from self._text_steps()
+            self._expected = _Expected.MORE
+
+    def _text_steps(self) -> Generator[None, None, None]:
+        """Read a string of any length."""
+        self._require(self._text.startswith(b'"', self._at))
+        self._at += 1
+        while not self._text.startswith(b'"', self._at):
+            before = self._at
+            self._skip(_TEXT_PART)
+            self._require(self._at > before)
+            yield
+        self._at += 1
+
+    def _go_on(self) -> None:
+        """Read what is behind a value that is part of another."""
+        if self._skip(_NEXT):
+            self._expected = self._wanted_inside()
+        else:
+            self._require(self._close())
+
+    def _open_some(self) -> bool:
+        found = _OPENING.match(self._text, self._at)
+        if found is None:
+            return False
+        self._at = found.end()
+        self._open += found[0].translate(None, b" \t\n\r")
+        self._require(len(self._open) <= MOST_DEPTH)
+        return True
+
+    def _close(self) -> bool:
+        """Read ends of what is open, if any is here; the text may end with the last."""
+        found = _CLOSING.match(self._text, self._at)
+        if found is None:
+            return False
+        self._at = found.end()
+        for end in found[0].translate(None, b" \t\n\r"):
+            self._require(bool(self._open) and self._open.pop() == _OPENED_BY[end])
+        return True
+
+    def _skip(self, pattern: re.Pattern[bytes]) -> bool:
+        found = pattern.match(self._text, self._at)
+        if found is not None:
+            self._at = found.end()
+        return found is not None
+
+    @staticmethod
+    def _require(is_right: bool) -> None:
+        if not is_right:
+            raise _NoJsonError
