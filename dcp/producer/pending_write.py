@@ -16,6 +16,7 @@ written. Nobody reads of the log what is not known to be durable.
 """
 
 from collections.abc import Callable
+from enum import Enum, auto
 from threading import Lock
 
 
@@ -23,10 +24,20 @@ def _nothing() -> None:
     """Undo nothing: of a batch at its end the log does not know before it is written."""
 
 
+class _Stage(Enum):
+    """How far a write is with the disk."""
+
+    OPEN = auto()
+    WRITTEN = auto()
+    FAILED = auto()
+    """For good; what is not optional goes on being open."""
+    ABANDONED = auto()
+
+
 class PendingWrite:
     """What must go to disk, or with ``is_optional`` what may be given up.
 
-    ``is_over`` once it is finished or given up.
+    ``is_over`` once it is finished, given up or abandoned.
     """
 
     def __init__(
@@ -44,37 +55,43 @@ class PendingWrite:
         self._apply = apply
         self._undo = undo
         self._lock = Lock()
-        self._is_written = False
+        self._stage = _Stage.OPEN
         self._failure: Exception | None = None
 
     def run(self) -> None:
-        """Write it durably, unless that was done; any thread may, several wait for the first.
+        """Write it durably; any thread may, several wait for the first.
+
+        Nothing is done if it was written, or abandoned.
 
         Raises:
             OSError: the file cannot be written. This may be called again: what is optional is not
                 tried a second time.
         """
         with self._lock:
-            if self._is_written:
+            if self._stage in (_Stage.WRITTEN, _Stage.ABANDONED):
                 return
             if self._failure is not None:
                 raise self._failure
             try:
                 self._write()
             except Exception as error:
-                self._failure = error if self.is_optional else None
+                if self.is_optional:
+                    self._stage, self._failure = _Stage.FAILED, error
                 raise
-            self._is_written = True
+            self._stage = _Stage.WRITTEN
 
     def finish(self) -> None:
         """Hold it, once it is durable; waits for whoever runs it, or does it.
+
+        The log is not told of what was abandoned.
 
         Raises:
             OSError: the file cannot be written; this may be called again, or ``give_up``.
         """
         self.run()
-        self.is_over = True
-        self._apply()
+        if self._stage is _Stage.WRITTEN and not self.is_over:
+            self.is_over = True
+            self._apply()
 
     def give_up(self) -> None:
         """Go on without a write that failed, or was never run; nothing if it is over.
@@ -88,7 +105,7 @@ class PendingWrite:
 
     def end(self) -> None:
         """Hold it if it was written, else go on without it."""
-        if self._is_written:
+        if self._stage is _Stage.WRITTEN:
             self.finish()
         else:
             self.give_up()
@@ -105,6 +122,8 @@ class PendingWrite:
             self.end()
 
     def abandon(self) -> None:
-        """Never write it, if that was not done; returns when no thread does."""
+        """Never write it, if that was not done, nor let the log know; waits for who writes."""
         with self._lock:
-            self._is_written = True
+            if self._stage is not _Stage.WRITTEN:
+                self._stage = _Stage.ABANDONED
+            self.is_over = True
