@@ -72,9 +72,9 @@ class CheckpointManager(CheckpointQueue[Q]):
         return self._checkpoints.gone_seqno
 
     @property
-    def open_checkpoint(self) -> CheckpointFacts:
-        """The checkpoint that items are added to."""
-        return self.checkpoints[-1]
+    def open_item_count(self) -> int:
+        """How many items the checkpoint has that items are added to."""
+        return self._checkpoints.open.item_count
 
     @property
     def cursors(self) -> Mapping[str, CursorFacts]:
@@ -110,14 +110,6 @@ class CheckpointManager(CheckpointQueue[Q]):
         """Forget a cursor, if it is there: it may have been dropped."""
         self._checkpoints.open.shown.pop(cursor, None)
         self._cursors.forget(cursor)
-
-    def pending(self, cursor: str) -> bool:
-        """Tell whether ``next_items`` has anything.
-
-        Raises:
-            LocalProtocolError: there is no such cursor.
-        """
-        return self._cursors.named(cursor).seqno < self.high_seqno
 
     def next_is_whole(self, cursor: str) -> bool:
         """Tell whether what ``next_items`` would give ends where its snapshot ends.
