@@ -1,8 +1,8 @@
 """How far a copy may acknowledge the prepares that it received: whole snapshots, in order.
 
 A prepare of level PERSIST_TO_MAJORITY must be on the copy's disk, and so must it before any that
-comes behind it. Of the prepares of one snapshot that want the same only the last is kept, which is
-enough to say how far all are held. Source: kv_engine
+comes behind it. Of consecutive prepares of one snapshot with the same disk requirement only the
+last is kept, which is enough to say how far all are held. Source: kv_engine
 ``engines/ep/src/durability/passive_durability_monitor.cc`` (updateHighPreparedSeqno).
 """
 

@@ -19,6 +19,8 @@ from dcp.protocol.sasl import SCRAMP_NAMES
 _SCRAM: Final = {name.encode(): scramp_name for name, scramp_name in SCRAMP_NAMES.items()}
 MECHANISMS: Final = b" ".join((*_SCRAM, b"PLAIN"))
 _ITERATIONS: Final = 4096
+"""The fewest that clients accept (RFC 5802; kv_engine ``cbsasl/scram-sha/scram-sha-client.cc``); a
+server has 15,000 by default (``cbsasl/user.cc``)."""
 REPLICATION_USER: Final = "@replication"
 """As whom the nodes of a cluster sign in at one another."""
 NODE_MECHANISM: Final = SCRAM_MECHANISMS[0]

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from itertools import count
 from random import Random
 from secrets import token_hex
 from threading import Condition, RLock
@@ -128,7 +129,8 @@ class Bucket:
         """The vbuckets that a rebalance moves now."""
         self.administrator: Administrator | None = None
         self.member: Member | None = None
-        self.faults = Faults()
+        # The numbers tell orders to other processes apart to take vbuckets.
+        self.faults, self.move_numbers = Faults(), count(1)
         self.on_change: Callable[[], None] = lambda: None
         self.dcp_connections: dict[tuple[int, bytes], DcpConnection] = {}
         self._changed, self._written = set[int](), set[int]()
@@ -297,9 +299,11 @@ class Bucket:
 
         It calls this with the lock held, in any thread.
         """
-        if self.vbuckets[vbucket.id] is vbucket:  # copies have accounts of their own
-            self._memory.note(vbucket.data.checkpoints)
-            self._memory.relieve()
+        is_owned = self.vbuckets[vbucket.id] is vbucket
+        memory = self._memory if is_owned else self.copies.memory_of(vbucket)
+        if memory is not None:
+            memory.note(vbucket.data.checkpoints)
+            memory.relieve()
 
     def _recover_memory(self) -> None:
         """Free checkpoint memory; streams whose cursors that takes go back to the disk."""

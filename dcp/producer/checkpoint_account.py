@@ -12,9 +12,9 @@ from dcp.producer.checkpoint_manager import CheckpointManager
 from dcp.producer.checkpoint_memory import UPPER_MARK_PERCENT, recover
 
 _STEP_PERCENT: Final = 1
-"""How much more of the quota must be in use before recovery is tried again that did not do."""
+"""After a recovery that freed too little usage must grow by so much of the quota for the next."""
 _REFUSALS_PER_LOOK: Final = 64
-"""How many writes are refused before recovery is tried again, where nobody said it may do."""
+"""While the quota is full recovery is tried before every so many-th write."""
 
 
 class CheckpointAccount:
@@ -60,7 +60,7 @@ class CheckpointAccount:
     def relieve(self) -> None:
         """Note that something went on: a cursor moved that may not be dropped, or the disk did.
 
-        Recovery may do now.
+        So the next refused write tries recovery at once.
         """
         self._refusals = 0
 

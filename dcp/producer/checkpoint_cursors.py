@@ -12,9 +12,12 @@ from dcp.errors import LocalProtocolError
 
 @dataclass(slots=True)
 class Cursor:
-    """``entered``: the checkpoint it had something of, or began behind the beginning of.
+    """How far a reader is.
 
-    ``shown_seqno``: up to where it was shown what is there, and is given it.
+    ``entered``: the id of the checkpoint of its last item, or in whose middle it was registered;
+    an item of another one gets the CHECKPOINT flag.
+    ``shown_seqno``: the end of the snapshot that was announced to the reader; nothing up to there
+    may be de-duplicated until ``advance``.
     """
 
     seqno: int

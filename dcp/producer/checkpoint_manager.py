@@ -72,9 +72,9 @@ class CheckpointManager(CheckpointQueue[Q]):
         return self._checkpoints.gone_seqno
 
     @property
-    def open_checkpoint(self) -> CheckpointFacts:
-        """The checkpoint that items are added to."""
-        return self.checkpoints[-1]
+    def open_item_count(self) -> int:
+        """How many items the checkpoint has that items are added to."""
+        return self._checkpoints.open.item_count
 
     @property
     def cursors(self) -> Mapping[str, CursorFacts]:

@@ -8,7 +8,12 @@ from dcp.producer.checkpoint import CheckpointKind, Q
 
 @dataclass(frozen=True, slots=True)
 class CheckpointLimits:
-    """When the open checkpoint of an active vbucket is full; one item always fits."""
+    """When the open checkpoint of an active vbucket is full; one item always fits.
+
+    The number of items is the default of kv_engine's ``chk_max_items`` (``configuration.json``
+    before 7.6). The bytes are ours: there ``checkpoint_max_size`` is the checkpoint quota by the
+    number of vbuckets and ``max_checkpoints``, 10 (``kv_bucket.cc``, autoConfigCheckpointMaxSize).
+    """
 
     max_items: int = 10_000
     max_bytes: int = 1024 * 1024

@@ -89,9 +89,19 @@ class Copies:
 
     def note_memory(self, node: int, vbucket: int) -> Mapping[int, tuple[str, ...]]:
         """Look at what a copy takes now; return the cursors, by vbucket, that had to go for it."""
-        memory = self._memory.setdefault(node, CheckpointAccount(self._quota_bytes))
+        memory = self._memory_on(node)
         memory.note(self._of[vbucket][node].vbucket.data.checkpoints)
         if not memory.is_short:
             return {}
         managers = [copy.vbucket.data.checkpoints for copy in self.of_node(node).values()]
         return memory.recover(managers)
+
+    def memory_of(self, vbucket: Vbucket) -> CheckpointAccount | None:
+        """Return where the checkpoints of a copy are counted; None if it is none any more."""
+        for node, copy in self.of(vbucket.id):
+            if copy.vbucket is vbucket:
+                return self._memory_on(node)
+        return None
+
+    def _memory_on(self, node: int) -> CheckpointAccount:
+        return self._memory.setdefault(node, CheckpointAccount(self._quota_bytes))

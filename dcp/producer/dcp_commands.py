@@ -84,7 +84,9 @@ def dcp_control(session: Session, frame: Frame, body: m.Body, _: float) -> None:
 def close_stream(session: Session, frame: Frame, _: m.Body, __: float) -> None:
     """End a stream; a STREAM_END follows only where the client asked for it.
 
-    On connections with stream ids the framing extras name it, elsewhere nothing may.
+    On connections with stream ids the framing extras name it, elsewhere nothing may. The statuses
+    are those of kv_engine (``engines/ep/src/dcp/producer.cc``, closeStream); malformed framing
+    extras are EINVAL.
     """
     dcp = _dcp(session)
     try:

@@ -101,7 +101,8 @@ class DcpConnection:
         self._quota = StreamQuota(MAX_STREAMS) if is_internal else bucket.stream_quotas.at(key[0])
         self.bytes_sent = self.items_sent = 0
         self._bucket = bucket
-        self._faults = Faults() if is_internal else bucket.faults  # no order means nodes
+        # Fault orders never apply to connections between nodes.
+        self._faults = Faults() if is_internal else bucket.faults
         self._ready: OrderedDict[ActiveStream, None] = OrderedDict()
         self._full: dict[int, dict[ActiveStream, None]] = {}  # by opaque: their windows are
 

@@ -288,7 +288,7 @@ def _takeover_without_connection(vbucket: Vbucket) -> Iterator[Statistic]:
     yield "status", "connection_does_not_exist"
     yield "on_disk_deletes", deleted
     yield "vb_items", items
-    yield "chk_items", vbucket.data.checkpoints.open_checkpoint.item_count if items else 0
+    yield "chk_items", vbucket.data.checkpoints.open_item_count if items else 0
     yield "estimate", items + deleted
 
 

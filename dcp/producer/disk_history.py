@@ -35,8 +35,11 @@ class DiskHistory:
         self.learned_purge_seqno = purge_seqno
         """Up to where tombstones went of which nobody knows in which collections they were.
 
-        The vbucket that this was a copy of had none any more, or it is not told since a cut."""
+
+        As the vbucket says that this was a copy of. After a cut it also holds the store's purge
+        seqno, as it is unknown which collections lost tombstones."""
         self._legacy_end = LegacyEnd()
+        """Where disk snapshots end for clients without Collections."""
         self.high_seqnos: dict[int, int] = {}
         """The newest seqno of each collection that went to disk, also where it was purged there."""
         self.scans_opened = 0

@@ -12,7 +12,6 @@ from dcp.errors import FrameError
 from dcp.producer.documents import DocumentError, DocumentStore, check_key
 from dcp.producer.manifest import DEFAULT_ID
 from dcp.producer.manifest_commands import refuse_unknown_id
-from dcp.producer.request_framing import requirement_of
 from dcp.producer.session import Command, Gate, Session
 from dcp.producer.sync_write_commands import write_durably
 from dcp.producer.values import without_xattrs
@@ -24,8 +23,8 @@ from dcp.wire.leb128 import split_collection_key
 from dcp.wire.snappy import inflate
 from dcp.wire.vocabulary import Datatype, HelloFeature, Opcode, Status
 
-Change = Callable[[DocumentStore, bytes, int], Version]
-"""A command that changes the document of a key in a collection."""
+Change = Callable[[DocumentStore, bytes, int, int], Version]
+"""A command that changes the document of a key in a collection, with a durability level or 0."""
 Answer = Callable[[Vbucket, bytes, int], None]
 
 _BIT_OF_FEATURE: Final = {
@@ -57,7 +56,7 @@ def store(session: Session, frame: Frame, body: m.Body, _: float) -> None:
     now = session.bucket.now()
     request = cast("m.Store", body)
 
-    def command(documents: DocumentStore, key: bytes, collection: int) -> Version:
+    def command(documents: DocumentStore, key: bytes, collection: int, level: int) -> Version:
         if frame.opcode == Opcode.ADD:
             return documents.add(
                 key,
@@ -67,6 +66,7 @@ def store(session: Session, frame: Frame, body: m.Body, _: float) -> None:
                 expiry=request.expiry,
                 datatype=frame.datatype,
                 collection=collection,
+                level=level,
             )
         change = documents.set if frame.opcode == Opcode.SET else documents.replace
         return change(
@@ -78,6 +78,7 @@ def store(session: Session, frame: Frame, body: m.Body, _: float) -> None:
             datatype=frame.datatype,
             cas=frame.cas,
             collection=collection,
+            level=level,
         )
 
     if frame.opcode == Opcode.ADD and frame.cas:
@@ -92,8 +93,8 @@ def delete(session: Session, frame: Frame, _: m.Body, __: float) -> None:
     """Delete a document."""
     now = session.bucket.now()
 
-    def command(documents: DocumentStore, key: bytes, collection: int) -> Version:
-        return documents.delete(key, now, cas=frame.cas, collection=collection)
+    def command(documents: DocumentStore, key: bytes, collection: int, level: int) -> Version:
+        return documents.delete(key, now, cas=frame.cas, collection=collection, level=level)
 
     _on_document(session, frame, _changing(session, frame, command))
 
@@ -104,8 +105,8 @@ def touch(session: Session, frame: Frame, body: m.Body, _: float) -> None:
     expiry = cast("m.Touch", body).expiry
 
     def answer(vbucket: Vbucket, key: bytes, collection: int) -> None:
-        def command(documents: DocumentStore) -> Version:
-            return documents.touch(key, expiry, now, collection=collection)
+        def command(documents: DocumentStore, level: int) -> Version:
+            return documents.touch(key, expiry, now, collection=collection, level=level)
 
         def reply(version: Version) -> None:
             session.reply(frame, m.Empty(), cas=version.cas)
@@ -125,9 +126,10 @@ def _changing(session: Session, frame: Frame, command: Change) -> Answer:
                 told = m.MutationAnswer(vbucket.failover_log.current_uuid, version.seqno)
             session.reply(frame, told, cas=version.cas)
 
-        _write(
-            session, frame, vbucket, lambda documents: command(documents, key, collection), reply
-        )
+        def change(documents: DocumentStore, level: int) -> Version:
+            return command(documents, key, collection, level)
+
+        _write(session, frame, vbucket, change, reply)
 
     return answer
 
@@ -136,12 +138,12 @@ def _write(
     session: Session,
     frame: Frame,
     vbucket: Vbucket,
-    command: Callable[[DocumentStore], Version],
+    command: Callable[[DocumentStore, int], Version],
     reply: Callable[[Version], None],
 ) -> None:
-    requirement = requirement_of(frame.opcode, frame.framing_extras)
+    requirement = session.requirement
     if requirement is None:
-        reply(session.bucket.write_to(vbucket, command))
+        reply(session.bucket.write_to(vbucket, lambda documents: command(documents, 0)))
     else:
         write_durably(session, frame, vbucket, requirement, command, reply)
 

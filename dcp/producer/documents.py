@@ -7,10 +7,11 @@ absolute; 0 is none. A document that is due becomes an expiration as soon as any
 when the pager finds it (kv_engine ``docs/BinaryProtocol.md``, ``engines/ep/src/ep_vb.cc``).
 
 While a sync write on a key is under way (``sync_writes.py``) nobody else writes to it, it does not
-expire, and it is read as it was before; if that is not known, not at all.
+expire, and it is read as it was before; if that is not known, not at all. A command with a
+``level``, its durability, begins one: its write is only prepared, and that is what it returns.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -89,7 +90,6 @@ class DocumentStore:
         self.expiries = ExpiryQueue()
         self.expires_when_read = True
         """Whether a read of a document that is due expires it: not where others write."""
-        self._level = 0
 
     def get(self, key: bytes, now: float, *, collection: int = 0) -> Version:
         """Return the live version of ``key``, or raise DocumentError KEY_ENOENT.
@@ -117,14 +117,15 @@ class DocumentStore:
         datatype: int = 0,
         cas: int = 0,
         collection: int = 0,
+        level: int = 0,
     ) -> Version:
         """Store a document, new or not; a ``cas`` other than 0 must be that of the document."""
         live = self._live(collection, key, now)
         self._require_free(collection, key)
         _check_cas(key, live, cas)
-        return self._store(collection, key, value, now, flags, expiry, datatype)
+        return self._store(collection, key, value, now, flags, expiry, datatype, level=level)
 
-    def add(
+    def add(  # noqa: PLR0913  as many as KV ADD has
         self,
         key: bytes,
         value: bytes,
@@ -134,13 +135,14 @@ class DocumentStore:
         expiry: int = 0,
         datatype: int = 0,
         collection: int = 0,
+        level: int = 0,
     ) -> Version:
         """Store a document that must not exist yet (else KEY_EEXISTS)."""
         live = self._live(collection, key, now)
         self._require_free(collection, key)
         if live is not None:
             raise DocumentError(Status.KEY_EEXISTS, f"add {key!r}: the document exists")
-        return self._store(collection, key, value, now, flags, expiry, datatype)
+        return self._store(collection, key, value, now, flags, expiry, datatype, level=level)
 
     def replace(  # noqa: PLR0913  as many as KV REPLACE has
         self,
@@ -153,6 +155,7 @@ class DocumentStore:
         datatype: int = 0,
         cas: int = 0,
         collection: int = 0,
+        level: int = 0,
     ) -> Version:
         """Store a document that must exist (else KEY_ENOENT)."""
         live = self._live(collection, key, now)
@@ -160,18 +163,23 @@ class DocumentStore:
             raise DocumentError(Status.KEY_ENOENT, f"replace {key!r}: no such document")
         self._require_free(collection, key)
         _check_cas(key, live, cas)
-        return self._store(collection, key, value, now, flags, expiry, datatype)
+        return self._store(collection, key, value, now, flags, expiry, datatype, level=level)
 
-    def delete(self, key: bytes, now: float, *, cas: int = 0, collection: int = 0) -> Version:
+    def delete(
+        self, key: bytes, now: float, *, cas: int = 0, collection: int = 0, level: int = 0
+    ) -> Version:
         """Delete a document; its system xattrs stay with the tombstone."""
         live = self._live(collection, key, now)
         self._require_free(collection, key)
         if live is None:
             raise DocumentError(Status.KEY_ENOENT, f"delete {key!r}: no such document")
         _check_cas(key, live, cas)
-        return self._change(collection, key, now, self._tombstone(live, Opcode.DCP_DELETION, now))
+        content = self._tombstone(live, Opcode.DCP_DELETION, now)
+        return self._change(collection, key, now, content, level)
 
-    def touch(self, key: bytes, expiry: int, now: float, *, collection: int = 0) -> Version:
+    def touch(
+        self, key: bytes, expiry: int, now: float, *, collection: int = 0, level: int = 0
+    ) -> Version:
         """Give a document another expiry; that is a mutation, and nothing where it has that.
 
         (kv_engine ``engines/ep/src/vbucket.cc``, processGetAndUpdateTtl.)
@@ -180,18 +188,10 @@ class DocumentStore:
         self._require_free(collection, key)
         live = self.get(key, now, collection=collection)
         until = self._expiry(collection, expiry, now)
-        if until == live.expiry and not self._level:
+        if until == live.expiry and not level:
             return live
         content = Content(live.value, live.datatype, live.flags, until)
-        return self._change(collection, key, now, content)
-
-    def preparing(self, level: int, command: "Callable[[DocumentStore], Version]") -> Version:
-        """Run a command whose write is only prepared, with a durability level; return that."""
-        self._level = level
-        try:
-            return command(self)
-        finally:
-            self._level = 0
+        return self._change(collection, key, now, content, level)
 
     def expire_due(self, now: float) -> int:
         """Turn every document whose expiry has come into an expiration; return how many.
@@ -276,7 +276,7 @@ class DocumentStore:
                 Status.SYNC_WRITE_IN_PROGRESS, f"{key!r}: a sync write on it is under way"
             )
 
-    def _store(
+    def _store(  # noqa: PLR0913
         self,
         collection: int,
         key: bytes,
@@ -285,13 +285,15 @@ class DocumentStore:
         flags: int,
         expiry: int,
         datatype: int,
+        *,
+        level: int,
     ) -> Version:
         check_key(key, collection)
         stored = checked_datatype(value, datatype)
         if not 0 <= flags <= U32_MAX:
             raise DocumentError(Status.EINVAL, f"flags: found {flags}, expected 0 to {U32_MAX}")
         until = self._expiry(collection, expiry, now)
-        return self._change(collection, key, now, Content(value, stored, flags, until))
+        return self._change(collection, key, now, Content(value, stored, flags, until), level)
 
     def _expiry(self, collection: int, expiry: int, now: float) -> int:
         """Return when a document expires that is stored now, not later than its collection lets."""
@@ -304,16 +306,18 @@ class DocumentStore:
         content = self._tombstone(due, Opcode.DCP_EXPIRATION, now)
         self._append(due.collection, due.key, now, content)
 
-    def _change(self, collection: int, key: bytes, now: float, content: Content) -> Version:
-        """Append what a command makes of a document, or only its prepare."""
+    def _change(
+        self, collection: int, key: bytes, now: float, content: Content, level: int
+    ) -> Version:
+        """Append what a command makes of a document, or with a level only its prepare."""
         try:
             self.data.require_room()
         except OSError as error:
             text = f"{key!r}: too much waits for the disk: {error}"
             raise DocumentError(Status.ETMPFAIL, text) from error
-        if self._level:
+        if level:
             deletes = content.opcode != Opcode.DCP_MUTATION
-            sync = SyncWrite(level=self._level, deletes=deletes)
+            sync = SyncWrite(level=level, deletes=deletes)
             if deletes:  # a prepare has no other field for the time, and its commit needs it
                 content = content._replace(expiry=content.delete_time)
             content = content._replace(opcode=int(Opcode.DCP_PREPARE), sync=sync)

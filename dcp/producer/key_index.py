@@ -163,8 +163,7 @@ class KeyIndex:
     def prepare_completed_by(self, version: Version) -> int:
         """Return the seqno of the prepare on disk that a version completes there; 0: none.
 
-        To be asked before ``stored``. What the disk has of the key that is older than the prepare
-        did not complete it.
+        To be asked before ``stored``. A document on disk older than the prepare is not its commit.
         """
         if not self.holds_sync_writes or not version.is_document:
             return 0

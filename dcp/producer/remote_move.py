@@ -10,7 +10,6 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from itertools import count
 from typing import Final
 
 from dcp.errors import DcplakeError, SourceError
@@ -22,7 +21,6 @@ from dcp.producer.ownership import follow_owners, may_move
 
 _LOG = logging.getLogger(__name__)
 _ASK_AGAIN_SECONDS: Final = 0.02
-_numbers = count(1)
 
 
 class RemoteMove:
@@ -38,7 +36,7 @@ class RemoteMove:
     ) -> None:
         self._bucket, self._link = bucket, link
         self._map_changed = map_changed
-        self._order = MoveOrder(next(_numbers), source, link.node, vbuckets)
+        self._order = MoveOrder(next(bucket.move_numbers), source, link.node, vbuckets)
         self._left = set(vbuckets)
 
     async def run(self) -> None:

@@ -151,8 +151,9 @@ class ReplicaCopy:
         """Take a marker; what it announces follows.
 
         Each begins a checkpoint of its own, so that whoever streams from here stands at the ends
-        where the active's snapshots ended. One that comes inside another, which a lost connection
-        broke off, goes on with it: streams that stand where it cannot go back to the disk.
+        where the active's snapshots ended. A marker inside an unfinished snapshot (the connection
+        was lost) continues it. Where that cannot be in the same checkpoint (``begin_snapshot`` of
+        the queue) client streams in the old one lose their cursors and return to the disk.
 
         Raises:
             LocalProtocolError: it does not end above the high seqno.

@@ -2,10 +2,10 @@
 
 Which pairs there are, and which vbuckets their connections carry, follows from the cluster map and
 from who lives (``reconcile``, to be called when either changes). A connection that is lost is made
-again, soon at first and then with longer waits. What is received is handed over under the bucket's
-lock, at most 256 KiB at a time, and is on the copy's disk before the next; in a data folder when
-the flusher wrote it. While too much waits for that, what is received is not released: the active's
-window holds the rest back, and NOOPs are answered.
+again, soon at first and then with longer waits; so is one whose peer says nothing any more. What is
+received is handed over under the bucket's lock, at most 256 KiB at a time, and is on the copy's
+disk before the next; in a data folder when the flusher wrote it. While too much waits for that,
+what is received is not released: the active's window holds the rest back, and NOOPs are answered.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from contextlib import suppress
 from secrets import token_urlsafe
 from typing import Final
 
-from dcp.errors import DcplakeError
+from dcp.errors import DcplakeError, NodeUnavailableError
 from dcp.producer.background import (
     FIRST_WAIT_SECONDS,
     LONGEST_WAIT_SECONDS,
@@ -27,7 +27,11 @@ from dcp.producer.bucket import Bucket
 from dcp.producer.passive_stream import PassiveStream
 from dcp.producer.replica_copy import ReplicaCopy
 from dcp.producer.replication_chain import REPLICATION, connection_name
-from dcp.producer.replication_connection import ReplicationConnection
+from dcp.producer.replication_connection import (
+    REPLICATION_TIMES,
+    ReplicationConnection,
+    ReplicationTimes,
+)
 from dcp.producer.stream_ends import end_streams
 from dcp.producer.vbucket import Vbucket
 from dcp.wire.framing import FrameSplitter
@@ -50,6 +54,7 @@ class Feed:
         target: int,
         awake: asyncio.Event,
         purpose: str = REPLICATION,
+        times: ReplicationTimes = REPLICATION_TIMES,
     ) -> None:
         """``awake`` cleared makes the receiving node hang."""
         self.source = source
@@ -58,6 +63,7 @@ class Feed:
         self.on_touched: Callable[[Sequence[PassiveStream]], None] = lambda _: None
         self._bucket = bucket
         self._awake = awake
+        self._times = times
         self._copies: Mapping[int, ReplicaCopy] = {}
         self._takes_over: frozenset[int] = frozenset()
         self._connection: ReplicationConnection | None = None
@@ -87,13 +93,15 @@ class Feed:
 
         Raises:
             SourceError: the peer refuses us.
+            NodeUnavailableError: it is silent for too long.
             MessageRefusedError: it sent what does not fit; it was answered that.
             FrameError: the peer sent what is no frame.
             OSError: the disk refuses what was received; a lost connection is none.
         """
         address = self._bucket.map.addresses[self.source]
         try:
-            reader, self._writer = await asyncio.open_connection(address.host, address.kv)
+            async with asyncio.timeout(self._times.setup_seconds):
+                reader, self._writer = await asyncio.open_connection(address.host, address.kv)
         except OSError:
             return False
         loop = asyncio.get_running_loop()
@@ -104,11 +112,15 @@ class Feed:
                 self._bucket.node_credentials,
                 token_urlsafe(_NONCE_BYTES),
                 loop.time(),
+                self._times,
             )
             self._connection = connection
             connection.follow(self._copies, self._takes_over)
         try:
             await self._receive(reader, connection)
+        except NodeUnavailableError:
+            self._writer.transport.abort()  # it would not read what is left to write, either
+            raise
         finally:
             with self._bucket.lock:
                 connection.close()
@@ -121,27 +133,26 @@ class Feed:
     async def _receive(
         self, reader: asyncio.StreamReader, connection: ReplicationConnection
     ) -> None:
-        splitter, wait_seconds = FrameSplitter(), FIRST_WAIT_SECONDS
+        splitter = FrameSplitter()
         loop = asyncio.get_running_loop()
         while True:
             self._write(connection)
-            limit_seconds = wait_seconds if connection.wants_retry else None
+            look_at = connection.deadline
             if connection.held_bytes:
-                limit_seconds = _ROOM_SECONDS
+                look_at = min(look_at, loop.time() + _ROOM_SECONDS)
             try:
-                async with asyncio.timeout(limit_seconds):
-                    data = await reader.read(_READ_BYTES)
-            except TimeoutError:
-                with self._bucket.lock:
-                    if connection.held_bytes:
-                        self._release(connection)
-                        continue
-                    wait_seconds = min(2 * wait_seconds, LONGEST_WAIT_SECONDS)
-                    connection.retry()
-                continue
+                data = await _read(reader, look_at)
             except OSError:
                 return  # the connection is lost
-            await self._awake.wait()
+            if not self._awake.is_set():
+                await self._awake.wait()
+                connection.slept(loop.time())
+            if data is None:
+                with self._bucket.lock:
+                    connection.tick(loop.time())
+                    if connection.held_bytes:
+                        self._release(connection)
+                continue
             if not data:
                 return
             block = splitter.feed(data)
@@ -160,6 +171,7 @@ class Feed:
                 for stream in touched:
                     connection.acknowledge(stream)
                 self._release(connection)
+                connection.tick(loop.time())
 
     def _release(self, connection: ReplicationConnection) -> None:
         """Let the peer send more, if there is room for it; the lock is held."""
@@ -189,6 +201,18 @@ class Feed:
         data = connection.output()
         if data and self._writer is not None:
             self._writer.write(data)  # requests and acknowledgements: never much
+
+
+async def _read(reader: asyncio.StreamReader, until: float) -> bytes | None:
+    """Return what there is, nothing at the end of the stream, None when there was none in time."""
+    limit = asyncio.timeout_at(until)
+    try:
+        async with limit:
+            return await reader.read(_READ_BYTES)
+    except TimeoutError:
+        if not limit.expired():  # the socket's own
+            raise
+        return None
 
 
 class Replication:

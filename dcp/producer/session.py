@@ -26,7 +26,7 @@ from dcp.producer.documents import DocumentError
 from dcp.producer.liveness import Liveness, LivenessLimits
 from dcp.producer.map_news import MapNews
 from dcp.producer.outbox import Outbox
-from dcp.producer.request_framing import requirement_of
+from dcp.producer.request_framing import Requirement, requirement_of
 from dcp.wire import messages as m
 from dcp.wire.codec import decode, encode
 from dcp.wire.frame import Frame
@@ -92,6 +92,8 @@ class Session:
         self.on_answer: Callable[[], None] = lambda: None
         self.is_waiting = False
         """Whether a request has still to be answered; no more must be fed before that is."""
+        self.requirement: Requirement | None = None
+        """The durability that the request asks for which is being answered."""
         self._outbox = Outbox()
         self._liveness = Liveness(
             LivenessLimits(
@@ -172,7 +174,7 @@ class Session:
             self.refuse(frame, Status.UNKNOWN_COMMAND)
         elif self._passes(command, frame):
             try:
-                requirement_of(frame.opcode, frame.framing_extras)
+                self.requirement = requirement_of(frame.opcode, frame.framing_extras)
                 body = decode(frame)
             except DocumentError as error:
                 self.refuse(frame, error.status, str(error))

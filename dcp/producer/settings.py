@@ -66,9 +66,9 @@ class ClusterSettings:
     ``idle_timeout_seconds``, ``authentication_seconds``, ``connection_idle_seconds``: how long a
     client may be silent that takes NOOPs, be there without logging in, and be silent that is no DCP
     client; 0 for ever (``liveness.py``). ``last_words_seconds``: how long it may take to read what
-    it was sent when its connection ends, also when the cluster stops. ``large_frame_seconds``: how
-    long it may bring little of a large frame while others wait for room, divided by how many they
-    are and one (``large_frames.py``).
+    it was sent when its connection ends, also when the cluster stops; the time is ours.
+    ``large_frame_seconds``: how long it may bring little of a large frame while others wait for
+    room, divided by how many they are and one (``large_frames.py``).
     ``stuck_name_regex``: DCP connections whose whole name, as statistics tell it
     (``eq_dcpq:<name>``), it matches are closed when their window is full and nothing was
     acknowledged for ``stuck_timeout_seconds``; empty: none, as in servers. (kv_engine's

@@ -1,9 +1,10 @@
 """How many streams the clients of one node may have, all connections together, and who gets them.
 
-A connection may have an eighth as many as are still free: a greedy one takes a ninth of all, the
-next a ninth of what is left, and who comes later finds room. (After Choudhury and Hahn, "Dynamic
-queue length thresholds", 1998, of the memory of switches.) Streams that only have to tell their end
-count too. Those between nodes do not: there are as many as there are copies.
+A connection may open another stream while 8 x its streams < the node's free ones; alone it can so
+reach 1/9 of the quota, the next 1/9 of what is left, and who comes later finds room. (After
+Choudhury and Hahn, "Dynamic queue length thresholds", 1998, of the memory of switches.) Streams
+that only have to tell their end count too. Those between nodes do not: there are as many as there
+are copies.
 """
 
 from typing import Final

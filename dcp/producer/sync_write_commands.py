@@ -16,19 +16,19 @@ def write_durably(
     frame: Frame,
     vbucket: Vbucket,
     requirement: Requirement,
-    command: Callable[[DocumentStore], Version],
+    command: Callable[[DocumentStore, int], Version],
     reply: Callable[[Version], None],
 ) -> None:
-    """Prepare what ``command`` writes; ``reply`` answers a success. Further requests wait for it.
+    """Prepare what ``command`` writes with a level; ``reply`` answers a success.
+
+    Further requests wait for it.
 
     Raises:
         DocumentError: nothing was prepared: too few copies, or what the command refuses.
     """
     bucket = session.bucket
     bucket.sync_writes.require_possible(vbucket.id)
-    prepare = bucket.write_to(
-        vbucket, lambda documents: documents.preparing(requirement.level, command)
-    )
+    prepare = bucket.write_to(vbucket, lambda documents: command(documents, requirement.level))
     go_on = session.wait()
 
     def answer(status: Status) -> None:

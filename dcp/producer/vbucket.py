@@ -81,8 +81,8 @@ class Vbucket:
         """A seqno that clients are told it has, though it is not here yet: a relay's, that knows
         it from the cluster and gets it once somebody asks for a stream."""
         self.is_handed_over = False
-        """Whether it is dead for another node's sake, until the map has it there: after a power
-        loss nobody will, and it is what it was."""
+        """Whether it is dead because the client of a takeover was told to become active, and the
+        map does not name that yet. It is saved as ACTIVE, so that a restart undoes it."""
         self.named_manifests: frozenset[int] = frozenset()
         """The numbers of all manifests that its log names, or may name by now."""
         self._values = values

@@ -49,6 +49,30 @@ def _all_frames(cluster: ProducerCluster) -> list[list[bytes]]:
         return [frames_of(vbucket) for vbucket in cluster.bucket.vbuckets]
 
 
+def test_memory_that_the_disk_freed_is_free_for_copies_too(
+    make_cluster: MakeCluster, kept: dict[str, Any]
+) -> None:
+    """What is counted for a copy is what it takes, also when nothing more is received."""
+    cluster = make_cluster(**{**kept, "vbuckets": 1, "nodes": 2, "flush_seconds": NEVER})
+    for number in range(50):
+        cluster.set(b"k%d" % number, b"x" * 1000)
+    cluster.wait_until_replicated()
+    copy, flusher = cluster.bucket.copies.at(1, 0), cluster.bucket.flusher
+    assert copy is not None
+    assert flusher is not None
+    with cluster.bucket.lock:
+        checkpoints = copy.vbucket.data.checkpoints
+        checkpoints.close_open()
+        memory = cluster.bucket.copies.memory_of(copy.vbucket)
+        assert memory is not None
+        memory.note(checkpoints)
+        before = memory.memory_bytes
+        copy.vbucket.data.persistence.flush()
+        flusher.on_written(copy.vbucket)
+        assert copy.vbucket.data.checkpoints.memory_bytes < before
+        assert memory.memory_bytes == copy.vbucket.data.checkpoints.memory_bytes
+
+
 def test_a_restart_needs_no_backfill(make_cluster: MakeCluster, kept: dict[str, Any]) -> None:
     """What copies held they hold, under the branches that they knew."""
     first = make_cluster(**kept)

@@ -1,5 +1,7 @@
 """One thing at a time is written of a log: what stays begun, what is given up, what pays."""
 
+from collections.abc import Callable
+
 import pytest
 
 from dcp.producer import disk_writer
@@ -100,3 +102,34 @@ def test_what_is_abandoned_is_never_written(store: VbucketStore, writer: DiskWri
     begun.run()
     assert (store.size_bytes, writer.pending) == (0, None)
     assert VbucketStore.open(MemoryFile(), 0).persisted_seqno == 0
+
+
+@pytest.mark.parametrize("end", [PendingWrite.finish, PendingWrite.end, PendingWrite.give_up])
+@pytest.mark.parametrize("fails_before", [False, True])
+def test_nobody_is_told_of_what_was_abandoned(
+    end: Callable[[PendingWrite], None], fails_before: bool
+) -> None:
+    done: list[str] = []
+
+    def write() -> None:
+        raise OSError("no room")
+
+    def note(what: str) -> Callable[[], None]:
+        return lambda: done.append(what)
+
+    pending = PendingWrite(write, note("apply"), note("undo"), is_optional=True)
+    if fails_before:
+        with pytest.raises(OSError, match="no room"):
+            pending.run()
+    pending.abandon()
+    end(pending)
+    assert (done, pending.is_over) == ([], True)
+
+
+def test_what_was_written_is_not_abandoned() -> None:
+    done: list[str] = []
+    pending = PendingWrite(lambda: done.append("write"), lambda: done.append("apply"))
+    pending.run()
+    pending.abandon()
+    pending.run()
+    assert done == ["write"]

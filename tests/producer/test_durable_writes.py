@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dcp.producer import request_framing
 from dcp.producer.cluster import ProducerCluster
-from dcp.producer.documents import DocumentError, DocumentStore
+from dcp.producer.documents import DocumentError
 from dcp.producer.replication_chain import Copy, is_possible
 from dcp.producer.request_framing import DurabilityLevel, Requirement, requirement_of
 from dcp.producer.settings import ClusterSettings
@@ -21,6 +22,7 @@ from dcp.producer.versions import Content, SyncWrite, Version
 from dcp.wire import messages as m
 from dcp.wire.codec import decode, encode
 from dcp.wire.frame import Frame
+from dcp.wire.frame_info import FrameInfo, decode_frame_infos
 from dcp.wire.vocabulary import HelloFeature, Magic, Opcode, Status, VbucketState
 from tests.producer.compared_copies import assert_copies_are_equal
 from tests.producer.conftest import Clock
@@ -122,6 +124,23 @@ def test_refusals_leave_nothing_behind(pair: ProducerCluster, kv: RawClient) -> 
     missing = kv.call(m.KeyOnly(b"k"), Opcode.DELETE, framing_extras=MAJORITY)
     assert missing.status == Status.KEY_ENOENT
     assert pair.high_seqno(0) == 0
+
+
+def test_framing_extras_are_read_once(
+    pair: ProducerCluster, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What they ask for is handed to the command; it does not read them again."""
+    read: list[bytes] = []
+
+    def noted(data: bytes) -> Sequence[FrameInfo]:
+        read.append(data)
+        return decode_frame_infos(data)
+
+    kv = connect(pair).log_in(features=FEATURES)
+    monkeypatch.setattr(request_framing, "decode_frame_infos", noted)
+    for infos in (MAJORITY, b""):
+        assert _set(kv, b"k", b"1", infos).status == Status.SUCCESS
+    assert [each for each in read if each] == [MAJORITY]
 
 
 def test_framing_extras_must_have_been_granted(pair: ProducerCluster, connect: Connect) -> None:
@@ -524,10 +543,6 @@ def _has(
     return seqno <= copy.held_seqno and all(s <= copy.persisted_seqno for s in needed)
 
 
-def _store(key: bytes, now: float, documents: DocumentStore) -> Version:
-    return documents.set(key, b"1", now)
-
-
 COPIES = st.one_of(st.none(), st.tuples(st.integers(0, 30), st.integers(0, 30)))
 STEPS = st.lists(
     st.one_of(
@@ -553,7 +568,7 @@ def test_sync_writes_follow_a_naive_model(
             key, level = what, number
             is_free = all(pending != key for pending, _, _ in model.pending.values())
             try:
-                prepare = documents.preparing(level, partial(_store, key, now))
+                prepare = documents.set(key, b"1", now, level=level)
             except DocumentError as error:
                 assert (error.status, is_free) == (Status.SYNC_WRITE_IN_PROGRESS, False)
                 continue
@@ -583,7 +598,7 @@ def test_sync_writes_follow_a_naive_model(
 
 def test_what_may_be_visible_has_no_deadline() -> None:
     vbucket = Vbucket(0, lambda: 1, ClusterSettings(vbuckets=1))
-    vbucket.documents.preparing(1, lambda documents: documents.set(b"k", b"1", 0.0))
+    vbucket.documents.set(b"k", b"1", 0.0, level=1)
     vbucket.sync_writes.recover(is_active=True)
     missing: tuple[Copy | None, ...] = (Copy(1, 1), None)
     assert vbucket.sync_writes.step(missing, inf) == []

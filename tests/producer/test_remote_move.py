@@ -39,18 +39,18 @@ class _EndlessLink(MemberLink):
         self.orders: list[bytes] = []
         self.is_asked = asyncio.Event()
         self._fails = fails
-        self._number = 0
+        self.number = 0
 
     async def order(self, name: bytes, value: bytes = b"") -> None:
         self.orders.append(name)
         if name == TAKE:
-            self._number = MoveOrder.decode(value).number
+            self.number = MoveOrder.decode(value).number
 
     async def question(self, name: bytes) -> bytes:
         self.is_asked.set()
         if self._fails and LEAVE not in self.orders:
             raise SourceError("it does not answer")
-        return MoveReport(self._number, (), is_over=False).encode()
+        return MoveReport(self.number, (), is_over=False).encode()
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -144,3 +144,19 @@ def test_a_connection_to_a_process_that_reads_nothing_is_closed() -> None:
         await server.wait_closed()
 
     asyncio.run(run())
+
+
+def test_each_bucket_numbers_its_moves_by_itself() -> None:
+    """As often as not two clusters live in one process: what one orders is nothing to the other."""
+    for _ in range(2):
+        bucket = Bucket(ClusterSettings(nodes=2, vbuckets=2, member_timeout_seconds=0.05))
+        links = [_EndlessLink(bucket, fails=True) for _ in range(2)]
+
+        async def run(link: _EndlessLink, bucket: Bucket = bucket) -> int:
+            bucket.local_nodes.discard(ELSEWHERE)
+            with pytest.raises(SourceError):
+                async with asyncio.timeout(10.0):
+                    await RemoteMove(bucket, link, HERE, (0,), lambda: None).run()
+            return link.number
+
+        assert [asyncio.run(run(link)) for link in links] == [1, 2]

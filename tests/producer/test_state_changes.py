@@ -73,9 +73,7 @@ def test_durable_writes_go_on(there: StateEvent, back: StateEvent) -> None:
     bucket = Bucket(ClusterSettings(nodes=2, vbuckets=1))
     vbucket = bucket.vbuckets[0]
     bucket.replicas.pause()
-    prepare = bucket.write(
-        b"k", lambda documents: documents.preparing(1, lambda each: each.set(b"k", b"1", 0.0))
-    )
+    prepare = bucket.write(b"k", lambda documents: documents.set(b"k", b"1", 0.0, level=1))
     told: list[Status] = []
     bucket.sync_writes.track(prepare, bucket.now() + 30, told.append)
     change_state(bucket, vbucket, there)
