@@ -50,9 +50,9 @@ class ConnectionLook:
 
     ``window`` is what the node may send without our acknowledgement, ``unacked_bytes`` what it
     counts as sent so, ``released_bytes`` what of that waits for the next acknowledgement;
-    ``held_bytes`` is what the application holds, ``window_overflow_bytes`` the most by which one message
-    went beyond the window that the node had then. ``quiet_seconds`` is the time since the node last
-    sent data, even part of a message; None: it never did.
+    ``held_bytes`` is what the application holds, ``window_overflow_bytes`` the most by which one
+    message went beyond the window that the node had then. ``quiet_seconds`` is the time since the
+    node last sent data, even part of a message; None: it never did.
     """
 
     node: NodeAddress

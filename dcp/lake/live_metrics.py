@@ -31,7 +31,7 @@ _METRICS: Final[Metrics] = {
     "credit_double_release_total": ("counter", "Credits released twice: always 0."),
     "fc_gating": (
         "gauge",
-        "1 for what a full window waits for now: a stage, or its acknowledgement.",
+        "1 for the stage, or acknowledgement, that a full window waits for.",
     ),
     "fc_gating_seconds_total": ("counter", "How long full windows waited for a stage."),
     "window_policy": ("gauge", "1 for the policy that sizes the windows of the executor."),
