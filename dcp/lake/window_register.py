@@ -254,12 +254,16 @@ def _require_private(folder: Path) -> None:
 
 
 def _remove_abandoned(own: Path) -> None:
-    """Remove the folders of executors that ended without a last task that could."""
+    """Remove the folders of executors that ended without a last task that could.
+
+    One without a register gets one: its task died between the two, or begins at this moment and
+    then finds that its register is another one, or none.
+    """
     for folder in own.parent.glob(f"{_FOLDER}*"):
         if folder == own:
             continue
         with contextlib.suppress(OSError):  # removed by another one, or in use
-            register = os.open(folder / _REGISTER, os.O_RDWR | os.O_CLOEXEC)
+            register = _open(folder / _REGISTER)
             try:
                 fcntl.flock(register, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 _remove_if_empty(folder)

@@ -141,6 +141,7 @@ def test_folders_of_executors_that_are_gone_are_removed(tmp_path: Path) -> None:
     dead.mkdir()
     (dead / "register").write_bytes(b"")
     (dead / "task-7-x").write_text('["a"]')
+    (parent / "windows-begun").mkdir()
     other = parent / "something else"
     other.mkdir()
     register = WindowRegister(parent / "windows-new", AGGRESSIVE, 10**9)

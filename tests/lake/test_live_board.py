@@ -178,6 +178,21 @@ def test_looks_of_tasks_that_are_gone_or_silent_are_removed(place: LivePlace) ->
     assert left == {"here.task.json", "elsewhere.task.json", "other.txt"}
 
 
+def test_a_task_that_begins_removes_what_killed_ones_left(place: LivePlace) -> None:
+    """Nobody may ever look; each run would leave one file more."""
+    folder = place.make()
+    look = watcher([READY]).look()
+    (folder / "dead.task.json").write_text(json.dumps(replace(look, at=time() - 31).to_json()))
+    (folder / "here.task.json").write_text(json.dumps(look.to_json()))
+    for name, seconds_ago in (("killed", 31), ("writing", 0)):
+        unfinished = folder / f"{name}.task.new"
+        unfinished.write_text('{"format"')
+        os.utime(unfinished, (time() - seconds_ago, time() - seconds_ago))
+    with live_board(place, "new", watcher([READY]).look):
+        left = {file.name for file in folder.iterdir() if not file.name.startswith("new-")}
+        assert left == {"here.task.json", "writing.task.new"}
+
+
 def test_a_board_that_cannot_be_written_stops_no_task(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
