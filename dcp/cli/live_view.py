@@ -134,6 +134,11 @@ def _stages(looks: Sequence[TaskLook]) -> str:
             *(("", stage) for stage in look.stages),
         ]:
             rows.append(_stage(look, f"{stage.name} {node}".strip(), stage))
+        stages = {stage.name for each in look.connections for stage in each.stages}
+        stages |= {stage.name for stage in look.stages}
+        for gate in sorted(set(look.gate_seconds) - stages):  # what is freed waits in no stage
+            waited = share_text(look.gate_seconds[gate], look.seconds)
+            rows.append((look.label, gate, "-", "-", "-", "-", waited))
     return table(heads, rows)
 
 

@@ -1,6 +1,8 @@
 """What a producer, or a relay, tells of its consumers, as metrics for Prometheus.
 
-Labels are bounded by what there is now: connections, groups of vbuckets, nodes of the cluster.
+Labels are bounded by what there is now: connections, groups, nodes of the cluster. A group is a
+number, since consumers come and go: which vbuckets are in it is told by one metric of its own. What
+a relay does not tell, or not as a number, is left out: others have other versions.
 Counters begin anew with the process that counts.
 """
 
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
 
 _UPSTREAM: Final = re.compile(r"relay:upstream:(.+):(\w+)")
 _GROUP: Final = re.compile(r"relay:group:(\d+):(\w+)")
+_NUMBER: Final = re.compile(r"-?[0-9]+([.][0-9]+)?(e[-+]?[0-9]+)?")
 _CONNECTION: Final[Metrics] = {
     "dcp_producer_window_bytes": ("gauge", "Window of the connection; 0: no flow control."),
     "dcp_producer_outstanding_bytes": ("gauge", "Bytes sent and not acknowledged."),
@@ -38,6 +41,7 @@ _RELAY: Final[Metrics] = {
     "relay_waits_for_disk": ("gauge", "1 while the cluster is held up by the relay's disk."),
 }
 _GROUPS: Final[Metrics] = {
+    "relay_group_info": ("gauge", "1; the vbuckets of a group, by its number."),
     "relay_group_members": ("gauge", "Consumers that a group of vbuckets waits for."),
     "relay_group_required": ("gauge", "How many there must be."),
     "relay_group_is_held": ("gauge", "1 while these vbuckets have no stream, as some lack."),
@@ -85,11 +89,13 @@ def _of_relay(told: Mapping[str, str]) -> Iterator[Sample]:
     for metric in _RELAY:
         name = metric.removeprefix("relay_").removesuffix("_total")
         if (text := told.get(f"relay:{name}")) is not None:  # an older relay tells less
-            yield Sample(metric, (), _number(text))
+            yield from _sample(metric, (), text)
     for full_name, text in told.items():
         if found := _GROUP.fullmatch(full_name):
             number, name = found.groups()
-            labels = (("vbuckets", told[f"relay:group:{number}:vbuckets"]),)
+            labels = (("group", number),)
+            if name == "vbuckets":
+                yield Sample("relay_group_info", (*labels, ("vbuckets", text)), 1)
             yield from _named("relay_group", labels, name, text, _GROUPS)
         elif found := _UPSTREAM.fullmatch(full_name):
             node, name = found.groups()
@@ -105,8 +111,11 @@ def _named(
         return
     for metric in (f"{prefix}_{name}", f"{prefix}_{name}_total"):
         if metric in known:
-            yield Sample(metric, labels, _number(text))
+            yield from _sample(metric, labels, text)
 
 
-def _number(text: str) -> float:
-    return float(text == "true") if text in ("true", "false") else float(text)
+def _sample(metric: str, labels: tuple[tuple[str, str], ...], text: str) -> Iterator[Sample]:
+    if text in ("true", "false"):
+        yield Sample(metric, labels, text == "true")
+    elif _NUMBER.fullmatch(text):
+        yield Sample(metric, labels, float(text))

@@ -13,7 +13,7 @@ from dcp.cli.live_view import bar, count_text, memory_text, size_text
 from dcp.cli.output import table
 from dcp.cli.producer_metrics import producer_exposition
 from dcp.client.settings import TlsSettings
-from dcp.errors import SourceError
+from dcp.errors import NodeUnavailableError, SourceError
 from dcp.producer.kv_client import node_address
 from dcp.producer.kv_connection import KvConnection
 
@@ -114,14 +114,21 @@ class ProducerView:
             SourceError: it does not tell this user.
         """
         told = self._connection.statistics("dcp", _WITHOUT_STREAMS)
-        self.connections = [self._since(each) for each in connections_in(told)]
+        self._take(connections_in(told), monotonic())
         try:
             self.relay = self._connection.statistics("relay")
+        except NodeUnavailableError:
+            raise
         except SourceError:
-            self.relay = {}  # no relay
+            self.relay = {}  # it refuses the group: no relay
 
-    def _since(self, each: ProducerConnection) -> ProducerConnection:
-        now = monotonic()
+    def _take(self, found: Sequence[ProducerConnection], now: float) -> None:
+        """Take over the connections that there are; what was known of others is forgotten."""
+        names = {each.name for each in found}
+        self._paused = {name: since for name, since in self._paused.items() if name in names}
+        self.connections = [self._since(each, now) for each in found]
+
+    def _since(self, each: ProducerConnection, now: float) -> ProducerConnection:
         reason, sent_bytes, since = self._paused.get(each.name, ("", 0, now))
         if reason != each.paused or sent_bytes != each.sent_bytes:
             since = now

@@ -48,10 +48,11 @@ class StageLook:
 class ConnectionLook:
     """One connection, or the wait for the next one (then ``error`` says why, and it has no name).
 
-    ``window`` is what the node may send without our acknowledgement, ``released_bytes`` what of
-    that waits for the next acknowledgement, ``window_overflow_bytes`` the most by which one message
-    went beyond the window that the node had then. ``quiet_seconds`` is the time since the node last
-    sent data, even part of a message; None: it never did.
+    ``window`` is what the node may send without our acknowledgement, ``unacked_bytes`` what it
+    counts as sent so, ``released_bytes`` what of that waits for the next acknowledgement;
+    ``held_bytes`` is what the application holds, ``window_overflow_bytes`` the most by which one
+    message went beyond the window that the node had then. ``quiet_seconds`` is the time since the
+    node last sent data, even part of a message; None: it never did.
     """
 
     node: NodeAddress
@@ -63,6 +64,7 @@ class ConnectionLook:
     stages: tuple[StageLook, ...] = ()
     received_bytes: int = 0
     held_bytes: int = 0
+    unacked_bytes: int = 0
     released_bytes: int = 0
     acked_bytes: int = 0
     acks: int = 0

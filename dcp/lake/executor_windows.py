@@ -101,11 +101,11 @@ class ExecutorWindows:
         if self._register is None or now < self._look_at:
             return {}
         self._look_at = now + LOOK_SECONDS
-        if now < self._search_at and self._register.changes == self._seen:
-            return {}
-        self._search_at = now + DEATH_SECONDS
         found: Mapping[str, int] = {}
         with self._tolerated():
+            if now < self._search_at and self._register.changes == self._seen:
+                return {}
+            self._search_at = now + DEATH_SECONDS
             found = self._floored(self._register.look())
             self._seen = self._register.changes
         changed = {
@@ -150,7 +150,7 @@ class ExecutorWindows:
         """A full or forbidden temporary folder must not stop the data: smallest windows do not."""
         try:
             yield
-        except OSError as error:
+        except (OSError, ValueError) as error:
             if not self._has_failed:
                 self._has_failed = True
                 _log.warning(

@@ -3,7 +3,8 @@
 Each task has one small file in the folder of ``live_place.py``, replaced as a whole at most every
 half second by a thread of its own, also while Spark does not ask for rows. It shows how things
 stand and decides nothing: a board that cannot be written is left out. A file whose task is gone,
-or that is older than 30 s, is no news; who finds one removes it.
+or that is older than 30 s, is no news; who finds one removes it: who looks, and each task that
+begins, since perhaps nobody ever looks.
 """
 
 import json
@@ -26,6 +27,7 @@ _log = logging.getLogger(__name__)
 WRITE_SECONDS: Final = 0.5
 STALE_SECONDS: Final = 30.0
 _SUFFIX: Final = ".task.json"
+_UNFINISHED: Final = ".task.new"
 _LARGEST_BYTES: Final = 4 * 2**20
 
 
@@ -72,7 +74,9 @@ def live_board(place: LivePlace | None, name: str, look: Callable[[], TaskLook])
     writer = None
     if place is not None:
         try:
-            writer = BoardWriter(place.make(), name, look)
+            folder = place.make()
+            _sweep(folder, time())
+            writer = BoardWriter(folder, name, look)
         except (ConfigError, OSError) as error:
             _log.warning("live board: %s: what this task sees is shown nowhere", error)
     if writer is None:
@@ -95,15 +99,28 @@ def read_board(place: LivePlace, now: float | None = None) -> list[TaskLook]:
     if not place.folder.is_dir():
         return []
     place.require_private()
+    return sorted(_sweep(place.folder, now), key=lambda look: look.task)
+
+
+def _sweep(folder: Path, now: float) -> list[TaskLook]:
+    """Return what is news in a folder, and remove the files of tasks that are gone or silent."""
     looks = []
-    for file in sorted(place.folder.glob(f"*{_SUFFIX}")):
+    for file in sorted(folder.glob(f"*{_SUFFIX}")):
         look = _read(file)
         if look is None or _is_stale(look, now):
-            with suppress(OSError):
-                file.unlink(missing_ok=True)
+            _remove(file)
         else:
             looks.append(look)
-    return sorted(looks, key=lambda look: look.task)
+    for file in folder.glob(f"*{_UNFINISHED}"):
+        with suppress(OSError):  # its task has just finished it
+            if now - file.stat().st_mtime > STALE_SECONDS:
+                _remove(file)
+    return looks
+
+
+def _remove(file: Path) -> None:
+    with suppress(OSError):
+        file.unlink(missing_ok=True)
 
 
 def _read(file: Path) -> TaskLook | None:

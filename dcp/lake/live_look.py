@@ -63,6 +63,7 @@ class Connection:
     stages: tuple[StageLook, ...] = ()
     received_bytes: int = 0
     held_bytes: int = 0
+    unacked_bytes: int = 0
     released_bytes: int = 0
     acked_bytes: int = 0
     acks: int = 0
@@ -201,6 +202,7 @@ def connection_of(
         stages=look.stages,
         received_bytes=look.received_bytes,
         held_bytes=look.held_bytes,
+        unacked_bytes=look.unacked_bytes,
         released_bytes=look.released_bytes,
         acked_bytes=look.acked_bytes,
         acks=look.acks,

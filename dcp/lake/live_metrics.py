@@ -17,7 +17,7 @@ _METRICS: Final[Metrics] = {
     "dcp_recv_bytes_total": ("counter", "Bytes received that flow control counts."),
     "dcp_freed_bytes_total": ("counter", "Bytes that left this process's memory."),
     "dcp_acked_bytes_total": ("counter", "Bytes acknowledged to the node."),
-    "dcp_unacked_bytes": ("gauge", "Bytes received and not acknowledged."),
+    "dcp_unacked_bytes": ("gauge", "What the node counts as not acknowledged."),
     "dcp_ack_total": ("counter", "Acknowledgements sent."),
     "dcp_window_full_seconds_total": ("counter", "How long the window was full."),
     "dcp_unaccounted_bytes": (
@@ -29,7 +29,10 @@ _METRICS: Final[Metrics] = {
     "credit_peak": ("gauge", "Most credits of a stage that were in use."),
     "credit_wait_seconds_total": ("counter", "How long a stage was full."),
     "credit_double_release_total": ("counter", "Credits released twice: always 0."),
-    "fc_gating": ("gauge", "1 for the stage that a full window waits for now."),
+    "fc_gating": (
+        "gauge",
+        "1 for the stage, or acknowledgement, that a full window waits for.",
+    ),
     "fc_gating_seconds_total": ("counter", "How long full windows waited for a stage."),
     "window_policy": ("gauge", "1 for the policy that sizes the windows of the executor."),
     "window_quota_bytes": ("gauge", "Memory of the executor that the policy's parts are of."),
@@ -70,11 +73,11 @@ def _samples(look: TaskLook) -> Iterator[Sample]:
         yield Sample("window_shared_bytes", task, look.windows.windows_bytes)
         yield Sample("window_floor_excess_bytes", task, look.windows.excess_bytes)
         yield Sample("window_resize_total", task, look.windows.resizes)
-    gates = {each.gate for each in look.connections}
     for stage in look.stages:
         yield from _of_stage(stage, task)
-        if stage.name in gates:
-            yield Sample("fc_gating", (*task, ("stage", stage.name)), 1)
+    shared = {stage.name for stage in look.stages}
+    for gate in sorted({each.gate for each in look.connections} & shared):
+        yield Sample("fc_gating", (*task, ("stage", gate)), 1)
     for gate, seconds in sorted(look.gate_seconds.items()):
         yield Sample("fc_gating_seconds_total", (*task, ("stage", gate)), seconds)
     for connection in look.connections:
@@ -82,20 +85,19 @@ def _samples(look: TaskLook) -> Iterator[Sample]:
         yield from _of_connection(connection, labels)
         for stage in connection.stages:
             yield from _of_stage(stage, labels)
-            if stage.name == connection.gate:
-                yield Sample("fc_gating", (*labels, ("stage", stage.name)), 1)
+        if connection.gate and connection.gate not in shared:
+            yield Sample("fc_gating", (*labels, ("stage", connection.gate)), 1)
 
 
 def _of_connection(each: Connection, labels: tuple[tuple[str, str], ...]) -> Iterator[Sample]:
-    unacked_bytes = each.received_bytes - each.acked_bytes
     if each.window is not None:
         yield Sample("dcp_window_bytes", labels, each.window.size)
+        yield Sample("dcp_unacked_bytes", labels, each.unacked_bytes)
         yield Sample("dcp_window_overflow_bytes_max", labels, each.window_overflow_bytes)
         yield Sample("dcp_window_full_seconds_total", labels, each.window.full_seconds)
     yield Sample("dcp_recv_bytes_total", labels, each.received_bytes)
     yield Sample("dcp_freed_bytes_total", labels, each.received_bytes - each.held_bytes)
     yield Sample("dcp_acked_bytes_total", labels, each.acked_bytes)
-    yield Sample("dcp_unacked_bytes", labels, unacked_bytes)
     yield Sample("dcp_ack_total", labels, each.acks)
     yield Sample("dcp_unaccounted_bytes", labels, each.unaccounted_bytes)
 

@@ -1,10 +1,12 @@
 """The looks of one receiving task, one after the other: rates, and what full windows waited for.
 
-Called by the board's thread beside the task's own, so it only reads what the task counts.
+The board's thread looks, and the task's own when it ends: one after the other, so that each moment
+is counted once. Both only read what the task counts.
 """
 
 import os
 import socket
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import monotonic, time
@@ -42,9 +44,14 @@ class TaskWatcher:
         self._bytes = 0
         self._bytes_of: dict[str, int] = {}
         self._gate_seconds: dict[str, float] = {}
+        self._lock = threading.Lock()
 
     def look(self) -> TaskLook:
-        """Look now."""
+        """Look now; from any thread."""
+        with self._lock:
+            return self._look()
+
+    def _look(self) -> TaskLook:
         state, now = self._state(), monotonic()
         seconds = max(1e-6, now - self._seen_at)
         connections = tuple(

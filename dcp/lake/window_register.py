@@ -6,6 +6,9 @@ A task is a process of its own. What they know of each other is in files:
     sizes.json   the window of each connection, by name: what the policy has granted
     task-…       one for each task, locked while it lives; names its connections
 
+Files are replaced as a whole. What is in one nevertheless that no task wrote counts as nothing: a
+task so named lives, and has no connections until it declares them again.
+
 The kernel frees the lock of a task that dies however it does. Whoever looks next finds the lock
 free, takes the file away and lets the policy share out anew. So nothing here needs a process that
 watches, and a task killed between any two steps leaves nothing but work for the next one: which
@@ -15,8 +18,10 @@ Folders of executors that are gone are removed by tasks that begin.
 """
 
 import contextlib
+import errno
 import fcntl
 import json
+import logging
 import os
 import secrets
 import shutil
@@ -25,9 +30,11 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from struct import Struct
 from time import monotonic, sleep
-from typing import Final
+from typing import Any, Final
 
 from dcp.protocol.window_policies import PolicySettings, WindowPolicies
+
+_log = logging.getLogger(__name__)
 
 _LOCK_SECONDS: Final = 5.0
 """The lock is held for a few file operations; a process that was stopped meanwhile may keep it."""
@@ -71,10 +78,28 @@ class WindowRegister:
     def declare(self, names: Collection[str]) -> Mapping[str, int]:
         """Say which connections this task has; return the windows of all."""
         with self._locked():
-            text = json.dumps(sorted(names)).encode()
-            os.ftruncate(self._own, 0)
-            os.pwrite(self._own, text, 0)
+            self._replace_own(json.dumps(sorted(names)).encode())
             return self._share_out()
+
+    def _replace_own(self, text: bytes) -> None:
+        """Write this task's file anew; the new one is locked before it takes the old one's place.
+
+        Its first name is a task's, too: if this process dies here, it is removed as one.
+        """
+        own, new = self._folder / self._own_name, self._folder / f"{self._own_name}.new"
+        descriptor = _open(new, os.O_TRUNC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            written = os.write(descriptor, text)
+            if written != len(text):
+                raise OSError(errno.ENOSPC, f"wrote {written} of {len(text)} bytes", str(new))
+            new.replace(own)
+        except BaseException:
+            new.unlink(missing_ok=True)
+            os.close(descriptor)
+            raise
+        os.close(self._own)
+        self._own = descriptor
 
     def look(self) -> Mapping[str, int]:
         """Return the windows of all, after tasks that died were taken out."""
@@ -134,18 +159,38 @@ def _living(folder: Path) -> Iterator[list[str]]:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             text = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
-            yield list(json.loads(text or b"[]"))
+            yield _names_in(text, path)
         else:
             path.unlink()
         finally:
             os.close(descriptor)
 
 
+def _names_in(text: bytes, path: Path) -> list[str]:
+    if not text:
+        return []  # it begins
+    found = _json(text)
+    if isinstance(found, list) and all(isinstance(each, str) for each in found):
+        return found
+    _log.warning("%s: found no list of connections: none of this task is counted", path)
+    return []
+
+
 def _read_sizes(path: Path) -> dict[str, int]:
+    """Return the windows granted before; none where the file says nothing: all are granted anew."""
     try:
-        return dict(json.loads(path.read_text("utf-8")))
-    except (FileNotFoundError, ValueError):  # none yet: all are granted anew
+        found = _json(path.read_bytes())
+    except FileNotFoundError:
         return {}
+    is_whole = isinstance(found, dict) and all(type(each) is int for each in found.values())
+    return dict(found) if is_whole else {}
+
+
+def _json(text: bytes) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
 
 
 def _count(register: int) -> int:
@@ -209,12 +254,16 @@ def _require_private(folder: Path) -> None:
 
 
 def _remove_abandoned(own: Path) -> None:
-    """Remove the folders of executors that ended without a last task that could."""
+    """Remove the folders of executors that ended without a last task that could.
+
+    One without a register gets one: its task died between the two, or begins at this moment and
+    then finds that its register is another one, or none.
+    """
     for folder in own.parent.glob(f"{_FOLDER}*"):
         if folder == own:
             continue
         with contextlib.suppress(OSError):  # removed by another one, or in use
-            register = os.open(folder / _REGISTER, os.O_RDWR | os.O_CLOEXEC)
+            register = _open(folder / _REGISTER)
             try:
                 fcntl.flock(register, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 _remove_if_empty(folder)

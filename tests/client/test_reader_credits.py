@@ -1,8 +1,10 @@
 """A connection's accounts: they follow the window through resizes, and say when to read."""
 
+from dcp.client.addresses import NodeAddress
 from dcp.client.reader_credits import ReaderCredits
 from dcp.client.settings import ConnectionSettings
 from dcp.protocol.flow_control import FlowSettings, ReceiveWindow
+from tests.protocol.scripted import new_connection
 
 
 def test_the_account_follows_a_window_that_is_resized_switched_off_and_on() -> None:
@@ -29,6 +31,21 @@ def test_the_account_follows_a_window_that_is_resized_switched_off_and_on() -> N
     assert account.in_use == 0
     credits.settle(100.0)
     assert account.second_releases == 0
+
+
+def test_a_look_tells_what_the_node_counts_and_what_is_still_held() -> None:
+    machine = new_connection()
+    credits = ReaderCredits(ConnectionSettings("default", window_bytes=1000))
+    window = ReceiveWindow(FlowSettings(1000), 0.0).charge(600).release(100)
+    for resized, unacked_bytes, held_bytes in [
+        (window, 600, 500),
+        (window.resized(0), 0, 500),
+        (window.resized(0).resized(700).charge(30), 30, 530),
+    ]:
+        credits.follow(resized, 1000, 1.0)
+        machine._state.window = resized
+        look = credits.look(NodeAddress("n", 1), "name", machine, None, 1.0)
+        assert (look.unacked_bytes, look.held_bytes) == (unacked_bytes, held_bytes)
 
 
 def test_overflow_is_what_a_message_went_beyond_the_window_of_its_time() -> None:

@@ -141,6 +141,7 @@ def test_folders_of_executors_that_are_gone_are_removed(tmp_path: Path) -> None:
     dead.mkdir()
     (dead / "register").write_bytes(b"")
     (dead / "task-7-x").write_text('["a"]')
+    (parent / "windows-begun").mkdir()
     other = parent / "something else"
     other.mkdir()
     register = WindowRegister(parent / "windows-new", AGGRESSIVE, 10**9)
@@ -283,6 +284,65 @@ def test_a_register_that_cannot_be_used_costs_size_not_data(
     [record] = caplog.records
     assert "cannot be shared out" in record.message
     assert str(FLOW.window_bytes) in record.message
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("task-", b'["x", "y"'),
+        ("task-", b"5"),
+        ("task-", b"[1]"),
+        ("task-", b"\xff\xfe"),
+        ("sizes.json", b"5"),
+        ("sizes.json", b'{"a": "large"}'),
+        ("sizes.json", b"\xff"),
+    ],
+)
+def test_one_broken_file_stops_no_task(folder: Path, file: str, text: bytes) -> None:
+    one, two = ExecutorWindows(FLOW, folder), ExecutorWindows(FLOW, folder)
+    before = set(folder.glob("task-*"))
+    one.opened("a")
+    assert two.opened("b") == 30_000_000
+    for path in [folder / file] if file == "sizes.json" else before:
+        path.write_bytes(text)
+    one.changes(1.0)
+    assert two.opened("c") >= FLOW.window_bytes
+    one.closed("a")
+    assert one.opened("d") == 20_000_000, "all have said again what they have"
+    one.leave()
+    two.leave()
+    assert not folder.exists()
+
+
+def test_a_counter_that_cannot_be_read_stops_no_task(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    windows = ExecutorWindows(FLOW, folder)
+    assert windows.opened("a") == 52_428_800
+    assert windows.changes(0.0) == {}
+    assert windows._register is not None
+    os.close(windows._register._register)
+    assert windows.changes(LOOK_SECONDS) == {}
+    assert windows.changes(DEATH_SECONDS) == {}
+    [record] = caplog.records
+    assert "cannot be shared out" in record.message
+
+
+def test_a_list_of_connections_that_is_cut_short_is_never_seen(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = (WindowRegister(folder, AGGRESSIVE, 10**9) for _ in range(2))
+    one.declare(["a"])
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda where, text: write(where, text[:3]))
+    with pytest.raises(OSError, match="wrote 3 of 10 bytes"):
+        one.declare(["a", "b"])
+    monkeypatch.undo()
+    assert two.look() == {"a": 50_000_000}
+    assert len(list(folder.glob("task-*"))) == 2
+    one.leave()
+    two.leave()
+    assert not folder.exists()
 
 
 def test_ratio_never_gives_less_than_the_least_window(folder: Path) -> None:

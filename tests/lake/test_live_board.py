@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from time import monotonic, sleep, time
 
 import pytest
 
+from dcp.cli.live_view import board_text
 from dcp.client.addresses import NodeAddress
 from dcp.client.looks import ConnectionLook, StageLook
 from dcp.errors import ConfigError
@@ -44,6 +46,7 @@ READY = ConnectionLook(
     ),
     received_bytes=5000,
     held_bytes=1000,
+    unacked_bytes=1100,
     released_bytes=100,
     acked_bytes=3900,
     acks=7,
@@ -175,6 +178,21 @@ def test_looks_of_tasks_that_are_gone_or_silent_are_removed(place: LivePlace) ->
     assert left == {"here.task.json", "elsewhere.task.json", "other.txt"}
 
 
+def test_a_task_that_begins_removes_what_killed_ones_left(place: LivePlace) -> None:
+    """Nobody may ever look; each run would leave one file more."""
+    folder = place.make()
+    look = watcher([READY]).look()
+    (folder / "dead.task.json").write_text(json.dumps(replace(look, at=time() - 31).to_json()))
+    (folder / "here.task.json").write_text(json.dumps(look.to_json()))
+    for name, seconds_ago in (("killed", 31), ("writing", 0)):
+        unfinished = folder / f"{name}.task.new"
+        unfinished.write_text('{"format"')
+        os.utime(unfinished, (time() - seconds_ago, time() - seconds_ago))
+    with live_board(place, "new", watcher([READY]).look):
+        left = {file.name for file in folder.iterdir() if not file.name.startswith("new-")}
+        assert left == {"here.task.json", "writing.task.new"}
+
+
 def test_a_board_that_cannot_be_written_stops_no_task(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -278,6 +296,53 @@ def test_metrics_are_one_exposition_with_bounded_labels() -> None:
     assert newer.resident_bytes and resident in lines
     assert text.endswith("\n")
     assert exposition([]).count("# TYPE") == len(types)
+
+
+def test_what_a_node_does_not_count_is_not_outstanding() -> None:
+    """A window that was switched off and on is forgotten; without one nothing is counted."""
+    again = watcher([replace(READY, unacked_bytes=300)]).look()
+    assert 'dcp_unacked_bytes{task="t2",node="node.example:11210"} 300\n' in exposition([again])
+    none = watcher([replace(READY, window=None)]).look()
+    assert "dcp_unacked_bytes{" not in exposition([none])
+
+
+def test_a_window_that_waits_for_its_acknowledgement_is_shown_as_any_other() -> None:
+    stages = tuple(empty(list(READY.stages)))
+    freed = replace(READY, held_bytes=0, released_bytes=1100, stages=stages)
+    look = replace(watcher([freed]).look(), seconds=10.0, gate_seconds={"acknowledgement": 4.0})
+    assert [each.gate for each in look.connections] == ["acknowledgement"]
+    text = exposition([look])
+    labels = 'task="t2",node="node.example:11210",stage="acknowledgement"'
+    assert f"fc_gating{{{labels}}} 1\n" in text
+    assert 'fc_gating_seconds_total{task="t2",stage="acknowledgement"} 4\n' in text
+    (line,) = [each for each in board_text([look]).splitlines() if " acknowledgement " in each]
+    assert line.split() == ["t2", "acknowledgement", "-", "-", "-", "-", "40%"]
+
+
+def test_two_that_look_at_once_count_the_time_once() -> None:
+    """The board's thread looks, and the task itself when it ends."""
+    inside: list[int] = []
+    together = threading.Event()
+
+    def state() -> TaskState:
+        inside.append(1)
+        if len(inside) > 1:
+            together.set()
+        together.wait(0.3)
+        inside.pop()
+        return TaskState(8, 3, 120, [READY], STAGES, {NODE: NodeStreams(3, 1)})
+
+    watched = TaskWatcher("task", 7, state)
+    looks: list[TaskLook] = []
+    threads = [threading.Thread(target=lambda: looks.append(watched.look())) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not together.is_set()
+    last = max(looks, key=lambda look: look.seconds)
+    assert last.gate_seconds["spark"] == pytest.approx(last.seconds)
+    assert last.bytes == READY.received_bytes
 
 
 def test_a_label_cannot_break_out_of_its_quotes() -> None:

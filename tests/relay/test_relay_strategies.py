@@ -284,9 +284,10 @@ def test_metrics_say_who_gates(
         line.rsplit(" ", 1) for line in capsys.readouterr().out.splitlines() if line[0] != "#"
     )
     name, node = _waits_for(relay), cluster.seeds[0]
-    assert told[f'relay_group_gating{{vbuckets="0-1",consumer="{name}"}}'] == "1"
-    assert told['relay_group_members{vbuckets="0-1"}'] == "2"
-    assert told['relay_group_required{vbuckets="0-1"}'] == "1"
+    assert told[f'relay_group_gating{{group="0",consumer="{name}"}}'] == "1"
+    assert told['relay_group_info{group="0",vbuckets="0-1"}'] == "1"
+    assert told['relay_group_members{group="0"}'] == "2"
+    assert told['relay_group_required{group="0"}'] == "1"
     assert told["relay_consumers{}"] == "2"
     assert told["relay_waits_for_disk{}"] == "0"
     assert int(told["relay_resident_bytes{}"]) > 20 * 2**20
