@@ -81,9 +81,7 @@ def store(session: Session, frame: Frame, body: m.Body, _: float) -> None:
             level=level,
         )
 
-    if frame.opcode == Opcode.ADD and frame.cas:
-        session.refuse(frame, Status.EINVAL, f"CAS: found {frame.cas}, expected 0 for ADD")
-    elif frame.datatype & ~_negotiated(session):
+    if frame.datatype & ~_negotiated(session):
         session.refuse(frame, Status.EINVAL, "Request contains datatypes that were not negotiated")
     else:
         _on_document(session, frame, _changing(session, frame, command))

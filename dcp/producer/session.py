@@ -23,6 +23,7 @@ from dcp.producer.auth import SaslConversation
 from dcp.producer.bucket import Bucket
 from dcp.producer.dcp_connection import DcpConnection
 from dcp.producer.documents import DocumentError
+from dcp.producer.header_checks import header_fault
 from dcp.producer.liveness import Liveness, LivenessLimits
 from dcp.producer.map_news import MapNews
 from dcp.producer.outbox import Outbox
@@ -172,7 +173,11 @@ class Session:
             self.abort()
         elif command is None:
             self.refuse(frame, Status.UNKNOWN_COMMAND)
-        elif self._passes(command, frame):
+        elif not self._passes(command, frame):
+            return
+        elif fault := header_fault(frame, self.features, is_dcp=self.dcp is not None):
+            self.refuse(frame, Status.EINVAL, fault)
+        else:
             try:
                 self.requirement = requirement_of(frame.opcode, frame.framing_extras)
                 body = decode(frame)

@@ -141,13 +141,6 @@ def _ordered(asked: _Asked) -> Refusal | None:
     return _rollback_to(asked, 0) if status is Status.ROLLBACK else asked.refused(status)
 
 
-def _datatype_is_raw(asked: _Asked) -> Refusal | None:
-    """Refuse what says that its JSON is JSON: no request but those of documents may."""
-    if not asked.frame.datatype:
-        return None
-    return asked.refused(Status.EINVAL, "Request datatype invalid")
-
-
 def _takeover_is_allowed(asked: _Asked) -> Refusal | None:
     if not asked.request.flags & StreamFlag.TAKEOVER or asked.dcp.may_take_over:
         return None
@@ -229,7 +222,6 @@ def _rollback_to(asked: _Asked, seqno: int) -> Refusal:
 
 _CHECKS: Final = (
     _ordered,
-    _datatype_is_raw,
     _takeover_is_allowed,
     _flags_are_valid,
     _vbucket_is_here,
