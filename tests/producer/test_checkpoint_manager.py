@@ -229,7 +229,7 @@ def test_a_checkpoint_closed_by_order() -> None:
     write(manager, "B")
     closed, opened = manager.checkpoints
     assert (closed.snapshot_start, closed.snapshot_end) == (1, 2)
-    assert opened == manager.open_checkpoint
+    assert opened.item_count == manager.open_item_count == 1
     assert (opened.snapshot_start, opened.snapshot_end, opened.high_seqno) == (3, 3, 3)
     assert not manager.close_full()
 
@@ -326,13 +326,14 @@ def test_a_cursor_that_had_a_whole_checkpoint_stands_in_the_next() -> None:
     ids = [each.id for each in manager.checkpoints]
     manager.register("client", 10, droppable=False)
     stood = []
-    while (facts := manager.cursors["client"]).seqno < manager.high_seqno:
+    while manager.cursors["client"].seqno < manager.high_seqno:
+        facts = manager.cursors["client"]
         stood.append((facts.seqno, facts.checkpoint_id, facts.is_droppable))
         manager.next_items("client")
     assert stood == [(10, ids[0], False), (13, ids[1], False), (16, ids[2], False)]
     manager.close_open()
-    assert manager.cursors["client"].checkpoint_id == manager.open_checkpoint.id
-    assert manager.open_checkpoint.cursors == 1
+    assert manager.cursors["client"].checkpoint_id == manager.checkpoints[-1].id
+    assert manager.checkpoints[-1].cursors == 1
 
 
 def test_a_cursor_of_the_same_name_is_replaced() -> None:
@@ -446,7 +447,7 @@ def test_which_markers_extend_the_open_checkpoint(
     assert manager.snapshot == SnapshotRange(*snapshots[-1])
     assert not manager.is_snapshot_complete
     assert manager.consistent_seqno == 10
-    assert manager.open_checkpoint.kind is kind
+    assert manager.checkpoints[-1].kind is kind
 
 
 @pytest.mark.parametrize("start", [1, 4, 301])
@@ -469,7 +470,7 @@ def test_a_memory_snapshot_does_not_extend_what_is_none(
     """Neither a received disk snapshot nor a checkpoint from the time when it was active."""
     manager = new_manager()
     if first[2] is DISK:
-        manager.begin_snapshot(*first)
+        manager.begin_snapshot(*first, high_completed_seqno=7)
         receive(manager, range(1, 11))
     else:
         write(manager, range(10))
@@ -478,6 +479,8 @@ def test_a_memory_snapshot_does_not_extend_what_is_none(
     manager.register("client", 0)
     taken = [manager.next_items("client"), manager.next_items("client")]
     assert [shape(items) for items in taken] == [(1, 10, list(range(1, 11))), (11, 20, [20])]
+    completed = [items.high_completed_seqno for items in taken if items is not None]
+    assert completed == [7 if first[2] is DISK else None, None]
 
 
 def test_a_marker_without_items_changes_nothing_yet() -> None:
@@ -577,6 +580,10 @@ def test_misuse_is_refused_and_leaves_everything_as_it_was(
         (lambda: CheckpointLimits(max_bytes=0), "max_bytes: found 0, expected 1 or more"),
         (lambda: new_manager(high_seqno=-1), "high_seqno: found -1"),
         (lambda: new_manager().begin_snapshot(5, 4, MEMORY), "found start 5 beyond its end 4"),
+        (
+            lambda: new_manager().begin_snapshot(1, 4, MEMORY, high_completed_seqno=3),
+            "found high completed seqno 3 and kind MEMORY",
+        ),
         (
             lambda: Items((), 1, 2, MEMORY, begins_checkpoint=True),
             r"found first and last seqno \[\]",
