@@ -11,9 +11,9 @@ protocol (a NOOP request, an answer nobody asked for) ends the connection, and o
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from dcp.errors import FrameError
 from dcp.producer.auth import SaslConversation
@@ -21,6 +21,7 @@ from dcp.producer.bucket import Bucket
 from dcp.producer.dcp_connection import DcpConnection
 from dcp.producer.documents import DocumentError
 from dcp.producer.liveness import Liveness, LivenessLimits
+from dcp.producer.long_work import LongWork
 from dcp.producer.map_news import MapNews
 from dcp.producer.outbox import Outbox
 from dcp.producer.request_framing import requirement_of
@@ -37,6 +38,7 @@ from dcp.wire.vocabulary import (
     Status,
 )
 
+T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 _DISK_FAILED: Final = "The disk failed; the server's log says how"
 """Clients are told no paths of the server."""
@@ -86,6 +88,9 @@ class Session:
         self.on_answer: Callable[[], None] = lambda: None
         self.is_waiting = False
         """Whether a request has still to be answered; no more must be fed before that is."""
+        self.work: LongWork[Any] | None = None
+        """What a request has still to be examined by, bit by bit, where somebody drives that."""
+        self.drives_work = False
         self._outbox = Outbox()
         self._liveness = Liveness(
             LivenessLimits(
@@ -145,6 +150,26 @@ class Session:
 
         return go_on
 
+    def examine(
+        self, frame: Frame, steps: Generator[None, None, T], then: Callable[[T], None]
+    ) -> None:
+        """Let ``then`` go on with what ``steps`` return; further requests wait for it.
+
+        Whoever ``drives_work`` does the steps when others had their turn, without the bucket's
+        lock; else they are done at once.
+        """
+        work = LongWork(steps, lambda found: self._guarded(frame, lambda: then(found)))
+        if not self.drives_work:
+            work.finish_at_once()
+        else:
+            self.work, self.is_waiting = work, True
+
+    def end_work(self) -> None:
+        """Go on with what was examined; under the bucket's lock."""
+        work, self.work, self.is_waiting = self.work, None, False
+        if work is not None and not self.is_closing:
+            work.finish()
+
     def _feed_answer(self, frame: Frame) -> None:
         if self.dcp is None:
             return
@@ -179,8 +204,11 @@ class Session:
 
         Source: kv_engine ``engines/ep/src/vbucket.cc``, completeBGFetchForSingleItem.
         """
+        self._guarded(frame, lambda: command.handler(self, frame, body, now))
+
+    def _guarded(self, frame: Frame, act: Callable[[], None]) -> None:
         try:
-            command.handler(self, frame, body, now)
+            act()
         except OSError as error:
             name = Opcode(frame.opcode).name
             _LOG.warning("vbucket %d: %s is answered ETMPFAIL: %s", frame.vbucket, name, error)
