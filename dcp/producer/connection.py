@@ -18,7 +18,7 @@ from dcp.producer.channels import Channel
 from dcp.producer.large_frames import FrameRoom
 from dcp.producer.session import Session
 from dcp.producer.settings import OUTBOX_BYTES
-from dcp.producer.turns import Turns
+from dcp.producer.turns import ROUND_SECONDS, Turns
 from dcp.wire.framing import FrameBlock, FrameSplitter
 
 _LOG = logging.getLogger(__name__)
@@ -273,7 +273,11 @@ class ClientConnection:
         """Return what to send; nothing of it where the disk is being looked through for it."""
         most_bytes = self._bucket.unsent.batch_bytes(self._channel.taken_bytes)
         with self._bucket.lock:
-            frames = self.session.output(most_bytes, self._loop.time(), most_made)
+            now = self._loop.time()
+            end = now + ROUND_SECONDS
+            frames = self.session.output(
+                most_bytes, now, most_made, lambda: self._loop.time() >= end
+            )
         if not frames:
             return None
         return frames[0] if len(frames) == 1 else b"".join(frames)

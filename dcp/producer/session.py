@@ -310,11 +310,16 @@ class Session:
     # --- output
 
     def output(
-        self, most_bytes: int, now: float, most_made: int | None = None
+        self,
+        most_bytes: int,
+        now: float,
+        most_made: int | None = None,
+        is_turn_over: Callable[[], bool] = lambda: False,
     ) -> list[bytes | bytearray]:
         """Return what to write next, in order; empty when there is nothing to write now.
 
-        Of long answers no more than ``most_made`` frames are made.
+        Of long answers no more than ``most_made`` frames are made, and streams are asked until
+        ``is_turn_over``.
         """
         if self.dcp is not None and not self.is_closing:
             self._keep_alive(self.dcp, now)
@@ -324,7 +329,7 @@ class Session:
                 self._put(news)
         frames: list[bytes | bytearray] = [*self._outbox.take(most_bytes, most_made)]
         if self.dcp is not None and not self.is_closing and self._outbox.is_empty:
-            frames += self.dcp.next_frames(most_bytes - sum(map(len, frames)))
+            frames += self.dcp.next_frames(most_bytes - sum(map(len, frames)), is_turn_over)
         return frames
 
     def _keep_alive(self, dcp: DcpConnection, now: float) -> None:
