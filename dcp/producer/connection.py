@@ -18,7 +18,7 @@ from dcp.producer.channels import Channel
 from dcp.producer.large_frames import FrameRoom
 from dcp.producer.session import Session
 from dcp.producer.settings import OUTBOX_BYTES
-from dcp.producer.turns import Turns
+from dcp.producer.turns import ROUND_SECONDS, Turns
 from dcp.wire.framing import FrameBlock, FrameSplitter
 
 _LOG = logging.getLogger(__name__)
@@ -47,6 +47,7 @@ class ClientConnection:
         self._outbox_is_short = asyncio.Event()
         self._outbox_is_short.set()
         session.on_answer = self.wake
+        session.drives_work = True
         self._there_is_room = asyncio.Event()
         self._room = FrameRoom(bucket.large_frames, self._there_is_room.set)
         self._reader: asyncio.Future[None] | None = None
@@ -184,6 +185,8 @@ class ClientConnection:
         while done < len(block) and not self.session.is_closing:
             turn = partial(self._take_turn, block, done)
             done += await self._turns.take(turn, is_new=not done)
+            while self.session.work is not None and not self.session.is_closing:
+                await self._turns.take(self._work, is_new=False)
             await self._outbox_is_short.wait()
             await self._awake.wait()
 
@@ -202,6 +205,20 @@ class ClientConnection:
                     break
         self.wake()
         return index - first
+
+    def _work(self, _: int, end: float) -> int:
+        """Do some steps of what takes long, without the lock; return that it is one request."""
+        work = self.session.work
+        if work is None:
+            return 1
+        is_over = work.step()
+        while not is_over and self._loop.time() < end:
+            is_over = work.step()
+        if is_over:
+            with self._bucket.lock:
+                self.session.end_work()
+            self.wake()
+        return 1
 
     async def _write(self) -> None:
         while True:
@@ -256,7 +273,11 @@ class ClientConnection:
         """Return what to send; nothing of it where the disk is being looked through for it."""
         most_bytes = self._bucket.unsent.batch_bytes(self._channel.taken_bytes)
         with self._bucket.lock:
-            frames = self.session.output(most_bytes, self._loop.time(), most_made)
+            now = self._loop.time()
+            end = now + ROUND_SECONDS
+            frames = self.session.output(
+                most_bytes, now, most_made, lambda: self._loop.time() >= end
+            )
         if not frames:
             return None
         return frames[0] if len(frames) == 1 else b"".join(frames)

@@ -331,13 +331,19 @@ class DcpConnection:
             self._wake(stream)
         return bool(streams)
 
-    def next_frames(self, most_bytes: int) -> list[bytes | bytearray]:
-        """Return stream messages to send: about ``most_bytes``, or one message of any size."""
+    def next_frames(
+        self, most_bytes: int, is_turn_over: Callable[[], bool] = lambda: False
+    ) -> list[bytes | bytearray]:
+        """Return stream messages to send: about ``most_bytes``, or one message of any size.
+
+        Once the turn is over no other stream is asked: what one costs may be a look at a whole
+        checkpoint, or a read of the disk.
+        """
         frames: list[bytes | bytearray] = []
         left, asked = most_bytes, 0
         faults = self._faults
         while self._ready and left > 0 and self.flow.room_bytes > 0:
-            if asked == TURN_STREAMS:
+            if asked == TURN_STREAMS or (asked and is_turn_over()):
                 frames.append(b"")  # there may be more: the connection is asked again
                 break
             asked += 1

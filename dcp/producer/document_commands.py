@@ -9,7 +9,13 @@ from collections.abc import Callable
 from typing import Final, cast
 
 from dcp.errors import FrameError
-from dcp.producer.documents import DocumentError, DocumentStore, check_key
+from dcp.producer.documents import (
+    DocumentError,
+    DocumentStore,
+    ExaminedValue,
+    check_key,
+    examine,
+)
 from dcp.producer.manifest import DEFAULT_ID
 from dcp.producer.manifest_commands import refuse_unknown_id
 from dcp.producer.session import Command, Gate, Session
@@ -27,6 +33,7 @@ Change = Callable[[DocumentStore, bytes, int, int], Version]
 """A command that changes the document of a key in a collection, with a durability level or 0."""
 Answer = Callable[[Vbucket, bytes, int], None]
 
+_SHORT_VALUE_BYTES: Final = 16 * 1024
 _BIT_OF_FEATURE: Final = {
     HelloFeature.JSON: Datatype.JSON,
     HelloFeature.SNAPPY: Datatype.SNAPPY,
@@ -52,15 +59,34 @@ def get(session: Session, frame: Frame, _: m.Body, __: float) -> None:
 
 
 def store(session: Session, frame: Frame, body: m.Body, _: float) -> None:
-    """SET, ADD and REPLACE."""
-    now = session.bucket.now()
+    """SET, ADD and REPLACE; a long value is looked at in steps before anything is done."""
     request = cast("m.Store", body)
+
+    def go_on(value: bytes | ExaminedValue) -> None:
+        _on_document(
+            session, frame, _changing(session, frame, _storing(session, frame, request, value))
+        )
+
+    if frame.opcode == Opcode.ADD and frame.cas:
+        session.refuse(frame, Status.EINVAL, f"CAS: found {frame.cas}, expected 0 for ADD")
+    elif frame.datatype & ~_negotiated(session):
+        session.refuse(frame, Status.EINVAL, "Request contains datatypes that were not negotiated")
+    elif len(request.value) <= _SHORT_VALUE_BYTES:
+        go_on(request.value)
+    else:
+        session.examine(frame, examine(request.value, frame.datatype), go_on)
+
+
+def _storing(
+    session: Session, frame: Frame, request: m.Store, value: bytes | ExaminedValue
+) -> Change:
+    now = session.bucket.now()
 
     def command(documents: DocumentStore, key: bytes, collection: int, level: int) -> Version:
         if frame.opcode == Opcode.ADD:
             return documents.add(
                 key,
-                request.value,
+                value,
                 now,
                 flags=request.flags,
                 expiry=request.expiry,
@@ -71,7 +97,7 @@ def store(session: Session, frame: Frame, body: m.Body, _: float) -> None:
         change = documents.set if frame.opcode == Opcode.SET else documents.replace
         return change(
             key,
-            request.value,
+            value,
             now,
             flags=request.flags,
             expiry=request.expiry,
@@ -81,10 +107,7 @@ def store(session: Session, frame: Frame, body: m.Body, _: float) -> None:
             level=level,
         )
 
-    if frame.datatype & ~_negotiated(session):
-        session.refuse(frame, Status.EINVAL, "Request contains datatypes that were not negotiated")
-    else:
-        _on_document(session, frame, _changing(session, frame, command))
+    return command
 
 
 def delete(session: Session, frame: Frame, _: m.Body, __: float) -> None:

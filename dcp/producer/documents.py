@@ -11,7 +11,7 @@ expire, and it is read as it was before; if that is not known, not at all. A com
 ``level``, its durability, begins one: its write is only prepared, and that is what it returns.
 """
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,7 +19,12 @@ from dcp.errors import DcplakeError, FrameError
 from dcp.producer.expiry_queue import ExpiryQueue
 from dcp.producer.hybrid_clock import HybridClock
 from dcp.producer.manifest import DEFAULT_ID, Step
-from dcp.producer.values import is_json, storable_body, system_xattrs_only, without_xattrs
+from dcp.producer.values import (
+    is_json_steps,
+    storable_body_steps,
+    system_xattrs_only,
+    without_xattrs,
+)
 from dcp.producer.vbucket_collections import VbucketCollections
 from dcp.producer.vbucket_data import VbucketData
 from dcp.producer.versions import Content, SyncWrite, Version
@@ -77,6 +82,15 @@ class Document:
         return without_xattrs(value) if self.datatype & _XATTR else value
 
 
+@dataclass(frozen=True, slots=True)
+class ExaminedValue:
+    """A value to store that was looked at, and the datatype to store; or what is wrong with it."""
+
+    value: bytes
+    datatype: int
+    fault: DocumentError | None = None
+
+
 class DocumentStore:
     """KV commands over one vbucket's history; ``now`` is seconds since 1970 everywhere."""
 
@@ -109,7 +123,7 @@ class DocumentStore:
     def set(  # noqa: PLR0913  as many as KV SET has
         self,
         key: bytes,
-        value: bytes,
+        value: bytes | ExaminedValue,
         now: float,
         *,
         flags: int = 0,
@@ -128,7 +142,7 @@ class DocumentStore:
     def add(  # noqa: PLR0913  as many as KV ADD has
         self,
         key: bytes,
-        value: bytes,
+        value: bytes | ExaminedValue,
         now: float,
         *,
         flags: int = 0,
@@ -147,7 +161,7 @@ class DocumentStore:
     def replace(  # noqa: PLR0913  as many as KV REPLACE has
         self,
         key: bytes,
-        value: bytes,
+        value: bytes | ExaminedValue,
         now: float,
         *,
         flags: int = 0,
@@ -280,7 +294,7 @@ class DocumentStore:
         self,
         collection: int,
         key: bytes,
-        value: bytes,
+        value: bytes | ExaminedValue,
         now: float,
         flags: int,
         expiry: int,
@@ -289,11 +303,16 @@ class DocumentStore:
         level: int,
     ) -> Version:
         check_key(key, collection)
-        stored = checked_datatype(value, datatype)
+        if not isinstance(value, ExaminedValue):
+            value = ExaminedValue(value, checked_datatype(value, datatype))
+        elif value.fault is not None:
+            raise value.fault
         if not 0 <= flags <= U32_MAX:
             raise DocumentError(Status.EINVAL, f"flags: found {flags}, expected 0 to {U32_MAX}")
         until = self._expiry(collection, expiry, now)
-        return self._change(collection, key, now, Content(value, stored, flags, until), level)
+        return self._change(
+            collection, key, now, Content(value.value, value.datatype, flags, until), level
+        )
 
     def _expiry(self, collection: int, expiry: int, now: float) -> int:
         """Return when a document expires that is stored now, not later than its collection lets."""
@@ -360,8 +379,31 @@ def check_key(key: bytes, collection: int) -> None:
         raise DocumentError(Status.EINVAL, f"key: found {len(key)} bytes, expected at most {most}")
 
 
+def examine(value: bytes, datatype: int) -> Generator[None, None, ExaminedValue]:
+    """Find out what ``checked_datatype`` does, in steps; what is wrong is said with the value."""
+    try:
+        stored = yield from _datatype_steps(value, datatype)
+    except DocumentError as error:
+        return ExaminedValue(value, datatype, error)
+    return ExaminedValue(value, stored)
+
+
 def checked_datatype(value: bytes, datatype: int) -> int:
     """Return the datatype to store: XATTR and SNAPPY as given, JSON as found in the body.
+
+    Raises:
+        DocumentError: a value beyond the limits, or bits that the bytes do not bear out.
+    """
+    steps = _datatype_steps(value, datatype)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return int(end.value)
+
+
+def _datatype_steps(value: bytes, datatype: int) -> Generator[None, None, int]:
+    """Return the same; long JSON is read in steps.
 
     Raises:
         DocumentError: a value beyond the limits, or bits that the bytes do not bear out.
@@ -370,7 +412,7 @@ def checked_datatype(value: bytes, datatype: int) -> int:
         raise DocumentError(Status.EINVAL, f"datatype: found {datatype:#04x}, expected 0 to 7")
     try:
         plain = inflate(value) if datatype & _SNAPPY else value
-        body = storable_body(plain) if datatype & _XATTR else plain
+        body = (yield from storable_body_steps(plain)) if datatype & _XATTR else plain
     except FrameError as error:
         status = Status.XATTR_EINVAL if datatype & _XATTR else Status.EINVAL
         raise DocumentError(status, str(error)) from error
@@ -379,7 +421,7 @@ def checked_datatype(value: bytes, datatype: int) -> int:
         raise DocumentError(
             Status.E2BIG, f"value: found {len(plain)} bytes, expected at most {most}"
         )
-    return datatype & ~_JSON | (_JSON if is_json(body) else 0)
+    return datatype & ~_JSON | (_JSON if (yield from is_json_steps(body)) else 0)
 
 
 def _check_cas(key: bytes, live: Version | None, cas: int) -> None:

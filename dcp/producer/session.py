@@ -14,9 +14,9 @@ this one.
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from dcp.errors import FrameError
 from dcp.producer.auth import SaslConversation
@@ -25,6 +25,7 @@ from dcp.producer.dcp_connection import DcpConnection
 from dcp.producer.documents import DocumentError
 from dcp.producer.header_checks import header_fault
 from dcp.producer.liveness import Liveness, LivenessLimits
+from dcp.producer.long_work import LongWork
 from dcp.producer.map_news import MapNews
 from dcp.producer.outbox import Outbox
 from dcp.producer.request_framing import Requirement, requirement_of
@@ -41,6 +42,7 @@ from dcp.wire.vocabulary import (
     Status,
 )
 
+T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 _DISK_FAILED: Final = "The disk failed; the server's log says how"
 """Clients are told no paths of the server."""
@@ -95,6 +97,9 @@ class Session:
         """Whether a request has still to be answered; no more must be fed before that is."""
         self.requirement: Requirement | None = None
         """The durability that the request asks for which is being answered."""
+        self.work: LongWork[Any] | None = None
+        """What a request has still to be examined by, bit by bit, where somebody drives that."""
+        self.drives_work = False
         self._outbox = Outbox()
         self._liveness = Liveness(
             LivenessLimits(
@@ -155,6 +160,26 @@ class Session:
 
         return go_on
 
+    def examine(
+        self, frame: Frame, steps: Generator[None, None, T], then: Callable[[T], None]
+    ) -> None:
+        """Let ``then`` go on with what ``steps`` return; further requests wait for it.
+
+        Whoever ``drives_work`` does the steps when others had their turn, without the bucket's
+        lock; else they are done at once.
+        """
+        work = LongWork(steps, lambda found: self._guarded(frame, lambda: then(found)))
+        if not self.drives_work:
+            work.finish_at_once()
+        else:
+            self.work, self.is_waiting = work, True
+
+    def end_work(self) -> None:
+        """Go on with what was examined; under the bucket's lock."""
+        work, self.work, self.is_waiting = self.work, None, False
+        if work is not None and not self.is_closing:
+            work.finish()
+
     def _feed_answer(self, frame: Frame) -> None:
         if self.dcp is None:
             return
@@ -193,8 +218,11 @@ class Session:
 
         Source: kv_engine ``engines/ep/src/vbucket.cc``, completeBGFetchForSingleItem.
         """
+        self._guarded(frame, lambda: command.handler(self, frame, body, now))
+
+    def _guarded(self, frame: Frame, act: Callable[[], None]) -> None:
         try:
-            command.handler(self, frame, body, now)
+            act()
         except OSError as error:
             name = Opcode(frame.opcode).name
             _LOG.warning("vbucket %d: %s is answered ETMPFAIL: %s", frame.vbucket, name, error)
@@ -296,11 +324,16 @@ class Session:
     # --- output
 
     def output(
-        self, most_bytes: int, now: float, most_made: int | None = None
+        self,
+        most_bytes: int,
+        now: float,
+        most_made: int | None = None,
+        is_turn_over: Callable[[], bool] = lambda: False,
     ) -> list[bytes | bytearray]:
         """Return what to write next, in order; empty when there is nothing to write now.
 
-        Of long answers no more than ``most_made`` frames are made.
+        Of long answers no more than ``most_made`` frames are made, and streams are asked until
+        ``is_turn_over``.
         """
         if self.dcp is not None and not self.is_closing:
             self._keep_alive(self.dcp, now)
@@ -310,7 +343,7 @@ class Session:
                 self._put(news)
         frames: list[bytes | bytearray] = [*self._outbox.take(most_bytes, most_made)]
         if self.dcp is not None and not self.is_closing and self._outbox.is_empty:
-            frames += self.dcp.next_frames(most_bytes - sum(map(len, frames)))
+            frames += self.dcp.next_frames(most_bytes - sum(map(len, frames)), is_turn_over)
         return frames
 
     def _keep_alive(self, dcp: DcpConnection, now: float) -> None:

@@ -6,10 +6,11 @@ xattr section before the body (kv_engine ``docs/Document.md``). A deletion may h
 
 import json
 import string
+from collections.abc import Generator
 from typing import Final, NoReturn
 
 from dcp.errors import FrameError
-from dcp.producer.json_text import is_json_text
+from dcp.producer.json_text import is_json_text, json_steps
 from dcp.wire.xattr import join_xattrs, split_xattrs
 
 _NOT_FIRST: Final = frozenset(
@@ -40,13 +41,20 @@ def is_json(value: bytes) -> bool:
     return True
 
 
+def is_json_steps(value: bytes) -> Generator[None, None, bool]:
+    """Return the same; a long value is read in steps, between which this yields."""
+    if len(value) <= _SHORT_BYTES:
+        return is_json(value)
+    return (yield from json_steps(value))
+
+
 def without_xattrs(value: bytes) -> bytes:
     """Return the body of a value that has the XATTR bit."""
     return split_xattrs(value)[1] if value else value
 
 
-def storable_body(value: bytes) -> bytes:
-    """Return the body of a value with the XATTR bit that a client wants to be stored.
+def storable_body_steps(value: bytes) -> Generator[None, None, bytes]:
+    """Return the body of a value with the XATTR bit that a client wants to be stored, in steps.
 
     Raises:
         FrameError: a section that is missing or malformed, a name that begins with punctuation
@@ -60,7 +68,7 @@ def storable_body(value: bytes) -> bytes:
                 f"xattr name: found {name!r}, expected one that begins with a letter, a digit, "
                 "or _ and more"
             )
-        if not is_json(text):
+        if not (yield from is_json_steps(text)):
             raise FrameError(f"xattr {name!r}: found {text[:40]!r}, expected JSON")
     return body
 

@@ -259,8 +259,10 @@ def test_a_bad_frame_between_nodes(
     next_frames = DcpConnection.next_frames
     left = [bad(stream)]
 
-    def with_bad_frame(self: DcpConnection, most_bytes: int) -> list[bytes | bytearray]:
-        found = next_frames(self, most_bytes)
+    def with_bad_frame(
+        self: DcpConnection, most_bytes: int, is_turn_over: Callable[[], bool]
+    ) -> list[bytes | bytearray]:
+        found = next_frames(self, most_bytes, is_turn_over)
         if found and left and self.key[0] == owner and self.is_internal:
             found += left.pop()
         return found

@@ -1,7 +1,8 @@
 """Clients that break the protocol, flood, or never read: they harm only themselves.
 
 While each of them goes on, another client streams everything, in order; and what the producer keeps
-for the hostile one stays within bounds. Nothing is asserted on time.
+for the hostile one stays within bounds. Nothing is asserted on time: how often others have a turn
+is counted in ``test_turns.py``, ``test_channels.py`` and ``test_long_values.py``.
 """
 
 import socket

@@ -7,13 +7,15 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 import pytest
 
+from dcp.producer import connection
 from dcp.producer.bucket import Bucket
 from dcp.producer.commands import COMMANDS
 from dcp.producer.connection import ClientConnection
-from dcp.producer.dcp_connection import TURN_STREAMS
+from dcp.producer.dcp_connection import TURN_STREAMS, DcpConnection
 from dcp.producer.session import Session
 from dcp.producer.settings import ClusterSettings
 from dcp.producer.stream import ActiveStream
@@ -178,9 +180,50 @@ def test_a_turn_that_fails_is_its_clients_only() -> None:
     assert (str(failed), done) == ("broken", ROUND_FRAMES)
 
 
+def test_a_batch_ends_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each stream looked at costs a whole turn here: others have theirs after each of them."""
+    streams = 100
+    monkeypatch.setattr(connection, "ROUND_SECONDS", 0.0)
+    bucket = Bucket(ClusterSettings(vbuckets=streams))
+    asked_in: list[int] = []
+    next_frames, next_batch = DcpConnection.next_frames, ActiveStream.next_batch
+
+    def frames(self: DcpConnection, *limits: Any) -> object:
+        asked_in.append(0)
+        return next_frames(self, *limits)
+
+    def batch(self: ActiveStream, *limits: int) -> object:
+        asked_in[-1] += 1
+        return next_batch(self, *limits)
+
+    monkeypatch.setattr(DcpConnection, "next_frames", frames)
+    monkeypatch.setattr(ActiveStream, "next_batch", batch)
+    requests = (
+        encode(EVERYTHING, Opcode.DCP_STREAM_REQ, vbucket=number) for number in range(streams)
+    )
+
+    async def run() -> None:
+        channel = ScriptedChannel(said(encode(m.DcpOpen(b"many", 1), Opcode.DCP_OPEN), *requests))
+        client = ClientConnection(
+            bucket, Session(bucket, 0, COMMANDS, 0.0), channel, always_awake(), Turns()
+        )
+        served = asyncio.ensure_future(client.run())
+        async with asyncio.timeout(20.0):
+            while sum(asked_in) < streams:
+                await asyncio.sleep(0)
+        served.cancel()
+        await asyncio.gather(served, return_exceptions=True)
+        client.close()
+
+    asyncio.run(run())
+    assert max(asked_in) == 1
+
+
+@pytest.mark.parametrize("most_streams", [TURN_STREAMS, 3, 1])
 def test_many_streams_with_nothing_to_send_are_asked_in_turns(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, most_streams: int
 ) -> None:
+    """Of so many, or of fewer where these took the time of a turn; of one however long it takes."""
     streams = 10 * TURN_STREAMS
     bucket = Bucket(ClusterSettings(vbuckets=1))
     session = Session(bucket, 0, COMMANDS, 0.0)
@@ -204,11 +247,11 @@ def test_many_streams_with_nothing_to_send_are_asked_in_turns(
     for frame in frames:
         session.feed(frame, 0.0)
     turns = []
-    while session.output(1_000_000, 0.0):
+    while session.output(1_000_000, 0.0, None, lambda: len(asked) >= most_streams):
         turns.append(len(asked))
         asked.clear()
     turns.append(len(asked))
     assert session.dcp is not None
     assert len(session.dcp.streams) == streams
     assert sum(turns) >= streams
-    assert max(turns) <= TURN_STREAMS
+    assert max(turns) <= most_streams
