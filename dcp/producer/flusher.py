@@ -5,14 +5,17 @@ runs in a thread of its own, and streams and commands go on meanwhile. What cann
 purge, the end) waits for the write that runs, lock held. So does a writer who is far ahead of the
 disk: he writes himself, which is what bounds the memory. Where the disk takes nothing he is
 refused before he wrote (kv_engine ``engines/ep/src/ep_engine.cc``, memoryCondition), and copies
-receive no more than a window (``replication.py``).
+receive no more than a window (``replication.py``). A log that cannot be written keeps only its own
+vbucket's writers out, and copies, as long as no more than that waits for it.
 """
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from threading import RLock
 from typing import Final
@@ -25,6 +28,17 @@ HURRY_SHARE: Final = 1 / 32
 """Pending writes of so much of the checkpoint quota are written without waiting for their turn."""
 MOST_SHARE: Final = 1 / 4
 """With so much of it pending, whoever writes waits for the disk: no checkpoint of it can go."""
+REFUSED_SHARE: Final = 3 / 8
+"""With so much of it pending for logs that cannot be written, none may write, to whatever log."""
+_LONGEST_RETRY_SECONDS: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """Why a log could not be written when that was last tried, in seconds of a monotonic clock."""
+
+    why: str
+    tried_at: float
 
 
 class Flusher:
@@ -36,22 +50,25 @@ class Flusher:
         seconds: float,
         quota_bytes: int,
         clock: Callable[[], float],
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """``seconds`` pass between two turns, unless much of the checkpoint quota is pending.
 
         ``clock`` returns seconds since 1970.
         """
+        self._monotonic = monotonic
         self._clock = clock
         self._lock = lock
         self._seconds = seconds
         self._hurry_bytes = quota_bytes * HURRY_SHARE
         self._most_bytes = quota_bytes * MOST_SHARE
+        self._refused_bytes = quota_bytes * REFUSED_SHARE
         self._pending: dict[Vbucket, int] = {}
         self.pending_bytes = 0
         self.on_written: Callable[[Vbucket], object] = lambda _: None
         """Called with what was written, under the lock, in any thread."""
         self._is_stuck = False
-        self._failing: dict[Vbucket, str] = {}
+        self._failing: dict[Vbucket, _Failure] = {}
         self._writing: Vbucket | None = None
         """What the background writes now, unless it was forgotten meanwhile."""
         self._hurry: Callable[[], object] = lambda: None
@@ -76,11 +93,16 @@ class Flusher:
     @property
     def failures(self) -> dict[int, str]:
         """What cannot be written when it was last tried, by vbucket, and why."""
-        return {vbucket.id: why for vbucket, why in self._failing.items()}
+        return {vbucket.id: failure.why for vbucket, failure in self._failing.items()}
+
+    @property
+    def _broken_pending_bytes(self) -> int:
+        """What waits for logs that cannot be written."""
+        return sum(self._pending.get(vbucket, 0) for vbucket in self._failing)
 
     def _note_room(self) -> None:
-        """Say it again when none may write again, whoever made room."""
-        if self.pending_bytes < self._most_bytes:
+        """Say it again when writes are refused again, whoever made room."""
+        if self._broken_pending_bytes < self._most_bytes:
             self._is_stuck = False
 
     def keep_up(self) -> None:
@@ -90,35 +112,55 @@ class Flusher:
         """
         if self.pending_bytes >= self._hurry_bytes:
             self._hurry()
-        self.makes_room()
+        self._make_room()
 
     def makes_room(self) -> bool:
-        """Do what ``require_room`` does; whether there is room then."""
-        with suppress(OSError):
-            self.require_room()
-            return True
-        return False
+        """Write what is pending if it is too much; whether copies may receive more then."""
+        self._make_room()
+        return self._broken_pending_bytes < self._most_bytes
 
-    def require_room(self) -> None:
-        """Write what is pending if it is too much; to be called before a write.
+    def require_room(self, vbucket: Vbucket) -> None:
+        """Write what is pending if it is too much; to be called before a write to ``vbucket``.
 
         Raises:
-            OSError: a file cannot be written; what is pending stays so.
+            OSError: its log cannot be written, and too much waits for such logs, or far too much
+                does; what is pending stays so.
         """
         if self.pending_bytes < self._most_bytes:
             return
-        for vbucket in list(self._pending):
-            try:
-                vbucket.data.persistence.flush()
-            except OSError as error:
-                if not self._is_stuck:  # once, not with each write that is refused
-                    text = "vbucket %d: cannot write to disk, none may write: %s"
-                    _LOG.warning(text, vbucket.id, error)
-                self._is_stuck = True
-                raise
-            self.note(vbucket)
-            self.on_written(vbucket)
-        self._is_stuck = False
+        self._make_room()
+        failure = self._failing.get(vbucket)
+        most_bytes = self._refused_bytes if failure is None else self._most_bytes
+        if self._broken_pending_bytes < most_bytes:
+            return
+        broken = vbucket if failure is not None else next(iter(self._failing))
+        why = self._failing[broken].why
+        if not self._is_stuck:  # once, not with each write that is refused
+            text = "vbucket %d: cannot write to disk, writes to vbucket %d are refused: %s"
+            _LOG.warning(text, broken.id, vbucket.id, why)
+        self._is_stuck = True
+        raise OSError(why)
+
+    def _make_room(self) -> None:
+        """Write what is pending if it is too much, as far as it can be."""
+        if self.pending_bytes >= self._most_bytes:
+            for vbucket in list(self._pending):
+                self._try(vbucket)
+
+    def _try(self, vbucket: Vbucket) -> None:
+        """Write what is pending of a vbucket; now and then only where that failed before."""
+        retry_seconds = min(self._seconds, _LONGEST_RETRY_SECONDS)
+        before = self._failing.get(vbucket)
+        if before is not None and self._monotonic() - before.tried_at < retry_seconds:
+            return
+        try:
+            vbucket.data.persistence.flush()
+        except OSError as error:
+            self._note_outcome(vbucket, error)
+            return
+        self._note_outcome(vbucket, None)
+        self.note(vbucket)
+        self.on_written(vbucket)
 
     async def run(self) -> None:
         """Write what is pending, turn after turn, until cancelled."""
@@ -169,7 +211,7 @@ class Flusher:
             text = "vbucket %d: cannot write to disk; it is tried again: %s"
             is_known = isinstance(failure, OSError)
             _LOG.warning(text, vbucket.id, failure, exc_info=None if is_known else failure)
-        self._failing[vbucket] = str(failure)
+        self._failing[vbucket] = _Failure(str(failure), self._monotonic())
 
     def close(self) -> None:
         """Let the thread end."""

@@ -5,6 +5,7 @@ empty vbucket that is dead, so that there is one of each number. Used under the 
 """
 
 from collections.abc import Callable, Set
+from functools import partial
 
 from dcp.producer.bucket_origin import BucketOrigin
 from dcp.producer.cluster_map import ClusterMap
@@ -68,7 +69,7 @@ class HeldVbuckets:
 
     def _write_behind(self, vbucket: Vbucket) -> None:
         if self._flusher is not None:
-            vbucket.data.require_room = self._flusher.require_room
+            vbucket.data.require_room = partial(self._flusher.require_room, vbucket)
 
     def _drop_copy(self, node: int, copy: Vbucket) -> None:
         self._maker.drop_copy(node, copy.id)

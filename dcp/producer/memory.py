@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from dcp.producer.flusher import MOST_SHARE
+from dcp.producer.flusher import MOST_SHARE, REFUSED_SHARE
 from dcp.producer.settings import OUTBOX_BYTES
 from dcp.producer.unsent_bytes import FIRST_BATCH_BYTES, UNSENT_QUOTA_BYTES
 from dcp.producer.versions import OVERHEAD_BYTES
@@ -49,9 +49,12 @@ def documents_bytes(load: Load) -> int:
     return load.documents * (OVERHEAD_BYTES + load.key_bytes + DISK_ITEM_BYTES)
 
 
-def checkpoints_bytes(quota_bytes: int) -> int:
-    """Return what the newest items take, and those that are not on disk yet."""
-    return quota_bytes + int(quota_bytes * MOST_SHARE)
+def checkpoints_bytes(quota_bytes: int, *, takes_writes: bool) -> int:
+    """Return what the newest items take, and those that are not on disk yet.
+
+    Where clients write, more of these is taken while some log cannot be written.
+    """
+    return quota_bytes + int(quota_bytes * (REFUSED_SHARE if takes_writes else MOST_SHARE))
 
 
 def clients_bytes(load: Load) -> int:
@@ -73,7 +76,7 @@ def producer_bytes(
         + documents_bytes(load)
         + values_bytes
         + log_bytes
-        + checkpoints_bytes(checkpoint_quota_bytes)
+        + checkpoints_bytes(checkpoint_quota_bytes, takes_writes=True)
         + clients_bytes(load)
         + (MESSAGES_IN_WORK + 2 * load.connections) * load.largest_bytes
     )

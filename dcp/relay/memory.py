@@ -31,7 +31,7 @@ def relay_bytes(settings: RelaySettings, load: Load, nodes: int = 1) -> int:
         FIXED_BYTES
         + documents_bytes(load)
         + settings.value_quota_bytes
-        + checkpoints_bytes(settings.checkpoint_quota_bytes)
+        + checkpoints_bytes(settings.checkpoint_quota_bytes, takes_writes=False)
         + nodes * link_bytes
         + clients_bytes(load)
         + MESSAGES_IN_WORK * load.largest_bytes

@@ -3,7 +3,8 @@
 import asyncio
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import count, islice
 from pathlib import Path
 from threading import enumerate as enumerate_threads
 
@@ -13,6 +14,7 @@ from dcp.errors import SourceError
 from dcp.producer import loop_thread
 from dcp.producer.bucket_storage import BucketStorage
 from dcp.producer.cluster import ProducerCluster
+from dcp.producer.disk_file import Data, OsFile
 from dcp.producer.documents import DocumentError
 from dcp.producer.entrance import OwnEntrance
 from dcp.producer.pending_write import PendingWrite
@@ -20,7 +22,7 @@ from dcp.producer.settings import ClusterSettings
 from tests.producer.kept_clusters import write
 
 Open = Callable[..., ProducerCluster]
-STUCK = "none may write"
+STUCK = "are refused"
 
 
 def _no_room(_: int) -> None:
@@ -77,6 +79,81 @@ def test_a_vbucket_that_is_forgotten_while_it_is_written_is_not_kept(
         _write_in_background(cluster)
     assert not flusher._failing
     assert not caplog.messages
+
+
+@pytest.fixture
+def one_broken(
+    open_cluster: Open, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[ProducerCluster, list[str]]]:
+    """Two vbuckets, the log of vbucket 0 cannot be written; and a list of the attempts."""
+    attempts: list[str] = []
+    replace = OsFile.replace
+
+    def failing(file: OsFile, parts: Iterable[Data]) -> None:
+        if str(file).endswith("vb_0.log"):
+            attempts.append(str(file))
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(file))
+        replace(file, parts)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(OsFile, "replace", failing)
+        yield open_cluster(folder, vbuckets=2, checkpoint_quota_bytes=40_000), attempts
+
+
+def _keys_of(cluster: ProducerCluster, vbucket: int) -> Iterator[bytes]:
+    return (key for n in count() if cluster.vbucket_of(key := b"k%d" % n) == vbucket)
+
+
+def _refused(cluster: ProducerCluster, vbucket: int, writes: int) -> list[str]:
+    """Write so often to a vbucket; return what was said where it was refused."""
+    found: list[str] = []
+    for key in islice(_keys_of(cluster, vbucket), writes):
+        try:
+            cluster.set(key, b"x" * 1000)
+        except DocumentError as error:
+            found.append(str(error))
+    return found
+
+
+def test_a_log_that_cannot_be_written_keeps_nobody_else_out(
+    one_broken: tuple[ProducerCluster, list[str]], caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster, _ = one_broken
+    bucket = cluster.bucket
+    refused = _refused(cluster, 0, 50)
+    assert len(refused) > 30
+    assert all("vb_0.log" in text for text in refused)
+    assert not _refused(cluster, 1, 100)
+    assert bucket.vbuckets[1].data.persistence.unwritten_bytes == 0
+    assert 10_000 <= bucket.vbuckets[0].data.persistence.unwritten_bytes < 10_000 + 2 * 1100
+    assert caplog.text.count("writes to vbucket 0 are refused") == 1
+    assert not bucket.has_room()
+
+
+def test_a_log_that_cannot_be_written_is_not_tried_with_each_write(
+    one_broken: tuple[ProducerCluster, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster, attempts = one_broken
+    flusher, now = cluster.bucket.flusher, [100.0]
+    assert flusher is not None
+    monkeypatch.setattr(flusher, "_monotonic", lambda: now[0])
+    assert len(_refused(cluster, 0, 50)) > 30
+    assert len(attempts) == 1
+    now[0] += 1.0  # the longest that is waited for
+    assert len(_refused(cluster, 0, 50)) == 50
+    assert len(attempts) == 2
+
+
+def test_while_far_too_much_waits_for_broken_logs_none_may_write(
+    one_broken: tuple[ProducerCluster, list[str]],
+) -> None:
+    cluster, _ = one_broken
+    with cluster.batch():  # refuses nothing before it is over
+        assert not _refused(cluster, 0, 15)
+    assert cluster.bucket.vbuckets[0].data.persistence.unwritten_bytes >= 15_000
+    refused = _refused(cluster, 1, 10)
+    assert len(refused) == 10
+    assert all("vb_0.log" in text for text in refused)
 
 
 def test_writes_go_on_as_soon_as_the_background_wrote(

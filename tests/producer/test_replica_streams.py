@@ -121,6 +121,7 @@ def test_the_same_from_memory(hand: Hand, connect: Connect) -> None:
     assert dcp.messages_to(300) == [_item(seqno) for seqno in FIRST_PART]
     hand.send(REST)
     assert dcp.messages_to(500) == [_item(seqno) for seqno in REST]
+    assert hand.cluster.counters().disk_scans == 0
 
 
 def test_going_on_inside_the_snapshot(hand: Hand, connect: Connect) -> None:
