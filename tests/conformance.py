@@ -69,7 +69,10 @@ def main(arguments: Sequence[str]) -> int:
     is_producer = arguments[:1] == ["--producer"]
     formats = PRODUCER_FORMATS if is_producer else FORMATS
     paths = arguments[is_producer:]
-    if not paths:
+    if paths[:1] in (["--help"], ["-h"]):
+        print(__doc__)
+        return 0
+    if not paths or paths[0].startswith("-"):
         print("usage: python tests/conformance.py [--producer] FILE…", file=sys.stderr)
         return 2
     passed = failed = 0

@@ -110,8 +110,8 @@ class Consumer:
         return self._links.buffers.look(monotonic())
 
     @property
-    def least_window_bytes(self) -> int:
-        """The smallest window of a connection that is there; 0: one has no flow control."""
+    def least_window_bytes(self) -> int | None:
+        """The smallest window of a connection that is there; None: none has flow control."""
         return self._links.least_window_bytes
 
     def resize_windows(self, window_bytes: int) -> None:

@@ -201,10 +201,10 @@ class NodeLinks:
                 link.connection.change_stream_window(window_bytes)
 
     @property
-    def least_window_bytes(self) -> int:
-        """The smallest window of a connection that is there; 0: one has no flow control."""
-        sizes = (each.window_bytes for each in self._links.values() if each.connection is not None)
-        return min(sizes, default=self._settings.window_bytes)
+    def least_window_bytes(self) -> int | None:
+        """The smallest window of a connection that is there; None: none has flow control."""
+        sizes = [each.window_bytes for each in self._links.values() if each.connection is not None]
+        return min(filter(None, sizes or [self._settings.window_bytes]), default=None)
 
     # --- the cluster map -------------------------------------------------------------------
 

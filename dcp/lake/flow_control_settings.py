@@ -163,12 +163,12 @@ class FlowControlSettings(Section):
         """The smallest window that the policy gives; with ``none`` what is held at most."""
         return LEAST_WINDOW_BYTES if self.window_policy == Policy.RATIO else self.window_bytes
 
-    def flush_bytes(self, window_bytes: int) -> int:
+    def flush_bytes(self, window_bytes: int | None) -> int:
         """Held bytes at which a batch must be handed over, whatever it lacks.
 
-        ``window_bytes`` is the smallest window of a connection now, 0 without flow control. With a
-        batch and what is not acknowledged yet it still has room: no node ever waits for a batch
-        that waits for it.
+        ``window_bytes`` is the smallest window of a connection now, None without flow control.
+        With a batch and what is not acknowledged yet it still has room: no node ever waits for a
+        batch that waits for it.
         """
         return self._flush_bytes(window_bytes or self.window_bytes)
 

@@ -9,8 +9,8 @@ the size of the next message, so it overshoots by one message of any size (20 Mi
   Answers and cluster map pushes cost nothing.
 - *Released* are bytes that the application has passed on. They are about memory, not durability.
 - *Acknowledged* are released bytes that a BUFFER_ACK has told the producer about. One leaves when
-  released bytes exceed 20 % of the window, or when any are older than 5 s since the last ack,
-  whichever comes first. So acks are few, and a slow trickle is never kept from the producer.
+  released bytes exceed 20 % of the window, or when there are any and the last ack is more than
+  5 s ago. So acks are few, and a slow trickle is never kept from the producer.
 
 An ack carries everything released so far. Window 0 means that flow control is off: nothing is
 acknowledged. Source: kv_engine ``docs/dcp/documentation/flow-control.md``,
@@ -66,20 +66,6 @@ class FlowSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Announce:
-    """Say DCP_CONTROL ``connection_buffer_size``."""
-
-    window_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Acknowledge:
-    """Say DCP_BUFFER_ACK."""
-
-    acked_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class ReceiveWindow:
     """The account of one connection: bytes that the application holds, and released ones."""
 
@@ -93,8 +79,6 @@ class ReceiveWindow:
     forgotten_total: int = 0
     forgotten_held_bytes: int = 0
     """What the application holds of the forgotten: its release earns nothing."""
-    is_unannounced: bool = False
-    """Whether the producer is still to be told of a new window."""
 
     @property
     def is_on(self) -> bool:
@@ -140,7 +124,7 @@ class ReceiveWindow:
         )
 
     def resized(self, window_bytes: int) -> "ReceiveWindow":
-        """Return the account with another window, which the producer is still to be told.
+        """Return the account with another window; ``window_resize.py`` tells the producer.
 
         Raises:
             ValueError: the size is none that a producer can be told.
@@ -148,7 +132,7 @@ class ReceiveWindow:
         if window_bytes == self.settings.window_bytes:
             return self
         settings = replace(self.settings, window_bytes=window_bytes)
-        after = replace(self, settings=settings, is_unannounced=True)
+        after = replace(self, settings=settings)
         if window_bytes:
             return after
         return replace(
@@ -158,13 +142,6 @@ class ReceiveWindow:
             forgotten_total=self.forgotten_total + self.unacked_bytes,
             forgotten_held_bytes=self.forgotten_held_bytes + self.held_bytes,
         )
-
-    def next_message(self, now: float) -> tuple["ReceiveWindow", Announce | Acknowledge | None]:
-        """Return what is to be said next, and the account after it: a new window before an ack."""
-        if self.is_unannounced:
-            return replace(self, is_unannounced=False), Announce(self.settings.window_bytes)
-        after, acked_bytes = self.acknowledge(now)
-        return after, Acknowledge(acked_bytes) if acked_bytes else None
 
     def acknowledge(self, now: float) -> tuple["ReceiveWindow", int]:
         """Return the account after the ack due at ``now``, and its bytes (0: none is due)."""

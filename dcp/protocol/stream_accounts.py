@@ -80,7 +80,7 @@ class StreamAccounts:
         self.window_bytes = 0
 
     def settle(self, asked: Collection[int]) -> None:
-        """Acknowledge, soon what may be due already; not while 0 is among the sizes asked for."""
+        """Send acks from now on, due ones at the next tick; none while a 0 is not answered."""
         self.is_on = self.window_bytes > 0 and 0 not in asked
         self.look_at = -inf
 

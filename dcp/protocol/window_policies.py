@@ -16,6 +16,8 @@ Q is the memory for the quota, n the consumers that are connected, lo and hi are
   ratio's share of Q.
 - ``aggressive`` reads its percentage once, at the start; everything else is read when a window is
   made. A new Q waits for the next consumer to come or go, but with ``ratio``.
+- lo may be above hi, as in the engine, which is told one number after the other: what is below lo
+  becomes lo, all else at most hi. A run's settings are refused so (``FlowControlSettings``).
 - ``ratio`` is a float of 32 bits. It has no lower bound; its upper one is what a producer can be
   told (``is_capped``; servers from 7.6 to 8.0 had none). ``override_bytes`` stands in for it.
 

@@ -51,28 +51,23 @@ class WindowResize:
         if self.asked_bytes is not None or self.wanted_bytes == self.told_bytes:
             return self, window, None
         if self.wanted_bytes:
-            window = _said(window.resized(self.wanted_bytes))
+            window = window.resized(self.wanted_bytes)
         return replace(self, asked_bytes=self.wanted_bytes), window, self.wanted_bytes
 
     def accepted(self, window: ReceiveWindow) -> tuple["WindowResize", ReceiveWindow]:
         """Take the good answer to the CONTROL under way."""
         asked = self._asked()
         if not asked:
-            window = _said(window.resized(0))
+            window = window.resized(0)
         return replace(self, told_bytes=asked, asked_bytes=None), window
 
     def refused(self, window: ReceiveWindow) -> tuple["WindowResize", ReceiveWindow]:
         """Take the refusal of the CONTROL under way: a wish for the same is given up."""
         wanted = self.told_bytes if self.wanted_bytes == self._asked() else self.wanted_bytes
-        window = _said(window.resized(self.told_bytes))
+        window = window.resized(self.told_bytes)
         return replace(self, wanted_bytes=wanted, asked_bytes=None), window
 
     def _asked(self) -> int:
         if self.asked_bytes is None:
             raise LocalProtocolError(f"{CONNECTION_WINDOW}: found an answer, expected none")
         return self.asked_bytes
-
-
-def _said(window: ReceiveWindow) -> ReceiveWindow:
-    """The CONTROL is sent here, in its place among the answers: the account has none to send."""
-    return replace(window, is_unannounced=False)

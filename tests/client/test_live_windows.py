@@ -1,6 +1,6 @@
 """The window of a live connection changes: the producer is told, and nothing gets stuck."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import pytest
 
@@ -113,6 +113,32 @@ def test_a_consumer_follows_its_windows_over_a_lost_connection(make_cluster: Mak
         assert_same_state(cluster, drained)
 
 
+def have_windows(cluster: ProducerCluster, sizes: tuple[int, ...]) -> Callable[[Drained], bool]:
+    return lambda _: sorted(flows(cluster)) == sorted(sizes)
+
+
+def test_the_least_window_is_that_of_a_connection_which_has_one(
+    make_cluster: MakeCluster,
+) -> None:
+    """One without flow control does not hide a small window of another one."""
+    cluster = make_cluster(vbuckets=2, nodes=2)
+    fill(cluster, 100)
+    windows = Chosen(100_000)
+    chosen = ConsumerSettings(settings(allow_no_flow_control=True))
+    with Consumer(
+        [StreamStart(vbucket, None, START) for vbucket in range(2)],
+        cluster.seeds,
+        chosen,
+        CREDENTIALS,
+        windows=windows,
+    ) as consumer:
+        drained = Drained().run(consumer, lambda each: len(each.seqnos) == 2)
+        for sizes, least_bytes in [((0, 4096), 4096), ((8192, 0), 8192), ((0, 0), None)]:
+            windows.due = dict(zip(windows.names, sizes, strict=True))
+            drained.run(consumer, have_windows(cluster, sizes))
+            assert consumer.least_window_bytes == least_bytes
+
+
 def test_a_refused_window_is_logged_once_and_the_old_one_stays(
     make_cluster: MakeCluster,
     caplog: pytest.LogCaptureFixture,
@@ -152,6 +178,10 @@ def test_a_refused_window_is_logged_once_and_the_old_one_stays(
     ]
 
 
+def received(consumer: Consumer) -> int:
+    return sum(look.received_bytes for look in consumer.look())
+
+
 def are_full(consumer: Consumer) -> bool:
     windows = [look.window for look in consumer.look()]
     return len(windows) == 2 and all(each is not None and each.is_full for each in windows)
@@ -168,17 +198,17 @@ def test_a_window_goes_and_comes_with_bytes_outstanding(
     with consuming(cluster, chosen=chosen) as consumer:
         drained = Drained().run(consumer, lambda _: are_full(consumer), release=False)
         for number, size in enumerate((30_000, 100_000)):
-            held_bytes = drained.held_bytes
+            received_bytes = received(consumer)
             consumer.resize_windows(0)
             drained.run(consumer, caught_up(cluster), release=False)
             fill(cluster, 300, value_bytes=1000, prefix=f"off-{number}")
             drained.run(consumer, caught_up(cluster), release=False)
-            assert consumer.least_window_bytes == 0
+            assert consumer.least_window_bytes is None
             consumer.resize_windows(size)
             drained.run(consumer, lambda _: are_full(consumer), release=False)
             assert flows(cluster) == [size, size]
             outstanding = [each.flow.outstanding_bytes for each in connections(cluster)]
-            assert sum(outstanding) == drained.held_bytes - held_bytes, "forgotten with it"
+            assert sum(outstanding) == received(consumer) - received_bytes, "forgotten with it"
             fill(cluster, 400, value_bytes=1000, prefix=f"on-{number}")
             assert consumer.next(0.2) is None, "what came while it was off fills it"
             drained.release_all(consumer)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from dcp.producer.flow_control import FlowControl
-from dcp.protocol.flow_control import Acknowledge, Announce, FlowSettings, ReceiveWindow
+from dcp.protocol.flow_control import FlowSettings, ReceiveWindow
 from dcp.protocol.window_policies import Policy, PolicySettings, WindowPolicies, as_float32
 from dcp.types import U32_MAX
 from tests.conformance_formats.aeron_cases import Case, Compared, result_of, run_sections
@@ -60,14 +60,19 @@ class _Consumers:
     policies: WindowPolicies
     ack: FlowSettings
     windows: dict[str, ReceiveWindow] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
+    """The newest size of each window, and so the last one that its producer is told."""
+    unsaid: set[str] = field(default_factory=set)
     now: float = 0
 
     def connect(self, name: str) -> None:
         self.windows[name] = ReceiveWindow(self.ack, self.now)
+        self.sizes[name] = 0
         self.resize(self.policies.connect(name))
 
     def disconnect(self, name: str) -> None:
-        del self.windows[name]
+        del self.windows[name], self.sizes[name]
+        self.unsaid.discard(name)
         self.resize(self.policies.disconnect(name))
 
     def set_config(self, key: str, value: Any) -> None:
@@ -76,20 +81,22 @@ class _Consumers:
 
     def resize(self, changed: dict[str, int]) -> None:
         for name, size_bytes in changed.items():
-            if size_bytes <= U32_MAX:  # more cannot be said: a producer refuses it
+            if self.sizes[name] != size_bytes:
+                self.sizes[name] = size_bytes
+                self.unsaid.add(name)
+            if size_bytes <= U32_MAX:  # more is said as it is, and the producer refuses it
                 self.windows[name] = self.windows[name].resized(size_bytes)
 
     def process(self, name: str, frame_bytes: int) -> None:
         self.windows[name] = self.windows[name].charge(frame_bytes).release(frame_bytes)
 
     def says(self, name: str) -> str:
-        self.windows[name], said = self.windows[name].next_message(self.now)
-        match said:
-            case Announce(window_bytes):
-                return f"CONTROL connection_buffer_size={window_bytes}"
-            case Acknowledge(acked_bytes):
-                return f"BUFFER_ACK {acked_bytes}"
-        return "nothing"
+        """Return its next message: a new window before an ack, one for each step."""
+        if name in self.unsaid:
+            self.unsaid.discard(name)
+            return f"CONTROL connection_buffer_size={self.sizes[name]}"
+        self.windows[name], acked_bytes = self.windows[name].acknowledge(self.now)
+        return f"BUFFER_ACK {acked_bytes}" if acked_bytes else "nothing"
 
 
 def _name_of(key: str) -> str:

@@ -25,7 +25,8 @@ def main(folder: str, quota: str, seed: str, vbucket: str, rows_to_end: str) -> 
     windows = ExecutorWindows(flow, Path(folder))
     start = StreamStart(int(vbucket), None, Position.beginning())
     chosen = ConsumerSettings(settings(window_bytes=flow.fixed_window_bytes))
-    rows, told = 0, (-1, -1)
+    rows = 0
+    told: tuple[int, int | None] = -1, -1
     with Consumer([start], [seed], chosen, CREDENTIALS, windows=windows) as consumer:
         deadline = monotonic() + 60
         while rows < int(rows_to_end) and monotonic() < deadline:

@@ -40,6 +40,47 @@ def test_the_files_pass(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.endswith(f"{FILES[name]} passed, 0 failed\n")
 
 
+@pytest.mark.parametrize(
+    ("executed_on", "size", "said"),
+    [
+        ("762", 4_294_967_360, "CONTROL connection_buffer_size=4294967360"),
+        ("master", 4_294_967_295, "CONTROL connection_buffer_size=4294967295"),
+    ],
+)
+def test_a_window_beyond_32_bits_is_said_as_it_is_before_servers_cut_it(
+    executed_on: str, size: int, said: str, tmp_path: Path
+) -> None:
+    events = [
+        {"op": "connect", "conn": "a"},
+        {"op": "expect_sizes", "sizes": {"a": size}},
+        {"op": "consumer_step", "conn": "a", "expect": said},
+        {"op": "consumer_step", "conn": "a", "expect": "nothing"},
+    ]
+    case = {"id": "beyond", "policy": "ratio", "bucket_quota": 21_474_836_480, "events": events}
+    case |= {"executed_on": executed_on, "config": {"ratio": 0.2}}
+    path = tmp_path / "one.json"
+    path.write_text(json.dumps({"policy_cases": [case]}))
+    (result,) = run_file(path)
+    assert result.failures == ()
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "out", "err"),
+    [
+        (["--help"], 0, "Run case files", ""),
+        (["--producer", "-h"], 0, "Run case files", ""),
+        (["--nonsense"], 2, "", "usage: "),
+        ([], 2, "", "usage: "),
+    ],
+)
+def test_who_asks_how_to_run_cases_is_told(
+    words: list[str], code: int, out: str, err: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == code
+    told = capsys.readouterr()
+    assert told.out.startswith(out) and told.err.startswith(err)
+
+
 def test_the_tally_tells_how_choices_fell(capsys: pytest.CaptureFixture[str]) -> None:
     path = CASES / "aeron-cases.json"
     assert main([str(path)]) == 0

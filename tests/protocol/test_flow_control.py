@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcp.errors import LocalProtocolError
-from dcp.protocol.flow_control import Acknowledge, Announce, FlowSettings, ReceiveWindow
+from dcp.protocol.flow_control import FlowSettings, ReceiveWindow
 from dcp.types import U32_MAX
 
 KIB = 1024
@@ -61,10 +61,8 @@ def test_a_window_that_comes_late_begins_with_all_that_was_charged() -> None:
     """The producer counts while it is off, and ignores acks: without these it would stand still."""
     account = window(0).charge(700).release(700).resized(500)
     assert account.is_full
-    account, said = account.next_message(1.0)
-    assert said == Announce(500)
-    account, said = account.next_message(1.0)
-    assert said == Acknowledge(700)
+    account, acked_bytes = account.acknowledge(1.0)
+    assert acked_bytes == 700
     assert account.unacked_bytes == 0
 
 
@@ -80,18 +78,17 @@ def test_switching_off_forgets_what_was_outstanding() -> None:
         account.release(1)
 
 
-def test_a_smaller_window_lowers_the_threshold_at_once_and_is_announced_first() -> None:
+def test_a_smaller_window_lowers_the_threshold_at_once() -> None:
     account = window(4_000_000).charge(500_000).release(500_000)
-    assert account.next_message(1.0) == (account, None)
+    assert account.acknowledge(1.0) == (account, 0)
     account = account.resized(2_000_000)
     assert account.unacked_bytes == 500_000
-    account, first = account.next_message(1.0)
-    account, second = account.next_message(1.0)
-    assert (first, second) == (Announce(2_000_000), Acknowledge(500_000))
-    assert account.next_message(1.0) == (account, None)
+    account, acked_bytes = account.acknowledge(1.0)
+    assert acked_bytes == 500_000
+    assert account.acknowledge(1.0) == (account, 0)
 
 
-def test_the_same_window_is_not_announced_again() -> None:
+def test_the_same_window_changes_nothing() -> None:
     assert window(1000).resized(1000) == window(1000)
 
 
@@ -229,15 +226,15 @@ def test_however_the_window_changes_nothing_is_lost_and_nothing_acknowledged_twi
             account, in_hand = account.release(passed_on), in_hand - passed_on
         elif action in ("resize", "off"):
             window_bytes = size if action == "resize" else 0
-            if window_bytes != account.settings.window_bytes:  # what stays is not announced
+            if window_bytes != account.settings.window_bytes:  # what stays is not said
                 other.set_window(window_bytes)
             account = account.resized(window_bytes)
         elif action == "say":
-            account, said = account.next_message(now)
-            if isinstance(said, Acknowledge):
+            account, acked_bytes = account.acknowledge(now)
+            if acked_bytes:
                 assert other.window_bytes
-                assert 0 < said.acked_bytes <= other.outstanding
-                other.outstanding -= said.acked_bytes
+                assert 0 < acked_bytes <= other.outstanding
+                other.outstanding -= acked_bytes
         counted = account.charged_total - account.acked_total - account.forgotten_total
         assert account.unacked_bytes == counted == other.outstanding
         assert account.held_bytes + account.forgotten_held_bytes == in_hand

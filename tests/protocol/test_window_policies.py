@@ -66,6 +66,14 @@ def test_the_policy_is_fixed() -> None:
         windows.set_config(PolicySettings(Policy.STATIC, is_enabled=False))
 
 
+@pytest.mark.parametrize(("quota_bytes", "size"), [(40 * 100, 50), (49 * 100, 50), (60 * 100, 10)])
+def test_a_least_window_above_the_largest_is_what_the_engine_makes_of_it(
+    quota_bytes: int, size: int
+) -> None:
+    settings = PolicySettings(Policy.DYNAMIC, size_bytes=50, most_bytes=10, threshold_percent=100)
+    assert WindowPolicies(settings, quota_bytes).connect("a") == {"a": size}
+
+
 @pytest.mark.parametrize(
     ("wrong", "named"),
     [

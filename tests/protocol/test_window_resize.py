@@ -150,6 +150,5 @@ def test_the_account_ends_with_what_the_producer_was_told(
             resize.asked_bytes,
             resize.told_bytes,
         )
-        assert not window.is_unannounced
     if resize.asked_bytes is None:
         assert window.settings.window_bytes == producer == resize.wanted_bytes
