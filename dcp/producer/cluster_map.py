@@ -242,14 +242,27 @@ class ClusterMap:
             self._json[node] = json.dumps(self._tree(node), separators=(",", ":")).encode()
         return self._json[node]
 
-    def _tree(self, this_node: int) -> dict[str, object]:
-        members = [node for node, is_member in enumerate(self._members) if is_member]
-        place = {node: index for index, node in enumerate(members)}
-        addresses = [self._addresses[node] for node in members]
+    def without_bucket_as_json(self, node: int) -> bytes:
+        """Return what ``node`` answers who selected no bucket: the nodes, and no vbuckets."""
+        tree = {"rev": self.rev, "revEpoch": EPOCH, "nodesExt": self._extended(node)}
+        return json.dumps(tree, separators=(",", ":")).encode()
+
+    @property
+    def _member_nodes(self) -> list[int]:
+        return [node for node, is_member in enumerate(self._members) if is_member]
+
+    def _extended(self, this_node: int) -> list[dict[str, object]]:
         extended: list[dict[str, object]] = []
-        for node, address in zip(members, addresses, strict=True):
+        for node in self._member_nodes:
+            address = self._addresses[node]
             entry: dict[str, object] = {"services": address.services(), "hostname": address.host}
             extended.append(entry | ({"thisNode": True} if node == this_node else {}))
+        return extended
+
+    def _tree(self, this_node: int) -> dict[str, object]:
+        members = self._member_nodes
+        place = {node: index for index, node in enumerate(members)}
+        addresses = [self._addresses[node] for node in members]
         return {
             "rev": self.rev,
             "revEpoch": EPOCH,
@@ -259,7 +272,7 @@ class ClusterMap:
             "nodeLocator": "vbucket",
             "bucketCapabilities": _CAPABILITIES,
             "nodes": [{"hostname": address.at(address.mgmt)} for address in addresses],
-            "nodesExt": extended,
+            "nodesExt": self._extended(this_node),
             "vBucketServerMap": {
                 "hashAlgorithm": "CRC",
                 "numReplicas": self.replica_count,

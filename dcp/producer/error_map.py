@@ -1,6 +1,8 @@
-"""The error map that GET_ERROR_MAP answers: what a client may do about each status.
+"""The error maps that GET_ERROR_MAP answers: what a client may do about each status.
 
-Version 2, with the attributes of kv_engine ``etc/couchbase-server/kv/error_map``.
+Versions 1 and 2, with the attributes of kv_engine ``etc/couchbase/kv/error_maps``. All of ours are
+in both; version 1 counts its revisions on from those that it had when it was a file of its own
+(kv_engine ``daemon/error_map_manager.cc``).
 """
 
 import json
@@ -39,17 +41,24 @@ _ATTRIBUTES: Final[dict[Status, tuple[str, ...]]] = {
     Status.SYNC_WRITE_RE_COMMIT_IN_PROGRESS: ("item-only", "retry-later"),
 }
 
-ERROR_MAP: Final = json.dumps(
-    {
-        "version": 2,
-        "revision": 9,
-        "errors": {
-            f"{status:x}": {
-                "name": status.name,
-                "desc": status.name.replace("_", " ").capitalize(),
-                "attrs": attributes,
-            }
-            for status, attributes in _ATTRIBUTES.items()
-        },
+_REVISIONS: Final = {1: 13, 2: 9}
+
+
+def error_map(most_version: int) -> bytes | None:
+    """Return the newest map that a client can read, as JSON; None where it is older than all."""
+    return _ERROR_MAPS.get(min(most_version, max(_ERROR_MAPS)))
+
+
+def _as_json(version: int, revision: int) -> bytes:
+    errors = {
+        f"{status:x}": {
+            "name": status.name,
+            "desc": status.name.replace("_", " ").capitalize(),
+            "attrs": attributes,
+        }
+        for status, attributes in _ATTRIBUTES.items()
     }
-).encode()
+    return json.dumps({"version": version, "revision": revision, "errors": errors}).encode()
+
+
+_ERROR_MAPS: Final = {version: _as_json(version, found) for version, found in _REVISIONS.items()}

@@ -4,7 +4,7 @@ from itertools import chain
 from typing import Final, cast
 
 from dcp.producer.auth import MECHANISMS, Accepted, Challenge, Outcome, Rejected
-from dcp.producer.error_map import ERROR_MAP
+from dcp.producer.error_map import error_map
 from dcp.producer.manifest_commands import refuse_unknown_id
 from dcp.producer.session import Command, Gate, Session
 from dcp.producer.statistic import StatisticsRefusedError, text_of
@@ -17,6 +17,7 @@ VERSION: Final = b"7.6.2-0000"
 _JSON: Final = int(Datatype.JSON)
 _ADJUST_TIME: Final = 0xFD
 _ADJUST_TIME_EXTRAS_BYTES: Final = 12
+_NO_GLOBAL_MAP: Final = "Without a bucket the map is for administrators"
 
 GRANTED: Final = frozenset(
     {
@@ -101,13 +102,23 @@ def select_bucket(session: Session, frame: Frame, body: m.Body, _: float) -> Non
 
 
 def get_cluster_config(session: Session, frame: Frame, body: m.Body, _: float) -> None:
-    """Answer the map, or nothing when the client names this version or a newer one."""
-    known = cast("m.GetClusterConfig", body)
-    session.map_news.told()
-    if session.bucket.map.is_known_to(known.epoch, known.rev):
+    """Answer the map, or nothing when the client names this version or a newer one.
+
+    Without a bucket it is the cluster's, for administrators (kv_engine
+    ``daemon/protocol/mcbp/cluster_config_executor.cc``); of the bucket's they were told nothing.
+    """
+    known, map_ = cast("m.GetClusterConfig", body), session.bucket.map
+    if session.bucket_selected:
+        session.map_news.told()
+    elif not session.bucket.settings.is_administrator(session.user):
+        session.refuse_access(frame, Status.EACCESS, _NO_GLOBAL_MAP)
+        return
+    if map_.is_known_to(known.epoch, known.rev):
         session.reply(frame, m.Text(b""))
+    elif session.bucket_selected:
+        session.reply(frame, m.Text(map_.as_json(session.node)), datatype=_JSON)
     else:
-        session.reply(frame, m.Text(session.bucket.map.as_json(session.node)), datatype=_JSON)
+        session.reply(frame, m.Text(map_.without_bucket_as_json(session.node)), datatype=_JSON)
 
 
 def version(session: Session, frame: Frame, _: m.Body, __: float) -> None:
@@ -126,10 +137,14 @@ def quit_connection(session: Session, frame: Frame, _: m.Body, __: float) -> Non
     session.close()
 
 
-def error_map(session: Session, frame: Frame, _: m.Body, __: float) -> None:
-    """Answer the map of statuses to what a client may do about them."""
-    datatype = _JSON if HelloFeature.JSON in session.features else 0
-    session.reply(frame, m.Text(ERROR_MAP), datatype=datatype)
+def get_error_map(session: Session, frame: Frame, body: m.Body, _: float) -> None:
+    """Answer what a client may do about statuses, in the newest version that it can read."""
+    found = error_map(cast("m.GetErrorMap", body).version)
+    if found is None:
+        session.refuse(frame, Status.KEY_ENOENT)
+    else:
+        datatype = _JSON if HelloFeature.JSON in session.features else 0
+        session.reply(frame, m.Text(found), datatype=datatype)
 
 
 def adjust_time(session: Session, frame: Frame, _: m.Body, __: float) -> None:
@@ -169,7 +184,7 @@ SETUP_COMMANDS: Final[dict[int, Command]] = {
     Opcode.SASL_LIST_MECHS: Command(Gate.ANYBODY, sasl_mechanisms, before_dcp_open=True),
     Opcode.SASL_AUTH: Command(Gate.ANYBODY, sasl_auth, before_dcp_open=True),
     Opcode.SASL_STEP: Command(Gate.ANYBODY, sasl_step, before_dcp_open=True),
-    Opcode.GET_ERROR_MAP: Command(Gate.ANYBODY, error_map),
+    Opcode.GET_ERROR_MAP: Command(Gate.ANYBODY, get_error_map),
     Opcode.SELECT_BUCKET: Command(Gate.USER, select_bucket, before_dcp_open=True),
     _ADJUST_TIME: Command(Gate.ANYBODY, adjust_time),
     Opcode.LIST_BUCKETS: Command(Gate.USER, list_buckets),
@@ -177,5 +192,5 @@ SETUP_COMMANDS: Final[dict[int, Command]] = {
     Opcode.NOOP: Command(Gate.USER, noop),
     Opcode.QUIT: Command(Gate.USER, quit_connection),
     Opcode.STAT: Command(Gate.BUCKET, stat),
-    Opcode.GET_CLUSTER_CONFIG: Command(Gate.BUCKET, get_cluster_config),
+    Opcode.GET_CLUSTER_CONFIG: Command(Gate.USER, get_cluster_config),
 }

@@ -11,7 +11,7 @@ from dcp.producer.session import Gate
 from dcp.wire import messages as m
 from dcp.wire.codec import decode, encode
 from dcp.wire.frame import Frame
-from dcp.wire.vocabulary import HelloFeature, Magic, Opcode, ServerOpcode, Status
+from dcp.wire.vocabulary import Datatype, HelloFeature, Magic, Opcode, ServerOpcode, Status
 from tests.producer.raw_client import FEATURES, PLAIN_FEATURES, RawClient
 
 Connect = Callable[..., RawClient]
@@ -178,6 +178,51 @@ def test_the_cluster_map_and_its_known_version(cluster: ProducerCluster, connect
     assert json.loads(older.value) == tree
     asked = (HelloFeature.GET_CLUSTER_CONFIG_WITH_GIVEN_VERSION,)
     assert client.ok(m.Hello(b"x", asked), Opcode.HELLO) == m.HelloAnswer(asked)
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"), [(0, None), (1, (1, 13)), (2, (2, 9)), (3, (2, 9)), (0xFFFF, (2, 9))]
+)
+def test_error_maps_have_the_version_that_the_client_can_read(
+    cluster: ProducerCluster, connect: Connect, asked: int, told: tuple[int, int] | None
+) -> None:
+    """As kv_engine's ``testapp_errmap.cc``: also before authentication."""
+    answer = connect(cluster).call(m.GetErrorMap(asked), Opcode.GET_ERROR_MAP)
+    if told is None:
+        assert (answer.status, answer.value) == (Status.KEY_ENOENT, b"")
+    else:
+        tree = json.loads(answer.value)
+        assert (answer.status, tree["version"], tree["revision"]) == (Status.SUCCESS, *told)
+        assert tree["errors"]["86"]["attrs"] == ["temp", "retry-now"]
+
+
+def test_the_map_without_a_bucket_is_the_clusters_and_for_administrators(
+    make_cluster: Callable[..., ProducerCluster], connect: Connect
+) -> None:
+    users = {"Administrator": "password", "reader": "password"}
+    cluster = make_cluster(nodes=2, users=users)
+    client = connect(cluster, 1)
+    client.ok(m.Hello(b"x", (HelloFeature.JSON,)), Opcode.HELLO)
+    client.ok(m.Sasl(b"PLAIN", b"\0Administrator\0password"), Opcode.SASL_AUTH)
+    answer = client.call(m.GetClusterConfig(), Opcode.GET_CLUSTER_CONFIG)
+    tree = json.loads(answer.value)
+    assert (answer.status, answer.datatype) == (Status.SUCCESS, int(Datatype.JSON))
+    assert set(tree) == {"rev", "revEpoch", "nodesExt"}
+    current = client.call(
+        m.GetClusterConfig(tree["revEpoch"], tree["rev"]), Opcode.GET_CLUSTER_CONFIG
+    )
+    assert (current.status, current.value, current.datatype) == (Status.SUCCESS, b"", 0)
+    client.ok(m.SelectBucket(b"default"), Opcode.SELECT_BUCKET)
+    of_bucket = client.call(m.GetClusterConfig(), Opcode.GET_CLUSTER_CONFIG)
+    assert json.loads(of_bucket.value)["nodesExt"] == tree["nodesExt"]
+    assert "vBucketServerMap" in json.loads(of_bucket.value)
+    for features, closes in (((HelloFeature.XERROR,), False), ((), True)):
+        reader = connect(cluster)
+        reader.ok(m.Hello(b"x", features), Opcode.HELLO)
+        reader.ok(m.Sasl(b"PLAIN", b"\0reader\0password"), Opcode.SASL_AUTH)
+        reader.send(encode(m.GetClusterConfig(), Opcode.GET_CLUSTER_CONFIG))
+        assert closes or reader.answer().status == Status.EACCESS
+        assert not closes or reader.is_closed()
 
 
 def test_seqno_commands(cluster: ProducerCluster, connect: Connect) -> None:
