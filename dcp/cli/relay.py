@@ -107,6 +107,8 @@ def run(arguments: argparse.Namespace) -> int:
     from dcp.relay.process import run_relay
     from dcp.relay.settings import RelaySettings
 
+    if arguments.memory_quota < 1:
+        raise ConfigError("--memory-quota: found 0 bytes, expected 1 or more")
     tls = tls_from(arguments)
     host, port = _listen(arguments.listen)
     mechanisms = SCRAM_MECHANISMS if tls is None else ALL_MECHANISMS

@@ -4,12 +4,14 @@ IPv6 hosts are written in brackets (``[::1]:11210``) and kept without them.
 """
 
 from dataclasses import dataclass
+from ipaddress import IPv6Address
 from typing import Final
 
 from dcp.errors import ConfigError
 
 PLAIN_PORT: Final = 11210
 TLS_PORT: Final = 11207
+_NEVER_IN_HOSTS: Final = "[]/@\"'"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -21,10 +23,10 @@ class NodeAddress:
 
     def __post_init__(self) -> None:
         """Reject what no socket can connect to."""
-        if not self.host or any(sign.isspace() or sign in "[]/@" for sign in self.host):
-            raise ValueError(f"node address: found host {self.host!r}, expected a host name or IP")
+        if not _is_host(self.host):
+            raise ValueError(f"found host {self.host!r}, expected a host name or IP")
         if type(self.port) is not int or not 1 <= self.port <= 65535:
-            raise ValueError(f"node address: found port {self.port!r}, expected 1 to 65535")
+            raise ValueError(f"found port {self.port!r}, expected 1 to 65535")
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -57,6 +59,15 @@ def parse_seeds(
     if not seeds:
         raise ConfigError("seeds: found none, expected at least one host:port")
     return tuple(dict.fromkeys(NodeAddress.parse(seed, default_port) for seed in seeds))
+
+
+def _is_host(text: str) -> bool:
+    if not text or any(sign.isspace() or sign in _NEVER_IN_HOSTS for sign in text):
+        return False
+    try:
+        return ":" not in text or bool(IPv6Address(text))
+    except ValueError:
+        return False
 
 
 def _split(text: str) -> tuple[str, str | None]:

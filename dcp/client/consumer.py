@@ -130,7 +130,8 @@ class Consumer:
         """Let all streams, those to come too, have another window of their own; 0: none.
 
         Data servers refuse (the DCP document has such windows only): logged once, and the
-        connections' windows hold alone. ``look`` tells what each connection's streams have.
+        connections' windows hold alone. ``look`` tells what each connection's streams have. Who
+        holds deliveries of a stream must release them before they fill its new window.
 
         Raises:
             ConfigError: no size for a window.

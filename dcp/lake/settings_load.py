@@ -123,6 +123,8 @@ def _typed(section: str, key: "Field[Any]", entry: _Given) -> object:
         value = _from_text(value, default)
         if value is None:
             expected = describe_expected(default, key.metadata)
+            if isinstance(default, tuple):
+                expected += ", here with commas between: a,b"
             raise ConfigError(
                 f"{entry.where}: {section}.{key.name}: found {entry.value!r}, expected {expected}"
             )
@@ -143,6 +145,8 @@ def _from_text(text: str, default: object) -> object | None:
         except ValueError:
             return None
     if isinstance(default, tuple):
+        if text.lstrip().startswith(('["', "['")):  # as in a file; [::1]:11210 is an address
+            return None
         return tuple(part.strip() for part in text.split(","))
     if isinstance(default, Mapping):
         pairs = [part.partition("=") for part in text.split(",") if part.strip()]

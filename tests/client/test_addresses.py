@@ -15,6 +15,7 @@ from dcp.errors import ConfigError
         ("[::1]:12000", "::1", 12000),
         ("[fe80::2]", "fe80::2", 11210),
         ("::1", "::1", 11210),
+        ("[fe80::2%eth0]:1", "fe80::2%eth0", 1),
     ],
 )
 def test_parses_and_prints_every_form(text: str, host: str, port: int) -> None:
@@ -39,12 +40,17 @@ def test_parses_and_prints_every_form(text: str, host: str, port: int) -> None:
         "couchbase://db1",
         "user@db1:1",
         "db1:１１",
+        "a:b:c",
+        "[a:b]:1",
+        "1:2:3:11210",
+        '["db1:1"]',
     ],
 )
 def test_refuses_what_is_no_address_and_quotes_it(text: str) -> None:
     with pytest.raises(ConfigError, match="node address") as caught:
         NodeAddress.parse(text)
     assert repr(text) in str(caught.value)
+    assert str(caught.value).count("node address") == 1
 
 
 def test_seeds_are_not_repeated_and_not_empty() -> None:

@@ -105,6 +105,16 @@ def test_mistakes_in_options_name_the_option() -> None:
         load_settings(None, {}, {"nowhere.tasks": 1})
 
 
+def test_a_list_that_is_written_as_in_a_file_is_told_the_other_form() -> None:
+    found = (
+        r"""source\.seeds: found '\["h:1"\]', expected a list .*, here with commas between: a,b"""
+    )
+    with pytest.raises(ConfigError, match=found):
+        load_settings(None, {}, {"source.seeds": '["h:1"]'})
+    one = load_settings(None, {}, {"source.seeds": "[::1]:11210"})
+    assert one.source.seeds == ("[::1]:11210",)
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"none\.toml: cannot read.*No such file"):
         load_settings(tmp_path / "none.toml", {})

@@ -64,7 +64,7 @@ USAGE = 2
         (["--window-bytes", "-1"], "--window-bytes: found '-1', expected a number of bytes"),
         (["--window-bytes", "1e6"], "--window-bytes: found '1e6'"),
         (["--window-bytes", "9" * 19], "expected a number of bytes, up to 18 digits"),
-        (["--memory-quota", "0"], "checkpoint quota: found 0 bytes, expected 1 or more"),
+        (["--memory-quota", "0"], "--memory-quota: found 0 bytes, expected 1 or more"),
         (["--memory-quota", "lots"], "--memory-quota: found 'lots'"),
         (["--hold", "-1"], "--hold: found '-1', expected seconds, 0 or more"),
         (["--hold", "inf"], "--hold: found 'inf'"),
@@ -72,6 +72,7 @@ USAGE = 2
         (["--http-port", "65536"], "found 65536, expected 0 to 65535"),
         (["--listen", "127.0.0.1:65536"], "--listen: found '127.0.0.1:65536'"),
         (["--upstream", ""], "node address ''"),
+        (["--upstream", "a:b:c"], "node address 'a:b:c'"),
         (["--upstream", "a:65536"], "node address 'a:65536'"),
     ],
 )
