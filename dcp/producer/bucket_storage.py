@@ -18,13 +18,13 @@ from dcp.producer.bucket_record import BucketRecord
 from dcp.producer.cluster_map import ClusterMap
 from dcp.producer.data_folder import DataFolder
 from dcp.producer.disk_file import OsFile
+from dcp.producer.failover_log import fresh_uuid
 from dcp.producer.log_names import LogNames, first_names
 from dcp.producer.manifest import Manifest, Step
 from dcp.producer.manifest_table import ManifestTable
 from dcp.producer.settings import ClusterSettings
 from dcp.producer.vbucket import Vbucket
 from dcp.producer.vbucket_state import VbucketHome
-from dcp.types import U64_MAX
 
 _LOG = logging.getLogger(__name__)
 
@@ -238,7 +238,7 @@ def _first_record(settings: ClusterSettings, random: Random) -> BucketRecord:
         settings.vbuckets,
         settings.nodes,
         uuid=settings.bucket_uuid or f"{random.getrandbits(128):032x}",
-        first_uuids=[random.randint(1, U64_MAX) for _ in range(settings.vbuckets)],
+        first_uuids=[fresh_uuid(random) for _ in range(settings.vbuckets)],
         map_rev=fresh.rev,
         owners=fresh.owners,
         members=fresh.members,

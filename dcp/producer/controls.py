@@ -51,7 +51,11 @@ def _noop_interval(dcp: DcpConnection, value: str) -> Status:
 def _window_bytes(value: str) -> int | None:
     """Read 32 bits without a sign in decimals, with zeros before them if it must be."""
     digits = value.lstrip("0") or value[-1:]
-    if not digits.isdigit() or len(digits) > _U32_DIGITS or int(digits) > U32_MAX:
+    if (
+        not (digits.isascii() and digits.isdigit())
+        or len(digits) > _U32_DIGITS
+        or int(digits) > U32_MAX
+    ):
         return None
     return int(digits)
 
@@ -66,7 +70,7 @@ def _connection_buffer_size(dcp: DcpConnection, value: str) -> Status:
 
 def _stream_buffer_size(dcp: DcpConnection, value: str) -> Status:
     """Give each stream a window: the document has that, no server does."""
-    if not dcp.allows_stream_windows:
+    if dcp.follows_server:
         return Status.NOT_SUPPORTED
     window_bytes = _window_bytes(value)
     if window_bytes is None:
@@ -176,9 +180,24 @@ CONTROLS: Final[dict[bytes, Control]] = {
 }
 
 
-def context_of_refusal(name: bytes) -> str:
-    """Return what a refusal tells people: most say nothing (as observed on a 7.0 server)."""
-    return "Unsupported value for backfill_order" if name == b"backfill_order" else ""
+_WINDOWS: Final = (b"connection_buffer_size", b"stream_buffer_size")
+_MOST_SHOWN_BYTES: Final = 40
+
+
+def fault_of_window(name: bytes, value: bytes) -> str:
+    """Return what is wrong with the size that a window was to have; empty for other controls."""
+    if name not in _WINDOWS or _window_bytes(value.decode("latin-1")) is not None:
+        return ""
+    found = value[:_MOST_SHOWN_BYTES].decode("utf-8", "backslashreplace")
+    expected = f"expected a decimal number of bytes from 0 to {U32_MAX}"
+    return f"{name.decode()}: found {found!r}, {expected}"
+
+
+def context_of_refusal(dcp: DcpConnection, name: bytes, value: bytes) -> str:
+    """Return what a refusal tells people; from a 7.0 server most say nothing, as observed."""
+    if name == b"backfill_order":
+        return "Unsupported value for backfill_order"
+    return "" if dcp.follows_server else fault_of_window(name, value)
 
 
 def apply_control(dcp: DcpConnection, name: bytes, value: bytes) -> Status:

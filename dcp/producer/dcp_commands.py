@@ -1,10 +1,11 @@
 """Commands of DCP connections but for stream requests (``stream_requests.py``)."""
 
+import logging
 from typing import Final, cast
 
 from dcp.errors import FrameError
 from dcp.producer.auth import REPLICATION_USER
-from dcp.producer.controls import apply_control, context_of_refusal
+from dcp.producer.controls import apply_control, context_of_refusal, fault_of_window
 from dcp.producer.dcp_connection import DcpConnection
 from dcp.producer.seqno_commands import failover_log
 from dcp.producer.session import Command, Gate, Session
@@ -20,6 +21,7 @@ from dcp.wire.vocabulary import (
     Status,
 )
 
+_LOG = logging.getLogger(__name__)
 _KNOWN_OPEN_FLAGS: Final = int(
     OpenFlag.PRODUCER
     | OpenFlag.INCLUDE_XATTRS
@@ -73,12 +75,14 @@ def _open_flags_are_valid(flags: int) -> bool:
 
 def dcp_control(session: Session, frame: Frame, body: m.Body, _: float) -> None:
     """Set one property of the connection."""
-    request = cast("m.DcpControl", body)
-    status = apply_control(_dcp(session), request.name, request.value)
+    request, dcp = cast("m.DcpControl", body), _dcp(session)
+    status = apply_control(dcp, request.name, request.value)
     if status is Status.SUCCESS:
         session.reply(frame, m.Empty())
-    else:
-        session.refuse(frame, status, context_of_refusal(request.name))
+        return
+    if status is Status.EINVAL and (fault := fault_of_window(request.name, request.value)):
+        _LOG.warning("%s: a window is refused: %s", dcp.told_name, fault)
+    session.refuse(frame, status, context_of_refusal(dcp, request.name, request.value))
 
 
 def close_stream(session: Session, frame: Frame, _: m.Body, __: float) -> None:

@@ -74,8 +74,8 @@ class DcpConnection:
         self.features = features
         self.flow = FlowControl()
         self.stream_windows = StreamWindows()
-        self.allows_stream_windows = bucket.settings.rules == "document"
-        """Real servers have no windows but the connection's."""
+        self.follows_server = bucket.settings.rules == "server"
+        """Real servers have no windows but the connection's, and give few reasons."""
         self.noop = NoopTimer(bucket.settings.idle_timeout_seconds)
         self.stuck_timeout_seconds = bucket.settings.stuck_timeout_seconds
         regex = bucket.settings.stuck_name_regex

@@ -1,9 +1,21 @@
-"""The life cycle of a failover log: what a new branch does to the entries that are there.
+"""The life cycle of a failover log: what a new branch is called, and does to the entries there.
 
-Pure. Source: kv_engine ``engines/ep/src/failover-table.cc`` (``createEntry``).
+Source: kv_engine ``engines/ep/src/failover-table.cc`` (``createEntry``, ``generateUuid``).
 """
 
+from random import Random
+from typing import Final
+
 from dcp.types import MAX_FAILOVER_ENTRIES, FailoverEntry, FailoverLog
+
+LARGEST_NEW_UUID: Final = (1 << 48) - 1
+"""Servers give no larger ones, so that clients which keep numbers as doubles lose none. Clients'
+requests, other servers' logs and older data folders may have any of 64 bits."""
+
+
+def fresh_uuid(random: Random) -> int:
+    """Return the uuid of a new branch: random, 48 bits, never 0."""
+    return random.randint(1, LARGEST_NEW_UUID)
 
 
 def fork(log: FailoverLog, seqno: int, vb_uuid: int) -> FailoverLog:

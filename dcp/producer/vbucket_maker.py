@@ -6,11 +6,11 @@ from random import Random
 
 from dcp.producer.bucket_storage import BucketStorage
 from dcp.producer.cluster_map import ClusterMap
+from dcp.producer.failover_log import fresh_uuid
 from dcp.producer.resident_values import ResidentValues
 from dcp.producer.settings import ClusterSettings
 from dcp.producer.vbucket import Vbucket
 from dcp.producer.vbucket_state import VbucketHome
-from dcp.types import U64_MAX
 from dcp.wire.vocabulary import VbucketState
 
 
@@ -81,8 +81,7 @@ class VbucketMaker:
         )
 
     def _fresh_uuid(self) -> int:
-        """Return the uuid of a new branch: random, 64 bits, never 0."""
-        return self._random.randint(1, U64_MAX)
+        return fresh_uuid(self._random)
 
     def drop_copy(self, node: int, vbucket: int) -> None:
         """Know a copy no more."""

@@ -17,7 +17,7 @@ from dcp.producer.disk_batch import DiskFormatError
 from dcp.producer.disk_file import Data, OsFile
 from dcp.producer.resume_rules import VbucketFacts
 from dcp.producer.stored_items import versions_of
-from dcp.types import FailoverEntry, FailoverLog
+from dcp.types import U64_MAX, FailoverEntry, FailoverLog
 from dcp.wire import messages as m
 from dcp.wire.vocabulary import Status, VbucketState
 from tests.producer.conftest import Clock
@@ -124,6 +124,32 @@ def test_after_a_stop_a_stream_resumes(
     answer = client.request_stream(0, 2, vb_uuid=uuid, snapshot=(0, 3))
     assert answer.status == Status.SUCCESS
     assert [b.key for b in client.messages_to(3) if isinstance(b, m.Mutation)] == [b"\0c"]
+
+
+def test_a_folder_with_uuids_of_64_bits_goes_on(
+    make_cluster: Open,
+    open_cluster: Open,
+    connect: Connect,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Earlier releases gave such."""
+    with monkeypatch.context() as earlier:
+        earlier.setattr("dcp.producer.failover_log.LARGEST_NEW_UUID", U64_MAX)
+        first = make_cluster(vbuckets=1, data_folder=folder, flush_seconds=NEVER)
+    write(first, b"a", b"b")
+    large = first.failover_log(0).current_uuid
+    assert large > 1 << 53
+    flush_all(first)
+    crashed = open_cluster(crash_of(first, folder, "crashed"))
+    assert [entry.vb_uuid for entry in crashed.failover_log(0).entries[1:]] == [large]
+    assert 0 < crashed.failover_log(0).current_uuid < 1 << 48
+    crashed.start()
+    client = connect(crashed).log_in().open_dcp()
+    answer = client.request_stream(0, 1, vb_uuid=large, snapshot=(0, 2))
+    assert answer.status == Status.SUCCESS
+    first.stop()
+    assert open_cluster(folder).failover_log(0).current_uuid == large
 
 
 def test_each_batch_of_writes_stays_a_state_to_go_back_to(open_cluster: Open, folder: Path) -> None:

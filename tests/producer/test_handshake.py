@@ -321,6 +321,38 @@ def test_controls(
     assert answer.status == status
 
 
+BAD_WINDOWS = ("", "-1", "4294967296", "1e3", "+5", "\u0663", "9" * 500)
+
+
+@pytest.mark.parametrize("value", BAD_WINDOWS)
+@pytest.mark.parametrize("name", ["connection_buffer_size", "stream_buffer_size"])
+@pytest.mark.parametrize("rules", ["document", "server"])
+def test_a_window_is_refused_with_a_reason(
+    make_cluster: Callable[..., ProducerCluster],
+    connect: Connect,
+    caplog: pytest.LogCaptureFixture,
+    rules: str,
+    name: str,
+    value: str,
+) -> None:
+    """The recorded server gives none to the client; the log has it under both rules."""
+    cluster = make_cluster(vbuckets=1, rules=rules)
+    dcp = connect(cluster).log_in().open_dcp(name=b"wide")
+    refused = dcp.call(m.DcpControl(name.encode(), value.encode()), Opcode.DCP_CONTROL)
+    expected = "expected a decimal number of bytes from 0 to 4294967295"
+    fault = f"{name}: found {value[:40]!r}, {expected}"
+    if rules == "document":
+        assert refused.status == Status.EINVAL
+        assert json.loads(refused.value)["error"]["context"] == fault
+    else:
+        assert refused.value == b""
+    is_unknown = rules == "server" and name == "stream_buffer_size" and value.isascii() and value
+    assert refused.status == (Status.NOT_SUPPORTED if is_unknown else Status.EINVAL)
+    told = [] if is_unknown else [f"eq_dcpq:wide: a window is refused: {fault}"]
+    logged = [r.getMessage() for r in caplog.records if r.name == "dcp.producer.dcp_commands"]
+    assert logged == told
+
+
 def test_only_true_turns_noops_on(cluster: ProducerCluster, connect: Connect) -> None:
     dcp = connect(cluster).log_in().open_dcp(enable_noop="TRUE")
     assert dcp.request_stream(0).status == Status.NOT_SUPPORTED
