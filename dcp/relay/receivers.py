@@ -146,6 +146,10 @@ class Receivers:
             stand = self._stands.get(consumer)
         return self._heard(stand, now_ns)
 
+    def connection_heard_at_ns(self, consumer: DcpConnection, now_ns: int) -> int:
+        """Return a consumer's last sign of life, whichever stream it concerns."""
+        return self._heard(self._stands.get(consumer), now_ns)
+
     def _heard(self, stand: _Stand | None, now_ns: int) -> int:
         if stand is None or stand.since_ns == self._looked_at_ns:
             return now_ns
@@ -158,7 +162,7 @@ class Receivers:
         return {
             self.number(each): (
                 self.tag(each),
-                self._heard(self._stands.get(each), now_ns) + timeout_ns < now_ns,
+                self.connection_heard_at_ns(each, now_ns) + timeout_ns < now_ns,
             )
             for each in consumers
         }
