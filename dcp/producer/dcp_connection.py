@@ -316,6 +316,7 @@ class DcpConnection:
         """Let go of all streams, as the connection is gone."""
         for stream in self.streams:
             stream.end(EndReason.DISCONNECTED, announce=False)
+            self._bucket.origin.sent(stream.vbucket)
         self.streams.clear()
         self._quota.ended(self.stream_windows.streams)
         self.stream_windows.clear()

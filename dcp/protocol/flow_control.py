@@ -10,7 +10,8 @@ the size of the next message, so it overshoots by one message of any size (20 Mi
 - *Released* are bytes that the application has passed on. They are about memory, not durability.
 - *Acknowledged* are released bytes that a BUFFER_ACK has told the producer about. One leaves when
   released bytes exceed 20 % of the window, or when there are any and the last ack is more than
-  5 s ago. So acks are few, and a slow trickle is never kept from the producer.
+  5 s ago, whichever comes first. So acks are few, and a slow trickle is never kept from the
+  producer.
 
 An ack carries everything released so far. Window 0 means that flow control is off: nothing is
 acknowledged. Source: kv_engine ``docs/dcp/documentation/flow-control.md``,

@@ -129,6 +129,14 @@ class ReceiverGroup:
         """Whether a receiver is one of those."""
         return receiver_id in self._receivers
 
+    def tracked(self, receiver_id: int) -> Receiver | None:
+        """Return a receiver if it is one of those."""
+        return self._receivers.get(receiver_id)
+
+    def counts(self, group_tag: int | None) -> bool:
+        """Whether who says this tag may be tracked."""
+        return self._is_tracking and self._counts(group_tag)
+
     @property
     def has_required(self) -> bool:
         """Whether the group is complete."""

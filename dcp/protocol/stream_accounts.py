@@ -80,7 +80,10 @@ class StreamAccounts:
         self.window_bytes = 0
 
     def settle(self, asked: Collection[int]) -> None:
-        """Send acks from now on, due ones at the next tick; none while a 0 is not answered."""
+        """Enable acks and re-check all streams at the next tick.
+
+        They stay off while a switch to 0 is unanswered.
+        """
         self.is_on = self.window_bytes > 0 and 0 not in asked
         self.look_at = -inf
 

@@ -1,7 +1,8 @@
 """What a relay's node answers otherwise than a node of a cluster: it takes no writes and no orders.
 
 SET ADD REPLACE DELETE TOUCH     EACCESS, with the reason
-DCP_STREAM_REQ                   ETMPFAIL where the relay has not got yet what the client stands at
+DCP_STREAM_REQ                   ETMPFAIL where the relay has not got yet what the client stands at;
+                                 it counts in its group until it has the stream, or closes it
 failover logs, OBSERVE_SEQNO     ETMPFAIL while it is not known which branches there are
 DCP_OPEN                         EINVAL for a name with a ``#gtag=`` that is none
 DCP_CONTROL receiver_group_tag   the group that the client belongs to (``receivers.py``)
@@ -45,6 +46,9 @@ class Audience(Protocol):
     def came_early(self, consumer: DcpConnection, vbucket: int) -> None:
         """Know that a consumer asked for a stream that cannot be yet."""
 
+    def waits_no_more(self, consumer: DcpConnection, vbucket: int) -> None:
+        """Know that a consumer got the stream that it may have waited for, or gave it up."""
+
 
 def relay_commands(bucket: RelayBucket, audience: Audience) -> Mapping[int, Command]:
     """Return all commands of a relay's node."""
@@ -59,6 +63,13 @@ def relay_commands(bucket: RelayBucket, audience: Audience) -> Mapping[int, Comm
             session.refuse(frame, Status.ETMPFAIL, "The relay has not received that yet")
         else:
             COMMANDS[frame.opcode].handler(session, frame, body, now)
+            if session.dcp is not None and session.dcp.streams_of({frame.vbucket}):
+                audience.waits_no_more(session.dcp, frame.vbucket)
+
+    def close_stream(session: Session, frame: Frame, body: m.Body, now: float) -> None:
+        COMMANDS[frame.opcode].handler(session, frame, body, now)
+        if session.dcp is not None and frame.vbucket < len(bucket.vbuckets):
+            audience.waits_no_more(session.dcp, frame.vbucket)
 
     def _is_too_early(vbucket: int, request: m.StreamRequest) -> bool:
         stand = ResumeRequest(
@@ -112,6 +123,7 @@ def relay_commands(bucket: RelayBucket, audience: Audience) -> Mapping[int, Comm
         **dict.fromkeys(_QUESTIONS_OF_BRANCHES, ask_of_branches),
         Opcode.DCP_OPEN: dcp_open,
         Opcode.DCP_STREAM_REQ: stream_request,
+        Opcode.DCP_CLOSE_STREAM: close_stream,
         Opcode.DCP_CONTROL: control,
         Opcode.STAT: stat,
     }

@@ -110,9 +110,13 @@ class Feeding:
         """Count a consumer as there that could not have a stream."""
         self.regulator.came_early(consumer, vbucket)
 
+    def waits_no_more(self, consumer: DcpConnection, vbucket: int) -> None:
+        """Know that a consumer got the stream that it may have waited for, or gave it up."""
+        self.regulator.waits_no_more(consumer, vbucket)
+
     def set_tag(self, consumer: DcpConnection, value: bytes) -> Status:
         """Let a consumer belong to the group with a tag; EINVAL for what is none."""
-        return self.regulator.receivers.set_tag(consumer, value)
+        return self.regulator.set_tag(consumer, value)
 
     def statistics(self) -> Iterator[Statistic]:
         """Return what STAT ``relay`` answers."""

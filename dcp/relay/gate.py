@@ -1,9 +1,22 @@
 """How far the cluster may go on with one vbucket: what its consumers have, by Aeron's strategies.
 
-    report(receiver, …)    where a consumer stands, and when it last gave a sign of life
-    came_early(receiver)   it asks for what has not come yet: it stands at the end until it gets it
-    leave(receiver)        it has no stream any more
-    settle(now)            eject who was silent, and free what nobody is waited for with
+    report(receiver, …)    what a consumer has to do with the vbucket now
+    came_early(receiver)   it asks for what has not come yet
+    leave(receiver, …)     it has nothing to do with it any more
+    settle(now)            eject who was silent; free the bytes that no counted consumer still needs
+
+A consumer has a *place* in the vbucket's group, or none:
+
+    place       since                              it stands             until
+    waiting     a stream was refused: too early    at the end            it gets it, or gives it up
+    streaming   a stream was opened                behind what it sent   that stream ends
+
+- A place is kept from waiting to streaming. It ends, too, when the connection does, or its tag
+  changes. Whatever comes after that is a *newcomer*, be it the same consumer at once.
+- A newcomer counts by Aeron's admission: unless it is more than one window behind who counts. A
+  stream that is added to others of a place passes it for itself. The first one always counts: where
+  that is farther behind what is freed than a window, it counts only until one comes who is not.
+- A place that is silent for too long stays, and counts no more: it is a newcomer when it moves.
 
 A consumer's window, as the strategy sees it, is that of the connection to the cluster: the limit is
 one window above what may be freed. Without any consumer that speaks all is freed at once: it is on
@@ -11,38 +24,38 @@ the relay's disk. Below the group's size nothing is freed, and after a time the 
 it shall have no stream. Time is nanoseconds of any clock that never goes back.
 """
 
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from dcp.protocol.flow_spec import FlowSpec
-from dcp.protocol.receiver_group import ReceiverGroup, StatusMessage
+from dcp.protocol.receiver_group import Receiver, ReceiverGroup, StatusMessage
 from dcp.relay.positions import Positions
 
 _TOLD_PER_TIMEOUT: Final = 4
+_NO_STREAMS: Final[frozenset[Hashable]] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class _Report:
+@dataclass(slots=True)
+class _Place:
+    """Where a consumer stands, when it was heard, and by which of its streams; none: it waits."""
+
+    tag: int | None
+    streams: frozenset[Hashable]
     position: int
     heard_at_ns: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Early:
-    tag: int | None
-    asked_at_ns: int
+    is_refused: bool = False
 
 
 class Gate:
     """One vbucket's group, and what it holds."""
 
     __slots__ = (
-        "_early",
         "_hold_ns",
         "_incomplete_since_ns",
         "_limit",
-        "_refused",
-        "_reports",
+        "_places",
+        "_waiting",
         "_window_bytes",
         "group",
         "is_held",
@@ -59,15 +72,14 @@ class Gate:
         self._window_bytes = window_bytes
         self._hold_ns = hold_ns
         self._limit = window_bytes
-        self._reports: dict[int, _Report] = {}
-        self._early: dict[int, _Early] = {}
-        self._refused: set[int] = set()
+        self._places: dict[int, _Place] = {}
+        self._waiting: set[int] = set()
         self._incomplete_since_ns: int | None = None
 
     @property
     def receivers(self) -> frozenset[int]:
-        """Whoever reported and has not left, but for those who came too early."""
-        return frozenset(self._reports.keys() - self._early.keys())
+        """Whoever has a place, counted or not."""
+        return frozenset(self._places.keys() | self._waiting)
 
     @property
     def gating_receiver(self) -> int | None:
@@ -75,55 +87,103 @@ class Gate:
         gating = self.group.gating_receiver
         return None if gating is None or not self.positions.held_bytes else gating.receiver_id
 
-    def report(self, receiver: int, position: int, tag: int | None, heard_at_ns: int) -> None:
-        """Take where a consumer stands, and when it last gave a sign of life."""
-        self._early.pop(receiver, None)
-        self._take(receiver, position, tag, heard_at_ns)
+    def came_early(self, receiver: int) -> None:
+        """Give a consumer a place that waits for what has not come yet."""
+        self._waiting.add(receiver)
 
-    def _take(self, receiver: int, position: int, tag: int | None, heard_at_ns: int) -> None:
-        known = self._reports.get(receiver)
-        if (
-            known is not None
-            and known.position == position
-            and not self._is_news(known.heard_at_ns, heard_at_ns)
+    def waits_no_more(self, receiver: int) -> None:
+        """Know that a consumer got its stream, or gave it up."""
+        self._waiting.discard(receiver)
+
+    def is_waiting(self, receiver: int) -> bool:
+        """Whether a consumer was refused a stream and got none since."""
+        return receiver in self._waiting
+
+    def report(
+        self,
+        receiver: int,
+        streams: Mapping[Hashable, int],
+        tag: int | None,
+        heard_at_ns: int,
+        now_ns: int,
+    ) -> None:
+        """Take where a consumer's streams stand (it waits, without any), and when it was heard."""
+        place = self._places.get(receiver)
+        if place is not None and _is_over(place, streams, tag):
+            self._end(receiver, now_ns)
+            place = None
+        if self.is_silent(heard_at_ns, now_ns):
+            return
+        counted = streams if len(streams) <= 1 else self._counted(place, streams)
+        position = min(counted.values(), default=self.positions.received_bytes)
+        if place is None:
+            place = _Place(tag, _NO_STREAMS, position, heard_at_ns)
+            self._places[receiver] = place
+        elif (
+            place.position == position
+            and place.streams == counted.keys()
+            and not self._is_news(place.heard_at_ns, heard_at_ns)
         ):
             return
-        self._reports[receiver] = _Report(position, heard_at_ns)
+        place.streams = frozenset(counted)
+        place.position, place.heard_at_ns = position, heard_at_ns
+        self._make_way(receiver, place, now_ns)
         refusals = self.group.refusals
         self._say(StatusMessage(receiver, position, self._window_bytes, tag), heard_at_ns)
-        if self.group.refusals == refusals:
-            self._refused.discard(receiver)
-        elif receiver not in self._refused:
-            self._refused.add(receiver)
-            self.newcomers_refused += 1
+        was_refused, place.is_refused = place.is_refused, self.group.refusals != refusals
+        self.newcomers_refused += place.is_refused and not was_refused
 
-    def came_early(self, receiver: int, tag: int | None, now_ns: int) -> None:
-        """Count a consumer as there, for a timeout, that waits for what has not come yet."""
-        self._early[receiver] = _Early(tag, now_ns)
+    def _counted(
+        self, place: _Place | None, streams: Mapping[Hashable, int]
+    ) -> dict[Hashable, int]:
+        """Return the streams that a consumer's position goes by: not those that came far behind."""
+        before = _NO_STREAMS if place is None else place.streams
+        gating = self.group.gating_receiver
+        if gating is None or (place is not None and not before):
+            return dict(streams)
+        lowest = gating.edge - 2 * self._window_bytes
+        found = {each: at for each, at in streams.items() if each in before or at >= lowest}
+        return found or dict(streams)
 
-    def _follow_early(self, now_ns: int) -> None:
-        """Let those stand at the end, wherever it is: they wait for us, not we for them."""
-        for receiver, early in list(self._early.items()):
-            if self.is_silent(early.asked_at_ns, now_ns):
-                del self._early[receiver]
-                self.leave(receiver, early.tag, now_ns)
-            else:
-                self._take(receiver, self.positions.received_bytes, early.tag, early.asked_at_ns)
+    def _make_way(self, receiver: int, place: _Place, now_ns: int) -> None:
+        """Let those count no more who did while nobody else was there, and are far behind this."""
+        gating, freed_bytes = self.group.gating_receiver, self.positions.freed_bytes
+        if gating is None or gating.edge >= freed_bytes or self.group.tracks(receiver):
+            return
+        if not self.group.counts(place.tag):
+            return
+        lowest_edge = min(freed_bytes, place.position)  # one window below the newcomer's own edge
+        behind = [each for each in self.group.receivers if each.edge < lowest_edge]
+        for each in behind:
+            self._say_end(each, self._places[each.receiver_id].tag, now_ns)
+        if behind:
+            self._limit = self.group.on_idle(self._limit, now_ns)
 
-    def leave(self, receiver: int, tag: int | None, now_ns: int) -> None:
-        """Wait for a consumer no more."""
-        known = self._reports.pop(receiver, None)
-        self._refused.discard(receiver)
-        if known is not None:
-            message = StatusMessage(receiver, known.position, self._window_bytes, tag, is_eos=True)
-            self._say(message, now_ns)
+    def leave(self, receiver: int, now_ns: int) -> None:
+        """End a consumer's place."""
+        self._waiting.discard(receiver)
+        if receiver in self._places:
+            self._end(receiver, now_ns)
+
+    def _end(self, receiver: int, now_ns: int) -> None:
+        place = self._places.pop(receiver)
+        tracked = self.group.tracked(receiver)
+        if tracked is not None:
+            self._say_end(tracked, place.tag, now_ns)
+            self._limit = self.group.on_idle(self._limit, now_ns)
+
+    def _say_end(self, receiver: Receiver, tag: int | None, now_ns: int) -> None:
+        position = receiver.edge - self._window_bytes
+        self._say(
+            StatusMessage(receiver.receiver_id, position, self._window_bytes, tag, is_eos=True),
+            now_ns,
+        )
 
     def _say(self, message: StatusMessage, now_ns: int) -> None:
         self._limit = self.group.on_status_message(message, self._limit, now_ns)
 
     def settle(self, now_ns: int) -> int:
         """Eject who was silent; free what may be, and return how many bytes that is."""
-        self._follow_early(now_ns)
         self._limit = self.group.on_idle(self._limit, now_ns)
         if not self.group.has_required:
             self._note_incomplete(now_ns)
@@ -140,18 +200,16 @@ class Gate:
         self.is_held |= now_ns - since_ns >= self._hold_ns
 
     def _has_audience(self, now_ns: int) -> bool:
-        return any(not self.is_silent(each.heard_at_ns, now_ns) for each in self._reports.values())
+        return any(not self.is_silent(each.heard_at_ns, now_ns) for each in self._places.values())
 
     def is_silent(self, heard_at_ns: int, now_ns: int) -> bool:
         """Whether who was heard then is silent for longer than the receivers' timeout."""
         return heard_at_ns + self.group.spec.receiver_timeout_ns < now_ns
 
     def is_due(self, now_ns: int) -> bool:
-        """Whether time alone changes something: the hold is over, or one was early too long ago."""
+        """Whether time alone changes something: the hold is over."""
         since_ns = self._incomplete_since_ns
-        if since_ns is not None and not self.is_held and now_ns - since_ns >= self._hold_ns:
-            return True
-        return any(self.is_silent(each.asked_at_ns, now_ns) for each in self._early.values())
+        return since_ns is not None and not self.is_held and now_ns - since_ns >= self._hold_ns
 
     def _is_news(self, before_ns: int, heard_at_ns: int) -> bool:
         """Whether a sign of life is much newer than another: not each one need be told."""
@@ -160,3 +218,9 @@ class Gate:
     def free_all(self) -> int:
         """Free all that came: the stream is over, or nobody is there; return how many bytes."""
         return self.positions.free_to(self.positions.received_bytes)
+
+
+def _is_over(place: _Place, streams: Mapping[Hashable, int], tag: int | None) -> bool:
+    """Whether what a consumer has now is another place than the one that it had."""
+    had_streams = bool(place.streams)
+    return place.tag != tag or (had_streams and place.streams.isdisjoint(streams))

@@ -21,7 +21,7 @@ from dcp.producer.memory import (
 from dcp.relay.settings import RelaySettings
 
 _COPIES_OF_MESSAGE: Final = 4
-"""One that comes: beyond the window, its buffer, which grows, and what it is copied to."""
+"""An arriving message: overshoot, receive buffer, that buffer's growth, the copy."""
 
 
 def relay_bytes(settings: RelaySettings, load: Load, nodes: int = 1) -> int:

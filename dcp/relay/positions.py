@@ -42,7 +42,10 @@ class Positions:
 
     @property
     def far_behind(self) -> int:
-        """The position of who stands at a seqno that is not known any more."""
+        """The position given to a consumer whose seqno is older than every remembered block.
+
+        Just over one window behind what is freed.
+        """
         return min(self.freed_bytes - self._window_bytes - 1, self._ends[0])
 
     def receive(self, last_seqno: int, frame_bytes: int) -> None:

@@ -2,13 +2,12 @@
 
 A consumer is one DCP connection. It names its group's tag by the control ``receiver_group_tag``
 or, where its client cannot, by its connection's name, in which ``#gtag=1001`` stands somewhere:
-clients put their own behind what they are told.
+clients put their own behind what they are told, after anything but a letter, a digit or a dot.
 
-A sign of life is that it acknowledges bytes or takes new ones, or its system does, or that there
-is nothing to send. Where a stream's own window is full only what is acknowledged to that one is a
-sign, whatever the other streams of the connection do. Consumers acknowledge now and then (kv_engine
-and dcplake when a fifth of the window is done with, or five seconds after the last time): so long
-standing still says nothing.
+Signs of life: it acknowledges, its TCP buffer takes bytes, or there is nothing to send. Where a
+stream's own window is full only what is acknowledged to that one is a sign, whatever the other
+streams of the connection do. Silence up to the ack interval proves nothing (kv_engine and dcplake
+acknowledge when a fifth of the window is done with, or five seconds after the last time).
 """
 
 import re
@@ -27,7 +26,7 @@ from dcp.wire.vocabulary import Status
 TAG_CONTROL: Final = GROUP_TAG.encode()
 _TAG: Final = re.compile(rb"-?[0-9]{1,19}")
 _NAME_OF_TAG: Final = b"#gtag="
-_SAID: Final = re.compile(rb"#gtag=(-?[0-9]*)")
+_SAID: Final = re.compile(rb"#gtag=([-+]?[.0-9A-Za-z]*)")
 _I64_MAX: Final = 2**63 - 1
 
 
@@ -154,6 +153,10 @@ class Receivers:
             stand = self._stands.get(consumer)
         return self._heard(stand, now_ns)
 
+    def connection_heard_at_ns(self, consumer: DcpConnection, now_ns: int) -> int:
+        """Return a consumer's last sign of life, whichever stream it concerns."""
+        return self._heard(self._stands.get(consumer), now_ns)
+
     def _heard(self, stand: _Stand | None, now_ns: int) -> int:
         if stand is None or stand.since_ns == self._looked_at_ns:
             return now_ns
@@ -166,7 +169,7 @@ class Receivers:
         return {
             self.number(each): (
                 self.tag(each),
-                self._heard(self._stands.get(each), now_ns) + timeout_ns < now_ns,
+                self.connection_heard_at_ns(each, now_ns) + timeout_ns < now_ns,
             )
             for each in consumers
         }

@@ -6,17 +6,19 @@ anew where that may change it, and in all vbuckets when a consumer is gone, or s
 again: what nothing happens to costs nothing. Meanwhile others have their turns: with many consumers
 a pass takes its time, and the next one waits as much longer.
 
-A consumer's position is that of its stream that is farthest behind; all that came, where no stream
-of it has anything to send now: it must not be waited for by what it waits for itself. Each report
-is as old as the consumer's last sign of life, and one that is older than the receivers' timeout is
-none: so nobody is given up or taken back for how often a vbucket is looked at, and who is silent is
-so in all its vbuckets at once (but for those whose own windows are full).
+Who has a place in a vbucket's group says ``gate.py``. A consumer's position is that of its stream
+that is farthest behind. A consumer waiting for new data is placed at the end, or relay and consumer
+would wait for each other. Each report is as old as the consumer's last sign of life, and one that
+is older than the receivers' timeout is none: so nobody is given up or taken back for how often a
+vbucket is looked at, and who is silent is so in all its vbuckets at once (but for those whose own
+windows are full).
 """
 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable
+from time import monotonic_ns
 from typing import Final, Protocol
 
 from dcp.producer.connection import ClientConnection
@@ -28,13 +30,14 @@ from dcp.relay.receivers import Receivers
 from dcp.relay.relay_bucket import RelayBucket
 from dcp.relay.stuck_consumers import StuckConsumers
 from dcp.relay.vbucket_ranges import ranges_of
+from dcp.wire.vocabulary import Status
 
 _LOG = logging.getLogger(__name__)
 TICK_SECONDS: Final = 0.1
 _GATHER_SECONDS: Final = 0.005
 """So long what is sent and received is gathered before it is looked at."""
 _REST: Final = 2
-"""How much longer than it took a pass is waited for the next."""
+"""Pause after a pass, as a multiple of its duration."""
 _TURN_SECONDS: Final = 0.005
 _HALT_SECONDS: Final = 1.0
 """Who wakes so much too late was halted, with all that consumers said meanwhile unheard."""
@@ -66,6 +69,7 @@ class Regulator:
         hold_seconds: float,
         ack_seconds: float,
         source: Source,
+        now_ns: Callable[[], int] = monotonic_ns,
     ) -> None:
         self.spec = spec
         self.receivers = Receivers(int(ack_seconds * 1e9))
@@ -77,6 +81,7 @@ class Regulator:
         self.clients: Callable[[], Collection[ClientConnection]] = lambda: ()
         self._bucket = bucket
         self._source = source
+        self._now_ns = now_ns
         self._dirty: set[int] = set()
         self._states: dict[int, tuple[int | None, bool]] = {}
         self._wanted = asyncio.Event()
@@ -114,10 +119,23 @@ class Regulator:
     # --- what consumers do
 
     def came_early(self, consumer: DcpConnection, vbucket: int) -> None:
-        """Count a consumer as there, for the receivers' timeout, that could not have a stream."""
-        number, tag = self.receivers.number(consumer), self.receivers.tag(consumer)
-        self.gates[vbucket].came_early(number, tag, _now_ns())
+        """Count a consumer as there that could not have a stream yet, until it has it."""
+        self.gates[vbucket].came_early(self.receivers.number(consumer))
         self._touch(vbucket)
+
+    def waits_no_more(self, consumer: DcpConnection, vbucket: int) -> None:
+        """Know that a consumer got the stream that it may have waited for, or gave it up."""
+        self.gates[vbucket].waits_no_more(self.receivers.number(consumer))
+        self._touch(vbucket)
+
+    def set_tag(self, consumer: DcpConnection, value: bytes) -> Status:
+        """Let a consumer belong to the group with a tag; EINVAL for what is none."""
+        status = self.receivers.set_tag(consumer, value)
+        number = self.receivers.number(consumer)
+        for vbucket, gate in enumerate(self.gates):
+            if number in gate.receivers:
+                self._touch(vbucket)
+        return status
 
     def _touch(self, vbucket: int) -> None:
         self._dirty.add(vbucket)
@@ -152,7 +170,7 @@ class Regulator:
         """Look once: at what changed, and with each tick at all that time can change."""
         with self._bucket.lock:
             if is_tick:
-                self.receivers.look(self.clients(), _now_ns())
+                self.receivers.look(self.clients(), self._now_ns())
             dirty = self._due(is_tick=is_tick)
             self._dirty.clear()
             self._wanted.clear()
@@ -165,7 +183,8 @@ class Regulator:
                     self._look_at(left.popleft())
             await asyncio.sleep(0)
         with self._bucket.lock:
-            self.stuck.tell(self.receivers.names)
+            if is_tick:
+                self.stuck.tell(self.receivers.names)
             self._forget_who_is_gone()
             self._follow_holds(held_before, dirty)
             if not self.waits_for_disk:
@@ -175,7 +194,7 @@ class Regulator:
         """Return the vbuckets to look at."""
         if not is_tick:
             return sorted(self._dirty)
-        now_ns = _now_ns()
+        now_ns = self._now_ns()
         counts_anew = self.spec.group_min_size > 0 and self._have_consumers_changed(now_ns)
         return [
             v
@@ -191,48 +210,55 @@ class Regulator:
         return any(self._states.get(number) != state for number, state in before.items())
 
     def _look_at(self, vbucket: int) -> None:
-        gate, now_ns = self.gates[vbucket], _now_ns()
-        present = set()
-        for consumer in self._bucket.dcp_connections.values():
-            if not (position := self._position(consumer, vbucket, now_ns)):
-                continue
-            number = self.receivers.number(consumer)
-            present.add(number)
-            at, heard_at_ns = position
-            if not gate.is_silent(heard_at_ns, now_ns):
-                gate.report(number, at, self.receivers.tag(consumer), heard_at_ns)
-                if gate.group.tracks(number):
-                    self.stuck.counts(number, vbucket)
-        for number in gate.receivers - present:
-            gate.leave(number, self.spec.group_tag, now_ns)
+        gate, now_ns = self.gates[vbucket], self._now_ns()
+        tracked = {each.receiver_id for each in gate.group.receivers}
+        ejected = gate.group.ejections[Ejection.TIMEOUT]
+        present = self._report_all(gate, vbucket, now_ns)
         self._note_disk(has_room=self._bucket.has_room())
         if self.waits_for_disk:
             self._dirty.add(vbucket)  # what the disk has not got must not be followed by more
             return
-        tracked = {each.receiver_id for each in gate.group.receivers}
-        ejected = gate.group.ejections[Ejection.TIMEOUT]
         freed_bytes = gate.settle(now_ns)
         if gate.group.ejections[Ejection.TIMEOUT] != ejected:
-            left = {each.receiver_id for each in gate.group.receivers}
-            for number in (tracked - left) & present:
+            for number in (tracked & present) - {each.receiver_id for each in gate.group.receivers}:
                 self.stuck.ejected(number, vbucket)
         self._free(vbucket, freed_bytes)
 
-    def _position(
+    def _report_all(self, gate: Gate, vbucket: int, now_ns: int) -> set[int]:
+        """Report who has to do with a vbucket; return their numbers. All others leave it."""
+        leaving = set(gate.receivers)
+        present = set()
+        for consumer in self._bucket.dcp_connections.values():
+            number = self.receivers.number(consumer)
+            streams, heard_at_ns = self._standings(consumer, vbucket, now_ns)
+            if not streams:
+                if not gate.is_waiting(number):
+                    continue
+                heard_at_ns = self.receivers.connection_heard_at_ns(consumer, now_ns)
+            present.add(number)
+            gate.report(number, streams, self.receivers.tag(consumer), heard_at_ns, now_ns)
+            if not gate.is_silent(heard_at_ns, now_ns) and gate.group.tracks(number):
+                self.stuck.is_over(number, vbucket)
+        for number in leaving - present:
+            gate.leave(number, now_ns)
+            self.stuck.is_over(number, vbucket)
+        return present
+
+    def _standings(
         self, consumer: DcpConnection, vbucket: int, now_ns: int
-    ) -> tuple[int, int] | None:
-        """Return where a consumer stands, and its last sign of life there; None: no stream."""
+    ) -> tuple[dict[Hashable, int], int]:
+        """Return where a consumer's streams stand, and its last sign of life there."""
         positions = self.gates[vbucket].positions
-        at, heard_at_ns, is_there = positions.received_bytes, now_ns, False
+        heard_at_ns, found = now_ns, dict[Hashable, int]()
         for stream in consumer.streams_of({vbucket}):
             if not stream.is_sending:
                 continue
-            is_there = True
-            heard = self.receivers.heard_at_ns(consumer, stream, now_ns)
-            heard_at_ns = min(heard_at_ns, heard)
+            heard_at_ns = min(heard_at_ns, self.receivers.heard_at_ns(consumer, stream, now_ns))
+            at = positions.received_bytes
             if consumer.may_have_to_send(stream) or self._bucket.has_changed(vbucket):
                 at = min(at, positions.position_of(stream.sent_seqno))
-        return (at, heard_at_ns) if is_there else None
+            found[stream] = at
+        return found, heard_at_ns
 
     # --- what is told
 
@@ -266,7 +292,3 @@ class Regulator:
 def rest_seconds(took_seconds: float) -> float:
     """Return how long after a tick's pass, which took so long, the next tick comes."""
     return max(TICK_SECONDS, _REST * took_seconds)
-
-
-def _now_ns() -> int:
-    return int(asyncio.get_running_loop().time() * 1e9)

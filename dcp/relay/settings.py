@@ -26,7 +26,7 @@ class RelaySettings:
     ``window_bytes`` is the flow-control window of each connection to a node of the cluster.
     ``hold_seconds``: how long a group may lack members before its streams are closed.
     ``consumer_ack_seconds``: how long after it has done with something a consumer acknowledges it
-    at the latest; so long standing still is no silence yet.
+    at the latest: silence up to that proves nothing.
     ``checkpoint_quota_bytes``: what the newest items may take in memory; slow consumers are served
     from the disk beyond it. ``value_quota_bytes``: what values may take that are on disk, for
     clients that read documents; streams have no use for them.

@@ -1,10 +1,11 @@
 """Which consumers are waited for no more as they are stuck: each is counted and told of once.
 
-It is stuck until it counts again in all the vbuckets that gave it up, or is gone.
+It is stuck until no vbucket is left that gave it up: in each it counts again, or left it, or is
+gone. Then it may get stuck anew. It is told of one tick later, with all the vbuckets that gave it
+up by then: they are looked at one after the other.
 """
 
 import logging
-from collections import Counter
 from collections.abc import Collection, Mapping
 
 _LOG = logging.getLogger(__name__)
@@ -17,7 +18,9 @@ class StuckConsumers:
         self.ejections = 0
         """How often a consumer got stuck."""
         self._given_up: dict[int, set[int]] = {}
-        self._untold: Counter[int] = Counter()
+        self._untold: dict[int, int] = {}
+        """By how many vbuckets at once, at the most."""
+        self._due: list[int] = []
 
     def ejected(self, consumer: int, vbucket: int) -> None:
         """Note that a vbucket waits for a consumer no more."""
@@ -27,10 +30,10 @@ class StuckConsumers:
             self._untold[consumer] = 0
         self._given_up[consumer].add(vbucket)
         if consumer in self._untold:
-            self._untold[consumer] += 1
+            self._untold[consumer] = max(self._untold[consumer], len(self._given_up[consumer]))
 
-    def counts(self, consumer: int, vbucket: int) -> None:
-        """Note that a vbucket waits for a consumer (again)."""
+    def is_over(self, consumer: int, vbucket: int) -> None:
+        """Note that a vbucket waits for a consumer (again), or that this one has left it."""
         if consumer in self._given_up:
             self._given_up[consumer].discard(vbucket)
             if not self._given_up[consumer]:
@@ -42,11 +45,13 @@ class StuckConsumers:
             del self._given_up[consumer]
 
     def tell(self, names: Mapping[int, str]) -> None:
-        """Say who got stuck since the last time."""
-        for consumer, vbuckets in self._untold.items():
+        """Say who got stuck before the last time; to be called at each tick."""
+        for consumer in self._due:
+            vbuckets = self._untold.pop(consumer)
             _LOG.warning(
-                "consumer %s is stuck: %d vbuckets wait for it no more, it is served from the disk",
+                "consumer %s is stuck: %d %s for it no more, it is served from the disk",
                 names.get(consumer, consumer),
                 vbuckets,
+                "vbucket waits" if vbuckets == 1 else "vbuckets wait",
             )
-        self._untold.clear()
+        self._due = list(self._untold)

@@ -1,8 +1,11 @@
 """One vbucket's gate: who is waited for by which strategy, and when it is held."""
 
+from collections.abc import Hashable
+
 import pytest
 
 from dcp.protocol.flow_spec import parse_flow_spec
+from dcp.protocol.receiver_group import Ejection
 from dcp.relay.gate import Gate
 
 SECOND = 1_000_000_000
@@ -16,6 +19,19 @@ def _gate(fc: str, *, received: int = 600, hold_ns: int = 0) -> Gate:
     return gate
 
 
+def _report(
+    gate: Gate,
+    receiver: int,
+    position: int | None,
+    tag: int | None,
+    heard_at_ns: int,
+    stream: str = "only",
+) -> None:
+    """``position`` None: it waits for its stream."""
+    streams: dict[Hashable, int] = {} if position is None else {stream: position}
+    gate.report(receiver, streams, tag, heard_at_ns, heard_at_ns)
+
+
 @pytest.mark.parametrize(
     ("fc", "freed"),
     [("max", 500), ("min", 100), ("tagged,g:7", 300), ("tagged,g:8", 500), ("min,g:/3", 100)],
@@ -23,7 +39,7 @@ def _gate(fc: str, *, received: int = 600, hold_ns: int = 0) -> Gate:
 def test_who_decides(fc: str, freed: int) -> None:
     gate = _gate(fc)
     for receiver, position, tag in ((1, 500, None), (2, 100, None), (3, 300, 7)):
-        gate.report(receiver, position, tag, 0)
+        _report(gate, receiver, position, tag, 0)
     assert gate.settle(0) == freed
     assert gate.settle(1) == 0
 
@@ -35,21 +51,21 @@ def test_nobody_is_there() -> None:
 
 def test_who_was_silent_is_waited_for_no_more() -> None:
     gate = _gate("min,t:5s")
-    gate.report(1, 100, None, 0)
-    gate.report(2, 400, None, 0)
+    _report(gate, 1, 100, None, 0)
+    _report(gate, 2, 400, None, 0)
     assert gate.settle(0) == 100
-    gate.report(2, 600, None, 5 * SECOND)
+    _report(gate, 2, 600, None, 5 * SECOND)
     assert gate.settle(5 * SECOND) == 0
     assert gate.gating_receiver == 1
     assert gate.settle(5 * SECOND + 1) == 500
-    gate.report(1, 100, None, 6 * SECOND)
+    _report(gate, 1, 100, None, 6 * SECOND)
     assert gate.newcomers_refused == 0  # it is within one window
 
 
 @pytest.mark.parametrize("fc", ["max,rrwm:4", "min,t:5s", "tagged,g:7,t:5s"])
 def test_the_only_one_is_silent(fc: str) -> None:
     gate = _gate(fc)
-    gate.report(1, 100, 7, 0)
+    _report(gate, 1, 100, 7, 0)
     assert gate.settle(5 * SECOND) == 100
     assert gate.settle(5 * SECOND + 1) == 500
 
@@ -57,11 +73,11 @@ def test_the_only_one_is_silent(fc: str) -> None:
 def test_a_report_is_as_old_as_the_sign_of_life() -> None:
     """However often, or seldom, the vbucket is looked at."""
     gate = _gate("min,t:5s")
-    gate.report(1, 100, None, 0)
-    gate.report(2, 600, None, 0)
+    _report(gate, 1, 100, None, 0)
+    _report(gate, 2, 600, None, 0)
     for now in (2, 4, 5):
-        gate.report(1, 100, None, SECOND // 2)
-        gate.report(2, 600, None, now * SECOND)
+        _report(gate, 1, 100, None, SECOND // 2)
+        _report(gate, 2, 600, None, now * SECOND)
         assert gate.settle(now * SECOND) == (100 if now == 2 else 0)
     late = 5 * SECOND + SECOND // 2 + 1
     assert gate.is_silent(SECOND // 2, late)
@@ -69,45 +85,56 @@ def test_a_report_is_as_old_as_the_sign_of_life() -> None:
 
 
 @pytest.mark.parametrize("fc", ["max", "min,t:5s", "tagged,g:7/1,t:5s"])
-def test_who_came_early_stands_at_the_end_wherever_it_is(fc: str) -> None:
+def test_who_came_early_stands_at_the_end_until_it_is_gone(fc: str) -> None:
+    """However much longer than the timeout it takes to ask again: it is there."""
     gate = _gate(fc)
-    gate.came_early(1, 7, 0)
+    gate.came_early(1)
+    _report(gate, 1, None, 7, 0)
     assert gate.settle(0) == 600
     gate.positions.receive(7, 400)
-    assert gate.settle(4 * SECOND) == 400
-    assert gate.receivers == frozenset()
-    assert gate.group.receiver_count == (0 if fc == "max" else 1)
-    gate.settle(5 * SECOND + 1)
-    assert gate.group.receiver_count == 0
+    for now in (4, 8, 60):
+        assert gate.is_waiting(1)
+        _report(gate, 1, None, 7, now * SECOND)
+        assert gate.settle(now * SECOND) == (400 if now == 4 else 0)
+        assert gate.group.receiver_count == (0 if fc == "max" else 1)
+    gate.leave(1, 61 * SECOND)
+    assert (gate.receivers, gate.group.receiver_count) == (frozenset(), 0)
+    assert not gate.is_waiting(1)
 
 
-def test_who_came_early_and_has_its_stream_stands_where_it_is() -> None:
-    gate = _gate("min,t:5s")
-    gate.came_early(1, None, 0)
-    gate.settle(0)
-    gate.positions.receive(7, 400)
-    gate.report(1, 700, None, SECOND)
-    assert gate.settle(SECOND) == 100
-    assert gate.receivers == {1}
+def test_who_came_early_keeps_its_place_when_it_has_its_stream() -> None:
+    """Also where that begins far behind the end at which it stood."""
+    gate = _gate("min,g:/2,t:5s", received=3000)
+    for receiver in (1, 2):
+        gate.came_early(receiver)
+        _report(gate, receiver, None, None, 0)
+    assert gate.settle(0) == 3000
+    gate.positions.receive(31, 400)
+    for receiver in (1, 2):
+        gate.waits_no_more(receiver)
+        _report(gate, receiver, gate.positions.position_of(0), None, SECOND)
+        assert gate.group.receiver_count == 2
+    assert (gate.settle(SECOND), gate.is_held) == (0, False)
+    assert gate.newcomers_refused == 0
 
 
 def test_who_leaves_is_waited_for_no_more() -> None:
     gate = _gate("min")
-    gate.report(1, 100, None, 0)
-    gate.report(2, 400, None, 0)
-    gate.leave(1, None, 0)
+    _report(gate, 1, 100, None, 0)
+    _report(gate, 2, 400, None, 0)
+    gate.leave(1, 0)
     assert (gate.settle(0), gate.receivers) == (400, frozenset({2}))
 
 
 def test_a_newcomer_far_behind_is_not_waited_for() -> None:
     gate = _gate("min", received=3000)
-    gate.report(1, 2500, None, 0)
+    _report(gate, 1, 2500, None, 0)
     assert gate.settle(0) == 2500
-    gate.report(2, gate.positions.position_of(3), None, 1)
-    gate.report(2, gate.positions.position_of(4), None, 2)
+    _report(gate, 2, gate.positions.position_of(3), None, 1)
+    _report(gate, 2, gate.positions.position_of(4), None, 2)
     assert (gate.group.receiver_count, gate.newcomers_refused) == (1, 1)
-    gate.report(1, 3000, None, 3)
-    gate.report(2, 2000, None, 3)
+    _report(gate, 1, 3000, None, 3)
+    _report(gate, 2, 2000, None, 3)
     assert gate.group.receiver_count == 2
     assert gate.settle(3) == 0
 
@@ -119,15 +146,15 @@ def _is_held(gate: Gate) -> bool:
 def test_a_group_that_is_not_complete() -> None:
     gate = _gate("tagged,g:7/2", hold_ns=3 * SECOND)
     assert _is_held(gate)
-    gate.report(1, 600, 7, 0)
-    gate.report(2, 600, None, 0)
+    _report(gate, 1, 600, 7, 0)
+    _report(gate, 2, 600, None, 0)
     assert gate.settle(0) == 0
     assert _is_held(gate)
-    gate.report(3, 500, 7, 1)
+    _report(gate, 3, 500, 7, 1)
     assert gate.settle(1) == 500
     assert not _is_held(gate)
-    gate.leave(1, 7, 2)
-    gate.report(3, 600, 7, 2)
+    gate.leave(1, 2)
+    _report(gate, 3, 600, 7, 2)
     assert gate.settle(2) == 0
     assert not _is_held(gate)
     assert gate.settle(3 * SECOND + 1) == 0
@@ -135,3 +162,92 @@ def test_a_group_that_is_not_complete() -> None:
     assert gate.settle(3 * SECOND + 2) == 0
     assert _is_held(gate)
     assert gate.free_all() == 100
+
+
+def _level(fc: str = "min", received: int = 3000) -> Gate:
+    """A gate of which all is freed, as receivers 1 and 2 are level."""
+    gate = _gate(fc, received=received)
+    for receiver in (1, 2):
+        _report(gate, receiver, received, 7, 0, "first")
+    assert gate.settle(0) == received
+    return gate
+
+
+def test_who_is_counted_may_go_back_within_its_stream() -> None:
+    """Aeron's edge of the newest message: what is freed stays so, and nothing more is."""
+    gate = _level()
+    gate.positions.receive(31, 400)
+    _report(gate, 1, 2700, 7, 1, "first")
+    assert (gate.settle(1), gate.gating_receiver) == (0, 1)
+    _report(gate, 1, 3300, 7, 2, "first")
+    _report(gate, 2, 3400, 7, 2, "first")
+    assert gate.settle(2) == 300
+
+
+@pytest.mark.parametrize("between", [False, True])
+def test_a_new_stream_passes_admission_again(between: bool) -> None:
+    """Closed and asked for from the beginning, looked at in between or not."""
+    gate = _level()
+    gate.positions.receive(31, 400)
+    if between:
+        gate.leave(1, 1)
+        gate.settle(1)
+    _report(gate, 1, gate.positions.far_behind, 7, 2, "second")
+    _report(gate, 2, 3400, 7, 2, "first")
+    assert gate.settle(2) == 400
+    assert (gate.group.receiver_count, gate.newcomers_refused) == (1, 1)
+    _report(gate, 1, 3400, 7, 3, "second")
+    assert gate.group.receiver_count == 2
+
+
+def test_a_second_stream_far_behind_does_not_hold_the_first() -> None:
+    gate = _level()
+    gate.positions.receive(31, 400)
+    for now, old, expected in ((1, 0, 0), (2, 3300, 300)):
+        first = {1: 3000, 2: 3300}[now]
+        gate.report(1, {"first": first, "second": old}, 7, now, now)
+        _report(gate, 2, 3400, 7, now, "first")
+        assert gate.settle(now) == expected
+    gate.report(1, {"first": 3400, "second": 3350}, 7, 3, 3)
+    assert gate.settle(3) == 50  # both count now
+
+
+def test_another_tag_leaves_at_once() -> None:
+    gate = _level("tagged,g:7/1,t:1s")
+    gate.positions.receive(31, 400)
+    _report(gate, 1, 3000, 8, 1, "first")
+    _report(gate, 2, 3400, 7, 1, "first")
+    assert (gate.group.receiver_count, gate.settle(1)) == (1, 400)
+    assert gate.group.ejections[Ejection.TIMEOUT] == 0
+    _report(gate, 1, 3400, 7, 2, "first")
+    assert gate.group.receiver_count == 2
+
+
+@pytest.mark.parametrize("order", [(1, 2, 3), (3, 2, 1), (2, 3, 1), (1, 3, 2)])
+def test_who_counts_does_not_depend_on_who_came_first(order: tuple[int, ...]) -> None:
+    """Two that are far behind what is freed, and one that is level."""
+    gate = _gate("min", received=0)
+    gate.positions.begin_again(30)
+    standing = {1: 0, 2: 5, 3: 30}
+    for now, receiver in enumerate(order):
+        at = gate.positions.position_of(standing[receiver])
+        _report(gate, receiver, at, None, now)
+    gate.positions.receive(31, 400)
+    _report(gate, 3, 400, None, 4)
+    assert gate.settle(4) == 400
+    assert [each.receiver_id for each in gate.group.receivers] == [3]
+    for receiver in (1, 2):
+        _report(gate, receiver, 300, None, 5)  # they have caught up
+    assert gate.group.receiver_count == 3
+
+
+def test_one_that_is_ejected_leaves_one_of_several_streams() -> None:
+    """It counts again by another stream, as any newcomer."""
+    gate = _level("min,t:5s")
+    gate.positions.receive(31, 400)
+    _report(gate, 2, 3400, 7, 6 * SECOND, "first")
+    gate.report(1, {"first": 3000}, 7, 0, 6 * SECOND)
+    assert gate.settle(6 * SECOND) == 400
+    assert gate.group.ejections[Ejection.TIMEOUT] == 1
+    _report(gate, 1, 3400, 7, 7 * SECOND, "second")
+    assert gate.group.receiver_count == 2

@@ -137,7 +137,8 @@ def test_one_that_is_stuck_is_waited_for_no_more(
     other.run_to(cluster)
     wait_until_level(cluster, relay)
     assert relay.snapshot().ejections == 1
-    assert re.search(r"consumer stuck\S* is stuck: \d vbuckets wait for it no more", caplog.text)
+    told = re.compile(r"consumer stuck\S* is stuck: 2 vbuckets wait for it no more")
+    wait_for("it is told", lambda: told.search(caplog.text) is not None)
     # It comes back by moving, and not because something comes after a while.
     for number in range(4):
         sleep(1.2)
@@ -149,8 +150,9 @@ def test_one_that_is_stuck_is_waited_for_no_more(
     stuck.run_to(cluster)  # nothing is lost for it
     other.run_to(cluster)
     # It has caught up, and counts again.
+    wait_for("both count", lambda: [each.members for each in relay.snapshot().groups] == [2])
     fill(cluster, 400, DOCUMENT_BYTES, prefix="latest")
-    other.run(lambda _: _is_blocked(cluster) or other.has_all_of(cluster))
+    other.run(lambda _: _is_blocked(cluster) and _waits_for(relay).startswith("stuck"))
     stuck.run_to(cluster)
     other.run_to(cluster)
 

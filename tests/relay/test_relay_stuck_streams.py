@@ -170,7 +170,8 @@ def test_it_is_ejected(
         scene.run_fast(lambda: scene.fast.has_all_of(scene.cluster))
     found = scene.relay.snapshot()
     assert found.ejections == 1
-    assert f"consumer {_name(tag)} is stuck: 1 vbuckets wait for it no more" in caplog.text
+    told = f"consumer {_name(tag)} is stuck: 1 vbucket waits for it no more"
+    wait_for("it is told", lambda: told in caplog.text)
     members = {group.vbuckets: group.members for group in found.groups}
     assert members == {str(HELD): 1, str(FREE): 2}
     wait_until_level(scene.cluster, scene.relay)
