@@ -238,7 +238,7 @@ def _first_record(settings: ClusterSettings, random: Random) -> BucketRecord:
         settings.vbuckets,
         settings.nodes,
         uuid=settings.bucket_uuid or f"{random.getrandbits(128):032x}",
-        first_uuids=[fresh_uuid(random) for _ in range(settings.vbuckets)],
+        first_uuids=[fresh_uuid(random.randint) for _ in range(settings.vbuckets)],
         map_rev=fresh.rev,
         owners=fresh.owners,
         members=fresh.members,

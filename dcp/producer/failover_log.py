@@ -1,9 +1,9 @@
 """The life cycle of a failover log: what a new branch is called, and does to the entries there.
 
-Source: kv_engine ``engines/ep/src/failover-table.cc`` (``createEntry``, ``generateUuid``).
+Pure. Source: kv_engine ``engines/ep/src/failover-table.cc`` (``createEntry``, ``generateUuid``).
 """
 
-from random import Random
+from collections.abc import Callable
 from typing import Final
 
 from dcp.types import MAX_FAILOVER_ENTRIES, FailoverEntry, FailoverLog
@@ -13,9 +13,9 @@ LARGEST_NEW_UUID: Final = (1 << 48) - 1
 requests, other servers' logs and older data folders may have any of 64 bits."""
 
 
-def fresh_uuid(random: Random) -> int:
+def fresh_uuid(random_from_to: Callable[[int, int], int]) -> int:
     """Return the uuid of a new branch: random, 48 bits, never 0."""
-    return random.randint(1, LARGEST_NEW_UUID)
+    return random_from_to(1, LARGEST_NEW_UUID)
 
 
 def fork(log: FailoverLog, seqno: int, vb_uuid: int) -> FailoverLog:

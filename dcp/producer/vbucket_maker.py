@@ -81,7 +81,7 @@ class VbucketMaker:
         )
 
     def _fresh_uuid(self) -> int:
-        return fresh_uuid(self._random)
+        return fresh_uuid(self._random.randint)
 
     def drop_copy(self, node: int, vbucket: int) -> None:
         """Know a copy no more."""

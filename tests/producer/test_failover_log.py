@@ -46,7 +46,7 @@ def test_impossible_branches(uuid: int, seqno: int) -> None:
 
 def test_new_branches_have_uuids_of_48_bits() -> None:
     random = Random(1)
-    uuids = [fresh_uuid(random) for _ in range(500)]
+    uuids = [fresh_uuid(random.randint) for _ in range(500)]
     assert all(0 < uuid < 1 << 48 for uuid in uuids)
     assert max(uuids) >= 1 << 47
     assert all(int(float(uuid)) == uuid for uuid in uuids)
