@@ -90,9 +90,14 @@ class Flusher:
         """
         if self.pending_bytes >= self._hurry_bytes:
             self._hurry()
-        self.makes_room()
+        self.make_room()
 
-    def makes_room(self) -> bool:
+    @property
+    def has_room(self) -> bool:
+        """Whether little enough is pending for another write."""
+        return self.pending_bytes < self._most_bytes
+
+    def make_room(self) -> bool:
         """Do what ``require_room`` does; whether there is room then."""
         with suppress(OSError):
             self.require_room()
