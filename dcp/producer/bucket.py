@@ -317,12 +317,14 @@ class Bucket:
             for connection in self.dcp_connections.values():
                 connection.cursors_dropped(vbucket.data, cursors)
 
+    @property
     def has_room(self) -> bool:
-        """Whether copies may receive more: while clients may write, as little waits for the disk.
+        """Whether copies may receive more: as long as clients may write."""
+        return self.flusher is None or self.flusher.has_room
 
-        What waits is written here if it is too much and can be.
-        """
-        return self.flusher is None or self.flusher.makes_room()
+    def make_room(self) -> bool:
+        """Write what waits for the disk if it is too much and can be; return ``has_room`` then."""
+        return self.flusher is None or self.flusher.make_room()
 
     def received(self, node: int, vbucket: int) -> None:
         """Settle what a node's copy of ``vbucket`` received; its streams hear of it."""

@@ -112,12 +112,19 @@ class Flusher:
         """
         if self.pending_bytes >= self._hurry_bytes:
             self._hurry()
-        self._make_room()
+        self.make_room()
 
-    def makes_room(self) -> bool:
-        """Write what is pending if it is too much; whether copies may receive more then."""
-        self._make_room()
-        return self._broken_pending_bytes < self._most_bytes
+    @property
+    def has_room(self) -> bool:
+        """Whether little enough is pending for copies to receive more."""
+        return self.pending_bytes < self._most_bytes
+
+    def make_room(self) -> bool:
+        """Write what is pending if it is too much, as far as that can be; return ``has_room``."""
+        if not self.has_room:
+            for vbucket in list(self._pending):
+                self._try(vbucket)
+        return self.has_room
 
     def require_room(self, vbucket: Vbucket) -> None:
         """Write what is pending if it is too much; to be called before a write to ``vbucket``.
@@ -128,7 +135,7 @@ class Flusher:
         """
         if self.pending_bytes < self._most_bytes:
             return
-        self._make_room()
+        self.make_room()
         failure = self._failing.get(vbucket)
         most_bytes = self._refused_bytes if failure is None else self._most_bytes
         if self._broken_pending_bytes < most_bytes:
@@ -140,12 +147,6 @@ class Flusher:
             _LOG.warning(text, broken.id, vbucket.id, why)
         self._is_stuck = True
         raise OSError(why)
-
-    def _make_room(self) -> None:
-        """Write what is pending if it is too much, as far as it can be."""
-        if self.pending_bytes >= self._most_bytes:
-            for vbucket in list(self._pending):
-                self._try(vbucket)
 
     def _try(self, vbucket: Vbucket) -> None:
         """Write what is pending of a vbucket; now and then only where that failed before."""

@@ -175,7 +175,7 @@ class Feed:
 
     def _release(self, connection: ReplicationConnection) -> None:
         """Let the peer send more, if there is room for it; the lock is held."""
-        if self._bucket.has_room():
+        if self._bucket.make_room():
             connection.release(asyncio.get_running_loop().time())
 
     def acknowledge_stored(self, vbucket: Vbucket) -> None:

@@ -174,6 +174,7 @@ class Regulator:
             dirty = self._due(is_tick=is_tick)
             self._dirty.clear()
             self._wanted.clear()
+            self._note_disk(has_room=self._bucket.make_room())
         held_before = {v for v in dirty if self.gates[v].is_held}
         loop, left = asyncio.get_running_loop(), deque(dirty)
         while left:
@@ -214,7 +215,6 @@ class Regulator:
         tracked = {each.receiver_id for each in gate.group.receivers}
         ejected = gate.group.ejections[Ejection.TIMEOUT]
         present = self._report_all(gate, vbucket, now_ns)
-        self._note_disk(has_room=self._bucket.has_room())
         if self.waits_for_disk:
             self._dirty.add(vbucket)  # what the disk has not got must not be followed by more
             return

@@ -1,6 +1,7 @@
 """A relay in a thread of its own: one bucket in a data folder, its links upstream, and its node.
 
-All methods may be called from any thread. Clients can connect when it is known of every vbucket
+``start``, ``stop`` and ``snapshot`` may be called from any thread; what ``feeding`` has is the
+loop's, with the bucket's lock held. Clients can connect when it is known of every vbucket
 which branches there are, or when that has taken too long: what is not known is answered ETMPFAIL.
 """
 

@@ -101,6 +101,8 @@ class Upstream:
         wanted = self._wanted()
         for address in [address for address in self._links if address not in wanted]:
             link, task = self._links.pop(address)
+            if link.connection is not None:
+                self.lost(link.connection)  # before another node's bytes are charged
             link.follow({})
             task.cancel()
         for address, copies in wanted.items():
@@ -303,7 +305,7 @@ class Upstream:
 
     def may_open(self) -> bool:
         """Whether streams may be asked for: not while what came waits for the disk."""
-        return self._bucket.has_room()
+        return self._bucket.make_room()
 
     # --- what the regulator decides
 
@@ -317,7 +319,7 @@ class Upstream:
         if connection is None:
             return
         connection.window.withhold(frame_bytes)
-        if self._bucket.has_room():
+        if self._bucket.has_room:
             self.release_withheld()
 
     def release_withheld(self) -> None:

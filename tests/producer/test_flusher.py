@@ -127,7 +127,7 @@ def test_a_log_that_cannot_be_written_keeps_nobody_else_out(
     assert bucket.vbuckets[1].data.persistence.unwritten_bytes == 0
     assert 10_000 <= bucket.vbuckets[0].data.persistence.unwritten_bytes < 10_000 + 2 * 1100
     assert caplog.text.count("writes to vbucket 0 are refused") == 1
-    assert not bucket.has_room()
+    assert not bucket.has_room
 
 
 def test_a_log_that_cannot_be_written_is_not_tried_with_each_write(

@@ -1,0 +1,51 @@
+"""What a relay frees and writes, and when: a lost link's bytes at once, on demand to disk."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dcp.producer.cluster import ProducerCluster
+from dcp.protocol.flow_spec import parse_flow_spec
+from dcp.relay.relay import Relay
+from tests.client.drained import fill, wait_for
+from tests.producer.raw_client import RawClient
+from tests.relay.lakes import PATIENCE_SECONDS
+
+
+def test_asking_for_room_writes_nothing(
+    make_cluster: Callable[..., ProducerCluster], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = make_cluster(vbuckets=1, data_folder=tmp_path / "data", flush_seconds=600.0)
+    fill(cluster, 20)
+    bucket = cluster.bucket
+    assert bucket.flusher is not None
+    with bucket.lock:
+        before = bucket.flusher.pending_bytes
+        monkeypatch.setattr(bucket.flusher, "_most_bytes", before)
+        assert before > 0
+        assert (bucket.has_room, bucket.flusher.pending_bytes) == (False, before)
+        assert bucket.make_room()
+        assert (bucket.has_room, bucket.flusher.pending_bytes) == (True, 0)
+
+
+def test_a_node_that_leaves_the_map_holds_nothing_any_more(
+    make_cluster: Callable[..., ProducerCluster],
+    make_relay: Callable[..., Relay],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """At once, and not when its link has ended: another node's bytes may come before that."""
+    cluster = make_cluster(vbuckets=1)
+    relay = make_relay(cluster, flow_spec=parse_flow_spec("min,t:60s"), window_bytes=50_000)
+    upstream = relay.feeding.upstream
+    with RawClient(relay.seeds[0]) as client:
+        client.log_in().open_dcp(b"slow", window=2_000)
+        client.request_stream(0)
+        wait_for("it counts", lambda: relay.snapshot().groups[0].members == 1, PATIENCE_SECONDS)
+        fill(cluster, 40, 1_000)
+        wait_for("bytes are held", lambda: relay.snapshot().held_bytes > 10_000, PATIENCE_SECONDS)
+        with relay.bucket.lock:
+            monkeypatch.setattr(upstream, "_wanted", dict)
+            monkeypatch.setattr(upstream, "_ask_for_logs", lambda: None)
+            upstream.reconcile()
+            assert relay.snapshot().held_bytes == 0
