@@ -20,9 +20,8 @@ a file of the next generation whose first batch holds everything that is live; o
 ``purge_seqno`` and lost ranges.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import chain
 from struct import Struct
 from typing import Final
 from zlib import crc32
@@ -32,6 +31,7 @@ import numpy as np
 from dcp.errors import DcplakeError
 from dcp.producer.disk_file import Data, DiskFile
 from dcp.producer.disk_ranges import LostRanges, U64s, no_seqnos
+from dcp.producer.frame_crcs import RunningCrcs, U32s, no_crcs
 from dcp.types import U64_MAX
 
 FORMAT_VERSION: Final = 3
@@ -64,6 +64,7 @@ class Batch:
     ``completed`` seqnos are so by the items at ``completing`` ones. With ``keep_up_to`` everything
     earlier above that seqno is lost. The batch completes the vbucket up to ``snapshot_end``; of
     several disk snapshots in one batch ``inner_ends`` are the last seqnos of all others, ascending.
+    ``crcs`` are those of ``RunningCrcs``, which are not written; none where nothing is checked.
     """
 
     state: bytes
@@ -80,6 +81,7 @@ class Batch:
     inner_ends: U64s = field(default_factory=no_seqnos)
     keep_up_to: int = U64_MAX
     purge_seqno: int = 0
+    crcs: U32s = field(default_factory=no_crcs)
 
     @property
     def data_bytes(self) -> int:
@@ -104,8 +106,18 @@ class Batch:
         """The length of the whole batch."""
         return self.frames_at + self.data_bytes + _CRC.size
 
-    def encode(self, frames: Iterable[Data], *, generation: int, offset: int) -> Iterator[Data]:
-        """Yield the bytes of the batch, for this place in a file of this generation."""
+    def encode(
+        self,
+        frames: Iterable[Data],
+        *,
+        generation: int,
+        offset: int,
+        crcs: RunningCrcs | None = None,
+    ) -> Iterator[Data]:
+        """Yield the bytes of the batch, for this place in a file of this generation.
+
+        ``crcs`` takes the frames as they are written.
+        """
         fields = _BATCH.pack(
             _BATCH_MAGIC,
             offset,
@@ -120,8 +132,13 @@ class Batch:
         crc = crc32(fields)
         yield fields + _CRC.pack(crc)
         index = np.concatenate(self._index).astype("<u8", copy=False).view(np.uint8).data
-        for part in chain((index, self.state), frames):
+        crc = crc32(self.state, crc32(index, crc))
+        yield index
+        yield self.state
+        for part in frames:
             crc = crc32(part, crc)
+            if crcs is not None:
+                crcs.add(part)
             yield part
         yield _CRC.pack(crc)
 
@@ -173,8 +190,17 @@ def find_batch(file: DiskFile, offset: int, end: int, generation: int) -> int | 
     return None
 
 
-def read_batch(file: DiskFile, offset: int, end: int, generation: int) -> Batch:
+def read_batch(
+    file: DiskFile,
+    offset: int,
+    end: int,
+    generation: int,
+    crc_behind: Callable[[int], int] | None = None,
+) -> Batch:
     """Read the batch at ``offset`` of a file that is ``end`` bytes long.
+
+    ``crc_behind`` tells the CRC behind the last frame up to a seqno, from which ``crcs`` go on;
+    without it there are none.
 
     Raises:
         BrokenBatchError: there is no whole batch.
@@ -199,11 +225,16 @@ def read_batch(file: DiskFile, offset: int, end: int, generation: int) -> Batch:
         raise BrokenBatchError(f"found {end - offset} bytes of a batch of {size}")
     index = file.read(offset + _BATCH_HEADER_BYTES, frames_at - offset - _BATCH_HEADER_BYTES)
     crc = crc32(index, crc)
+    columns = _columns(index, counts)
+    begin = 0 if crc_behind is None else crc_behind(keep_up_to)
+    crcs = None if crc_behind is None else RunningCrcs(columns[1], begin)
     for at in range(frames_at, frames_at + data_bytes, _CHECKED_BYTES):
-        crc = crc32(file.read(at, min(_CHECKED_BYTES, frames_at + data_bytes - at)), crc)
+        part = file.read(at, min(_CHECKED_BYTES, frames_at + data_bytes - at))
+        crc = crc32(part, crc)
+        if crcs is not None:
+            crcs.add(part)
     if _CRC.unpack(file.read(frames_at + data_bytes, _CRC.size))[0] != crc:
         raise BrokenBatchError(f"the CRC over {size} bytes is wrong")
-    columns = _columns(index, counts)
     return Batch(
         bytes(index[index_bytes:]),
         snapshot_end,
@@ -219,6 +250,7 @@ def read_batch(file: DiskFile, offset: int, end: int, generation: int) -> Batch:
         inner_ends=columns[10],
         keep_up_to=keep_up_to,
         purge_seqno=purge_seqno,
+        crcs=no_crcs() if crcs is None else crcs.behind,
     )
 
 

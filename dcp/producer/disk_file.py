@@ -37,6 +37,11 @@ class DiskFile(Protocol):
     """A file that grows at its end and is replaced as a whole."""
 
     @property
+    def may_decay(self) -> bool:
+        """Whether bytes may be read that nobody wrote: a disk damages what it holds."""
+        ...
+
+    @property
     def size_bytes(self) -> int:
         """How long the file is; 0 while there is none."""
         ...
@@ -84,6 +89,8 @@ class DiskFile(Protocol):
 
 class OsFile:
     """A file on disk, in a folder that exists. One process at a time may write it."""
+
+    may_decay = True
 
     def __init__(self, path: Path) -> None:
         """Also removes what a crash while replacing left behind."""
@@ -227,6 +234,8 @@ class MemoryFile:
     Large parts that are appended are kept, not copied: nobody may change them afterwards. What
     replaces the file is copied, so that it does not keep the old bytes alive.
     """
+
+    may_decay = False
 
     def __init__(self) -> None:
         self._starts: list[int] = []

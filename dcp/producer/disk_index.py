@@ -1,4 +1,4 @@
-"""Which items a vbucket's log holds, and where: 32 bytes for each, in columns.
+"""Which items a vbucket's log holds, and where: 36 bytes for each, in columns.
 
 Each version knows the seqno that replaced it: it was held at seqno s if seqno <= s < replaced_at.
 Rows are in seqno order, which is the order of their frames in the file too.
@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from dcp.producer.disk_batch import Batch
 from dcp.producer.disk_ranges import U64s
+from dcp.producer.frame_crcs import U32s
 from dcp.types import U64_MAX
 
 NEVER: Final = np.uint64(U64_MAX)
@@ -24,7 +25,9 @@ Rows = slice | npt.NDArray[np.bool_] | npt.NDArray[np.int64]
 class Columns:
     """Items: their seqnos, where frames start in the file, frame bytes, who replaced them.
 
-    ``deleted`` is 0 for documents, else 1 more than the tombstone's delete time in seconds.
+    ``deleted`` is 0 for documents, else 1 more than the tombstone's delete time in seconds. The
+    CRCs run through all frames of the log (``frame_crcs.py``): of items in a row they are one
+    column, ``crcs_before`` a row behind ``crcs_behind``.
     """
 
     seqnos: U64s
@@ -32,16 +35,21 @@ class Columns:
     sizes: npt.NDArray[np.uint32]
     replaced_at: U64s
     deleted: npt.NDArray[np.uint32]
+    crcs_before: U32s
+    crcs_behind: U32s
 
     @classmethod
     def empty(cls, rows: int) -> "Columns":
-        """Return columns with room for ``rows`` items."""
+        """Return columns with room for ``rows`` items, of which the first is a log's first."""
+        crcs = np.zeros(rows + 1, np.uint32)
         return cls(
             np.empty(rows, np.uint64),
             np.empty(rows, np.int64),
             np.empty(rows, np.uint32),
             np.empty(rows, np.uint64),
             np.empty(rows, np.uint32),
+            crcs[:-1],
+            crcs[1:],
         )
 
     def __len__(self) -> int:
@@ -55,30 +63,39 @@ class Columns:
             self.sizes[rows],
             self.replaced_at[rows],
             self.deleted[rows],
+            self.crcs_before[rows],
+            self.crcs_behind[rows],
         )
 
     def put(self, row: int, other: "Columns") -> None:
-        """Write other items from ``row`` on."""
+        """Write other items from ``row`` on, behind those that stand there in the log too."""
         rows = slice(row, row + len(other))
         self.seqnos[rows] = other.seqnos
         self.starts[rows] = other.starts
         self.sizes[rows] = other.sizes
         self.replaced_at[rows] = other.replaced_at
         self.deleted[rows] = other.deleted
+        self.crcs_behind[rows] = other.crcs_behind  # also those before the rows that follow
 
 
 def columns_of(batch: Batch, frames_offset: int) -> Columns:
-    """Return a batch's items, not replaced by any; ``frames_offset`` is where its frames are."""
-    count = len(batch.seqnos)
-    starts = np.empty(count, np.int64)
-    starts[:1] = frames_offset
-    np.cumsum(batch.sizes[:-1], out=starts[1:], dtype=np.int64)
-    starts[1:] += frames_offset
-    deleted = np.zeros(count, np.uint32)
-    deleted[np.searchsorted(batch.seqnos, batch.tombstones)] = batch.delete_times + np.uint64(1)
-    return Columns(
-        batch.seqnos, starts, batch.sizes.astype(np.uint32), np.full(count, NEVER), deleted
-    )
+    """Return a batch's items, not replaced by any; ``frames_offset`` is where its frames are.
+
+    What the first one's CRC goes on from is known where they are put.
+    """
+    items = Columns.empty(len(batch.seqnos))
+    items.seqnos[:] = batch.seqnos
+    items.starts[:1] = frames_offset
+    np.cumsum(batch.sizes[:-1], out=items.starts[1:], dtype=np.int64)
+    items.starts[1:] += frames_offset
+    items.sizes[:] = batch.sizes
+    items.replaced_at[:] = NEVER
+    items.deleted[:] = 0
+    tombstones = np.searchsorted(batch.seqnos, batch.tombstones)
+    items.deleted[tombstones] = batch.delete_times + np.uint64(1)
+    if len(batch.crcs):
+        items.crcs_behind[:] = batch.crcs
+    return items
 
 
 def find(held: U64s, seqnos: U64s) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
@@ -138,6 +155,11 @@ class ItemIndex:
         first = int(np.searchsorted(seqnos, np.uint64(after), side="right"))
         last = int(np.searchsorted(seqnos, np.uint64(end), side="right"))
         return self._columns.take(slice(first, max(first, last)))
+
+    def crc_behind(self, seqno: int) -> int:
+        """Return the CRC behind the last item up to a seqno; 0 where there is none."""
+        crcs = self.between(0, seqno).crcs_behind
+        return int(crcs[-1]) if len(crcs) else 0
 
     def cut(self, seqno: int) -> "ItemIndex":
         """Return an index without what is above ``seqno``; what that replaced is live again."""

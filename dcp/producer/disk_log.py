@@ -7,8 +7,8 @@ warning says how much it is and where.
 """
 
 import logging
-from collections.abc import Sequence
-from itertools import chain
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 from dcp.producer.disk_batch import (
@@ -24,6 +24,7 @@ from dcp.producer.disk_compaction import CompactionPlan
 from dcp.producer.disk_contents import Contents
 from dcp.producer.disk_file import Data, DiskFile
 from dcp.producer.disk_scan import ScannedFile
+from dcp.producer.frame_crcs import RunningCrcs, no_crcs
 from dcp.producer.pending_write import PendingWrite
 
 _LOG = logging.getLogger(__name__)
@@ -58,9 +59,10 @@ class Log:
             return
         self.generation = read_generation(self._file, self._vbucket)
         self.size_bytes = FILE_HEADER_BYTES
+        known = self._crc_behind if self._file.may_decay else None
         while self.size_bytes < end:
             try:
-                batch = read_batch(self._file, self.size_bytes, end, self.generation)
+                batch = read_batch(self._file, self.size_bytes, end, self.generation, known)
             except BrokenBatchError as error:
                 self._cut_tail(end, error)
                 return
@@ -87,6 +89,18 @@ class Log:
         )
         self._file.append(self.size_bytes, ())
 
+    @property
+    def may_decay(self) -> bool:
+        """Whether a disk has the file, which may damage it."""
+        return self._file.may_decay
+
+    def _crc_behind(self, seqno: int) -> int:
+        return self.contents.index.crc_behind(seqno)
+
+    def _crcs_of(self, batch: Batch, crc: int) -> RunningCrcs | None:
+        """Return what takes the CRCs of a batch's frames, where they will be looked at."""
+        return RunningCrcs(batch.sizes, crc) if self._file.may_decay else None
+
     def _take(self, batch: Batch) -> None:
         """Know of a batch that stands at the end of the file."""
         self.contents.apply(batch, self.size_bytes)
@@ -105,16 +119,21 @@ class Log:
         self._require_nothing_pending()
         generation, is_first = self.generation, not self.size_bytes
         offset = self.size_bytes or FILE_HEADER_BYTES
+        crc_before = self._crc_behind(batch.keep_up_to)
+        crcs: RunningCrcs | None = None
 
         def write() -> None:
+            nonlocal crcs
+            crcs = self._crcs_of(batch, crc_before)  # anew, where this is tried again
             if is_first:
                 # By replacement: a crash never leaves a part of the file header.
                 self._file.replace([encode_file_header(self._vbucket, generation)])
-            self._file.append(offset, batch.encode(frames, generation=generation, offset=offset))
+            parts = batch.encode(frames, generation=generation, offset=offset, crcs=crcs)
+            self._file.append(offset, parts)
 
         def apply() -> None:
             self.size_bytes = offset
-            self._take(batch)
+            self._take(_with(batch, crcs))
 
         self._pending = PendingWrite(write, apply)
         return self._pending
@@ -127,7 +146,7 @@ class Log:
         """Put the next generation in this one's place; after a crash one of them is there.
 
         Raises:
-            OSError: it cannot be written; the log holds what it held.
+            OSError: it cannot be written, or a frame is damaged; the log holds what it held.
         """
         self.begin_rewrite(plan).complete()
 
@@ -135,25 +154,33 @@ class Log:
         """Prepare ``rewrite``; until it is over scans read the old file, and nothing is added."""
         self._require_nothing_pending()
         generation = self.generation + 1
-        header = encode_file_header(self._vbucket, generation)
+        crcs = self._crcs_of(plan.batch, 0)
+        is_whole = False
         old = self.scanned
         old.enter()  # so that it is pinned, for all who read it until the end
         old.retire()
 
+        def parts() -> Iterator[Data]:
+            nonlocal is_whole
+            yield encode_file_header(self._vbucket, generation)
+            yield from plan.batch.encode(
+                plan.frames(old), generation=generation, offset=FILE_HEADER_BYTES, crcs=crcs
+            )
+            is_whole = True
+
         def write() -> None:
-            frames = plan.frames(old)
-            batch = plan.batch.encode(frames, generation=generation, offset=FILE_HEADER_BYTES)
-            self._file.replace(chain([header], batch))
+            self._file.replace(parts())
 
         def apply() -> None:
             old.leave()
             self.contents, self.scanned = Contents(), ScannedFile(self._file)
             self.generation, self.size_bytes = generation, FILE_HEADER_BYTES
-            self._take(plan.batch)
+            self._take(_with(plan.batch, crcs))
 
         def undo() -> None:
             # The new one may be there after all, when only its name could not be made durable.
-            if read_generation(self._file, self._vbucket) == generation:
+            # Where it never was whole that is not asked of a file that may be damaged.
+            if is_whole and read_generation(self._file, self._vbucket) == generation:
                 apply()
             else:
                 old.leave()
@@ -165,3 +192,8 @@ class Log:
         """Let scans that are open go on, whoever writes the file next."""
         if self.size_bytes:
             self.scanned.retire()
+
+
+def _with(batch: Batch, crcs: RunningCrcs | None) -> Batch:
+    """Return a batch that was written, with the CRCs of its frames."""
+    return replace(batch, crcs=no_crcs() if crcs is None else crcs.behind)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from threading import Lock
 from types import TracebackType
 from typing import Final, Self
+from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
@@ -19,12 +20,14 @@ import numpy.typing as npt
 from dcp.producer.disk_file import Data, DiskFile, PinnedFile, Place
 from dcp.producer.disk_index import Columns, find
 from dcp.producer.disk_ranges import U64s
+from dcp.producer.frame_crcs import DamagedFrameError
 
 _BLOCK_ROWS: Final = 8192
 """So many rows are looked at in a row for what is shown, where as much may be read."""
 _FEW_ROWS: Final = 16
 _LEAST_FRAME_BYTES: Final = 48
 """About what the shortest frames take: how many rows are worth a look."""
+Indices = npt.NDArray[np.int64]
 _NO_ROWS: Final = np.empty(0, np.int64)
 _GAP_BYTES: Final = 64 * 1024
 """Less than this between two frames is read and thrown away: cheaper than another read."""
@@ -58,6 +61,48 @@ class ScannedFile:
     def read_each(self, places: Sequence[Place]) -> list[Data]:
         """Return the bytes of several places; the file is opened once, if need be."""
         return (self._pinned or self._file).read_each(places)
+
+    def read_run(self, rows: Columns) -> Data:
+        """Return the frames of some rows, at least one, that stand in a row in the file.
+
+        Raises:
+            DamagedFrameError: they are not what was written.
+            OSError: the file cannot be read.
+        """
+        offset = int(rows.starts[0])
+        data = self.read(offset, int(rows.starts[-1]) + int(rows.sizes[-1]) - offset)
+        is_checked = self._file.may_decay
+        if is_checked and crc32(data, int(rows.crcs_before[0])) != int(rows.crcs_behind[-1]):
+            self._raise_damage(rows, data)
+        return data
+
+    def check_runs(
+        self, rows: Columns, firsts: Indices, lasts: Indices, parts: Sequence[Data]
+    ) -> None:
+        """Compare what was read with what was written: each part has the rows of first to last.
+
+        Raises:
+            DamagedFrameError: they are not the same.
+        """
+        if not self._file.may_decay:
+            return
+        before, behind = rows.crcs_before[firsts].tolist(), rows.crcs_behind[lasts].tolist()
+        if list(map(crc32, parts, before)) != behind:
+            for first, last, part in zip(firsts.tolist(), lasts.tolist(), parts, strict=True):
+                self._raise_damage(rows.take(slice(first, last + 1)), part)
+
+    def _raise_damage(self, rows: Columns, data: Data) -> None:
+        """Name the first frame that is damaged, of some in a row; nothing where none is."""
+        frame, base = memoryview(data), int(rows.starts[0])
+        columns = rows.seqnos, rows.starts, rows.sizes, rows.crcs_before, rows.crcs_behind
+        lists = [column.tolist() for column in columns]
+        for seqno, at, size, before, expected in zip(*lists, strict=True):
+            found = crc32(frame[at - base : at - base + size], before)
+            if found != expected:
+                raise DamagedFrameError(
+                    f"{self._file}: the frame of seqno {seqno} at byte {at} is damaged: "
+                    f"found CRC {found:#010x}, expected {expected:#010x}"
+                )
 
     @property
     def is_scanned(self) -> bool:
@@ -131,7 +176,7 @@ class Scan:
 
         Raises:
             ValueError: the scan is closed.
-            OSError: the file cannot be read.
+            OSError: the file cannot be read, or a frame is damaged; it is read again then.
         """
         if self._scanned is None:
             raise ValueError(
@@ -145,7 +190,11 @@ class Scan:
         if fitting < len(rows):
             self.go_back(int(rows.seqnos[fitting]))
             rows, ends = rows.take(slice(fitting)), ends[: fitting + 1]
-        return Frames(_gathered(self._scanned, rows), ends, rows.seqnos)
+        try:
+            return Frames(_gathered(self._scanned, rows), ends, rows.seqnos)
+        except OSError:
+            self.go_back(int(rows.seqnos[0]))
+            raise
 
     def go_back(self, seqno: int) -> None:
         """Let what was read from a seqno on be read again."""
@@ -169,14 +218,16 @@ class Scan:
 
         Raises:
             ValueError: the scan is closed, or has nothing at one of the seqnos.
-            OSError: the file cannot be read.
+            OSError: the file cannot be read, or a frame is damaged.
         """
         rows = self._rows_at(seqnos)
         if self._scanned is None:
             raise AssertionError("a closed scan has no rows")
         places = list(zip(rows.starts.tolist(), rows.sizes.tolist(), strict=True))
-        data = b"".join(self._scanned.read_each(places))
-        return Frames(data, _ends_of(rows), rows.seqnos)
+        parts = self._scanned.read_each(places)
+        each = np.arange(len(rows))
+        self._scanned.check_runs(rows, each, each, parts)
+        return Frames(b"".join(parts), _ends_of(rows), rows.seqnos)
 
     def _rows_at(self, seqnos: Sequence[int]) -> Columns:
         wanted, held = np.array(seqnos, np.uint64), self._columns.seqnos
@@ -218,9 +269,10 @@ def _gathered(file: ScannedFile, rows: Columns) -> Data:
     stops = rows.starts + rows.sizes
     breaks = np.flatnonzero(rows.starts[1:] != stops[:-1]) + 1
     if not len(breaks):
-        return file.read(int(rows.starts[0]), int(stops[-1] - rows.starts[0]))
-    starts = rows.starts[np.concatenate(([0], breaks))]
-    stops = stops[np.concatenate((breaks - 1, [len(rows) - 1]))]
+        return file.read_run(rows)
+    firsts = np.concatenate(([0], breaks))
+    lasts = np.concatenate((breaks - 1, [len(rows) - 1]))
+    starts, stops = rows.starts[firsts], stops[lasts]
     wide = np.flatnonzero(starts[1:] - stops[:-1] > _GAP_BYTES) + 1
     groups = list(zip(np.split(starts, wide), np.split(stops, wide), strict=True))
     places = [(int(near_starts[0]), int(near_stops[-1])) for near_starts, near_stops in groups]
@@ -232,4 +284,5 @@ def _gathered(file: ScannedFile, rows: Columns) -> Data:
             view[start - base : stop - base]
             for start, stop in zip(near_starts.tolist(), near_stops.tolist(), strict=True)
         ]
+    file.check_runs(rows, firsts, lasts, parts)
     return b"".join(parts)

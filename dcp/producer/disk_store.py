@@ -240,12 +240,16 @@ class VbucketStore:
         )
 
     def read(self, seqno: int) -> bytes | None:
-        """Return the frame of one item; None if there is none, or no more."""
+        """Return the frame of one item; None if there is none, or no more.
+
+        Raises:
+            OSError: the file cannot be read, or the frame is damaged.
+        """
         self._require_open()
         found = self._contents.index.between(max(seqno - 1, 0), seqno)
         if not len(found):
             return None
-        return bytes(self._log.scanned.read(int(found.starts[0]), int(found.sizes[0])))
+        return bytes(self._log.scanned.read_run(found))
 
     def count(self, after_seqno: int, end_seqno: int) -> int:
         """Return how many versions with after < seqno <= end are here, replaced ones too."""
@@ -262,6 +266,17 @@ class VbucketStore:
         with self.scan(after_seqno, each_key_once=True) as scan:
             while (frames := scan.read(_WARM_UP_BYTES)) is not None:
                 yield frames
+
+    def check_state(self, after_seqno: int, end_seqno: int) -> None:
+        """Read what was held at ``end_seqno`` of what is above ``after_seqno``.
+
+        Raises:
+            OSError: it cannot be read, or a frame is damaged.
+        """
+        if self._log.may_decay and after_seqno < end_seqno:
+            with self.scan(after_seqno, each_key_once=True, end_seqno=end_seqno) as scan:
+                while scan.read(_WARM_UP_BYTES) is not None:
+                    pass
 
     # --- losing and forgetting
 
@@ -296,7 +311,8 @@ class VbucketStore:
         there or the new one.
 
         Raises:
-            OSError: the new log cannot be written; the store holds what it held.
+            OSError: the new log cannot be written, or a frame that stays is damaged; the store
+                holds what it held.
         """
         self._require_open()
         require_unsigned("purge seqno", purge_up_to_seqno)

@@ -29,6 +29,7 @@ Markers start as kv_engine's do: the first at the client's own snap_start, later
 item (kv_engine ``dcp/active_stream.cc``, ``docs/dcp/documentation/commands/snapshot-marker.md``).
 """
 
+import logging
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -36,6 +37,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from dcp.errors import FrameError
 from dcp.producer.backfill import messages_behind, misses_purged, snapshot_end, source_of
 from dcp.producer.checkpoint_manager import CheckpointKind, Items
 from dcp.producer.disk_scan import Scan
@@ -53,6 +55,7 @@ from dcp.wire.codec import encode
 from dcp.wire.frame_info import stream_id_info
 from dcp.wire.vocabulary import EndReason, Magic, Opcode, OsoFlag, SnapshotFlag, StreamFlag
 
+_LOG = logging.getLogger(__name__)
 _NO_SEQNOS: Final[npt.NDArray[np.uint64]] = np.empty(0, np.uint64)
 _DISK: Final = int(SnapshotFlag.DISK | SnapshotFlag.CHECKPOINT)
 _MEMORY: Final = int(SnapshotFlag.MEMORY)
@@ -217,11 +220,14 @@ class ActiveStream:
         """Return what to send next, at least one message; None while there is nothing.
 
         ``room_bytes`` is what flow control has left; it must be positive. A stream whose disk
-        cannot be read ends.
+        cannot be read, or is damaged, ends; so does one with a value that cannot be reshaped for
+        the client: only what that client asked for fails, the connection goes on.
         """
         try:
             return self._next_batch(room_bytes, most_bytes, most_items)
-        except OSError:
+        except (OSError, FrameError) as error:
+            text = "vbucket %d: stream %s ends with BACKFILL_FAILED behind seqno %d: %s"
+            _LOG.warning(text, self.vbucket, self.cursor, self.sent_seqno, error)
             self.end(EndReason.BACKFILL_FAILED, announce=True)
             return self._next_batch(room_bytes, most_bytes, most_items)
 

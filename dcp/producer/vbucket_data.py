@@ -206,9 +206,12 @@ class VbucketData:
         back needs: then everything is lost.
 
         Raises:
-            OSError: the file cannot be written; nothing is lost, and what waits goes on waiting.
+            OSError: the file cannot be written, or what would stay cannot be read; nothing is
+                lost, and what waits goes on waiting.
         """
         self.persistence.flush(seqno)
+        left = min(seqno, self._store.persisted_seqno)
+        self._store.check_state(self.disk.preloaded_seqno, left)
         left = self.disk.cut(seqno)
         self._unwritten.clear()  # only now: what the disk did not lose is still to be written
         self.newest.cut(left)
