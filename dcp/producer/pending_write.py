@@ -90,8 +90,9 @@ class PendingWrite:
         """
         self.run()
         if not self.is_over:
-            self.is_over = True
-            self._apply()
+            apply = self._apply
+            self._let_go()
+            apply()
 
     def give_up(self) -> None:
         """Go on without a write that failed, or was never run; nothing if it is over.
@@ -101,7 +102,7 @@ class PendingWrite:
         """
         if not self.is_over:
             self._undo()
-            self.is_over = True
+            self._let_go()
 
     def end(self) -> None:
         """Hold it if it was written, else go on without it."""
@@ -127,4 +128,10 @@ class PendingWrite:
         It is over, and nothing is undone.
         """
         with self._lock:
-            self._file, self.is_over = _File.ABANDONED, True
+            self._file = _File.ABANDONED
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Be over, and hold nothing of what was to be written: a log keeps its last write."""
+        self.is_over = True
+        self._write = self._apply = self._undo = _nothing

@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from gc import collect
 from threading import Event
+from weakref import ref
 
 import pytest
 
@@ -132,3 +134,17 @@ def test_who_finishes_waits_for_the_thread_that_writes() -> None:
         running.result()
         finishing.result()
     assert steps == ["written", "held"]
+
+
+@pytest.mark.parametrize("way", ["complete", "give_up", "abandon"])
+def test_what_is_over_holds_nothing_of_what_was_to_be_written(way: str) -> None:
+    """A log keeps its last write: with 1,024 vbuckets that would be a batch of each."""
+
+    def work() -> None:
+        """Have, like a batch that is written, what was to be written."""
+
+    write, had = PendingWrite(work, work, work), ref(work)
+    del work
+    getattr(write, way)()
+    collect()
+    assert had() is None
