@@ -67,9 +67,7 @@ def store(session: Session, frame: Frame, body: m.Body, _: float) -> None:
             session, frame, _changing(session, frame, _storing(session, frame, request, value))
         )
 
-    if frame.opcode == Opcode.ADD and frame.cas:
-        session.refuse(frame, Status.EINVAL, f"CAS: found {frame.cas}, expected 0 for ADD")
-    elif frame.datatype & ~_negotiated(session):
+    if frame.datatype & ~_negotiated(session):
         session.refuse(frame, Status.EINVAL, "Request contains datatypes that were not negotiated")
     elif len(request.value) <= _SHORT_VALUE_BYTES:
         go_on(request.value)
