@@ -1,6 +1,6 @@
 """The picture of `flow_control`: a row of charts for windows, for policies, for strategies."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import floor, log10
 from typing import Final
 
@@ -21,15 +21,24 @@ def picture(rows: Sequence[Row]) -> str:
     fastest = [row for row in policies if row.sink_limit == limits[0]]
     slowest = [row for row in policies if row.sink_limit == limits[-1]]
     slow_title = f"each sink {limits[-1]}"
+    in_all = {"outstanding in all, MiB": _outstanding, "memory in all, + MiB": _memory}
+    of_relay = {
+        "from the cluster, MB/s": _upstream,
+        "fast consumer, MB/s": _speed,
+        "memory of the relay, + MiB": _memory,
+    }
     charts = [
-        PanelRow(
+        _row(
             "One connection",
             "sink's speed",
-            [
-                _panel("MB/s", "window", windows, _speed, _size_name),
-                _panel("most outstanding, MiB", "window", windows, _outstanding, _size_name),
-                _panel("memory of the process, + MiB", "window", windows, _memory, _size_name),
-            ],
+            "window",
+            windows,
+            {
+                "MB/s": _speed,
+                "most outstanding, MiB": _outstanding,
+                "memory of the process, + MiB": _memory,
+            },
+            _size_name,
         ),
         PanelRow(
             "Window policies: a quota of 1 GiB",
@@ -45,47 +54,35 @@ def picture(rows: Sequence[Row]) -> str:
                 _panel(f"memory in all, + MiB, {slow_title}", "connections", slowest, _memory),
             ],
         ),
-        PanelRow(
+        _row(
             "Window policies: 4 connections, all numbers in proportion to the window",
             "policy",
-            [
-                _panel("MB/s in all, sinks unlimited", "window", by_window, _speed, _size_name),
-                _panel("outstanding in all, MiB", "window", by_window, _outstanding, _size_name),
-                _panel("memory in all, + MiB", "window", by_window, _memory, _size_name),
-            ],
+            "window",
+            by_window,
+            {"MB/s in all, sinks unlimited": _speed, **in_all},
+            _size_name,
         ),
-        PanelRow(
+        _row(
             "Window policies: 4 connections, a quota of 1 GiB",
             "policy",
-            [
-                _panel("MB/s in all", "each sink, MB/s", by_speed, _speed),
-                _panel("outstanding in all, MiB", "each sink, MB/s", by_speed, _outstanding),
-                _panel("memory in all, + MiB", "each sink, MB/s", by_speed, _memory),
-            ],
+            "each sink, MB/s",
+            by_speed,
+            {"MB/s in all": _speed, **in_all},
         ),
-        PanelRow(
+        _row(
             "Relay: one fast consumer, one slow; window 2 MiB",
             "strategy",
-            [
-                _panel("from the cluster, MB/s", "slow consumer, MB/s", relays, _upstream),
-                _panel("fast consumer, MB/s", "slow consumer, MB/s", relays, _speed),
-                _panel("memory of the relay, + MiB", "slow consumer, MB/s", relays, _memory),
-            ],
+            "slow consumer, MB/s",
+            relays,
+            of_relay,
         ),
-        PanelRow(
+        _row(
             "Relay: one fast consumer, one of 5 MB/s",
             "strategy",
-            [
-                _panel("from the cluster, MB/s", "window", relays_by_window, _upstream, _size_name),
-                _panel("fast consumer, MB/s", "window", relays_by_window, _speed, _size_name),
-                _panel(
-                    "memory of the relay, + MiB",
-                    "window",
-                    relays_by_window,
-                    _memory,
-                    _size_name,
-                ),
-            ],
+            "window",
+            relays_by_window,
+            of_relay,
+            _size_name,
         ),
     ]
     return draw(
@@ -96,6 +93,19 @@ def picture(rows: Sequence[Row]) -> str:
 
 def _part(rows: Sequence[Row], part: str) -> list[Row]:
     return [row for row in rows if row.part == part]
+
+
+def _row(
+    title: str,
+    legend_title: str,
+    x_label: str,
+    rows: Sequence[Row],
+    values: Mapping[str, Callable[[Row], float | None]],
+    x_name: Callable[[float], str] = "{:g}".format,
+) -> PanelRow:
+    """Return panels of the same points, one for each of the values by its title."""
+    panels = [_panel(name, x_label, rows, value, x_name) for name, value in values.items()]
+    return PanelRow(title, legend_title, panels)
 
 
 def _panel(
