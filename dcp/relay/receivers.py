@@ -68,9 +68,14 @@ class _Stand:
 class Receivers:
     """All consumers; used under the bucket's lock. Times are nanoseconds of the caller's clock."""
 
-    def __init__(self, ack_ns: int) -> None:
-        """``ack_ns``: how long one may take to acknowledge what it has done with."""
+    def __init__(self, ack_ns: int, timeout_ns: int) -> None:
+        """Begin with nobody.
+
+        ``ack_ns``: how long one may take to acknowledge what it has done with; ``timeout_ns``:
+        how long one may be unheard before it is silent.
+        """
         self._ack_ns = ack_ns
+        self._timeout_ns = timeout_ns
         self._numbers: WeakKeyDictionary[DcpConnection, int] = WeakKeyDictionary()
         self._tags: WeakKeyDictionary[DcpConnection, int | None] = WeakKeyDictionary()
         self._stands: WeakKeyDictionary[DcpConnection, _Stand] = WeakKeyDictionary()
@@ -107,8 +112,14 @@ class Receivers:
             self._tags[consumer] = named_tag(consumer.key[1])
         return self._tags[consumer]
 
-    def look(self, clients: Iterable[ClientConnection], now_ns: int) -> None:
-        """Learn who has moved since the last look, or has nothing to move for."""
+    def look(
+        self, clients: Iterable[ClientConnection], now_ns: int
+    ) -> list[tuple[DcpConnection, int | None]]:
+        """Learn who has moved since the last look, or has nothing to move for.
+
+        Return who had been silent: with all its streams (None), or with those of an opaque.
+        """
+        found = list[tuple[DcpConnection, int | None]]()
         self._looked_at_ns = now_ns
         for client in clients:
             consumer = client.session.dcp
@@ -121,7 +132,19 @@ class Receivers:
             stand = self._stands.get(consumer)
             if stand is None or stand.values != values or not consumer.has_ready_streams:
                 self._stands[consumer] = _Stand(values, now_ns)
-            self._full[consumer] = self._full_windows(consumer, now_ns)
+                if stand is not None and self._was_silent(stand, now_ns):
+                    found.append((consumer, None))
+            before = self._full.get(consumer, {})
+            stands = self._full[consumer] = self._full_windows(consumer, before, now_ns)
+            found += [
+                (consumer, opaque)
+                for opaque, stand in before.items()
+                if stands.get(opaque) is not stand and self._was_silent(stand, now_ns)
+            ]
+        return found
+
+    def _was_silent(self, stand: _Stand, now_ns: int) -> bool:
+        return stand.since_ns + self._ack_ns + self._timeout_ns < now_ns
 
     def was_away(self, away_ns: int) -> None:
         """Count nobody's silence for a time in which we were halted, and heard none."""
@@ -131,9 +154,11 @@ class Receivers:
             for opaque, stand in stands.items():
                 stands[opaque] = _Stand(stand.values, stand.since_ns + away_ns)
 
-    def _full_windows(self, consumer: DcpConnection, now_ns: int) -> dict[int, _Stand]:
+    def _full_windows(
+        self, consumer: DcpConnection, before: dict[int, _Stand], now_ns: int
+    ) -> dict[int, _Stand]:
         """Return since when which windows of streams are full and get no acknowledgement."""
-        before, found = self._full.get(consumer, {}), {}
+        found = {}
         for opaque in consumer.full_stream_windows:
             values = (consumer.stream_windows.acked_bytes(opaque),)
             stand = before.get(opaque)
@@ -163,13 +188,13 @@ class Receivers:
         return min(now_ns, stand.since_ns + self._ack_ns)
 
     def states(
-        self, consumers: Iterable[DcpConnection], timeout_ns: int, now_ns: int
+        self, consumers: Iterable[DcpConnection], now_ns: int
     ) -> dict[int, tuple[int | None, bool]]:
         """Return by number what groups go by: a consumer's tag, and whether it is silent."""
         return {
             self.number(each): (
                 self.tag(each),
-                self.connection_heard_at_ns(each, now_ns) + timeout_ns < now_ns,
+                self.connection_heard_at_ns(each, now_ns) + self._timeout_ns < now_ns,
             )
             for each in consumers
         }

@@ -1,17 +1,15 @@
 """How far the cluster may send: reports consumers to each vbucket's gate, and frees what it frees.
 
-Looked at are the vbuckets of which something came, or was sent, or whose streams came and went,
-since the last time, and all that hold something at every tick. A group of a least size is counted
-anew where that may change it, and in all vbuckets when a consumer is gone, or silent, or moves
-again: what nothing happens to costs nothing. Meanwhile others have their turns: with many consumers
-a pass takes its time, and the next one waits as much longer.
+Which vbuckets are looked at says ``due_vbuckets.py``. Meanwhile others have their turns: with many
+consumers a pass takes its time, and the next one waits as much longer.
 
 Who has a place in a vbucket's group says ``gate.py``. A consumer's position is that of its stream
 that is farthest behind. A consumer waiting for new data is placed at the end, or relay and consumer
 would wait for each other. Each report is as old as the consumer's last sign of life, and one that
 is older than the receivers' timeout is none: so nobody is given up or taken back for how often a
 vbucket is looked at, and who is silent is so in all its vbuckets at once (but for those whose own
-windows are full).
+windows are full). Consumers' signs of life are noted at each tick, and until the next one no time
+passes for the gates: a pass between two ticks cannot take a silence that it has not looked at.
 """
 
 import asyncio
@@ -25,6 +23,7 @@ from dcp.producer.connection import ClientConnection
 from dcp.producer.dcp_connection import DcpConnection
 from dcp.protocol.flow_spec import FlowSpec
 from dcp.protocol.receiver_group import Ejection
+from dcp.relay.due_vbuckets import DueVbuckets
 from dcp.relay.gate import Gate
 from dcp.relay.receivers import Receivers
 from dcp.relay.relay_bucket import RelayBucket
@@ -72,7 +71,7 @@ class Regulator:
         now_ns: Callable[[], int] = monotonic_ns,
     ) -> None:
         self.spec = spec
-        self.receivers = Receivers(int(ack_seconds * 1e9))
+        self.receivers = Receivers(int(ack_seconds * 1e9), spec.receiver_timeout_ns)
         self.stuck = StuckConsumers()
         hold_ns = int(hold_seconds * 1e9)
         self.gates = [Gate(spec, window_bytes, hold_ns) for _ in bucket.vbuckets]
@@ -82,12 +81,11 @@ class Regulator:
         self._bucket = bucket
         self._source = source
         self._now_ns = now_ns
-        self._dirty: set[int] = set()
-        self._states: dict[int, tuple[int | None, bool]] = {}
-        self._wanted = asyncio.Event()
+        self._tick_ns = now_ns()
+        self._due = DueVbuckets(self.gates, self.receivers)
         self.waits_for_disk = False
         """Whether nothing is freed because too much is not on disk yet."""
-        bucket.origin.on_sent = self._touch
+        bucket.origin.on_sent = self._due.touch
 
     # --- what the links tell
 
@@ -95,12 +93,12 @@ class Regulator:
         """Know that a stream brought bytes; the bucket has settled what they hold."""
         high_seqno = self._bucket.vbuckets[vbucket].data.high_seqno
         self.gates[vbucket].positions.receive(high_seqno, frame_bytes)
-        self._touch(vbucket)
+        self._due.touch(vbucket)
 
     def ended(self, vbucket: int) -> None:
         """Know that the stream is over: no consumer is waited for with what it held."""
         self._free(vbucket, self.gates[vbucket].free_all())
-        self._touch(vbucket)  # the disk may still be
+        self._due.touch(vbucket)  # the disk may still be
 
     def rolled_back(self, vbucket: int) -> None:
         """Know that seqnos begin again lower."""
@@ -121,12 +119,12 @@ class Regulator:
     def came_early(self, consumer: DcpConnection, vbucket: int) -> None:
         """Count a consumer as there that could not have a stream yet, until it has it."""
         self.gates[vbucket].came_early(self.receivers.number(consumer))
-        self._touch(vbucket)
+        self._due.touch(vbucket)
 
     def waits_no_more(self, consumer: DcpConnection, vbucket: int) -> None:
         """Know that a consumer got the stream that it may have waited for, or gave it up."""
         self.gates[vbucket].waits_no_more(self.receivers.number(consumer))
-        self._touch(vbucket)
+        self._due.touch(vbucket)
 
     def set_tag(self, consumer: DcpConnection, value: bytes) -> Status:
         """Let a consumer belong to the group with a tag; EINVAL for what is none."""
@@ -134,12 +132,8 @@ class Regulator:
         number = self.receivers.number(consumer)
         for vbucket, gate in enumerate(self.gates):
             if number in gate.receivers:
-                self._touch(vbucket)
+                self._due.touch(vbucket)
         return status
-
-    def _touch(self, vbucket: int) -> None:
-        self._dirty.add(vbucket)
-        self._wanted.set()
 
     # --- passes
 
@@ -158,7 +152,7 @@ class Regulator:
             await asyncio.sleep(rests_until - loop.time())
             try:
                 async with asyncio.timeout(max(0.0, tick_at - loop.time())):
-                    await self._wanted.wait()
+                    await self._due.wanted.wait()
             except TimeoutError:
                 pass
             away_seconds = loop.time() - max(rests_until, tick_at)
@@ -169,14 +163,10 @@ class Regulator:
     async def look(self, *, is_tick: bool) -> None:
         """Look once: at what changed, and with each tick at all that time can change."""
         with self._bucket.lock:
-            if is_tick:
-                self.receivers.look(self.clients(), self._now_ns())
-            dirty = self._due(is_tick=is_tick)
-            self._dirty.clear()
-            self._wanted.clear()
+            due = self._tick() if is_tick else self._due.take_changed()
             self._note_disk(has_room=self._bucket.make_room())
-        held_before = {v for v in dirty if self.gates[v].is_held}
-        loop, left = asyncio.get_running_loop(), deque(dirty)
+        held_before = {v for v in due if self.gates[v].is_held}
+        loop, left = asyncio.get_running_loop(), deque(due)
         while left:
             until = loop.time() + _TURN_SECONDS
             with self._bucket.lock:
@@ -187,36 +177,24 @@ class Regulator:
             if is_tick:
                 self.stuck.tell(self.receivers.names)
             self._forget_who_is_gone()
-            self._follow_holds(held_before, dirty)
+            self._follow_holds(held_before, due)
             if not self.waits_for_disk:
                 self._source.release_withheld()
 
-    def _due(self, *, is_tick: bool) -> list[int]:
-        """Return the vbuckets to look at."""
-        if not is_tick:
-            return sorted(self._dirty)
-        now_ns = self._now_ns()
-        counts_anew = self.spec.group_min_size > 0 and self._have_consumers_changed(now_ns)
-        return [
-            v
-            for v, gate in enumerate(self.gates)
-            if counts_anew or v in self._dirty or gate.positions.held_bytes or gate.is_due(now_ns)
-        ]
-
-    def _have_consumers_changed(self, now_ns: int) -> bool:
-        """Whether one is gone, or counts otherwise; a new one's streams tell of themselves."""
-        timeout_ns, before = self.spec.receiver_timeout_ns, self._states
+    def _tick(self) -> list[int]:
+        """Note who has moved; return the vbuckets to look at."""
+        self._tick_ns = self._now_ns()
+        moving = self.receivers.look(self.clients(), self._tick_ns)
         consumers = self._bucket.dcp_connections.values()
-        self._states = self.receivers.states(consumers, timeout_ns, now_ns)
-        return any(self._states.get(number) != state for number, state in before.items())
+        return self._due.take_all_due(consumers, moving, self._tick_ns)
 
     def _look_at(self, vbucket: int) -> None:
-        gate, now_ns = self.gates[vbucket], self._now_ns()
+        gate, now_ns = self.gates[vbucket], self._tick_ns
         tracked = {each.receiver_id for each in gate.group.receivers}
         ejected = gate.group.ejections[Ejection.TIMEOUT]
         present = self._report_all(gate, vbucket, now_ns)
         if self.waits_for_disk:
-            self._dirty.add(vbucket)  # what the disk has not got must not be followed by more
+            self._due.look_again(vbucket)  # what the disk has not got must not be followed by more
             return
         freed_bytes = gate.settle(now_ns)
         if gate.group.ejections[Ejection.TIMEOUT] != ejected:

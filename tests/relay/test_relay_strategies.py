@@ -151,11 +151,37 @@ def test_one_that_is_stuck_is_waited_for_no_more(
     stuck.run_to(cluster)  # nothing is lost for it
     other.run_to(cluster)
     # It has caught up, and counts again.
-    wait_for("both count", lambda: [each.members for each in relay.snapshot().groups] == [2])
+    wait_for("both count", lambda: _members(relay) == [2])
     fill(cluster, 400, DOCUMENT_BYTES, prefix="latest")
     other.run(lambda _: _is_blocked(cluster) and _waits_for(relay).startswith("stuck"))
     stuck.run_to(cluster)
     other.run_to(cluster)
+
+
+def test_who_was_stuck_counts_again_though_nothing_more_comes(
+    make_cluster: MakeCluster,
+    make_relay: MakeRelay,
+    make_lake: MakeLake,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It has caught up between two ticks, before the relay has noted any sign of life."""
+    cluster = make_cluster(vbuckets=2)
+    relay = _relay(make_relay, cluster, "min,t:1s")
+    stuck = make_lake(relay, "stuck")
+    other = make_lake(relay, "other")
+    _settle(cluster, stuck, other)
+    fill(cluster, 100, DOCUMENT_BYTES, prefix="later")
+    other.run_to(cluster)
+    wait_for("one is given up", lambda: _members(relay) == [1])
+    monkeypatch.setattr("dcp.relay.regulator.rest_seconds", lambda _: 3.0)
+    sleep(1)  # from here on ticks are rare
+    stuck.run_to(cluster)
+    wait_for("both count", lambda: _members(relay) == [2])
+
+
+def _members(relay: Relay) -> list[int]:
+    """Return how many are in the vbuckets' groups: once each number."""
+    return [each.members for each in relay.snapshot().groups]
 
 
 def test_one_that_takes_a_little_is_not_stuck(

@@ -178,6 +178,8 @@ def test_it_is_ejected(
     scene.picky.acknowledged.add(HELD)
     wait_for("it has all", lambda: scene.picky.has_all_of(scene.cluster))
     scene.fast.assert_same(scene.cluster)
+    both = [f"vbuckets {HELD}-{FREE}: 2 of 0 receivers"]
+    wait_for("it counts again", lambda: [str(g) for g in scene.relay.snapshot().groups] == both)
 
 
 def _name(tag: int | None) -> str:

@@ -1,0 +1,79 @@
+"""Which vbuckets a relay's regulator looks at next.
+
+    when                                             which
+    something came, was sent, streams came or went   that one (``touch``)
+    each tick                                        those that hold something; whose hold is over
+    who was silent moves again                       those where it has streams, or waits
+    who is there or silent, or its tag, changes      all, where a group has a least size
+
+What nothing happens to is not looked at, and costs nothing. Used under the bucket's lock.
+"""
+
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
+
+from dcp.producer.dcp_connection import DcpConnection
+from dcp.relay.gate import Gate
+from dcp.relay.receivers import Receivers
+
+
+class DueVbuckets:
+    """The vbuckets that changed, and whoever else is to be looked at."""
+
+    def __init__(self, gates: Sequence[Gate], receivers: Receivers) -> None:
+        """Begin with none."""
+        self.wanted = asyncio.Event()
+        """Whether any vbucket changed since the last time."""
+        self._gates = gates
+        self._receivers = receivers
+        self._touched: set[int] = set()
+        self._states: dict[int, tuple[int | None, bool]] = {}
+
+    def touch(self, vbucket: int) -> None:
+        """Have a vbucket looked at as soon as may be."""
+        self._touched.add(vbucket)
+        self.wanted.set()
+
+    def look_again(self, vbucket: int) -> None:
+        """Have a vbucket looked at whenever any is."""
+        self._touched.add(vbucket)
+
+    def take_changed(self) -> list[int]:
+        """Return the vbuckets that changed, and begin anew."""
+        found = sorted(self._touched)
+        self._touched.clear()
+        self.wanted.clear()
+        return found
+
+    def take_all_due(
+        self,
+        consumers: Iterable[DcpConnection],
+        moving: Iterable[tuple[DcpConnection, int | None]],
+        now_ns: int,
+    ) -> list[int]:
+        """Return what a tick looks at; ``moving`` is what ``Receivers.look`` returned."""
+        touched = {*self.take_changed(), *self._with_any_of(moving)}
+        if self._have_groups_changed(consumers, now_ns):
+            return list(range(len(self._gates)))
+        return [
+            v
+            for v, gate in enumerate(self._gates)
+            if v in touched or gate.positions.held_bytes or gate.is_due(now_ns)
+        ]
+
+    def _with_any_of(self, moving: Iterable[tuple[DcpConnection, int | None]]) -> Iterator[int]:
+        """Yield where consumers that were passed over as silent are to be reported again."""
+        for consumer, opaque in moving:
+            number = self._receivers.number(consumer)
+            for stream in consumer.streams:
+                if opaque in (None, stream.opaque):
+                    yield stream.vbucket
+            yield from (v for v, gate in enumerate(self._gates) if gate.is_waiting(number))
+
+    def _have_groups_changed(self, consumers: Iterable[DcpConnection], now_ns: int) -> bool:
+        """Whether one is gone, or counts otherwise; a new one's streams tell of themselves."""
+        if not self._gates or not self._gates[0].group.spec.group_min_size:
+            return False
+        before = self._states
+        self._states = self._receivers.states(consumers, now_ns)
+        return any(self._states.get(number) != state for number, state in before.items())
