@@ -3,7 +3,8 @@
 Reader threads decode one at a time anyway (there is one interpreter), so a task that reads from
 many nodes needs few buffers. A buffer is lent from the read until its frames are decoded, which
 waits for nobody: so a reader that waits for a buffer does not wait for the application. Who waits
-is said by the account ``buffers`` (``dcp/protocol/credits.py``). When no connection has anything to
+is said by the account ``buffers`` (``dcp/protocol/credits.py``): once all are lent, nobody gets one
+until half of them are back, and then all who wait may take one. When no connection has anything to
 read, the spare buffers are given back to the system.
 """
 
@@ -25,7 +26,7 @@ class BufferPool:
     def __init__(self, buffer_bytes: int, most: int = MOST_BUFFERS) -> None:
         """Begin with no buffer."""
         self.buffer_bytes = buffer_bytes
-        self._account = Credits("buffers", most, most - 1)
+        self._account = Credits("buffers", most, most // 2)
         self._spare: list[memoryview] = []
         self._changed = threading.Condition()  # guards the two above
 
@@ -59,7 +60,8 @@ class BufferPool:
                 credit.release(monotonic())
                 if buffer is not None:
                     self._spare.append(buffer)
-                self._changed.notify()
+                if self._account.is_open:
+                    self._changed.notify_all()
 
     def rest(self) -> None:
         """Give the spare buffers back, if nobody reads."""

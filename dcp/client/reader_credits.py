@@ -36,8 +36,8 @@ class ReaderCredits:
         read_bytes, limit_bytes = settings.read_buffer_bytes, self._limit.limit_bytes
         frame_bytes = settings.max_frame_bytes
         window_bytes = settings.window_bytes or settings.unread_limit_bytes
-        self.socket = CreditQueue(Credits("socket", read_bytes, read_bytes - 1))
-        self.frame = CreditQueue(Credits("frame", frame_bytes, frame_bytes - 1))
+        self.socket = CreditQueue(Credits("socket", read_bytes, 0))
+        self.frame = CreditQueue(Credits("frame", frame_bytes, 0))
         self.handover = CreditQueue(Credits("handover", limit_bytes, limit_bytes * 3 // 4))
         self.window = CreditQueue(Credits("window", window_bytes, window_bytes - 1))
         self._charged_bytes = 0

@@ -38,7 +38,7 @@ class TaskCredits:
         self.batch = Credits("batch", batch_bytes, 0)
         self.spark = Credits("spark", batch_bytes, 0)
         self.batches = Credits("batches", 1, 0)
-        self.staging = Credits("staging", target_bytes, target_bytes - 1)
+        self.staging = Credits("staging", target_bytes, 0)
         self._staged = CreditQueue(self.staging)
         self._offered = CreditQueue(self.batches)
         self._waiting: deque[_Held] = deque()

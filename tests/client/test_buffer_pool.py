@@ -1,4 +1,5 @@
 import threading
+from contextlib import ExitStack
 from time import monotonic
 
 from dcp.client.buffer_pool import BufferPool
@@ -47,3 +48,34 @@ def test_a_reader_waits_while_all_buffers_are_lent_and_an_error_gives_one_back()
     leave.set()
     thread.join()
     assert (pool.lent, pool.spare) == (0, 1)
+
+
+def test_once_all_are_lent_nobody_gets_one_before_half_are_back() -> None:
+    """Four are lent: with one back two readers still wait, with two back both have theirs."""
+    pool = BufferPool(10, most=4)
+    got = threading.Semaphore(0)
+    leave = threading.Event()
+
+    def read() -> None:
+        with pool.lend():
+            got.release()
+            leave.wait(60)
+
+    readers = [threading.Thread(target=read) for _ in range(2)]
+    with ExitStack() as two, ExitStack() as third, ExitStack() as fourth:
+        for stack in (two, two, third, fourth):
+            stack.enter_context(pool.lend())
+        for each in readers:
+            each.start()
+        third.close()
+        assert not got.acquire(timeout=0.2)
+        look = pool.look(monotonic())
+        assert (look.in_use, look.is_full) == (3, True)
+        fourth.close()
+        assert got.acquire(timeout=60)
+        assert got.acquire(timeout=60)
+        assert pool.lent == 4
+        leave.set()
+        for each in readers:
+            each.join(60)
+    assert (pool.lent, pool.spare) == (0, 4)
