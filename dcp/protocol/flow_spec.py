@@ -19,69 +19,28 @@ where they take it with different values, see ``docs/flow-control.md``. Source: 
 """
 
 import re
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from dataclasses import replace
 from typing import Final
 
 from dcp.errors import FlowSpecError
-from dcp.types import require_unsigned
-
-_I32_MAX: Final = 2**31 - 1
-_I64_MAX: Final = 2**63 - 1
-NEVER_NS: Final = _I64_MAX
-"""The longest duration: nobody lives to see its end."""
-
-
-class Strategy(StrEnum):
-    """Who decides how far a sender may go."""
-
-    UNICAST = "unicast"
-    """The one receiver; no text names it."""
-    MAX = "max"
-    """The fastest receiver."""
-    MIN = "min"
-    """The slowest receiver."""
-    TAGGED = "tagged"
-    """The slowest receiver of the group with the tag."""
-
-
-@dataclass(frozen=True, slots=True)
-class FlowSpec:
-    """A flow control parameter, with the defaults of an Aeron driver."""
-
-    strategy: Strategy = Strategy.MAX
-    group_tag: int | None = -1
-    """None where the strategy knows no tags."""
-    group_min_size: int = 0
-    receiver_timeout_ns: int = 5_000_000_000
-    retransmit_multiple: int = 4
-    """How many receiver windows one retransmit may cover."""
-
-    def __post_init__(self) -> None:
-        """Reject what no parameter can say."""
-        require_unsigned("group_min_size", self.group_min_size, _I32_MAX)
-        require_unsigned("receiver_timeout_ns", self.receiver_timeout_ns, NEVER_NS)
-        require_unsigned("retransmit_multiple", self.retransmit_multiple, _I32_MAX)
-
-    def __str__(self) -> str:
-        """Return the parameter that means this."""
-        options = [self.strategy.value]
-        if self.strategy in _OF_GROUPS:
-            tag = "" if self.group_tag is None else self.group_tag
-            options += [f"g:{tag}/{self.group_min_size}", f"t:{_duration_text(self)}"]
-        return ",".join([*options, f"rrwm:{self.retransmit_multiple}"])
-
+from dcp.protocol.flow_strategy import (
+    I32_MAX,
+    I64_MAX,
+    NEVER_NS,
+    UNIT_NS,
+    FlowDefaults,
+    FlowSpec,
+    Strategy,
+)
 
 _MOST_SHOWN: Final = 200
 _MOST_DIGITS: Final = 19
-_OF_GROUPS: Final = frozenset({Strategy.MIN, Strategy.TAGGED})
 _BY_NAME: Final = {each.value: each for each in Strategy if each is not Strategy.UNICAST}
 _OPTIONS: Final = {
     Strategy.MAX: ("rrwm:",),
     Strategy.MIN: ("g:", "t:", "rrwm:"),
     Strategy.TAGGED: ("g:", "t:", "rrwm:"),
 }
-_UNIT_NS: Final = {"": 1, "ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 _DURATION: Final = re.compile(r"([0-9]{1,19})(ns|us|ms|s|)", re.IGNORECASE)
 _TAG: Final = re.compile(r"-?[0-9]{1,19}")
 _SIZE: Final = re.compile(r"-?[0-9]{1,10}")
@@ -90,21 +49,20 @@ _BEGINS_AS_NUMBER: Final = re.compile(r"\s*[+-]?[0-9]")
 _SOME_NUMBER: Final = re.compile(r"\s*[+-]?[0-9]+")
 
 
-def parse_flow_spec(text: str | None, defaults: FlowSpec | None = None) -> FlowSpec:
+def parse_flow_spec(text: str | None, defaults: FlowDefaults | None = None) -> FlowSpec:
     """Return what an ``fc=`` parameter says; None is one that is not given: the defaults.
 
     Raises:
         FlowSpecError: the text is none; the message tells where.
     """
-    spec = FlowSpec() if defaults is None else defaults
+    defaults = FlowDefaults() if defaults is None else defaults
     if text is None:
-        return spec if spec.strategy is Strategy.TAGGED else replace(spec, group_tag=None)
+        return defaults.spec()
     name, *options = text.split(",")
     strategy = _BY_NAME.get(name)
     if strategy is None:
         raise _wrong(text, 0, name, "a strategy: max, min or tagged")
-    tag = spec.group_tag if strategy is Strategy.TAGGED else None
-    spec = replace(spec, strategy=strategy, group_tag=tag)
+    spec = defaults.spec(strategy)
     if options and not options[-1]:
         options.pop()
     at = len(name) + 1
@@ -125,8 +83,8 @@ def _with_option(spec: FlowSpec, text: str, option: str, at: int) -> FlowSpec:
     if key == "t:":
         return replace(spec, receiver_timeout_ns=_duration_ns(text, value, at))
     count = _number(value) if _COUNT.fullmatch(value) else 0
-    if not 1 <= count <= _I32_MAX:
-        raise _wrong(text, at, value, f"a number from 1 to {_I32_MAX}")
+    if not 1 <= count <= I32_MAX:
+        raise _wrong(text, at, value, f"a number from 1 to {I32_MAX}")
     return replace(spec, retransmit_multiple=count)
 
 
@@ -135,17 +93,17 @@ def _with_group(spec: FlowSpec, text: str, value: str, at: int) -> FlowSpec:
     if not value:
         raise _wrong(text, at, value, "a group: TAG, /SIZE or TAG/SIZE")
     if tag and spec.strategy is Strategy.TAGGED:
-        number = int(tag) if _TAG.fullmatch(tag) else _I64_MAX + 1
-        if not -_I64_MAX - 1 <= number <= _I64_MAX:
+        number = int(tag) if _TAG.fullmatch(tag) else I64_MAX + 1
+        if not -I64_MAX - 1 <= number <= I64_MAX:
             raise _wrong(text, at, tag, "a group tag: a decimal number of 64 bits")
         spec = replace(spec, group_tag=number)
     elif _BEGINS_AS_NUMBER.match(tag) and not _is_ignored(tag, slash):
         raise _wrong(text, at, tag, "a group tag: a decimal number of 64 bits")
     if slash:
         members = int(size) if _SIZE.fullmatch(size) else -1
-        if not 0 <= members <= _I32_MAX:
+        if not 0 <= members <= I32_MAX:
             where = at + len(tag) + 1
-            raise _wrong(text, where, size, f"a group size from 0 to {_I32_MAX}")
+            raise _wrong(text, where, size, f"a group size from 0 to {I32_MAX}")
         spec = replace(spec, group_min_size=members)
     return spec
 
@@ -157,7 +115,7 @@ def _is_ignored(tag: str, slash: str) -> bool:
     """
     if not _SOME_NUMBER.fullmatch(tag):
         return False
-    return bool(slash) or -_I64_MAX - 1 <= _number(tag) <= _I64_MAX
+    return bool(slash) or -I64_MAX - 1 <= _number(tag) <= I64_MAX
 
 
 def _number(text: str) -> int:
@@ -169,15 +127,9 @@ def _number(text: str) -> int:
 
 def _duration_ns(text: str, value: str, at: int) -> int:
     found = _DURATION.fullmatch(value)
-    if found is None or int(found[1]) > _I64_MAX:
+    if found is None or int(found[1]) > I64_MAX:
         raise _wrong(text, at, value, "a duration: digits and ns, us, ms, s or nothing")
-    return min(int(found[1]) * _UNIT_NS[found[2].lower()], NEVER_NS)
-
-
-def _duration_text(spec: FlowSpec) -> str:
-    duration_ns = spec.receiver_timeout_ns
-    units = sorted(((ns, unit) for unit, ns in _UNIT_NS.items() if unit), reverse=True)
-    return next(f"{duration_ns // ns}{unit}" for ns, unit in units if duration_ns % ns == 0)
+    return min(int(found[1]) * UNIT_NS[found[2].lower() or "ns"], NEVER_NS)
 
 
 def _wrong(text: str, at: int, found: str, expected: str) -> FlowSpecError:

@@ -42,7 +42,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from dcp.protocol.flow_spec import FlowSpec, Strategy
+from dcp.protocol.flow_strategy import FlowSpec, Strategy
 from dcp.protocol.lowest_edge import LowestEdge
 
 _RECEIVER_WINDOW_BYTES: Final = 128 * 1024

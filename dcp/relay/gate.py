@@ -28,7 +28,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from dcp.protocol.flow_spec import FlowSpec
+from dcp.protocol.flow_strategy import FlowSpec
 from dcp.protocol.receiver_group import Receiver, ReceiverGroup, StatusMessage
 from dcp.relay.positions import Positions
 

@@ -21,7 +21,7 @@ from typing import Final, Protocol
 
 from dcp.producer.connection import ClientConnection
 from dcp.producer.dcp_connection import DcpConnection
-from dcp.protocol.flow_spec import FlowSpec
+from dcp.protocol.flow_strategy import FlowSpec
 from dcp.protocol.receiver_group import Ejection
 from dcp.relay.due_vbuckets import DueVbuckets
 from dcp.relay.gate import Gate

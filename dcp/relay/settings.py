@@ -10,7 +10,7 @@ from dcp.client.settings import ConnectionSettings, TlsSettings
 from dcp.errors import ConfigError
 from dcp.producer.settings import ClusterSettings, TlsFiles
 from dcp.protocol.credentials import Credentials
-from dcp.protocol.flow_spec import FlowSpec
+from dcp.protocol.flow_strategy import FlowSpec
 from dcp.types import U32_MAX
 
 MIB: Final = 1024 * 1024

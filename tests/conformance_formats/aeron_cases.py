@@ -24,7 +24,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from dcp.errors import DcplakeError, FlowSpecError
-from dcp.protocol.flow_spec import FlowSpec, Strategy, parse_flow_spec
+from dcp.protocol.flow_spec import parse_flow_spec
+from dcp.protocol.flow_strategy import FlowDefaults, FlowSpec, Strategy
 from dcp.protocol.receiver_group import ReceiverGroup, StatusMessage
 from dcp.protocol.receiver_liveness import ReceiverLiveness, is_acceptable, is_connected
 from tests.conformance_formats.aeron_java import JavaReceiverGroup
@@ -95,7 +96,7 @@ def result_of(case: Case, compared: Compared, tally: str = "") -> CaseResult:
 
 def _spec_of(case: Case) -> FlowSpec:
     context = case.get("context") or {}
-    defaults = FlowSpec(
+    defaults = FlowDefaults(
         Strategy(context.get("default_strategy", Strategy.MAX)),
         context.get("group_tag", -1),
         context.get("group_min_size", 0),

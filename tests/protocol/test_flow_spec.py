@@ -1,14 +1,19 @@
-"""The fc= parameter: what is said about wrong ones, and that what is written is read again."""
+"""The fc= parameter: what is said about wrong ones, and that what is written is read again.
+
+Also that nothing else can be made than what a parameter can say.
+"""
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dcp.errors import ConfigError, FlowSpecError
-from dcp.protocol.flow_spec import NEVER_NS, FlowSpec, Strategy, parse_flow_spec
+from dcp.protocol.flow_spec import parse_flow_spec
+from dcp.protocol.flow_strategy import NEVER_NS, FlowDefaults, FlowSpec, Strategy
 
 SECOND_NS = 1_000_000_000
 
@@ -78,32 +83,117 @@ def test_a_long_parameter_is_not_repeated_whole() -> None:
 
 
 def test_none_is_what_the_defaults_say() -> None:
-    defaults = FlowSpec(Strategy.MIN, 5, 2, 7, 9)
+    defaults = FlowDefaults(Strategy.MIN, 5, 2, 7, 9)
     assert parse_flow_spec(None, defaults) == FlowSpec(Strategy.MIN, None, 2, 7, 9)
     assert parse_flow_spec("tagged,t:8", defaults) == FlowSpec(Strategy.TAGGED, 5, 2, 8, 9)
+    assert parse_flow_spec("max", defaults) == FlowSpec(Strategy.MAX, retransmit_multiple=9)
+    tagged = FlowDefaults(Strategy.TAGGED, 5, 2, 7, 9)
+    assert parse_flow_spec(None, tagged) == FlowSpec(Strategy.TAGGED, 5, 2, 7, 9)
+    assert parse_flow_spec("min", tagged) == FlowSpec(Strategy.MIN, None, 2, 7, 9)
+
+
+def test_without_any_parameter_it_is_max() -> None:
+    assert FlowSpec() == parse_flow_spec("max") == parse_flow_spec(None) == FlowDefaults().spec()
+
+
+OF_GROUPS = (Strategy.MIN, Strategy.TAGGED)
+ILLEGAL: list[tuple[Strategy, str, Any]] = [
+    *((each, "group_tag", 5) for each in Strategy if each is not Strategy.TAGGED),
+    *((each, "group_min_size", 1) for each in Strategy if each not in OF_GROUPS),
+    *((each, "receiver_timeout_ns", 1) for each in Strategy if each not in OF_GROUPS),
+    *((each, "retransmit_multiple", wrong) for each in Strategy for wrong in (0, -1, 2**31, 1.5)),
+    *((Strategy.TAGGED, "group_tag", wrong) for wrong in (None, 2**63, -(2**63) - 1, True)),
+    *((each, "group_min_size", wrong) for each in OF_GROUPS for wrong in (-1, 2**31, True)),
+    *((each, "receiver_timeout_ns", wrong) for each in OF_GROUPS for wrong in (-1, 2**63)),
+]
+
+
+@pytest.mark.parametrize(("strategy", "name", "wrong"), ILLEGAL)
+def test_what_no_parameter_can_say_is_refused(strategy: Strategy, name: str, wrong: Any) -> None:
+    given = {"group_tag": 1 if strategy is Strategy.TAGGED else None, name: wrong}
+    with pytest.raises(ValueError, match=f"{name}: found {wrong}, expected "):
+        FlowSpec(strategy, **given)
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"group_min_size": -1}, {"receiver_timeout_ns": -1}, {"retransmit_multiple": 2**31}]
+    "wrong",
+    [
+        {"group_tag": None},
+        {"group_tag": 2**63},
+        {"group_min_size": -1},
+        {"receiver_timeout_ns": 2**63},
+        {"retransmit_multiple": 0},
+    ],
 )
-def test_what_no_parameter_can_say_is_refused(wrong: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        FlowSpec(Strategy.MIN, None, **wrong)
+def test_a_driver_is_configured_with_nothing_that_no_parameter_can_say(
+    wrong: dict[str, Any],
+) -> None:
+    [(name, value)] = wrong.items()
+    with pytest.raises(ValueError, match=f"{name}: found {value}, expected an integer from"):
+        FlowDefaults(**wrong)
+
+
+def edges(least: int, most: int) -> st.SearchStrategy[int]:
+    """Numbers of a range, its ends, and what is just beyond them."""
+    ends = [least - 1, least, least + 1, most - 1, most, most + 1]
+    return st.one_of(st.sampled_from(ends), st.integers(least, most))
+
+
+ROUND_NS = st.sampled_from([1, 1_000, 1_000_000, SECOND_NS])
+TAGS = edges(-(2**63), 2**63 - 1)
+SIZES = edges(0, 2**31 - 1)
+TIMEOUTS_NS = st.one_of(
+    edges(0, NEVER_NS),
+    st.builds(lambda number, ns: number * ns, st.integers(0, 9000), ROUND_NS),
+)
+MULTIPLES = edges(1, 2**31 - 1)
 
 
 @given(
-    st.sampled_from([Strategy.MIN, Strategy.TAGGED]),
-    st.integers(-(2**63), 2**63 - 1),
-    st.integers(0, 2**31 - 1),
-    st.one_of(st.integers(0, NEVER_NS), st.integers(0, 9000).map(lambda n: n * SECOND_NS)),
-    st.integers(1, 2**31 - 1),
+    st.sampled_from(Strategy),
+    st.one_of(st.none(), TAGS),
+    st.one_of(st.just(0), SIZES),
+    st.one_of(st.just(5 * SECOND_NS), TIMEOUTS_NS),
+    MULTIPLES,
 )
-def test_what_is_written_is_read_again(
-    strategy: Strategy, tag: int, size: int, timeout_ns: int, multiple: int
+def test_whatever_can_be_made_and_named_is_read_again(
+    strategy: Strategy, tag: int | None, size: int, timeout_ns: int, multiple: int
 ) -> None:
-    tagged = tag if strategy is Strategy.TAGGED else None
-    spec = FlowSpec(strategy, tagged, size, timeout_ns, multiple)
-    assert parse_flow_spec(str(spec)) == spec
+    try:
+        spec = FlowSpec(strategy, tag, size, timeout_ns, multiple)
+    except ValueError:
+        return
+    if strategy is Strategy.UNICAST:
+        with pytest.raises(FlowSpecError, match="expected a strategy"):
+            parse_flow_spec(str(spec))
+    else:
+        assert parse_flow_spec(str(spec)) == spec
+
+
+@given(
+    st.builds(
+        FlowDefaults,
+        st.sampled_from(Strategy),
+        st.integers(-(2**63), 2**63 - 1),
+        st.integers(0, 2**31 - 1),
+        st.integers(0, NEVER_NS),
+        st.integers(1, 2**31 - 1),
+    ),
+    st.sampled_from([each for each in Strategy if each is not Strategy.UNICAST]),
+)
+def test_what_a_text_takes_over_is_written_and_read_again(
+    defaults: FlowDefaults, strategy: Strategy
+) -> None:
+    """Also without the driver's configuration: the text says it all."""
+    spec = parse_flow_spec(strategy.value, defaults)
+    assert spec == defaults.spec(strategy)
+    assert parse_flow_spec(str(spec)) == parse_flow_spec(str(spec), defaults) == spec
+    assert spec.retransmit_multiple == defaults.retransmit_multiple
+    if strategy in OF_GROUPS:
+        assert spec.group_min_size == defaults.group_min_size
+        assert spec.receiver_timeout_ns == defaults.receiver_timeout_ns
+    if strategy is Strategy.TAGGED:
+        assert spec.group_tag == defaults.group_tag
 
 
 def test_what_people_are_shown() -> None:
@@ -120,7 +210,7 @@ def test_any_text_is_taken_or_refused_with_its_place(text: str) -> None:
         assert "expected" in str(error)
         return
     assert text.split(",", maxsplit=1)[0] == spec.strategy
-    assert parse_flow_spec(str(spec)) == spec or spec.strategy is Strategy.MAX
+    assert parse_flow_spec(str(spec)) == spec
 
 
 PAGE = Path(__file__).parents[2] / "docs" / "flow-control.md"

@@ -1,0 +1,122 @@
+"""Who decides how far a sender may go: a strategy, with the numbers that it has and no others.
+
+    strategy   group tag   group size, timeout   rrwm
+    unicast    none        the defaults          1 to 2147483647
+    max        none        the defaults          1 to 2147483647
+    min        none        any                   1 to 2147483647
+    tagged     64 bits     any                   1 to 2147483647
+
+What no text can mean is no ``FlowSpec``: but for ``unicast``, which no text names, the text of each
+says the same again. An Aeron driver is configured with numbers for all strategies at once, and they
+are kept until a text names another strategy: ``FlowDefaults``. ``flow_spec.py`` reads texts.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+I32_MAX: Final = 2**31 - 1
+I64_MAX: Final = 2**63 - 1
+NEVER_NS: Final = I64_MAX
+"""The longest duration: nobody lives to see its end."""
+UNIT_NS: Final = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
+"""Units of durations, the longest first."""
+_TIMEOUT_NS: Final = 5 * UNIT_NS["s"]
+_RETRANSMIT_MULTIPLE: Final = 4
+
+
+class Strategy(StrEnum):
+    """Who decides how far a sender may go."""
+
+    UNICAST = "unicast"
+    """The one receiver; no text names it."""
+    MAX = "max"
+    """The fastest receiver."""
+    MIN = "min"
+    """The slowest receiver."""
+    TAGGED = "tagged"
+    """The slowest receiver of the group with the tag."""
+
+
+_OF_GROUPS: Final = frozenset({Strategy.MIN, Strategy.TAGGED})
+
+
+@dataclass(frozen=True, slots=True)
+class FlowSpec:
+    """A flow control parameter; without arguments what ``max`` means."""
+
+    strategy: Strategy = Strategy.MAX
+    group_tag: int | None = None
+    """None where the strategy knows no tags, and only there."""
+    group_min_size: int = 0
+    receiver_timeout_ns: int = _TIMEOUT_NS
+    retransmit_multiple: int = _RETRANSMIT_MULTIPLE
+    """How many receiver windows one retransmit may cover."""
+
+    def __post_init__(self) -> None:
+        """Reject what no parameter can say."""
+        _require_numbers(self.group_min_size, self.receiver_timeout_ns, self.retransmit_multiple)
+        if self.strategy is Strategy.TAGGED:
+            _require("group_tag", self.group_tag, -I64_MAX - 1, I64_MAX)
+        else:
+            self._require_only("group_tag", None)
+        if self.strategy not in _OF_GROUPS:
+            self._require_only("group_min_size", 0)
+            self._require_only("receiver_timeout_ns", _TIMEOUT_NS)
+
+    def _require_only(self, name: str, expected: int | None) -> None:
+        if (found := getattr(self, name)) != expected:
+            raise ValueError(
+                f"{name}: found {found!r}, expected {expected}: {self.strategy} has no other"
+            )
+
+    def __str__(self) -> str:
+        """Return the parameter that means this."""
+        options = [self.strategy.value]
+        if self.strategy in _OF_GROUPS:
+            tag = "" if self.group_tag is None else self.group_tag
+            timeout = _duration_text(self.receiver_timeout_ns)
+            options += [f"g:{tag}/{self.group_min_size}", f"t:{timeout}"]
+        return ",".join([*options, f"rrwm:{self.retransmit_multiple}"])
+
+
+@dataclass(frozen=True, slots=True)
+class FlowDefaults:
+    """What an Aeron driver is configured with: a text takes over what it does not name."""
+
+    strategy: Strategy = Strategy.MAX
+    group_tag: int = -1
+    group_min_size: int = 0
+    receiver_timeout_ns: int = _TIMEOUT_NS
+    retransmit_multiple: int = _RETRANSMIT_MULTIPLE
+
+    def __post_init__(self) -> None:
+        """Reject what no parameter of any strategy can say."""
+        _require("group_tag", self.group_tag, -I64_MAX - 1, I64_MAX)
+        _require_numbers(self.group_min_size, self.receiver_timeout_ns, self.retransmit_multiple)
+
+    def spec(self, strategy: Strategy | None = None) -> FlowSpec:
+        """Return what a strategy (None: the default one) takes of them."""
+        strategy = self.strategy if strategy is None else strategy
+        multiple = self.retransmit_multiple
+        if strategy not in _OF_GROUPS:
+            return FlowSpec(strategy, retransmit_multiple=multiple)
+        tag = self.group_tag if strategy is Strategy.TAGGED else None
+        return FlowSpec(strategy, tag, self.group_min_size, self.receiver_timeout_ns, multiple)
+
+
+def _require_numbers(size: int, timeout_ns: int, multiple: int) -> None:
+    _require("group_min_size", size, 0, I32_MAX)
+    _require("receiver_timeout_ns", timeout_ns, 0, NEVER_NS)
+    _require("retransmit_multiple", multiple, 1, I32_MAX)
+
+
+def _require(name: str, found: object, least: int, most: int) -> None:
+    if not isinstance(found, int) or isinstance(found, bool) or not least <= found <= most:
+        raise ValueError(f"{name}: found {found!r}, expected an integer from {least} to {most}")
+
+
+def _duration_text(duration_ns: int) -> str:
+    return next(
+        f"{duration_ns // ns}{unit}" for unit, ns in UNIT_NS.items() if duration_ns % ns == 0
+    )
