@@ -53,7 +53,7 @@ class _Client:
 class _Source:
     """A cluster to which nothing need be said."""
 
-    def release(self, vbucket: int, frame_bytes: int) -> None:
+    def release(self, vbucket: int, freed_bytes: int) -> None:
         pass
 
     def release_withheld(self) -> None:

@@ -125,4 +125,4 @@ class Feeding:
     def snapshot(self) -> RelaySnapshot:
         """Return how everything stands."""
         with self._bucket.lock:
-            return snapshot_of(self._bucket, self.regulator, self.upstream.links, self._settings)
+            return snapshot_of(self._bucket, self.regulator, self.upstream, self._settings)

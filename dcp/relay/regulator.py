@@ -47,8 +47,8 @@ _FEW_NAMES: Final = 64
 class Source(Protocol):
     """Where the bytes come from."""
 
-    def release(self, vbucket: int, frame_bytes: int) -> None:
-        """Let bytes of a vbucket be acknowledged, as soon as the disk keeps up."""
+    def release(self, vbucket: int, freed_bytes: int) -> None:
+        """Let a vbucket's bytes be acknowledged up to a position, as soon as the disk keeps up."""
 
     def release_withheld(self) -> None:
         """Let those be acknowledged that waited for the disk."""
@@ -112,7 +112,7 @@ class Regulator:
 
     def _free(self, vbucket: int, frame_bytes: int) -> None:
         if frame_bytes:
-            self._source.release(vbucket, frame_bytes)
+            self._source.release(vbucket, self.gates[vbucket].positions.freed_bytes)
 
     # --- what consumers do
 

@@ -4,6 +4,7 @@ relay:ejections                 consumers that were waited for, and were stuck f
 relay:streams_ejected           the same by vbucket, each time
 relay:newcomers_refused         streams too far behind to be waited for
 relay:streams, :streams_from_disk
+relay:second_releases           bytes freed twice by a mistake of the relay, each time; always 0
 relay:held_bytes                received and not acknowledged, as somebody is waited for
 relay:disk_waiting_bytes        received and not on disk yet
 relay:disk_trouble              which vbuckets cannot be written, and why; empty where all can
@@ -17,7 +18,7 @@ relay:upstream:<node>:…         window, in use, acks, full, who is waited for
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
@@ -31,6 +32,7 @@ from dcp.relay.memory import relay_bytes
 from dcp.relay.regulator import Regulator
 from dcp.relay.relay_bucket import RelayBucket
 from dcp.relay.settings import RelaySettings
+from dcp.relay.upstream import Upstream
 from dcp.relay.upstream_link import UpstreamLink
 from dcp.relay.vbucket_ranges import ranges_of
 
@@ -86,6 +88,7 @@ class RelaySnapshot:
     ejections: int
     streams_ejected: int
     newcomers_refused: int
+    second_releases: int
     held_bytes: int
     disk_waiting_bytes: int
     disk_trouble: str
@@ -113,7 +116,7 @@ class RelaySnapshot:
 def snapshot_of(
     bucket: RelayBucket,
     regulator: Regulator,
-    links: Sequence[UpstreamLink],
+    upstream: Upstream,
     settings: RelaySettings,
 ) -> RelaySnapshot:
     """Return how everything stands; the bucket's lock is held."""
@@ -124,7 +127,7 @@ def snapshot_of(
         for stream in consumer.streams
         if stream.is_sending
     ]
-    gates = regulator.gates
+    gates, links = regulator.gates, upstream.links
     return RelaySnapshot(
         str(regulator.spec),
         tuple(_link(link, regulator) for link in links),
@@ -135,6 +138,7 @@ def snapshot_of(
         regulator.stuck.ejections,
         sum(gate.group.ejections[Ejection.TIMEOUT] for gate in gates),
         sum(gate.newcomers_refused for gate in gates),
+        upstream.second_releases,
         sum(gate.positions.held_bytes for gate in gates),
         0 if bucket.flusher is None else bucket.flusher.pending_bytes,
         "" if bucket.flusher is None else _trouble_of(bucket.flusher.failures),

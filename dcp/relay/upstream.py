@@ -62,6 +62,10 @@ class Upstream:
         self._runs = False
         self.failure: DcplakeError | None = None
         """Why the cluster cannot be followed any more, whatever is tried."""
+        self.second_releases = 0
+        """How often bytes were released that a vbucket did not hold any more: our mistake."""
+        self._freed_bytes: dict[int, int] = {}
+        """Up to which of the bytes that its streams ever brought each vbucket is done with."""
         self._promised: set[int] = set()
         self.is_informed = asyncio.Event()
         """Set when it is known of every vbucket which branches there are, and how far it is."""
@@ -213,6 +217,7 @@ class Upstream:
             connection.questions.ask_for_manifest()
         if each.frame_bytes:
             self._charged[vbucket] = connection
+            connection.window.lend(vbucket, each.frame_bytes)
             regulator.received(vbucket, each.frame_bytes)
 
     def _take_ended(self, link: UpstreamLink) -> None:
@@ -309,18 +314,36 @@ class Upstream:
 
     # --- what the regulator decides
 
-    def release(self, vbucket: int, frame_bytes: int) -> None:
-        """Free bytes that a vbucket's stream brought, where its connection is still there.
+    def release(self, vbucket: int, freed_bytes: int) -> None:
+        """Free what a vbucket's stream brought up to a position, if its connection is still there.
 
-        They are acknowledged when the disk keeps up, at once if it does: the stream may be over,
-        but what it brought is in memory.
+        It is acknowledged when the disk keeps up, at once if it does: the stream may be over, but
+        what it brought is in memory. A second release frees nothing: a mistake, which is counted.
         """
+        before_bytes = self._freed_bytes.get(vbucket, 0)
+        frame_bytes = freed_bytes - before_bytes
+        if frame_bytes <= 0:
+            self._note_second_release(vbucket, freed_bytes, before_bytes)
+            return
+        self._freed_bytes[vbucket] = freed_bytes
         connection = self._charged.get(vbucket)
         if connection is None:
             return
-        connection.window.withhold(frame_bytes)
+        if connection.window.withhold(vbucket, frame_bytes):
+            self._note_second_release(vbucket, freed_bytes, before_bytes)
         if self._bucket.has_room:
             self.release_withheld()
+
+    def _note_second_release(self, vbucket: int, freed_bytes: int, before_bytes: int) -> None:
+        self.second_releases += 1
+        if self.second_releases == 1:  # whoever makes this mistake makes it often
+            _LOG.error(
+                "vbucket %d: release: found byte %d, expected one after %d that came and is held: "
+                "a mistake of the relay, which frees nothing; more of them are only counted",
+                vbucket,
+                freed_bytes,
+                before_bytes,
+            )
 
     def release_withheld(self) -> None:
         """Acknowledge what waited for the disk only, as that keeps up."""

@@ -1,8 +1,12 @@
 """The window of the relay's connection to a node: what came, is held, and is acknowledged.
 
-What nobody is waited for with any more is *withheld* until the disk keeps up: what is in memory
-only counts as held, also of streams that are over.
+What a stream brought is *lent* to its vbucket until nobody is waited for with it any more. Then it
+is *withheld* until the disk keeps up: what is in memory only counts as held, also of streams that
+are over. What a vbucket gives back beyond what it was lent frees nothing, least of all what other
+vbuckets hold, and whoever released it is told.
 """
+
+from collections import Counter
 
 from dcp.protocol.flow_control import FlowSettings, ReceiveWindow
 from dcp.protocol.outgoing import Outgoing
@@ -16,6 +20,7 @@ class UpstreamWindow:
     def __init__(self, window_bytes: int, outgoing: Outgoing, now: float) -> None:
         self._window = ReceiveWindow(FlowSettings(window_bytes), now)
         self._outgoing = outgoing
+        self._lent: Counter[int] = Counter()
         self.acks = self.acked_bytes = self.withheld_bytes = 0
 
     @property
@@ -47,9 +52,19 @@ class UpstreamWindow:
         self._window = self._window.release(frame_bytes)
         self.acknowledge(now)
 
-    def withhold(self, frame_bytes: int) -> None:
-        """Be done with bytes that came, but for the disk."""
-        self.withheld_bytes += frame_bytes
+    def lend(self, vbucket: int, frame_bytes: int) -> None:
+        """Let a vbucket hold bytes that came."""
+        self._lent[vbucket] += frame_bytes
+
+    def withhold(self, vbucket: int, frame_bytes: int) -> int:
+        """Be done with bytes that a vbucket holds, but for the disk.
+
+        Return how many of these it does not hold: a mistake, which frees nothing.
+        """
+        taken_bytes = min(frame_bytes, self._lent[vbucket])
+        self._lent[vbucket] -= taken_bytes
+        self.withheld_bytes += taken_bytes
+        return frame_bytes - taken_bytes
 
     def release_withheld(self, now: float) -> None:
         """Be done with all that waited for the disk only."""
