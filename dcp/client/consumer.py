@@ -114,6 +114,11 @@ class Consumer:
         """The smallest window of a connection that is there; None: none has flow control."""
         return self._links.least_window_bytes
 
+    @property
+    def least_stream_window_bytes(self) -> int | None:
+        """The smallest window that a stream may have of its own; None: none has one."""
+        return self._links.least_stream_window_bytes
+
     def resize_windows(self, window_bytes: int) -> None:
         """Let all connections, those to come too, have another window; 0: no flow control.
 
@@ -131,7 +136,8 @@ class Consumer:
 
         Data servers refuse (the DCP document has such windows only): logged once, and the
         connections' windows hold alone. ``look`` tells what each connection's streams have. Who
-        holds deliveries of a stream must release them before they fill its new window.
+        holds deliveries of a stream must release them before they fill the window that
+        ``least_stream_window_bytes`` tells from now on.
 
         Raises:
             ConfigError: no size for a window.

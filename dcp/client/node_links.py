@@ -7,7 +7,7 @@ connected in turn, since the bootstrap brings the map along.
 import logging
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Final
 
@@ -19,6 +19,7 @@ from dcp.client.connection import NodeConnection
 from dcp.client.delivery import Handover
 from dcp.client.looks import ConnectionLook
 from dcp.client.settings import ConnectionSettings
+from dcp.client.stream_window_sizes import StreamWindowSizes
 from dcp.client.windows import SameWindows, Windows
 from dcp.errors import ConfigError, DcplakeError, LocalProtocolError
 from dcp.protocol.credentials import Credentials
@@ -58,6 +59,7 @@ class NodeLink:
     failures: int = 0
     error: str = ""
     """Why the last connection ended; empty once the next one is ready."""
+    stream_windows: StreamWindowSizes = field(default_factory=lambda: StreamWindowSizes(0))
 
     @property
     def is_ready(self) -> bool:
@@ -107,6 +109,7 @@ class NodeLinks:
         if link.connection is None and now >= link.retry_at:
             name = unique_name(self._name_prefix)
             link.window_bytes = self._windows.opened(name)
+            link.stream_windows = StreamWindowSizes(self._settings.stream_window_bytes)
             link.connection = NodeConnection(
                 address,
                 replace(self._settings, window_bytes=link.window_bytes),
@@ -198,6 +201,7 @@ class NodeLinks:
         self._settings = replace(self._settings, stream_window_bytes=window_bytes)
         for link in self._links.values():
             if link.connection is not None:
+                link.stream_windows.ask(window_bytes)
                 link.connection.change_stream_window(window_bytes)
 
     @property
@@ -205,6 +209,12 @@ class NodeLinks:
         """The smallest window of a connection that is there; None: none has flow control."""
         sizes = [each.window_bytes for each in self._links.values() if each.connection is not None]
         return min(filter(None, sizes or [self._settings.window_bytes]), default=None)
+
+    @property
+    def least_stream_window_bytes(self) -> int | None:
+        """The smallest window that a stream may have; None: none has one of its own."""
+        there = [each for each in self._links.values() if each.connection is not None]
+        return min(filter(None, (each.stream_windows.least_bytes for each in there)), default=None)
 
     # --- the cluster map -------------------------------------------------------------------
 

@@ -283,7 +283,9 @@ class StreamKeeper:
             case Ready():
                 link.ready_at = self.act_at = now
                 link.error = ""
-                self._tell_refused(event.refused_controls, link)
+                if STREAM_WINDOW in event.refused_controls:
+                    link.stream_windows.refused_at_first()
+                    self._tell_refused(link)
                 self._adopt(event.cluster_config, link, now)
                 return ()
             case ClusterConfigReceived():
@@ -293,8 +295,10 @@ class StreamKeeper:
                 self._keep_window(event, link)
                 return ()
             case StreamWindowChanged():
-                if event.status != Status.SUCCESS:
-                    self._tell_refused((STREAM_WINDOW,), link)
+                is_accepted = event.status == Status.SUCCESS
+                link.stream_windows.answered(event.window_bytes, is_accepted=is_accepted)
+                if not is_accepted:
+                    self._tell_refused(link)
                 return ()
         track = self.tracks.get(getattr(event, "vbucket", -1))
         if track is None or track.vbucket in muted:
@@ -312,9 +316,9 @@ class StreamKeeper:
                 event.detail,
             )
 
-    def _tell_refused(self, controls: tuple[str, ...], link: NodeLink) -> None:
+    def _tell_refused(self, link: NodeLink) -> None:
         """Say once for all nodes and connections that streams have no windows of their own."""
-        if STREAM_WINDOW in controls and not self._told_refused:
+        if not self._told_refused:
             self._told_refused = True
             _log.warning(
                 "%s refuses windows of single streams (%s): the connection's window holds alone",

@@ -166,17 +166,10 @@ class FlowControlSettings(Section):
     def flush_bytes(self, window_bytes: int | None) -> int:
         """Held bytes at which a batch must be handed over, whatever it lacks.
 
-        ``window_bytes`` is the smallest window of a connection now, None without flow control.
-        With a batch and what is not acknowledged yet it still has room: no node ever waits for a
-        batch that waits for it.
+        ``window_bytes`` is the smallest window of a connection now, None without flow control; or
+        that of a stream, for what the batch holds of one. With a batch and what is not acknowledged
+        yet it still has room: no node ever waits for a batch that waits for it.
         """
-        return self._flush_bytes(window_bytes or self.window_bytes)
-
-    @property
-    def stream_flush_bytes(self) -> int:
-        """The same for what a batch holds of one stream with a window of its own."""
-        return self._flush_bytes(self.stream_window_bytes)
-
-    def _flush_bytes(self, window_bytes: int) -> int:
+        window_bytes = window_bytes or self.window_bytes
         released_bytes = int(window_bytes * self.ack_fraction)
-        return min(self.batch_bytes, window_bytes // 2, window_bytes - released_bytes)
+        return max(1, min(self.batch_bytes, window_bytes // 2, window_bytes - released_bytes))

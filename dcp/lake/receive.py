@@ -2,7 +2,7 @@
 
 Runs inside ``mapInArrow``, one call for each task of the plan. A batch's bytes are released to flow
 control when Spark asks for the next batch, that is, when it has taken this one; until then the node
-may send only the rest of the window (``task_credits.py`` keeps the account). Whatever goes wrong at
+may send only the rest of the window (``gathering.py``, ``task_credits.py``). Whatever goes wrong at
 the source ends a vbucket with a ``status`` row and never the task, so that one dead node does not
 discard what another sent. Only a refused password or bucket fails the task: no other node would
 answer differently.
@@ -26,10 +26,11 @@ from dcp.client.windows import Windows
 from dcp.errors import AuthenticationError, BucketError
 from dcp.lake.applied import applied_to_batch
 from dcp.lake.arrow_memory import return_freed_memory
-from dcp.lake.batches import BatchBuilder, Departure
+from dcp.lake.batches import BatchBuilder
 from dcp.lake.ending import Budget, Ending, EndPolicy
 from dcp.lake.executor_windows import share_of, task_windows
 from dcp.lake.flow_control_settings import FlowControlSettings
+from dcp.lake.gathering import Gathering
 from dcp.lake.histories import Histories
 from dcp.lake.live_board import live_board
 from dcp.lake.live_look import NodeStreams, TaskLook
@@ -41,7 +42,6 @@ from dcp.lake.progress import RoundProgress
 from dcp.lake.receipt import Outcome, Receipt, left_out_status
 from dcp.lake.rollback_order import RollbackOrder, order_row
 from dcp.lake.stop_points import reached
-from dcp.lake.stream_holdings import StreamHoldings
 from dcp.lake.system_events import system_event_text
 from dcp.lake.task_credits import TaskCredits
 from dcp.lake.task_errors import TaskError
@@ -133,13 +133,12 @@ class TaskReceiver:
         self._largest_of = np.zeros(U16_MAX + 1, np.uint32)
         self._escaped_of = np.zeros(U16_MAX + 1, np.int64)
         self._server_logs: dict[int, FailoverLog] = {}
-        self._held_since = 0.0
         self._window_bytes = largest_window_bytes(access.flow_control)
         flow = access.flow_control
         flush_bytes = flow.flush_bytes(flow.fixed_window_bytes)
         self._batches = BatchBuilder(round_number, self._histories, flow.batch_rows, flush_bytes)
         self._credits = TaskCredits(flush_bytes, budget.target_bytes)
-        self._held_of_streams = StreamHoldings(flow.stream_flush_bytes)
+        self._gathering = Gathering(flow, self._batches, self._credits, monotonic)
         for stream in plan.streams:
             self._is_open[stream.vbucket] = True
             self._histories.set_epoch(stream.vbucket, stream.state.epoch)
@@ -219,7 +218,7 @@ class TaskReceiver:
             if delivery is not None:
                 self._take(delivery, consumer)
             self._end_what_is_over(consumer)
-            if self._batch_is_due(consumer):
+            if self._gathering.is_due(consumer, monotonic()):
                 yield from self._hand_over(consumer)
         for ending in list(self._policy.out_of_budget(sorted(self._open), consumer)):
             self._end_by(ending)
@@ -261,11 +260,7 @@ class TaskReceiver:
     def _take(self, delivery: Delivery, consumer: Consumer) -> None:
         now = monotonic()
         self._policy.received(delivery.node, delivery.frame_bytes, now)
-        if not self._credits.is_holding:
-            self._held_since = now
-        self._credits.take_in(delivery, now)
-        self._held_of_streams.add(delivery)
-        self._batches.deliveries += 1
+        self._gathering.take_in(delivery, now)
         # Failover logs first: the rows and the rollback of the same delivery need them.
         for event in delivery.events:
             if isinstance(event, StreamOpened) and event.vbucket in self._open:
@@ -371,7 +366,7 @@ class TaskReceiver:
             consumer.stop_stream(vbucket)
 
     def _end_what_is_over(self, consumer: Consumer) -> None:
-        if self._credits.is_holding:  # a node may be waiting for these bytes to be released
+        if not self._gathering.is_empty:  # a node may be waiting for these bytes to be released
             return
         waiting = [self._receipts[vbucket] for vbucket in self._open]
         for ending in list(self._policy.endings(waiting, consumer, monotonic())):
@@ -385,46 +380,16 @@ class TaskReceiver:
 
     def _wait_seconds(self) -> float:
         deadline = min(self._policy.ends_at, monotonic() + _LONGEST_WAIT_SECONDS)
-        if self._credits.is_holding:
-            due = self._held_since + self._access.flow_control.batch_seconds
-            deadline = min(deadline, due)
+        if not self._gathering.is_empty:
+            deadline = min(deadline, self._gathering.due_at)
         return max(0.0, deadline - monotonic())
 
-    def _batch_is_due(self, consumer: Consumer) -> bool:
-        if not self._credits.is_holding:
-            return False
-        flow, now = self._access.flow_control, monotonic()
-        return (
-            self._batches.rows == 0
-            or self._batches.rows >= flow.batch_rows
-            or self._credits.batch_is_full(flow.flush_bytes(consumer.least_window_bytes), now)
-            or self._held_of_streams.are_due
-            or now >= self._held_since + flow.batch_seconds
-        )
-
     def _hand_over(self, consumer: Consumer) -> Iterator[pa.RecordBatch]:
-        """Give Spark all that is here, no more at once than its account admits."""
-        self._held_of_streams.clear()
-        while self._credits.is_holding:
-            deliveries = self._credits.hand_over(monotonic())
-            for each in self._batches.flush(deliveries):
-                self._credits.offer(monotonic())
-                yield each.rows
-                self._policy.handed_over(monotonic())
-                reached("round.received")
-                self._leave(each, consumer)
-            for delivery in self._credits.leave(None, monotonic()):
-                consumer.release(delivery)
-
-    def _leave(self, taken: Departure, consumer: Consumer) -> None:
-        """Release what Spark has taken: whole deliveries, and documents of the next one."""
-        now = monotonic()
-        for delivery in self._credits.leave(taken.deliveries, now):
-            consumer.release(delivery)
-        if part_bytes := taken.part_bytes:
-            delivery = self._credits.leave_part(part_bytes, now)
-            of_streams = taken.part_of_streams if delivery.stream_bytes else {}
-            consumer.release_part(delivery, part_bytes, of_streams)
+        """Give Spark all that is here."""
+        for rows in self._gathering.hand_over(consumer):
+            yield rows
+            self._policy.handed_over(monotonic())
+            reached("round.received")
 
     def _closing_rows(self) -> Iterator[pa.RecordBatch]:
         for vbucket, receipt in self._receipts.items():

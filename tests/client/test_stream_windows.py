@@ -215,6 +215,7 @@ def test_a_consumer_changes_the_windows_of_its_streams(
     fill(cluster, 4000, value_bytes=1000)
     with caplog.at_level(logging.WARNING), consuming(cluster) as consumer:
         drained = Drained()
+        assert consumer.least_stream_window_bytes is None
         consumer.resize_stream_windows(50_000)
         for number, size in enumerate([0, STREAM_WINDOW, 20_000], 1):
             drained.run(consumer, has_rows(number * 500))
@@ -226,6 +227,7 @@ def test_a_consumer_changes_the_windows_of_its_streams(
         assert over_acked_bytes(cluster) == 0
         sizes = {look.stream_window_bytes for look in consumer.look()}
         assert sizes == ({20_000} if rules == "document" else {0})
+        assert consumer.least_stream_window_bytes == (20_000 if rules == "document" else None)
     told = [text for text in caplog.messages if "stream_buffer_size" in text]
     assert len(told) == (rules == "server"), "once, however often it is asked for"
 

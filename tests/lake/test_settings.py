@@ -145,8 +145,8 @@ def test_a_batch_leaves_room_in_a_streams_window(window: int, ack: float, batch:
         window_bytes=2**32 - 1, stream_window_bytes=window, ack_fraction=ack, batch_bytes=1024
     )
     flow = replace(flow, batch_bytes=min(batch, int((2**32 - 1) * (1 - ack))))
-    most_held = flow.stream_flush_bytes - 1
-    assert 0 < flow.stream_flush_bytes <= flow.batch_bytes
+    most_held = flow.flush_bytes(window) - 1
+    assert 0 < flow.flush_bytes(window) <= flow.batch_bytes
     assert most_held + int(window * ack) < window
 
 

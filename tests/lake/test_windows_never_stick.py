@@ -1,169 +1,94 @@
 """A search for windows, batches and acknowledgements that wait for each other for ever.
 
-The clock stands: whatever only time would set free counts as stuck. The accounts are the real ones,
-the producer's arithmetic and the consumer's; between them there is no socket, only the order of
-things, which is searched too.
+The clock stands: whatever only time would set free counts as stuck. Both ends are the real ones but
+for sockets and threads (``flow_ends.py``); between them there is only the order of things, which is
+searched too.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-import numpy as np
 import pytest
 from hypothesis import example, given, settings, target
 from hypothesis import strategies as st
 
 from dcp.client.delivery import Delivery
-from dcp.errors import ConfigError
+from dcp.client.unreleased import Unreleased
+from dcp.errors import ConfigError, LocalProtocolError
 from dcp.lake.flow_control_settings import FlowControlSettings
-from dcp.lake.stream_holdings import StreamHoldings
-from dcp.producer.flow_control import FlowControl
-from dcp.producer.stream_windows import StreamWindows
-from dcp.protocol.flow_control import FlowSettings, ReceiveWindow
-from dcp.protocol.stream_accounts import StreamAccounts
+from dcp.lake.gathering import Gathering
+from dcp.lake.task_credits import TaskCredits
+from tests.lake.flow_ends import LEAST_MESSAGE, Connection, Task
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """What decides: the windows, when a batch is handed over, when an ack leaves."""
+@dataclass(frozen=True, slots=True)
+class Unchecked(FlowControlSettings):
+    """Settings that nobody checks, with limits of a batch that nobody worked out."""
 
-    window: int
-    stream_window: int
-    ack_fraction: float
-    flush: int
-    stream_flush: int
-
-    @classmethod
-    def of(cls, flow: FlowControlSettings) -> "Sizes":
-        return cls(
-            flow.window_bytes,
-            flow.stream_window_bytes,
-            flow.ack_fraction,
-            flow.flush_bytes(flow.window_bytes),
-            flow.stream_flush_bytes,
-        )
-
-
-@dataclass
-class Producer:
-    """Streams by opaque, from 1; each has messages left to send."""
-
-    left: dict[int, list[int]]
-    flow: FlowControl = field(default_factory=FlowControl)
-    streams: StreamWindows = field(default_factory=StreamWindows)
-
-    def begin(self, sizes: Sizes) -> None:
-        self.flow.set_window(sizes.window)
-        self.streams.set_window(sizes.stream_window)
-        for opaque in self.left:
-            self.streams.opened(opaque)
-
-    def may_send(self, opaque: int) -> bool:
-        has_room = self.flow.room_bytes > 0 and self.streams.room_bytes(opaque) > 0
-        return has_room and bool(self.left[opaque])
-
-    def send(self, opaque: int) -> int:
-        message = self.left[opaque].pop()
-        self.flow.charge(message)
-        self.streams.charge(opaque, message)
-        return message
-
-    @property
-    def is_done(self) -> bool:
-        return not any(self.left.values())
-
-
-@dataclass
-class Consumer:
-    """Charges, holds rows until the batch is due, then releases and acknowledges all at once."""
-
-    sizes: Sizes
-    window: ReceiveWindow = field(init=False)
-    accounts: StreamAccounts = field(init=False)
-    holdings: StreamHoldings = field(init=False)
-    held: list[Delivery] = field(default_factory=list)
+    flush: int = 0
+    stream_flush: int = 0
 
     def __post_init__(self) -> None:
-        sizes = self.sizes
-        flow = FlowSettings(
-            sizes.window, sizes.ack_fraction, 60.0, stream_window_bytes=sizes.stream_window
-        )
-        self.window = ReceiveWindow(flow, 0.0)
-        self.accounts = StreamAccounts(flow.of_stream)
-        if sizes.stream_window:
-            self.accounts.offered()
-        self.holdings = StreamHoldings(sizes.stream_flush)
+        """Accept them."""
 
-    def receive(self, messages: Sequence[tuple[int, int]]) -> None:
-        opaques = np.array([opaque for opaque, _ in messages], np.uint32)
-        sizes = np.array([size for _, size in messages], np.int64)
-        total = int(sizes.sum())
-        self.window = self.window.charge(total)
-        self.accounts.charge(opaques, sizes, set(opaques.tolist()), 0.0)
-        charges = self.accounts.collect()
-        delivery = Delivery(None, [], total, {}, "only", len(self.held), charges)
-        self.held.append(delivery)
-        self.holdings.add(delivery)
+    def flush_bytes(self, window_bytes: int | None) -> int:
+        is_stream = self.stream_window_bytes and window_bytes == self.stream_window_bytes
+        return self.stream_flush if is_stream else self.flush
 
-    @property
-    def is_due(self) -> bool:
-        held_bytes = sum(delivery.frame_bytes for delivery in self.held)
-        return bool(self.held) and (held_bytes >= self.sizes.flush or self.holdings.are_due)
 
-    def hand_over(self, producer: Producer) -> None:
-        for delivery in self.held:
-            self.window = self.window.release(delivery.frame_bytes)
-            self.window, acked_bytes = self.window.acknowledge(0.0)
-            producer.flow.acknowledge(acked_bytes)
-            for opaque, acked_bytes in self.accounts.release(delivery.stream_bytes, 0.0):
-                assert producer.streams.acknowledge(opaque, acked_bytes)
-        self.held.clear()
-        self.holdings.clear()
+def sizes(
+    window: int, stream_window: int, ack: float, flush: int, stream_flush: int
+) -> FlowControlSettings:
+    return Unchecked(
+        window_bytes=window,
+        stream_window_bytes=stream_window,
+        ack_fraction=ack,
+        flush=flush,
+        stream_flush=stream_flush,
+    )
 
 
 def fullest(
-    sizes: Sizes, messages: Sequence[Sequence[int]], choices: Sequence[tuple[int, int]]
+    flow: FlowControlSettings,
+    messages: Sequence[Sequence[int]],
+    choices: Sequence[tuple[int, int]],
+    *,
+    readers_hurry: bool = True,
 ) -> float:
     """Let all streams send all they have; ``choices`` say who, and how much in one block.
 
     Return how full a window was at most, as a part of it, while the batch was not due: with 1 the
     producer waits for a batch that waits for it.
     """
-    producer = Producer({opaque: list(each) for opaque, each in enumerate(messages, 1)})
-    producer.begin(sizes)
-    consumer = Consumer(sizes)
+    task = Task(flow)
+    task.readers_hurry = readers_hurry
+    connection = Connection("only", 0, messages, flow, flow.window_bytes, task.handover)
+    task.connections.append(connection)
     turn, found = 0, 0.0
-    while not producer.is_done:
-        sending = [opaque for opaque in producer.left if producer.may_send(opaque)]
-        if not sending:
-            return max(found, 1.0)
-        block: list[tuple[int, int]] = []
+    while any(connection.left.values()):
         who, how_many = choices[turn % len(choices)]
         turn += 1
-        while sending and len(block) < how_many:
-            opaque = sending[(who + len(block)) % len(sending)]
-            block.append((opaque, producer.send(opaque)))
-            sending = [opaque for opaque in producer.left if producer.may_send(opaque)]
-        if block:
-            consumer.receive(block)
-        if consumer.is_due:
-            consumer.hand_over(producer)
-        assert producer.flow.outstanding_bytes == consumer.window.unacked_bytes
-        found = max(found, consumer.window.unacked_bytes / sizes.window)
-        for opaque, account in consumer.accounts.accounts.items():
-            flow = producer.streams.flow(opaque)
-            assert flow is not None
-            assert flow.outstanding_bytes == account.unacked_bytes
-            found = max(found, account.unacked_bytes / sizes.stream_window)
+        if not connection.send(who):
+            return max(found, 1.0)
+        for number in range(1, how_many):
+            connection.send(who + number)
+        connection.reader_turns(connection.on_their_way)
+        task.digest()
+        connection.check()
+        found = max(found, connection.full_share())
     return found
 
 
 def streams(window: int) -> st.SearchStrategy[list[list[int]]]:
     """Messages of each stream: of any sizes up to more than the window, or all of one size."""
-    size = st.one_of(st.integers(24, 400), st.integers(24, window), st.integers(24, 3 * window))
-    mixed = st.lists(size, min_size=1, max_size=30)
-    equal = st.builds(lambda size, count: [size] * count, size, st.integers(1, 60))
-    return st.lists(st.one_of(mixed, equal), min_size=1, max_size=6)
+    size = st.one_of(
+        st.integers(LEAST_MESSAGE, 400),
+        st.integers(LEAST_MESSAGE, window),
+        st.integers(LEAST_MESSAGE, 2 * window),
+    )
+    mixed = st.lists(size, min_size=1, max_size=20)
+    equal = st.builds(lambda size, count: [size] * count, size, st.integers(1, 30))
+    return st.lists(st.one_of(mixed, equal), min_size=1, max_size=4)
 
 
 @st.composite
@@ -177,12 +102,13 @@ def flows(draw: st.DrawFn) -> FlowControlSettings:
         window_bytes=window,
         stream_window_bytes=stream_window,
         ack_fraction=ack,
+        batch_rows=draw(st.sampled_from([1, 2, 5, 10_000])),
         batch_bytes=draw(st.just(most) | st.integers(1024, most)),
     )
 
 
 @given(st.data())
-@settings(max_examples=400)
+@settings(max_examples=150)
 def test_settings_that_are_accepted_never_stick(data: st.DataObject) -> None:
     flow = data.draw(flows())
     edge = flow.stream_window_bytes or flow.window_bytes
@@ -190,23 +116,103 @@ def test_settings_that_are_accepted_never_stick(data: st.DataObject) -> None:
     choices = data.draw(
         st.lists(st.tuples(st.integers(0, 5), st.integers(1, 8)), min_size=1, max_size=6)
     )
-    found = fullest(Sizes.of(flow), messages, choices)
+    found = fullest(flow, messages, choices, readers_hurry=data.draw(st.booleans()))
     target(found)
     assert found < 1
 
 
 @pytest.mark.parametrize(
-    ("what", "sizes", "message"),
+    ("what", "flow", "message"),
     [
-        ("acks of 90 % beside half a window", Sizes(10_000, 0, 0.9, 5_000, 0), 4_500),
-        ("a batch as large as the window", Sizes(10_000, 0, 0.2, 10_000, 0), 1_500),
-        ("a batch that looks at no stream", Sizes(2**20, 4096, 0.2, 2**18, 2**20), 400),
-        ("a stream's part beside its acks", Sizes(2**20, 4096, 0.9, 2**18, 2048), 1843),
+        ("acks of 90 % beside half a window", sizes(10_000, 0, 0.9, 5_000, 0), 4_500),
+        ("a batch as large as the window", sizes(10_000, 0, 0.2, 10_000, 0), 1_500),
+        ("a batch that looks at no stream", sizes(2**20, 4096, 0.2, 2**18, 2**20), 400),
+        ("a stream's part beside its acks", sizes(2**20, 4096, 0.9, 2**18, 2048), 1843),
     ],
 )
-def test_what_is_refused_or_prevented_would_stick(what: str, sizes: Sizes, message: int) -> None:
+def test_what_is_refused_or_prevented_would_stick(
+    what: str, flow: FlowControlSettings, message: int
+) -> None:
     """The search finds what it looks for."""
-    assert fullest(sizes, [[message] * 50], [(0, 1)]) >= 1, what
+    assert fullest(flow, [[message] * 50], [(0, 1)]) >= 1, what
+
+
+def _never(*_: object) -> bool:
+    return False
+
+
+def _keep(*_: object) -> None:
+    return None
+
+
+_LEAVE = TaskCredits.leave
+
+
+def _tell_nobody(credits: TaskCredits, deliveries: int | None, now: float) -> Iterator[Delivery]:
+    list(_LEAVE(credits, deliveries, now))
+    yield from ()
+
+
+def _lose_part(
+    unreleased: Unreleased, serial: int, frame_bytes: int, of_streams: Mapping[int, int]
+) -> None:
+    """Give a part back, and leave nothing for the end of the delivery."""
+    del of_streams
+    unreleased._held[serial].frame_bytes -= frame_bytes
+
+
+@pytest.mark.parametrize(
+    ("what", "where", "name", "broken"),
+    [
+        ("a batch that looks at no connection", Gathering, "_fills_a_connection", _never),
+        ("a batch that looks at no stream", Gathering, "_fills_a_stream", _never),
+        ("a batch that is never due", Gathering, "is_due", _never),
+        ("deliveries that nobody releases", Task, "release", _keep),
+        ("deliveries that the credits forget", TaskCredits, "leave", _tell_nobody),
+        ("parts that are lost", Unreleased, "release_part", _lose_part),
+    ],
+)
+def test_what_forgets_to_go_on_would_stick(
+    what: str, where: type, name: str, broken: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each rule is needed: without it the search ends with a window that is full."""
+    flow = FlowControlSettings(window_bytes=8192, batch_bytes=4096)
+    if broken is _lose_part:
+        flow = replace(flow, batch_rows=4)
+    if name == "_fills_a_stream":
+        flow = FlowControlSettings(
+            window_bytes=1 << 20, stream_window_bytes=4096, batch_bytes=1 << 17
+        )
+    messages = [[400] * 30] * 4
+    assert fullest(flow, messages, [(0, 6)]) < 1
+    monkeypatch.setattr(where, name, broken)
+    monkeypatch.setattr(Task, "counts", False)
+    monkeypatch.setattr(Connection, "check", _keep)
+    assert fullest(flow, messages, [(0, 6)]) >= 1, what
+
+
+def test_what_spark_has_taken_comes_back_part_by_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A delivery whose rows leave in many batches would else hold its window to the last."""
+    flow = FlowControlSettings(window_bytes=8192, batch_rows=2, batch_bytes=4096)
+    monkeypatch.setattr(Task, "release_part", _keep)
+    with pytest.raises(AssertionError, match="Spark took what is still held"):
+        fullest(flow, [[400] * 60], [(0, 12)])
+
+
+def test_a_batch_that_spark_does_not_take_is_followed_by_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever forgets that Spark has taken one can give it no other."""
+    flow = FlowControlSettings(window_bytes=8192, batch_rows=2, batch_bytes=4096)
+    leave = TaskCredits.leave
+
+    def forgetful(credits: TaskCredits, deliveries: int | None, now: float) -> Iterator[Delivery]:
+        monkeypatch.setattr(credits._offered, "settle", _keep)
+        return leave(credits, deliveries, now)
+
+    monkeypatch.setattr(TaskCredits, "leave", forgetful)
+    with pytest.raises(LocalProtocolError, match="found a batch that Spark has not taken"):
+        fullest(flow, [[400] * 60], [(0, 12)])
 
 
 @pytest.mark.parametrize(
@@ -222,7 +228,10 @@ def test_the_validator_refuses_the_first_byte_too_many(window: int, ack: float, 
 
 
 @given(
-    st.integers(4096, 40_000), st.floats(0.51, 0.9), st.floats(0.01, 0.99), st.integers(24, 2000)
+    st.integers(4096, 40_000),
+    st.floats(0.51, 0.9),
+    st.floats(0.01, 0.99),
+    st.integers(LEAST_MESSAGE, 2000),
 )
 @example(10_000, 0.9, 0.5, 4_500)
 def test_a_batch_that_fits_exactly_is_the_limit(
@@ -231,4 +240,4 @@ def test_a_batch_that_fits_exactly_is_the_limit(
     """With room for acks nothing sticks, however large they and the messages are."""
     room = window - int(window * ack)
     flush = max(1, int(room * part))
-    assert fullest(Sizes(window, 0, ack, flush, 0), [[message] * 100], [(0, 1)]) < 1
+    assert fullest(sizes(window, 0, ack, flush, 0), [[message] * 40], [(0, 1)]) < 1

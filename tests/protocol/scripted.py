@@ -122,6 +122,8 @@ def new_connection(
     window_bytes: int = 10_000,
     stream_window_bytes: int = 0,
     prepare_extra_bytes: int = 0,
+    ack_fraction: float = 0.2,
+    ack_seconds: float = 5.0,
     noop_interval_seconds: float = 20.0,
     settings: BootstrapSettings | None = None,
 ) -> ClientConnection:
@@ -135,6 +137,8 @@ def new_connection(
         NONCE,
         FlowSettings(
             window_bytes,
+            ack_fraction,
+            ack_seconds,
             stream_window_bytes=stream_window_bytes,
             prepare_extra_bytes=prepare_extra_bytes,
         ),
