@@ -16,6 +16,7 @@ from dcp.client.settings import TlsSettings
 from dcp.errors import NodeUnavailableError, SourceError
 from dcp.producer.kv_client import node_address
 from dcp.producer.kv_connection import KvConnection
+from dcp.protocol.credentials import ALL_MECHANISMS, SCRAM_MECHANISMS
 
 _PREFIX: Final = "eq_dcpq:"
 _WITHOUT_STREAMS: Final = b'{"stream_format":"skip"}'
@@ -82,8 +83,12 @@ class ProducerView:
         password: str,
         bucket: str,
         tls: TlsSettings | None = None,
+        *,
+        allows_plain: bool = False,
     ) -> None:
         """Connect, encrypted where ``tls`` is given.
+
+        Only then, or with ``allows_plain``, the password may be sent as it is.
 
         Raises:
             ConfigError: the address is no ``host:port``, or the file of ``tls`` cannot be used.
@@ -94,7 +99,9 @@ class ProducerView:
         context = None if tls is None else tls.context()
         self._connection = KvConnection(*node_address(address), _TIMEOUT_SECONDS, context)
         try:
-            self._connection.log_in(user, password, bucket)
+            is_plain_fine = tls is not None or allows_plain
+            mechanisms = ALL_MECHANISMS if is_plain_fine else SCRAM_MECHANISMS
+            self._connection.log_in(user, password, bucket, mechanisms=mechanisms)
         except BaseException:
             self._connection.close()
             raise

@@ -15,7 +15,7 @@ class Scripted:
     def __init__(self, dcp: Answer, relay: Answer) -> None:
         self.answers = {"dcp": dcp, "relay": relay}
 
-    def log_in(self, user: str, password: str, bucket: str) -> None:
+    def log_in(self, user: str, password: str, bucket: str, *, mechanisms: tuple[str, ...]) -> None:
         pass
 
     def statistics(self, group: str, options: bytes = b"") -> dict[str, str]:
