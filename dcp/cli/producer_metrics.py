@@ -73,6 +73,24 @@ def producer_exposition(
     return exposition_of(samples, metrics)
 
 
+def told_groups(told: Mapping[str, str]) -> dict[int, dict[str, str]]:
+    """Return what a relay tells of each group of vbuckets, by number and name."""
+    return {int(number): values for number, values in _by_place(_GROUP, told).items()}
+
+
+def told_upstreams(told: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """Return what a relay tells of each node of the cluster, by address and name."""
+    return _by_place(_UPSTREAM, told)
+
+
+def _by_place(pattern: re.Pattern[str], told: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    found: dict[str, dict[str, str]] = {}
+    for full_name, text in told.items():
+        if match := pattern.fullmatch(full_name):
+            found.setdefault(match[1], {})[match[2]] = text
+    return found
+
+
 def _of_connection(each: "ProducerConnection") -> Iterator[Sample]:
     labels = (("connection", each.name),)
     yield Sample("dcp_producer_window_bytes", labels, each.window_bytes)
