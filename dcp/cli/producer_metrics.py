@@ -27,6 +27,10 @@ _CONNECTION: Final[Metrics] = {
     "dcp_producer_streams": ("gauge", "Streams of the connection."),
     "dcp_producer_paused": ("gauge", "1 while nothing is sent, by reason."),
 }
+_PROCESS: Final[Metrics] = {
+    "dcp_producer_resident_bytes": ("gauge", "Resident memory of the producer; -1: not known."),
+    "dcp_producer_memory_bound_bytes": ("gauge", "The most that it takes now; 0: no formula."),
+}
 _RELAY: Final[Metrics] = {
     "relay_consumers": ("gauge", "DCP connections."),
     "relay_streams": ("gauge", "Streams of all consumers."),
@@ -62,11 +66,18 @@ _NODES: Final[Metrics] = {
 
 
 def producer_exposition(
-    connections: Iterable["ProducerConnection"], relay: Mapping[str, str]
+    connections: Iterable["ProducerConnection"],
+    relay: Mapping[str, str],
+    producer: Mapping[str, str] | None = None,
 ) -> str:
-    """Return all of it; ``relay`` is what STAT ``relay`` answers, empty where there is none."""
+    """Return all of it; the groups that STAT answers are empty where there are none."""
     samples = [sample for each in connections for sample in _of_connection(each)]
     metrics = dict(_CONNECTION)
+    if producer:
+        metrics |= _PROCESS
+        for metric in _PROCESS:
+            told = producer.get(f"producer:{metric.removeprefix('dcp_producer_')}", "")
+            samples += _sample(metric, (), told)
     if relay:
         metrics |= {**_RELAY, **_GROUPS, **_NODES}
         samples += _of_relay(relay)
