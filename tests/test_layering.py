@@ -25,7 +25,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "wire": frozenset({"types", "errors"}),
     "protocol": frozenset({"types", "errors", "wire"}),
     "client": frozenset({"types", "errors", "wire", "protocol"}),
-    "producer": frozenset({"types", "errors", "file_lock", "wire", "protocol"}),
+    "producer": frozenset({"types", "errors", "file_lock", "process_memory", "wire", "protocol"}),
     "lake": frozenset(
         {
             "types",

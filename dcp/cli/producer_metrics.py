@@ -27,6 +27,10 @@ _CONNECTION: Final[Metrics] = {
     "dcp_producer_streams": ("gauge", "Streams of the connection."),
     "dcp_producer_paused": ("gauge", "1 while nothing is sent, by reason."),
 }
+_PROCESS: Final[Metrics] = {
+    "dcp_producer_resident_bytes": ("gauge", "Resident memory of the producer; -1: not known."),
+    "dcp_producer_memory_bound_bytes": ("gauge", "The most that it takes now; 0: no formula."),
+}
 _RELAY: Final[Metrics] = {
     "relay_consumers": ("gauge", "DCP connections."),
     "relay_streams": ("gauge", "Streams of all consumers."),
@@ -63,15 +67,40 @@ _NODES: Final[Metrics] = {
 
 
 def producer_exposition(
-    connections: Iterable["ProducerConnection"], relay: Mapping[str, str]
+    connections: Iterable["ProducerConnection"],
+    relay: Mapping[str, str],
+    producer: Mapping[str, str] | None = None,
 ) -> str:
-    """Return all of it; ``relay`` is what STAT ``relay`` answers, empty where there is none."""
+    """Return all of it; the groups that STAT answers are empty where there are none."""
     samples = [sample for each in connections for sample in _of_connection(each)]
     metrics = dict(_CONNECTION)
+    if producer:
+        metrics |= _PROCESS
+        for metric in _PROCESS:
+            told = producer.get(f"producer:{metric.removeprefix('dcp_producer_')}", "")
+            samples += _sample(metric, (), told)
     if relay:
         metrics |= {**_RELAY, **_GROUPS, **_NODES}
         samples += _of_relay(relay)
     return exposition_of(samples, metrics)
+
+
+def told_groups(told: Mapping[str, str]) -> dict[int, dict[str, str]]:
+    """Return what a relay tells of each group of vbuckets, by number and name."""
+    return {int(number): values for number, values in _by_place(_GROUP, told).items()}
+
+
+def told_upstreams(told: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """Return what a relay tells of each node of the cluster, by address and name."""
+    return _by_place(_UPSTREAM, told)
+
+
+def _by_place(pattern: re.Pattern[str], told: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    found: dict[str, dict[str, str]] = {}
+    for full_name, text in told.items():
+        if match := pattern.fullmatch(full_name):
+            found.setdefault(match[1], {})[match[2]] = text
+    return found
 
 
 def _of_connection(each: "ProducerConnection") -> Iterator[Sample]:

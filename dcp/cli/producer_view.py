@@ -16,6 +16,7 @@ from dcp.client.settings import TlsSettings
 from dcp.errors import NodeUnavailableError, SourceError
 from dcp.producer.kv_client import node_address
 from dcp.producer.kv_connection import KvConnection
+from dcp.protocol.credentials import ALL_MECHANISMS, SCRAM_MECHANISMS
 
 _PREFIX: Final = "eq_dcpq:"
 _WITHOUT_STREAMS: Final = b'{"stream_format":"skip"}'
@@ -82,8 +83,12 @@ class ProducerView:
         password: str,
         bucket: str,
         tls: TlsSettings | None = None,
+        *,
+        allows_plain: bool = False,
     ) -> None:
         """Connect, encrypted where ``tls`` is given.
+
+        Only then, or with ``allows_plain``, the password may be sent as it is.
 
         Raises:
             ConfigError: the address is no ``host:port``, or the file of ``tls`` cannot be used.
@@ -94,13 +99,16 @@ class ProducerView:
         context = None if tls is None else tls.context()
         self._connection = KvConnection(*node_address(address), _TIMEOUT_SECONDS, context)
         try:
-            self._connection.log_in(user, password, bucket)
+            is_plain_fine = tls is not None or allows_plain
+            mechanisms = ALL_MECHANISMS if is_plain_fine else SCRAM_MECHANISMS
+            self._connection.log_in(user, password, bucket, mechanisms=mechanisms)
         except BaseException:
             self._connection.close()
             raise
         self._paused: dict[str, tuple[str, int, float]] = {}
         self.connections: list[ProducerConnection] = []
         self.relay: dict[str, str] = {}
+        self.producer: dict[str, str] = {}
 
     def close(self) -> None:
         """Close the connection."""
@@ -115,12 +123,17 @@ class ProducerView:
         """
         told = self._connection.statistics("dcp", _WITHOUT_STREAMS)
         self._take(connections_in(told), monotonic())
+        self.relay = self._ours("relay")
+        self.producer = {} if self.relay else self._ours("producer")
+
+    def _ours(self, group: str) -> dict[str, str]:
+        """Return a group that only our relays, or producers, have; empty where it is refused."""
         try:
-            self.relay = self._connection.statistics("relay")
+            return self._connection.statistics(group)
         except NodeUnavailableError:
             raise
         except SourceError:
-            self.relay = {}  # it refuses the group: no relay
+            return {}
 
     def _take(self, found: Sequence[ProducerConnection], now: float) -> None:
         """Take over the connections that there are; what was known of others is forgotten."""
@@ -141,26 +154,29 @@ class ProducerView:
     def to_json(self) -> dict[str, Any]:
         """Return the last look as a JSON object."""
         connections = [asdict(each) for each in self.connections]
-        return {"node": self.address, "connections": connections, "relay": self.relay}
+        ours = {"relay": self.relay, "producer": self.producer}
+        return {"node": self.address, "connections": connections, **ours}
 
     def metrics(self) -> str:
         """Return the last look as Prometheus reads it."""
-        return producer_exposition(self.connections, self.relay)
+        return producer_exposition(self.connections, self.relay, self.producer)
 
     def text(self) -> str:
         """Return the last look as text."""
         parts = [f"{self.address}: {count_text(len(self.connections), 'DCP connection')}"]
+        if self.producer:
+            parts.append(f"producer: {_memory(self.producer, 'producer')}")
         if self.connections:
             parts.append(_table(self.connections))
         if self.relay:
-            parts.append(f"relay: {_memory(self.relay)}")
+            parts.append(f"relay: {_memory(self.relay, 'relay')}")
             parts.append(table(["relay", "value"], sorted(self.relay.items())))
         return "\n\n".join(parts)
 
 
-def _memory(relay: Mapping[str, str]) -> str:
-    resident_bytes = _number(relay, "relay:resident_bytes")  # -1 is none
-    return memory_text(resident_bytes or None, _number(relay, "relay:memory_bound_bytes"))
+def _memory(told: Mapping[str, str], what: str) -> str:
+    resident_bytes = _number(told, f"{what}:resident_bytes")  # -1 is none
+    return memory_text(resident_bytes or None, _number(told, f"{what}:memory_bound_bytes"))
 
 
 def _table(connections: Sequence[ProducerConnection]) -> str:

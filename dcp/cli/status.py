@@ -1,6 +1,7 @@
 """``dcplake status``: where the lake stands, and what it waits for.
 
-Where a run is going on that this machine can see, also what each of its connections waits for.
+Where a run is going on that this machine can see, also what each of its connections waits for; and
+where the source is a relay, what that one waits for.
 """
 
 import argparse
@@ -18,6 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Read and print."""
     from dcp.cli.live_view import connection_lines, connections_json
+    from dcp.cli.relay_view import ask_source
     from dcp.lake.live_board import read_board
     from dcp.lake.live_place import LivePlace
     from dcp.lake.run import lake_location, session
@@ -26,13 +28,17 @@ def run(arguments: argparse.Namespace) -> int:
 
     settings = settings_from(arguments)
     status = lake_status(open_lake(session(settings), lake_location(settings)))
+    source = ask_source(settings)
     looks = read_board(LivePlace.of(settings))  # last: it is what changes fastest
     if arguments.json:
-        say_json(status.to_json() | {"connections": connections_json(looks)})
+        connections = {"connections": connections_json(looks), "source": source.to_json()}
+        say_json(status.to_json() | connections)
     else:
         say(str(status))
         if looks:
             say(f"connections of round {max(look.round for look in looks)}:")
         for line in connection_lines(looks):
             say(f"  {line}")
+        for line in source.lines():
+            say(line)
     return 0

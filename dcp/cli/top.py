@@ -85,6 +85,7 @@ def _show_producer(arguments: argparse.Namespace) -> int:
         password_from(arguments),
         arguments.bucket,
         tls_from(arguments),
+        allows_plain=settings_from(arguments).source.allow_plain,
     )
 
     if arguments.metrics:

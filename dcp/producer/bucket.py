@@ -133,8 +133,9 @@ class Bucket:
         self.faults, self.move_numbers = Faults(), count(1)
         self.on_change: Callable[[], None] = lambda: None
         self.dcp_connections: dict[tuple[int, bytes], DcpConnection] = {}
-        self._changed, self._written = set[int](), set[int]()
         self.stream_quotas, self.held_keys = StreamQuotas(settings.max_streams), HeldKeys()
+        # So many connections clients have, at all nodes of this process.
+        self._changed, self._written, self.clients = set[int](), set[int](), 0
         self.unsent, self._taken_names = UnsentBytes(), TakenNames()
         self.large_frames = LargeFrames(settings.large_frame_seconds)
         self._memory, self._open_batches = CheckpointAccount(quota_bytes), 0

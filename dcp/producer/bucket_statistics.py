@@ -9,8 +9,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from dcp.process_memory import resident_bytes
 from dcp.producer.checkpoint_memory import LOWER_MARK_PERCENT, UPPER_MARK_PERCENT
 from dcp.producer.manifest import Collection, Manifest, ManifestError, Scope, UnknownScopeError
+from dcp.producer.memory import Load, keys_of, producer_bytes
 from dcp.producer.statistic import Question, Statistic, StatisticsRefusedError
 from dcp.wire.vocabulary import Status, VbucketState
 
@@ -45,6 +47,37 @@ def memory(question: Question) -> Iterator[Statistic]:
     yield "ep_checkpoint_memory_recovery_lower_mark_bytes", quota * LOWER_MARK_PERCENT // 100
     yield "ep_cursors_dropped", bucket.counters.cursors_dropped
     yield "ep_diskqueue_memory", sum(v.data.persistence.unwritten_bytes for v in held)
+
+
+def process(question: Question) -> Iterator[Statistic]:
+    """Return what the process takes, and the most that it takes now (``producer``; ours).
+
+    -1: the system does not tell; 0: there is no formula, as there are several nodes or copies.
+    """
+    resident = resident_bytes()
+    yield "producer:resident_bytes", -1 if resident is None else resident
+    yield "producer:memory_bound_bytes", _bound_bytes(question)
+
+
+def _bound_bytes(question: Question) -> int:
+    """Return the formula of docs/memory.md for what there is now."""
+    bucket, settings = question.bucket, question.bucket.settings
+    if bucket.map.node_count > 1 or settings.record_branches:
+        return 0
+    held = question.vbuckets()
+    connections = bucket.dcp_connections.values()
+    log_bytes = sum(vbucket.data.disk.size_bytes for vbucket in held)
+    load = Load(
+        *keys_of([vbucket.data.newest.keys for vbucket in held]),
+        connections=max(1, bucket.clients),
+        streams=sum(len(each.streams) for each in connections),
+    )
+    return producer_bytes(
+        load,
+        checkpoint_quota_bytes=settings.checkpoint_quota_bytes,
+        values_bytes=settings.memory_quota_bytes or log_bytes,  # which has them all
+        log_bytes=0 if settings.data_folder is not None else log_bytes,
+    )
 
 
 def uuid(question: Question) -> Iterator[Statistic]:

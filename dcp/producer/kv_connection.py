@@ -3,9 +3,8 @@
 import socket
 import ssl
 from collections.abc import Sequence
+from secrets import token_hex
 from typing import Final
-
-from scramp import ScramClient, ScramException
 
 from dcp.errors import (
     AuthenticationError,
@@ -14,7 +13,8 @@ from dcp.errors import (
     RemoteProtocolError,
     SourceError,
 )
-from dcp.protocol.sasl import SCRAMP_NAMES
+from dcp.protocol.credentials import SCRAM_MECHANISMS, Credentials, Secret
+from dcp.protocol.sasl import SaslExchange, choose_mechanism
 from dcp.wire import messages as m
 from dcp.wire.codec import decode, encode
 from dcp.wire.frame import Frame
@@ -28,7 +28,7 @@ _FEATURES: Final = (
     HelloFeature.SELECT_BUCKET,
     HelloFeature.JSON,
 )
-_SCRAM: Final = {name.encode(): scramp_name for name, scramp_name in SCRAMP_NAMES.items()}
+_NONCE_BYTES: Final = 18
 
 
 class KvConnection:
@@ -65,51 +65,55 @@ class KvConnection:
         """Close the socket; harmless when it is closed."""
         self._socket.close()
 
-    def log_in(self, user: str, password: str, bucket: str, *, collections: bool = False) -> None:
-        """Negotiate, authenticate with the strongest mechanism both know, select the bucket.
+    def log_in(
+        self,
+        user: str,
+        password: str,
+        bucket: str,
+        *,
+        collections: bool = False,
+        mechanisms: tuple[str, ...] = SCRAM_MECHANISMS,
+    ) -> None:
+        """Negotiate, authenticate with the strongest mechanism offered, select the bucket.
 
+        ``mechanisms`` are those allowed: by default none that sends the password as it is.
         With ``collections`` keys begin with their collection's id from here on.
 
         Raises:
-            AuthenticationError: user or password refused.
+            AuthenticationError: user or password refused, or no mechanism offered is allowed.
             BucketError: no such bucket, or no access to it.
         """
         features = (*_FEATURES, HelloFeature.COLLECTIONS) if collections else _FEATURES
         self.call(encode(m.Hello(_AGENT, features), Opcode.HELLO))
-        offered = self.call(encode(m.Empty(), Opcode.SASL_LIST_MECHS)).value.split()
-        self._authenticate(user, password, offered)
+        self._authenticate(Credentials(user, Secret(password), mechanisms))
         answer = self.call(encode(m.SelectBucket(bucket.encode()), Opcode.SELECT_BUCKET))
         if answer.status != Status.SUCCESS:
             raise BucketError(
                 f"KV node {self.name}: bucket {bucket!r} refused with status {answer.status:#04x}"
             )
 
-    def _authenticate(self, user: str, password: str, offered: Sequence[bytes]) -> None:
-        mechanism = next((name for name in _SCRAM if name in offered), b"PLAIN")
-        if mechanism == b"PLAIN":
-            payload = b"\0" + user.encode() + b"\0" + password.encode()
-            answer = self.call(encode(m.Sasl(mechanism, payload), Opcode.SASL_AUTH))
-        else:
-            answer = self._scram(mechanism, ScramClient([_SCRAM[mechanism]], user, password))
+    def _authenticate(self, credentials: Credentials) -> None:
+        offered = self.call(encode(m.Empty(), Opcode.SASL_LIST_MECHS)).value
+        try:
+            mechanism = choose_mechanism(offered, credentials.mechanisms)
+            exchange = SaslExchange.start(mechanism, credentials, token_hex(_NONCE_BYTES))
+            answer = self._say(exchange, Opcode.SASL_AUTH)
+            if answer.status == Status.AUTH_CONTINUE:
+                exchange = exchange.answer(answer.value)
+                answer = self._say(exchange, Opcode.SASL_STEP)
+            if answer.status == Status.SUCCESS:
+                exchange.verify(answer.value)
+        except AuthenticationError as error:
+            raise AuthenticationError(f"KV node {self.name}: {error}") from None
         if answer.status != Status.SUCCESS:
             raise AuthenticationError(
-                f"KV node {self.name}: user {user!r} refused with status {answer.status:#04x}"
+                f"KV node {self.name}: user {credentials.username!r} refused with status "
+                f"{answer.status:#04x}"
             )
 
-    def _scram(self, mechanism: bytes, client: ScramClient) -> Frame:
-        first = m.Sasl(mechanism, client.get_client_first().encode())
-        answer = self.call(encode(first, Opcode.SASL_AUTH))
-        if answer.status != Status.AUTH_CONTINUE:
-            return answer
-        try:
-            client.set_server_first(answer.value.decode())
-            final = m.Sasl(mechanism, client.get_client_final().encode())
-            answer = self.call(encode(final, Opcode.SASL_STEP))
-            if answer.status == Status.SUCCESS:
-                client.set_server_final(answer.value.decode())
-        except (ScramException, UnicodeDecodeError) as error:
-            raise AuthenticationError(f"KV node {self.name}: bad SCRAM answer") from error
-        return answer
+    def _say(self, exchange: SaslExchange, opcode: Opcode) -> Frame:
+        said = m.Sasl(exchange.mechanism.encode(), exchange.payload)
+        return self.call(encode(said, opcode))
 
     def call(self, request: Frame) -> Frame:
         """Send one request and return its answer."""

@@ -5,11 +5,13 @@ metadata are in memory. The relay, which serves as a producer does, has a formul
 (``dcp/relay/memory.py``) of the same parts.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Final
 
 from dcp.producer.flusher import MOST_SHARE, REFUSED_SHARE
+from dcp.producer.key_index import KeyIndex
 from dcp.producer.settings import OUTBOX_BYTES
 from dcp.producer.unsent_bytes import FIRST_BATCH_BYTES, UNSENT_QUOTA_BYTES
 from dcp.producer.versions import OVERHEAD_BYTES
@@ -28,6 +30,8 @@ DISK_ITEM_BYTES: Final = 32
 MESSAGES_IN_WORK: Final = 4
 """Of the largest message: read for the disk, on its way from there, and being joined or split."""
 
+_SAMPLE_KEYS: Final = 8
+
 
 @dataclass(frozen=True, slots=True)
 class Load:
@@ -42,6 +46,12 @@ class Load:
     connections: int = 1
     streams: int = 0
     largest_bytes: int = DOCUMENT_BYTES
+
+
+def keys_of(indexes: Sequence[KeyIndex]) -> tuple[int, int]:
+    """Return how many keys there are, and their average length, guessed from some of each."""
+    some = [len(each.key) for index in indexes for each in islice(index.versions, _SAMPLE_KEYS)]
+    return sum(map(len, indexes)), -(-sum(some) // max(1, len(some)))
 
 
 def documents_bytes(load: Load) -> int:

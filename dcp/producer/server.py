@@ -112,6 +112,7 @@ class Node:
             session = Session(self._bucket, self.node, self._commands, now)
         connection = ClientConnection(self._bucket, session, channel, self.awake, self._turns)
         self._clients[self._start(connection)] = connection
+        self._bucket.clients += 1
 
     def _run_http(self, channel: Channel) -> None:
         connection = HttpConnection(self._bucket, self.node, channel, self.awake)
@@ -124,6 +125,7 @@ class Node:
 
     def _client_done(self, task: asyncio.Task[None]) -> None:
         client = self._clients.pop(task, None) or self._http_clients.pop(task)
+        self._bucket.clients -= isinstance(client, ClientConnection)
         client.close()
         if not task.cancelled() and task.exception() is not None:
             _LOG.error("connection to node %d failed", self.node, exc_info=task.exception())

@@ -25,6 +25,7 @@ from dcp.wire.vocabulary import Opcode, Status, StreamFlag
 
 READ_ONLY: Final = "This is a relay: it takes no writes, they belong to the cluster that fills it"
 GROUP: Final = b"relay"
+PRODUCER_GROUP: Final = b"producer"
 _MOST_SHOWN: Final = 40
 _WRITES: Final = (Opcode.SET, Opcode.ADD, Opcode.REPLACE, Opcode.DELETE, Opcode.TOUCH)
 _QUESTIONS_OF_BRANCHES: Final = (
@@ -109,7 +110,10 @@ def relay_commands(bucket: RelayBucket, audience: Audience) -> Mapping[int, Comm
             session.refuse(frame, status, f"receiver_group_tag: found {found!r}, {expected}")
 
     def stat(session: Session, frame: Frame, body: m.Body, now: float) -> None:
-        if cast("m.Stat", body).group != GROUP:
+        if (group := cast("m.Stat", body).group) == PRODUCER_GROUP:
+            session.refuse(frame, Status.KEY_ENOENT)  # a relay's memory has another formula
+            return
+        if group != GROUP:
             COMMANDS[frame.opcode].handler(session, frame, body, now)
             return
         found = [

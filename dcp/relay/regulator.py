@@ -155,10 +155,14 @@ class Regulator:
                     await self._due.wanted.wait()
             except TimeoutError:
                 pass
-            away_seconds = loop.time() - max(rests_until, tick_at)
-            if away_seconds >= _HALT_SECONDS:
-                with self._bucket.lock:
-                    self.receivers.was_away(int(away_seconds * 1e9))
+            self._excuse_halt(max(rests_until, tick_at))
+
+    def _excuse_halt(self, due_at: float) -> None:
+        """Hold no silence against anybody where we come much later than we were due."""
+        away_seconds = asyncio.get_running_loop().time() - due_at
+        if away_seconds >= _HALT_SECONDS:
+            with self._bucket.lock:
+                self.receivers.was_away(int(away_seconds * 1e9))
 
     async def look(self, *, is_tick: bool) -> None:
         """Look once: at what changed, and with each tick at all that time can change."""
@@ -173,6 +177,7 @@ class Regulator:
                 while left and loop.time() < until:
                     self._look_at(left.popleft())
             await asyncio.sleep(0)
+            self._excuse_halt(until)
         with self._bucket.lock:
             if is_tick:
                 self.stuck.tell(self.receivers.names)

@@ -20,11 +20,9 @@ relay:upstream:<node>:…         window, in use, acks, full, who is waited for
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
-from typing import Final
 
 from dcp.process_memory import resident_bytes
-from dcp.producer.memory import Load
+from dcp.producer.memory import Load, keys_of
 from dcp.producer.statistic import Statistic
 from dcp.producer.stream import StreamPhase
 from dcp.protocol.receiver_group import Ejection
@@ -35,8 +33,6 @@ from dcp.relay.settings import RelaySettings
 from dcp.relay.upstream import Upstream
 from dcp.relay.upstream_link import UpstreamLink
 from dcp.relay.vbucket_ranges import ranges_of
-
-_SAMPLE_KEYS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,13 +145,11 @@ def snapshot_of(
 
 
 def _load(bucket: RelayBucket) -> Load:
-    """Return what the relay holds and serves now; how long keys are is guessed from some."""
+    """Return what the relay holds and serves now."""
     connections = bucket.dcp_connections.values()
-    indexes = [vbucket.data.newest.keys for vbucket in bucket.vbuckets]
-    some = [len(each.key) for index in indexes for each in islice(index.versions, _SAMPLE_KEYS)]
-    key_bytes = -(-sum(some) // max(1, len(some)))
+    keys, key_bytes = keys_of([vbucket.data.newest.keys for vbucket in bucket.vbuckets])
     streams = sum(len(each.streams) for each in connections)
-    return Load(sum(map(len, indexes)), key_bytes, len(connections), streams)
+    return Load(keys, key_bytes, len(connections), streams)
 
 
 def _trouble_of(failures: Mapping[int, str]) -> str:

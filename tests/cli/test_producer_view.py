@@ -13,9 +13,10 @@ class Scripted:
     """Stands in for a connection to a node: one answer for each group."""
 
     def __init__(self, dcp: Answer, relay: Answer) -> None:
-        self.answers = {"dcp": dcp, "relay": relay}
+        refused = SourceError("refused with status 0x0001")
+        self.answers = {"dcp": dcp, "relay": relay, "producer": refused}
 
-    def log_in(self, user: str, password: str, bucket: str) -> None:
+    def log_in(self, user: str, password: str, bucket: str, *, mechanisms: tuple[str, ...]) -> None:
         pass
 
     def statistics(self, group: str, options: bytes = b"") -> dict[str, str]:

@@ -24,9 +24,13 @@ from dcp.client.connection import NodeConnection
 from dcp.client.settings import ConnectionSettings
 from dcp.lake.live_look import TaskLook
 from dcp.lake.memory import worker_bytes
+from dcp.producer.auth import Outcome, SaslConversation
+from dcp.producer.cluster import ProducerCluster
+from dcp.producer.settings import ClusterSettings
 from dcp.protocol.credentials import Credentials, Secret
 from dcp.protocol.position import Position
 from tests.cli.conftest import World
+from tests.producer.tls import CERTIFICATE, TLS_FILES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -126,6 +130,44 @@ def test_a_producer_that_cannot_be_asked_is_one_sentence(
 ) -> None:
     assert main(["top", "--user", "tester", *words]) == code
     assert error in capsys.readouterr().err
+
+
+@pytest.fixture
+def plain_passwords(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """Let nodes offer PLAIN alone, as somebody in between could; returns what they were sent."""
+    sent: list[bytes] = []
+    start = SaslConversation.start
+
+    def noted(conversation: SaslConversation, mechanism: bytes, payload: bytes) -> Outcome:
+        sent.append(payload)
+        return start(conversation, mechanism, payload)
+
+    monkeypatch.setattr(SaslConversation, "start", noted)
+    monkeypatch.setattr("dcp.producer.setup_commands.MECHANISMS", b"PLAIN")
+    return sent
+
+
+def test_the_password_is_sent_as_it_is_only_where_that_is_allowed(
+    world: World, plain_passwords: list[bytes], capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["top", "--user", "tester", "--producer", world.cluster.seeds[0], "--once"]
+    assert main(words) == 4
+    error = capsys.readouterr().err
+    assert "found PLAIN offered, expected one of SCRAM-SHA512" in error
+    assert plain_passwords == [] and SECRET not in error
+    assert main([*words, "--set", "source.allow_plain=true"]) == 0
+    assert plain_passwords == [f"\0tester\0{SECRET}".encode()]
+
+
+def test_a_password_within_tls_may_be_sent_as_it_is(
+    plain_passwords: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DCPLAKE_PASSWORD", SECRET)
+    settings = ClusterSettings(vbuckets=2, users={"tester": SECRET}, tls=TLS_FILES)
+    with ProducerCluster(settings) as cluster:
+        where = ["--producer", cluster.tls_seeds[0], "--ca-file", CERTIFICATE]
+        assert main(["top", "--user", "tester", *where, "--once"]) == 0
+    assert plain_passwords == [f"\0tester\0{SECRET}".encode()]
 
 
 def test_on_a_terminal_it_goes_on_until_it_is_interrupted(world: World) -> None:
