@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 class OwnProcess:
     """A running command; ``ready`` is what it said when clients could connect."""
 
-    stop_seconds: ClassVar[float] = 10.0
+    stop_seconds: ClassVar[float] = 60.0
 
     def __init__(self, environment: Mapping[str, str], *words: str) -> None:
         command = [sys.executable, "-m", "dcp.cli.main", *words]

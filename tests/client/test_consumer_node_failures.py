@@ -27,13 +27,13 @@ def test_a_lost_node_is_reported_and_delays_no_other(make_cluster: MakeCluster, 
         drained = Drained().run(consumer, caught_up(cluster))
         getattr(cluster, fault)(1)
         fill(cluster, 500, prefix="later")
-        drained.run(consumer, caught_up(cluster, *alive), timeout_seconds=3)
+        drained.run(consumer, caught_up(cluster, *alive))
         drained.run(consumer, lambda each: len(each.stopped) == len(lost))
         assert sorted(drained.stopped) == lost
         assert {each.reason for each in drained.stopped.values()} == {StopReason.NODE_UNAVAILABLE}
         assert all(cluster.seeds[1] in each.detail for each in drained.stopped.values())
         fill(cluster, 100, prefix="last")
-        drained.run(consumer, caught_up(cluster, *alive), timeout_seconds=3)
+        drained.run(consumer, caught_up(cluster, *alive))
         assert_same_state(cluster, drained, *alive)
         assert_same_state(cluster, drained, *lost)  # at the seqnos they reached
     cluster.restore_node(1)

@@ -44,14 +44,14 @@ def _settings(source: Source, folder: Path) -> Settings:
 
 
 def _look(place: LivePlace, until: Callable[[TaskLook], bool]) -> TaskLook:
-    end = monotonic() + 30
+    end = monotonic() + 90
     looks: list[TaskLook] = []
     while monotonic() < end:
         looks = read_board(place)
         if looks and until(looks[0]):
             return looks[0]
         sleep(0.1)
-    raise AssertionError(f"found {looks} after 30 s")
+    raise AssertionError(f"found {looks} after 90 s")
 
 
 def _until_still(source: Source) -> dict[str, int]:

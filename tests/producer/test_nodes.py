@@ -17,7 +17,7 @@ from dcp.producer.versions import Content, Flavour, Version
 from dcp.wire import messages as m
 from dcp.wire.codec import decode, encode
 from dcp.wire.vocabulary import EndReason, Opcode, Status, VbucketState
-from tests.producer.raw_client import RawClient
+from tests.producer.raw_client import PATIENCE_SECONDS, RawClient
 
 Connect = Callable[..., RawClient]
 MakeCluster = Callable[..., ProducerCluster]
@@ -105,7 +105,7 @@ def test_a_hanging_node_answers_after_it_is_restored(
     client.socket.settimeout(0.2)
     with pytest.raises(TimeoutError):
         client.call(m.Empty(), Opcode.NOOP)
-    client.socket.settimeout(10.0)
+    client.socket.settimeout(PATIENCE_SECONDS)
     pair.restore_node(1)
     assert client.answer().status == Status.SUCCESS
 

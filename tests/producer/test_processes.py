@@ -31,7 +31,7 @@ from dcp.wire.vocabulary import Opcode, Status, VbucketState
 from tests.producer.compared_copies import frames_of
 from tests.producer.durable_requests import FEATURES as DURABLE_FEATURES
 from tests.producer.durable_requests import durability
-from tests.producer.processes import Processes
+from tests.producer.processes import WAIT_SECONDS, Processes
 from tests.producer.raw_client import RawClient
 from tests.producer.tls import CERTIFICATE, KEY
 
@@ -426,7 +426,8 @@ def _wait_for_takeover(cluster: ProducerCluster) -> None:
     bucket = cluster.bucket
     with bucket.copies_moved:
         assert bucket.copies_moved.wait_for(
-            lambda: any(c.is_taking_over for v in range(4) for _, c in bucket.copies.of(v)), 10.0
+            lambda: any(c.is_taking_over for v in range(4) for _, c in bucket.copies.of(v)),
+            WAIT_SECONDS,
         )
 
 
