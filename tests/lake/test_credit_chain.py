@@ -55,10 +55,10 @@ def _look(place: LivePlace, until: Callable[[TaskLook], bool]) -> TaskLook:
 
 
 def _until_still(source: Source) -> dict[str, int]:
-    """Return the producer's counters once nothing was sent for a second."""
-    end, told, since = monotonic() + 60, source.counters(), monotonic()
-    while monotonic() - since < 1.0:
-        assert monotonic() < end, "the producer still sends after 60 s"
+    """Return the producer's counters once its window is full and nothing was sent for a second."""
+    end, told, since = monotonic() + 90, source.counters(), monotonic()
+    while monotonic() - since < 1.0 or told["unacked_bytes"] < WINDOW_BYTES:
+        assert monotonic() < end, f"the producer still sends after 90 s: {told}"
         sleep(0.05)
         now = source.counters()
         if now["bytes_sent"] != told["bytes_sent"]:
