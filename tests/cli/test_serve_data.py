@@ -189,7 +189,7 @@ def test_two_processes_on_one_folder(serve: Serve, tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=300,
         env={**os.environ, "DCPLAKE_PASSWORD": ACCOUNT[1]},
     )
     assert second.returncode == SourceError.exit_code

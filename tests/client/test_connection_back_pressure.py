@@ -167,16 +167,16 @@ def test_a_reader_that_may_not_read_neither_spins_nor_calls_the_node_dead(
         window_bytes=0,
         allow_no_flow_control=True,
         unread_limit_bytes=4 * MIB,
-        noop_interval_seconds=0.2,
-        silence_grace_seconds=0.1,
+        noop_interval_seconds=0.8,
+        silence_grace_seconds=0.4,
     ) as connection:
         connection.open_stream(0, START)
         drained = Drained()
         drained.run(connection, lambda each: each.held_bytes >= 4 * MIB, release=False)
-        while connection.next(0.2) is not None:
+        while connection.next(1.0) is not None:
             pass
         begin = monotonic()
-        assert connection.next(1.5) is None, "the dead-peer deadline passes meanwhile"
+        assert connection.next(3.0) is None, "the dead-peer deadline passes meanwhile"
         assert sum(at >= begin for at in turns) <= 5
         connection.close_stream(0)  # commands still run
         assert connection.next(0.2) is None

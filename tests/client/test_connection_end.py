@@ -14,7 +14,7 @@ from tests.client.drained import PATIENCE_SECONDS, Drained, caught_up, fill, wai
 def test_hanging_node_is_found_by_its_silence(make_cluster: MakeCluster) -> None:
     cluster = make_cluster()
     fill(cluster, 50)
-    with connected(cluster, noop_interval_seconds=0.2, silence_grace_seconds=0.1) as connection:
+    with connected(cluster, noop_interval_seconds=1.0, silence_grace_seconds=0.5) as connection:
         for vbucket in range(8):
             connection.open_stream(vbucket, START)
         drained = Drained().run(connection, caught_up(cluster))
@@ -22,7 +22,7 @@ def test_hanging_node_is_found_by_its_silence(make_cluster: MakeCluster) -> None
         began = monotonic()
         with pytest.raises(NodeUnavailableError, match="silent for"):
             drained.run(connection, lambda _: False)
-        assert monotonic() - began < 5
+        assert monotonic() - began < 30, "the intervals that it was told, not the usual ones"
         cluster.restore_node(0)
 
 
