@@ -31,7 +31,7 @@ def test_a_lasting_refusal_ends_its_vbucket_at_the_deadline(make_cluster: MakeCl
     cluster = make_cluster(vbuckets=2)
     fill(cluster, 50)
     cluster.refuse_stream(1, Status.ETMPFAIL, times=10**6)
-    with consuming(cluster, chosen=settings(node_deadline_seconds=3.0)) as consumer:
+    with consuming(cluster, chosen=settings(node_deadline_seconds=5.0)) as consumer:
         drained = Drained().run(consumer, lambda each: 1 in each.stopped)
         assert drained.stopped[1].reason is StopReason.REFUSED
         assert "ETMPFAIL (0x86)" in drained.stopped[1].detail
