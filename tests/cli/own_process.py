@@ -1,9 +1,11 @@
 """A ``dcplake`` command that serves, as a process of its own."""
 
 import json
+import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 
@@ -37,3 +39,12 @@ class OwnProcess:
         if self.process.stdout is not None:
             self.process.stdout.close()
         return self.process.wait(self.stop_seconds)
+
+
+@contextmanager
+def port_kept(port: int) -> Iterator[None]:
+    """Let no stranger be given the port of a process that is gone; its successor may take it."""
+    with socket.socket() as kept:
+        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        kept.bind(("127.0.0.1", port))
+        yield
