@@ -419,7 +419,7 @@ class ProducerCluster(Serving):
             self.bucket.replicas.resume()
             self.nodes.loop.call_soon(self.nodes.push_map)
 
-    def wait_until_replicated(self, timeout_seconds: float = 10.0) -> None:
+    def wait_until_replicated(self, timeout_seconds: float = 60.0) -> None:
         """Return when all copies on living nodes hold what their actives hold at an instant.
 
         Not inside ``batch()``. Writes that go on meanwhile may keep it waiting. Of nodes in several

@@ -88,6 +88,7 @@ class ClusterNodes:
                 self.bucket.map.add(node.address)
         except BaseException:
             node.close_ports()
+            node.leave_ports()
             raise
         self._nodes[added] = node
         with self.bucket.lock:
@@ -100,7 +101,11 @@ class ClusterNodes:
         await self._entrance.close()
         await self.loop.settled()
         leaving = [asyncio.ensure_future(node.leave()) for node in self._nodes.values()]
-        await ended("end of a node", *leaving)
+        try:
+            await ended("end of a node", *leaving)
+        finally:
+            for node in self._nodes.values():
+                node.leave_ports()
 
     # --- faults
 

@@ -59,6 +59,7 @@ class OwnEntrance:
         except BaseException:  # also cancelled: it took too long
             for node in nodes.values():
                 await node.kill()
+                node.leave_ports()
             raise
         return nodes
 

@@ -84,6 +84,7 @@ class Joining:
             node.listen()
         except BaseException:
             await node.kill()
+            node.leave_ports()
             raise
         return {self.number: node}
 

@@ -3,6 +3,7 @@
 import asyncio
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 _BACKLOG: Final = 128
@@ -18,6 +19,8 @@ class Listener:
         self.port = port
         self._serve = serve
         self._socket: socket.socket | None = None
+        self._kept: socket.socket | None = None
+        """Has the port while nobody listens: who connects is refused, and nobody else gets it."""
 
     def open(self) -> None:
         """Listen and accept clients; harmless when it does.
@@ -37,11 +40,8 @@ class Listener:
         """
         if self._socket is not None:
             return
-        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
-        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener, self._kept = self._kept or self._bound(), None
         try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind((self.host, self.port))
             listener.listen(_BACKLOG)
             listener.setblocking(False)
         except OSError:
@@ -50,12 +50,31 @@ class Listener:
         self.port = listener.getsockname()[1]
         self._socket = listener
 
+    def _bound(self) -> socket.socket:
+        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
+        bound = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind((self.host, self.port))
+        except OSError:
+            bound.close()
+            raise
+        return bound
+
     def close(self) -> None:
-        """Accept no new clients; harmless when it is closed."""
+        """Accept no new clients, and keep the port; harmless when it is closed."""
         if self._socket is not None:
             asyncio.get_running_loop().remove_reader(self._socket)
             self._socket.close()
             self._socket = None
+            with suppress(OSError):  # somebody was quicker: whoever opens it again is told
+                self._kept = self._bound()
+
+    def leave(self) -> None:
+        """Let others have the port of a listener that is closed."""
+        if self._kept is not None:
+            self._kept.close()
+            self._kept = None
 
     def _accept_from(self, listener: socket.socket) -> None:
         """Watch the port. (A task that waits in ``sock_accept`` loses a client when cancelled.)."""

@@ -110,8 +110,10 @@ class OrderConnection:
 
     async def close(self) -> None:
         """Close it; harmless when it is lost. What was not sent yet is for nobody."""
+        # Before anything is waited for: who closes may be cancelled. And else a peer that reads
+        # nothing would keep it open.
+        self._writer.transport.abort()
         self._reading.cancel()
         await ended("reading of answers to orders", self._reading)
-        self._writer.transport.abort()  # else a peer that reads nothing would keep it open
         with suppress(OSError):
             await self._writer.wait_closed()

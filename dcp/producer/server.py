@@ -164,9 +164,14 @@ class Node:
         self.close_ports()
 
     def close_ports(self) -> None:
-        """Do what ``refuse`` does, at once."""
+        """Do what ``refuse`` does, at once; the ports stay the node's."""
         for listener in self._listeners:
             listener.close()
+
+    def leave_ports(self) -> None:
+        """Let others have the ports, which are closed."""
+        for listener in self._listeners:
+            listener.leave()
 
     def fall_silent(self) -> None:
         """Read and stream nothing more; the lock is held, ``kill`` or ``leave`` must follow."""

@@ -142,10 +142,8 @@ class Regulator:
         loop = asyncio.get_running_loop()
         tick_at = loop.time()
         while True:
-            began = loop.time()
-            is_tick = began >= tick_at
-            await self.look(is_tick=is_tick)
-            took_seconds = loop.time() - began
+            is_tick = loop.time() >= tick_at
+            took_seconds = await self.look(is_tick=is_tick)
             if is_tick:
                 tick_at = loop.time() + rest_seconds(took_seconds)
             rests_until = loop.time() + max(_GATHER_SECONDS, _REST * took_seconds)
@@ -157,27 +155,37 @@ class Regulator:
                 pass
             self._excuse_halt(max(rests_until, tick_at))
 
-    def _excuse_halt(self, due_at: float) -> None:
-        """Hold no silence against anybody where we come much later than we were due."""
-        away_seconds = asyncio.get_running_loop().time() - due_at
-        if away_seconds >= _HALT_SECONDS:
-            with self._bucket.lock:
-                self.receivers.was_away(int(away_seconds * 1e9))
+    def _excuse_halt(self, due_at: float) -> float:
+        """Hold no silence against anybody where we come much later than we were due.
 
-    async def look(self, *, is_tick: bool) -> None:
-        """Look once: at what changed, and with each tick at all that time can change."""
+        Return for how long we were halted, 0 if we were not.
+        """
+        away_seconds = asyncio.get_running_loop().time() - due_at
+        if away_seconds < _HALT_SECONDS:
+            return 0.0
+        with self._bucket.lock:
+            self.receivers.was_away(int(away_seconds * 1e9))
+        return away_seconds
+
+    async def look(self, *, is_tick: bool) -> float:
+        """Look once: at what changed, and with each tick at all that time can change.
+
+        Return how many seconds that took, without those in which all of us was halted.
+        """
+        loop = asyncio.get_running_loop()
+        began, halted_seconds = loop.time(), 0.0
         with self._bucket.lock:
             due = self._tick() if is_tick else self._due.take_changed()
             self._note_disk(has_room=self._bucket.make_room())
         held_before = {v for v in due if self.gates[v].is_held}
-        loop, left = asyncio.get_running_loop(), deque(due)
+        left = deque(due)
         while left:
             until = loop.time() + _TURN_SECONDS
             with self._bucket.lock:
                 while left and loop.time() < until:
                     self._look_at(left.popleft())
             await asyncio.sleep(0)
-            self._excuse_halt(until)
+            halted_seconds += self._excuse_halt(until)
         with self._bucket.lock:
             if is_tick:
                 self.stuck.tell(self.receivers.names)
@@ -185,6 +193,7 @@ class Regulator:
             self._follow_holds(held_before, due)
             if not self.waits_for_disk:
                 self._source.release_withheld()
+        return loop.time() - began - halted_seconds
 
     def _tick(self) -> list[int]:
         """Note who has moved; return the vbuckets to look at."""

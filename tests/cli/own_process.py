@@ -1,16 +1,18 @@
 """A ``dcplake`` command that serves, as a process of its own."""
 
 import json
+import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 
 class OwnProcess:
     """A running command; ``ready`` is what it said when clients could connect."""
 
-    stop_seconds: ClassVar[float] = 10.0
+    stop_seconds: ClassVar[float] = 60.0
 
     def __init__(self, environment: Mapping[str, str], *words: str) -> None:
         command = [sys.executable, "-m", "dcp.cli.main", *words]
@@ -37,3 +39,12 @@ class OwnProcess:
         if self.process.stdout is not None:
             self.process.stdout.close()
         return self.process.wait(self.stop_seconds)
+
+
+@contextmanager
+def port_kept(port: int) -> Iterator[None]:
+    """Let no stranger be given the port of a process that is gone; its successor may take it."""
+    with socket.socket() as kept:
+        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        kept.bind(("127.0.0.1", port))
+        yield

@@ -14,6 +14,7 @@ from dcp.producer.kv_client import KvClient
 from dcp.types import vbucket_of
 from dcp.wire import messages as m
 from dcp.wire.vocabulary import Opcode, VbucketState
+from tests.cli.own_process import port_kept
 from tests.cli.serving import Serving
 from tests.client.connecting import START
 from tests.client.consuming import settings
@@ -95,15 +96,15 @@ def test_a_process_joins_is_killed_and_joins_again(
         drained.run(consumer, _has(keys))
         wait_for("copies", lambda: _has_copies(*second.seeds))
 
-        second.kill()
-        wait_for("node 2 is found dead", lambda: not _is_alive(seed, 2))
-        assert _order("failover", seed, "2") == 0
-        assert "its 4 vbuckets go on from their replicas" in capsys.readouterr().out
-        keys |= _write(seed, "failed over")
-        drained.run(consumer, _has(keys))
-
         port = second.seeds[1].rpartition(":")[2]
-        third = serve("--port", port, "--join", seed)
+        second.kill()
+        with port_kept(int(port)):
+            wait_for("node 2 is found dead", lambda: not _is_alive(seed, 2))
+            assert _order("failover", seed, "2") == 0
+            assert "its 4 vbuckets go on from their replicas" in capsys.readouterr().out
+            keys |= _write(seed, "failed over")
+            drained.run(consumer, _has(keys))
+            third = serve("--port", port, "--join", seed)
         assert (third.ready["node"], third.seeds) == (2, second.seeds)
         assert _order("rebalance", seed) == 0
         keys |= _write(seed, "again")

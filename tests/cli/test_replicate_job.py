@@ -17,7 +17,7 @@ PAIRS = [("replicate.py", "run"), ("maintain.py", "maintain")]
 
 def ended(*words: str) -> tuple[int, str]:
     done = subprocess.run(
-        [sys.executable, *words], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, *words], capture_output=True, text=True, timeout=300, check=False
     )
     return done.returncode, done.stderr + done.stdout
 

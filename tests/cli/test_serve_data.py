@@ -47,7 +47,7 @@ class Served:
 
     def end(self, number: signal.Signals) -> int:
         self.process.send_signal(number)
-        code = self.process.wait(30)
+        code = self.process.wait(90)
         if self.process.stdout is not None:
             self.process.stdout.close()
         return code
@@ -116,7 +116,7 @@ def test_killed_while_clients_write(serve: Serve) -> None:
         many = Event()
         writers.append(Thread(target=_write_until_killed, args=(first, name, many)))
         writers[-1].start()
-        assert many.wait(30)
+        assert many.wait(90)
     readers, persisted = [], {}
     for vbucket in range(VBUCKETS):
         with first.raw() as client:
@@ -129,7 +129,7 @@ def test_killed_while_clients_write(serve: Serve) -> None:
             readers.append(_Reader(vbucket, vb_uuid, items))
     assert first.end(signal.SIGKILL) == -signal.SIGKILL
     for writer in writers:
-        writer.join(30)
+        writer.join(90)
 
     again = serve()
     for reader in readers:
@@ -189,7 +189,7 @@ def test_two_processes_on_one_folder(serve: Serve, tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=300,
         env={**os.environ, "DCPLAKE_PASSWORD": ACCOUNT[1]},
     )
     assert second.returncode == SourceError.exit_code
@@ -242,9 +242,9 @@ def test_durable_writes_outlive_a_failover_and_a_kill(serve: Serve) -> None:
         for node, end in enumerate((_fail_over_first_node, _kill)):
             many, keys = Event(), [b"%d-%d" % (node, n) for n in range(100_000)]
             writer = pool.submit(_write_durably, first.seeds[node], keys, many)
-            assert many.wait(30)
+            assert many.wait(90)
             end(first)
-            written += writer.result(30)
+            written += writer.result(90)
     again = serve(*cluster)
     with AdminClient(again.seeds[1:], *ACCOUNT) as admin:
         owner = next(node.number for node in admin.nodes() if node.vbuckets)

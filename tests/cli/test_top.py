@@ -72,7 +72,7 @@ def stalled_consumer(world: World, window_bytes: int) -> Iterator[NodeConnection
     connection.open()
     try:
         connection.open_stream(owned, Position.beginning())
-        end = monotonic() + 10
+        end = monotonic() + 90
         while connection.look(monotonic()).received_bytes < window_bytes:
             assert monotonic() < end
             sleep(0.05)
@@ -185,7 +185,7 @@ def test_on_a_terminal_it_goes_on_until_it_is_interrupted(world: World) -> None:
             assert monotonic() < end, seen
             seen += os.read(ours, 4096)
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 0
+        assert process.wait(90) == 0
     finally:
         process.kill()
         process.wait()

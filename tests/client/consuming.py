@@ -10,11 +10,14 @@ from dcp.client.settings import ConnectionSettings, ConsumerSettings
 from dcp.client.vbucket_track import StreamStart
 from dcp.producer.cluster import ProducerCluster
 from tests.client.connecting import START
-from tests.client.drained import CREDENTIALS, Drained, all_of
+from tests.client.drained import CREDENTIALS, PATIENCE_SECONDS, Drained, all_of
 
 
 def settings(
-    *, bucket: str = "default", node_deadline_seconds: float = 20.0, **connection: object
+    *,
+    bucket: str = "default",
+    node_deadline_seconds: float = PATIENCE_SECONDS,
+    **connection: object,
 ) -> ConsumerSettings:
     return ConsumerSettings(
         ConnectionSettings(bucket, **connection),  # type: ignore[arg-type]

@@ -15,6 +15,8 @@ from dcp.wire.vocabulary import Opcode
 
 USERS = {"reader": "secret-of-reader"}
 CREDENTIALS = Credentials("reader", Secret("secret-of-reader"))
+PATIENCE_SECONDS = 90.0
+"""How long anything may take, on a machine that is busy with other things as well."""
 
 
 class Source(Protocol):
@@ -81,7 +83,7 @@ class Drained:
         source: Source,
         until: Callable[["Drained"], bool],
         *,
-        timeout_seconds: float = 20.0,
+        timeout_seconds: float = PATIENCE_SECONDS,
         release: bool = True,
     ) -> "Drained":
         """Take deliveries until ``until`` holds; fail when that takes too long."""
@@ -127,7 +129,9 @@ def fill(cluster: ProducerCluster, count: int, value_bytes: int = 20, prefix: st
             cluster.set(f"{prefix}-{number}".encode(), value)
 
 
-def wait_for(what: str, condition: Callable[[], bool], timeout_seconds: float = 10.0) -> None:
+def wait_for(
+    what: str, condition: Callable[[], bool], timeout_seconds: float = PATIENCE_SECONDS
+) -> None:
     """Poll until ``condition`` holds; fail with ``what`` when it does not in time."""
     deadline = monotonic() + timeout_seconds
     tick = ThreadEvent()

@@ -3,7 +3,7 @@ from contextlib import ExitStack
 from time import monotonic
 
 from dcp.client.buffer_pool import BufferPool
-from tests.client.drained import wait_for
+from tests.client.drained import PATIENCE_SECONDS, wait_for
 
 
 def test_buffers_are_used_again_and_given_back_when_nobody_reads() -> None:
@@ -30,7 +30,7 @@ def test_a_reader_waits_while_all_buffers_are_lent_and_an_error_gives_one_back()
     def read() -> None:
         with pool.lend():
             got.set()
-            leave.wait(10)
+            leave.wait(PATIENCE_SECONDS)
 
     thread = threading.Thread(target=read)
     try:

@@ -11,7 +11,14 @@ from dcp.client.transport import Transport
 from dcp.protocol.events import Items
 from tests.client.conftest import MakeCluster
 from tests.client.connecting import START, connected
-from tests.client.drained import Drained, assert_same_state, caught_up, fill, wait_for
+from tests.client.drained import (
+    PATIENCE_SECONDS,
+    Drained,
+    assert_same_state,
+    caught_up,
+    fill,
+    wait_for,
+)
 
 
 def test_stalled_application_stops_the_producer_at_the_window_while_noops_are_answered(
@@ -44,7 +51,7 @@ def test_documents_of_20_mib_pass_a_window_of_1_mib(make_cluster: MakeCluster) -
         cluster.set(b"big-%d" % number, bytes([number + 1]) * size)
     with connected(cluster, window_bytes=MIB) as connection:
         connection.open_stream(0, START)
-        drained = Drained().run(connection, caught_up(cluster), timeout_seconds=60)
+        drained = Drained().run(connection, caught_up(cluster))
         assert_same_state(cluster, drained)
     assert size < cluster.counters().peak_unacked_bytes < size + MIB + 1024
 
@@ -57,7 +64,7 @@ def test_a_document_passes_a_socket_account_of_a_hundredth_of_it(make_cluster: M
         cluster.set(b"big-%d" % number, bytes([number + 1]) * size)
     with connected(cluster, window_bytes=MIB, read_buffer_bytes=read_buffer) as connection:
         connection.open_stream(0, START)
-        drained = Drained().run(connection, caught_up(cluster), timeout_seconds=60)
+        drained = Drained().run(connection, caught_up(cluster))
         assert_same_state(cluster, drained)
         look = connection.look(monotonic())
     stages = {each.name: each for each in look.stages}
@@ -74,7 +81,7 @@ def test_parts_of_a_delivery_are_acknowledged_before_the_rest(make_cluster: Make
         connection.open_stream(0, START)
         held: list[Delivery] = []
         while sum(each.frame_bytes for each in held) < 20_000:
-            delivery = connection.next(5.0)
+            delivery = connection.next(PATIENCE_SECONDS)
             assert delivery is not None
             held.append(delivery)
         largest = max(held, key=lambda each: each.frame_bytes)
@@ -110,7 +117,7 @@ def test_released_twice_counts_once(make_cluster: MakeCluster) -> None:
         drained, releases = Drained(), 0
         done = caught_up(cluster)
         while not done(drained):
-            delivery = connection.next(5.0)
+            delivery = connection.next(PATIENCE_SECONDS)
             assert delivery is not None
             drained.take(delivery)
             connection.release(delivery)
@@ -160,16 +167,16 @@ def test_a_reader_that_may_not_read_neither_spins_nor_calls_the_node_dead(
         window_bytes=0,
         allow_no_flow_control=True,
         unread_limit_bytes=4 * MIB,
-        noop_interval_seconds=0.2,
-        silence_grace_seconds=0.1,
+        noop_interval_seconds=0.8,
+        silence_grace_seconds=0.4,
     ) as connection:
         connection.open_stream(0, START)
         drained = Drained()
         drained.run(connection, lambda each: each.held_bytes >= 4 * MIB, release=False)
-        while connection.next(0.2) is not None:
+        while connection.next(1.0) is not None:
             pass
         begin = monotonic()
-        assert connection.next(1.5) is None, "the dead-peer deadline passes meanwhile"
+        assert connection.next(3.0) is None, "the dead-peer deadline passes meanwhile"
         assert sum(at >= begin for at in turns) <= 5
         connection.close_stream(0)  # commands still run
         assert connection.next(0.2) is None

@@ -13,7 +13,7 @@ from dcp.errors import AuthenticationError, BucketError, DcplakeError, NodeUnava
 from dcp.protocol.credentials import Credentials, Secret
 from tests.client.conftest import MakeCluster
 from tests.client.connecting import settings
-from tests.client.drained import CREDENTIALS
+from tests.client.drained import CREDENTIALS, PATIENCE_SECONDS
 
 
 def test_wrong_password(make_cluster: MakeCluster) -> None:
@@ -70,4 +70,4 @@ def test_node_that_says_nonsense_or_closes(said: bytes) -> None:
         thread.start()
         with pytest.raises(DcplakeError, match=str(address)):
             NodeConnection(address, settings(), CREDENTIALS, "test").open()
-        thread.join(5)
+        thread.join(PATIENCE_SECONDS)

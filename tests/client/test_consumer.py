@@ -23,7 +23,15 @@ from tests.client.consuming import (
     settings,
     starts,
 )
-from tests.client.drained import CREDENTIALS, Drained, all_of, assert_same_state, caught_up, fill
+from tests.client.drained import (
+    CREDENTIALS,
+    PATIENCE_SECONDS,
+    Drained,
+    all_of,
+    assert_same_state,
+    caught_up,
+    fill,
+)
 
 
 def test_drains_all_nodes_and_follows_writes(make_cluster: MakeCluster) -> None:
@@ -91,7 +99,7 @@ def test_close_from_another_thread_ends_the_wait(make_cluster: MakeCluster) -> N
         closer.start()
         with pytest.raises(LocalProtocolError, match="closed"):
             consumer.next(30.0)
-        closer.join(5)
+        closer.join(PATIENCE_SECONDS)
 
 
 def test_the_high_seqnos_can_be_asked_over_the_streams_connection(

@@ -46,7 +46,7 @@ def test_chaos(make_cluster: MakeCluster, seed: int) -> None:
                 drained.release_all(consumer)
         drained.release_all(consumer)
         cluster.faults.clear()
-        drained.run(consumer, caught_up(cluster), timeout_seconds=30)
+        drained.run(consumer, caught_up(cluster))
         assert_same_state(cluster, drained)
         assert not drained.stopped
 

@@ -40,7 +40,7 @@ def test_a_node_that_keeps_sending_garbage_is_reported(
 
     monkeypatch.setattr(faults, "corrupted", corrupt_always)
     cluster.corrupt(Corruption.BAD_EXTRAS)
-    with consuming(cluster, chosen=settings(node_deadline_seconds=0.5)) as consumer:
+    with consuming(cluster, chosen=settings(node_deadline_seconds=5.0)) as consumer:
         drained = Drained().run(consumer, lambda each: 0 in each.stopped)
         assert drained.stopped[0].reason is StopReason.PROTOCOL_ERROR
         assert "extras" in drained.stopped[0].detail

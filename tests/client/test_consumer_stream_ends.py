@@ -47,7 +47,7 @@ def test_a_stream_can_be_stopped(make_cluster: MakeCluster) -> None:
     with consuming(cluster) as consumer:
         drained = Drained().run(consumer, caught_up(cluster))
         consumer.stop_stream(1)
-        drained.run(consumer, lambda each: 1 in each.stopped, timeout_seconds=5)
+        drained.run(consumer, lambda each: 1 in each.stopped)
         assert drained.stopped[1].reason is StopReason.CLOSED
         rows = len(drained.seqnos[1])
         fill(cluster, 100, prefix="later")
@@ -75,7 +75,7 @@ def test_stopping_a_stream_that_has_just_ended_by_itself(make_cluster: MakeClust
 
         wait_for("the end of the stream", end_is_queued)
         consumer.stop_stream(0)
-        drained.run(consumer, lambda each: 0 in each.stopped, timeout_seconds=5)
+        drained.run(consumer, lambda each: 0 in each.stopped)
         assert drained.stopped[0].reason is StopReason.CLOSED
         assert drained.seqnos[0] == list(range(1, 501))
         assert consumer.position(0).seqno == 500

@@ -14,7 +14,14 @@ from dcp.wire.vocabulary import Status
 from tests.client.conftest import MakeCluster
 from tests.client.connecting import START, connected
 from tests.client.consuming import consuming, settings
-from tests.client.drained import Drained, assert_same_state, caught_up, fill, wait_for
+from tests.client.drained import (
+    PATIENCE_SECONDS,
+    Drained,
+    assert_same_state,
+    caught_up,
+    fill,
+    wait_for,
+)
 
 MESSAGE = 1100
 """No message is longer here."""
@@ -97,12 +104,12 @@ def test_a_stream_may_be_closed_while_its_window_is_full(make_cluster: MakeClust
         drained = Drained()
         filled(connection, 0, drained)
         connection.close_stream(0)
-        delivery = connection.next(5.0)
+        delivery = connection.next(PATIENCE_SECONDS)
         assert delivery is not None
         assert [type(event) for event in delivery.events] == [StreamClosed]
         assert connection.next(0.2) is None
         drained.release_all(connection)
-        delivery = connection.next(5.0)
+        delivery = connection.next(PATIENCE_SECONDS)
         assert delivery is not None
         assert [type(event) for event in delivery.events] == [StreamEnded]
         connection.release(delivery)

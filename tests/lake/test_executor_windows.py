@@ -56,7 +56,7 @@ class TaskProcess:
         self._process.wait()
 
     def end(self) -> None:
-        self._process.communicate(timeout=20)
+        self._process.communicate(timeout=90)
 
 
 def _write(stream: "IO[str] | None", words: list[str]) -> None:

@@ -141,7 +141,7 @@ def place(tmp_path: Path) -> LivePlace:
 
 
 def wait_for(place: LivePlace, count: int) -> list[TaskLook]:
-    end = monotonic() + 20
+    end = monotonic() + 90
     while len(looks := read_board(place)) != count:
         assert monotonic() < end, looks
         sleep(0.05)

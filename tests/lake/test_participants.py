@@ -21,6 +21,8 @@ from dcp.producer.settings import ClusterSettings
 from tests.client.consuming import consuming, settings
 from tests.client.drained import USERS, Drained, assert_same_state, caught_up, wait_for
 from tests.lake.receiving import (
+    QUICK_ROUND,
+    QUICK_SOURCE,
     SMALL_FLOW,
     RoundsInProcess,
     documents_at,
@@ -31,7 +33,7 @@ from tests.lake.receiving import (
 from tests.seeds import seeds
 
 VBUCKETS = 8
-WAIT_SECONDS = 60.0
+WAIT_SECONDS = 90.0
 
 
 class RunningTask:
@@ -100,8 +102,10 @@ class World:
         self.rounds = self.lake(1)
 
     def lake(self, slots: int) -> RoundsInProcess:
-        quick = {"quiet_seconds": 0.3, "node_deadline_seconds": 2.0}
-        chosen = settings_for(self.cluster, self._folder, flow_control=SMALL_FLOW, round=quick)
+        quick = {"quiet_seconds": 0.3, **QUICK_ROUND}
+        chosen = settings_for(
+            self.cluster, self._folder, flow_control=SMALL_FLOW, source=QUICK_SOURCE, round=quick
+        )
         self.rounds = RoundsInProcess(chosen, slots)
         return self.rounds
 

@@ -68,17 +68,19 @@ def test_a_killed_task_leaves_its_window_to_the_others(tmp_path: Path) -> None:
             for vbucket, shared in enumerate((52_428_800, 30_000_000, 20_000_000)):
                 tasks.append(start(cluster, folder, vbucket))
                 expected = [shared] * len(tasks)
-                wait_for(f"{expected}", lambda: windows(cluster) == expected, 30)  # noqa: B023
+                wait_for(f"{expected}", lambda: windows(cluster) == expected)  # noqa: B023
             write(cluster, 100, 200)
             tasks[2].send_signal(signal.SIGKILL)
-            wait_for("larger windows", lambda: windows(cluster) == [30_000_000] * 2, 30)
+            wait_for("larger windows", lambda: windows(cluster) == [30_000_000] * 2)
             write(cluster, 200, ROWS)
-            told = [json.loads(task.communicate(timeout=60)[0].splitlines()[-1]) for task in tasks]
+            said = [task.communicate(timeout=90)[0] for task in tasks]
         finally:
             for task in tasks:
                 task.kill()
                 task.wait()
-        assert [rows for rows, _ in told[:2]] == [ROWS, ROWS], "nothing is lost or twice"
+        # The third may have been killed before it said anything.
+        told = [json.loads(text.splitlines()[-1]) for text in said[:2]]
+        assert [rows for rows, _ in told] == [ROWS, ROWS], "nothing is lost or twice"
         assert windows(cluster) == []
     assert not folder.exists()
 

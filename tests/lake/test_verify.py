@@ -34,7 +34,7 @@ from dcp.lake.verify_source import VerifyObserver
 from dcp.lake.verify_stream import SOURCE_ROWS
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.settings import ClusterSettings
-from tests.lake.receiving import PASSWORD_FILE, USER, settings_for
+from tests.lake.receiving import PASSWORD_FILE, QUICK_ROUND, QUICK_SOURCE, USER, settings_for
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -101,7 +101,7 @@ def world(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> It
     with ProducerCluster(cluster_settings()) as cluster:
         start_beyond_signed(cluster)
         write(cluster, DOCUMENTS)
-        settings = settings_for(cluster, folder)
+        settings = settings_for(cluster, folder, source=QUICK_SOURCE, round=QUICK_ROUND)
         run(settings, once=True, spark=spark)
         lake = open_lake(spark, lake_location(settings))
         ensure_replica(lake, ReplicaTable("docs__s__dropped__8", 8))

@@ -28,7 +28,7 @@ def main(folder: str, quota: str, seed: str, vbucket: str, rows_to_end: str) -> 
     rows = 0
     told: tuple[int, int | None] = -1, -1
     with Consumer([start], [seed], chosen, CREDENTIALS, windows=windows) as consumer:
-        deadline = monotonic() + 60
+        deadline = monotonic() + 240
         while rows < int(rows_to_end) and monotonic() < deadline:
             delivery = consumer.next(0.05)
             if delivery is not None:

@@ -8,7 +8,7 @@ from dcp.producer.joined_cluster import JoinedCluster
 from dcp.producer.vbucket import Vbucket
 from tests.producer.compared_copies import frames_of
 
-WAIT_SECONDS = 20.0
+WAIT_SECONDS = 90.0
 
 
 class Processes:

@@ -16,6 +16,8 @@ from dcp.wire.frame import Frame
 from dcp.wire.framing import FrameSplitter
 from dcp.wire.vocabulary import HelloFeature, Magic, Opcode, Status
 
+PATIENCE_SECONDS = 90.0
+"""How long an answer may take, on a machine that is busy with other things as well."""
 PLAIN_FEATURES = (HelloFeature.XATTR, HelloFeature.XERROR, HelloFeature.JSON)
 FEATURES = (*PLAIN_FEATURES, HelloFeature.COLLECTIONS)
 STREAM_OPCODES = frozenset(
@@ -35,7 +37,9 @@ STREAM_OPCODES = frozenset(
 class RawClient:
     """A blocking socket, encrypted where ``tls`` is given; waits are bounded by ``timeout``."""
 
-    def __init__(self, seed: str, timeout: float = 10.0, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self, seed: str, timeout: float = PATIENCE_SECONDS, tls: ssl.SSLContext | None = None
+    ) -> None:
         host, port = seed.rsplit(":", 1)
         self.socket = socket.create_connection((host, int(port)), timeout)
         if tls is not None:
@@ -234,13 +238,14 @@ class RawClient:
     def is_quiet(self, seconds: float = 0.2) -> bool:
         """Whether the server sends nothing more after answering a keep-alive, NOOPs aside."""
         self.ok(m.Empty(), Opcode.NOOP)
+        before = self.socket.gettimeout()
         self.socket.settimeout(seconds)
         try:
             self.stream_frame()
         except TimeoutError:
             return True
         finally:
-            self.socket.settimeout(10.0)
+            self.socket.settimeout(before)
         return False
 
     def ack(self, frame_bytes: int) -> None:

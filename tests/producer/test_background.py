@@ -23,6 +23,7 @@ from dcp.wire import messages as m
 from dcp.wire.codec import encode
 from dcp.wire.vocabulary import Opcode, SnapshotFlag
 from tests.producer.compared_copies import assert_copies_are_equal
+from tests.producer.raw_client import PATIENCE_SECONDS
 
 MakeCluster = Callable[..., ProducerCluster]
 MEMORY = int(SnapshotFlag.MEMORY)
@@ -210,7 +211,7 @@ def test_a_task_that_raises(
         breaks = broken(cluster)
         cluster.bucket.sync_writes.on_pending()
         cluster.bucket.persistence_waits.on_pending()
-    assert breaks.is_repaired.wait(10.0)
+    assert breaks.is_repaired.wait(PATIENCE_SECONDS)
     assert f"{name} failed; it begins again" in caplog.text
     assert "the disk is full" in caplog.text
 

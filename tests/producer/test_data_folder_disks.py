@@ -15,7 +15,7 @@ from dcp.producer.documents import DocumentError
 from dcp.wire import messages as m
 from dcp.wire.vocabulary import Opcode, Status, StreamFlag
 from tests.producer.kept_clusters import NEVER, all_told, crash_of, flush_all, is_persisted, write
-from tests.producer.raw_client import RawClient
+from tests.producer.raw_client import PATIENCE_SECONDS, RawClient
 
 Connect = Callable[..., RawClient]
 Open = Callable[..., ProducerCluster]
@@ -63,7 +63,7 @@ class _SlowDisk:
 
         def slow(file: OsFile, *arguments: object) -> None:
             self.is_reached.set()
-            assert self.may_go_on.wait(10)
+            assert self.may_go_on.wait(PATIENCE_SECONDS)
             write(file, *arguments)
 
         monkeypatch.setattr(OsFile, name, slow)
@@ -76,7 +76,7 @@ def test_nobody_waits_for_a_slow_disk(
     client = connect(cluster).log_in().open_dcp()
     disk = _SlowDisk(monkeypatch)
     write(cluster, b"a")
-    assert disk.is_reached.wait(10)
+    assert disk.is_reached.wait(PATIENCE_SECONDS)
     write(cluster, b"b")
     client.request_stream(0)
     assert client.messages_to(2)
@@ -93,7 +93,7 @@ def test_a_fork_waits_for_the_write_that_runs(
     cluster = make_cluster(vbuckets=1, data_folder=folder, flush_seconds=0.001)
     disk = _SlowDisk(monkeypatch)
     write(cluster, b"a")
-    assert disk.is_reached.wait(10)
+    assert disk.is_reached.wait(PATIENCE_SECONDS)
     write(cluster, b"b")
     disk.may_go_on.set()
     with cluster.bucket.lock:
@@ -125,7 +125,7 @@ def test_nobody_waits_for_a_compaction(
             break
         while not is_persisted(client, n) and not disk.is_reached.is_set():
             pass
-    assert disk.is_reached.wait(10)
+    assert disk.is_reached.wait(PATIENCE_SECONDS)
     high = cluster.high_seqno(0)
     cluster.bucket.vbuckets[0].data.checkpoints.expel()
     client.request_stream(0)

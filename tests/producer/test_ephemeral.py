@@ -28,7 +28,7 @@ from dcp.wire.vocabulary import Opcode, SnapshotFlag, Status, StreamFlag
 from tests.producer.conftest import Clock
 from tests.producer.disk_items import read_all
 from tests.producer.one_vbucket import forget
-from tests.producer.raw_client import RawClient
+from tests.producer.raw_client import PATIENCE_SECONDS, RawClient
 
 Connect = Callable[..., RawClient]
 MakeCluster = Callable[..., ProducerCluster]
@@ -366,7 +366,7 @@ def test_a_log_is_copied_while_others_go_on(
 
     def slow(file: MemoryFile, parts: Iterable[Data]) -> None:
         is_copying.set()
-        assert may_go_on.wait(10)
+        assert may_go_on.wait(PATIENCE_SECONDS)
         replace(file, parts)
 
     keys = [b"k%d" % n for n in range(9)]
@@ -375,7 +375,7 @@ def test_a_log_is_copied_while_others_go_on(
         cluster.set(key, b"0")
     monkeypatch.setattr(MemoryFile, "replace", slow)
     cluster.set(here, b"1")
-    assert is_copying.wait(10)
+    assert is_copying.wait(PATIENCE_SECONDS)
     client = connect(cluster).log_in()
     cluster.set(there, b"2")
     found = client.ok(m.KeyOnly(b"\0" + here), Opcode.GET, vbucket=cluster.vbucket_of(here))

@@ -26,7 +26,7 @@ from dcp.wire.codec import encode
 from dcp.wire.frame import Frame
 from dcp.wire.frame_info import stream_id_info
 from dcp.wire.vocabulary import EndReason, HelloFeature, Magic, Opcode, Status
-from tests.producer.raw_client import FEATURES, RawClient
+from tests.producer.raw_client import FEATURES, PATIENCE_SECONDS, RawClient
 from tests.producer.tls import TLS_FILES, client_context
 from tests.seeds import seeds
 
@@ -79,7 +79,7 @@ def send_until_stuck(client: RawClient, data: Iterator[bytes]) -> int:
     except (TimeoutError, ConnectionError):
         pass
     finally:
-        client.socket.settimeout(10.0)
+        client.socket.settimeout(PATIENCE_SECONDS)
     return sent
 
 

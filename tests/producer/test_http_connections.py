@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from dcp.producer.cluster import ProducerCluster
+from tests.producer.raw_client import PATIENCE_SECONDS
 from tests.producer.tls import TLS_FILES, client_context
 
 MakeCluster = Callable[..., ProducerCluster]
@@ -32,9 +33,9 @@ def http() -> Iterator[Connect]:
 
         def connect(seed: str, *, tls: bool = False) -> HTTPConnection:
             client = (
-                HTTPSConnection(seed, timeout=10.0, context=client_context())
+                HTTPSConnection(seed, timeout=PATIENCE_SECONDS, context=client_context())
                 if tls
-                else HTTPConnection(seed, timeout=10.0)
+                else HTTPConnection(seed, timeout=PATIENCE_SECONDS)
             )
             stack.callback(client.close)
             return client
@@ -60,7 +61,7 @@ def next_map(response: HTTPResponse) -> dict[str, Any]:
 
 def raw(seed: str) -> socket.socket:
     host, port = seed.rsplit(":", 1)
-    return socket.create_connection((host, int(port)), 10.0)
+    return socket.create_connection((host, int(port)), PATIENCE_SECONDS)
 
 
 def read_all(client: socket.socket) -> bytes:
@@ -135,7 +136,7 @@ def test_a_hanging_node_says_nothing(cluster: ProducerCluster, http: Connect) ->
     with pytest.raises(TimeoutError):
         client.sock.recv(1)
     cluster.restore_node(0)
-    client.sock.settimeout(10.0)
+    client.sock.settimeout(PATIENCE_SECONDS)
     assert client.getresponse().status == 200
 
 

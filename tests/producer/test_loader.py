@@ -15,6 +15,7 @@ from dcp.producer.cluster import ProducerCluster
 from dcp.producer.kv_client import KvClient
 from dcp.producer.loader import KeyRule, LoadError, Progress, load_jsonl
 from tests.producer.conftest import Clock
+from tests.producer.raw_client import PATIENCE_SECONDS
 
 MakeCluster = Callable[..., ProducerCluster]
 
@@ -216,6 +217,6 @@ def test_serve_says_when_it_is_ready_and_ends_on_a_signal(number: signal.Signals
                 held = client.get([b"doc:0000000042"])
             assert json.loads(held[b"doc:0000000042"])["id"] == "0000000042"
             process.send_signal(number)
-            assert process.wait(20) == 0
+            assert process.wait(PATIENCE_SECONDS) == 0
         finally:
             process.kill()

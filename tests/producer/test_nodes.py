@@ -4,7 +4,6 @@ import json
 import socket
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 
 import pytest
 
@@ -17,7 +16,7 @@ from dcp.producer.versions import Content, Flavour, Version
 from dcp.wire import messages as m
 from dcp.wire.codec import decode, encode
 from dcp.wire.vocabulary import EndReason, Opcode, Status, VbucketState
-from tests.producer.raw_client import RawClient
+from tests.producer.raw_client import PATIENCE_SECONDS, RawClient
 
 Connect = Callable[..., RawClient]
 MakeCluster = Callable[..., ProducerCluster]
@@ -84,6 +83,8 @@ def test_a_dead_node_refuses_until_it_is_restored(pair: ProducerCluster, connect
         RawClient(pair.seeds[1])
     assert connect(pair, 0).log_in().call(m.Empty(), Opcode.NOOP).status == Status.SUCCESS
     seeds = pair.seeds
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind(("127.0.0.1", int(seeds[1].rpartition(":")[2])))  # its port stays its own
     pair.restore_node(1)
     assert pair.seeds == seeds
     assert connect(pair, 1).log_in().call(m.Empty(), Opcode.NOOP).status == Status.SUCCESS
@@ -105,7 +106,7 @@ def test_a_hanging_node_answers_after_it_is_restored(
     client.socket.settimeout(0.2)
     with pytest.raises(TimeoutError):
         client.call(m.Empty(), Opcode.NOOP)
-    client.socket.settimeout(10.0)
+    client.socket.settimeout(PATIENCE_SECONDS)
     pair.restore_node(1)
     assert client.answer().status == Status.SUCCESS
 
@@ -166,14 +167,14 @@ def test_one_item_is_corrupted(
     cluster: ProducerCluster, connect: Connect, corruption: Corruption
 ) -> None:
     def received() -> bytes:
+        """All to the STREAM_END, or to the end of the connection."""
         dcp = connect(cluster).log_in().open_dcp()
         body = m.StreamRequest(0, 0, 2, 0, 0, 0)
         dcp.send(encode(body, Opcode.DCP_STREAM_REQ, opaque=5))
-        dcp.socket.settimeout(0.3)
-        data = b""
-        with suppress(TimeoutError):
-            while chunk := dcp.socket.recv(1 << 20):
-                data += chunk
+        data, last = b"", encode(m.StreamEnd(0), Opcode.DCP_STREAM_END, opaque=5).to_bytes()
+        while not data.endswith(last) and (chunk := dcp.socket.recv(1 << 20)):
+            data += chunk
+        assert len(last) == 28
         return data
 
     cluster.set(b"a", b"{}")

@@ -31,7 +31,7 @@ from dcp.wire.vocabulary import Opcode, Status, VbucketState
 from tests.producer.compared_copies import frames_of
 from tests.producer.durable_requests import FEATURES as DURABLE_FEATURES
 from tests.producer.durable_requests import durability
-from tests.producer.processes import Processes
+from tests.producer.processes import WAIT_SECONDS, Processes
 from tests.producer.raw_client import RawClient
 from tests.producer.tls import CERTIFICATE, KEY
 
@@ -319,7 +319,7 @@ def test_the_first_process_stops_and_starts_again(even: Processes) -> None:
 
 
 def test_a_process_that_hangs_is_dead_until_it_answers(make_processes: MakeProcesses) -> None:
-    pair = make_processes(member_timeout_seconds=0.5)
+    pair = make_processes(member_timeout_seconds=2.0)
     pair.first.rebalance()
     pair.second.hang_node(1)
     pair.wait_until_dead(1)
@@ -333,7 +333,7 @@ def test_a_process_that_hangs_is_dead_until_it_answers(make_processes: MakeProce
 
 def test_a_process_that_was_failed_over_while_it_hung(make_processes: MakeProcesses) -> None:
     """It finds that it has nothing any more; what only it had is lost."""
-    pair = make_processes(member_timeout_seconds=0.5)
+    pair = make_processes(member_timeout_seconds=2.0)
     for key in KEYS:
         pair.set(key)
     pair.first.rebalance()
@@ -354,7 +354,7 @@ def test_a_process_that_was_failed_over_while_it_hung(make_processes: MakeProces
 @pytest.mark.parametrize("is_back", [True, False])
 def test_a_move_that_is_given_up(make_processes: MakeProcesses, hangs: int, is_back: bool) -> None:
     """Every vbucket is active where it was, whichever side hung, and another move does it."""
-    pair = make_processes(member_timeout_seconds=0.5)
+    pair = make_processes(member_timeout_seconds=2.0)
     for key in KEYS:
         pair.set(key)
     if is_back:
@@ -363,7 +363,7 @@ def test_a_move_that_is_given_up(make_processes: MakeProcesses, hangs: int, is_b
     before = pair.owners()
     pair.home_of(hangs).hang_node(hangs)
     with pytest.raises((TimeoutError, SourceError, ValueError)):
-        pair.first.rebalance(remove=0 if is_back else None, timeout_seconds=1.0)
+        pair.first.rebalance(remove=0 if is_back else None, timeout_seconds=3.0)
     pair.home_of(hangs).restore_node(hangs)
     pair.wait_until_heard(1)
     pair.settle()
@@ -426,7 +426,8 @@ def _wait_for_takeover(cluster: ProducerCluster) -> None:
     bucket = cluster.bucket
     with bucket.copies_moved:
         assert bucket.copies_moved.wait_for(
-            lambda: any(c.is_taking_over for v in range(4) for _, c in bucket.copies.of(v)), 10.0
+            lambda: any(c.is_taking_over for v in range(4) for _, c in bucket.copies.of(v)),
+            WAIT_SECONDS,
         )
 
 
@@ -451,7 +452,7 @@ def test_the_taking_process_is_lost_amid_a_move(make_processes: MakeProcesses) -
 
 def test_the_giving_process_is_lost_amid_a_move(make_processes: MakeProcesses) -> None:
     """Its vbuckets go on from their copies."""
-    even = make_processes(member_timeout_seconds=1.0)
+    even = make_processes(member_timeout_seconds=2.0)
     for key in KEYS:
         even.set(key)
     even.first.rebalance()

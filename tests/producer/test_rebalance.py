@@ -24,7 +24,7 @@ from tests.producer.compared_copies import (
     frames_of,
     write_everything,
 )
-from tests.producer.raw_client import RawClient
+from tests.producer.raw_client import PATIENCE_SECONDS, RawClient
 
 Connect = Callable[..., RawClient]
 MakeCluster = Callable[..., ProducerCluster]
@@ -255,7 +255,8 @@ def test_a_stop_amid_a_rebalance(make_cluster: MakeCluster) -> None:
 def _wait_for_takeover(cluster: ProducerCluster) -> None:
     with cluster.bucket.copies_moved:
         cluster.bucket.copies_moved.wait_for(
-            lambda: any(copy.is_taking_over for _, copy in cluster.bucket.copies.of(0)), 10.0
+            lambda: any(copy.is_taking_over for _, copy in cluster.bucket.copies.of(0)),
+            PATIENCE_SECONDS,
         )
 
 
@@ -312,7 +313,7 @@ def test_one_rebalance_at_a_time(
 def _state_when_over(cluster: ProducerCluster) -> str:
     with cluster.bucket.copies_moved:
         is_over = cluster.bucket.copies_moved.wait_for(
-            lambda: cluster.rebalance_state != "running", 10.0
+            lambda: cluster.rebalance_state != "running", PATIENCE_SECONDS
         )
     assert is_over
     return cluster.rebalance_state

@@ -69,7 +69,7 @@ def test_a_process_that_never_leaves_is_waited_for_so_long_and_no_longer(
         await link.is_asked.wait()
         if not fails:
             moving.cancel()
-        async with asyncio.timeout(10.0):
+        async with asyncio.timeout(90.0):
             with pytest.raises(SourceError if fails else asyncio.CancelledError):
                 await moving
         return link.orders
@@ -131,14 +131,35 @@ def test_a_connection_to_a_process_that_reads_nothing_is_closed() -> None:
         server = await asyncio.start_server(deaf, "127.0.0.1", 0)
         address = NodeAddress(kv=server.sockets[0].getsockname()[1])
         with pytest.raises(SourceError, match=r"SASL_STEP: found status 0x20"):
-            await OrderConnection.open(address, node_credentials(Secret("other")), 10.0)
-        connection = await OrderConnection.open(address, node_credentials(Secret("secret")), 10.0)
+            await OrderConnection.open(address, node_credentials(Secret("other")), 90.0)
+        connection = await OrderConnection.open(address, node_credentials(Secret("secret")), 90.0)
         assert b"@replication" in deaf.heard and b"secret" not in deaf.heard
         connection.timeout_seconds = 0.05
         with pytest.raises(TimeoutError):
             await connection.ask(m.IoctlSet(b"cluster.state", b"x" * 30_000_000), Opcode.IOCTL_SET)
-        async with asyncio.timeout(10.0):
+        async with asyncio.timeout(90.0):
             await connection.close()
+        deaf.is_over.set()
+        server.close()
+        await server.wait_closed()
+
+    asyncio.run(run())
+
+
+def test_who_is_cancelled_as_he_closes_a_connection_leaves_none_open() -> None:
+    """As a cluster is that stops just when it finds that its member is gone."""
+
+    async def run() -> None:
+        deaf = _Deaf(Secret("secret"))
+        server = await asyncio.start_server(deaf, "127.0.0.1", 0)
+        address = NodeAddress(kv=server.sockets[0].getsockname()[1])
+        connection = await OrderConnection.open(address, node_credentials(Secret("secret")), 90.0)
+        closing = asyncio.ensure_future(connection.close())
+        await asyncio.sleep(0)  # it waits for what reads
+        closing.cancel()
+        await asyncio.wait((closing,))
+        assert closing.cancelled()
+        assert connection._writer.is_closing()
         deaf.is_over.set()
         server.close()
         await server.wait_closed()
@@ -155,7 +176,7 @@ def test_each_bucket_numbers_its_moves_by_itself() -> None:
         async def run(link: _EndlessLink, bucket: Bucket = bucket) -> int:
             bucket.local_nodes.discard(ELSEWHERE)
             with pytest.raises(SourceError):
-                async with asyncio.timeout(10.0):
+                async with asyncio.timeout(90.0):
                     await RemoteMove(bucket, link, HERE, (0,), lambda: None).run()
             return link.number
 

@@ -23,7 +23,7 @@ from tests.producer.compared_copies import (
     assert_copies_are_equal,
     write_everything,
 )
-from tests.producer.raw_client import RawClient
+from tests.producer.raw_client import PATIENCE_SECONDS, RawClient
 
 Connect = Callable[..., RawClient]
 MakeCluster = Callable[..., ProducerCluster]
@@ -221,7 +221,7 @@ def test_a_node_that_is_away_for_a_while(pair: ProducerCluster, node: int) -> No
 def test_lost_connections_are_made_again(pair: ProducerCluster) -> None:
     """One in each direction, again after each loss."""
     for round_ in range(5):
-        deadline = monotonic() + 10
+        deadline = monotonic() + PATIENCE_SECONDS
         while (opened := pair.counters().dcp_connections_opened) < 2 * (round_ + 1):
             assert monotonic() < deadline, f"round {round_}: {opened} connections were opened"
             sleep(0.01)

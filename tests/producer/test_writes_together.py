@@ -22,6 +22,7 @@ from dcp.types import FailoverEntry, FailoverLog
 from dcp.wire.vocabulary import VbucketState
 from tests.producer.compared_copies import assert_copies_are_equal
 from tests.producer.kept_clusters import NEVER
+from tests.producer.raw_client import PATIENCE_SECONDS
 
 MakeCluster = Callable[..., ProducerCluster]
 
@@ -131,7 +132,7 @@ def pair(make_cluster: MakeCluster, folder: Path) -> ProducerCluster:
 def test_a_failover_writes_all_vbuckets_at_once(
     pair: ProducerCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    at_once, append = Barrier(4, timeout=20), OsFile.append
+    at_once, append = Barrier(4, timeout=PATIENCE_SECONDS), OsFile.append
 
     def appended(file: OsFile, offset: int, parts: Iterable[Data]) -> None:
         at_once.wait()
@@ -150,7 +151,7 @@ def test_a_failover_does_not_wait_until_logs_are_removed(
     may_go_on, remove = Event(), OsFile.remove
 
     def removed(file: OsFile) -> None:
-        assert may_go_on.wait(20)
+        assert may_go_on.wait(PATIENCE_SECONDS)
         remove(file)
 
     monkeypatch.setattr(OsFile, "remove", removed)

@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 from tests.cli.own_process import OwnProcess
 from tests.client.drained import USERS
@@ -19,8 +19,6 @@ class Upstream(Protocol):
 
 class Relaying(OwnProcess):
     """A running ``dcplake relay``."""
-
-    stop_seconds: ClassVar[float] = 60.0
 
     def __init__(self, cluster: Upstream, folder: Path, *more: str) -> None:
         (user,) = USERS

@@ -23,6 +23,7 @@ import pytest
 
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.kv_client import KvClient
+from tests.cli.own_process import port_kept
 from tests.cli.serving import Serving
 from tests.client.drained import USERS, fill, wait_for
 from tests.producer.raw_client import PLAIN_FEATURES, RawClient
@@ -255,9 +256,10 @@ def test_the_cluster_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
                     for lake in lakes:
                         lake.take_one(0.02)
             cluster.kill()
-            while any(lake.take_one(0.1) for lake in lakes):
-                pass
-            cluster = Serving(USER, *words, port)
+            with port_kept(int(port)):
+                while any(lake.take_one(0.1) for lake in lakes):
+                    pass
+                cluster = Serving(USER, *words, port)
             with KvClient(cluster.seeds, USER, PASSWORD, "default") as client:
                 client.set([(b"last", b"%d" % turn)])
                 expected = client.get([*keys, b"last"])

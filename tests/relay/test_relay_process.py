@@ -67,11 +67,8 @@ def test_it_says_what_a_group_lacks(
         lacks = "vbuckets 0-3: 0 of 1 receivers, no stream"
         wait_for("it says so", lambda: is_told(lacks), PATIENCE_SECONDS)
         with closing(Lake(relay.seed, 4)) as lake:
-            lake.run_to(cluster)
-            for _ in range(100):
-                lake.take_one(0.05)
-                if is_told("vbuckets 0-3: the group is complete, their streams are opened"):
-                    break
+            opened = "vbuckets 0-3: the group is complete, their streams are opened"
+            lake.run(lambda _: is_told(opened))
         closed = "vbuckets 0-3: the group is not complete, their streams are closed"
         wait_for("it says so", lambda: is_told(closed), PATIENCE_SECONDS)
 

@@ -6,11 +6,12 @@ from threading import Thread
 
 import pytest
 
+from dcp.lake.connect import look_at_cluster
 from dcp.lake.settings import Settings
 from dcp.producer.cluster import ProducerCluster
 from dcp.protocol.flow_spec import parse_flow_spec
 from dcp.relay.relay import Relay
-from tests.client.drained import fill, wait_for
+from tests.client.drained import PATIENCE_SECONDS, fill, wait_for
 from tests.lake.receiving import RoundsInProcess, documents_at, settings_for, source_at
 
 MakeCluster = Callable[..., ProducerCluster]
@@ -18,7 +19,11 @@ MakeRelay = Callable[..., Relay]
 
 
 def _behind(
-    relay: Relay, cluster: ProducerCluster, folder: Path, tag: str, deadline_seconds: float = 20.0
+    relay: Relay,
+    cluster: ProducerCluster,
+    folder: Path,
+    tag: str,
+    deadline_seconds: float = PATIENCE_SECONDS,
 ) -> RoundsInProcess:
     folder.mkdir()
     source = {"seeds": tuple(relay.seeds), "receiver_group_tag": tag}
@@ -45,11 +50,17 @@ def test_round_after_round_of_one_lake(
     lake = _behind(relay, cluster, tmp_path / "lake", "7")
     for number in range(3):
         fill(cluster, 40, prefix=f"round-{number}-")
-        wait_for("there is something to do", lambda: lake.plan() is not None)
+        wait_for("all of it is told", lambda: _is_told(lake, cluster))
         lake.run()
         assert _has_all(lake, cluster)
         wait_for("the streams are closed", lambda: _is_held(relay))
     assert lake.plan() is None
+
+
+def _is_told(lake: RoundsInProcess, cluster: ProducerCluster) -> bool:
+    """Whether a plan of now is for all that the cluster has: each node tells its own part."""
+    highs = {v: cluster.high_seqno(v) for v in range(cluster.settings.vbuckets)}
+    return look_at_cluster(lake.access).high_seqnos == highs
 
 
 def _is_held(relay: Relay) -> bool:
@@ -76,5 +87,5 @@ def test_two_lakes_wait_for_each_other(
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(PATIENCE_SECONDS)
     assert [_has_all(lake, cluster) for lake in lakes] == [True, True]
