@@ -27,9 +27,9 @@ from dcp.protocol.events import (
     StreamOpened,
     SystemEventReceived,
 )
-from dcp.protocol.flow_control import FlowSettings
 from dcp.protocol.liveness import LivenessSettings
 from dcp.protocol.position import Position
+from dcp.protocol.receive_window import FlowSettings
 from dcp.wire.vocabulary import HelloFeature
 
 _NONCE_BYTES: Final = 24

@@ -24,7 +24,7 @@ from dcp.client.settings import ConnectionSettings
 from dcp.protocol.connection import ClientConnection
 from dcp.protocol.credit_queue import CreditQueue
 from dcp.protocol.credits import Credits
-from dcp.protocol.flow_control import ReceiveWindow
+from dcp.protocol.receive_window import ReceiveWindow
 
 
 class ReaderCredits:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from dcp.producer.flow_control import FlowControl
+from dcp.producer.send_window import SendWindow
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Counters:
     values_read: int = 0
     streams_opened: Counter[int] = field(default_factory=Counter)
     streams_refused: Counter[int] = field(default_factory=Counter)
-    flows: dict[tuple[int, bytes], FlowControl] = field(default_factory=dict)
+    flows: dict[tuple[int, bytes], SendWindow] = field(default_factory=dict)
     bytes_sent: int = 0
     buffer_acks: int = 0
     peak_unacked_bytes: int = 0

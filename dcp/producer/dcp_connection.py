@@ -17,8 +17,8 @@ from dcp.producer.bucket import Bucket
 from dcp.producer.bucket_states import hand_over
 from dcp.producer.connection_name import told_name
 from dcp.producer.faults import Faults
-from dcp.producer.flow_control import FlowControl
 from dcp.producer.noop import NoopTimer
+from dcp.producer.send_window import SendWindow
 from dcp.producer.stream import ActiveStream, Batch, StreamPhase
 from dcp.producer.stream_quota import StreamQuota
 from dcp.producer.stream_register import StreamRegister
@@ -72,7 +72,7 @@ class DcpConnection:
         self.user = user
         self.flags = flags
         self.features = features
-        self.flow = FlowControl()
+        self.flow = SendWindow()
         self.stream_windows = StreamWindows()
         self.follows_server = bucket.settings.rules == "server"
         """Real servers have no windows but the connection's, and give few reasons."""

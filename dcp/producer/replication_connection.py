@@ -23,9 +23,9 @@ from dcp.producer.passive_stream import MessageRefusedError, PassivePhase, Passi
 from dcp.producer.replica_copy import ReplicaCopy
 from dcp.protocol.bootstrap import Bootstrap, BootstrapSettings, Control, Progress, steps_for
 from dcp.protocol.credentials import Credentials
-from dcp.protocol.flow_control import FlowSettings, ReceiveWindow
 from dcp.protocol.liveness import Liveness, LivenessSettings
 from dcp.protocol.outgoing import Outgoing
+from dcp.protocol.receive_window import FlowSettings, ReceiveWindow
 from dcp.wire import messages as m
 from dcp.wire.codec import decode
 from dcp.wire.frame import Frame

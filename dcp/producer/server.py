@@ -11,11 +11,11 @@ import ssl
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
+from dcp.producer.accepted_connection import AcceptedConnection
 from dcp.producer.bucket import Bucket
 from dcp.producer.channels import Channel, PlainChannel, TlsChannel
 from dcp.producer.cluster_map import NodeAddress
 from dcp.producer.commands import COMMANDS
-from dcp.producer.connection import ClientConnection
 from dcp.producer.http_connection import HttpConnection
 from dcp.producer.listener import Listener
 from dcp.producer.session import Command, Session
@@ -47,7 +47,7 @@ class Node:
         self._host = address.host
         self._bucket = bucket
         self._turns = turns
-        self._clients: dict[asyncio.Task[None], ClientConnection] = {}
+        self._clients: dict[asyncio.Task[None], AcceptedConnection] = {}
         self._http_clients: dict[asyncio.Task[None], HttpConnection] = {}
         self.awake = asyncio.Event()
         """Cleared while the node hangs."""
@@ -74,7 +74,7 @@ class Node:
         )
 
     @property
-    def clients(self) -> Collection[ClientConnection]:
+    def clients(self) -> Collection[AcceptedConnection]:
         """The connections of clients of this protocol."""
         return self._clients.values()
 
@@ -110,7 +110,7 @@ class Node:
         with self._bucket.lock:
             now = asyncio.get_running_loop().time()
             session = Session(self._bucket, self.node, self._commands, now)
-        connection = ClientConnection(self._bucket, session, channel, self.awake, self._turns)
+        connection = AcceptedConnection(self._bucket, session, channel, self.awake, self._turns)
         self._clients[self._start(connection)] = connection
         self._bucket.clients += 1
 
@@ -118,14 +118,14 @@ class Node:
         connection = HttpConnection(self._bucket, self.node, channel, self.awake)
         self._http_clients[self._start(connection)] = connection
 
-    def _start(self, client: ClientConnection | HttpConnection) -> asyncio.Task[None]:
+    def _start(self, client: AcceptedConnection | HttpConnection) -> asyncio.Task[None]:
         task = asyncio.ensure_future(client.run())
         task.add_done_callback(self._client_done)
         return task
 
     def _client_done(self, task: asyncio.Task[None]) -> None:
         client = self._clients.pop(task, None) or self._http_clients.pop(task)
-        self._bucket.clients -= isinstance(client, ClientConnection)
+        self._bucket.clients -= isinstance(client, AcceptedConnection)
         client.close()
         if not task.cancelled() and task.exception() is not None:
             _LOG.error("connection to node %d failed", self.node, exc_info=task.exception())

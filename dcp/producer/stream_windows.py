@@ -1,7 +1,7 @@
 """Flow control of each stream of one DCP connection, beside the connection's own.
 
 A stream is named by its opaque, so streams that share one share a window. Each window is a
-``FlowControl`` of its own: a message is charged to its stream's and to the connection's, and may be
+``SendWindow`` of its own: a message is charged to its stream's and to the connection's, and may be
 sent while both have room. An acknowledgement gives back to one of the two: with opaque 0 to the
 connection's, with a stream's opaque to that stream's only (``docs/dcp/documentation/
 flow-control.md``). So who uses both acknowledges every message twice.
@@ -13,14 +13,14 @@ mistaken, those for what was never a stream are.
 
 from typing import Final
 
-from dcp.producer.flow_control import UNLIMITED, FlowControl
+from dcp.producer.send_window import UNLIMITED, SendWindow
 
 CONNECTION_OPAQUE: Final = 0
 _REMEMBERED: Final = 16 * 1024
 """Opaques of ended streams that are still known: as many as a connection has streams at most."""
 
 
-class _StreamFlow(FlowControl):
+class _StreamFlow(SendWindow):
     """What the streams of one opaque have outstanding; ``streams`` is how many there are.
 
     ``switch_offs`` is how often windows were switched off when it was last looked at.
@@ -89,7 +89,7 @@ class StreamWindows:
         self.names_streams |= window_bytes > 0
         self._switch_offs += window_bytes == 0
 
-    def flow(self, opaque: int) -> FlowControl | None:
+    def flow(self, opaque: int) -> SendWindow | None:
         """Return the account of an opaque; None where there is no such stream."""
         flow = self._flows.get(opaque)
         if flow is None:

@@ -20,8 +20,8 @@ from dcp.errors import (
     SourceError,
 )
 from dcp.protocol.credentials import Credentials
-from dcp.protocol.flow_control import FlowSettings
 from dcp.protocol.liveness import LivenessSettings
+from dcp.protocol.receive_window import FlowSettings
 from dcp.protocol.sasl import SaslExchange, choose_mechanism
 from dcp.wire import messages as m
 from dcp.wire.codec import decode

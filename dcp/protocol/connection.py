@@ -18,10 +18,10 @@ from dcp.protocol.answers import ask_next
 from dcp.protocol.bootstrap import Bootstrap, BootstrapSettings, Progress, steps_for
 from dcp.protocol.credentials import Credentials
 from dcp.protocol.events import Event
-from dcp.protocol.flow_control import FlowSettings, ReceiveWindow
 from dcp.protocol.inbound import read_block
 from dcp.protocol.liveness import Liveness, LivenessSettings
 from dcp.protocol.position import Position
+from dcp.protocol.receive_window import FlowSettings, ReceiveWindow
 from dcp.protocol.state import ConnectionState
 from dcp.protocol.stream import Stream
 from dcp.protocol.stream_accounts import StreamAccounts

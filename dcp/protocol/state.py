@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from dcp.errors import LocalProtocolError
 from dcp.protocol.bootstrap import STREAM_WINDOW, Bootstrap
-from dcp.protocol.flow_control import ReceiveWindow
 from dcp.protocol.liveness import Liveness
+from dcp.protocol.receive_window import ReceiveWindow
 from dcp.protocol.responses import PendingRequest, PendingRequests
 from dcp.protocol.stream import Stream, StreamPhase
 from dcp.protocol.stream_accounts import StreamAccounts

@@ -29,7 +29,7 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
-from dcp.protocol.flow_control import FlowSettings, ReceiveWindow
+from dcp.protocol.receive_window import FlowSettings, ReceiveWindow
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ forgets; what comes behind it, it counts anew.
 from dataclasses import dataclass, replace
 
 from dcp.errors import LocalProtocolError
-from dcp.protocol.flow_control import ReceiveWindow
+from dcp.protocol.receive_window import ReceiveWindow
 from dcp.types import U32_MAX, require_unsigned
 
 CONNECTION_WINDOW = "connection_buffer_size"

@@ -17,7 +17,7 @@ from itertools import count
 from typing import Final
 from weakref import WeakKeyDictionary
 
-from dcp.producer.connection import ClientConnection
+from dcp.producer.accepted_connection import AcceptedConnection
 from dcp.producer.dcp_connection import DcpConnection
 from dcp.producer.stream import ActiveStream
 from dcp.protocol.bootstrap import GROUP_TAG
@@ -113,7 +113,7 @@ class Receivers:
         return self._tags[consumer]
 
     def look(
-        self, clients: Iterable[ClientConnection], now_ns: int
+        self, clients: Iterable[AcceptedConnection], now_ns: int
     ) -> list[tuple[DcpConnection, int | None]]:
         """Learn who has moved since the last look, or has nothing to move for.
 

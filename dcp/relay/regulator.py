@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable
 from time import monotonic_ns
 from typing import Final, Protocol
 
-from dcp.producer.connection import ClientConnection
+from dcp.producer.accepted_connection import AcceptedConnection
 from dcp.producer.dcp_connection import DcpConnection
 from dcp.protocol.flow_strategy import FlowSpec
 from dcp.protocol.receiver_group import Ejection
@@ -77,7 +77,7 @@ class Regulator:
         self.gates = [Gate(spec, window_bytes, hold_ns) for _ in bucket.vbuckets]
         for gate, vbucket in zip(self.gates, bucket.vbuckets, strict=True):
             gate.positions.begin_again(vbucket.data.high_seqno)
-        self.clients: Callable[[], Collection[ClientConnection]] = lambda: ()
+        self.clients: Callable[[], Collection[AcceptedConnection]] = lambda: ()
         self._bucket = bucket
         self._source = source
         self._now_ns = now_ns

@@ -8,8 +8,8 @@ vbuckets hold, and whoever released it is told.
 
 from collections import Counter
 
-from dcp.protocol.flow_control import FlowSettings, ReceiveWindow
 from dcp.protocol.outgoing import Outgoing
+from dcp.protocol.receive_window import FlowSettings, ReceiveWindow
 from dcp.wire import messages as m
 from dcp.wire.vocabulary import Opcode
 

@@ -3,7 +3,7 @@
 from dcp.client.addresses import NodeAddress
 from dcp.client.reader_credits import ReaderCredits
 from dcp.client.settings import ConnectionSettings
-from dcp.protocol.flow_control import FlowSettings, ReceiveWindow
+from dcp.protocol.receive_window import FlowSettings, ReceiveWindow
 from tests.protocol.scripted import new_connection
 
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from dcp.producer.flow_control import FlowControl
-from dcp.protocol.flow_control import FlowSettings, ReceiveWindow
+from dcp.producer.send_window import SendWindow
+from dcp.protocol.receive_window import FlowSettings, ReceiveWindow
 from dcp.protocol.window_policies import Policy, PolicySettings, WindowPolicies, as_float32
 from dcp.types import U32_MAX
 from tests.conformance_formats.aeron_cases import Case, Compared, result_of, run_sections
@@ -150,7 +150,7 @@ def _policy_answers(case: Case) -> Compared:
 
 
 def _producer_answers(case: Case) -> Compared:
-    flow, now = FlowControl(), 0.0
+    flow, now = SendWindow(), 0.0
     for number, step in enumerate(case["steps"], 1):
         name = f"step {number}, {step.get('op')}"
         match step.get("op"):

@@ -22,9 +22,9 @@ from dcp.errors import (
 )
 from dcp.protocol import bootstrap as b
 from dcp.protocol import events as e
-from dcp.protocol.flow_control import FlowSettings, ReceiveWindow
 from dcp.protocol.inbound import read_block
 from dcp.protocol.liveness import Liveness, LivenessSettings
+from dcp.protocol.receive_window import FlowSettings, ReceiveWindow
 from dcp.protocol.responses import PendingRequest, opcode_name
 from dcp.protocol.state import ConnectionState, stream_request
 from dcp.protocol.stream import Stream

@@ -22,7 +22,7 @@ from dcp.lake.flow_control_settings import FlowControlSettings
 from dcp.lake.gathering import Gathering
 from dcp.lake.histories import Histories
 from dcp.lake.task_credits import TaskCredits
-from dcp.producer.flow_control import FlowControl
+from dcp.producer.send_window import SendWindow
 from dcp.producer.stream_windows import CONNECTION_OPAQUE, StreamWindows
 from dcp.protocol.bootstrap import STREAM_WINDOW
 from dcp.protocol.events import Items, SnapshotStarted, StreamWindowChanged, WindowRefused
@@ -80,7 +80,7 @@ class Connection:
         self.vbuckets = {open_stream(self.machine, server, each): each for each in vbuckets}
         self.left = dict(zip(self.vbuckets, map(list, messages), strict=True))
         self._seqnos: Counter[int] = Counter()
-        self.flow = FlowControl()
+        self.flow = SendWindow()
         self.flow.set_window(window_bytes)
         self.streams = StreamWindows()
         self.streams.set_window(stream_window)

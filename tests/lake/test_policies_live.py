@@ -17,7 +17,7 @@ from dcp.lake.tables import open_lake
 from dcp.lake.window_bounds import policy_settings, windows_one_by_one
 from dcp.lake.window_register import WindowRegister
 from dcp.producer.cluster import ProducerCluster
-from dcp.producer.flow_control import FlowControl
+from dcp.producer.send_window import SendWindow
 from dcp.producer.settings import ClusterSettings
 from tests.client.drained import USERS, wait_for
 from tests.lake.receiving import RoundsInProcess, documents_at, settings_for, source_at
@@ -100,13 +100,13 @@ def test_a_task_brings_everything_whatever_the_policy(
 ) -> None:
     """No batch is full before its window is, and no time is over: nothing may wait for these."""
     told: set[int] = set()
-    set_window = FlowControl.set_window
+    set_window = SendWindow.set_window
 
-    def recorded(flow: FlowControl, window_bytes: int) -> None:
+    def recorded(flow: SendWindow, window_bytes: int) -> None:
         told.add(window_bytes)
         set_window(flow, window_bytes)
 
-    monkeypatch.setattr(FlowControl, "set_window", recorded)
+    monkeypatch.setattr(SendWindow, "set_window", recorded)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     flow = {
         "window_policy": policy,
@@ -155,9 +155,9 @@ def test_a_batch_that_a_smaller_window_cannot_hold_is_handed_over(
         )
         told: list[int] = []
         withheld: list[int] = []
-        set_window, acknowledge = FlowControl.set_window, FlowControl.acknowledge
+        set_window, acknowledge = SendWindow.set_window, SendWindow.acknowledge
 
-        def recorded(flow: FlowControl, window_bytes: int) -> None:
+        def recorded(flow: SendWindow, window_bytes: int) -> None:
             told.append(window_bytes)
             set_window(flow, window_bytes)
             if window_bytes != LEAST:
@@ -165,14 +165,14 @@ def test_a_batch_that_a_smaller_window_cannot_hold_is_handed_over(
             while window_bytes == LEAST and withheld:
                 acknowledge(flow, withheld.pop())
 
-        def counted(flow: FlowControl, frame_bytes: int) -> int:
+        def counted(flow: SendWindow, frame_bytes: int) -> int:
             if LEAST in told:
                 return acknowledge(flow, frame_bytes)
             withheld.append(frame_bytes)
             return 0
 
-        monkeypatch.setattr(FlowControl, "set_window", recorded)
-        monkeypatch.setattr(FlowControl, "acknowledge", counted)
+        monkeypatch.setattr(SendWindow, "set_window", recorded)
+        monkeypatch.setattr(SendWindow, "acknowledge", counted)
         rows = rounds.run()
         others.leave()
         for vbucket in range(4):
@@ -193,11 +193,11 @@ def test_a_round_with_shared_windows_brings_everything(
 ) -> None:
     """No ack counts before the first task knows of the second: however far apart they start."""
     told: list[int] = []
-    withheld: dict[FlowControl, int] = {}
-    set_window, acknowledge = FlowControl.set_window, FlowControl.acknowledge
+    withheld: dict[SendWindow, int] = {}
+    set_window, acknowledge = SendWindow.set_window, SendWindow.acknowledge
     alone, with_another = 52_428, 26_214
 
-    def recorded(flow: FlowControl, window_bytes: int) -> None:
+    def recorded(flow: SendWindow, window_bytes: int) -> None:
         told.append(window_bytes)
         set_window(flow, window_bytes)
         if told.count(with_another) == 2:  # what each connection says next wakes it
@@ -205,14 +205,14 @@ def test_a_round_with_shared_windows_brings_everything(
                 acknowledge(each, frame_bytes)
             withheld.clear()
 
-    def counted(flow: FlowControl, frame_bytes: int) -> int:
+    def counted(flow: SendWindow, frame_bytes: int) -> int:
         if told.count(with_another) >= 2:
             return acknowledge(flow, frame_bytes)
         withheld[flow] = withheld.get(flow, 0) + frame_bytes
         return 0
 
-    monkeypatch.setattr(FlowControl, "set_window", recorded)
-    monkeypatch.setattr(FlowControl, "acknowledge", counted)
+    monkeypatch.setattr(SendWindow, "set_window", recorded)
+    monkeypatch.setattr(SendWindow, "acknowledge", counted)
     shared = {
         "window_policy": "aggressive",
         "window_bytes": LEAST,

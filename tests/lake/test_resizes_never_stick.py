@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from dcp.client.stream_window_sizes import StreamWindowSizes
 from dcp.lake.flow_control_settings import FlowControlSettings
 from dcp.lake.window_bounds import floored, policy_settings, windows_one_by_one
-from dcp.protocol.flow_control import ReceiveWindow
+from dcp.protocol.receive_window import ReceiveWindow
 from dcp.protocol.window_policies import WindowPolicies
 from tests.lake.flow_ends import LEAST_MESSAGE, Connection, Task
 

@@ -18,7 +18,7 @@ from dcp.client.settings import ConnectionSettings
 from dcp.client.unreleased import Unreleased
 from dcp.errors import LocalProtocolError
 from dcp.lake.task_credits import TaskCredits
-from dcp.protocol.flow_control import FlowSettings, ReceiveWindow
+from dcp.protocol.receive_window import FlowSettings, ReceiveWindow
 
 NODE = NodeAddress("node", 11210)
 WINDOW = 1000

@@ -112,7 +112,7 @@ def test_who_finds_no_room_is_not_read_until_there_is_some(
     sent_bytes = len(frame) - 1024
     first, second = (connect(cluster).log_in() for _ in range(2))
     first.socket.settimeout(60.0)
-    with caplog.at_level(logging.WARNING, "dcp.producer.connection"):
+    with caplog.at_level(logging.WARNING, "dcp.producer.accepted_connection"):
         first.socket.sendall(frame[:sent_bytes])
         _wait_until_held(frames, sent_bytes - LARGE_FRAME_BYTES)
         left = _pushes_back(second, frame)

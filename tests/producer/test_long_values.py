@@ -8,9 +8,9 @@ import asyncio
 import pytest
 
 from dcp.producer import turns
+from dcp.producer.accepted_connection import AcceptedConnection
 from dcp.producer.bucket import Bucket
 from dcp.producer.commands import COMMANDS
-from dcp.producer.connection import ClientConnection
 from dcp.producer.session import Session
 from dcp.producer.settings import ClusterSettings
 from dcp.wire import messages as m
@@ -60,7 +60,7 @@ def _written(bucket: Bucket, *frames: Frame) -> tuple[list[Frame], int]:
 
     async def write() -> tuple[list[Frame], int]:
         channel, taken = Writer(*frames), [0]
-        client = ClientConnection(
+        client = AcceptedConnection(
             bucket, Session(bucket, 0, COMMANDS, 0.0), channel, always_awake(), turns.Turns()
         )
         others = asyncio.ensure_future(_others(taken))

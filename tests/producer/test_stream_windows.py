@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcp.producer.cluster import ProducerCluster
-from dcp.producer.flow_control import UNLIMITED
+from dcp.producer.send_window import UNLIMITED
 from dcp.producer.settings import ClusterSettings
 from dcp.producer.stream_windows import StreamWindows
 from dcp.producer.versions import Content, SyncWrite, Version

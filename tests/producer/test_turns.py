@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from dcp.producer import connection
+from dcp.producer import accepted_connection
+from dcp.producer.accepted_connection import AcceptedConnection
 from dcp.producer.bucket import Bucket
 from dcp.producer.commands import COMMANDS
-from dcp.producer.connection import ClientConnection
 from dcp.producer.dcp_connection import TURN_STREAMS, DcpConnection
 from dcp.producer.session import Session
 from dcp.producer.settings import ClusterSettings
@@ -107,7 +107,7 @@ def test_who_asks_little_is_answered_while_others_flood() -> None:
         honest = HonestChannel(work)
         channels = [ScriptedChannel(flood(b"%d" % n)) for n in range(FLOODERS)]
         clients = [
-            ClientConnection(bucket, CountedSession(bucket, work), channel, awake, turns)
+            AcceptedConnection(bucket, CountedSession(bucket, work), channel, awake, turns)
             for channel in (*channels, honest)
         ]
         served = [asyncio.ensure_future(client.run()) for client in clients]
@@ -183,7 +183,7 @@ def test_a_turn_that_fails_is_its_clients_only() -> None:
 def test_a_batch_ends_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each stream looked at costs a whole turn here: others have theirs after each of them."""
     streams = 100
-    monkeypatch.setattr(connection, "ROUND_SECONDS", 0.0)
+    monkeypatch.setattr(accepted_connection, "ROUND_SECONDS", 0.0)
     bucket = Bucket(ClusterSettings(vbuckets=streams))
     asked_in: list[int] = []
     next_frames, next_batch = DcpConnection.next_frames, ActiveStream.next_batch
@@ -204,7 +204,7 @@ def test_a_batch_ends_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> 
 
     async def run() -> None:
         channel = ScriptedChannel(said(encode(m.DcpOpen(b"many", 1), Opcode.DCP_OPEN), *requests))
-        client = ClientConnection(
+        client = AcceptedConnection(
             bucket, Session(bucket, 0, COMMANDS, 0.0), channel, always_awake(), Turns()
         )
         served = asyncio.ensure_future(client.run())

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dcp.producer.accepted_connection import AcceptedConnection
 from dcp.producer.bucket import Bucket
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.commands import COMMANDS
-from dcp.producer.connection import ClientConnection
 from dcp.producer.documents import DocumentStore
 from dcp.producer.session import Session
 from dcp.producer.settings import ClusterSettings
@@ -98,7 +98,7 @@ def silent_clients(bucket: Bucket, count: int, reads_bytes: int) -> Silent:
         channels = [SlowChannel(stream_everything(b"%d" % n), reads_bytes) for n in range(count)]
         awake, turns = always_awake(), Turns()
         clients = [
-            ClientConnection(bucket, Session(bucket, 0, COMMANDS, 0.0), channel, awake, turns)
+            AcceptedConnection(bucket, Session(bucket, 0, COMMANDS, 0.0), channel, awake, turns)
             for channel in channels
         ]
         served = [asyncio.ensure_future(client.run()) for client in clients]
@@ -169,7 +169,7 @@ def no_collector() -> Iterator[None]:
 
 
 def open_connections() -> int:
-    return sum(isinstance(each, ClientConnection) for each in gc.get_objects())
+    return sum(isinstance(each, AcceptedConnection) for each in gc.get_objects())
 
 
 @pytest.mark.parametrize("is_polite", [True, False])

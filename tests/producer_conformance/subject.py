@@ -2,7 +2,7 @@
 
 The only module here that knows the producer from inside. Time is the recording's, so that NOOPs and
 idle clients need no waiting. ``Line`` is a connection: what the socket's edge
-(``dcp/producer/connection.py``) does with a session, step by step.
+(``dcp/producer/accepted_connection.py``) does with a session, step by step.
 """
 
 import json

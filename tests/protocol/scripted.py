@@ -8,9 +8,9 @@ from dcp.protocol.bootstrap import BootstrapSettings
 from dcp.protocol.connection import ClientConnection
 from dcp.protocol.credentials import ALL_MECHANISMS, Credentials, Secret
 from dcp.protocol.events import Event
-from dcp.protocol.flow_control import FlowSettings
 from dcp.protocol.liveness import LivenessSettings
 from dcp.protocol.position import Position
+from dcp.protocol.receive_window import FlowSettings
 from dcp.types import FailoverEntry, FailoverLog
 from dcp.wire import messages as m
 from dcp.wire.codec import decode, encode

@@ -11,7 +11,7 @@ from dcp.errors import LocalProtocolError
 from dcp.protocol import events as e
 from dcp.protocol.bootstrap import BootstrapSettings, Control
 from dcp.protocol.connection import ClientConnection
-from dcp.protocol.flow_control import FlowSettings
+from dcp.protocol.receive_window import FlowSettings
 from dcp.protocol.stream_accounts import StreamAccounts
 from dcp.types import U16_MAX, U32_MAX
 from dcp.wire import messages as m

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from dcp.protocol import events as e
 from dcp.protocol.connection import ClientConnection
-from dcp.protocol.flow_control import FlowSettings, ReceiveWindow
+from dcp.protocol.receive_window import FlowSettings, ReceiveWindow
 from dcp.protocol.window_resize import WindowResize
 from dcp.wire import messages as m
 from dcp.wire.codec import decode

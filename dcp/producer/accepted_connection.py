@@ -26,7 +26,7 @@ _PART_FRAMES: Final = 16
 """So much of a long answer is made in one turn."""
 
 
-class ClientConnection:
+class AcceptedConnection:
     """Runs a session over a channel until either side closes; ``awake`` cleared makes it hang."""
 
     def __init__(

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcp.errors import LocalProtocolError
-from dcp.protocol.flow_control import FlowSettings, ReceiveWindow
+from dcp.protocol.receive_window import FlowSettings, ReceiveWindow
 from dcp.types import U32_MAX
 
 KIB = 1024

@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import pytest
 
+from dcp.producer.accepted_connection import AcceptedConnection
 from dcp.producer.bucket import Bucket
 from dcp.producer.commands import COMMANDS
-from dcp.producer.connection import ClientConnection
 from dcp.producer.session import Session
 from dcp.producer.settings import ClusterSettings
 from dcp.producer.turns import Turns
@@ -43,7 +43,7 @@ def test_a_connection_that_must_end_does_although_its_client_reads_nothing(
 
     async def serve() -> StuckChannel:
         channel = StuckChannel(HELLO)
-        client = ClientConnection(bucket, session, channel, always_awake(), Turns())
+        client = AcceptedConnection(bucket, session, channel, always_awake(), Turns())
         served = asyncio.ensure_future(client.run())
         await channel.is_sending.wait()
         end(session)

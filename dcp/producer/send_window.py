@@ -21,7 +21,7 @@ from typing import Final
 UNLIMITED: Final = 2**62
 
 
-class FlowControl:
+class SendWindow:
     """Window and outstanding bytes; plain arithmetic."""
 
     __slots__ = (

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcp.producer.cluster import ProducerCluster
-from dcp.producer.flow_control import UNLIMITED, FlowControl
+from dcp.producer.send_window import UNLIMITED, SendWindow
 from dcp.wire import messages as m
 from dcp.wire.codec import decode
 from dcp.wire.vocabulary import Opcode, Status
@@ -125,7 +125,7 @@ def test_statistics_tell_the_unacked_bytes(cluster: ProducerCluster, connect: Co
 
 @given(st.integers(1, 2000), st.lists(st.one_of(st.integers(1, 500), st.integers(-800, -1))))
 def test_outstanding_is_what_was_charged_less_what_was_acked(window: int, steps: list[int]) -> None:
-    flow, expected = FlowControl(), 0
+    flow, expected = SendWindow(), 0
     assert flow.room_bytes == UNLIMITED
     flow.set_window(window)
     for step in steps:
@@ -139,7 +139,7 @@ def test_outstanding_is_what_was_charged_less_what_was_acked(window: int, steps:
 
 
 def test_acks_beyond_what_is_outstanding_are_counted() -> None:
-    flow = FlowControl()
+    flow = SendWindow()
     assert flow.acknowledge(5) == 0, "without a window an ack has no meaning"
     flow.set_window(1000)
     flow.charge(100)
@@ -148,7 +148,7 @@ def test_acks_beyond_what_is_outstanding_are_counted() -> None:
 
 
 def test_a_consumer_that_acknowledges_nothing_is_stuck_after_the_limit() -> None:
-    flow = FlowControl()
+    flow = SendWindow()
     flow.set_window(100)
     flow.charge(100)
     looks = [flow.is_stuck(720, now) for now in (10, 729, 730)]
@@ -161,7 +161,7 @@ def test_a_consumer_that_acknowledges_nothing_is_stuck_after_the_limit() -> None
 
 
 def test_who_turns_flow_control_off_and_on_is_looked_at_anew() -> None:
-    flow = FlowControl()
+    flow = SendWindow()
     looks = []
     for first in (0, 10_000):
         flow.set_window(100)
@@ -173,7 +173,7 @@ def test_who_turns_flow_control_off_and_on_is_looked_at_anew() -> None:
 
 def test_a_larger_window_is_no_acknowledgement() -> None:
     """As in kv_engine: its rule knows what was acknowledged, not since when the window is full."""
-    flow = FlowControl()
+    flow = SendWindow()
     flow.set_window(100)
     flow.charge(100)
     assert not flow.is_stuck(720, 0)
