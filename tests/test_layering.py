@@ -93,7 +93,7 @@ FORBIDDEN: dict[str, frozenset[str]] = {
 
 # The producer's edge: all else of it takes bytes and time as arguments, and gives bytes.
 PRODUCER_EDGE: dict[str, str] = {
-    "sockets and the loop": """background channels cluster_members cluster_nodes connection
+    "sockets and the loop": """background channels cluster_members cluster_nodes accepted_connection
         http_connection joining kv_connection listener loop_thread member_links order_connection
         rebalance rebalance_orders remote_move replication server serving taking turns
         wait_watch""",

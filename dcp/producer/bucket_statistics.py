@@ -67,6 +67,7 @@ def _bound_bytes(question: Question) -> int:
     held = question.vbuckets()
     connections = bucket.dcp_connections.values()
     log_bytes = sum(vbucket.data.disk.size_bytes for vbucket in held)
+    unwritten_bytes = sum(vbucket.data.persistence.unwritten_bytes for vbucket in held)
     load = Load(
         *keys_of([vbucket.data.newest.keys for vbucket in held]),
         connections=max(1, bucket.clients),
@@ -75,7 +76,8 @@ def _bound_bytes(question: Question) -> int:
     return producer_bytes(
         load,
         checkpoint_quota_bytes=settings.checkpoint_quota_bytes,
-        values_bytes=settings.memory_quota_bytes or log_bytes,  # which has them all
+        # Log, and what it lacks yet, have them all.
+        values_bytes=settings.memory_quota_bytes or log_bytes + unwritten_bytes,
         log_bytes=0 if settings.data_folder is not None else log_bytes,
     )
 

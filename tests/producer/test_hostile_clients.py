@@ -390,7 +390,7 @@ def test_who_stops_writing_is_closed(cluster: ProducerCluster, connect: Connect)
 def test_the_name_of_a_client_that_is_stuck_can_be_taken(
     cluster: ProducerCluster, connect: Connect, good: None
 ) -> None:
-    """That its connection ends although it reads nothing is tested in ``test_accepted_connection.py``."""
+    """Its connection ends although it reads nothing: ``test_accepted_connection.py``."""
     for number in range(10):
         cluster.set(b"large-%d" % number, b"x" * 1_000_000)
     stuck = connect(cluster).log_in().open_dcp(name=b"same")
