@@ -218,7 +218,7 @@ def test_writes_from_many_threads_lose_nothing(cluster: ProducerCluster, connect
 def test_noops_keep_coming_and_a_silent_client_is_closed(
     make_cluster: MakeCluster, connect: Connect
 ) -> None:
-    cluster = make_cluster(vbuckets=1, idle_timeout_seconds=1.0)
+    cluster = make_cluster(vbuckets=1, idle_timeout_seconds=5.0)
     dcp = connect(cluster).log_in().open_dcp(set_noop_interval="0.1", window=1)
     cluster.set(b"k", b"1")
     dcp.request_stream(0)
