@@ -31,10 +31,11 @@ without the group's tag). Limits are positions in bytes, times nanoseconds of an
 goes back. Source: Aeron ``AbstractMinMulticastFlowControl`` (Java), ``aeron_min_flow_control.c``
 (C). Where Java's loses a live receiver when two others leave in one pass, C's is right.
 
-The relay uses status messages, EOS and the idle pass. Setups, error frames and retransmits are of
-Aeron's datagrams: here for the cases of its behaviour (``tests/conformance.py``), whose other steps
-depend on them. A consumer of the relay that fails is a connection that closes (EOS); one that joins
-is held by admission, and what it lacks is on the relay's disk.
+The relay uses status messages, the idle pass, and two steps of its own: ``heard`` (a status message
+that says nothing else) and ``drop`` (an EOS that is carried out at once). Setups, error frames and
+retransmits are of Aeron's datagrams: here for the cases of its behaviour, whose other steps depend
+on them (``tests/conformance.py``). A consumer of the relay that fails is a connection that closes;
+one that joins is held by admission, and what it lacks is on the relay's disk.
 """
 
 from collections import Counter
@@ -129,18 +130,33 @@ class ReceiverGroup:
         """Whether a receiver is one of those."""
         return receiver_id in self._receivers
 
-    def tracked(self, receiver_id: int) -> Receiver | None:
-        """Return a receiver if it is one of those."""
-        return self._receivers.get(receiver_id)
+    @property
+    def is_tracking(self) -> bool:
+        """Whether the strategy tracks anybody."""
+        return _TRACKING[self.spec.strategy]
 
     def counts(self, group_tag: int | None) -> bool:
         """Whether who says this tag may be tracked."""
-        return self._is_tracking and self._counts(group_tag)
+        return self.is_tracking and self._counts(group_tag)
+
+    def heard(self, receiver_id: int, now_ns: int) -> bool:
+        """Know that a tracked receiver was heard, and is where it was; False: it is not tracked."""
+        tracked = self._receivers.get(receiver_id)
+        if tracked is None:
+            return False
+        tracked.heard_at_ns = now_ns
+        return True
+
+    def drop(self, receiver_id: int) -> None:
+        """Track a receiver no more, if it is tracked: it has ended; the limit follows when idle."""
+        if self._receivers.pop(receiver_id, None) is not None:
+            self._lowest.forget(receiver_id)
+            self.ejections[Ejection.EOS] += 1
 
     @property
     def has_required(self) -> bool:
         """Whether the group is complete."""
-        return not self._is_tracking or len(self._receivers) >= self.spec.group_min_size
+        return not self.is_tracking or len(self._receivers) >= self.spec.group_min_size
 
     @property
     def gating_receiver(self) -> Receiver | None:
@@ -150,7 +166,7 @@ class ReceiverGroup:
 
     def on_status_message(self, message: StatusMessage, limit: int, now_ns: int) -> int:
         """Take what a receiver says; return the new limit, never lower than ``limit``."""
-        if not self._is_tracking:
+        if not self.is_tracking:
             return max(limit, message.edge)
         smallest = self._cap_at(now_ns)
         counts = self._counts(message.group_tag)
@@ -171,7 +187,7 @@ class ReceiverGroup:
 
     def on_idle(self, limit: int, now_ns: int) -> int:
         """Eject who is to leave; return the smallest edge, be it lower than ``limit``."""
-        if not self._is_tracking:
+        if not self.is_tracking:
             return limit
         smallest = self._cap_at(now_ns)
         for each in self.receivers:
@@ -186,7 +202,7 @@ class ReceiverGroup:
 
     def on_setup_trigger(self, group_tag: int | None) -> None:
         """Take a status message that asks for a setup."""
-        self._asked_for_setup |= self._is_tracking and self._counts(group_tag)
+        self._asked_for_setup |= self.is_tracking and self._counts(group_tag)
 
     def on_setup_sent(self, limit: int, now_ns: int) -> int:
         """Note that a setup went out; return the limit, as it was."""
@@ -206,10 +222,6 @@ class ReceiverGroup:
         window_bytes = min(_RECEIVER_WINDOW_BYTES, term_bytes // 2)
         most_bytes = window_bytes * self.spec.retransmit_multiple
         return min(asked_bytes, term_bytes - term_offset, most_bytes)
-
-    @property
-    def _is_tracking(self) -> bool:
-        return _TRACKING[self.spec.strategy]
 
     def _counts(self, group_tag: int | None) -> bool:
         return self.spec.strategy is not Strategy.TAGGED or (

@@ -2,7 +2,7 @@
 
     report(receiver, …)    what a consumer has to do with the vbucket now
     came_early(receiver)   it asks for what has not come yet
-    leave(receiver, …)     it has nothing to do with it any more
+    leave(receiver)        it has nothing to do with it any more
     settle(now)            eject who was silent; free the bytes that no counted consumer still needs
 
 A consumer has a *place* in the vbucket's group, or none:
@@ -19,9 +19,14 @@ A consumer has a *place* in the vbucket's group, or none:
 - A place that is silent for too long stays, and counts no more: it is a newcomer when it moves.
 
 A consumer's window, as the strategy sees it, is that of the connection to the cluster: the limit is
-one window above what may be freed. Without any consumer that speaks all is freed at once: it is on
+one window above what may be freed. One is *far behind* another whose edge is more than a window
+below the other's. Without any consumer that speaks all is freed at once: it is on
 the relay's disk. Below the group's size nothing is freed, and after a time the vbucket is *held*:
-it shall have no stream. Time is nanoseconds of any clock that never goes back.
+it shall have no stream.
+
+A sign of life is the caller's (``receivers.py``); place and group have that of the newest report.
+So all are reported before ``settle``, which alone looks at the time: who is silent then is ejected,
+and nobody else. Time is nanoseconds of any clock that never goes back.
 """
 
 from collections.abc import Hashable, Mapping
@@ -29,10 +34,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from dcp.protocol.flow_strategy import FlowSpec
-from dcp.protocol.receiver_group import Receiver, ReceiverGroup, StatusMessage
+from dcp.protocol.receiver_group import ReceiverGroup, StatusMessage
 from dcp.relay.positions import Positions
 
-_TOLD_PER_TIMEOUT: Final = 4
 _NO_STREAMS: Final[frozenset[Hashable]] = frozenset()
 
 
@@ -110,7 +114,7 @@ class Gate:
         """Take where a consumer's streams stand (it waits, without any), and when it was heard."""
         place = self._places.get(receiver)
         if place is not None and _is_over(place, streams, tag):
-            self._end(receiver, now_ns)
+            self._end(receiver)
             place = None
         if self.is_silent(heard_at_ns, now_ns):
             return
@@ -119,19 +123,24 @@ class Gate:
         if place is None:
             place = _Place(tag, _NO_STREAMS, position, heard_at_ns)
             self._places[receiver] = place
-        elif (
-            place.position == position
-            and place.streams == counted.keys()
-            and not self._is_news(place.heard_at_ns, heard_at_ns)
-        ):
-            return
+        else:
+            place.heard_at_ns = heard_at_ns
+            is_same = place.position == position and place.streams == counted.keys()
+            if is_same and self._is_told(receiver, tag, heard_at_ns):
+                return
         place.streams = frozenset(counted)
-        place.position, place.heard_at_ns = position, heard_at_ns
-        self._make_way(receiver, place, now_ns)
+        place.position = position
+        self._make_way(receiver, place)
         refusals = self.group.refusals
         self._say(StatusMessage(receiver, position, self._window_bytes, tag), heard_at_ns)
         was_refused, place.is_refused = place.is_refused, self.group.refusals != refusals
         self.newcomers_refused += place.is_refused and not was_refused
+
+    def _is_told(self, receiver: int, tag: int | None, heard_at_ns: int) -> bool:
+        """Whether a sign of life is all that the group need know of one that has not moved."""
+        if self.group.heard(receiver, heard_at_ns) or not self.group.is_tracking:
+            return True
+        return self.group.receiver_count > 0 and not self.group.counts(tag)
 
     def _counted(
         self, place: _Place | None, streams: Mapping[Hashable, int]
@@ -141,43 +150,40 @@ class Gate:
         gating = self.group.gating_receiver
         if gating is None or (place is not None and not before):
             return dict(streams)
-        lowest = gating.edge - 2 * self._window_bytes
-        found = {each: at for each, at in streams.items() if each in before or at >= lowest}
+        found = {
+            each: at
+            for each, at in streams.items()
+            if each in before or not self._is_far_behind(self._edge(at), gating.edge)
+        }
         return found or dict(streams)
 
-    def _make_way(self, receiver: int, place: _Place, now_ns: int) -> None:
+    def _edge(self, position: int) -> int:
+        return position + self._window_bytes
+
+    def _is_far_behind(self, edge: int, other_edge: int) -> bool:
+        return edge < other_edge - self._window_bytes
+
+    def _make_way(self, receiver: int, place: _Place) -> None:
         """Let those count no more who did while nobody else was there, and are far behind this."""
         gating, freed_bytes = self.group.gating_receiver, self.positions.freed_bytes
         if gating is None or gating.edge >= freed_bytes or self.group.tracks(receiver):
             return
         if not self.group.counts(place.tag):
             return
-        lowest_edge = min(freed_bytes, place.position)  # one window below the newcomer's own edge
-        behind = [each for each in self.group.receivers if each.edge < lowest_edge]
-        for each in behind:
-            self._say_end(each, self._places[each.receiver_id].tag, now_ns)
-        if behind:
-            self._limit = self.group.on_idle(self._limit, now_ns)
+        edge = self._edge(min(freed_bytes, place.position))
+        for each in self.group.receivers:
+            if self._is_far_behind(each.edge, edge):
+                self.group.drop(each.receiver_id)
 
-    def leave(self, receiver: int, now_ns: int) -> None:
+    def leave(self, receiver: int) -> None:
         """End a consumer's place."""
         self._waiting.discard(receiver)
         if receiver in self._places:
-            self._end(receiver, now_ns)
+            self._end(receiver)
 
-    def _end(self, receiver: int, now_ns: int) -> None:
-        place = self._places.pop(receiver)
-        tracked = self.group.tracked(receiver)
-        if tracked is not None:
-            self._say_end(tracked, place.tag, now_ns)
-            self._limit = self.group.on_idle(self._limit, now_ns)
-
-    def _say_end(self, receiver: Receiver, tag: int | None, now_ns: int) -> None:
-        position = receiver.edge - self._window_bytes
-        self._say(
-            StatusMessage(receiver.receiver_id, position, self._window_bytes, tag, is_eos=True),
-            now_ns,
-        )
+    def _end(self, receiver: int) -> None:
+        del self._places[receiver]
+        self.group.drop(receiver)
 
     def _say(self, message: StatusMessage, now_ns: int) -> None:
         self._limit = self.group.on_status_message(message, self._limit, now_ns)
@@ -210,10 +216,6 @@ class Gate:
         """Whether time alone changes something: the hold is over."""
         since_ns = self._incomplete_since_ns
         return since_ns is not None and not self.is_held and now_ns - since_ns >= self._hold_ns
-
-    def _is_news(self, before_ns: int, heard_at_ns: int) -> bool:
-        """Whether a sign of life is much newer than another: not each one need be told."""
-        return before_ns + self.group.spec.receiver_timeout_ns // _TOLD_PER_TIMEOUT < heard_at_ns
 
     def free_all(self) -> int:
         """Free all that came: the stream is over, or nobody is there; return how many bytes."""

@@ -232,7 +232,7 @@ class Regulator:
             if not gate.is_silent(heard_at_ns, now_ns) and gate.group.tracks(number):
                 self.stuck.is_over(number, vbucket)
         for number in leaving - present:
-            gate.leave(number, now_ns)
+            gate.leave(number)
             self.stuck.is_over(number, vbucket)
         return present
 

@@ -3,6 +3,8 @@
 from collections.abc import Hashable
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dcp.protocol.flow_spec import parse_flow_spec
 from dcp.protocol.receiver_group import Ejection
@@ -97,7 +99,7 @@ def test_who_came_early_stands_at_the_end_until_it_is_gone(fc: str) -> None:
         _report(gate, 1, None, 7, now * SECOND)
         assert gate.settle(now * SECOND) == (400 if now == 4 else 0)
         assert gate.group.receiver_count == (0 if fc == "max" else 1)
-    gate.leave(1, 61 * SECOND)
+    gate.leave(1)
     assert (gate.receivers, gate.group.receiver_count) == (frozenset(), 0)
     assert not gate.is_waiting(1)
 
@@ -122,7 +124,7 @@ def test_who_leaves_is_waited_for_no_more() -> None:
     gate = _gate("min")
     _report(gate, 1, 100, None, 0)
     _report(gate, 2, 400, None, 0)
-    gate.leave(1, 0)
+    gate.leave(1)
     assert (gate.settle(0), gate.receivers) == (400, frozenset({2}))
 
 
@@ -153,7 +155,7 @@ def test_a_group_that_is_not_complete() -> None:
     _report(gate, 3, 500, 7, 1)
     assert gate.settle(1) == 500
     assert not _is_held(gate)
-    gate.leave(1, 2)
+    gate.leave(1)
     _report(gate, 3, 600, 7, 2)
     assert gate.settle(2) == 0
     assert not _is_held(gate)
@@ -190,7 +192,7 @@ def test_a_new_stream_passes_admission_again(between: bool) -> None:
     gate = _level()
     gate.positions.receive(31, 400)
     if between:
-        gate.leave(1, 1)
+        gate.leave(1)
         gate.settle(1)
     _report(gate, 1, gate.positions.far_behind, 7, 2, "second")
     _report(gate, 2, 3400, 7, 2, "first")
@@ -250,4 +252,43 @@ def test_one_that_is_ejected_leaves_one_of_several_streams() -> None:
     assert gate.settle(6 * SECOND) == 400
     assert gate.group.ejections[Ejection.TIMEOUT] == 1
     _report(gate, 1, 3400, 7, 7 * SECOND, "second")
+    assert gate.group.receiver_count == 2
+
+
+_LAGS = st.lists(st.integers(0, 60), min_size=1, max_size=30)
+
+
+@given(_LAGS, st.lists(st.integers(0, 9), min_size=1, max_size=8))
+def test_who_is_ejected_is_silent_and_who_is_silent_is_ejected(
+    lags: list[int], steps: list[int]
+) -> None:
+    """Whatever its signs of life are, and however often the vbucket is looked at."""
+    timeout = 20
+    gate = _gate(f"min,t:{timeout}ns")
+    now = heard = 0
+    for number, lag in enumerate(lags):
+        now += steps[number % len(steps)]
+        heard = max(heard, now - lag)
+        gate.report(1, {"only": 100}, None, heard, now)
+        gate.settle(now)
+        assert gate.group.tracks(1) is (heard + timeout >= now)
+
+
+@pytest.mark.parametrize("why", ["its place ends", "it makes way"])
+def test_nobody_is_ejected_before_all_are_reported(why: str) -> None:
+    """A vbucket that nobody looked at for long: who is reported last was heard as well."""
+    gate = _gate("min,t:5s", received=3000)
+    last, late = 2, 60 * SECOND
+    if why == "its place ends":
+        for receiver in (1, last):
+            _report(gate, receiver, 2800, None, 0)
+        _report(gate, 1, 2800, None, late, "another")
+    else:
+        for receiver, position in ((1, 100), (last, 1000), (last, 2800)):
+            _report(gate, receiver, position, None, 0)
+        gate.positions.free_to(3000)
+        _report(gate, 3, 3000, None, late)
+    _report(gate, last, 2800, None, late)
+    gate.settle(late)
+    assert gate.group.ejections == {Ejection.EOS: 1}
     assert gate.group.receiver_count == 2
