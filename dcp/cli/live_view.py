@@ -73,9 +73,7 @@ def connections_json(looks: Sequence[TaskLook]) -> list[dict[str, Any]]:
 
 
 def board_text(looks: Sequence[TaskLook]) -> str:
-    """Return all that is seen, as text."""
-    if not looks:
-        return "no task is running"
+    """Return all that is seen of running tasks, as text."""
     rows = sum(look.rows for look in looks)
     rate = sum(look.bytes_per_second for look in looks)
     rounds = ", ".join(str(each) for each in sorted({look.round for look in looks}))

@@ -9,11 +9,14 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from time import sleep, time
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from dcp.cli.options import add_settings_options, settings_from
 from dcp.cli.output import say, say_json
-from dcp.errors import ConfigError
+from dcp.errors import ConfigError, SourceError
+
+if TYPE_CHECKING:
+    from dcp.lake.settings import Settings
 
 _REFRESH_SECONDS: Final = 1.0
 _BEGIN: Final = "\x1b[?1049h\x1b[?25l"
@@ -63,16 +66,27 @@ def _show_board(arguments: argparse.Namespace) -> int:
     from dcp.lake.live_metrics import exposition
     from dcp.lake.live_place import LivePlace
 
-    place = LivePlace.of(settings_from(arguments))
+    settings = settings_from(arguments)
+    place = LivePlace.of(settings)
     if arguments.metrics:
         say(exposition(read_board(place)).rstrip("\n"))
         return 0
 
     def look() -> tuple[str, dict[str, Any]]:
         looks = read_board(place)
-        return board_text(looks), {"at": time(), "tasks": [each.to_json() for each in looks]}
+        text = board_text(looks) if looks else _nobody(settings)
+        return text, {"at": time(), "tasks": [each.to_json() for each in looks]}
 
     return _show(look, arguments)
+
+
+def _nobody(settings: "Settings") -> str:
+    """Return what is said while no task runs: also that there is no lake, where that can be seen."""
+    from dcp.lake.lock import local_root
+
+    root = None if settings.lake.schema else local_root(settings.lake.root)
+    missing = "" if root is None or root.exists() else f": there is no lake at {root}"
+    return f"no task is running{missing}"
 
 
 def _show_producer(arguments: argparse.Namespace) -> int:
@@ -88,14 +102,22 @@ def _show_producer(arguments: argparse.Namespace) -> int:
         allows_plain=settings_from(arguments).source.allow_plain,
     )
 
+    def look_at() -> None:
+        view.look()
+        if arguments.relay and not view.relay:
+            raise SourceError(
+                f"{view.address}: found a producer (it has no statistics of a relay), expected a "
+                "relay; --producer shows it"
+            )
+
     if arguments.metrics:
         with closing(view):
-            view.look()
+            look_at()
             say(view.metrics().rstrip("\n"))
         return 0
 
     def look() -> tuple[str, dict[str, Any]]:
-        view.look()
+        look_at()
         return view.text(), {"at": time(), **view.to_json()}
 
     try:

@@ -46,8 +46,11 @@ def look_json(out: str) -> dict[str, Any]:
 def test_without_a_run_top_says_so_and_metrics_have_no_samples(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["top", "--config", str(world.config)]) == 0
-    assert capsys.readouterr().out == "no task is running\n"
+    missing = f": there is no lake at {world.lake}"
+    for text in (missing, ""):
+        assert main(["top", "--config", str(world.config)]) == 0
+        assert capsys.readouterr().out == f"no task is running{text}\n"
+        world.lake.mkdir(exist_ok=True)
     assert main(["top", "--config", str(world.config), "--json"]) == 0
     assert look_json(capsys.readouterr().out)["tasks"] == []
     assert main(["top", "--config", str(world.config), "--metrics"]) == 0
@@ -130,6 +133,17 @@ def test_a_producer_that_cannot_be_asked_is_one_sentence(
 ) -> None:
     assert main(["top", "--user", "tester", *words]) == code
     assert error in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("more", [["--once"], ["--once", "--json"], ["--metrics"]])
+def test_a_producer_is_no_relay(
+    world: World, more: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (first, _) = world.cluster.seeds
+    assert main(["top", "--user", "tester", "--relay", first, *more]) == 4
+    printed = capsys.readouterr()
+    assert f"{first}: found a producer" in printed.err and "--producer shows it" in printed.err
+    assert printed.out == ""
 
 
 @pytest.fixture
