@@ -81,7 +81,7 @@ def _show_board(arguments: argparse.Namespace) -> int:
 
 
 def _nobody(settings: "Settings") -> str:
-    """Return what is said while no task runs: also that there is no lake, where that can be seen."""
+    """Return what is said while no task runs: also where there is no lake."""
     from dcp.lake.lock import local_root
 
     root = None if settings.lake.schema else local_root(settings.lake.root)

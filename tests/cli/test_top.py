@@ -98,7 +98,7 @@ def test_top_shows_what_a_producer_tells_of_its_connections(
         assert found["outstanding_bytes"] == connection.look(monotonic()).received_bytes
         assert (found["acked_bytes"], found["streams"]) == (0, 1)
         assert found["paused"] == "BufferLogFull"
-        assert main(["top", "--user", "tester", "--relay", world.cluster.seeds[0]]) == 0
+        assert main(["top", *where]) == 0
         text = capsys.readouterr().out
         assert "1 DCP connection\n" in text
         assert "[##########+ 9.8 KiB" in text
