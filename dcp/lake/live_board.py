@@ -2,15 +2,19 @@
 
 Each task has one small file in the folder of ``live_place.py``, replaced as a whole at most every
 half second by a thread of its own, also while Spark does not ask for rows. It shows how things
-stand and decides nothing: a board that cannot be written is left out. A file whose task is gone,
-or that is older than 30 s, is no news; who finds one removes it: who looks, and each task that
-begins, since perhaps nobody ever looks.
+stand and decides nothing: a board that cannot be written is left out.
+
+A file whose task is gone, or that is older than 30 s, is no news. Machines that share the folder
+need not agree on the time: the age is that of the file, by the clock of its file system. Who finds
+one removes it, if it is of the same machine or an hour old: who looks, and each task that begins,
+since perhaps nobody ever looks.
 """
 
 import json
 import logging
 import os
 import socket
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -26,6 +30,8 @@ _log = logging.getLogger(__name__)
 
 WRITE_SECONDS: Final = 0.5
 STALE_SECONDS: Final = 30.0
+ABANDONED_SECONDS: Final = 3600.0
+"""A file of another machine, or that cannot be read, is nobody's: much later than no news."""
 _SUFFIX: Final = ".task.json"
 _UNFINISHED: Final = ".task.new"
 _LARGEST_BYTES: Final = 4 * 2**20
@@ -75,7 +81,7 @@ def live_board(place: LivePlace | None, name: str, look: Callable[[], TaskLook])
     if place is not None:
         try:
             folder = place.make()
-            _sweep(folder, time())
+            _sweep(folder)
             writer = BoardWriter(folder, name, look)
         except (ConfigError, OSError) as error:
             _log.warning("live board: %s: what this task sees is shown nowhere", error)
@@ -89,52 +95,65 @@ def live_board(place: LivePlace | None, name: str, look: Callable[[], TaskLook])
         writer.close()
 
 
-def read_board(place: LivePlace, now: float | None = None) -> list[TaskLook]:
-    """Return what the tasks of a lake see now, by name; ``now`` is ``time.time()``.
+def read_board(place: LivePlace) -> list[TaskLook]:
+    """Return what the tasks of a lake see now, by name.
 
     Raises:
         ConfigError: the folder is not private.
     """
-    now = time() if now is None else now
     if not place.folder.is_dir():
         return []
     place.require_private()
-    return sorted(_sweep(place.folder, now), key=lambda look: look.task)
+    return sorted(_sweep(place.folder), key=lambda look: look.task)
 
 
-def _sweep(folder: Path, now: float) -> list[TaskLook]:
+def _sweep(folder: Path) -> list[TaskLook]:
     """Return what is news in a folder, and remove the files of tasks that are gone or silent."""
+    files = sorted(folder.glob(f"*{_SUFFIX}"))
+    unfinished = list(folder.glob(f"*{_UNFINISHED}"))
+    if not files and not unfinished:
+        return []
+    now = _time_of(folder)
     looks = []
-    for file in sorted(folder.glob(f"*{_SUFFIX}")):
-        look = _read(file)
-        if look is None or _is_stale(look, now):
-            _remove(file)
-        else:
-            looks.append(look)
-    for file in folder.glob(f"*{_UNFINISHED}"):
+    for file in files:
+        with suppress(OSError):  # its task has just removed it, or it is not ours to read
+            look, age_seconds = _read(file, now)
+            if look is not None and _is_news(look, age_seconds):
+                looks.append(look)
+            elif age_seconds > ABANDONED_SECONDS or (look is not None and _is_of_here(look)):
+                file.unlink(missing_ok=True)
+    for file in unfinished:
         with suppress(OSError):  # its task has just finished it
             if now - file.stat().st_mtime > STALE_SECONDS:
-                _remove(file)
+                file.unlink(missing_ok=True)  # a task that lives writes another one at once
     return looks
 
 
-def _remove(file: Path) -> None:
-    with suppress(OSError):
-        file.unlink(missing_ok=True)
-
-
-def _read(file: Path) -> TaskLook | None:
+def _time_of(folder: Path) -> float:
+    """Return what a file has that is changed now; our own time where we may not write."""
     try:
-        with file.open("rb") as opened:
-            return TaskLook.from_json(json.loads(opened.read(_LARGEST_BYTES)))
-    except (OSError, ValueError):
-        return None
+        with tempfile.TemporaryFile(dir=folder, prefix="now-", suffix=_UNFINISHED) as probe:
+            return os.fstat(probe.fileno()).st_mtime
+    except OSError:
+        return time()
 
 
-def _is_stale(look: TaskLook, now: float) -> bool:
-    if now - look.at > STALE_SECONDS:
-        return True
-    return look.host == socket.gethostname() and not _is_alive(look.pid)
+def _read(file: Path, now: float) -> tuple[TaskLook | None, float]:
+    """Return what a file says, None if that is no look, and its age."""
+    with file.open("rb") as opened:
+        age_seconds = now - os.fstat(opened.fileno()).st_mtime
+        try:
+            return TaskLook.from_json(json.loads(opened.read(_LARGEST_BYTES))), age_seconds
+        except ValueError:
+            return None, age_seconds
+
+
+def _is_news(look: TaskLook, age_seconds: float) -> bool:
+    return age_seconds <= STALE_SECONDS and not (_is_of_here(look) and not _is_alive(look.pid))
+
+
+def _is_of_here(look: TaskLook) -> bool:
+    return look.host == socket.gethostname()
 
 
 def _is_alive(pid: int) -> bool:

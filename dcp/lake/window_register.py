@@ -14,6 +14,8 @@ free, takes the file away and lets the policy share out anew. So nothing here ne
 watches, and a task killed between any two steps leaves nothing but work for the next one: which
 connections there are is said by the tasks' files alone.
 
+A task that is stopped keeps its locks. So whoever wants the register's says how long it waits.
+
 Folders of executors that are gone are removed by tasks that begin.
 """
 
@@ -36,8 +38,8 @@ from dcp.protocol.window_policies import PolicySettings, WindowPolicies
 
 _log = logging.getLogger(__name__)
 
-_LOCK_SECONDS: Final = 5.0
-"""The lock is held for a few file operations; a process that was stopped meanwhile may keep it."""
+LOCK_SECONDS: Final = 1.0
+"""Others hold the lock for a few file operations; one that was stopped meanwhile keeps it."""
 _LOCK_POLL_SECONDS: Final = 0.005
 _COUNT: Final = Struct("<Q")
 _REGISTER: Final = "register"
@@ -49,10 +51,17 @@ _FOLDER: Final = "windows-"
 class WindowRegister:
     """One task's part in the register; used by one thread."""
 
-    def __init__(self, folder: Path, policy: PolicySettings, quota_bytes: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        policy: PolicySettings,
+        quota_bytes: int,
+        wait_seconds: float = LOCK_SECONDS,
+    ) -> None:
         """Join the register of an executor, which is made where it is not there.
 
         Raises:
+            TimeoutError: another task kept it locked.
             OSError: the folder cannot be used, or is not this user's alone.
         """
         self._folder = folder
@@ -61,7 +70,7 @@ class WindowRegister:
         _make_private(folder.parent)
         _remove_abandoned(folder)
         self._own_name = f"{_TASK}{os.getpid()}-{secrets.token_hex(4)}"
-        self._register = _open_locked(folder)
+        self._register = _open_locked(folder, wait_seconds)
         try:
             self._own = _open(folder / self._own_name, os.O_EXCL)
             fcntl.flock(self._own, fcntl.LOCK_EX)
@@ -75,9 +84,15 @@ class WindowRegister:
         """How often windows changed; one small read."""
         return _count(self._register)
 
-    def declare(self, names: Collection[str]) -> Mapping[str, int]:
-        """Say which connections this task has; return the windows of all."""
-        with self._locked():
+    def declare(
+        self, names: Collection[str], wait_seconds: float = LOCK_SECONDS
+    ) -> Mapping[str, int]:
+        """Say which connections this task has; return the windows of all.
+
+        Raises:
+            TimeoutError: another task kept the register locked; nothing was said.
+        """
+        with self._locked(wait_seconds):
             self._replace_own(json.dumps(sorted(names)).encode())
             return self._share_out()
 
@@ -102,18 +117,22 @@ class WindowRegister:
         self._own = descriptor
 
     def look(self) -> Mapping[str, int]:
-        """Return the windows of all, after tasks that died were taken out."""
-        with self._locked():
+        """Return the windows of all, after tasks that died were taken out; never waits.
+
+        Raises:
+            TimeoutError: another task has the register locked.
+        """
+        with self._locked(0.0):
             return self._share_out()
 
-    def leave(self) -> None:
+    def leave(self, wait_seconds: float = LOCK_SECONDS) -> None:
         """Take this task out; the last one removes the folder.
 
         Whatever goes wrong, this task counts no more: with its files its locks are closed, and
         whoever looks next takes it out.
         """
         try:
-            with self._locked():
+            with self._locked(wait_seconds):
                 (self._folder / self._own_name).unlink(missing_ok=True)
                 if not self._share_out():
                     _remove_if_empty(self._folder)
@@ -122,8 +141,8 @@ class WindowRegister:
             os.close(self._register)
 
     @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        _lock(self._register, self._folder)
+    def _locked(self, wait_seconds: float) -> Iterator[None]:
+        _lock(self._register, self._folder, wait_seconds)
         try:
             yield
         finally:
@@ -202,7 +221,7 @@ def _open(path: Path, flags: int = 0) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | flags, 0o600)
 
 
-def _open_locked(folder: Path) -> int:
+def _open_locked(folder: Path, wait_seconds: float) -> int:
     """Return the register of a folder, locked, and not of one that somebody has just removed."""
     while True:
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -212,7 +231,7 @@ def _open_locked(folder: Path) -> int:
         except FileNotFoundError:
             continue  # removed between the two
         try:
-            _lock(register, folder)
+            _lock(register, folder, wait_seconds)
             if (folder / _REGISTER).stat().st_ino == os.fstat(register).st_ino:
                 return register
         except FileNotFoundError:
@@ -223,15 +242,15 @@ def _open_locked(folder: Path) -> int:
         os.close(register)
 
 
-def _lock(register: int, folder: Path) -> None:
-    deadline = monotonic() + _LOCK_SECONDS
+def _lock(register: int, folder: Path, wait_seconds: float) -> None:
+    deadline = monotonic() + wait_seconds
     while True:
         try:
             fcntl.flock(register, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if monotonic() >= deadline:
                 raise TimeoutError(
-                    f"{folder / _REGISTER}: locked by another task for {_LOCK_SECONDS:g} s"
+                    f"{folder / _REGISTER}: locked by another task, after {wait_seconds:g} s"
                 ) from None
             sleep(_LOCK_POLL_SECONDS)
         else:

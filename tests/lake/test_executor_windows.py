@@ -1,5 +1,6 @@
 """Tasks of one executor share their windows, as processes that know nothing of each other."""
 
+import contextlib
 import fcntl
 import json
 import os
@@ -8,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from time import monotonic
 from typing import IO
 
 import pytest
@@ -17,6 +19,7 @@ from dcp.client.windows import SameWindows
 from dcp.lake.executor_windows import (
     DEATH_SECONDS,
     LOOK_SECONDS,
+    STALLED_SECONDS,
     ExecutorWindows,
     register_folder,
     share_of,
@@ -168,25 +171,25 @@ def test_a_folder_that_others_may_use_is_refused(tmp_path: Path, what: str) -> N
         WindowRegister(parent / "windows-0", AGGRESSIVE, 10**9)
 
 
-def test_a_lock_that_is_kept_is_an_error_that_names_it(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("dcp.lake.window_register._LOCK_SECONDS", 0.05)
+def test_a_lock_that_is_kept_is_an_error_that_names_it(folder: Path) -> None:
     register = WindowRegister(folder, AGGRESSIVE, 10**9)
     stopped = os.open(folder / "register", os.O_RDWR)
     fcntl.flock(stopped, fcntl.LOCK_EX)
-    with pytest.raises(TimeoutError, match=r"windows-0/register: locked by another task"):
-        register.declare(["a"])
+    named = r"windows-0/register: locked by another task"
+    with pytest.raises(TimeoutError, match=named):
+        register.declare(["a"], 0.05)
+    with pytest.raises(TimeoutError, match=named):
+        register.look()
+    with pytest.raises(TimeoutError, match=named):
+        WindowRegister(folder, AGGRESSIVE, 10**9, 0.05)
+    assert len(list(folder.glob("task-*"))) == 1
     os.close(stopped)
     assert register.declare(["a"]) == {"a": 50_000_000}
     register.leave()
 
 
-def test_a_task_that_cannot_leave_in_time_counts_no_more(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_task_that_cannot_leave_in_time_counts_no_more(folder: Path) -> None:
     """A Spark worker outlives its task: the kernel would keep the task's lock until it ends."""
-    monkeypatch.setattr("dcp.lake.window_register._LOCK_SECONDS", 0.05)
     one, two = (WindowRegister(folder, AGGRESSIVE, 10**9) for _ in range(2))
     one.declare(["a"])
     assert set(two.declare(["b"])) == {"a", "b"}
@@ -194,7 +197,7 @@ def test_a_task_that_cannot_leave_in_time_counts_no_more(
     fcntl.flock(stopped, fcntl.LOCK_EX)
     open_before = len(list(Path("/proc/self/fd").iterdir()))
     with pytest.raises(TimeoutError):
-        one.leave()
+        one.leave(0.05)
     assert len(list(Path("/proc/self/fd").iterdir())) == open_before - 2
     os.close(stopped)
     assert two.look() == {"b": 50_000_000}
@@ -202,6 +205,98 @@ def test_a_task_that_cannot_leave_in_time_counts_no_more(
 
 
 # --- what a task does with it
+
+
+@contextlib.contextmanager
+def stopped_holder(folder: Path, ends_by: signal.Signals) -> Iterator[None]:
+    """Have another process stop inside the register's lock; afterwards it goes on, or is killed."""
+    script = (
+        "import fcntl, os, signal, sys\n"
+        "register = os.open(sys.argv[1], os.O_RDWR)\n"
+        "fcntl.flock(register, fcntl.LOCK_EX)\n"
+        "os.kill(os.getpid(), signal.SIGSTOP)\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", script, str(folder / "register")])
+    try:
+        _, status = os.waitpid(process.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status)
+        yield
+    finally:
+        process.send_signal(ends_by)
+        process.wait(90)
+
+
+@pytest.mark.parametrize("ends_by", [signal.SIGCONT, signal.SIGKILL])
+def test_a_task_stopped_inside_the_lock_costs_the_others_size_but_no_time(
+    folder: Path, ends_by: signal.Signals, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, two = ExecutorWindows(FLOW, folder), ExecutorWindows(FLOW, folder)
+    assert one.opened("a") == 52_428_800
+    assert two.opened("b") == 30_000_000
+    assert one.changes(0.0) == {"a": 30_000_000}
+    with stopped_holder(folder, ends_by):
+        began = monotonic()
+        for step in range(100):
+            assert one.changes(10.0 + step * LOOK_SECONDS) == {}, "it keeps what it has"
+        third = ExecutorWindows(FLOW, folder)
+        for number in range(20):
+            assert two.opened(f"c{number}") == FLOW.least_window_bytes
+            assert third.opened(f"d{number}") == FLOW.least_window_bytes
+        for number in range(1, 20):
+            two.closed(f"c{number}")
+            third.closed(f"d{number}")
+        two.closed("b")
+        assert two.changes(10.0) == third.changes(10.0) == {}
+        assert monotonic() - began < 30.0, "three waits of a second; before, five for each call"
+    assert "locked by another task" in caplog.text
+    assert two.changes(10.0 + LOOK_SECONDS / 2) == {}, "too early"
+    assert two.changes(10.0 + LOOK_SECONDS) == {"c0": 30_000_000}
+    assert third.changes(10.0 + LOOK_SECONDS) == {"d0": 20_000_000}
+    assert one.changes(100.0) == {"a": 20_000_000}
+    assert two.changes(100.0) == {"c0": 20_000_000}
+    for each in (one, two, third):
+        each.leave()
+    assert not folder.exists()
+
+
+def test_a_register_that_another_task_uses_just_now_is_no_trouble(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, two = ExecutorWindows(FLOW, folder), ExecutorWindows(FLOW, folder)
+    one.opened("a")
+    assert one.changes(100.0) == {}
+    two.opened("b")
+    used = os.open(folder / "register", os.O_RDWR)
+    fcntl.flock(used, fcntl.LOCK_EX)
+    assert one.changes(100.0 + LOOK_SECONDS) == {}
+    os.close(used)
+    assert one.changes(100.0 + 2 * LOOK_SECONDS) == {"a": 30_000_000}
+    assert not caplog.records
+    used = os.open(folder / "register", os.O_RDWR)
+    fcntl.flock(used, fcntl.LOCK_EX)
+    for now in (200.0, 200.0 + STALLED_SECONDS - 0.1):
+        assert one.changes(now) == {}
+    assert not caplog.records
+    for now in (200.0 + STALLED_SECONDS + 0.2, 300.0):
+        assert one.changes(now) == {}
+    os.close(used)
+    [record] = caplog.records
+    assert "locked by another task" in record.message
+    for each in (one, two):
+        each.leave()
+
+
+def test_a_register_that_could_not_be_used_is_joined_later(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("no folder")
+    windows = ExecutorWindows(FLOW, tmp_path / "mine" / "windows-0")
+    assert windows.opened("a") == FLOW.least_window_bytes
+    assert windows.changes(1.0) == {}
+    (tmp_path / "mine").unlink()
+    assert windows.changes(1.0 + DEATH_SECONDS) == {"a": 52_428_800}
+    windows.leave()
+    assert windows.changes(10.0) == {}
+    assert windows.opened("b") == FLOW.least_window_bytes, "it has left"
+    assert not (tmp_path / "mine" / "windows-0").exists()
 
 
 def test_a_task_looks_rarely_and_hears_of_all_that_changed(folder: Path) -> None:

@@ -166,24 +166,76 @@ def test_looks_of_tasks_that_are_gone_or_silent_are_removed(place: LivePlace) ->
     news = {
         "here": look,
         "dead": replace(look, pid=ended.pid),
-        "silent": replace(look, at=time() - 31),
+        "silent": look,
         "elsewhere": replace(look, host="another-host", pid=ended.pid, task="elsewhere"),
     }
     for name, each in news.items():
-        (folder / f"{name}.task.json").write_text(json.dumps(each.to_json()))
+        put(folder, name, each, seconds_ago=31 if name == "silent" else 0)
     (folder / "torn.task.json").write_text('{"format": 1, "tas')
+    os.utime(folder / "torn.task.json", (0, 0))
+    (folder / "newer.task.json").write_text('{"format": 2}')
     (folder / "other.txt").write_text("not ours")
     assert [each.task for each in read_board(place)] == [look.task, "elsewhere"]
     left = {file.name for file in folder.iterdir()}
-    assert left == {"here.task.json", "elsewhere.task.json", "other.txt"}
+    assert left == {"here.task.json", "elsewhere.task.json", "newer.task.json", "other.txt"}
+
+
+@pytest.mark.parametrize("skew_seconds", [-86_400, -31, 31, 86_400])
+def test_machines_that_share_a_board_need_not_agree_on_the_time(
+    place: LivePlace, skew_seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others' clocks, then our own: none says how old a file is."""
+    folder = place.make()
+    look = watcher([READY]).look()
+    theirs = replace(look, host="another-host", at=time() + skew_seconds)
+    put(folder, "theirs", theirs)
+    put(folder, "ours", replace(look, task="ours", at=time() + skew_seconds))
+    for _ in range(2):
+        assert [each.task for each in read_board(place)] == [look.task, "ours"]
+        monkeypatch.setattr("dcp.lake.live_board.time", lambda: time() - skew_seconds)
+    assert {file.name for file in folder.iterdir()} == {"theirs.task.json", "ours.task.json"}
+
+
+@pytest.mark.parametrize(
+    ("host", "seconds_ago", "is_left"),
+    [("another-host", 31, True), ("another-host", 3700, False), (socket.gethostname(), 31, False)],
+)
+def test_a_silent_task_is_no_news_and_another_machines_file_stays(
+    place: LivePlace, host: str, seconds_ago: float, is_left: bool
+) -> None:
+    file = put(place.make(), "x", replace(watcher([]).look(), host=host), seconds_ago)
+    assert read_board(place) == []
+    assert file.exists() == is_left
+
+
+def test_who_may_only_read_a_board_goes_by_the_own_clock(
+    place: LivePlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(**_: object) -> None:
+        raise PermissionError("read only")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", refused)
+    folder = place.make()
+    put(folder, "old", watcher([]).look(), seconds_ago=31)
+    put(folder, "new", replace(watcher([]).look(), task="new"))
+    assert [each.task for each in read_board(place)] == ["new"]
+
+
+def put(folder: Path, name: str, look: TaskLook, seconds_ago: float = 0) -> Path:
+    """Write a task's file, as old as that by its file system's clock."""
+    file = folder / f"{name}.task.json"
+    file.write_text(json.dumps(look.to_json()))
+    written_at = file.stat().st_mtime - seconds_ago
+    os.utime(file, (written_at, written_at))
+    return file
 
 
 def test_a_task_that_begins_removes_what_killed_ones_left(place: LivePlace) -> None:
     """Nobody may ever look; each run would leave one file more."""
     folder = place.make()
     look = watcher([READY]).look()
-    (folder / "dead.task.json").write_text(json.dumps(replace(look, at=time() - 31).to_json()))
-    (folder / "here.task.json").write_text(json.dumps(look.to_json()))
+    put(folder, "dead", look, seconds_ago=31)
+    put(folder, "here", look)
     for name, seconds_ago in (("killed", 31), ("writing", 0)):
         unfinished = folder / f"{name}.task.new"
         unfinished.write_text('{"format"')
