@@ -18,11 +18,11 @@ import pytest
 
 from dcp.cli.live_view import bar, board_text, connection_lines, memory_text, size_text
 from dcp.cli.main import main
-from dcp.cli.producer_view import connections_in
+from dcp.cli.producer_view import ProducerView, connections_in
 from dcp.client.addresses import NodeAddress
 from dcp.client.connection import NodeConnection
 from dcp.client.settings import ConnectionSettings
-from dcp.lake.live_look import TaskLook
+from dcp.lake.live_look import Connection, TaskLook
 from dcp.lake.memory import worker_bytes
 from dcp.producer.auth import Outcome, SaslConversation
 from dcp.producer.cluster import ProducerCluster
@@ -30,6 +30,7 @@ from dcp.producer.settings import ClusterSettings
 from dcp.protocol.credentials import Credentials, Secret
 from dcp.protocol.position import Position
 from tests.cli.conftest import World
+from tests.producer.raw_client import RawClient
 from tests.producer.tls import CERTIFICATE, TLS_FILES
 
 if TYPE_CHECKING:
@@ -101,6 +102,50 @@ def test_top_shows_what_a_producer_tells_of_its_connections(
         assert "[##########+ 9.8 KiB" in text
         assert "BufferLogFull" in text
         assert "\x1b" not in text
+
+
+HOSTILE_NAME = b"e\x1b[2J\nvil\r\\"
+SHOWN_NAME = r"e\x1b[2J\x0avil\x0d\\"
+
+
+def test_the_name_of_a_consumer_moves_no_cursor(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ["--user", "tester", "--producer", world.cluster.seeds[0]]
+    with RawClient(world.cluster.seeds[0]) as client:
+        client.log_in(user="tester", password=SECRET).open_dcp(HOSTILE_NAME)
+        assert main(["top", *where]) == 0
+        text = capsys.readouterr().out
+        (row,) = [line for line in text.splitlines() if "vil" in line]
+        assert row.startswith(f"{SHOWN_NAME}  off")
+        assert "\x1b" not in text
+        assert main(["top", *where, "--json"]) == 0
+        assert look_json(capsys.readouterr().out)["connections"][0]["name"] == SHOWN_NAME
+        assert main(["top", *where, "--metrics"]) == 0
+        lines = capsys.readouterr().out.split("\n")
+        label = SHOWN_NAME.replace("\\", "\\\\")
+        assert f'dcp_producer_streams{{connection="{label}"}} 0' in lines
+
+
+def test_names_that_a_server_tells_as_they_are_move_no_cursor() -> None:
+    name = HOSTILE_NAME.decode()
+    view = ProducerView.__new__(ProducerView)
+    view.address, view.producer = "node:1", {}
+    view.connections = connections_in({f"eq_dcpq:{name}:type": "producer"})
+    view.relay = {"relay:group:0:waits_for": f"{name}\nrelay:ejections  0"}
+    lines = view.text().split("\n")
+    assert all(line.isprintable() for line in lines)
+    assert not [line for line in lines if line.startswith(("vil", "relay:ejections"))]
+
+
+def test_what_a_server_refuses_with_moves_no_cursor() -> None:
+    waits_for = "reconnecting: refused: \x1b[2J\nlake: fine"
+    look = TaskLook("t0", 1, "host", 1, 0.0, connections=(Connection("node:1", "", waits_for),))
+    told = connection_lines([look])
+    assert len(told) == 2
+    assert all(line.isprintable() for line in told)
+    assert all(line.isprintable() for line in board_text([look]).split("\n"))
+    assert "lake: fine" not in {line.lstrip()[:10] for line in board_text([look]).split("\n")}
 
 
 def test_a_name_with_colons_and_stream_statistics_is_read_right() -> None:
