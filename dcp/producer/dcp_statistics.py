@@ -165,6 +165,7 @@ def _connection(connection: DcpConnection, tally: _Tally) -> Iterator[Statistic]
         yield f"{prefix}:max_buffer_bytes", flow.window_bytes
         yield f"{prefix}:unacked_bytes", flow.outstanding_bytes
         yield f"{prefix}:total_acked_bytes", flow.acked_bytes
+    yield f"{prefix}:over_acked_bytes", connection.over_acked_bytes  # no server's, streams' too
     yield f"{prefix}:flow_control", "enabled" if flow.window_bytes else "disabled"
     yield f"{prefix}:backfill_num_active", tally.backfilling
     yield f"{prefix}:num_streams", tally.streams
