@@ -21,16 +21,20 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "types": frozenset({"errors"}),
     "file_lock": frozenset({"errors"}),
     "process_memory": frozenset(),
+    "printable": frozenset(),
     "schemas": frozenset(),
     "wire": frozenset({"types", "errors"}),
-    "protocol": frozenset({"types", "errors", "wire"}),
+    "protocol": frozenset({"types", "errors", "printable", "wire"}),
     "client": frozenset({"types", "errors", "wire", "protocol"}),
-    "producer": frozenset({"types", "errors", "file_lock", "process_memory", "wire", "protocol"}),
+    "producer": frozenset(
+        {"types", "errors", "file_lock", "printable", "process_memory", "wire", "protocol"}
+    ),
     "lake": frozenset(
         {
             "types",
             "errors",
             "file_lock",
+            "printable",
             "process_memory",
             "wire",
             "protocol",
@@ -39,10 +43,21 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
         }
     ),
     "relay": frozenset(
-        {"types", "errors", "process_memory", "wire", "protocol", "client", "producer"}
+        {"types", "errors", "printable", "process_memory", "wire", "protocol", "client", "producer"}
     ),
     "cli": frozenset(
-        {"types", "errors", "wire", "protocol", "client", "producer", "relay", "lake", "schemas"}
+        {
+            "types",
+            "errors",
+            "printable",
+            "wire",
+            "protocol",
+            "client",
+            "producer",
+            "relay",
+            "lake",
+            "schemas",
+        }
     ),
 }
 
@@ -81,6 +96,7 @@ FORBIDDEN: dict[str, frozenset[str]] = {
     "types": PURE | {"numpy", "pyarrow", "pandas"},
     "file_lock": SPARK | {"asyncio", "numpy", "pyarrow", "pandas"},
     "process_memory": PURE,
+    "printable": PURE | {"numpy", "pyarrow", "pandas"},
     "schemas": PURE,
     "wire": PURE,
     "protocol": PURE,

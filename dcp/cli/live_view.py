@@ -6,6 +6,7 @@ from typing import Any, Final
 from dcp.cli.output import table
 from dcp.client.looks import StageLook
 from dcp.lake.live_look import Connection, TaskLook
+from dcp.printable import printable
 
 _BAR_WIDTH: Final = 10
 _MIB: Final = 1024 * 1024
@@ -60,7 +61,7 @@ def connection_lines(looks: Sequence[TaskLook]) -> list[str]:
                     f"full {full} of the time"
                 )
             lines.append(f"{look.label} {each.node}: waits for {each.waits_for}{window}")
-    return lines
+    return [printable(line) for line in lines]
 
 
 def connections_json(looks: Sequence[TaskLook]) -> list[dict[str, Any]]:

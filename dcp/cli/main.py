@@ -15,6 +15,7 @@ from typing import Final, Protocol, cast
 from dcp import __version__
 from dcp.cli.logs import set_up_logs
 from dcp.errors import DcplakeError
+from dcp.printable import printable_lines
 
 COMMANDS: Final = {
     "demo": "producer, real documents, replication and SQL on the result, all on this machine",
@@ -76,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _command(arguments.command).run(arguments)
     except DcplakeError as error:
-        print(f"dcplake {arguments.command}: {error}", file=sys.stderr)
+        print(printable_lines(f"dcplake {arguments.command}: {error}"), file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print(f"dcplake {arguments.command}: stopped", file=sys.stderr)

@@ -10,10 +10,16 @@ from decimal import Decimal
 
 from tqdm import tqdm
 
+from dcp.printable import printable, printable_lines
 
-def say(line: str = "") -> None:
-    """Print one line for a person, at once (a pipe would hold it back)."""
-    print(line, flush=True)
+
+def say(text: str = "") -> None:
+    """Print a line or several for a person, at once (a pipe would hold them back).
+
+    Whatever they quote moves no cursor; what is quoted within a line is to be ``printable`` itself,
+    as ``table`` makes its cells.
+    """
+    print(printable_lines(text), flush=True)
 
 
 def say_json(value: object) -> None:
@@ -98,8 +104,9 @@ def progress(title: str, total: int, unit: str) -> Iterator[Advance]:
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return rows under their heads, numbers to the right, as plain text."""
-    cells = [[_cell(value) for value in row] for row in rows]
+    """Return rows under their heads, numbers to the right, as plain text; a row is one line."""
+    heads = [printable(head) for head in heads]
+    cells = [[printable(_cell(value)) for value in row] for row in rows]
     numeric = [
         all(_is_number(row[column]) for row in cells) and bool(cells)
         for column in range(len(heads))
@@ -116,7 +123,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
         return "  ".join(padded).rstrip()
 
     rule = "  ".join("-" * width for width in widths)
-    return "\n".join([line(list(heads)), rule, *(line(row) for row in cells)])
+    return "\n".join([line(heads), rule, *(line(row) for row in cells)])
 
 
 def _cell(value: object) -> str:

@@ -22,6 +22,10 @@ _CONNECTION: Final[Metrics] = {
     "dcp_producer_window_bytes": ("gauge", "Window of the connection; 0: no flow control."),
     "dcp_producer_outstanding_bytes": ("gauge", "Bytes sent and not acknowledged."),
     "dcp_producer_acked_bytes_total": ("counter", "Bytes that the consumer acknowledged."),
+    "dcp_producer_over_acked_bytes_total": (
+        "counter",
+        "Bytes acknowledged beyond what was outstanding: a consumer's mistake.",
+    ),
     "dcp_producer_sent_bytes_total": ("counter", "Bytes sent."),
     "dcp_producer_items_total": ("counter", "Items sent."),
     "dcp_producer_streams": ("gauge", "Streams of the connection."),
@@ -108,6 +112,8 @@ def _of_connection(each: "ProducerConnection") -> Iterator[Sample]:
     yield Sample("dcp_producer_window_bytes", labels, each.window_bytes)
     yield Sample("dcp_producer_outstanding_bytes", labels, each.outstanding_bytes)
     yield Sample("dcp_producer_acked_bytes_total", labels, each.acked_bytes)
+    if each.over_acked_bytes is not None:  # servers do not tell it
+        yield Sample("dcp_producer_over_acked_bytes_total", labels, each.over_acked_bytes)
     yield Sample("dcp_producer_sent_bytes_total", labels, each.sent_bytes)
     yield Sample("dcp_producer_items_total", labels, each.items_sent)
     yield Sample("dcp_producer_streams", labels, each.streams)

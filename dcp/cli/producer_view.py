@@ -4,7 +4,7 @@ It is asked by STAT, as a server is: group ``dcp``, and ``relay`` where there is
 connection has been paused is what we saw ourselves, where it is not told.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from time import monotonic
 from typing import Any, Final
@@ -14,6 +14,7 @@ from dcp.cli.output import table
 from dcp.cli.producer_metrics import producer_exposition
 from dcp.client.settings import TlsSettings
 from dcp.errors import NodeUnavailableError, SourceError
+from dcp.printable import printable
 from dcp.producer.kv_client import node_address
 from dcp.producer.kv_connection import KvConnection
 from dcp.protocol.credentials import ALL_MECHANISMS, SCRAM_MECHANISMS
@@ -25,7 +26,10 @@ _TIMEOUT_SECONDS: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class ProducerConnection:
-    """One connection as the producer counts it; ``paused`` is empty while it sends."""
+    """One connection as the producer counts it; ``paused`` is empty while it sends.
+
+    ``over_acked_bytes`` is None where it is not told: servers do not.
+    """
 
     name: str
     window_bytes: int
@@ -36,6 +40,7 @@ class ProducerConnection:
     streams: int
     paused: str
     paused_seconds: float | None = None
+    over_acked_bytes: int | None = None
 
     @classmethod
     def of(cls, name: str, told: Mapping[str, str]) -> "ProducerConnection":
@@ -51,12 +56,17 @@ class ProducerConnection:
             _number(told, "items_sent"),
             _number(told, "num_streams"),
             reason if is_paused else "",
+            over_acked_bytes=_told_number(told, "over_acked_bytes"),
         )
 
 
 def _number(told: Mapping[str, str], name: str) -> int:
-    text = told.get(name, "0")
-    return int(text) if text.isascii() and text.isdecimal() else 0
+    return _told_number(told, name) or 0
+
+
+def _told_number(told: Mapping[str, str], name: str) -> int | None:
+    text = told.get(name, "")
+    return int(text) if text.isascii() and text.isdecimal() else None
 
 
 def connections_in(told: Mapping[str, str]) -> list[ProducerConnection]:
@@ -168,6 +178,8 @@ class ProducerView:
             parts.append(f"producer: {_memory(self.producer, 'producer')}")
         if self.connections:
             parts.append(_table(self.connections))
+        if any(each.over_acked_bytes for each in self.connections):
+            parts.append("\n".join(_over_acks(self.connections)))
         if self.relay:
             parts.append(f"relay: {_memory(self.relay, 'relay')}")
             parts.append(table(["relay", "value"], sorted(self.relay.items())))
@@ -177,6 +189,14 @@ class ProducerView:
 def _memory(told: Mapping[str, str], what: str) -> str:
     resident_bytes = _number(told, f"{what}:resident_bytes")  # -1 is none
     return memory_text(resident_bytes or None, _number(told, f"{what}:memory_bound_bytes"))
+
+
+def _over_acks(connections: Sequence[ProducerConnection]) -> Iterator[str]:
+    """Say who acknowledges what it was not sent, or twice: its window bounds nothing then."""
+    for each in connections:
+        if each.over_acked_bytes:
+            size = size_text(each.over_acked_bytes)
+            yield f"{printable(each.name)}: acknowledged {size} more than was outstanding"
 
 
 def _table(connections: Sequence[ProducerConnection]) -> str:

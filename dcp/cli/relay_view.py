@@ -18,6 +18,7 @@ from dcp.client.settings import TlsSettings
 from dcp.errors import DcplakeError, NodeUnavailableError, SourceError
 from dcp.lake.connect import source_access
 from dcp.lake.settings import Settings
+from dcp.printable import printable
 from dcp.producer.kv_client import node_address
 from dcp.producer.kv_connection import KvConnection
 from dcp.protocol.credentials import Credentials
@@ -44,8 +45,10 @@ class SourceReport:
     def lines(self) -> list[str]:
         """Return it for a person: none where there is nothing to say."""
         if self.trouble:
-            return [f"source: not known what it waits for: {_shown(self.trouble)}"]
-        return [_shown(line) for line in _relay_lines(self.node, self.relay)] if self.relay else []
+            return [f"source: not known what it waits for: {printable(self.trouble)}"]
+        return (
+            [printable(line) for line in _relay_lines(self.node, self.relay)] if self.relay else []
+        )
 
 
 def ask_source(settings: Settings, deadline_seconds: float = _DEADLINE_SECONDS) -> SourceReport:
@@ -160,8 +163,3 @@ def _upstream(node: str, link: Mapping[str, str]) -> str:
 def _number(told: Mapping[str, str], name: str) -> int:
     text = told.get(name, "")
     return int(text) if text.isascii() and text.isdecimal() else 0
-
-
-def _shown(text: str) -> str:
-    """Return a text of others without what would move a terminal's cursor."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

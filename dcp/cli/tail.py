@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from dcp.cli.options import add_settings_options, settings_from
 from dcp.cli.output import say, say_json
+from dcp.printable import printable
 
 if TYPE_CHECKING:
     from dcp.lake.tail import Change
@@ -47,8 +48,10 @@ def _print(changes: Iterable["Change"], *, as_json: bool) -> None:
         if as_json:
             say_json({**asdict(change), "value": text})
         else:
-            shown = text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 1] + "…"
+            shown = printable(text)
+            if len(shown) > _SHOWN_CHARACTERS:
+                shown = shown[: _SHOWN_CHARACTERS - 1] + "…"
             say(
                 f"round {change.round:<4} {change.kind:<10} vbucket {change.vbucket:<4} "
-                f"seqno {change.seqno:<8} {change.key}  {shown}".rstrip()
+                f"seqno {change.seqno:<8} {printable(change.key)}  {shown}".rstrip()
             )

@@ -141,7 +141,9 @@ def _print(text: str, told: dict[str, Any], *, as_json: bool, clear: bool = Fals
     if as_json:
         say_json(told)
     else:
-        say(f"{_HOME_AND_CLEAR}{text}" if clear else text)
+        if clear:
+            sys.stdout.write(_HOME_AND_CLEAR)
+        say(text)
 
 
 @contextmanager

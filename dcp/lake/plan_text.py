@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from dcp.printable import printable
+
 if TYPE_CHECKING:
     from dcp.lake.plan import Idle, LeftOut, RoundPlan, StreamPlan, TaskPlan
 
@@ -54,7 +56,7 @@ def left_out_lines(left_out: "tuple[LeftOut, ...]") -> list[str]:
     for left in left_out:
         by_reason.setdefault((left.reason, left.detail), []).append(left.vbucket)
     lines = [
-        f"  left out: vbuckets {number_ranges(vbuckets)}: {reason} ({detail})"
+        f"  left out: vbuckets {number_ranges(vbuckets)}: {reason} ({printable(detail)})"
         for (reason, detail), vbuckets in by_reason.items()
     ]
     more = len(lines) - _LISTED

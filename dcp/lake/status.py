@@ -17,6 +17,7 @@ from dcp.lake.round_record import VbucketReport, round_record
 from dcp.lake.tables import LakeTables, ReplicaTable, replicas_in
 from dcp.lake.tampering import refuse_log_behind, short_vacuums
 from dcp.lake.vbucket_state import VbucketState
+from dcp.printable import printable
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,7 @@ class LakeStatus:
         if self.waiting:
             lines.append(f"  waiting for their snapshot's end: {len(self.waiting)} vbuckets")
         lines += [
-            f"  vbucket {report.vbucket} stands still: {report.reason}: {report.detail}"
+            f"  vbucket {report.vbucket} stands still: {report.reason}: {printable(report.detail)}"
             for report in self.stuck
         ]
         lines += [f"  warning: {warning}" for warning in self.warnings]

@@ -112,10 +112,21 @@ def buffer_ack(session: Session, frame: Frame, body: m.Body, _: float) -> None:
     """Take back window; there is no answer, unless it names a stream that never was.
 
     Then it is that of CLOSE_STREAM and of consumers to what belongs to no stream (kv_engine
-    ``dcp/connhandler.cc``).
+    ``dcp/connhandler.cc``). The first that gives back more than is outstanding is told of.
     """
     session.bucket.counters.buffer_acks += 1
-    if not _dcp(session).acknowledged_bytes(frame.opaque, cast("m.BufferAck", body).bytes):
+    dcp, frame_bytes = _dcp(session), cast("m.BufferAck", body).bytes
+    before = dcp.over_acked_bytes
+    is_known = dcp.acknowledged_bytes(frame.opaque, frame_bytes)
+    if not before and (beyond_bytes := dcp.over_acked_bytes):
+        _LOG.warning(
+            "%s: found an acknowledgement of %d bytes, expected at most the %d that are "
+            "outstanding; further ones are counted only (over_acked_bytes)",
+            dcp.told_name,
+            frame_bytes,
+            frame_bytes - beyond_bytes,
+        )
+    if not is_known:
         expected = f"expected 0 for the connection or the opaque of a stream, found {frame.opaque}"
         session.refuse(frame, Status.KEY_ENOENT, f"DCP_BUFFER_ACK: {expected}")
 

@@ -245,6 +245,11 @@ class DcpConnection:
         self._wake_full(opaque)
         return is_known
 
+    @property
+    def over_acked_bytes(self) -> int:
+        """What was acknowledged beyond what was outstanding, of the connection and its streams."""
+        return self.flow.over_acked_bytes + self.stream_windows.over_acked_bytes
+
     def close_stream(self, vbucket: int, stream_id: int | None) -> bool:
         """End a stream as its client wants it; return whether there was one."""
         stream = self.streams.find(vbucket, stream_id)

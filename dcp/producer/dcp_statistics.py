@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Final
 
 from dcp.producer.bucket import Bucket
-from dcp.producer.connection_name import fitting
+from dcp.producer.connection_name import shown_name
 from dcp.producer.dcp_connection import DcpConnection
 from dcp.producer.request_json import MOST_REQUEST_JSON_BYTES, request_tree
 from dcp.producer.statistic import Question, Statistic, StatisticsRefusedError, text_of
@@ -165,6 +165,7 @@ def _connection(connection: DcpConnection, tally: _Tally) -> Iterator[Statistic]
         yield f"{prefix}:max_buffer_bytes", flow.window_bytes
         yield f"{prefix}:unacked_bytes", flow.outstanding_bytes
         yield f"{prefix}:total_acked_bytes", flow.acked_bytes
+    yield f"{prefix}:over_acked_bytes", connection.over_acked_bytes  # no server's, streams' too
     yield f"{prefix}:flow_control", "enabled" if flow.window_bytes else "disabled"
     yield f"{prefix}:backfill_num_active", tally.backfilling
     yield f"{prefix}:num_streams", tally.streams
@@ -238,12 +239,12 @@ def aggregated(question: Question) -> Iterator[Statistic]:
 
 def _kind_of(connection: DcpConnection, separator: str) -> str:
     """Return what a connection is of: by its name, or by the agent that the name tells."""
-    name = connection.key[1].decode("utf-8", "replace")
-    if name.startswith('"') and '"a":"' in name:
-        agent = name.partition('"a":"')[2]
-        return fitting(agent.partition("/")[0].partition('"')[0])
-    kind, found, _ = name.partition(separator)
-    return fitting(kind) if found else "_unknown"
+    name = connection.key[1]
+    if name.startswith(b'"') and b'"a":"' in name:
+        agent = name.partition(b'"a":"')[2]
+        return shown_name(agent.partition(b"/")[0].partition(b'"')[0])
+    kind, found, _ = name.partition(separator.encode())
+    return shown_name(kind) if found else "_unknown"
 
 
 def _sums(bucket: Bucket, kind: str, found: list[DcpConnection]) -> Iterator[Statistic]:

@@ -6,6 +6,7 @@ from secrets import token_urlsafe
 from typing import Self
 
 from dcp.errors import FrameError, RemoteProtocolError, SourceError
+from dcp.printable import printable
 from dcp.producer.auth import NODE_MECHANISM
 from dcp.producer.background import ended
 from dcp.producer.cluster_map import NodeAddress
@@ -104,7 +105,7 @@ class OrderConnection:
                 f"order {opcode.name}: found opcode {answer.opcode:#04x}, expected its answer"
             )
         if answer.status != expected:
-            text = answer.value[:300].decode("utf-8", "replace")
+            text = printable(answer.value[:300].decode("utf-8", "replace"))
             raise SourceError(f"order {opcode.name}: found status {answer.status:#04x} {text}")
         return answer.value
 

@@ -48,6 +48,8 @@ class StreamWindows:
         """Streams that are there; those too that have only to say that they end."""
         self.names_streams = False
         """Whether opaques of acknowledgements have a meaning: from the first window on."""
+        self.over_acked_bytes = 0
+        """Acknowledged beyond what streams had outstanding; of those too that have ended."""
         self._switch_offs = 0
         self._flows: dict[int, _StreamFlow] = {}
         self._ended: dict[int, None] = {}
@@ -125,5 +127,5 @@ class StreamWindows:
         flow = self.flow(opaque)
         if flow is None:
             return opaque in self._ended
-        flow.acknowledge(frame_bytes)
+        self.over_acked_bytes += flow.acknowledge(frame_bytes)
         return True

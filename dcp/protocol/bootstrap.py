@@ -19,6 +19,7 @@ from dcp.errors import (
     RemoteProtocolError,
     SourceError,
 )
+from dcp.printable import printable
 from dcp.protocol.credentials import Credentials
 from dcp.protocol.liveness import LivenessSettings
 from dcp.protocol.receive_window import FlowSettings
@@ -196,7 +197,7 @@ def describe_refusal(frame: Frame) -> str:
         name = f" {Status(frame.status).name}"
     except ValueError:
         name = ""
-    text = frame.value[:300].decode("utf-8", "backslashreplace")
+    text = printable(frame.value[:300].decode("utf-8", "backslashreplace"))
     return f"status {frame.status:#04x}{name}" + (f" ({text})" if text else "")
 
 

@@ -18,6 +18,7 @@ from scramp import ScramClient, ScramException
 from scramp.core import ClientStage
 
 from dcp.errors import AuthenticationError
+from dcp.printable import printable
 from dcp.protocol.credentials import ALL_MECHANISMS, PLAIN, Credentials
 from dcp.protocol.salted_passwords import SaltedPasswords
 
@@ -74,7 +75,7 @@ class SaslExchange:
             scram = _ScramClient(mechanism, credentials, nonce)
             return cls(mechanism, scram.get_client_first().encode(), scram)
         except (ScramException, ValueError) as error:
-            raise AuthenticationError(f"SASL {mechanism}: {error}") from None
+            raise AuthenticationError(f"SASL {mechanism}: {printable(str(error))}") from None
 
     def answer(self, challenge: bytes) -> "SaslExchange":
         """Return the exchange whose payload answers the server's first message.
@@ -90,7 +91,9 @@ class SaslExchange:
             _take_challenge(scram, challenge.decode())
             return SaslExchange(self.mechanism, scram.get_client_final().encode(), scram)
         except (ScramException, ValueError) as error:
-            raise AuthenticationError(f"SASL {self.mechanism} challenge: {error}") from None
+            raise AuthenticationError(
+                f"SASL {self.mechanism} challenge: {printable(str(error))}"
+            ) from None
 
     def verify(self, final: bytes) -> None:
         """Check the server's signature (PLAIN has none).
@@ -105,7 +108,7 @@ class SaslExchange:
         except (ScramException, ValueError) as error:
             raise AuthenticationError(
                 f"SASL {self.mechanism}: the server did not prove that it knows the password: "
-                f"{error}"
+                f"{printable(str(error))}"
             ) from None
 
 

@@ -18,6 +18,7 @@ from typing import Final
 from weakref import WeakKeyDictionary
 
 from dcp.producer.accepted_connection import AcceptedConnection
+from dcp.producer.connection_name import shown_name
 from dcp.producer.dcp_connection import DcpConnection
 from dcp.producer.stream import ActiveStream
 from dcp.protocol.bootstrap import GROUP_TAG
@@ -90,7 +91,7 @@ class Receivers:
         found = self._numbers.get(consumer)
         if found is None:
             found = self._numbers[consumer] = next(self._fresh)
-            self.names[found] = consumer.key[1].decode("utf-8", "backslashreplace")
+            self.names[found] = shown_name(consumer.key[1])
         return found
 
     def forget_others(self, numbers: Iterable[int]) -> None:

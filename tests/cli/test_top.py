@@ -1,6 +1,7 @@
 """``dcplake top`` and the connections of ``dcplake status``, against what really goes on."""
 
 import json
+import logging
 import os
 import pty
 import re
@@ -18,18 +19,23 @@ import pytest
 
 from dcp.cli.live_view import bar, board_text, connection_lines, memory_text, size_text
 from dcp.cli.main import main
-from dcp.cli.producer_view import connections_in
+from dcp.cli.producer_metrics import producer_exposition
+from dcp.cli.producer_view import ProducerView, connections_in
 from dcp.client.addresses import NodeAddress
 from dcp.client.connection import NodeConnection
 from dcp.client.settings import ConnectionSettings
-from dcp.lake.live_look import TaskLook
+from dcp.lake.live_look import Connection, TaskLook
 from dcp.lake.memory import worker_bytes
 from dcp.producer.auth import Outcome, SaslConversation
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.settings import ClusterSettings
 from dcp.protocol.credentials import Credentials, Secret
 from dcp.protocol.position import Position
+from dcp.wire import messages as m
+from dcp.wire.codec import encode
+from dcp.wire.vocabulary import Opcode
 from tests.cli.conftest import World
+from tests.producer.raw_client import RawClient
 from tests.producer.tls import CERTIFICATE, TLS_FILES
 
 if TYPE_CHECKING:
@@ -104,6 +110,110 @@ def test_top_shows_what_a_producer_tells_of_its_connections(
         assert "[##########+ 9.8 KiB" in text
         assert "BufferLogFull" in text
         assert "\x1b" not in text
+
+
+@pytest.fixture
+def warnings(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[pytest.LogCaptureFixture]:
+    """What is said of a client's requests, also where ``main`` has set up its own logs before."""
+    log = logging.getLogger("dcp.producer.dcp_commands")
+    monkeypatch.setattr(log, "propagate", False)
+    log.addHandler(caplog.handler)
+    yield caplog
+    log.removeHandler(caplog.handler)
+
+
+def test_a_consumer_that_acknowledges_too_much_is_told_of(
+    world: World, capsys: pytest.CaptureFixture[str], warnings: pytest.LogCaptureFixture
+) -> None:
+    """On its connection, and on a stream that has ended since."""
+    where = ["--user", "tester", "--producer", world.cluster.seeds[0]]
+
+    def told() -> int:
+        assert main(["top", *where, "--metrics"]) == 0
+        name = 'dcp_producer_over_acked_bytes_total{connection="twice"} '
+        lines = capsys.readouterr().out.splitlines()
+        (value,) = [line.removeprefix(name) for line in lines if line.startswith(name)]
+        return int(value)
+
+    def acknowledge(opaque: int, frame_bytes: int) -> None:
+        client.send(encode(m.BufferAck(frame_bytes), Opcode.DCP_BUFFER_ACK, opaque=opaque))
+        client.ok(m.Empty(), Opcode.NOOP)
+
+    vbucket = next(v for v in range(8) if world.cluster.vbucket_owner(v) == 0)
+    with RawClient(world.cluster.seeds[0]) as client:
+        client.log_in(user="tester", password=SECRET)
+        client.open_dcp(b"twice", window=100_000, stream_buffer_size="100000")
+        assert told() == 0
+        assert main(["top", *where]) == 0
+        assert "more than was outstanding" not in capsys.readouterr().out
+        stream = client.request_stream(vbucket).opaque
+        acknowledge(stream, 2**20)
+        of_stream = told()
+        assert 0 < of_stream <= 2**20
+        assert client.call(m.Empty(), Opcode.DCP_CLOSE_STREAM, vbucket=vbucket).status == 0
+        assert told() == of_stream, "the stream's count stays"
+        acknowledge(0, 2**30)
+        both = told()
+        assert of_stream + 2**30 - 2**20 < both <= of_stream + 2**30
+        stats = client.statistics("dcp")
+        assert stats["eq_dcpq:twice:over_acked_bytes"] == str(both)
+        assert main(["top", *where]) == 0
+        assert "\ntwice: acknowledged 1.0 GiB more than was outstanding" in capsys.readouterr().out
+    (line,) = [line for line in warnings.messages if "found an acknowledgement of" in line]
+    assert line.startswith("eq_dcpq:twice: found an acknowledgement of 1048576 bytes, expected at")
+
+
+def test_a_server_that_does_not_count_has_no_such_metric() -> None:
+    told = {"eq_dcpq:a:type": "producer", "eq_dcpq:a:total_acked_bytes": "5"}
+    (found,) = connections_in(told)
+    assert found.over_acked_bytes is None
+    assert "dcp_producer_over_acked_bytes_total{" not in producer_exposition([found], {})
+
+
+HOSTILE_NAME = b"e\x1b[2J\nvil\r\\"
+SHOWN_NAME = r"e\x1b[2J\x0avil\x0d\\"
+
+
+def test_the_name_of_a_consumer_moves_no_cursor(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ["--user", "tester", "--producer", world.cluster.seeds[0]]
+    with RawClient(world.cluster.seeds[0]) as client:
+        client.log_in(user="tester", password=SECRET).open_dcp(HOSTILE_NAME)
+        assert main(["top", *where]) == 0
+        text = capsys.readouterr().out
+        (row,) = [line for line in text.splitlines() if "vil" in line]
+        assert row.startswith(f"{SHOWN_NAME}  off")
+        assert "\x1b" not in text
+        assert main(["top", *where, "--json"]) == 0
+        assert look_json(capsys.readouterr().out)["connections"][0]["name"] == SHOWN_NAME
+        assert main(["top", *where, "--metrics"]) == 0
+        lines = capsys.readouterr().out.split("\n")
+        label = SHOWN_NAME.replace("\\", "\\\\")
+        assert f'dcp_producer_streams{{connection="{label}"}} 0' in lines
+
+
+def test_names_that_a_server_tells_as_they_are_move_no_cursor() -> None:
+    name = HOSTILE_NAME.decode()
+    view = ProducerView.__new__(ProducerView)
+    view.address, view.producer = "node:1", {}
+    view.connections = connections_in({f"eq_dcpq:{name}:type": "producer"})
+    view.relay = {"relay:group:0:waits_for": f"{name}\nrelay:ejections  0"}
+    lines = view.text().split("\n")
+    assert all(line.isprintable() for line in lines)
+    assert not [line for line in lines if line.startswith(("vil", "relay:ejections"))]
+
+
+def test_what_a_server_refuses_with_moves_no_cursor() -> None:
+    waits_for = "reconnecting: refused: \x1b[2J\nlake: fine"
+    look = TaskLook("t0", 1, "host", 1, 0.0, connections=(Connection("node:1", "", waits_for),))
+    told = connection_lines([look])
+    assert len(told) == 2
+    assert all(line.isprintable() for line in told)
+    assert all(line.isprintable() for line in board_text([look]).split("\n"))
+    assert "lake: fine" not in {line.lstrip()[:10] for line in board_text([look]).split("\n")}
 
 
 def test_a_name_with_colons_and_stream_statistics_is_read_right() -> None:

@@ -317,6 +317,21 @@ def test_a_stream_that_ended_returns_its_bytes_and_late_acknowledgements_are_fin
     assert client.outstanding(ONE) == 3 * KIB
 
 
+def test_what_ended_streams_were_given_back_too_much_stays_counted() -> None:
+    windows = StreamWindows()
+    windows.set_window(KIB)
+    windows.opened(ONE)
+    windows.charge(ONE, 400)
+    assert windows.acknowledge(ONE, 400)
+    assert windows.over_acked_bytes == 0
+    assert windows.acknowledge(ONE, 30)
+    windows.ended(ONE)
+    assert windows.acknowledge(ONE, 1000), "late ones of ended streams are fine"
+    windows.opened(TWO)
+    assert windows.acknowledge(TWO, 5)
+    assert windows.over_acked_bytes == 35
+
+
 def test_only_so_many_ended_streams_are_remembered() -> None:
     windows = StreamWindows()
     windows.set_window(100)

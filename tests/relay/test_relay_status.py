@@ -1,6 +1,7 @@
 """``dcplake status`` of a lake whose source is a relay, is none, or is not there."""
 
 import json
+import logging
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -17,7 +18,10 @@ from dcp.lake.settings_load import load_settings
 from dcp.producer.cluster import ProducerCluster
 from dcp.protocol.flow_spec import parse_flow_spec
 from dcp.relay.relay import Relay
+from dcp.wire import messages as m
+from dcp.wire.vocabulary import Opcode
 from tests.client.drained import USERS, fill, wait_for
+from tests.producer.raw_client import RawClient
 from tests.producer.tls import CERTIFICATE, TLS_FILES
 from tests.relay.lakes import PATIENCE_SECONDS, Lake
 
@@ -75,6 +79,49 @@ def test_names_of_consumers_move_no_cursor() -> None:
         "relay node:1: consumers ?, streams ?; RSS not known",
         "  vbuckets 0-1: 0 B wait for consumer a\\x1b[2J\\n\u00e9",
     ]
+
+
+@pytest.fixture
+def warnings(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[pytest.LogCaptureFixture]:
+    """What is said of a client's requests, also where ``main`` has set up its own logs before."""
+    log = logging.getLogger("dcp.producer.dcp_commands")
+    monkeypatch.setattr(log, "propagate", False)
+    log.addHandler(caplog.handler)
+    yield caplog
+    log.removeHandler(caplog.handler)
+
+
+def test_a_name_forges_no_line_of_the_status_nor_of_the_log(
+    make_cluster: MakeCluster,
+    make_relay: MakeRelay,
+    warnings: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It fills its window and acknowledges nothing, so that all speak of it."""
+    cluster = make_cluster(vbuckets=1)
+    relay = make_relay(cluster, flow_spec=parse_flow_spec("min,t:60s"), window_bytes=20_000)
+    shown = r"e\x1b[2J\x0avil"
+    with RawClient(relay.seeds[0]) as client:
+        client.log_in(user=USER, password=PASSWORD).open_dcp(b"e\x1b[2J\nvil", window=2000)
+        client.call(m.DcpControl(b"connection_buffer_size", b"no"), Opcode.DCP_CONTROL)
+        (line,) = [line for line in warnings.messages if "a window is refused" in line]
+        assert line.startswith(f"eq_dcpq:{shown}: ") and line.isprintable()
+        wait_for("a stream", lambda: not client.request_stream(0).status, PATIENCE_SECONDS)
+        fill(cluster, 200, 500)
+
+        def is_named() -> bool:
+            lines = ask_source(source(relay.seeds[0])).lines()
+            assert all(line.isprintable() for line in lines)
+            return any(f"wait for consumer {shown}" in line for line in lines)
+
+        wait_for("it is named", is_named, PATIENCE_SECONDS)
+        assert main(["top", "--relay", relay.seeds[0], "--user", USER]) == 0
+        text = capsys.readouterr().out
+        assert shown in text
+        assert "\x1b" not in text
+        assert "\nvil" not in text
 
 
 def test_a_cluster_has_nothing_to_say(make_cluster: MakeCluster) -> None:

@@ -1,0 +1,32 @@
+"""Texts of others as a terminal, a log or a metric may show them: with nothing that moves a cursor.
+
+Whoever connects chooses a connection's name, and a server what it refuses with: a control character
+in one could clear a screen, and a line feed forge a line. What is not printable is shown escaped.
+"""
+
+
+def printable(text: str) -> str:
+    r"""Return a text as a part of one line: ``\x1b``, ``\n``; for people, who may mistake it."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def printable_lines(text: str) -> str:
+    """Return a text whose lines are ours, each as ``printable``."""
+    return "\n".join(map(printable, text.split("\n")))
+
+
+def printable_name(name: bytes) -> str:
+    r"""Return a name of any bytes; no two become one.
+
+    A backslash is doubled, and what is no UTF-8 or not printable is told byte by byte (``\x1b``).
+    """
+    text = name.replace(b"\\", rb"\\").decode("utf-8", "backslashreplace")
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else _bytes_of(c) for c in text)
+
+
+def _bytes_of(character: str) -> str:
+    return "".join(f"\\x{byte:02x}" for byte in character.encode())
