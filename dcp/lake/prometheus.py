@@ -1,19 +1,19 @@
 """Prometheus' text format: samples of declared metrics, as one exposition.
 
-The format escapes a line feed only; what else is not printable a reader, or a terminal, may
-mistake (some end at a NUL), so labels have it escaped as for people.
+Of what is not printable the format escapes a line feed only. The rest a reader, or a terminal, may
+mistake (some end at a NUL), so labels have that escaped as for people.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from dcp.printable import printable
+from dcp.printable import printable_lines
 
 Metrics = Mapping[str, tuple[str, str]]
 """Name of a metric -> its type (gauge, counter) and what it means."""
 
-_ESCAPED: Final = str.maketrans({"\\": r"\\", '"': r"\""})
+_ESCAPED: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Sample:
     def __str__(self) -> str:
         """Return its line."""
         labels = ",".join(
-            f'{name}="{printable(text).translate(_ESCAPED)}"' for name, text in self.labels
+            f'{name}="{printable_lines(text).translate(_ESCAPED)}"' for name, text in self.labels
         )
         return f"{self.name}{{{labels}}} {self.value:.15g}"
 
