@@ -54,6 +54,8 @@ class NodeLink:
     address: NodeAddress
     connection: NodeConnection | None = None
     window_bytes: int = 0
+    window_wishes: int = 0
+    """How often this connection was told of another window."""
     ready_at: float = inf
     retry_at: float = 0.0
     failures: int = 0
@@ -108,7 +110,7 @@ class NodeLinks:
         link = self.link(address)
         if link.connection is None and now >= link.retry_at:
             name = unique_name(self._name_prefix)
-            link.window_bytes = self._windows.opened(name)
+            link.window_bytes, link.window_wishes = self._windows.opened(name), 0
             link.stream_windows = StreamWindowSizes(self._settings.stream_window_bytes)
             link.connection = NodeConnection(
                 address,
@@ -178,6 +180,7 @@ class NodeLinks:
             link = self.by_name(name)
             if link is not None and link.connection is not None:
                 link.window_bytes = window_bytes
+                link.window_wishes += 1
                 link.connection.resize_window(window_bytes)
 
     def resize(self, window_bytes: int) -> None:

@@ -306,7 +306,8 @@ class StreamKeeper:
         return self._on_stream(event, track, link, now)
 
     def _keep_window(self, event: WindowRefused, link: NodeLink) -> None:
-        link.window_bytes = event.kept_bytes
+        if event.wishes == link.window_wishes:  # else another one is on its way
+            link.window_bytes = event.kept_bytes
         if not self._told_window_refused:
             self._told_window_refused = True
             _log.warning(

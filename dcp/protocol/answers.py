@@ -187,7 +187,8 @@ def _window_answer(state: ConnectionState, frame: Frame) -> list[e.Event]:
     if state.resize.asked_bytes is not None:  # another wish is under way by now
         return []
     refusal = describe_refusal(frame)
-    return [e.WindowRefused(asked_bytes, state.resize.told_bytes, refusal)]
+    resize = state.resize
+    return [e.WindowRefused(asked_bytes, resize.told_bytes, resize.wishes, refusal)]
 
 
 _Handler = Callable[[ConnectionState, PendingRequest, Frame], list[e.Event]]

@@ -31,10 +31,14 @@ class Ready(Event):
 
 @dataclass(frozen=True, slots=True)
 class WindowRefused(Event):
-    """The producer takes no other window: that of ``kept_bytes`` stays."""
+    """The producer takes no other window: that of ``kept_bytes`` stays.
+
+    ``wishes`` is how many were heard until then: a later one may be on its way to the connection.
+    """
 
     asked_bytes: int
     kept_bytes: int
+    wishes: int
     detail: str
 
 

@@ -31,6 +31,8 @@ class WindowResize:
     told_bytes: int
     wanted_bytes: int
     asked_bytes: int | None = None
+    wishes: int = 0
+    """How many wishes were taken, so that who hears of a refusal knows which of his it is about."""
 
     @property
     def most_bytes(self) -> int:
@@ -44,7 +46,7 @@ class WindowResize:
             ValueError: no size that a producer can be told.
         """
         require_unsigned("window_bytes", window_bytes, U32_MAX)
-        return replace(self, wanted_bytes=window_bytes)
+        return replace(self, wanted_bytes=window_bytes, wishes=self.wishes + 1)
 
     def ask(self, window: ReceiveWindow) -> tuple["WindowResize", ReceiveWindow, int | None]:
         """Return what follows, with the size that a CONTROL is to say now; None: none is due."""

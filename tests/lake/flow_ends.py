@@ -99,6 +99,7 @@ class Connection:
         self._charged = self.machine.charged_bytes
         # What the application's thread knows, as in a NodeLink.
         self.window_bytes = window_bytes
+        self.window_wishes = 0
         self.stream_windows = StreamWindowSizes(stream_window)
 
     # The producer
@@ -175,6 +176,7 @@ class Connection:
 
     def resize(self, window_bytes: int) -> None:
         self.window_bytes = window_bytes
+        self.window_wishes += 1
         self.machine.resize_window(window_bytes, 0.0)
         self.say()
 
@@ -250,7 +252,8 @@ class Task:
         told = [each for each in delivery.events if isinstance(each, Items | SnapshotStarted)]
         for event in delivery.events:
             if isinstance(event, WindowRefused):
-                connection.window_bytes = event.kept_bytes
+                if event.wishes == connection.window_wishes:
+                    connection.window_bytes = event.kept_bytes
             elif isinstance(event, StreamWindowChanged):
                 connection.stream_windows.answered(
                     event.window_bytes, is_accepted=event.status == Status.SUCCESS

@@ -10,7 +10,7 @@ for as long as the search likes.
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dcp.client.stream_window_sizes import StreamWindowSizes
@@ -140,6 +140,19 @@ MESSAGES = st.lists(
     flows(),
     st.lists(st.lists(MESSAGES, min_size=1, max_size=2), min_size=1, max_size=NODES),
     st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 3)), max_size=120),
+)
+@example(  # a refusal that is heard after a later wish
+    FlowControlSettings(
+        window_policy="ratio",
+        window_bytes=4096,
+        window_most_bytes=4096,
+        window_quota_bytes=1 << 20,
+        window_shared_percent=1.0,
+        batch_rows=1,
+        batch_bytes=8388,
+    ),
+    [[[128]]],
+    [(what, 0) for what in ("come", "look", "refuse", "producer", "reader", "come", "look")],
 )
 @settings(max_examples=200)
 def test_no_resize_leaves_anything_stuck(
