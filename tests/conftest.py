@@ -1,5 +1,6 @@
 """What all tests share: one Spark session for a run, and Hypothesis without a clock."""
 
+import logging
 import os
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Final
@@ -73,3 +74,15 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
     )
     yield session
     session.stop()
+
+
+@pytest.fixture
+def warnings(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[pytest.LogCaptureFixture]:
+    """What is said of a client's requests, also where ``main`` has set up its own logs before."""
+    log = logging.getLogger("dcp.producer.dcp_commands")
+    monkeypatch.setattr(log, "propagate", False)
+    log.addHandler(caplog.handler)
+    yield caplog
+    log.removeHandler(caplog.handler)

@@ -9,11 +9,11 @@ from dataclasses import asdict, dataclass
 from time import monotonic
 from typing import Any, Final
 
-from dcp.cli.live_view import bar, count_text, memory_text, size_text
+from dcp.cli.live_view import bar, count_text, size_text
 from dcp.cli.output import table
 from dcp.cli.producer_metrics import producer_exposition
+from dcp.cli.told_statistics import group_of_ours, told_count, told_memory, told_number
 from dcp.client.settings import TlsSettings
-from dcp.errors import NodeUnavailableError, SourceError
 from dcp.printable import printable
 from dcp.producer.kv_client import node_address
 from dcp.producer.kv_connection import KvConnection
@@ -49,24 +49,15 @@ class ProducerConnection:
         reason = told.get("paused_current_reason") or told.get("paused_reason") or "paused"
         return cls(
             name,
-            _number(told, "max_buffer_bytes"),
-            _number(told, "unacked_bytes"),
-            _number(told, "total_acked_bytes"),
-            _number(told, "total_bytes_sent"),
-            _number(told, "items_sent"),
-            _number(told, "num_streams"),
+            told_count(told, "max_buffer_bytes"),
+            told_count(told, "unacked_bytes"),
+            told_count(told, "total_acked_bytes"),
+            told_count(told, "total_bytes_sent"),
+            told_count(told, "items_sent"),
+            told_count(told, "num_streams"),
             reason if is_paused else "",
-            over_acked_bytes=_told_number(told, "over_acked_bytes"),
+            over_acked_bytes=told_number(told, "over_acked_bytes"),
         )
-
-
-def _number(told: Mapping[str, str], name: str) -> int:
-    return _told_number(told, name) or 0
-
-
-def _told_number(told: Mapping[str, str], name: str) -> int | None:
-    text = told.get(name, "")
-    return int(text) if text.isascii() and text.isdecimal() else None
 
 
 def connections_in(told: Mapping[str, str]) -> list[ProducerConnection]:
@@ -133,17 +124,8 @@ class ProducerView:
         """
         told = self._connection.statistics("dcp", _WITHOUT_STREAMS)
         self._take(connections_in(told), monotonic())
-        self.relay = self._ours("relay")
-        self.producer = {} if self.relay else self._ours("producer")
-
-    def _ours(self, group: str) -> dict[str, str]:
-        """Return a group that only our relays, or producers, have; empty where it is refused."""
-        try:
-            return self._connection.statistics(group)
-        except NodeUnavailableError:
-            raise
-        except SourceError:
-            return {}
+        self.relay = group_of_ours(self._connection, "relay")
+        self.producer = {} if self.relay else group_of_ours(self._connection, "producer")
 
     def _take(self, found: Sequence[ProducerConnection], now: float) -> None:
         """Take over the connections that there are; what was known of others is forgotten."""
@@ -175,20 +157,15 @@ class ProducerView:
         """Return the last look as text."""
         parts = [f"{self.address}: {count_text(len(self.connections), 'DCP connection')}"]
         if self.producer:
-            parts.append(f"producer: {_memory(self.producer, 'producer')}")
+            parts.append(f"producer: {told_memory(self.producer, 'producer')}")
         if self.connections:
             parts.append(_table(self.connections))
         if any(each.over_acked_bytes for each in self.connections):
             parts.append("\n".join(_over_acks(self.connections)))
         if self.relay:
-            parts.append(f"relay: {_memory(self.relay, 'relay')}")
+            parts.append(f"relay: {told_memory(self.relay, 'relay')}")
             parts.append(table(["relay", "value"], sorted(self.relay.items())))
         return "\n\n".join(parts)
-
-
-def _memory(told: Mapping[str, str], what: str) -> str:
-    resident_bytes = _number(told, f"{what}:resident_bytes")  # -1 is none
-    return memory_text(resident_bytes or None, _number(told, f"{what}:memory_bound_bytes"))
 
 
 def _over_acks(connections: Sequence[ProducerConnection]) -> Iterator[str]:

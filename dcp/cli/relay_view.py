@@ -12,10 +12,11 @@ from threading import Thread
 from time import monotonic
 from typing import Any, Final
 
-from dcp.cli.live_view import memory_text, size_text
+from dcp.cli.live_view import size_text
 from dcp.cli.producer_metrics import told_groups, told_upstreams
+from dcp.cli.told_statistics import group_of_ours, told_count, told_memory
 from dcp.client.settings import TlsSettings
-from dcp.errors import DcplakeError, NodeUnavailableError, SourceError
+from dcp.errors import DcplakeError
 from dcp.lake.connect import source_access
 from dcp.lake.settings import Settings
 from dcp.printable import printable
@@ -113,21 +114,13 @@ class _Question(Thread):
             user, password = self._credentials.username, self._credentials.password.reveal()
             mechanisms = self._credentials.mechanisms
             connection.log_in(user, password, self._bucket, mechanisms=mechanisms)
-            try:
-                return connection.statistics("relay")
-            except NodeUnavailableError:
-                raise
-            except SourceError:
-                return {}  # it refuses the group: no relay
+            return group_of_ours(connection, "relay")
 
 
 def _relay_lines(node: str, told: Mapping[str, str]) -> Iterator[str]:
     """Say who is there, and then only what holds something up."""
-    memory = memory_text(
-        _number(told, "relay:resident_bytes") or None, _number(told, "relay:memory_bound_bytes")
-    )
     consumers, streams = told.get("relay:consumers", "?"), told.get("relay:streams", "?")
-    yield f"relay {node}: consumers {consumers}, streams {streams}; {memory}"
+    yield f"relay {node}: consumers {consumers}, streams {streams}; {told_memory(told, 'relay')}"
     if told.get("relay:waits_for_disk") == "true":
         yield "  the cluster waits for the relay's disk"
     if trouble := told.get("relay:disk_trouble"):
@@ -140,26 +133,21 @@ def _relay_lines(node: str, told: Mapping[str, str]) -> Iterator[str]:
 
 def _group_lines(group: Mapping[str, str]) -> Iterator[str]:
     is_held = group.get("is_held") == "true"
-    is_short = _number(group, "members") < _number(group, "required")
+    is_short = told_count(group, "members") < told_count(group, "required")
     if is_held or is_short:
         held = ", no stream until they are there" if is_held else ""
         members, required = group.get("members", "?"), group.get("required", "?")
         vbuckets = group.get("vbuckets", "?")
         yield f"  vbuckets {vbuckets}: {members} of {required} receivers{held}"
     if gating := group.get("waits_for"):
-        held_bytes = size_text(_number(group, "held_bytes"))
+        held_bytes = size_text(told_count(group, "held_bytes"))
         yield f"  vbuckets {group.get('vbuckets', '?')}: {held_bytes} wait for consumer {gating}"
 
 
 def _upstream(node: str, link: Mapping[str, str]) -> str:
     if link.get("is_ready") != "true":
         return f"upstream {node}: no connection: {link.get('trouble') or 'it is being set up'}"
-    unacked, window = _number(link, "unacked_bytes"), _number(link, "window_bytes")
+    unacked, window = told_count(link, "unacked_bytes"), told_count(link, "window_bytes")
     text = f"upstream {node}: {size_text(unacked)} of {size_text(window)} in use"
     gating = link.get("waits_for")
     return f"{text}, waits for consumer {gating}" if gating else text
-
-
-def _number(told: Mapping[str, str], name: str) -> int:
-    text = told.get(name, "")
-    return int(text) if text.isascii() and text.isdecimal() else 0

@@ -1,7 +1,6 @@
 """``dcplake top`` and the connections of ``dcplake status``, against what really goes on."""
 
 import json
-import logging
 import os
 import pty
 import re
@@ -110,18 +109,6 @@ def test_top_shows_what_a_producer_tells_of_its_connections(
         assert "[##########+ 9.8 KiB" in text
         assert "BufferLogFull" in text
         assert "\x1b" not in text
-
-
-@pytest.fixture
-def warnings(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[pytest.LogCaptureFixture]:
-    """What is said of a client's requests, also where ``main`` has set up its own logs before."""
-    log = logging.getLogger("dcp.producer.dcp_commands")
-    monkeypatch.setattr(log, "propagate", False)
-    log.addHandler(caplog.handler)
-    yield caplog
-    log.removeHandler(caplog.handler)
 
 
 def test_a_consumer_that_acknowledges_too_much_is_told_of(

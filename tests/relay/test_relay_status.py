@@ -1,7 +1,6 @@
 """``dcplake status`` of a lake whose source is a relay, is none, or is not there."""
 
 import json
-import logging
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -79,18 +78,6 @@ def test_names_of_consumers_move_no_cursor() -> None:
         "relay node:1: consumers ?, streams ?; RSS not known",
         "  vbuckets 0-1: 0 B wait for consumer a\\x1b[2J\\n\u00e9",
     ]
-
-
-@pytest.fixture
-def warnings(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[pytest.LogCaptureFixture]:
-    """What is said of a client's requests, also where ``main`` has set up its own logs before."""
-    log = logging.getLogger("dcp.producer.dcp_commands")
-    monkeypatch.setattr(log, "propagate", False)
-    log.addHandler(caplog.handler)
-    yield caplog
-    log.removeHandler(caplog.handler)
 
 
 def test_a_name_forges_no_line_of_the_status_nor_of_the_log(

@@ -122,19 +122,27 @@ def test_a_slow_consumer(
     assert cluster.counters().peak_unacked_bytes < WINDOW_BYTES + 2 * DOCUMENT_BYTES
 
 
+def _one_is_stuck(
+    make_cluster: MakeCluster, make_relay: MakeRelay, make_lake: MakeLake, documents: int
+) -> tuple[ProducerCluster, Relay, Lake, Lake]:
+    """Let one of two lakes take nothing, until the other has all."""
+    cluster = make_cluster(vbuckets=2)
+    relay = _relay(make_relay, cluster, "min,t:1s")
+    stuck = make_lake(relay, "stuck")
+    other = make_lake(relay, "other")
+    _settle(cluster, stuck, other)
+    fill(cluster, documents, DOCUMENT_BYTES, prefix="later")
+    other.run_to(cluster)
+    return cluster, relay, stuck, other
+
+
 def test_one_that_is_stuck_is_waited_for_no_more(
     make_cluster: MakeCluster,
     make_relay: MakeRelay,
     make_lake: MakeLake,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    cluster = make_cluster(vbuckets=2)
-    relay = _relay(make_relay, cluster, "min,t:1s")
-    stuck = make_lake(relay, "stuck")
-    other = make_lake(relay, "other")
-    _settle(cluster, stuck, other)
-    fill(cluster, 400, DOCUMENT_BYTES, prefix="later")
-    other.run_to(cluster)
+    cluster, relay, stuck, other = _one_is_stuck(make_cluster, make_relay, make_lake, 400)
     wait_until_level(cluster, relay)
     assert relay.snapshot().ejections == 1
     # Its vbuckets may have been given up one long after the other: then the first one is told.
@@ -165,13 +173,7 @@ def test_who_was_stuck_counts_again_though_nothing_more_comes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It has caught up between two ticks, before the relay has noted any sign of life."""
-    cluster = make_cluster(vbuckets=2)
-    relay = _relay(make_relay, cluster, "min,t:1s")
-    stuck = make_lake(relay, "stuck")
-    other = make_lake(relay, "other")
-    _settle(cluster, stuck, other)
-    fill(cluster, 100, DOCUMENT_BYTES, prefix="later")
-    other.run_to(cluster)
+    cluster, relay, stuck, _ = _one_is_stuck(make_cluster, make_relay, make_lake, 100)
     wait_for("one is given up", lambda: _members(relay) == [1])
     monkeypatch.setattr("dcp.relay.regulator.rest_seconds", lambda _: 3.0)
     sleep(1)  # from here on ticks are rare
