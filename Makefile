@@ -15,6 +15,7 @@ BENCH  ?= $(patsubst benchmarks/%.py,%,$(wildcard benchmarks/[a-z]*.py))
 ROUNDS ?= 1
 SEED   ?= $(shell date +%s)
 SCALE  ?= 4
+SEEDS  ?= 10000
 
 .PHONY: help setup airflow-setup demo test interop lint format types bench soak lock clean
 
@@ -30,14 +31,8 @@ airflow-setup:  ## the separate environment that runs the Airflow DAG
 demo: setup  ## producer, real documents, replication, SQL on the result (ARGS="..." passes options)
 	@$(VENV)/bin/dcplake demo $(ARGS)
 
-# Spark's classes, parsed and checked: each JVM of the tests starts with them, in half the time.
-CLASS_ARCHIVE := .spark-tests.jsa
-
-$(CLASS_ARCHIVE): conf/requirements/job.txt tests/quick_spark.py | setup
-	@$(PYTHON) -m tests.class_archive
-
 # More processes than a small machine has cores: tests wait for sockets, disks and time limits, too.
-test: setup $(CLASS_ARCHIVE)  ## run all tests (ARGS="tests/wire -x" narrows)
+test: setup  ## run all tests (ARGS="tests/wire -x" narrows)
 	@$(PYTHON) -m pytest -n 3 --dist worksteal $(ARGS)
 
 # The drivers of the official clients, built where their sources changed.
@@ -71,7 +66,9 @@ bench: setup  ## measure everything in benchmarks/ (BENCH="decode" narrows)
 	@for name in $(BENCH); do echo "== $$name"; $(PYTHON) -m benchmarks.$$name $(ARGS); done
 
 # Tests take their seed and the size of their data from these two; without them both are fixed.
-soak: setup  ## slow tests and properties with fresh seeds and more data (ROUNDS=10 SEED=1 SCALE=4)
+soak: setup  ## simulated systems, slow tests and properties with fresh seeds (ROUNDS=10 SEED=1 SCALE=4 SEEDS=10000)
+	@echo "== simulated systems: $(SEEDS) from $(SEED)00000 on"; \
+	$(PYTHON) -m tests.simulation $(SEED)00000 $(SEEDS) --processes $$(nproc)
 	@for round in $$(seq $(ROUNDS)); do \
 	    seed=$$(($(SEED) + round - 1)); \
 	    echo "== soak $$round of $(ROUNDS): SEED=$$seed SCALE=$(SCALE)"; \
@@ -83,5 +80,5 @@ lock:  ## resolve the lock files anew (UPGRADE=1 lifts the versions; needs the n
 	@conf/lock.sh $(if $(UPGRADE),--upgrade)
 
 clean:  ## remove what setup, tests and demo made
-	@rm -rf .venv .venv-airflow build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .spark-tests.jsa demo-lake log tests/interop/java/target tests/interop/go/bin
+	@rm -rf .venv .venv-airflow build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis demo-lake log tests/interop/java/target tests/interop/go/bin
 	@find dcp jobs tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -22,8 +22,9 @@ from benchmarks._flow_windows import limit_name
 from benchmarks._served import PASSWORD, USER, Served, served
 from benchmarks._sink import Sink, SinkSpec
 from dcp.lake.flow_control_settings import FlowControlSettings
-from dcp.producer.kv_client import KvClient, node_address
+from dcp.producer.kv_client import KvClient
 from dcp.producer.kv_connection import KvConnection
+from dcp.seeds import parse_seed
 
 VBUCKETS: Final = 16
 VALUE_BYTES: Final = 16 * 1024
@@ -184,7 +185,7 @@ def _relaying(source: Served, grid: RelayGrid, spec: str) -> Iterator[_Relaying]
             if process.stdout is None:
                 raise AssertionError("its output is a pipe")
             ready = json.loads(process.stdout.readline())
-            connection = KvConnection(*node_address(ready["seeds"][0]), 10.0)
+            connection = KvConnection(*parse_seed(ready["seeds"][0]), 10.0)
             with closing(connection):
                 connection.log_in(USER, PASSWORD, "default")
                 yield _Relaying(process.pid, tuple(ready["seeds"]), connection)

@@ -123,7 +123,7 @@ class Case:
             self._note(f"{name}, s", cost.seconds)
         for name, cost in found.items():
             self._note(f"{name}, MiB read", cost.read_bytes / MIB)
-        commits = history(spark, docs)
+        commits = history(location.table("docs", lambda: spark))
         metrics = next(each for each in commits if each.version == version.version).metrics
         for name, metric in FILES.items():
             self._note(name, float(metrics.get(metric, 0)))

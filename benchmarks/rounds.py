@@ -1,4 +1,4 @@
-"""A round with few changes on a small and on a large table: what does the table's size cost?
+"""A round with few changes: what the table's size costs, and what it costs when done by hand.
 
     make bench BENCH=rounds ARGS="--small 100000 --large 1600000 --changes 1000 --repetitions 5"
 
@@ -6,16 +6,25 @@ Two producers, two lakes, one session. Both tables are built by the product itse
 producers. Then rounds of ``--changes`` updates on either, in turn, anywhere or in 4 vbuckets
 only; each is a whole ``run(once=True)``: look at the cluster, plan, receive, append, apply. Bytes
 read are what the JVM read from files during the apply, by Hadoop's own count.
+
+After each the floor, on tables that begin as copies: a plain append of the round's rows, and one
+hand-written MERGE of them with the keys as literals. Compared are the CPU seconds of all our
+processes (without the producers'), and Spark jobs, of round and apply.
 """
 
 import argparse
 import shutil
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
+
+import psutil
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from benchmarks._producer import BenchProducer, producer
 from benchmarks._runs import (
@@ -29,23 +38,63 @@ from benchmarks._runs import (
 )
 from dcp.lake.applied import AppliedVersion
 from dcp.lake.history import history
+from dcp.lake.plan import RoundPlan
+from dcp.lake.progress import RoundProgress
 from dcp.lake.round import RoundReport
 from dcp.lake.run import run
+from dcp.lake.schema import CHANGES, REPLICA, spark_ddl
 from dcp.lake.settings import Settings
+from dcp.lake.sql import integer_list, string_list
 from dcp.lake.tables import LakeLocation
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-class RoundTimes(StepTimes):
-    """Times of the steps, and the bytes that the apply read."""
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What something took: CPU seconds of all our processes, and Spark jobs."""
 
-    def __init__(self, spark: "SparkSession") -> None:
+    cpu_seconds: float
+    jobs: int
+
+    def since(self, before: "Cost") -> "Cost":
+        return Cost(self.cpu_seconds - before.cpu_seconds, self.jobs - before.jobs)
+
+
+class Meter:
+    """Counts what this process and those that it has started since have used."""
+
+    def __init__(self, spark: "SparkSession", others: set[int]) -> None:
+        self._scheduler = cast(Any, spark.sparkContext)._jsc.sc().dagScheduler()
+        self._others = others
+
+    def now(self) -> Cost:
+        own = psutil.Process().cpu_times()
+        seconds = own.user + own.system
+        for each in psutil.Process().children(recursive=True):
+            if each.pid not in self._others:
+                with suppress(psutil.NoSuchProcess):
+                    used = each.cpu_times()
+                    seconds += used.user + used.system + used.children_user + used.children_system
+        return Cost(seconds, self._scheduler.numTotalJobs())
+
+
+class RoundTimes(StepTimes):
+    """Times of the steps, what round and apply took, and the bytes that the apply read."""
+
+    def __init__(self, spark: "SparkSession", meter: Meter) -> None:
         super().__init__()
         self._spark = spark
+        self._meter = meter
+        self._before = Cost(0, 0)
         self._read_before = 0
+        self.cost = Cost(0, 0)
         self.apply_bytes = 0
+
+    def planned(self, plan: RoundPlan, progress: RoundProgress | None) -> None:
+        super().planned(plan, progress)
+        self._before = self._meter.now()
 
     def committed(self, report: RoundReport) -> None:
         super().committed(report)
@@ -53,6 +102,7 @@ class RoundTimes(StepTimes):
 
     def applied(self, version: AppliedVersion) -> None:
         super().applied(version)
+        self.cost = self._meter.now().since(self._before)
         self.apply_bytes = bytes_read(self._spark) - self._read_before
 
 
@@ -70,11 +120,13 @@ class Case:
     scan_ms: list[float] = field(default_factory=list)
     rewrite_ms: list[float] = field(default_factory=list)
     read: list[float] = field(default_factory=list)
+    costs: list[Cost] = field(default_factory=list)
+    floors: list[Cost] = field(default_factory=list)
 
-    def measure(self, spark: "SparkSession", changes: int, seed: int) -> None:
+    def measure(self, spark: "SparkSession", meter: Meter, changes: int, seed: int) -> None:
         self.source.update(changes, seed, self.vbuckets)
         begin = monotonic()
-        times = RoundTimes(spark)
+        times = RoundTimes(spark, meter)
         run(self.settings, once=True, spark=spark, observer=times)
         self.whole.append(monotonic() - begin)
         self.rounds.append(sum(times.round_seconds))
@@ -83,10 +135,40 @@ class Case:
         version = times.applied_version
         if times.rows != changes or version is None or version.updated != changes:
             raise AssertionError(f"{self.name}: found {times.rows} rows, {version}")
-        docs = LakeLocation(root=self.settings.lake.root).table_sql("docs")
-        metrics = history(spark, docs)[0].metrics
+        docs = LakeLocation(root=self.settings.lake.root).table("docs", lambda: spark)
+        metrics = history(docs)[0].metrics
         self.scan_ms.append(float(metrics.get("scanTimeMs", 0)))
         self.rewrite_ms.append(float(metrics.get("rewriteTimeMs", 0)))
+        self.costs.append(times.cost)
+        self.floors.append(_by_hand(spark, meter, Path(self.settings.lake.root), version.to_round))
+
+
+def _copy_by_hand(lake: Path) -> None:
+    """Make the tables of the floor, beside the lake's own."""
+    for table in ("changes", "docs"):
+        shutil.copytree(lake / table, lake.with_name(f"{lake.name}-by-hand") / table)
+
+
+def _by_hand(spark: "SparkSession", meter: Meter, lake: Path, number: int) -> Cost:
+    """Append and merge what a round brought, as one writes it without dcplake."""
+    rows = spark.sql(f"SELECT * FROM delta.`{lake / 'changes'}` WHERE round = {number}").toArrow()
+    items = rows.filter(pc.field("kind") == "mutation")
+    times = [(int(cas) >> 16 << 16) // 1000 for cas in items["cas"].to_pylist()]
+    items = items.append_column("modified_at", pa.array(times, REPLICA.field("modified_at").type))
+    place = lake.with_name(f"{lake.name}-by-hand")
+    before = meter.now()
+    spark.createDataFrame(rows, spark_ddl(CHANGES)).write.format("delta").mode("append").save(
+        str(place / "changes")
+    )
+    spark.createDataFrame(items.select(REPLICA.names)).createOrReplaceTempView("by_hand")
+    spark.sql(
+        f"MERGE INTO delta.`{place / 'docs'}` t USING by_hand s "
+        "ON t.vbucket = s.vbucket AND t.key = s.key AND "
+        f"t.vbucket IN ({integer_list(set(items['vbucket'].to_pylist()))}) AND "
+        f"t.key IN ({string_list(items['key'].to_pylist())}) "
+        "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+    ).collect()
+    return meter.now().since(before)
 
 
 def main() -> None:
@@ -105,18 +187,21 @@ def main() -> None:
 def _measure(
     arguments: argparse.Namespace, sources: dict[str, BenchProducer], folder: Path
 ) -> None:
+    others = {each.pid for each in psutil.Process().children(recursive=True)}
     spark = session(folder, arguments.cores, arguments.driver_memory, COUNTED_READS)
+    meter = Meter(spark, others)
     cases = []
     for name, source in sources.items():
         settings = settings_for(source, folder, name)
         begin = monotonic()
         run(settings, once=True, spark=spark)
         print(f"built {source.documents:,} documents in {monotonic() - begin:.1f} s", flush=True)
+        _copy_by_hand(Path(settings.lake.root))
         cases.append(Case(f"{source.documents:,}, all vbuckets", source, settings, None))
         cases.append(Case(f"{source.documents:,}, 4 vbuckets", source, settings, FEW_VBUCKETS))
     for repetition in range(arguments.repetitions + 1):
         for case in cases:
-            case.measure(spark, arguments.changes, repetition)
+            case.measure(spark, meter, arguments.changes, repetition)
             print(
                 f"repetition {repetition} (0 warms up), {case.name}: run {case.whole[-1]:.1f} s, "
                 f"round {case.rounds[-1]:.1f} s, apply {case.applies[-1]:.1f} s",
@@ -140,6 +225,13 @@ def _report(arguments: argparse.Namespace, cases: list[Case]) -> None:
         middle[3:5] = [milliseconds / 1000 for milliseconds in middle[3:5]]
         print(f"{case.name:28}" + "".join(f"{value:8.2f}" for value in middle[:5]), end="  ")
         print(f"{middle[5]:8.2f}")
+    print(f"{'round and apply, over the floor':34}{'CPU s':>8}{'floor':>8}{'ratio':>7}{'jobs':>8}")
+    for case in cases:
+        ours, floor = (
+            median(each.cpu_seconds for each in costs[1:]) for costs in (case.costs, case.floors)
+        )
+        jobs = [max(each.jobs for each in costs[1:]) for costs in (case.costs, case.floors)]
+        print(f"{case.name:34}{ours:8.2f}{floor:8.2f}{ours / floor:7.2f}{jobs[0]:8}{jobs[1]:4}")
     half = len(cases) // 2
     for small, large in zip(cases[:half], cases[half:], strict=True):
         ratios = [

@@ -17,7 +17,7 @@ compile() {
 
 cd conf/requirements
 compile "${@}" build.in -o build.txt
-compile "${@}" ../../pyproject.toml --extra java --extra connect --extra dev -c job.in -o job.txt
+compile "${@}" ../../pyproject.toml --extra connect --extra dev -c job.in -o job.txt
 compile "${@}" airflow.in -o airflow.txt
 
 # A committed file names no package index: where packages come from is the machine's business.

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # conf/setup.sh job|airflow: makes the environment that the Makefile's targets run in.
 #
-#   job      .venv          this project, its pinned packages and tools; the Delta jars; Java
+#   job      .venv          this project, its pinned packages and tools; the Delta jars; Java; Spark's
+#                           classes, parsed and checked
 #   airflow  .venv-airflow  Airflow and its Spark provider, nothing of ours
 #
 # Does nothing where the environment already fits: a stamp in it names the hash of all that decides
@@ -45,10 +46,25 @@ find_python() {
     fail "Python 3.11 or newer is needed (found:${found:- none}): install it (Debian: apt install python3 python3-venv)."
 }
 
+# Says every ten seconds what the log says last, in ASCII, until it is killed or this script is gone
+# (an interrupt passes by what runs in the background). Its `sleep` may outlive it: it holds neither
+# output nor lock.
+watch_log() {
+    while sleep 10 >/dev/null 2>&1 9>&- && kill -0 $$ 2>/dev/null; do
+        say "$((SECONDS - started)) s, $(tail -n 1 "$log" | LC_ALL=C tr -cd '[:print:]' | cut -c 1-90)"
+    done
+}
+
 # Runs a command with its output in the log; on failure shows the end of it and stops.
 logged() {
+    local watch code=0
     echo "+ $*" >>"$log"
-    if ! "$@" >>"$log" 2>&1 </dev/null; then
+    watch_log &
+    watch=$!
+    "$@" >>"$log" 2>&1 </dev/null || code=$?
+    kill "$watch" 2>/dev/null || true
+    wait "$watch" 2>/dev/null || true
+    if [ "$code" -ne 0 ]; then
         tail -n 25 "$log" >&2
         fail "installing ${*: -1} failed; the whole output is in $log."
     fi
@@ -70,6 +86,8 @@ make_environment() {
     logged "${pip[@]}" --require-hashes --no-build-isolation -r "$lock"
     if [ "$environment" = job ]; then
         logged "${pip[@]}" --no-deps --no-build-isolation --editable .
+        # PySpark looks for data sources in folders, and an editable installation has none.
+        ln -sf "$PWD/pyspark_dcp.py" "$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
     fi
 }
 
@@ -92,7 +110,12 @@ exec 9>"$venv.lock"
 if [ -e "$stamp" ]; then exit 0; fi
 started=$SECONDS
 make_environment
-[ "$environment" = airflow ] || prepare_runtime loud
+if [ "$environment" = job ]; then
+    say "packages installed after $((SECONDS - started)) s; Java and the Delta jars, downloaded where they are missing"
+    prepare_runtime loud
+    "$venv/bin/python" -m dcp.cli.class_archive >>"$log" 2>&1 ||
+        say "no archive of Spark's classes ($log says why): sessions start some seconds later"
+fi
 rm -f "$venv"/stamp-*
 touch "$stamp"
 say "done in $((SECONDS - started)) s"

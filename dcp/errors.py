@@ -1,7 +1,7 @@
 """Every error dcplake raises on purpose, as one small tree.
 
     DcplakeError
-      SetupError              something this machine lacks (Java, the Delta jars)
+      SetupError              something this machine lacks (Java, room on a disk, a right to write)
       ConfigError             a setting that is unknown, missing or of the wrong type
         FlowSpecError           a text that is no flow control parameter (fc=)
       LocalProtocolError      our caller misused a protocol object
@@ -11,12 +11,14 @@
         AuthenticationError     user or password refused, no shared mechanism
         BucketError             no such bucket, or no access to it
         NodeUnavailableError    a node cannot be reached, died or hangs
+        NoRelayError            a node was asked for what only a relay has
       IncompleteRunError      a run ended, but named vbuckets made no progress (or were not read)
       StoppedError            a run was asked to stop before it was done
       LakeError               the tables are not what we left there
         FencedError             another driver writes to the same lake
         ForeignWriteError       somebody else changed a replica table
       QualityError            the data-quality suite found violations
+      LoadError               `dcplake load`: a line of the file is no document
       VerifyError             a replica differs from the source
 
 Local misuse and remote fault are different classes, so that a caller can tell "fix the code"
@@ -26,7 +28,7 @@ command line and the Spark jobs end with; ``docs/operations.md`` lists the codes
 
 from typing import ClassVar, Final
 
-WAY_OUT: Final = "dcplake resync"
+REREAD_COMMAND: Final = "dcplake resync"
 """The command that reads a bucket again, where its tables cannot be mended otherwise."""
 
 
@@ -37,7 +39,7 @@ class DcplakeError(Exception):
 
 
 class SetupError(DcplakeError):
-    """Something that this machine lacks; the message says what to install."""
+    """Something that this machine lacks; the message says what to do."""
 
     exit_code = 3
 

@@ -10,10 +10,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from dcp.errors import DcplakeError, QualityError
+from dcp.cli.main import ended
+from dcp.errors import QualityError
 from dcp.lake.quality import check_replica
 from dcp.lake.quality_suite import load_suite
-from dcp.lake.run import lake_location, session
+from dcp.lake.run import lake_location, spark_of
 from dcp.lake.settings_load import load_settings
 from dcp.lake.tables import open_lake
 
@@ -21,11 +22,7 @@ from dcp.lake.tables import open_lake
 def main(argv: Sequence[str] | None = None) -> int:
     """Check the tables asked for and return the exit code."""
     arguments = _parser().parse_args(argv)
-    try:
-        return _run(arguments)
-    except DcplakeError as error:
-        print(f"dcplake quality: {error}", file=sys.stderr, flush=True)
-        return error.exit_code
+    return ended("quality", lambda: _run(arguments))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -47,13 +44,12 @@ def _parser() -> argparse.ArgumentParser:
 def _run(arguments: argparse.Namespace) -> int:
     settings = load_settings(arguments.config)
     suite = load_suite(arguments.suite)
-    lake = open_lake(session(settings), lake_location(settings))
+    lake = open_lake(spark_of(settings), lake_location(settings))
     reports = [check_replica(lake, table, suite) for table in arguments.table or ["docs"]]
     for report in reports:
         print(json.dumps(report.to_json()) if arguments.json else report, flush=True)
     if failed := [result.name for report in reports for result in report.failed]:
-        print(f"dcplake quality: does not hold: {', '.join(failed)}", file=sys.stderr, flush=True)
-        return QualityError.exit_code
+        raise QualityError(f"does not hold: {', '.join(failed)}")
     return 0
 
 

@@ -3,12 +3,13 @@
 import logging
 import os
 from collections.abc import Generator, Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from hypothesis import settings
 
 from tests.quick_spark import QUICK_CONF
+from tests.simulation.report import told_by
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,11 +23,18 @@ settings.load_profile("dcplake")
 
 
 _LONGEST: Final = (
+    "test_stopped_while_a_worker_receives_until_every_time_limit_is_over",
+    "test_hundreds_of_published_tails_are_lost",
+    "test_killed_in_the_middle_of_each_statement",
     "test_a_past_that_is_gone_is_made_up_for",
     "test_resync_mends_whatever_was_done_to_a_lake",
     "test_a_driver_killed_at_each_step_in_turn_while_a_rollback_is_in_flight",
     "test_dag_replicates_and_checks_and_fails_for_a_violation",
     "test_every_version_equals_the_source_at_its_complete_seqnos",
+    "test_every_version_and_docs_live_are_exact_over_forks",
+    "test_a_rollback_over_a_flush_to_a_history_with_another_one",
+    "test_rows_of_dropped_collections_are_kept_where_that_is_wanted",
+    "test_every_kind_of_rollback_in_one_apply",
 )
 
 
@@ -58,6 +66,16 @@ def pytest_runtest_makereport(
         command = " ".join([*given, ".venv/bin/python -m pytest", *chosen, f"'{item.nodeid}'"])
         report.sections.append(("repeat it with", command))
     return report
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Say how often each fault of the simulated systems happened, of all processes' tests."""
+    reports = (each for kind in ("passed", "failed") for each in terminalreporter.getreports(kind))
+    tally = told_by(each.user_properties for each in reports)
+    if tally.seeds:
+        terminalreporter.section("simulated systems")
+        for line in tally.lines():
+            terminalreporter.write_line(line)
 
 
 @pytest.fixture(scope="session")

@@ -4,28 +4,12 @@ They change how a statement is compiled, never what it does.
 """
 
 import json
-import shlex
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Final
 
-ARCHIVE: Final = Path(__file__).parents[1] / ".spark-tests.jsa"
-"""The loaded classes of a JVM with Spark and Delta, where `tests.class_archive` has made it."""
+from dcp.lake.jvm_options import jvm_options
 
-ARCHIVE_SECONDS: Final = 120.0
-"""More than a JVM takes at its end to write it."""
-
-QUICK_JAVA_OPTIONS: Final = (
-    # C1 alone gets a code cache of 48 MB; Spark fills it, then compiles in circles.
-    "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=400m -XX:+UseSerialGC"
-    # Without it the heap is collected five times while Spark's classes are being loaded.
-    " -XX:MetaspaceSize=256m"
-)
-
-
-def _archive_option() -> list[str]:
-    return [shlex.quote(f"-XX:SharedArchiveFile={ARCHIVE}")] if ARCHIVE.exists() else []
-
+QUICK_JAVA_OPTIONS: Final = f"{jvm_options(is_long=False)} -XX:+UseSerialGC"
 
 QUICK_SQL_CONF: Final = {
     "spark.sql.codegen.wholeStage": "false",
@@ -36,9 +20,7 @@ QUICK_SQL_CONF: Final = {
     "spark.databricks.delta.snapshotPartitions": "1",
 }
 
-QUICK_CONF: Final = QUICK_SQL_CONF | {
-    "spark.driver.extraJavaOptions": " ".join([QUICK_JAVA_OPTIONS, *_archive_option()])
-}
+QUICK_CONF: Final = QUICK_SQL_CONF | {"spark.driver.extraJavaOptions": QUICK_JAVA_OPTIONS}
 
 
 def spark_conf_toml(conf: Mapping[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""What the documentation shows is what happens: its Python is run."""
+"""What the documentation shows is what happens: its Python is run, no file of ours edited."""
 
 import re
 from pathlib import Path
@@ -23,3 +23,10 @@ def test_the_python_of_a_page_runs(page: Path) -> None:
     assert blocks
     for block in blocks:
         exec(compile(block, str(page), "exec"), {})  # noqa: S102 -- it is our own page
+
+
+def test_no_page_has_the_reader_edit_a_file_of_the_checkout() -> None:
+    pages = "".join(page.read_text() for page in (ROOT / "docs").glob("*.md"))
+    edited = re.findall(r"\$EDITOR (\S+)", pages)
+    assert edited
+    assert [name for name in edited if (ROOT / name).exists()] == []

@@ -23,11 +23,13 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "process_memory": frozenset(),
     "printable": frozenset(),
     "schemas": frozenset(),
+    "seeds": frozenset({"errors"}),
+    "suggestions": frozenset(),
     "wire": frozenset({"types", "errors"}),
     "protocol": frozenset({"types", "errors", "printable", "wire"}),
-    "client": frozenset({"types", "errors", "wire", "protocol"}),
+    "client": frozenset({"types", "errors", "seeds", "wire", "protocol"}),
     "producer": frozenset(
-        {"types", "errors", "file_lock", "printable", "process_memory", "wire", "protocol"}
+        {"types", "errors", "file_lock", "printable", "process_memory", "seeds", "wire", "protocol"}
     ),
     "lake": frozenset(
         {
@@ -36,6 +38,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             "file_lock",
             "printable",
             "process_memory",
+            "seeds",
+            "suggestions",
             "wire",
             "protocol",
             "client",
@@ -50,6 +54,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             "types",
             "errors",
             "printable",
+            "seeds",
+            "suggestions",
             "wire",
             "protocol",
             "client",
@@ -97,6 +103,8 @@ FORBIDDEN: dict[str, frozenset[str]] = {
     "file_lock": SPARK | {"asyncio", "numpy", "pyarrow", "pandas"},
     "process_memory": PURE,
     "printable": PURE | {"numpy", "pyarrow", "pandas"},
+    "seeds": PURE | {"numpy", "pyarrow", "pandas"},
+    "suggestions": PURE | {"numpy", "pyarrow", "pandas"},
     "schemas": PURE,
     "wire": PURE,
     "protocol": PURE,

@@ -20,6 +20,11 @@ def test_every_package_of_the_tree_is_installed() -> None:
     assert sorted(listed) == sorted({".".join(f.parts) for f in folders} | {"dcp.schemas"})
 
 
+def test_every_module_beside_the_packages_is_installed() -> None:
+    """That is where PySpark looks for data sources."""
+    assert PROJECT["tool"]["setuptools"]["py-modules"] == [path.stem for path in ROOT.glob("*.py")]
+
+
 def test_schemas_are_found_inside_the_package() -> None:
     assert importlib.resources.files("dcp.schemas").joinpath("__init__.py").is_file()
 

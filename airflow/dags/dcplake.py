@@ -20,7 +20,9 @@ SCHEDULE = os.environ.get("DCPLAKE_DAG_SCHEDULE", "@hourly") or None
 RETRIES = int(os.environ.get("DCPLAKE_DAG_RETRIES") or 2)
 RETRY_SECONDS = float(os.environ.get("DCPLAKE_DAG_RETRY_SECONDS") or 60)
 TIMEOUT_MINUTES = float(os.environ.get("DCPLAKE_DAG_TIMEOUT_MINUTES") or 120)
+PROPERTIES = os.environ.get("DCPLAKE_DAG_PROPERTIES") or str(HOME / "conf" / "spark-defaults.conf")
 DRIVER_MEMORY = os.environ.get("DCPLAKE_DAG_DRIVER_MEMORY") or "2g"
+LOGGING = HOME / "conf" / "log4j2.properties"
 CONNECTION = os.environ.get("DCPLAKE_DAG_CONNECTION") or "dcplake_spark"
 
 # Trying again changes nothing about these (docs/operations.md lists all codes). After a lost race
@@ -68,12 +70,8 @@ def submit(task_id: str, job: str, *arguments: str) -> SparkSubmitOperator:
         application=str(HOME / "jobs" / job),
         application_args=["--config", CONFIG, *arguments],
         conn_id=CONNECTION,
-        properties_file=str(HOME / "conf" / "spark-defaults.conf"),
-        conf={
-            "spark.driver.extraJavaOptions": (
-                f"-Dlog4j2.configurationFile=file:{HOME / 'conf' / 'log4j2.properties'}"
-            )
-        },
+        properties_file=PROPERTIES,
+        conf={"spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={LOGGING.as_uri()}"},
         driver_memory=DRIVER_MEMORY,
         env_vars=job_environment(),
         retry_policy=ExitCodePolicy(),

@@ -6,7 +6,9 @@ questions in SQL, one of them about the past. The second act is in ``demo_rollba
 
 import argparse
 import os
+import shlex
 import shutil
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -14,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from dcp.cli.demo_data import Changes, airports, changes, documents
 from dcp.cli.demo_producer import USER, DemoProducer
 from dcp.cli.demo_rollback import second_act
+from dcp.cli.numbers import whole_number
 from dcp.cli.output import progress, say, table
 from dcp.cli.run_output import replicate_aloud
 from dcp.errors import ConfigError
@@ -24,7 +27,6 @@ if TYPE_CHECKING:
 
 _MARKER: Final = ".dcplake-demo"
 _EXPIRY_WAIT_SECONDS: Final = 15.0
-_QUICK_START: Final = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m"
 _QUESTION: Final = """\
 SELECT document:country::string AS country, count(*) AS airports
 FROM {source} GROUP BY country ORDER BY airports DESC, country LIMIT 10"""
@@ -35,13 +37,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--folder", type=Path, default=Path("demo-lake"), help="where to work (demo-lake)"
     )
-    parser.add_argument("--seed", type=int, default=1, help="which airports change (1)")
+    parser.add_argument("--seed", type=whole_number, default=1, help="which airports change (1)")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Show it."""
+    from dcp.lake.runtime import prepare
     from dcp.producer.kv_client import KvClient
 
+    prepare()
     folder = _fresh(arguments.folder)
     source = airports()
     day = changes(source, updates=400, deletes=150, expiries=12, seed=arguments.seed)
@@ -90,9 +94,6 @@ def _settings(folder: Path, producer: DemoProducer) -> "Settings":
         f'[source]\nseeds = [{seeds}]\nbucket = "{producer.bucket}"\nusername = "{USER}"\n'
         f'\n[lake]\nroot = "{folder / "lake"}"\n'
         '\n[spark]\nmaster = "local[2]"\n'
-        "\n[spark.conf]\n"
-        "# The demo ends before the JVM's optimising compiler pays; it took half of the time.\n"
-        f'"spark.driver.extraJavaOptions" = "{_QUICK_START}"\n'
     )
     os.environ["DCPLAKE_PASSWORD"] = producer.password
     return load_settings(config)
@@ -142,11 +143,14 @@ def _ask(settings: "Settings", before: int, after: int) -> None:
 
 
 def _close(folder: Path, seconds: float) -> None:
-    lake = folder / "lake"
+    program = Path(sys.executable).with_name("dcplake")
+    if program.is_relative_to(Path.cwd()):
+        program = program.relative_to(Path.cwd())
+    dcplake, lake = shlex.quote(str(program)), shlex.quote(str(folder / "lake"))
     say()
     say(f"Done in {seconds:.0f} s. The tables are in {lake}; go on with:")
-    say(f'  .venv/bin/dcplake sql --lake {lake} "SELECT key, document FROM documents LIMIT 5"')
-    say(f'  .venv/bin/dcplake sql --lake {lake} "SELECT count(*) FROM docs VERSION AS OF 1"')
-    say(f"  .venv/bin/dcplake rollbacks --lake {lake}")
-    say(f"  .venv/bin/dcplake tail --lake {lake}")
-    say(f"  .venv/bin/dcplake status --lake {lake}")
+    say(f'  {dcplake} sql --lake {lake} "SELECT key, document FROM documents LIMIT 5"')
+    say(f'  {dcplake} sql --lake {lake} "SELECT count(*) FROM docs VERSION AS OF 1"')
+    say(f"  {dcplake} rollbacks --lake {lake}")
+    say(f"  {dcplake} tail --lake {lake}")
+    say(f"  {dcplake} status --lake {lake}")

@@ -2,8 +2,9 @@
 
 import argparse
 from pathlib import Path
+from time import monotonic
 
-from dcp.cli.output import progress, say
+from dcp.cli.output import progress, rate, say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,8 +32,13 @@ def run(arguments: argparse.Namespace) -> int:
     from dcp.producer.loader import KeyRule, LoadError, load_jsonl
 
     if not arguments.file.is_file():
-        raise LoadError(f"{arguments.file}: found no such file")
+        what = "no such file"
+        if arguments.file.exists():
+            what = "a folder" if arguments.file.is_dir() else "a pipe or a device"
+        raise LoadError(f"{arguments.file}: found {what}, expected a file of JSON lines")
+    rule = KeyRule(arguments.key_field, arguments.key_template, arguments.collection)
     read_before = 0
+    begun = monotonic()
     with progress(f"loading {arguments.file}", arguments.file.stat().st_size, "bytes") as advance:
 
         def show(_documents: int, read_bytes: int, _size: int) -> None:
@@ -46,8 +52,9 @@ def run(arguments: argparse.Namespace) -> int:
             user=arguments.user,
             password=password_from(arguments),
             bucket=arguments.bucket,
-            rule=KeyRule(arguments.key_field, arguments.key_template, arguments.collection),
+            rule=rule,
             progress=show,
         )
-    say(f"{documents:,} documents stored in bucket {arguments.bucket!r}")
+    told = rate(documents, monotonic() - begun)
+    say(f"{documents:,} documents stored in bucket {arguments.bucket!r}, {told}")
     return 0

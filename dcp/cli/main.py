@@ -9,13 +9,14 @@ import importlib
 import os
 import signal
 import sys
-from collections.abc import Sequence
-from typing import Final, Protocol, cast
+from collections.abc import Callable, Sequence
+from typing import Final, NoReturn, Protocol, cast
 
 from dcp import __version__
 from dcp.cli.logs import set_up_logs
 from dcp.errors import DcplakeError
-from dcp.printable import printable_lines
+from dcp.printable import printable, printable_lines
+from dcp.suggestions import did_you_mean
 
 COMMANDS: Final = {
     "demo": "producer, real documents, replication and SQL on the result, all on this machine",
@@ -52,8 +53,37 @@ def _command(name: str) -> Command:
     return cast(Command, importlib.import_module(f"dcp.cli.{name.replace('-', '_')}"))
 
 
-def _parser(asked: str | None) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, and where the options are listed."""
+
+    def error(self, message: str) -> NoReturn:
+        """End with code 2."""
+        self.exit(
+            2, printable(f"{self.prog}: {message}; {self.prog} --help says what there is") + "\n"
+        )
+
+    def _check_value(self, action: argparse.Action, value: object) -> None:
+        """Refuse what is none of an option's choices; argparse calls this."""
+        if action.choices is not None and value not in action.choices:
+            choices = [str(each) for each in action.choices]
+            meant = did_you_mean(str(value), choices)
+            raise argparse.ArgumentError(
+                action, f"found {value!r}{meant}, expected one of {', '.join(choices)}"
+            )
+
+    def refuse_unknown(self, words: Sequence[str]) -> None:
+        """End where words are left that belong to no option and no argument."""
+        option = next((word.partition("=")[0] for word in words if word.startswith("-")), None)
+        if option is not None:
+            known = [name for action in self._actions for name in action.option_strings]
+            self.error(f"unknown option {option}{did_you_mean(option, known)}")
+        if words:
+            self.error(f"found {' '.join(words)!r}, expected nothing more")
+
+
+def _arguments(words: Sequence[str]) -> argparse.Namespace:
+    asked = next((word for word in words if not word.startswith("-")), None)
+    parser = inner = _Parser(
         prog="dcplake",
         description="Keeps a Couchbase bucket as Delta Lake tables, exactly.",
         epilog="Each command has its own --help. Exit codes are listed in docs/operations.md.",
@@ -64,27 +94,44 @@ def _parser(asked: str | None) -> argparse.ArgumentParser:
         sub = commands.add_parser(name, help=summary, description=summary[0].upper() + summary[1:])
         if name == asked:
             _command(name).add_arguments(sub)
-    return parser
+            inner = sub
+    if asked is not None and asked not in COMMANDS:
+        parser.error(
+            f"unknown command {asked!r}{did_you_mean(asked, COMMANDS)}, expected one of "
+            f"{', '.join(COMMANDS)}"
+        )
+    arguments, unknown = parser.parse_known_args(words)
+    inner.refuse_unknown(unknown)
+    return arguments
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code (and is what the ``dcplake`` script calls)."""
     words = list(sys.argv[1:] if argv is None else argv)
-    asked = next((word for word in words if not word.startswith("-")), None)
-    arguments = _parser(asked).parse_args(words)
+    arguments = _arguments(words)
+    return ended(arguments.command, lambda: _command(arguments.command).run(arguments))
+
+
+def ended(name: str, work: Callable[[], int]) -> int:
+    """Do the work of a command or a job; return its exit code, and say in a line why it failed."""
     set_up_logs()
     before = signal.signal(signal.SIGTERM, _interrupt)
     try:
-        return _command(arguments.command).run(arguments)
-    except DcplakeError as error:
-        print(printable_lines(f"dcplake {arguments.command}: {error}"), file=sys.stderr)
-        return error.exit_code
+        return work()
     except KeyboardInterrupt:
-        print(f"dcplake {arguments.command}: stopped", file=sys.stderr)
+        print(f"dcplake {name}: stopped", file=sys.stderr)
         return 128 + signal.SIGINT
-    except BrokenPipeError:  # our reader (head, less) has seen enough
+    except BrokenPipeError:  # our reader (head, less) has seen enough, but we may not be done
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return 128 + signal.SIGPIPE
+    except Exception as failure:
+        from dcp.lake.failures import one_line_error
+
+        error = failure if isinstance(failure, DcplakeError) else one_line_error(failure)
+        if error is None:  # a bug: its stack says where
+            raise
+        print(printable_lines(f"dcplake {name}: {error}"), file=sys.stderr, flush=True)
+        return error.exit_code
     finally:
         signal.signal(signal.SIGTERM, before)
 

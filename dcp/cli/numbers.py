@@ -1,8 +1,9 @@
-"""Numbers on a command line, times, and vbuckets: ``0-63,70``."""
+"""Words on a command line: names, numbers, times, and vbuckets (``0-63,70``)."""
 
 import argparse
 from typing import Final
 
+from dcp.suggestions import bytes_meant
 from dcp.types import U16_MAX
 
 _MOST_DIGITS: Final = 18
@@ -32,6 +33,13 @@ def node_number(text: str) -> int:
     return number
 
 
+def name(text: str) -> str:
+    """Return a name, which is not empty; raises argparse's error for anything else."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected a name")
+    return text
+
+
 def whole_number(text: str) -> int:
     """Return a number, 0 or more; raises argparse's error for anything else."""
     if not (text.isascii() and text.isdecimal() and len(text) <= 9):
@@ -43,7 +51,8 @@ def byte_count(text: str) -> int:
     """Return a size, 0 or more; raises argparse's error for anything else."""
     if not (text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS):
         raise argparse.ArgumentTypeError(
-            f"found {text!r}, expected a number of bytes, up to {_MOST_DIGITS} digits"
+            f"found {text!r}{bytes_meant(text)}, expected a number of bytes, up to "
+            f"{_MOST_DIGITS} digits"
         )
     return int(text)
 

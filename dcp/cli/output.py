@@ -7,6 +7,8 @@ from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
+from time import monotonic
+from typing import Final
 
 from tqdm import tqdm
 
@@ -78,13 +80,16 @@ def unique_names(names: Sequence[str]) -> list[str]:
     return unique
 
 
+_TELL_SECONDS: Final = 10.0
+"""How often progress is told where there is no terminal."""
+
 Advance = Callable[[int], object]
 """Tells a progress display that so many more units are done."""
 
 
 @contextmanager
 def progress(title: str, total: int, unit: str) -> Iterator[Advance]:
-    """Show progress as a bar on a terminal, and as one closing line anywhere else."""
+    """Show progress with a rate: a bar on a terminal, anywhere else a line now and then."""
     if sys.stderr.isatty():
         with tqdm(total=total, desc=title, unit=unit, file=sys.stderr, leave=True) as bar:
 
@@ -94,13 +99,23 @@ def progress(title: str, total: int, unit: str) -> Iterator[Advance]:
             yield advance
         return
     done = 0
+    begun = told = monotonic()
 
     def count_up(count: int) -> None:
-        nonlocal done
+        nonlocal done, told
         done += count
+        now = monotonic()
+        if now - told >= _TELL_SECONDS:
+            told = now
+            say(f"{title}: {done:,} of {total:,} {unit}, {rate(done, now - begun)}")
 
     yield count_up
-    say(f"{title}: {done:,} {unit}")
+    say(f"{title}: {done:,} {unit}, {rate(done, monotonic() - begun)}")
+
+
+def rate(count: int, seconds: float) -> str:
+    """Return how many that is in a second, in words."""
+    return f"{count / max(seconds, 0.001):,.0f} a second"
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

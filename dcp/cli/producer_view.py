@@ -15,9 +15,9 @@ from dcp.cli.producer_metrics import producer_exposition
 from dcp.cli.told_statistics import group_of_ours, told_count, told_memory, told_number
 from dcp.client.settings import TlsSettings
 from dcp.printable import printable
-from dcp.producer.kv_client import node_address
 from dcp.producer.kv_connection import KvConnection
 from dcp.protocol.credentials import ALL_MECHANISMS, SCRAM_MECHANISMS
+from dcp.seeds import parse_seed
 
 _PREFIX: Final = "eq_dcpq:"
 _WITHOUT_STREAMS: Final = b'{"stream_format":"skip"}'
@@ -98,7 +98,8 @@ class ProducerView:
         """
         self.address = address
         context = None if tls is None else tls.context()
-        self._connection = KvConnection(*node_address(address), _TIMEOUT_SECONDS, context)
+        host, port = parse_seed(address, tls=tls is not None)
+        self._connection = KvConnection(host, port, _TIMEOUT_SECONDS, context)
         try:
             is_plain_fine = tls is not None or allows_plain
             mechanisms = ALL_MECHANISMS if is_plain_fine else SCRAM_MECHANISMS

@@ -101,7 +101,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Relay until SIGTERM or SIGINT."""
-    from dcp.client.addresses import TLS_PORT, parse_seeds
+    from dcp.client.addresses import parse_seeds
     from dcp.protocol.credentials import ALL_MECHANISMS, SCRAM_MECHANISMS, Credentials, Secret
     from dcp.protocol.flow_spec import parse_flow_spec
     from dcp.relay.process import run_relay
@@ -112,9 +112,8 @@ def run(arguments: argparse.Namespace) -> int:
     tls = tls_from(arguments)
     host, port = _listen(arguments.listen)
     mechanisms = SCRAM_MECHANISMS if tls is None else ALL_MECHANISMS
-    upstream = arguments.upstream.split(",")
     settings = RelaySettings(
-        upstream=parse_seeds(upstream, TLS_PORT) if tls else parse_seeds(upstream),
+        upstream=parse_seeds(arguments.upstream.split(","), tls=tls is not None),
         bucket=arguments.bucket,
         credentials=Credentials(
             arguments.user, Secret(_password(arguments.password_file)), mechanisms
@@ -147,9 +146,12 @@ def _password(file: Path | None) -> str:
             )
         return found
     try:
-        return file.read_text(encoding="utf-8").rstrip("\n")
+        found = file.read_text(encoding="utf-8").rstrip("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"password file {file}: {error}") from None
+    if not found:
+        raise ConfigError(f"password file {file}: found it empty, expected the password in it")
+    return found
 
 
 def _users(arguments: argparse.Namespace) -> dict[str, str]:

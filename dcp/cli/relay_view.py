@@ -20,9 +20,9 @@ from dcp.errors import DcplakeError
 from dcp.lake.connect import source_access
 from dcp.lake.settings import Settings
 from dcp.printable import printable
-from dcp.producer.kv_client import node_address
 from dcp.producer.kv_connection import KvConnection
 from dcp.protocol.credentials import Credentials
+from dcp.seeds import parse_seed
 
 _DEADLINE_SECONDS: Final = 3.0
 _MOST_SEEDS: Final = 8
@@ -61,11 +61,12 @@ def ask_source(settings: Settings, deadline_seconds: float = _DEADLINE_SECONDS) 
         return SourceReport()
     try:
         access = source_access(settings)
+        credentials = settings.source.credentials()
     except DcplakeError as error:
         return SourceReport(trouble=str(error))
     connection = access.consumer.connection
     questions = [
-        _Question(seed, connection.bucket, access.credentials, connection.tls, deadline_seconds)
+        _Question(seed, connection.bucket, credentials, connection.tls, deadline_seconds)
         for seed in access.seeds[:_MOST_SEEDS]
     ]
     return _first_answer(questions, monotonic() + deadline_seconds)
@@ -109,7 +110,7 @@ class _Question(Thread):
 
     def _ask(self) -> dict[str, str]:
         context = None if self._tls is None else self._tls.context()
-        address = node_address(self.seed)
+        address = parse_seed(self.seed)
         with closing(KvConnection(*address, self._timeout_seconds, context)) as connection:
             user, password = self._credentials.username, self._credentials.password.reveal()
             mechanisms = self._credentials.mechanisms

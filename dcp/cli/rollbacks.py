@@ -29,11 +29,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Read and print."""
     from dcp.lake.rollbacks import newest_epochs, undone_keys
-    from dcp.lake.run import lake_location, session
+    from dcp.lake.run import lake_location, spark_of
     from dcp.lake.tables import open_lake
 
     settings = settings_from(arguments)
-    lake = open_lake(session(settings), lake_location(settings))
+    lake = open_lake(spark_of(settings), lake_location(settings))
     epochs = newest_epochs(lake, arguments.lines)
     keys, total = undone_keys(lake, arguments.lines)
     if arguments.json:

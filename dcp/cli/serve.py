@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from dcp.cli.numbers import byte_count, seconds, whole_number
 from dcp.cli.source_options import add_account_options, password_from
 from dcp.errors import ConfigError
 
@@ -34,18 +35,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="HOST:PORT",
         help="be one more node of the cluster that a `dcplake serve` there began",
     )
-    parser.add_argument("--nodes", type=int, help="data nodes (1)")
-    parser.add_argument("--vbuckets", type=int, help="vbuckets of the bucket (64)")
+    parser.add_argument("--nodes", type=whole_number, help="data nodes (1)")
+    parser.add_argument("--vbuckets", type=whole_number, help="vbuckets of the bucket (64)")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
     parser.add_argument(
         "--port",
-        type=int,
+        type=whole_number,
         default=_PORT,
         help=f"the first node's port, the others follow ({_PORT}); 0 takes free ones",
     )
     parser.add_argument(
         "--http-port",
-        type=int,
+        type=whole_number,
         help=f"the same for HTTP ({_HTTP_PORT}; free ones where --port is another than {_PORT})",
     )
     parser.add_argument(
@@ -53,18 +54,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--tls-key", metavar="FILE", help="PEM private key that belongs to it")
     parser.add_argument(
-        "--tls-port", type=int, help=f"as --http-port, for the encrypted protocol ({_TLS_PORT})"
+        "--tls-port",
+        type=whole_number,
+        help=f"as --http-port, for the encrypted protocol ({_TLS_PORT})",
     )
-    parser.add_argument("--https-port", type=int, help=f"as --http-port, for HTTPS ({_HTTPS_PORT})")
+    parser.add_argument(
+        "--https-port", type=whole_number, help=f"as --http-port, for HTTPS ({_HTTPS_PORT})"
+    )
     parser.add_argument(
         "--replicas",
-        type=int,
+        type=whole_number,
         metavar="N",
         help="copies of each vbucket on other nodes, fed over the protocol (0)",
     )
     parser.add_argument(
         "--replica-lag",
-        type=int,
+        type=whole_number,
         metavar="SEQNOS",
         help="without --replicas: how many of a vbucket's newest seqnos a failover loses (0)",
     )
@@ -81,7 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--memory-quota",
-        type=int,
+        type=byte_count,
         default=0,
         metavar="BYTES",
         help="what documents may take whose values are in memory and on disk (0: no limit)",
@@ -94,7 +99,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--prepare-extra-bytes",
-        type=int,
+        type=byte_count,
         default=0,
         metavar="BYTES",
         help="what flow control charges for a prepare beyond its length (0; kv_engine charges 2)",
@@ -108,7 +113,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--stuck-timeout",
-        type=float,
+        type=seconds,
         default=720.0,
         metavar="SECONDS",
         help="for how long they may (720)",
@@ -120,12 +125,12 @@ def run(arguments: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT."""
     from dcp.producer.bucket_type import BucketType
     from dcp.producer.serve import serve
-    from dcp.producer.settings import ClusterSettings
+    from dcp.producer.settings import MAX_NODES, ClusterSettings
 
     if arguments.join is not None:
         _check_one_node(arguments)
-    if arguments.nodes < 1:
-        raise ConfigError(f"--nodes: found {arguments.nodes}, expected at least 1")
+    if not 1 <= arguments.nodes <= MAX_NODES:
+        raise ConfigError(f"--nodes: found {arguments.nodes}, expected 1 to {MAX_NODES}")
     tls = _tls_files(arguments)
     settings = ClusterSettings(
         nodes=arguments.nodes,

@@ -4,6 +4,9 @@ import argparse
 import os
 from typing import TYPE_CHECKING, Final
 
+from dcp.cli.numbers import name
+from dcp.errors import ConfigError
+
 if TYPE_CHECKING:
     from dcp.client.settings import TlsSettings
 
@@ -20,8 +23,10 @@ def add_source_options(parser: argparse.ArgumentParser) -> None:
 
 def add_account_options(parser: argparse.ArgumentParser) -> None:
     """Add the bucket, user and the name of the variable with the password."""
-    parser.add_argument("--bucket", default="default", help="the bucket (default)")
-    parser.add_argument("--user", default="Administrator", help="the user (Administrator)")
+    parser.add_argument("--bucket", type=name, default="default", help="the bucket (default)")
+    parser.add_argument(
+        "--user", type=name, default="Administrator", help="the user (Administrator)"
+    )
     parser.add_argument(
         "--password-env",
         default="DCPLAKE_PASSWORD",
@@ -49,5 +54,16 @@ def tls_from(arguments: argparse.Namespace) -> "TlsSettings | None":
 
 
 def password_from(arguments: argparse.Namespace) -> str:
-    """Return the password that the environment holds, or the embedded producer's default."""
-    return os.environ.get(arguments.password_env, DEFAULT_PASSWORD)
+    """Return the password that the environment holds, or the embedded producer's default.
+
+    Raises:
+        ConfigError: the variable is set and empty.
+
+    """
+    password = os.environ.get(arguments.password_env, DEFAULT_PASSWORD)
+    if not password:
+        raise ConfigError(
+            f"environment variable {arguments.password_env}: found nothing in it, expected the "
+            "password"
+        )
+    return password

@@ -1,15 +1,20 @@
 """``dcplake sql``: one question to the lake, answered as a table or as JSON lines.
 
+Only statements that read are run, unless ``--write`` is given.
+
 In JSON the columns of a row (and the fields of a struct) have names of their own: the second ``a``
 is ``a_2``. `dcp.cli.output.json_text` says how values are written.
 """
 
 import argparse
 import sys
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from dcp.cli.options import add_settings_options, settings_from
 from dcp.cli.output import say, say_json, table, unique_names
+
+if TYPE_CHECKING:
+    from dcp.lake.settings import Settings
 
 TABLES = """\
 tables: docs (the replica), changes (the log)
@@ -19,6 +24,15 @@ time travel: SELECT … FROM docs VERSION AS OF 3
 
 --json: repeated column names are numbered (a, a_2, …); decimals are exact numbers of any size;
 NaN and infinities are null; bytes are text, or {"base64": …} where they are no UTF-8"""
+
+WRITING: Final = (
+    "--write: holds the lake's lock, where it has one. Rows of a replica that this changes stop the"
+    " next apply with code 7, rows of changes the next run; its message names the RESTORE that"
+    " helps.\n"
+    "A replica restored to one of dcplake's applies goes on from there: the next run applies the"
+    " later rounds again."
+)
+"""What is said before a statement that may write is run."""
 
 _LIMIT_MAX: Final = 2**31 - 2
 """One row more is asked for, and Spark counts in 32 bits."""
@@ -30,16 +44,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = TABLES
     add_settings_options(parser)
     parser.add_argument("question", help="the SQL statement, or - to read it from standard input")
+    parser.add_argument(
+        "--write", action="store_true", help="run statements that change something, too"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object per row")
     parser.add_argument("--limit", type=_row_count, default=100, help="rows to show at most (100)")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Ask and print."""
-    from dcp.lake.query import answer, first_rows, open_for_queries
+    from dcp.lake.run import lake_locked
 
+    settings = settings_from(arguments)
     question = sys.stdin.read() if arguments.question == "-" else arguments.question
-    lake = open_for_queries(settings_from(arguments))
+    if not arguments.write:
+        return _ask(arguments, settings, question)
+    with lake_locked(settings, "dcplake sql --write"):
+        print(WRITING, file=sys.stderr)
+        return _ask(arguments, settings, question)
+
+
+def _ask(arguments: argparse.Namespace, settings: "Settings", question: str) -> int:
+    from dcp.lake.query import answer, first_rows, open_for_queries
+    from dcp.lake.read_only import refuse_writing
+
+    lake = open_for_queries(settings)
+    if not arguments.write:
+        refuse_writing(lake.spark, question)
     found = answer(lake.spark, question)
     rows = first_rows(found, arguments.limit + 1)
     shown = rows[: arguments.limit]

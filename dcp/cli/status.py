@@ -22,12 +22,12 @@ def run(arguments: argparse.Namespace) -> int:
     from dcp.cli.relay_view import ask_source
     from dcp.lake.live_board import read_board
     from dcp.lake.live_place import LivePlace
-    from dcp.lake.run import lake_location, session
+    from dcp.lake.run import lake_location, spark_of
     from dcp.lake.status import lake_status
     from dcp.lake.tables import open_lake
 
     settings = settings_from(arguments)
-    status = lake_status(open_lake(session(settings), lake_location(settings)))
+    status = lake_status(open_lake(spark_of(settings), lake_location(settings)))
     source = ask_source(settings)
     looks = read_board(LivePlace.of(settings))  # last: it is what changes fastest
     if arguments.json:

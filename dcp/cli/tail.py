@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
+from dcp.cli.numbers import whole_number
 from dcp.cli.options import add_settings_options, settings_from
 from dcp.cli.output import say, say_json
 from dcp.printable import printable
@@ -20,20 +21,22 @@ _SHOWN_CHARACTERS: Final = 60
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_settings_options(parser)
-    parser.add_argument("-n", "--lines", type=int, default=10, help="changes to start with (10)")
+    parser.add_argument(
+        "-n", "--lines", type=whole_number, default=10, help="changes to start with (10)"
+    )
     parser.add_argument("-f", "--follow", action="store_true", help="go on with every new round")
     parser.add_argument("--json", action="store_true", help="one JSON object per change")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print, and follow if asked to."""
-    from dcp.lake.run import lake_location, session
+    from dcp.lake.run import lake_location, spark_of
     from dcp.lake.tables import open_lake
     from dcp.lake.tail import changes_since, newest_changes
 
     settings = settings_from(arguments)
-    lake = open_lake(session(settings), lake_location(settings))
-    newest, found = newest_changes(lake, max(0, arguments.lines))
+    lake = open_lake(spark_of(settings), lake_location(settings))
+    newest, found = newest_changes(lake, arguments.lines)
     _print(found, as_json=arguments.json)
     while arguments.follow:
         time.sleep(_POLL_SECONDS)

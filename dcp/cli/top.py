@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dcp.cli.options import add_settings_options, settings_from
 from dcp.cli.output import say, say_json
-from dcp.errors import ConfigError, SourceError
+from dcp.errors import ConfigError, LakeError, SourceError
 
 if TYPE_CHECKING:
+    from dcp.lake.live_look import TaskLook
     from dcp.lake.settings import Settings
 
 _REFRESH_SECONDS: Final = 1.0
@@ -68,25 +69,35 @@ def _show_board(arguments: argparse.Namespace) -> int:
 
     settings = settings_from(arguments)
     place = LivePlace.of(settings)
+
+    def looks_of_tasks() -> "list[TaskLook]":
+        looks = read_board(place)
+        if not looks:
+            _require_lake(settings)
+        return looks
+
     if arguments.metrics:
-        say(exposition(read_board(place)).rstrip("\n"))
+        say(exposition(looks_of_tasks()).rstrip("\n"))
         return 0
 
     def look() -> tuple[str, dict[str, Any]]:
-        looks = read_board(place)
-        text = board_text(looks) if looks else _nobody(settings)
+        looks = looks_of_tasks()
+        text = board_text(looks) if looks else "no task is running"
         return text, {"at": time(), "tasks": [each.to_json() for each in looks]}
 
     return _show(look, arguments)
 
 
-def _nobody(settings: "Settings") -> str:
-    """Return what is said while no task runs: also where there is no lake."""
+def _require_lake(settings: "Settings") -> None:
+    """Raise LakeError where there is no lake, as far as this machine can tell."""
     from dcp.lake.lock import local_root
 
     root = None if settings.lake.schema else local_root(settings.lake.root)
-    missing = "" if root is None or root.exists() else f": there is no lake at {root}"
-    return f"no task is running{missing}"
+    if root is not None and not (root / "changes").exists():
+        raise LakeError(
+            f"{root}: found no lake there, expected one (lake.root, --lake); a first `dcplake run` "
+            "makes it"
+        )
 
 
 def _show_producer(arguments: argparse.Namespace) -> int:

@@ -7,12 +7,12 @@ TLS ports. A missing host name, and the placeholder ``$HOST``, stand for the hos
 (kv_engine ``docs/BinaryProtocol.md``, gocbcore ``routeconfig.go``).
 """
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
 from dcp.client.addresses import NodeAddress
 from dcp.errors import ConfigError, RemoteProtocolError
+from dcp.wire.json_tree import json_tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ _JSON_NAMES = {str: "string", int: "integer", list: "array", dict: "object"}
 
 def _document(config: bytes, source: NodeAddress) -> dict[str, Any]:
     try:
-        document = json.loads(config)
+        document = json_tree(config)
     except ValueError as error:
         raise RemoteProtocolError(
             f"cluster map from {source}: found {len(config)} bytes that are no JSON ({error})"

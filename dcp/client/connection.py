@@ -108,14 +108,17 @@ class NodeConnection:
             raise
 
     def close(self) -> None:
-        """Close the connection and wait for the reader's end; a second call does nothing."""
+        """End the streams, close, and wait for the reader's end; a second call does nothing.
+
+        A node that does not answer is left after a second.
+        """
         self.stop()
         if self._owns_handover:
             self._handover.close()
         self._reader.join()
 
     def stop(self) -> None:
-        """Tell the reader to close the connection, without waiting for it."""
+        """Tell the reader to end the streams and to close the connection, without waiting."""
         self._reader.stop()
 
     # --- streams ---------------------------------------------------------------------------

@@ -135,4 +135,7 @@ def _first_answer(
     if all(isinstance(error, RemoteProtocolError) for error in failures):
         raise failures[0]
     told = "; ".join(map(str, failures))
-    raise NodeUnavailableError(f"none of {len(seeds)} seeds answers: {told}")
+    raise NodeUnavailableError(
+        f"none of {len(seeds)} seeds answers: {told}; expected a data node of the cluster there: "
+        "check source.seeds"
+    )

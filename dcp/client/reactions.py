@@ -69,12 +69,6 @@ ENDINGS: Final[Mapping[int, Reaction]] = MappingProxyType(
 """By reason of STREAM_END."""
 
 
-def status_name(status: int) -> str:
-    """Return ``NAME (0x..)`` of a status, for people."""
-    known = {int(each): each.name for each in Status}
-    return f"{known.get(status, 'unknown status')} ({status:#04x})"
-
-
 def end_reason_name(reason: int) -> str:
     """Return ``NAME (n)`` of an end reason, for people."""
     known = {int(each): each.name for each in EndReason}

@@ -29,12 +29,15 @@ from dcp.errors import (
     AuthenticationError,
     BucketError,
     DcplakeError,
+    FrameError,
     LocalProtocolError,
     NodeUnavailableError,
 )
 from dcp.protocol.connection import ClientConnection
 from dcp.protocol.events import Event
+from dcp.protocol.refusals import spoken_instead
 from dcp.wire.framing import FrameBlock, FrameSplitter
+from dcp.wire.vocabulary import HEADER_BYTES
 
 _log = logging.getLogger(__name__)
 
@@ -44,6 +47,8 @@ _RESTING_SECONDS: Final = 1.0
 """Buffers are given back when nothing was read for so long."""
 _COMMAND_SECONDS: Final = 10.0
 """How long a posted command may wait for the reader, which never blocks once it is connected."""
+_LEAVING_SECONDS: Final = 1.0
+"""How long a node may take to end our streams before we close the connection."""
 _JOIN_SECONDS: Final = 2.0
 
 T = TypeVar("T")
@@ -106,6 +111,7 @@ class Reader:
         self._lock = threading.Lock()  # guards the three below
         self._commands: list[_Posted] = []
         self._closing = False
+        self._leaves_at = inf
         self._ended: DcplakeError | None = None
         self._window_bytes = settings.window_bytes
         self._wake_bytes = int(settings.window_bytes * settings.ack_fraction / 2)
@@ -122,7 +128,7 @@ class Reader:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ask the thread to close the connection, without waiting for it."""
+        """Ask the thread to end the streams and close the connection, without waiting for it."""
         with self._lock:
             self._closing = True
         self._wake()
@@ -221,11 +227,27 @@ class Reader:
         self._transport = transport
         try:
             self._machine.start(monotonic())
-            while not self._closing:
+            while self._goes_on(monotonic()):
                 self._turn(transport)
         finally:
             self._transport = None
             transport.close()
+
+    def _goes_on(self, now: float) -> bool:
+        """Whether there is another turn: if we are to close, until the node has ended streams.
+
+        A node logs a warning for each stream that loses its connection.
+        """
+        if not self._closing:
+            return True
+        self._machine.close_streams()
+        self._leaves_at = min(self._leaves_at, now + _LEAVING_SECONDS)
+        return self._machine.awaits_closed and now < self._leaves_at
+
+    @property
+    def _readable_bytes(self) -> int:
+        """How much may be read at once; who is to close keeps nothing of it."""
+        return self._settings.read_buffer_bytes if self._closing else self._credits.readable_bytes
 
     def _turn(self, transport: Transport) -> None:
         """Run commands, send, wait, read: one round of the reader."""
@@ -233,7 +255,7 @@ class Reader:
         self._run_commands(now)
         transport.write(self._machine.bytes_to_send())
         self._credits.follow(self._machine.window, self._machine.most_window_bytes, now)
-        if not self._credits.readable_bytes:
+        if not self._readable_bytes:
             self._paused = True  # the time to tick stands still: only ``release`` ends this wait
             transport.wait(_IDLE_WAIT_SECONDS, reading=False)
             return
@@ -258,7 +280,12 @@ class Reader:
             return
         with self._buffers.lend() as buffer:
             count = self._read(transport, buffer)
-            self._decode(self._splitter.feed(buffer[:count].toreadonly()))
+            said = buffer[:count].toreadonly()
+            try:
+                block = self._splitter.feed(said)
+            except FrameError as error:
+                raise spoken_instead(bytes(said[:HEADER_BYTES])) or error from None
+            self._decode(block)
 
     def _decode(self, block: FrameBlock) -> None:
         now = monotonic()
@@ -270,7 +297,7 @@ class Reader:
 
     def _read(self, transport: Transport, buffer: memoryview) -> int:
         try:
-            count = transport.read(buffer[: self._credits.readable_bytes])
+            count = transport.read(buffer[: self._readable_bytes])
         except ClosedByPeerError:
             raise self._machine.closed_by_peer() from None
         self._credits.socket.take(count, monotonic())
@@ -296,9 +323,8 @@ class Reader:
 
     def _wait_seconds(self, now: float) -> float:
         deadline = self._machine.next_deadline()
-        if deadline is None:
-            return _IDLE_WAIT_SECONDS
-        return min(max(0.0, deadline - now), _IDLE_WAIT_SECONDS)
+        at = self._leaves_at if deadline is None else min(deadline, self._leaves_at)
+        return min(max(0.0, at - now), _IDLE_WAIT_SECONDS)
 
     def _receive(self, events: list[Event]) -> None:
         """Hand events over, with the bytes that were charged since the last time."""

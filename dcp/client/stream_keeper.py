@@ -22,13 +22,7 @@ from dcp.client.consumer_events import StopReason, VbucketStopped
 from dcp.client.delivery import ConnectionEnded, Delivery, Handover
 from dcp.client.giving_up import last_words
 from dcp.client.node_links import NodeLink, NodeLinks
-from dcp.client.reactions import (
-    ENDINGS,
-    REFUSALS,
-    Reaction,
-    end_reason_name,
-    status_name,
-)
+from dcp.client.reactions import ENDINGS, REFUSALS, Reaction, end_reason_name
 from dcp.client.settings import ConsumerSettings
 from dcp.client.vbucket_track import Phase, StreamStart, VbucketTrack
 from dcp.errors import (
@@ -57,6 +51,7 @@ from dcp.protocol.events import (
     StreamWindowChanged,
     WindowRefused,
 )
+from dcp.protocol.refusals import describe_status
 from dcp.wire.vocabulary import Status
 
 _log = logging.getLogger(__name__)
@@ -238,10 +233,9 @@ class StreamKeeper:
         for vbucket, position in entry.positions.items():
             if vbucket not in self._stopped:
                 self.tracks[vbucket].advance(position)
-        muted = frozenset(self._stopped)
         events: list[Event] = []
         for event in entry.events:
-            events += self._on(event, link, now, muted)
+            events += self._on(event, link, now)
         if not events:
             _release(link, entry)
             return None
@@ -271,13 +265,11 @@ class StreamKeeper:
         track.retry_at = retry_at
         self.act_at = now
 
-    def _on(
-        self, event: Event, link: NodeLink, now: float, muted: frozenset[int]
-    ) -> Sequence[Event]:
+    def _on(self, event: Event, link: NodeLink, now: float) -> Sequence[Event]:
         """Take one event of a connection; return what the application shall see of it."""
         match event:
             case Items():
-                return _audible(event, muted) if muted else (event,)
+                return _audible(event, self._stopped) if self._stopped else (event,)
             case SeqnosReceived():
                 return (event,)
             case Ready():
@@ -301,8 +293,8 @@ class StreamKeeper:
                     self._tell_refused(link)
                 return ()
         track = self.tracks.get(getattr(event, "vbucket", -1))
-        if track is None or track.vbucket in muted:
-            return ()
+        if track is None or track.phase is Phase.STOPPED:
+            return ()  # the answer to CLOSE_STREAM and the STREAM_END may come together
         return self._on_stream(event, track, link, now)
 
     def _keep_window(self, event: WindowRefused, link: NodeLink) -> None:
@@ -349,7 +341,7 @@ class StreamKeeper:
                     REFUSALS.get(event.status, Reaction.RETRY),
                     track,
                     StopReason.REFUSED,
-                    f"stream refused with {status_name(event.status)}",
+                    f"stream refused with {describe_status(event.status)}",
                     now,
                 )
                 return ()
@@ -449,7 +441,7 @@ def _release(link: NodeLink, delivery: Delivery) -> None:
         link.connection.release(delivery)
 
 
-def _audible(items: Items, muted: frozenset[int]) -> Sequence[Event]:
+def _audible(items: Items, muted: set[int]) -> Sequence[Event]:
     """Return the rows without those of vbuckets that were reported as stopped."""
     rows = np.flatnonzero(~np.isin(items.columns.vbucket, list(muted)))
     if len(rows) == len(items.columns):

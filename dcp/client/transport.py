@@ -13,6 +13,7 @@ from typing import Final
 from dcp.client.addresses import NodeAddress
 from dcp.client.settings import TlsSettings
 from dcp.errors import NodeUnavailableError
+from dcp.protocol.refusals import tls_cure
 
 _NOT_NOW: Final = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
@@ -63,7 +64,8 @@ class Transport:
                 f"waited {timeout_seconds:.1f} s for the {step} with {address}"
             ) from None
         except OSError as error:
-            raise NodeUnavailableError(f"{step} with {address}: {_reason(error)}") from error
+            cure = "" if step == "TCP connection" else f", {tls_cure(error)}"
+            raise NodeUnavailableError(f"{step} with {address}: {_reason(error)}{cure}") from error
         return cls(address, connected)
 
     def wait(self, timeout_seconds: float, *, reading: bool) -> bool:

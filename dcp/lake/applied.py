@@ -15,7 +15,6 @@ from dcp.lake.history import WHOLE, WINDOW, Commit, history
 from dcp.lake.lineage import Lineage
 from dcp.lake.plan_text import number_ranges
 from dcp.lake.schema import CHANGES
-from dcp.lake.sql import string_list
 from dcp.lake.stretch import HeldVersion, Stretch, Undo
 from dcp.lake.tables import LakeTables, ReplicaTable
 from dcp.lake.vbucket_state import FIRST_EPOCH, VbucketState
@@ -28,7 +27,8 @@ class AppliedVersion:
     What it lacks of a later round is in the log from ``log_from_round`` on: that is ``to_round``,
     or the oldest round with a row that still waited for its snapshot's end then. ``stale`` are
     (vbucket, round) of those that it holds as they were at an older round, ``undone`` are those
-    that it took back.
+    that it took back. What is not compared is told by the commit alone: in ``cleared`` vbuckets it
+    emptied the collection, in ``revived`` ones it undid that.
     """
 
     table: str
@@ -38,6 +38,8 @@ class AppliedVersion:
     log_from_round: int
     stale: tuple[tuple[int, int], ...] = ()
     undone: tuple[Undo, ...] = ()
+    cleared: tuple[int, ...] = field(default=(), compare=False)
+    revived: tuple[int, ...] = field(default=(), compare=False)
     inserted: int = field(default=0, compare=False)
     updated: int = field(default=0, compare=False)
     deleted: int = field(default=0, compare=False)
@@ -50,6 +52,8 @@ class AppliedVersion:
         )
         if self.undone:
             told += f"; rolled back: vbuckets {number_ranges(each.vbucket for each in self.undone)}"
+        if self.cleared:
+            told += f"; flushed or dropped at the source: vbuckets {number_ranges(self.cleared)}"
         if self.stale:
             told += f"; stale: vbuckets {number_ranges(vb for vb, _ in self.stale)}"
         return told
@@ -139,10 +143,10 @@ def shown_stale(status: ReplicaStatus, newest: Mapping[int, VbucketState]) -> di
 
 def settled_lineage(lake: LakeTables, table: str, window: int = WINDOW) -> Lineage:
     """Return a table's lineage, from as much of its history as its newest version needs."""
-    lineage = Lineage(tuple(history(lake.spark, lake.table_sql(table), window)))
+    lineage = Lineage(tuple(history(lake.table(table), window)))
     if lineage.is_settled:
         return lineage
-    return Lineage(tuple(history(lake.spark, lake.table_sql(table), WHOLE)))
+    return Lineage(tuple(history(lake.table(table), WHOLE)))
 
 
 def applied_of(table: str, commit: Commit) -> AppliedVersion:
@@ -151,7 +155,8 @@ def applied_of(table: str, commit: Commit) -> AppliedVersion:
         int(commit.metrics.get(name, "0") or 0)
         for name in ("numTargetRowsInserted", "numTargetRowsUpdated", "numTargetRowsDeleted")
     ]
-    return _applied_from(table, commit.version, commit.ours, *counts)
+    emptied = (tuple(commit.ours.get(name, ())) for name in ("cleared", "revived"))
+    return _applied_from(table, commit.version, commit.ours, *emptied, *counts)
 
 
 def commit_content(from_round: int, stretch: Stretch) -> dict[str, Any]:
@@ -162,6 +167,8 @@ def commit_content(from_round: int, stretch: Stretch) -> dict[str, Any]:
         "log_from": stretch.log_from_round,
         **({"first": stretch.first_round} if stretch.undone else {}),
         **_by_vbucket(stretch.stale.items(), stretch.undone),
+        **({"cleared": list(stretch.cleared)} if stretch.cleared else {}),
+        **({"revived": list(stretch.revived)} if stretch.revived else {}),
     }
 
 
@@ -197,7 +204,7 @@ def _by_vbucket(
 
 
 def _applied_from(
-    table: str, version: int, content: Mapping[str, Any], *counts: int
+    table: str, version: int, content: Mapping[str, Any], *told_once: Any
 ) -> AppliedVersion:
     return AppliedVersion(
         table,
@@ -207,7 +214,7 @@ def _applied_from(
         int(content["log_from"]),
         tuple(sorted((int(vbucket), int(number)) for vbucket, number in content.get("stale", ()))),
         tuple(sorted(Undo(*map(int, each)) for each in content.get("undone", ()))),
-        *counts,
+        *told_once,
     )
 
 
@@ -255,12 +262,9 @@ def indexed_applied(
     lake: LakeTables, tables: Sequence[str], first_round: int
 ) -> list[AppliedVersion]:
     """Return the ``applied`` rows of some tables, of rounds from ``first_round`` on, in order."""
-    rows = lake.spark.sql(
-        f"SELECT round, applied.* FROM {lake.changes_sql} "
-        f"WHERE kind = 'applied' AND round >= {int(first_round)} "
-        f"AND applied.table IN ({string_list(tables)}) "
-        "ORDER BY round, version"
-    ).collect()
+    found = lake.changes.rows("round, applied", f"kind = 'applied' AND round >= {int(first_round)}")
+    found.sort(key=lambda row: (row["round"], row["applied"]["version"]))
+    rows = (row["applied"] for row in found if row["applied"]["table"] in tables)
     return [
         AppliedVersion(
             row["table"],

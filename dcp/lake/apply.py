@@ -6,11 +6,17 @@ apply goes on from there. Delta skips a stale MERGE silently, so the commit is r
 names the version it was made on, so that a foreign write right before it is found by every later
 apply, not by this one alone.
 
-An apply is a deterministic function of ``changes``: repeating it after a crash is harmless.
+An apply is a deterministic function of ``changes``: repeating it after a crash is harmless. It
+reads the version of ``changes`` that it was planned on, so that a driver which is stopped between
+plan and MERGE misses nothing of what maintenance cleans meanwhile.
 """
 
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Final
+
+import pyarrow as pa
 
 from dcp.errors import FencedError, LakeError
 from dcp.lake.applied import (
@@ -21,16 +27,27 @@ from dcp.lake.applied import (
     replica_status,
     settled_lineage,
 )
-from dcp.lake.apply_plan import KEY_LITERALS, ApplyPlan, Keys, LostKey, Winner
-from dcp.lake.apply_sql import merge_sql, touched_sql
+from dcp.lake.apply_plan import KEY_LITERALS, ApplyPlan, Keys
+from dcp.lake.apply_rows import (
+    LARGE_DOCUMENT_BYTES,
+    SOURCE,
+    deletions,
+    old_rows,
+    touched_keys,
+    vbuckets_without_repeats,
+    winning_rows,
+)
+from dcp.lake.apply_sql import merge_sql, source_sql
+from dcp.lake.history import history
 from dcp.lake.memory import DOCUMENT_BYTES, reader_settings
+from dcp.lake.memory_views import memory_view
 from dcp.lake.replica_facts import LakeFacts
 from dcp.lake.round_record import largest_document_bytes
 from dcp.lake.stop_points import reached
 from dcp.lake.stretch import Stretch
 from dcp.lake.stretch_rules import stretch_between
 from dcp.lake.tables import LakeTables, ReplicaTable
-from dcp.lake.transaction import transaction
+from dcp.lake.transaction import FEW_JOBS_TO_JOIN, is_conflict, transaction
 
 EMPTY_ROUNDS: Final = 100
 """After so many rounds that brought a table no row, an apply without rows moves it on."""
@@ -55,35 +72,59 @@ def plan_apply(
 
     """
     status = replica_status(lake, replica)
-    found = _readable_stretch(lake, replica, status, to_round, key_literals)
-    if found is None or not found[0].begins_anew:  # else it does not matter what rows there are
+    # Read before anything else of the log: a cleaning is noted before it is done, so that either
+    # its note is seen, or the rows are in this version.
+    log_version = history(lake.changes, 1)[0].version
+    found = _readable_stretch(lake, replica, status, to_round, log_version, key_literals)
+    if found is None or not found.stretch.begins_anew:  # else no matter what rows there are
         status.lineage.refuse_defect(replica.name, lake.table_sql(replica.name))
     if found is None:
         return None
-    stretch, keys = found
+    stretch, keys = found.stretch, found.keys
     # After a rollback it moves on at once: what it held is dead, and would be looked into for ever.
     stays = keys is not None and not keys and stretch.stale == status.held.stale
     if stays and not stretch.undone and to_round - status.round < EMPTY_ROUNDS:
         return None
+    rows = _rows(lake, replica, found, log_version)
+    without_repeats: frozenset[int] = frozenset()
+    if rows is None:
+        without_repeats = vbuckets_without_repeats(lake.changes, log_version, stretch)
     return ApplyPlan(
         table=replica.name,
         collection_id=replica.collection_id,
         from_round=status.round,
         stretch=stretch,
         keys=keys,
+        rows=rows,
+        without_repeats=without_repeats,
         base_version=status.version,
         since_version=status.since_version,
+        log_version=log_version,
         is_first=status.lineage.since() == -1,
         largest_bytes=DOCUMENT_BYTES
         if stretch.restored
-        else largest_document_bytes(lake, stretch.first_round, to_round),
+        else largest_document_bytes(lake, range(stretch.first_round, to_round + 1)),
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Readable:
+    """What brings a replica to a round: the keys, if few, and old rows of those that are lost."""
+
+    stretch: Stretch
+    keys: Keys | None
+    olds: Sequence[pa.Table | None]
+
+
 def _readable_stretch(
-    lake: LakeTables, replica: ReplicaTable, status: ReplicaStatus, to_round: int, most: int
-) -> tuple[Stretch, Keys | None] | None:
-    """Return what brings a replica to a round, and the keys, with old versions that can be read.
+    lake: LakeTables,
+    replica: ReplicaTable,
+    status: ReplicaStatus,
+    to_round: int,
+    log_version: int,
+    most: int,
+) -> _Readable | None:
+    """Return what brings a replica to a round, with old versions that can be read.
 
     What of them is needed is known only with the keys; each failure rules a version out.
     """
@@ -92,10 +133,28 @@ def _readable_stretch(
         stretch = stretch_to_publish(lake, replica, status, to_round, facts)
         if stretch is None:
             return None
-        keys = _keys(lake, replica, stretch, most)
-        lost = None if keys is None else [each.key for each in keys.lost]
-        if facts.try_to_read(stretch.restored, lost):
-            return stretch, keys
+        keys = touched_keys(lake.changes, log_version, replica.collection_id, stretch, most)
+        if keys is None:
+            if facts.try_to_read(stretch.restored, facts.read_keys):
+                return _Readable(stretch, None, ())
+            continue
+        olds: list[pa.Table | None] = []
+        needed = {each.vbucket for each in keys.lost}
+        restored = {vb: version for vb, version in stretch.restored.items() if vb in needed}
+        if facts.try_to_read(restored, _old_rows_reader(lake, replica, keys, olds)):
+            return _Readable(stretch, keys, olds)
+
+
+def _old_rows_reader(
+    lake: LakeTables, replica: ReplicaTable, keys: Keys, olds: list[pa.Table | None]
+) -> Callable[[int, Sequence[int]], None]:
+    """Return what reads the rows of lost keys from an old version, and adds them to ``olds``."""
+
+    def read(version: int, vbuckets: Sequence[int]) -> None:
+        names = [each.key for each in keys.lost if each.vbucket in vbuckets]
+        olds.append(old_rows(lake.table(replica.name), version, vbuckets, names))
+
+    return read
 
 
 def stretch_to_publish(
@@ -166,6 +225,28 @@ def _checked_version(lake: LakeTables, plan: ApplyPlan) -> int:
     return lineage.newest
 
 
+def _rows(
+    lake: LakeTables, replica: ReplicaTable, found: _Readable, log_version: int
+) -> pa.Table | None:
+    """Return what a plan merges; None where that is too much to be held here."""
+    keys = found.keys
+    if keys is None or any(each is None for each in found.olds):
+        return None
+    rounds = {each.round for each in keys.winners}
+    if rounds and largest_document_bytes(lake, rounds) > LARGE_DOCUMENT_BYTES:
+        return None
+    won = winning_rows(lake.changes, log_version, replica.collection_id, keys.winners)
+    if won is None:
+        return None
+    olds = pa.concat_tables([SOURCE.empty_table(), *found.olds])
+    places = list(zip(olds["vbucket"].to_pylist(), olds["key"].to_pylist(), strict=True))
+    lost = {(each.vbucket, each.key): each for each in keys.lost}
+    restored = olds.filter(pa.array([place in lost for place in places], pa.bool_()))
+    there = set(places)
+    gone = [each for place, each in lost.items() if place not in there]
+    return pa.concat_tables([won, restored, deletions(gone)])
+
+
 def _merge(
     lake: LakeTables, plan: ApplyPlan, base_version: int, writer_id: str
 ) -> Exception | None:
@@ -180,42 +261,26 @@ def _merge(
     app_id = f"{lake.identity.lake_id}:{plan.table}"
     reader = reader_settings(plan.largest_bytes)
     try:
-        with transaction(lake.spark, app_id, plan.since_version + 1, metadata, reader):
+        also = reader if plan.rows is None else reader | FEW_JOBS_TO_JOIN
+        with transaction(lake.spark, app_id, plan.since_version + 1, metadata, also):
             checked = replace(plan, base_version=base_version)
-            statement = merge_sql(lake.table_sql(plan.table), lake.changes_sql, checked)
-            lake.spark.sql(statement).collect()
+            with _source(lake, checked) as source:
+                lake.spark.sql(merge_sql(lake.table_sql(plan.table), source, checked)).collect()
             reached("apply.committed")
     except Exception as error:  # Spark's own class, or the bridge's: the history decides
         return error
     return None
 
 
-def _keys(lake: LakeTables, replica: ReplicaTable, stretch: Stretch, most: int) -> Keys | None:
-    """Return the keys that a stretch touches, by vbucket and key; None where they are too many.
-
-    Reads narrow columns only. What a replaced vbucket loses is not in the log: too many, too.
-    """
-    if stretch.replaced:
-        return None
-    if not stretch.ranges:
-        return Keys()
-    touched = touched_sql(lake.changes_sql, replica.collection_id, stretch)
-    rows = (
-        lake.spark.sql(f"SELECT vbucket, key, newest.* FROM ({touched}) LIMIT {most + 1}")
-        .toArrow()
-        .to_pylist()
-    )
-    if len(rows) > most:
-        return None
-    rows.sort(key=lambda row: (row["vbucket"], row["key"]))
-    return Keys(
-        tuple(
-            Winner(row["key"], row["round"], row["vbucket"], row["epoch"], int(row["seqno"]))
-            for row in rows
-            if row["seqno"] is not None
-        ),
-        tuple(LostKey(row["key"], row["vbucket"]) for row in rows if row["seqno"] is None),
-    )
+@contextmanager
+def _source(lake: LakeTables, plan: ApplyPlan) -> Iterator[str]:
+    """Give how the MERGE names what it merges: a view of the plan's rows, or a query."""
+    if plan.rows is None:
+        log_sql = f"{lake.changes_sql} VERSION AS OF {plan.log_version}"
+        yield source_sql(lake.table_sql(plan.table), log_sql, plan)
+        return
+    with memory_view(lake.spark, f"dcplake_rows_of_{plan.table}", plan.rows) as view:
+        yield view
 
 
 def _read_back(
@@ -242,17 +307,10 @@ def _read_back(
     if failure is None:
         raise LakeError(
             f"{plan}: Delta skipped the MERGE, but the history shows no later apply than version "
-            f"{plan.since_version}; a transaction id of this table was used by somebody else"
+            f"{plan.since_version}; somebody else used a transaction id of this table: restore "
+            f"it to version {plan.since_version}, or delete its folder and run again, which makes "
+            "it anew"
         )
-    if not _is_conflict(failure):
+    if not is_conflict(failure):
         raise failure
     return None
-
-
-def _is_conflict(failure: Exception) -> bool:
-    """Whether another commit came between; under Spark Connect only the text may say so."""
-    from delta.exceptions import DeltaConcurrentModificationException
-
-    return isinstance(failure, DeltaConcurrentModificationException) or (
-        "DELTA_CONCURRENT_" in str(failure)
-    )

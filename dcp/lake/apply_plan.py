@@ -6,6 +6,8 @@ The rules that decide it are in `dcp.lake.stretch_rules`.
 from dataclasses import dataclass, field
 from typing import Final
 
+import pyarrow as pa
+
 from dcp.lake.memory import DOCUMENT_BYTES
 from dcp.lake.plan_text import number_ranges
 from dcp.lake.stretch import Stretch
@@ -61,10 +63,14 @@ class ApplyPlan:
     """One MERGE: which stretch of the log it reads, and what it does to which table.
 
     ``keys`` are those that it touches, none at all if the table is only moved on, or None when they
-    are too many to be named. ``base_version`` is the version of the table that the plan was made
-    on, and ``since_version`` the one that put it where it stands (an apply, or a RESTORE: the fence
-    counts it). ``is_first`` says that no commit has changed a row of it so far: it is empty.
-    ``largest_bytes`` is the size of the largest document that it may read.
+    are too many to be named. ``rows`` are what is merged (`dcp.lake.apply_rows.SOURCE`), or None
+    when that is too much to be held: then it is a query, which need not look for the newest row of
+    each key in the vbuckets ``without_repeats``. ``base_version`` is the version of the
+    table that the plan was made on, and ``since_version`` the one that put it where it stands (an
+    apply, or a RESTORE: the fence counts it). ``log_version`` is the version of ``changes`` that is
+    read: what maintenance cleans after the plan was made is still there. ``is_first`` says that no
+    commit has changed a row of it so far: it is empty. ``largest_bytes`` is the size of the largest
+    document that it may read.
     """
 
     table: str
@@ -74,6 +80,9 @@ class ApplyPlan:
     keys: Keys | None = field(repr=False)
     base_version: int
     since_version: int
+    log_version: int
+    rows: pa.Table | None = field(default=None, repr=False, compare=False)
+    without_repeats: frozenset[int] = frozenset()
     is_first: bool = False
     largest_bytes: int = DOCUMENT_BYTES
 
@@ -98,10 +107,10 @@ class ApplyPlan:
         return (
             f"apply {self.table}: round {self.from_round} -> {self.to_round}, {count} changed keys "
             f"in {len(self.vbuckets)} vbuckets, by {self.method}, reading changes from round "
-            f"{self.stretch.first_round}{self._rollback_text()}"
+            f"{self.stretch.first_round}{self._vbuckets_text()}"
         )
 
-    def _rollback_text(self) -> str:
+    def _vbuckets_text(self) -> str:
         stretch, parts = self.stretch, []
         if stretch.restored:
             oldest = min(stretch.restored.values())
@@ -110,6 +119,10 @@ class ApplyPlan:
             )
         if stretch.replaced:
             parts.append(f"vbuckets {number_ranges(stretch.replaced)} are replaced")
+        if stretch.cleared:
+            parts.append(f"vbuckets {number_ranges(stretch.cleared)} were flushed or dropped")
+        if stretch.revived:
+            parts.append(f"of vbuckets {number_ranges(stretch.revived)} a flush or drop is undone")
         if stretch.stale:
             parts.append(f"vbuckets {number_ranges(stretch.stale)} stay stale")
         return "".join(f"; {part}" for part in parts)
@@ -127,5 +140,7 @@ class ApplyPlan:
             "base_version": self.base_version,
             "restored": {str(vb): version for vb, version in self.stretch.restored.items()},
             "replaced": list(self.stretch.replaced),
+            "cleared": list(self.stretch.cleared),
+            "revived": list(self.stretch.revived),
             "stale": {str(vb): number for vb, number in self.stretch.stale.items()},
         }

@@ -1,9 +1,10 @@
 """The SQL of an apply: from a plan to one MERGE statement. No Spark."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from dataclasses import replace
 from typing import Final
 
-from dcp.lake.apply_plan import ApplyPlan, Keys
+from dcp.lake.apply_plan import ApplyPlan, Winner
 from dcp.lake.schema import ITEM_KINDS, REPLICA
 from dcp.lake.sql import integer_list, quoted, string, string_list, u64
 from dcp.lake.stretch import EMPTY_TABLE, Role, RowRange, Stretch
@@ -16,6 +17,7 @@ MODIFIED_AT_SQL: Final = (
 )
 
 _NAMES: Final = [quoted(name) for name in REPLICA.names]
+_PLACE: Final = (quoted("vbucket"), quoted("key"))
 
 
 def touched_sql(changes_sql: str, collection_id: int, stretch: Stretch) -> str:
@@ -56,19 +58,44 @@ WHERE c.round BETWEEN {stretch.first_round} AND {stretch.to_round}
   AND c.collection_id = {collection_id} AND c.vbucket IN ({vbuckets})"""
 
 
-def source_sql(table_sql: str, changes_sql: str, plan: ApplyPlan) -> str:
-    """Return the query for the rows to merge: each touched key once, with what becomes of it."""
-    if plan.keys is not None and not plan.keys:
-        columns = ", ".join(_log_columns())
-        return f"SELECT {columns}, false AS deleted FROM {changes_sql} c WHERE false"
-    if plan.keys is not None:
-        parts = _few_keys(table_sql, changes_sql, plan, plan.keys)
-    else:
-        parts = _many_keys(table_sql, changes_sql, plan)
-    return "\nUNION ALL".join(parts)
+def collection_events_sql(
+    changes_sql: str,
+    collection_id: int,
+    from_round: int,
+    to_round: int,
+    vbuckets: Collection[int],
+) -> str:
+    """Return the query for the begins and ends of one collection in some rounds and vbuckets.
+
+    ``keeps`` is true of a drop that ended no documents: those rows have no ``collection_id``.
+    """
+    return f"""
+SELECT DISTINCT vbucket, epoch, seqno, round, collection_id IS NULL AS keeps
+FROM {changes_sql}
+WHERE kind = 'system_event'
+  AND (collection_id IS NOT NULL OR get_json_object(detail, '$.event') = 'END_COLLECTION')
+  AND round BETWEEN {from_round} AND {to_round}
+  AND vbucket IN ({_listed(vbuckets)})
+  AND coalesce(collection_id, CAST(get_json_object(detail, '$.collection_id') AS BIGINT))
+    = {collection_id}"""
 
 
-def merge_sql(table_sql: str, changes_sql: str, plan: ApplyPlan) -> str:
+def winners_sql(changes_sql: str, collection_id: int, winners: Collection[Winner]) -> str:
+    """Return the query for some rows of the log, named one by one."""
+    values = ", ".join(
+        f"({each.round}, {each.vbucket}, {each.epoch}, {u64(each.seqno)})" for each in winners
+    )
+    return _won_rows(
+        changes_sql,
+        collection_id,
+        f"(VALUES {values}) AS w(round, vbucket, epoch, seqno)",
+        [f"c.{quoted(name)}" for name in REPLICA.names if name != "modified_at"],
+        rounds=(min(each.round for each in winners), max(each.round for each in winners)),
+        vbuckets=(each.vbucket for each in winners),
+    )
+
+
+def merge_sql(table_sql: str, source: str, plan: ApplyPlan) -> str:
     """Return the MERGE. Only literals prune the target, so vbuckets, and few keys, are literals.
 
     The first one only inserts: Delta then reads its source once, and shuffles it not at all for a
@@ -82,81 +109,89 @@ def merge_sql(table_sql: str, changes_sql: str, plan: ApplyPlan) -> str:
 WHEN MATCHED AND s.deleted THEN DELETE
 WHEN MATCHED THEN UPDATE SET {assignments}"""
     return f"""
-MERGE INTO {table_sql} t USING ({source_sql(table_sql, changes_sql, plan)}) s
+MERGE INTO {table_sql} t USING {source} s
 ON t.vbucket = s.vbucket AND t.key = s.key AND {pruning}{"" if plan.is_first else matched}
 WHEN NOT MATCHED AND NOT s.deleted THEN INSERT ({", ".join(_NAMES)})
   VALUES ({", ".join(f"s.{name}" for name in _NAMES)})"""
 
 
-def _few_keys(table_sql: str, changes_sql: str, plan: ApplyPlan, keys: Keys) -> list[str]:
-    """Return the parts of the source with the keys as literals: none is looked for again."""
-    parts = []
-    if keys.winners:
-        values = ", ".join(
-            f"({each.round}, {each.vbucket}, {each.epoch}, {each.seqno}BD)" for each in keys.winners
-        )
-        parts.append(
-            _winners_part(
-                changes_sql,
-                plan,
-                f"(VALUES {values}) AS w(round, vbucket, epoch, seqno)",
-                hint="/*+ BROADCAST(w) */ ",
-                rounds=(
-                    min(each.round for each in keys.winners),
-                    max(each.round for each in keys.winners),
-                ),
-                vbuckets=(each.vbucket for each in keys.winners),
-            )
-        )
-    if keys.lost:
-        values = ", ".join(f"({each.vbucket}, {string(each.key)})" for each in keys.lost)
-        names = f"AND key IN ({string_list(each.key for each in keys.lost)})"
-        lost = f"(VALUES {values}) AS w(vbucket, key)"
-        parts.append(_lost_part(table_sql, plan, lost, names, {e.vbucket for e in keys.lost}))
-    return parts
+def source_sql(table_sql: str, changes_sql: str, plan: ApplyPlan) -> str:
+    """Return the query for the rows to merge: each touched key once, with what becomes of it."""
+    single = [each for each in plan.stretch.ranges if each.vbucket in plan.without_repeats]
+    parts = [_single_rows(changes_sql, plan, single)] if single else []
+    rest = tuple(each for each in plan.stretch.ranges if each.vbucket not in plan.without_repeats)
+    if rest or not single:
+        parts += _newest_parts(table_sql, changes_sql, plan, replace(plan.stretch, ranges=rest))
+    return "(" + "\nUNION ALL".join(parts) + ")"
 
 
-def _many_keys(table_sql: str, changes_sql: str, plan: ApplyPlan) -> list[str]:
-    """Return the parts of the source with the touched keys as a subquery."""
-    stretch = plan.stretch
+def _newest_parts(table_sql: str, changes_sql: str, plan: ApplyPlan, stretch: Stretch) -> list[str]:
+    """Return the queries that look for the newest row of each key."""
     touched = touched_sql(changes_sql, plan.collection_id, stretch)
     parts = [
-        _winners_part(
+        _won_rows(
             changes_sql,
-            plan,
+            plan.collection_id,
             f"(SELECT vbucket, key, newest.* FROM ({touched}) WHERE newest IS NOT NULL) w",
+            _log_columns(),
             rounds=(stretch.first_round, stretch.to_round),
             vbuckets=stretch.vbuckets,
         )
     ]
     if stretch.restored:
         lost = f"(SELECT vbucket, key FROM ({touched}) WHERE newest IS NULL) w"
-        parts.append(_lost_part(table_sql, plan, lost, "", set(stretch.restored)))
-    if stretch.replaced:
+        parts.append(_lost_part(table_sql, plan, lost))
+    if stretch.revived:
+        parts.append(_revived_part(table_sql, plan, touched))
+    if stretch.emptied:
         parts.append(_gone_part(table_sql, plan, touched))
     return parts
 
 
-def _winners_part(
+def _single_rows(changes_sql: str, plan: ApplyPlan, ranges: Iterable[RowRange]) -> str:
+    """Return the rows of ranges in which each key has one, without looking for its newest."""
+    rows = rows_sql(changes_sql, plan.collection_id, plan.stretch, ranges)
+    return f"SELECT {', '.join(_log_columns())}, c.kind <> 'mutation' AS deleted {rows}"
+
+
+def _won_rows(
     changes_sql: str,
-    plan: ApplyPlan,
+    collection_id: int,
     winners: str,
+    columns: Iterable[str],
     *,
     rounds: tuple[int, int],
     vbuckets: Iterable[int],
-    hint: str = "",
 ) -> str:
     """Return the newest live rows, with their documents joined on."""
     return f"""
-SELECT {hint}{", ".join(_log_columns())}, c.kind <> 'mutation' AS deleted
+SELECT {", ".join(columns)}, c.kind <> 'mutation' AS deleted
 FROM {changes_sql} c JOIN {winners}
   ON c.round = w.round AND c.vbucket = w.vbucket AND c.epoch = w.epoch AND c.seqno = w.seqno
 WHERE c.round BETWEEN {rounds[0]} AND {rounds[1]} AND c.kind IN ({ITEM_KINDS_SQL})
-  AND c.collection_id = {plan.collection_id} AND c.vbucket IN ({_listed(vbuckets)})"""
+  AND c.collection_id = {collection_id} AND c.vbucket IN ({_listed(vbuckets)})"""
 
 
-def _lost_part(table_sql: str, plan: ApplyPlan, lost: str, named: str, vbuckets: set[int]) -> str:
+def _lost_part(table_sql: str, plan: ApplyPlan, lost: str) -> str:
     """Return the keys without a live row, each with its row in the base version, or deleted."""
+    old = _old_rows(table_sql, plan, plan.stretch.restored)
+    columns = ", ".join(f"w.{name}" if name in _PLACE else f"o.{name}" for name in _NAMES)
+    return f"""
+SELECT {columns}, o.key IS NULL AS deleted
+FROM {lost} LEFT JOIN ({old}) o ON w.vbucket = o.vbucket AND w.key = o.key"""
+
+
+def _revived_part(table_sql: str, plan: ApplyPlan, touched: str) -> str:
+    """Return the rows of the base version that a flush or drop took, and the log does not touch."""
+    columns = ", ".join(f"o.{name}" for name in _NAMES)
+    return f"""
+SELECT {columns}, false AS deleted
+FROM ({_old_rows(table_sql, plan, plan.stretch.revived)}) o
+LEFT ANTI JOIN ({touched}) w ON w.vbucket = o.vbucket AND w.key = o.key"""
+
+
+def _old_rows(table_sql: str, plan: ApplyPlan, vbuckets: Iterable[int]) -> str:
+    """Return the query for what some vbuckets hold in the versions that they go back to."""
     by_version: dict[int, list[int]] = {}
     for vbucket in vbuckets:
         version = plan.stretch.restored[vbucket]
@@ -164,27 +199,23 @@ def _lost_part(table_sql: str, plan: ApplyPlan, lost: str, named: str, vbuckets:
             by_version.setdefault(version, []).append(vbucket)
     olds = [
         f"SELECT {', '.join(_NAMES)} FROM {table_sql} VERSION AS OF {version} "
-        f"WHERE vbucket IN ({_listed(some)}) {named}"
+        f"WHERE vbucket IN ({_listed(some)})"
         for version, some in sorted(by_version.items())
     ]
-    old = " UNION ALL ".join(olds)
     if not olds:
-        old = f"SELECT {', '.join(_NAMES)} FROM {table_sql} WHERE false"
-    columns = ", ".join(
-        f"w.{name}" if name in ("`vbucket`", "`key`") else f"o.{name}" for name in _NAMES
-    )
-    return f"""
-SELECT {columns}, o.key IS NULL AS deleted
-FROM {lost} LEFT JOIN ({old}) o ON w.vbucket = o.vbucket AND w.key = o.key"""
+        return f"SELECT {', '.join(_NAMES)} FROM {table_sql} WHERE false"
+    return " UNION ALL ".join(olds)
 
 
 def _gone_part(table_sql: str, plan: ApplyPlan, touched: str) -> str:
-    """Return the keys of replaced vbuckets that the new history does not know."""
-    vbuckets = _listed(plan.stretch.replaced)
-    columns = ", ".join(f"o.{name}" for name in _NAMES)
+    """Return the keys of emptied vbuckets that what comes after does not know."""
+    vbuckets = _listed(plan.stretch.emptied)
+    # They only leave: of a whole table that is flushed no document is read.
+    columns = ", ".join(f"o.{name}" if name in _PLACE else f"NULL AS {name}" for name in _NAMES)
+    held = f"{table_sql} VERSION AS OF {plan.base_version}"
     return f"""
 SELECT {columns}, true AS deleted
-FROM (SELECT * FROM {table_sql} VERSION AS OF {plan.base_version} WHERE vbucket IN ({vbuckets})) o
+FROM (SELECT vbucket, key FROM {held} WHERE vbucket IN ({vbuckets})) o
 LEFT ANTI JOIN ({touched}) w ON w.vbucket = o.vbucket AND w.key = o.key"""
 
 

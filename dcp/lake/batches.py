@@ -37,6 +37,7 @@ _EVENT_COLUMNS: Final = (
     "kind",
     "seqno",
     "vb_uuid",
+    "collection_id",
     "snap_start",
     "snap_end",
     "snap_flags",

@@ -20,8 +20,8 @@ _NO_AGE: Final = float("inf")
 class Pending:
     """What a replica table has not taken over yet.
 
-    ``takes_back`` says that it holds rows which the source has lost, or stands still without need:
-    that never waits.
+    ``takes_back``: the apply removes rows that the source has no more, or changes which vbuckets
+    are stale. That never waits.
     """
 
     rows: int
@@ -53,13 +53,13 @@ def pending_of(lake: LakeTables, replica: ReplicaTable, now: datetime | None = N
     that do not: an apply cannot take them. Where the history no longer tells the age, it counts as
     infinite: a log keeps twice the horizon.
     """
-    newest_commits = history(lake.spark, lake.changes_sql)
+    newest_commits = history(lake.changes)
     to_round = newest_round(lake, newest_commits)
     status = replica_status(lake, replica)
     stretch = stretch_to_publish(lake, replica, status, to_round)
     if stretch is None:
         return Pending(0, 0, 0.0)
-    if stretch.undone or stretch.stale != status.held.stale:
+    if stretch.undone or stretch.cleared or stretch.stale != status.held.stale:
         return Pending(0, 0, 0.0, takes_back=True)
     published = rows_sql(lake.changes_sql, replica.collection_id, stretch, stretch.ranges)
     row = lake.spark.sql(f"SELECT count(*) AS rows, min(c.round) AS first {published}").collect()[0]
@@ -83,5 +83,5 @@ def _time_of(
                 return commit.time
         if reaches_creation(commits):
             return None
-        commits = history(lake.spark, lake.changes_sql, limit)
+        commits = history(lake.changes, limit)
     return next((commit.time for commit in commits if commit.round == round_number), None)

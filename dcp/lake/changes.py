@@ -9,7 +9,8 @@ from typing import Any, Final
 
 from pyspark.sql import DataFrame
 
-from dcp.errors import FencedError, LakeError
+from dcp.errors import DcplakeError, FencedError, LakeError
+from dcp.lake.failures import known_error
 from dcp.lake.history import (
     WHOLE,
     WINDOW,
@@ -22,9 +23,10 @@ from dcp.lake.history import (
 from dcp.lake.stop_points import reached
 from dcp.lake.tables import LakeTables
 from dcp.lake.tampering import is_settled, log_tampering, refuse_tampering
+from dcp.lake.transaction import FEW_JOBS, is_conflict, session_settings_for_a_while
 
-_CONFLICT: Final = "[DELTA_CONCURRENT_"
-"""How Delta's conditions for a lost race begin."""
+_ATTEMPTS: Final = 5
+"""How often an append is tried while maintenance changes the log under it."""
 
 _committed_writers: set[str] = set()
 """Writers of this process that have committed a round; the newest commits may not tell."""
@@ -32,7 +34,7 @@ _committed_writers: set[str] = set()
 
 def latest_round(lake: LakeTables) -> int:
     """Return the newest committed round; 0 where there is none."""
-    return newest_round(lake, history(lake.spark, lake.changes_sql))
+    return newest_round(lake, history(lake.changes))
 
 
 def newest_round(lake: LakeTables, commits: Sequence[Commit]) -> int:
@@ -46,11 +48,11 @@ def newest_round(lake: LakeTables, commits: Sequence[Commit]) -> int:
             return commit.round
     if reaches_creation(commits):
         return 0
-    for commit in history(lake.spark, lake.changes_sql, WHOLE):
+    for commit in history(lake.changes, WHOLE):
         if commit.round is not None:
             return commit.round
-    row = lake.spark.sql(f"SELECT coalesce(max(round), 0) FROM {lake.changes_sql}").collect()[0]
-    return int(row[0])
+    [row] = lake.changes.rows("coalesce(max(round), 0) AS round", "true")
+    return int(row["round"])
 
 
 def refuse_tampered_log(lake: LakeTables, commits: Sequence[Commit] | None = None) -> None:
@@ -58,9 +60,9 @@ def refuse_tampered_log(lake: LakeTables, commits: Sequence[Commit] | None = Non
 
     ``commits`` are its newest ones, where the caller has them; it looks further if it must.
     """
-    found = history(lake.spark, lake.changes_sql) if commits is None else commits
+    found = history(lake.changes) if commits is None else commits
     if not is_settled(found):
-        found = history(lake.spark, lake.changes_sql, WHOLE)
+        found = history(lake.changes, WHOLE)
     refuse_tampering(str(lake.location), lake.changes_sql, log_tampering(found))
 
 
@@ -71,7 +73,8 @@ def append_round(
 
     Args:
         lake: where to.
-        rows: the columns of ``changes``; evaluated once, by the append.
+        rows: the columns of ``changes``; evaluated by the append, once more each time that
+            maintenance changes the log in its very moment.
         round_number: the newest committed round plus 1.
         writer_id: the random id of this driver.
         verify: whether to look for other writers before the rows are received.
@@ -81,16 +84,17 @@ def append_round(
 
     Raises:
         FencedError: another driver committed this round, or is alternating with this one.
-        LakeError: the round is not the next one, or somebody else changed rows of the log.
+        LakeError: the round is not the next one, somebody else changed rows of the log, or
+            maintenance changed it in the moment of every attempt; nothing was committed.
 
     """
     metadata: dict[str, Any] = {"lake": lake.identity.lake_id, "round": round_number}
     metadata["writer"] = writer_id
     if verify:
-        commits = history(lake.spark, lake.changes_sql)
+        commits = history(lake.changes)
         has_committed = writer_id in _committed_writers
         if has_committed and not any(commit.writer for commit in commits):
-            commits = history(lake.spark, lake.changes_sql, WHOLE)  # much maintenance since
+            commits = history(lake.changes, WHOLE)  # much maintenance since
         refuse_other_writer(commits, writer_id, has_committed=has_committed)
         refuse_wrong_round(newest_round(lake, commits), round_number, commits)
         refuse_tampered_log(lake, commits)
@@ -103,15 +107,26 @@ def append_round(
         .option("txnVersion", str(round_number))
         .option("userMetadata", metadata_json(metadata))
     )
-    try:
-        if lake.location.schema is not None:
-            writer.saveAsTable(lake.changes_sql.replace("`", ""))
+    failure: Exception | None = None
+    for _ in range(_ATTEMPTS):
+        try:
+            # Delta looks up the newest transaction id, which reads the table's whole state.
+            with session_settings_for_a_while(lake.spark, FEW_JOBS):
+                if lake.location.schema is not None:
+                    writer.saveAsTable(lake.changes_sql.replace("`", ""))
+                else:
+                    writer.save(lake.location.path("changes"))
+            reached("round.committed")
+        except Exception as error:  # Spark's own class, or the bridge's: the history decides
+            failure = error
+            if (commit := _after_failure(lake, round_number, writer_id, error)) is not None:
+                return commit
         else:
-            writer.save(lake.location.path("changes"))
-        reached("round.committed")
-    except Exception as error:  # Spark's own class, or the bridge's: the history decides
-        return _after_failure(lake, round_number, writer_id, error)
-    return _committed(lake, round_number, writer_id)
+            return _committed(lake, round_number, writer_id)
+    raise LakeError(
+        f"round {round_number}: the log was changed in the moment of each of {_ATTEMPTS} appends "
+        "(maintenance?), nothing was committed; run it again when that has ended"
+    ) from failure
 
 
 def refuse_wrong_round(newest: int, round_number: int, commits: Sequence[Commit]) -> None:
@@ -129,7 +144,7 @@ def refuse_wrong_round(newest: int, round_number: int, commits: Sequence[Commit]
 
 
 def _committed(lake: LakeTables, round_number: int, writer_id: str) -> Commit:
-    commits = history(lake.spark, lake.changes_sql, WINDOW)
+    commits = history(lake.changes, WINDOW)
     for commit in commits:
         if commit.round == round_number:
             if commit.writer == writer_id:
@@ -145,23 +160,32 @@ def _committed(lake: LakeTables, round_number: int, writer_id: str) -> Commit:
     )
 
 
-def _after_failure(lake: LakeTables, round_number: int, writer_id: str, error: Exception) -> Commit:
+def _after_failure(
+    lake: LakeTables, round_number: int, writer_id: str, error: Exception
+) -> Commit | None:
     """Decide by what is there: an append that reported a failure may have committed.
 
-    What class a conflict has depends on where Spark's bridge met it; its condition is in the text.
+    Returns None where it may be tried again: another commit came first, and it was no round.
     """
     try:
-        commits = history(lake.spark, lake.changes_sql)
-    except Exception:  # Spark is gone: nobody knows, and the next run looks
-        raise error from None
+        commits = history(lake.changes)
+    except Exception:
+        if (known := known_error(error, f"round {round_number}")) is not None:
+            raise known from error
+        told = str(error).strip().partition("\n")[0]
+        raise DcplakeError(
+            f"round {round_number}: Spark is gone ({told}), so that it is not known whether the "
+            "round was committed; run it again, it goes on from what is there"
+        ) from error
     for commit in commits:
         if commit.round == round_number and commit.writer == writer_id:
             _committed_writers.add(writer_id)
             return commit
-    is_taken = any(commit.round == round_number for commit in commits)
-    if is_taken or _CONFLICT in str(error):
+    if any(commit.round is not None and commit.round >= round_number for commit in commits):
         raise FencedError(
             f"another driver wrote to this lake while round {round_number} was committed; "
             "this driver stops"
         ) from error
-    raise error
+    if not is_conflict(error):
+        raise error
+    return None

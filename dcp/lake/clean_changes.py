@@ -62,7 +62,7 @@ def _remove(work: Work, plan: CleaningPlan) -> StepReport:
     lake = work.lake
     # First the note, then the deed: a rebuild must never take a log for whole that is not.
     record_cleaned_round(lake, plan.replicas, plan.to_round)
-    base = history(lake.spark, lake.changes_sql, 1)[0].version
+    base = history(lake.changes, 1)[0].version
     metadata = work.metadata(STEP) | {CLEANING: plan.to_round, "base": base}
     with described(lake.spark, metadata):
         deleted = lake.spark.sql(

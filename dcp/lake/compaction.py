@@ -65,7 +65,7 @@ def _vacuum(work: Work, table: str) -> StepReport:
     if work.dry_run:
         told = f"would delete {len(rows):,} files"
         return StepReport("vacuum", table, told, figures={"files": len(rows)})
-    newest = history(spark, table_sql, 1)[0]
+    newest = history(work.lake.table(table), 1)[0]
     files = int(newest.metrics.get("numDeletedFiles", "0"))
     told = f"deleted {files:,} files that no version within {work.kept} needs"
     return StepReport("vacuum", table, told, done=bool(files), figures={"files": files})

@@ -202,7 +202,12 @@ class Driver:
         """
         wanted = [each for each in replicas_of(cluster.manifest) if each not in self._ensured]
         for replica in wanted:
-            ensure_replica(self.lake, replica, horizon_hours=self._settings.lake.horizon_hours)
+            ensure_replica(
+                self.lake,
+                replica,
+                horizon_hours=self._settings.lake.horizon_hours,
+                deletion_vectors=self._settings.lake.deletion_vectors,
+            )
         if wanted:
             self._ensured.update(wanted)
             known = set(self._replicas)

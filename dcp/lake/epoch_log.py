@@ -1,8 +1,12 @@
 """What the change log says about epochs: recorded forks, and snapshot ends on the live history."""
 
 from collections.abc import Collection, Mapping
+from typing import Final
+
+import pyarrow as pa
 
 from dcp.lake.epochs import Fork, live_up_to
+from dcp.lake.schema import CHANGES
 from dcp.lake.sql import integer_list, u64
 from dcp.lake.tables import LakeTables
 from dcp.lake.vbucket_state import FIRST_EPOCH, VbucketState
@@ -18,12 +22,12 @@ def forks_between(
     """
     if not vbuckets or after_round >= to_round:
         return []
-    rows = lake.spark.sql(
-        f"SELECT DISTINCT vbucket, epoch, seqno, round FROM {lake.changes_sql} "
-        f"WHERE kind = 'rollback' AND seqno IS NOT NULL AND epoch > {FIRST_EPOCH} "
+    rows = lake.changes.rows(
+        "DISTINCT vbucket, epoch, seqno, round",
+        f"kind = 'rollback' AND seqno IS NOT NULL AND epoch > {FIRST_EPOCH} "
         f"AND round > {int(after_round)} AND round <= {int(to_round)} "
-        f"AND vbucket IN ({integer_list(sorted(vbuckets))})"
-    ).collect()
+        f"AND vbucket IN ({integer_list(sorted(vbuckets))})",
+    )
     forks = (Fork(row["vbucket"], row["epoch"], int(row["seqno"]), row["round"]) for row in rows)
     return sorted(forks, key=lambda fork: (fork.vbucket, fork.epoch))
 
@@ -48,11 +52,17 @@ def live_complete_seqnos(
                 ranges.append(f"({state.vbucket}, {epoch}, {u64(high)})")
     if not ranges:
         return {}
-    rows = lake.spark.sql(
-        f"SELECT c.vbucket, max(c.seqno) AS seqno FROM {lake.changes_sql} c "
-        f"JOIN (VALUES {', '.join(ranges)}) AS b(vbucket, epoch, high) "
-        "ON c.vbucket = b.vbucket AND c.epoch = b.epoch AND c.seqno <= b.high "
-        f"WHERE c.kind = 'complete' AND c.vbucket IN ({integer_list(sorted(bounds))}) "
-        "GROUP BY c.vbucket"
-    ).collect()
-    return {row["vbucket"]: int(row["seqno"]) for row in rows}
+    found = lake.changes.query(
+        lambda name, _: (
+            f"SELECT c.vbucket, max(c.seqno) AS seqno FROM {name} c "
+            f"JOIN (VALUES {', '.join(ranges)}) AS b(vbucket, epoch, high) "
+            "ON c.vbucket = b.vbucket AND c.epoch = b.epoch AND c.seqno <= b.high "
+            f"WHERE c.kind = 'complete' AND c.vbucket IN ({integer_list(sorted(bounds))}) "
+            "GROUP BY c.vbucket"
+        ),
+        _ENDS,
+    )
+    return {row["vbucket"]: int(row["seqno"]) for row in found.to_pylist()}
+
+
+_ENDS: Final = pa.schema([CHANGES.field("vbucket"), CHANGES.field("seqno")])

@@ -18,7 +18,7 @@ from dcp.lake.transaction import is_conflict, transaction
 
 def newest_commit_time(lake: LakeTables, table: str) -> datetime:
     """Return when the newest version of a table was made."""
-    return history(lake.spark, lake.table_sql(table), 1)[0].time
+    return history(lake.table(table), 1)[0].time
 
 
 def beat(lake: LakeTables, replica: ReplicaTable | None) -> bool:
@@ -33,7 +33,7 @@ def beat(lake: LakeTables, replica: ReplicaTable | None) -> bool:
     """
     told: dict[str, Any] = {}
     if replica is None:
-        table, commits = "changes", history(lake.spark, lake.changes_sql)
+        table, commits = "changes", history(lake.changes)
         refuse_tampered_log(lake, commits)
         version = commits[0].version
     else:

@@ -7,12 +7,12 @@ Every commit of ours carries JSON in its user metadata:
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any, Final
 
-from pyspark.sql import SparkSession
-
 from dcp.errors import FencedError
+from dcp.lake.lake_table import LakeTable
+from dcp.wire.json_tree import json_tree
 
 METADATA_KEY: Final = "dcplake"
 
@@ -120,42 +120,34 @@ def parse_metadata(text: str | None) -> dict[str, Any]:
     if not text:
         return {}
     try:
-        content = json.loads(text)
+        content = json_tree(text)
     except ValueError:
         return {}
     ours = content.get(METADATA_KEY) if isinstance(content, dict) else None
     return ours if isinstance(ours, dict) else {}
 
 
-def history(spark: SparkSession, table_sql: str, limit: int = WINDOW) -> list[Commit]:
+def history(table: LakeTable, limit: int = WINDOW) -> list[Commit]:
     """Return the newest ``limit`` commits of a table, newest first."""
-    rows = (
-        spark.sql(f"DESCRIBE HISTORY {table_sql} LIMIT {limit}")
-        .selectExpr(
-            "version",
-            "unix_micros(timestamp) AS micros",
-            "operation",
-            "userMetadata",
-            "operationMetrics",
-            "IF(operation = 'RESTORE', operationParameters['version'], NULL) AS restored",
-            "coalesce(operationParameters['specifiedRetentionMillis'], "
-            "operationParameters['defaultRetentionMillis']) AS retention_millis",
-        )
-        .collect()
+    return [_commit(told) for told in table.commits(limit)]
+
+
+def _commit(told: Mapping[str, Any]) -> Commit:
+    operation = told.get("operation") or ""
+    parameters = told.get("operationParameters") or {}
+    metrics = told.get("operationMetrics") or {}
+    restored = parameters.get("version") if operation == "RESTORE" else None
+    kept = parameters.get("specifiedRetentionMillis")
+    kept = parameters.get("defaultRetentionMillis") if kept is None else kept
+    return Commit(
+        told["version"],
+        told["time"],
+        operation,
+        parse_metadata(told.get("userMetadata")),
+        {name: str(value) for name, value in metrics.items()},
+        None if restored is None else int(restored),
+        None if kept is None else int(kept) / 1000,
     )
-    commits = [
-        Commit(
-            row["version"],
-            _utc(row["micros"]),
-            row["operation"],
-            parse_metadata(row["userMetadata"]),
-            dict(row["operationMetrics"] or {}),
-            None if row["restored"] is None else int(row["restored"]),
-            None if row["retention_millis"] is None else int(row["retention_millis"]) / 1000,
-        )
-        for row in rows
-    ]
-    return sorted(commits, key=lambda commit: -commit.version)
 
 
 def reaches_creation(commits: Sequence[Commit]) -> bool:
@@ -184,7 +176,3 @@ def refuse_other_writer(
             f"another driver writes to this lake: found {newer[-1]} by writer {newer[-1].writer} "
             f"after our own commits (writer {writer_id}), expected none; this driver stops"
         )
-
-
-def _utc(micros: int) -> datetime:
-    return datetime.fromtimestamp(0, UTC) + timedelta(microseconds=micros)

@@ -58,7 +58,7 @@ class HorizonGuard:
 
     def _first_look(self) -> None:
         lake, now, replicas = self._lake, self._clock(), tuple((self._replicas or {}).values())
-        commits = history(lake.spark, lake.changes_sql)
+        commits = history(lake.changes)
         refuse_tampered_log(lake, commits)
         statuses = {each.name: replica_status(lake, each, LOOK_BACK) for each in replicas}
         refuse_log_behind(str(lake.location), newest_round(lake, commits), statuses)

@@ -1,11 +1,10 @@
-"""Where this installation keeps what is no Python package: the Delta jars and the Java shim."""
+"""Where this installation keeps what is no Python package: the Delta jars, the Java shim, the
+archive of Spark's classes.
+"""
 
 import os
 import sys
 from pathlib import Path
-from typing import Final
-
-PREPARE_COMMAND: Final = f"{sys.executable} -m dcp.lake.runtime"
 
 
 def jars_folder() -> Path:

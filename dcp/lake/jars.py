@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from dcp.errors import SetupError
-from dcp.lake.install_paths import PREPARE_COMMAND, jars_folder
+from dcp.lake.install_paths import jars_folder
 from dcp.lake.java import find_java_home
 from dcp.lake.trust_store import machine_certificates, write_trust_store
 
@@ -67,55 +67,36 @@ DELTA_JARS: Final = (
 
 
 def delta_jars() -> list[Path]:
-    """The four jars, checked, for ``spark.jars``; needs no network.
-
-    Raises:
-        SetupError: a jar is missing or is not the published one; says what to run.
-
-    """
-    folder = jars_folder()
-    missing = [jar.file_name for jar in DELTA_JARS if not (folder / jar.file_name).is_file()]
-    if missing:
-        raise SetupError(
-            f"The Delta jars are not set up: {folder} lacks {', '.join(missing)};"
-            f" run `make setup` or `{PREPARE_COMMAND}`."
-        )
-    for jar in DELTA_JARS:
-        verify_jar(folder / jar.file_name, jar)
-    return [folder / jar.file_name for jar in DELTA_JARS]
-
-
-def verify_jar(path: Path, jar: Jar) -> None:
-    """Accept ``path`` as ``jar``.
-
-    Raises:
-        SetupError: the checksum differs; names file, found and expected.
-
-    """
-    with path.open("rb") as content:
-        found = hashlib.file_digest(content, "sha256").hexdigest()
-    if found != jar.sha256:
-        raise SetupError(
-            f"{path} is not the published {jar.file_name}: found sha256 {found},"
-            f" expected {jar.sha256}; run `{PREPARE_COMMAND}` to fetch it again."
-        )
-
-
-def resolve_jars() -> list[Path]:
-    """The four jars, downloaded first where one is missing or damaged.
+    """The four jars, checked, for ``spark.jars``; fetched first where one is missing or damaged.
 
     They come through Spark's own resolver, which honours the machine's Maven settings
     (``~/.m2``, ``DEFAULT_ARTIFACT_REPOSITORY``). They appear in the folder only when all four have
-    the right checksum.
+    the right checksum, each in one step: of several processes at once, each gets whole ones.
 
     Raises:
         SetupError: the download failed (names the log), or a file has another checksum.
 
     """
+    folder = jars_folder()
+    kept = {jar: folder / jar.file_name for jar in DELTA_JARS}
+    if any(_sha256(path) != jar.sha256 for jar, path in kept.items()):
+        _download(folder)
+    return list(kept.values())
+
+
+def _sha256(path: Path) -> str:
+    """Return the checksum of a file; empty where there is none that can be read."""
     try:
-        return delta_jars()
-    except SetupError:
-        folder = jars_folder()
+        with path.open("rb") as content:
+            return hashlib.file_digest(content, "sha256").hexdigest()
+    except OSError:
+        return ""
+
+
+def _download(folder: Path) -> None:
+    print(
+        f"dcplake: fetching the Delta jars (12 MB, once) into {folder}", file=sys.stderr, flush=True
+    )
     try:
         folder.mkdir(parents=True, exist_ok=True)
         staging = tempfile.TemporaryDirectory(dir=folder, prefix=".download-")
@@ -127,7 +108,6 @@ def resolve_jars() -> list[Path]:
         ivy = Path(name)
         _run_ivy(ivy, folder)
         install_jars(ivy / "jars", folder)
-    return delta_jars()
 
 
 def install_jars(source: Path, folder: Path) -> None:
@@ -145,9 +125,19 @@ def install_jars(source: Path, folder: Path) -> None:
                 f"The download of {DELTA_PACKAGE} brought no {path.name};"
                 f" put {jar.file_name} (sha256 {jar.sha256}) into {folder} by hand."
             )
-        verify_jar(path, jar)
+        if (found := _sha256(path)) != jar.sha256:
+            raise SetupError(
+                f"{path} is not the published {jar.file_name}: found sha256 {found}, expected"
+                f" {jar.sha256}; run again, and if it stays so, ask who runs the Maven repository."
+            )
     for jar, path in downloads.items():
-        path.replace(folder / jar.file_name)
+        try:
+            path.replace(folder / jar.file_name)
+        except OSError as error:
+            raise SetupError(
+                f"{folder / jar.file_name}: cannot put the jar there: {error.strerror}; remove "
+                "what is there, or name another folder with DCPLAKE_JARS"
+            ) from error
 
 
 def _run_ivy(ivy: Path, folder: Path) -> None:

@@ -113,3 +113,7 @@ def _shim_for(java_home: Path) -> Path:
         Path(draft.name).replace(program)
         shutil.copyfile(java_home / "release", shim_home / "release")
     return shim_home
+
+
+if __name__ == "__main__":
+    sys.stdout.write(f"{find_java_home()}\n")

@@ -2,6 +2,7 @@
 
 import atexit
 import os
+import shutil
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -11,16 +12,31 @@ _LOG_NAME: Final = "spark.log"
 _ERROR: Final = b" ERROR "
 
 
+_logs: list[Path] = []
+
+
 def temporary_log_file() -> Path:
     """Return a log file in a new folder, which goes at exit unless Spark logged an error."""
-    folder = Path(tempfile.mkdtemp(prefix="dcplake-"))
-    atexit.register(_remove_log, folder / _LOG_NAME, os.getpid())
-    return folder / _LOG_NAME
+    file = Path(tempfile.mkdtemp(prefix="dcplake-")) / _LOG_NAME
+    atexit.register(_remove_log, file, os.getpid())
+    _logs.append(file)
+    return file
 
 
-def keep_log() -> None:
-    """Keep it in any case: a message names it."""
+def sockets_folder() -> Path:
+    """Return a new folder that nobody else may enter; it goes at exit.
+
+    Names of sockets have some 100 characters at most, and folders for temporary files may be deep.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="dcplake-", dir="/tmp"))
+    atexit.register(_remove_folder, folder, os.getpid())
+    return folder
+
+
+def kept_log() -> Path | None:
+    """Keep Spark's log at exit, for a message that names it; None where dcplake chose no log."""
     atexit.unregister(_remove_log)
+    return _logs[-1] if _logs else None
 
 
 def remove_empty_warehouse_at_exit() -> None:
@@ -48,9 +64,15 @@ def _remove_log(log_file: Path, process_id: int) -> None:
         log_file.parent.rmdir()
 
 
+def _remove_folder(folder: Path, process_id: int) -> None:
+    if os.getpid() == process_id:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def _has_error(log_file: Path) -> bool:
-    try:
-        with log_file.open("rb") as lines:
-            return any(_ERROR in line for line in lines)
-    except FileNotFoundError:
-        return False
+    rolled = log_file.parent.glob(f"{_LOG_NAME}.[0-9]*")  # log4j begins a new file now and then
+    for file in (log_file, *rolled):
+        with suppress(FileNotFoundError), file.open("rb") as lines:
+            if any(_ERROR in line for line in lines):
+                return True
+    return False

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dcp.errors import WAY_OUT, ForeignWriteError
+from dcp.errors import REREAD_COMMAND, ForeignWriteError
 from dcp.lake.history import HEARTBEAT, Commit
 
 
@@ -148,5 +148,5 @@ class Lineage:
         raise ForeignWriteError(
             f"table {table}: found {commit} by somebody else, expected no change of its rows "
             f"other than dcplake's; {restore}drop the table (delete its folder): the next run makes"
-            f" it again from changes; or read every vbucket again with {WAY_OUT}"
+            f" it again from changes; or read every vbucket again with {REREAD_COMMAND}"
         )

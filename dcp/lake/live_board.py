@@ -25,6 +25,7 @@ from typing import Final
 from dcp.errors import ConfigError
 from dcp.lake.live_look import TaskLook
 from dcp.lake.live_place import LivePlace
+from dcp.wire.json_tree import json_tree
 
 _log = logging.getLogger(__name__)
 
@@ -143,7 +144,7 @@ def _read(file: Path, now: float) -> tuple[TaskLook | None, float]:
     with file.open("rb") as opened:
         age_seconds = now - os.fstat(opened.fileno()).st_mtime
         try:
-            return TaskLook.from_json(json.loads(opened.read(_LARGEST_BYTES))), age_seconds
+            return TaskLook.from_json(json_tree(opened.read(_LARGEST_BYTES))), age_seconds
         except ValueError:
             return None, age_seconds
 

@@ -98,7 +98,7 @@ class TaskLook:
     ``gate_seconds`` says how long, in all, which stage was what a full window waited for.
     ``windows`` is None where each has the same, whatever the others have. ``resident_bytes`` is the
     process's memory (None: the system does not tell), ``bound_bytes`` the most that it takes by the
-    formula of docs/memory.md; 0: not known.
+    formula of docs/memory.md; 0: not known. ``undecodable_values`` are as they were sent.
     """
 
     task: str
@@ -119,6 +119,7 @@ class TaskLook:
     windows: WindowShare | None = None
     resident_bytes: int | None = None
     bound_bytes: int = 0
+    undecodable_values: int = 0
 
     @property
     def label(self) -> str:

@@ -41,6 +41,10 @@ _METRICS: Final[Metrics] = {
     "window_floor_excess_bytes": ("gauge", "What they are beyond the policy's part of the quota."),
     "window_resize_total": ("counter", "How often a window of the task changed while in use."),
     "dcplake_task_rows": ("gauge", "Document rows that the task received."),
+    "dcplake_task_undecodable_values": (
+        "gauge",
+        "Values of them that cannot be decoded, and are as they were sent.",
+    ),
     "dcplake_task_open_vbuckets": ("gauge", "Vbuckets that the task still reads."),
     "dcplake_task_resident_bytes": ("gauge", "Resident memory of the task's Python process."),
     "dcplake_task_memory_bound_bytes": ("gauge", "The most that it takes (docs/memory.md)."),
@@ -60,6 +64,7 @@ def exposition(looks: Iterable[TaskLook]) -> str:
 def _samples(look: TaskLook) -> Iterator[Sample]:
     task = (("task", look.label),)
     yield Sample("dcplake_task_rows", task, look.rows)
+    yield Sample("dcplake_task_undecodable_values", task, look.undecodable_values)
     yield Sample("dcplake_task_open_vbuckets", task, look.open_vbuckets)
     yield Sample("dcplake_task_round", task, look.round)
     if look.resident_bytes is not None:

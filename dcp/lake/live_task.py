@@ -29,6 +29,7 @@ class TaskState:
     streams: Mapping[NodeAddress, NodeStreams]
     windows: WindowShare | None = None
     bound_bytes: int = 0
+    undecodable_values: int = 0
 
 
 class TaskWatcher:
@@ -93,4 +94,5 @@ class TaskWatcher:
             windows=state.windows,
             resident_bytes=resident_bytes(),
             bound_bytes=state.bound_bytes,
+            undecodable_values=state.undecodable_values,
         )

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from dcp.errors import FencedError, LakeError
+from dcp.errors import FencedError, SetupError
 from dcp.file_lock import FileLock, LockHeldError
 
 LOCK_NAME: Final = "_dcplake.lock"
@@ -28,15 +28,17 @@ _REMOTE_SCHEMES: Final = ("s3", "s3a", "gs", "abfs", "abfss", "hdfs", "wasbs", "
 
 
 @contextlib.contextmanager
-def locked(root: Path | None, command: str) -> Iterator[None]:
+def locked(root: Path | None, command: str, *, makes_lake: bool) -> Iterator[None]:
     """Hold the lock of the lake at ``root``; do nothing where ``root`` is None.
+
+    Nothing is made where there is no such folder, unless the command ``makes_lake``.
 
     Raises:
         FencedError: another process holds it; names the process.
-        LakeError: the file cannot be made.
+        SetupError: the file cannot be made.
 
     """
-    if root is None:
+    if root is None or not (makes_lake or root.exists()):
         yield
         return
     path = root / LOCK_NAME
@@ -49,7 +51,10 @@ def locked(root: Path | None, command: str) -> Iterator[None]:
             "expected to be the only one; wait for it, or stop it"
         ) from None
     except OSError as error:
-        raise LakeError(f"lock file {path}: cannot open it: {error.strerror}") from None
+        raise SetupError(
+            f"lock file {path}: cannot open it: {error.strerror}; expected a lake.root that this "
+            "user can write"
+        ) from None
     try:
         yield
     finally:

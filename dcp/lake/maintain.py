@@ -5,6 +5,7 @@ cost. Each commit says that it is ours.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
@@ -16,10 +17,9 @@ from dcp.lake.compaction import optimize, vacuum
 from dcp.lake.heartbeat import beat, newest_commit_time
 from dcp.lake.history import history
 from dcp.lake.horizon import HOUR_SECONDS, Horizon, Loss, loss
-from dcp.lake.lock import local_root, locked
 from dcp.lake.maintenance_work import StepReport, Work
 from dcp.lake.retention import keep_retention, recorded_horizon, wrong_properties
-from dcp.lake.run import lake_location, session
+from dcp.lake.run import lake_location, lake_locked, spark_of
 from dcp.lake.settings import Settings
 from dcp.lake.tables import LakeTables, open_lake, replicas_in
 from dcp.lake.tampering import refuse_log_behind
@@ -56,10 +56,12 @@ def maintain(
         FencedError: a driver works on the lake.
 
     """
-    location = lake_location(settings)
-    root = local_root(settings.lake.root) if location.root is not None else None
-    with locked(root if settings.lake.lock and not dry_run else None, "dcplake maintain"):
-        lake = open_lake(spark or session(settings), location)
+    with (
+        nullcontext(lake_location(settings))
+        if dry_run
+        else lake_locked(settings, "dcplake maintain")
+    ) as location:
+        lake = open_lake(spark_of(settings, spark), location)
         horizon = max(
             Horizon.of_hours(settings.lake.horizon_hours),
             recorded_horizon(lake),
@@ -109,7 +111,7 @@ def run_steps(work: Work, steps: Sequence[str] | None = None) -> Iterator[StepRe
 
     """
     lake = work.lake
-    commits = history(lake.spark, lake.changes_sql)
+    commits = history(lake.changes)
     refuse_tampered_log(lake, commits)
     statuses = {each.name: replica_status(lake, each) for each in work.replicas}
     refuse_log_behind(str(lake.location), newest_round(lake, commits), statuses)

@@ -33,7 +33,7 @@ class Work:
 
     def commits(self, replica: ReplicaTable) -> list[Commit]:
         """Return all that the history of a replica knows, newest first."""
-        return history(self.lake.spark, self.lake.table_sql(replica.name), WHOLE)
+        return history(self.lake.table(replica.name), WHOLE)
 
     def metadata(self, step: str) -> dict[str, Any]:
         """Return what a step's commit says of itself; it names no writer, for it is no driver."""

@@ -5,7 +5,7 @@ vbuckets that are behind, or on another branch, over the tasks. None of them mea
 round and no commit. The plan holds no secret.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Any
@@ -38,6 +38,11 @@ class StreamPlan:
     def vbucket(self) -> int:
         """The vbucket."""
         return self.state.vbucket
+
+    @property
+    def reads_on(self) -> bool:
+        """Whether no budget ends it inside its first snapshot (`dcp.lake.restart` says why)."""
+        return self.state.fruitless_rollbacks > 0 and self.state.complete_seqno == 0
 
     @property
     def backlog(self) -> int:
@@ -153,7 +158,7 @@ def plan_round(
     position: LakePosition,
     cluster: "ClusterView",
     settings: RoundSettings,
-    slots: int,
+    slots: int | Callable[[], int],
     *,
     targets: Mapping[int, int] | None = None,
     skip: Mapping[int, LeftOut] | None = None,
@@ -164,13 +169,12 @@ def plan_round(
         position: where the lake stands.
         cluster: map, high seqnos and unreachable nodes, asked for just now.
         settings: number of tasks, bytes and seconds.
-        slots: how many tasks Spark runs at the same time.
+        slots: how many tasks Spark runs at the same time; or what tells that, and is asked only
+            where there is something to stream.
         targets: seqnos to reach instead of the high seqnos (a run that ends there).
         skip: vbuckets not to stream now, with the reason to report.
 
     """
-    if slots < 1:
-        raise ValueError(f"slots: found {slots}, expected 1 or more")
     goals = cluster.high_seqnos if targets is None else targets
     streams: list[StreamPlan] = []
     left_out: list[LeftOut] = []
@@ -196,6 +200,9 @@ def plan_round(
             left_out.append(planned)
     if not streams:
         return Idle(position.lake_id, position.latest_round, tuple(left_out))
+    slots = slots if isinstance(slots, int) else slots()
+    if slots < 1:
+        raise ValueError(f"slots: found {slots}, expected 1 or more")
     streamed = {stream.vbucket for stream in streams}
     vbuckets = {*range(cluster.map.vbucket_count), *position.states}
     carried = [position.state(vbucket) for vbucket in sorted(vbuckets - streamed)]

@@ -1,7 +1,8 @@
 """The next round of a lake: from what is durable there and what the cluster holds, to a plan."""
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import Final
 
 from dcp.client.probe import ClusterView
 from dcp.errors import LakeError
@@ -17,10 +18,7 @@ from dcp.lake.settings import Settings
 from dcp.lake.tables import LakeTables, ReplicaTable, cleaned_round
 from dcp.lake.vbucket_state import VbucketState
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-_CLUSTER_TASKS: Final = 2
+CLUSTER_TASKS: Final = 2
 
 
 def next_round(
@@ -45,17 +43,22 @@ def next_round(
         skip: vbuckets not to stream now, with the reason to report.
 
     """
-    newest = latest_round(lake)
-    states = positions_at(lake, newest)
-    policy = RollbackPolicy(settings.policy.rollback)
-    restarts = _ordered_restarts(lake, states, newest, policy)
-    restarts |= _stale_restarts(lake, states, newest, stale or {})
-    position = LakePosition(lake.identity.lake_id, newest, states, restarts)
-    slots = tasks_at_once(lake.spark)
+    position = lake_position(lake, settings, stale or {})
+    slots = partial(tasks_at_once, lake)
     plan = plan_round(position, cluster, settings.round, slots, targets=targets, skip=skip)
     if isinstance(plan, RoundPlan):
         return plan.listing(unindexed_applied(lake, replicas))
     return plan
+
+
+def lake_position(lake: LakeTables, settings: Settings, stale: Mapping[int, int]) -> LakePosition:
+    """Return where a lake stands, and how vbuckets begin anew that must; see `next_round`."""
+    newest = latest_round(lake)
+    states = positions_at(lake, newest)
+    policy = RollbackPolicy(settings.policy.rollback)
+    restarts = _ordered_restarts(lake, states, newest, policy)
+    restarts |= _stale_restarts(lake, states, newest, stale)
+    return LakePosition(lake.identity.lake_id, newest, states, restarts)
 
 
 def stale_vbuckets(versions: Iterable[AppliedVersion]) -> dict[int, int]:
@@ -96,9 +99,9 @@ def _ordered_restarts(
     }
 
 
-def tasks_at_once(spark: "SparkSession") -> int:
+def tasks_at_once(lake: LakeTables) -> int:
     """Return how many tasks a round may have; a number of ours where the cluster decides."""
-    return session_slots(spark) or _CLUSTER_TASKS
+    return session_slots(lake.spark) or CLUSTER_TASKS
 
 
 def require_same_bucket(lake: LakeTables, cluster: ClusterView, bucket: str) -> None:

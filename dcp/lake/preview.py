@@ -3,14 +3,10 @@
 from dcp.lake.applied import replica_status
 from dcp.lake.connect import look_at_cluster, source_access
 from dcp.lake.plan import Idle, LakePosition, RoundPlan, plan_round
-from dcp.lake.planning import (
-    next_round,
-    require_same_bucket,
-    stale_vbuckets,
-    tasks_at_once,
-)
-from dcp.lake.run import lake_location, session
+from dcp.lake.planning import CLUSTER_TASKS, lake_position, require_same_bucket, stale_vbuckets
+from dcp.lake.run import lake_location, spark_of
 from dcp.lake.settings import Settings
+from dcp.lake.spark_master import slots_of
 from dcp.lake.tables import find_lake, replicas_in
 
 NEW_LAKE = "(a new lake)"
@@ -25,13 +21,12 @@ def preview(settings: Settings) -> RoundPlan | Idle:
 
     """
     cluster = look_at_cluster(source_access(settings))
-    spark = session(settings)
-    lake = find_lake(spark, lake_location(settings))
+    lake = find_lake(spark_of(settings), lake_location(settings))
+    slots = slots_of(settings.spark.master) or CLUSTER_TASKS
     if lake is None:
-        position = LakePosition(NEW_LAKE, 0)
-        return plan_round(position, cluster, settings.round, tasks_at_once(spark))
+        return plan_round(LakePosition(NEW_LAKE, 0), cluster, settings.round, slots)
     require_same_bucket(lake, cluster, settings.source.bucket)
     replicas = replicas_in(lake)
     applied = (replica_status(lake, replica).applied for replica in replicas)
     stale = stale_vbuckets(version for version in applied if version is not None)
-    return next_round(lake, replicas, cluster, settings, stale=stale)
+    return plan_round(lake_position(lake, settings, stale), cluster, settings.round, slots)

@@ -90,7 +90,7 @@ def _result(spec: ExpectationSpec, outcome: dict[str, Any] | None) -> Expectatio
     if not count:
         # An expectation about the table as a whole: it counts no rows but has seen something.
         seen = outcome["result"].get("observed_value", "nothing")
-        return ExpectationResult(spec.name, spec.says, None, problem=f"it does not hold: {seen}")
+        return ExpectationResult(spec.name, spec.says, None, seen=str(seen))
     samples = tuple(
         {name: _plain(sample.get(name)) for name in IDENTIFYING_COLUMNS}
         for sample in outcome["samples"][:SAMPLES_AT_MOST]

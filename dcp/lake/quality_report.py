@@ -10,8 +10,9 @@ from typing import Any
 class ExpectationResult:
     """One expectation's outcome.
 
-    ``violations`` counts the rows that break it; None where the check itself could not run, and
-    ``problem`` then says why. ``samples`` are a few of those rows, by their identifying columns.
+    ``violations`` counts the rows that break it; ``samples`` are a few of them, by their
+    identifying columns. Where it is None there are no rows to count: ``seen`` is what an
+    expectation about the table as a whole found instead, or ``problem`` says why it could not run.
     """
 
     name: str
@@ -19,10 +20,13 @@ class ExpectationResult:
     violations: int | None
     samples: tuple[Mapping[str, Any], ...] = ()
     problem: str = ""
+    seen: str = ""
 
     def __post_init__(self) -> None:
-        if (self.violations is None) != bool(self.problem):
-            raise ValueError(f"{self.name}: either a count of violations or a problem is expected")
+        if [self.violations is not None, bool(self.problem), bool(self.seen)].count(True) != 1:
+            raise ValueError(
+                f"{self.name}: either a count of violations, a problem or what was seen is expected"
+            )
 
     @property
     def passed(self) -> bool:
@@ -32,6 +36,8 @@ class ExpectationResult:
     def __str__(self) -> str:
         if self.passed:
             return f"ok    {self.name}: {self.says}"
+        if self.seen:
+            return f"FAIL  {self.name}: found {self.seen}, against: {self.says}"
         if self.violations is None:
             return f"ERROR {self.name}: could not be checked: {self.problem}"
         shown = "".join(f"\n        {_row_text(sample)}" for sample in self.samples)
@@ -77,6 +83,7 @@ class QualityReport:
                     "violations": result.violations,
                     "samples": [dict(sample) for sample in result.samples],
                     **({"problem": result.problem} if result.problem else {}),
+                    **({"seen": result.seen} if result.seen else {}),
                 }
                 for result in self.results
             ],

@@ -6,7 +6,6 @@ expectation holds ``name`` (what a report calls it) and ``says`` (the rule in wo
 ``docs/quality.md`` shows how to add to a suite.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
@@ -15,6 +14,8 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from dcp.errors import ConfigError
+from dcp.suggestions import did_you_mean
+from dcp.wire.json_tree import json_tree
 
 REPLICA_SUITE: Final = "replica_suite"
 
@@ -27,6 +28,29 @@ class ExpectationSpec:
     says: str
     type: str
     kwargs: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        """Check that there is such a type, and that it takes these arguments."""
+        from great_expectations.compatibility.pydantic import ValidationError
+        from great_expectations.expectations import registry
+
+        known = registry.list_registered_expectation_implementations()
+        if self.type not in known:
+            raise ConfigError(
+                f"expectation {self.name!r}: found type {self.type!r}"
+                f"{did_you_mean(self.type, known)}, expected one of Great Expectations'"
+            )
+        try:
+            registry.get_expectation_impl(self.type)(**self.kwargs)
+        except ValidationError as error:
+            told = "; ".join(_told(each) for each in error.errors())
+            raise ConfigError(f"expectation {self.name!r}: kwargs of {self.type}: {told}") from None
+
+
+def _told(error: Mapping[str, Any]) -> str:
+    """Return what is wrong with one argument, or with all of them together."""
+    name = error["loc"][0]
+    return str(error["msg"]) if name == "__root__" else f"{name}: {error['msg']}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +81,7 @@ def load_suite(source: Path | None = None) -> QualitySuite:
     """
     resource = files("dcp.schemas") / f"{REPLICA_SUITE}.json" if source is None else source
     try:
-        return parse_suite(json.loads(resource.read_text("utf-8")))
+        return parse_suite(json_tree(resource.read_bytes()))
     except OSError as error:
         raise ConfigError(f"{resource}: cannot read the suite: {error.strerror}") from None
     except ValueError as error:

@@ -21,7 +21,8 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from dcp.errors import ConfigError, DcplakeError
-from dcp.lake.run import lake_location, session
+from dcp.lake.failures import known_error
+from dcp.lake.run import lake_location, spark_of
 from dcp.lake.session import DELTA_CATALOG
 from dcp.lake.settings import Settings
 from dcp.lake.sql import dotted, quoted, string
@@ -50,7 +51,7 @@ def open_for_queries(settings: Settings, spark: SparkSession | None = None) -> L
         LakeError: there is no lake.
 
     """
-    lake = open_lake(spark or session(settings), lake_location(settings))
+    lake = open_lake(spark_of(settings, spark), lake_location(settings))
     replicas = replicas_in(lake)
     name_tables(lake, replicas)
     register_views(lake, replicas)
@@ -74,7 +75,8 @@ def name_tables(lake: LakeTables, replicas: Sequence[ReplicaTable]) -> None:
     database = "dcplake_" + sha256(f"{lake.identity.lake_id} {lake.location}".encode()).hexdigest()
     folder = Path(tempfile.gettempdir()) / database[:24]
     database = f"{_SESSION_CATALOG}.{quoted(database[:24])}"
-    lake.spark.sql(f"CREATE DATABASE IF NOT EXISTS {database} LOCATION {string(folder.as_uri())}")
+    place = string(f"file:{folder}")  # no URI: Spark would take its %20 for a name
+    lake.spark.sql(f"CREATE DATABASE IF NOT EXISTS {database} LOCATION {place}")
     with suppress(OSError):  # Spark makes the folder, but the tables are in the lake's
         folder.rmdir()
     for table in tables:
@@ -121,19 +123,30 @@ def first_rows(found: DataFrame, count: int) -> list[Row]:
 @contextmanager
 def _errors_on_one_line() -> Iterator[None]:
     try:
-        with _context_loggers_silent():
+        with context_loggers_silent():
             yield
-    except PySparkException as error:
-        raise ConfigError(f"SQL: {_one_line(str(error))}{_hint(error)}") from None
-    except Py4JJavaError as error:  # of a class that PySpark does not know: a task failed
-        message = _one_line(error.java_exception.toString().split("\nDriver stacktrace", 1)[0])
-        raise DcplakeError(f"SQL: {message}") from None
+    except (PySparkException, Py4JJavaError) as error:
+        if "java.lang.StackOverflowError" in str(error):
+            raise ConfigError(
+                "SQL: found a statement that is nested too deeply for Spark, expected fewer "
+                "brackets or terms within each other"
+            ) from None
+        raise known_error(error, "SQL") or _in_its_words(error) from None
     except (ValueError, OverflowError) as error:  # a date beyond Python's calendar
-        raise ConfigError(f"SQL: {_one_line(str(error))}{_AS_STRING}") from None
+        raise ConfigError(f"SQL: {one_line(str(error))}{_AS_STRING}") from None
+
+
+def _in_its_words(error: PySparkException | Py4JJavaError) -> DcplakeError:
+    if isinstance(error, PySparkException):
+        return ConfigError(f"SQL: {one_line(str(error))}{_hint(error)}")
+    # Of a class that PySpark does not know: a task failed.
+    message = error.java_exception.toString().split("\nDriver stacktrace", 1)[0]
+    return DcplakeError(f"SQL: {one_line(message)}")
 
 
 @contextmanager
-def _context_loggers_silent() -> Iterator[None]:
+def context_loggers_silent() -> Iterator[None]:
+    """Let PySpark print no error while this goes on."""
     loggers = [PySparkLogger.getLogger(name) for name in _CONTEXT_LOGGERS]
     before = [logger.disabled for logger in loggers]
     for logger in loggers:
@@ -155,7 +168,7 @@ def _hint(error: PySparkException) -> str:
     return _AS_STRING if condition == _NO_PYTHON_VALUE else ""
 
 
-def _one_line(message: str) -> str:
+def one_line(message: str) -> str:
     """Return Spark's message without stack, plan and citation, but with the place that it names."""
     text = message.split("\n\nJVM stacktrace", 1)[0].split("\n\tat ", 1)[0]
     place = ""

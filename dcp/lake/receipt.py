@@ -54,6 +54,9 @@ class Receipt:
     frame_bytes: int = 0
     largest_bytes: int = 0
     escaped_keys: int = 0
+    brought_collections: bool = False
+    """Whether a collection began, was flushed or was dropped."""
+    undecodable_values: int = 0
     window_full: float = 0.0
     """The part of its task's time in which the node could send nothing: the window was full."""
     gate: str = ""
@@ -73,6 +76,11 @@ class Receipt:
         """Whether the end of a snapshot at or beyond the target was reached."""
         return self.position.complete_seqno >= self.plan.target_seqno
 
+    @property
+    def reads_on(self) -> bool:
+        """Whether it must not end before a snapshot's end."""
+        return self.plan.reads_on and self.position.complete_seqno == 0
+
     def end(self, outcome: Outcome, reason: str = "", detail: str = "") -> None:
         """Note why this vbucket gets no more in this round."""
         self.outcome, self.reason, self.detail = outcome, reason, detail
@@ -87,6 +95,7 @@ class Receipt:
             round_number,
             self.position,
             brought_rows=self.rows > 0,
+            brought_collections=self.brought_collections,
             failover_log=self.failover_log,
             caught_up_seqno=caught_up,
             purge_seqno=self.purge_seqno,
@@ -106,6 +115,8 @@ class Receipt:
         }
         if self.escaped_keys:
             told["escaped_keys"] = self.escaped_keys
+        if self.undecodable_values:
+            told["undecodable_values"] = self.undecodable_values
         if self.window_full >= _LEAST_SHARE:
             told |= {"window_full": round(self.window_full, 3), "gate": self.gate}
         if self.reason:

@@ -10,6 +10,7 @@ answer differently.
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from socket import gethostname
 from time import monotonic
 from typing import Any, Final
 
@@ -23,7 +24,7 @@ from dcp.client.delivery import Delivery
 from dcp.client.settings import ConsumerSettings
 from dcp.client.vbucket_track import StreamStart
 from dcp.client.windows import Windows
-from dcp.errors import AuthenticationError, BucketError
+from dcp.errors import AuthenticationError, BucketError, ConfigError
 from dcp.lake.applied import applied_to_batch
 from dcp.lake.arrow_memory import return_freed_memory
 from dcp.lake.batches import BatchBuilder
@@ -41,8 +42,14 @@ from dcp.lake.plan import RoundPlan, TaskPlan
 from dcp.lake.progress import RoundProgress
 from dcp.lake.receipt import Outcome, Receipt, left_out_status
 from dcp.lake.rollback_order import RollbackOrder, order_row
+from dcp.lake.settings import SourceSettings
 from dcp.lake.stop_points import reached
-from dcp.lake.system_events import system_event_text
+from dcp.lake.system_events import (
+    DroppedPolicy,
+    collection_of,
+    emptied_collection,
+    system_event_text,
+)
 from dcp.lake.task_credits import TaskCredits
 from dcp.lake.task_errors import TaskError
 from dcp.lake.vbucket_state import states_to_batch
@@ -64,17 +71,24 @@ from dcp.types import U16_MAX, FailoverLog
 
 _LONGEST_WAIT_SECONDS: Final = 0.25
 """How late a deadline of ours may be noticed."""
+_HERE: Final = (
+    "; tasks read the password where they run: docs/operations.md, How tasks get the password"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class SourceAccess:
-    """What a task needs beside the plan; it holds the password and is therefore no part of it."""
+    """What a task needs beside the plan.
+
+    The password is not here but read where the task runs: Spark serves what tasks are made of.
+    """
 
     seeds: tuple[str, ...]
     consumer: ConsumerSettings
-    credentials: Credentials
+    source: SourceSettings
     flow_control: FlowControlSettings
     quiet_seconds: float
+    dropped: DroppedPolicy = DroppedPolicy.DELETE
     live: LivePlace | None = None
     """Where tasks show what they see; None: nowhere."""
 
@@ -132,6 +146,7 @@ class TaskReceiver:
         self._bytes_of = np.zeros(U16_MAX + 1, np.int64)
         self._largest_of = np.zeros(U16_MAX + 1, np.uint32)
         self._escaped_of = np.zeros(U16_MAX + 1, np.int64)
+        self._undecodable_of = np.zeros(U16_MAX + 1, np.int64)
         self._server_logs: dict[int, FailoverLog] = {}
         self._window_bytes = largest_window_bytes(access.flow_control)
         flow = access.flow_control
@@ -149,7 +164,7 @@ class TaskReceiver:
         """Yield the rows of all streams, then status and position rows.
 
         Raises:
-            TaskError: user, password or bucket were refused.
+            TaskError: as for ``stream``.
 
         """
         yield from self.stream()
@@ -172,12 +187,12 @@ class TaskReceiver:
         """Yield the rows that the streams bring, without status and position rows.
 
         Raises:
-            TaskError: user, password or bucket were refused.
+            TaskError: user, password or bucket were refused, or the password is not here.
 
         """
         try:
             yield from self._stream()
-        except (AuthenticationError, BucketError) as error:
+        except (AuthenticationError, BucketError, ConfigError) as error:
             raise TaskError(error) from None
 
     def _stream(self) -> Iterator[pa.RecordBatch]:
@@ -198,7 +213,7 @@ class TaskReceiver:
             ],
             self._access.seeds,
             self._access.consumer,
-            self._access.credentials,
+            self._credentials(),
             self._name,
             windows=windows,
         )
@@ -211,22 +226,37 @@ class TaskReceiver:
             consumer.close()
             self._credits.settle(monotonic())
 
+    def _credentials(self) -> Credentials:
+        try:
+            return self._access.source.credentials()
+        except ConfigError as error:
+            raise ConfigError(f"a Spark task on {gethostname()}: {error}{_HERE}") from None
+
     def _consume(self, consumer: Consumer) -> Iterator[pa.RecordBatch]:
         self._policy.begin(monotonic())
-        while self._open and not self._is_used_up():
+        while self._open:
+            if self._is_used_up():
+                self._end_by_budget(consumer)
+                if not self._open:
+                    break
             delivery = consumer.next(self._wait_seconds())
             if delivery is not None:
                 self._take(delivery, consumer)
             self._end_what_is_over(consumer)
             if self._gathering.is_due(consumer, monotonic()):
                 yield from self._hand_over(consumer)
-        for ending in list(self._policy.out_of_budget(sorted(self._open), consumer)):
-            self._end_by(ending)
         yield from self._hand_over(consumer)
 
     def _is_used_up(self) -> bool:
         """Whether the task has received enough, or long enough."""
         return not self._credits.staging.is_open or monotonic() >= self._policy.ends_at
+
+    def _end_by_budget(self, consumer: Consumer) -> None:
+        """End all that the budget may end; what is read on goes on alone."""
+        over = [vbucket for vbucket in self._open if not self._receipts[vbucket].reads_on]
+        goes_on = consumer if len(over) < len(self._open) else None
+        for ending in list(self._policy.out_of_budget(sorted(over), consumer)):
+            self._end_by(ending, goes_on)
 
     def _note_flow(self, look: TaskLook) -> None:
         for receipt in self._receipts.values():
@@ -253,6 +283,7 @@ class TaskReceiver:
             streams={node: NodeStreams(*counts) for node, counts in streams.items()},
             windows=share_of(windows),
             bound_bytes=worker_bytes(len(connections), self._window_bytes, batch_bytes),
+            undecodable_values=int(self._undecodable_of.sum()),
         )
 
     # What arrives
@@ -307,9 +338,13 @@ class TaskReceiver:
         np.add.at(self._bytes_of, columns.vbucket, columns.frame_bytes)
         np.maximum.at(self._largest_of, columns.vbucket, columns.frame_bytes)
         rows = self._batches.add_items(columns)
-        escaped = rows.column("key_bytes").is_valid()
-        if escaped.true_count:
-            np.add.at(self._escaped_of, columns.vbucket[escaped.to_numpy(zero_copy_only=False)], 1)
+        for column, counts in (
+            (rows.column("key_bytes"), self._escaped_of),
+            (rows.column("detail"), self._undecodable_of),
+        ):
+            if column.null_count < len(column):
+                is_set = column.is_valid().to_numpy(zero_copy_only=False)
+                np.add.at(counts, columns.vbucket[is_set], 1)
 
     def _snapshot_started(self, event: SnapshotStarted) -> None:
         if event.purge_seqno is not None:
@@ -322,9 +357,9 @@ class TaskReceiver:
             snap_flags=event.flags,
         )
 
-    def _at_seqno(self, kind: str, vbucket: int, seqno: int, detail: str | None = None) -> None:
+    def _at_seqno(self, kind: str, vbucket: int, seqno: int, **values: Any) -> None:
         uuid = self._histories.uuid(vbucket, seqno)
-        self._batches.add_event(kind, vbucket, seqno=seqno, vb_uuid=uuid, detail=detail)
+        self._batches.add_event(kind, vbucket, seqno=seqno, vb_uuid=uuid, **values)
 
     def _snapshot_completed(self, event: SnapshotCompleted) -> None:
         self._at_seqno("complete", event.vbucket, event.seqno)
@@ -333,7 +368,15 @@ class TaskReceiver:
         self._at_seqno("seqno_advanced", event.vbucket, event.seqno)
 
     def _system_event(self, event: SystemEventReceived) -> None:
-        self._at_seqno("system_event", event.vbucket, event.seqno, system_event_text(event))
+        if collection_of(event) is not None:
+            self._receipts[event.vbucket].brought_collections = True
+        self._at_seqno(
+            "system_event",
+            event.vbucket,
+            event.seqno,
+            collection_id=emptied_collection(event, self._access.dropped),
+            detail=system_event_text(event),
+        )
 
     def _rollback(self, event: RollbackOrdered) -> None:
         requested = event.requested
@@ -379,10 +422,13 @@ class TaskReceiver:
     # What goes to Spark
 
     def _wait_seconds(self) -> float:
-        deadline = min(self._policy.ends_at, monotonic() + _LONGEST_WAIT_SECONDS)
+        now = monotonic()
+        deadline = now + _LONGEST_WAIT_SECONDS
+        if now < self._policy.ends_at:
+            deadline = min(deadline, self._policy.ends_at)
         if not self._gathering.is_empty:
             deadline = min(deadline, self._gathering.due_at)
-        return max(0.0, deadline - monotonic())
+        return max(0.0, deadline - now)
 
     def _hand_over(self, consumer: Consumer) -> Iterator[pa.RecordBatch]:
         """Give Spark all that is here."""
@@ -397,6 +443,7 @@ class TaskReceiver:
             receipt.frame_bytes = int(self._bytes_of[vbucket])
             receipt.largest_bytes = int(self._largest_of[vbucket])
             receipt.escaped_keys = int(self._escaped_of[vbucket])
+            receipt.undecodable_values = int(self._undecodable_of[vbucket])
             self._batches.add_event("status", vbucket, detail=receipt.status())
             if receipt.plan.begins_epoch:
                 fork = receipt.plan.state.position.seqno

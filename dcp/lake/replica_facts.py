@@ -1,18 +1,21 @@
 """What a decision about an apply asks of a real lake: `dcp.lake.stretch.ReplicaFacts` on Spark."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
+import pyarrow as pa
 from pyspark.errors import PySparkException
 
 from dcp.lake.applied import ReplicaStatus, applied_at
+from dcp.lake.apply_sql import collection_events_sql
 from dcp.lake.epoch_log import forks_between
 from dcp.lake.epochs import Fork
 from dcp.lake.history import WHOLE, history
 from dcp.lake.lineage import Lineage
 from dcp.lake.round_record import round_records
-from dcp.lake.sql import integer_list, string_list
-from dcp.lake.stretch import EMPTY_TABLE, HeldVersion
+from dcp.lake.schema import REPLICA
+from dcp.lake.sql import integer_list
+from dcp.lake.stretch import EMPTY_TABLE, CollectionEvent, HeldVersion
 from dcp.lake.tables import LakeTables, ReplicaTable, cleaned_round
 from dcp.lake.vbucket_state import VbucketState
 
@@ -45,13 +48,29 @@ class LakeFacts:
         """Return the forks of some vbuckets in rounds after one, up to another."""
         return forks_between(self._lake, after_round, to_round, vbuckets)
 
+    def collection_events(
+        self, from_round: int, to_round: int, vbuckets: Collection[int]
+    ) -> Sequence[CollectionEvent]:
+        """Return what became of the replica's collection in some vbuckets, in these rounds."""
+        rows = self._lake.spark.sql(
+            collection_events_sql(
+                self._lake.changes_sql, self._replica.collection_id, from_round, to_round, vbuckets
+            )
+        ).collect()
+        return [
+            CollectionEvent(
+                row["vbucket"], row["epoch"], int(row["seqno"]), row["round"], row["keeps"]
+            )
+            for row in rows
+        ]
+
     def older_versions(self) -> Sequence[HeldVersion]:
         """Return the newest version of each older state of the table, newest first.
 
         Time travel needs the history, so what that does not tell any more is left out.
         """
         table, version = self._replica.name, self._status.version
-        commits = history(self._lake.spark, self._lake.table_sql(table), WHOLE)
+        commits = history(self._lake.table(table), WHOLE)
         lineage = Lineage(tuple(commits))
         seen = {lineage.origin(version)}
         found = []
@@ -70,10 +89,9 @@ class LakeFacts:
         rounds = {number for each in versions for number in (each.round, *each.stale.values())}
         if not rounds:
             return versions
-        rows = self._lake.spark.sql(
-            f"SELECT DISTINCT round FROM {self._lake.changes_sql} "
-            f"WHERE kind = 'position' AND round IN ({integer_list(sorted(rounds))})"
-        ).collect()
+        rows = self._lake.changes.rows(
+            "DISTINCT round", f"kind = 'position' AND round IN ({integer_list(sorted(rounds))})"
+        )
         known = {row["round"] for row in rows}
         return [each for each in versions if known.issuperset((each.round, *each.stale.values()))]
 
@@ -81,39 +99,46 @@ class LakeFacts:
         """Whether the rows of a vbucket in an old version can be read, as far as is known."""
         return (version, vbucket) not in self.unreadable
 
-    def try_to_read(self, restored: Mapping[int, int], keys: Collection[str] | None) -> bool:
-        """Read the key column of what is to be restored; note the versions where that fails.
+    def try_to_read(
+        self, restored: Mapping[int, int], read: Callable[[int, Sequence[int]], object]
+    ) -> bool:
+        """Read some vbuckets of each version that they are restored from; return if all could be.
 
-        What VACUUM has deleted is missed by no cheaper look. ``restored`` are versions by vbucket,
-        ``keys`` those that need them (None: too many to be named).
+        What VACUUM has deleted is missed by no cheaper look. ``restored`` are versions by vbucket;
+        those where ``read`` fails for that reason are noted as unreadable.
         """
-        if keys is not None and not keys:
-            return True
         before = len(self.unreadable)
         for version in sorted(set(restored.values()) - {EMPTY_TABLE}):
             vbuckets = sorted(vb for vb, found in restored.items() if found == version)
-            if not self._can_read(version, vbuckets, keys):
+            if not _can(read, version, vbuckets):
                 self.unreadable |= {
                     (version, vbucket)
                     for vbucket in vbuckets
-                    if len(vbuckets) == 1 or not self._can_read(version, [vbucket], keys)
+                    if len(vbuckets) == 1 or not _can(read, version, [vbucket])
                 }
         return len(self.unreadable) == before
 
-    def _can_read(
-        self, version: int, vbuckets: Sequence[int], keys: Collection[str] | None
-    ) -> bool:
-        named = "" if keys is None else f"AND key IN ({string_list(keys)})"
-        try:
-            self._lake.spark.sql(
-                f"SELECT max(key) FROM {self._lake.table_sql(self._replica.name)} "
-                f"VERSION AS OF {version} WHERE vbucket IN ({integer_list(vbuckets)}) {named}"
-            ).collect()
-        except Exception as error:  # Spark's own class, or the bridge's: the text tells
-            if is_missing_version(error):
-                return False
-            raise
-        return True
+    def read_keys(self, version: int, vbuckets: Sequence[int]) -> None:
+        """Read the key column of some vbuckets in an old version."""
+        self._lake.table(self._replica.name).query(
+            lambda name, _: (
+                f"SELECT max(key) AS key FROM {name} WHERE vbucket IN ({integer_list(vbuckets)})"
+            ),
+            pa.schema([REPLICA.field("key")]),
+            version,
+        )
+
+
+def _can(
+    read: Callable[[int, Sequence[int]], object], version: int, vbuckets: Sequence[int]
+) -> bool:
+    try:
+        read(version, vbuckets)
+    except Exception as error:  # Spark's own class, or the bridge's: the text tells
+        if is_missing_version(error):
+            return False
+        raise
+    return True
 
 
 _MISSING: tuple[str, ...] = (

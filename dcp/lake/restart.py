@@ -8,6 +8,10 @@ failover, that was never read. At 0 the uuid is 0.
 A producer that does not know the branch of a request orders a rollback to 0. Nearly always there is
 common history all the same, so the first retry is at the newest common ancestor of both logs, with
 its uuid. (kv_engine's own replication does the like, ``dcp/passive_stream.cc``.)
+
+A producer that has purged tombstones may order back to 0 whoever resumes inside the first snapshot,
+and so again and again where that is larger than a round. Such an order is fruitless, too: after it
+the vbucket is read to its first snapshot's end in one round, whatever the budget.
 """
 
 from collections.abc import Iterable
@@ -123,12 +127,13 @@ def common_history(ours: FailoverLog, theirs: FailoverLog, our_seqno: int) -> Ta
 def _begun(state: VbucketState, seqno: int, vb_uuid: int) -> VbucketState | Standstill:
     order = state.order
     assert order is not None
-    is_fruitless = (vb_uuid, seqno) == (order.from_vb_uuid, order.from_seqno)
-    if is_fruitless and state.fruitless_rollbacks + 1 >= FRUITLESS_MOST:
+    is_refused_again = (vb_uuid, seqno) == (order.from_vb_uuid, order.from_seqno)
+    is_fruitless = is_refused_again or seqno == state.complete_seqno == 0
+    if is_refused_again and state.fruitless_rollbacks + 1 >= FRUITLESS_MOST:
         return Standstill(
             "rollback without progress",
-            f"{order}, {FRUITLESS_MOST} times, although that is where the request was; the node "
-            f"does not follow the protocol, or lost more than it says: "
+            f"{order}, again, although nothing was read since the last order; the node does not "
+            f"follow the protocol, or lost more than it says: "
             f"dcplake resync --vbuckets {state.vbucket} streams it again from the beginning",
         )
     return state.beginning_epoch(seqno, vb_uuid, is_fruitless=is_fruitless)

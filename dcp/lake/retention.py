@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 
 from dcp.lake.horizon import FILE_RETENTION, RECORDED, Horizon, interval_seconds
 from dcp.lake.sql import string
-from dcp.lake.tables import LakeTables, ReplicaTable, table_properties
+from dcp.lake.tables import LakeTables, ReplicaTable
 
 _LOG = logging.getLogger(__name__)
 
@@ -56,4 +56,4 @@ def recorded_horizon(lake: LakeTables) -> Horizon:
 
 
 def _properties(lake: LakeTables, table: str) -> Mapping[str, str]:
-    return table_properties(lake.spark, lake.table_sql(table), f"{lake.location}: table {table}")
+    return lake.table(table).properties()

@@ -1,12 +1,12 @@
 """What rollbacks did to a lake: read from its audit and its log, for ``dcplake rollbacks``."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from dcp.lake.sql import quoted
 from dcp.lake.tables import AUDIT_TABLE, LakeTables, audit_exists
-from dcp.lake.views_sql import epochs_sql
+from dcp.lake.views_sql import RESTREAM
 
 NEWEST: Final = 100
 """Rollbacks that are told unless more are asked for."""
@@ -71,42 +71,39 @@ class UndoneKey:
 
 def newest_epochs(lake: LakeTables, count: int = NEWEST) -> list[Epoch]:
     """Return the newest rollbacks, newest first."""
-    rows = lake.spark.sql(
-        f"SELECT vbucket, epoch, round, reason, fork_seqno, from_seqno, from_vb_uuid, to_seqno "
-        f"FROM ({epochs_sql(lake.changes_sql)}) ORDER BY round DESC, vbucket, epoch DESC "
-        f"LIMIT {int(count)}"
-    ).collect()
-    return [
-        Epoch(
-            row["vbucket"],
-            row["epoch"],
-            row["round"],
-            row["reason"],
-            int(row["fork_seqno"]),
-            _integer(row["from_seqno"]),
-            _integer(row["from_vb_uuid"]),
-            _integer(row["to_seqno"]),
+    rows = lake.changes.rows(
+        "vbucket, epoch, round, seqno, detail, rollback", "kind = 'rollback' ORDER BY round"
+    )
+    orders: dict[tuple[int, int], Mapping[str, Any]] = {}  # the newest of each vbucket and epoch
+    epochs = []
+    for row in rows:
+        vbucket, epoch = row["vbucket"], row["epoch"]
+        if row["seqno"] is None:
+            orders[vbucket, epoch] = row["rollback"]
+            continue
+        order = None if row["detail"] else orders.get((vbucket, epoch - 1))
+        told = order or {}
+        epochs.append(
+            Epoch(
+                vbucket,
+                epoch,
+                row["round"],
+                row["detail"] or (RESTREAM if order is None else "rollback"),
+                int(row["seqno"]),
+                *(_integer(told.get(name)) for name in ("from_seqno", "from_vb_uuid", "to_seqno")),
+            )
         )
-        for row in rows
-    ]
+    epochs.sort(key=lambda each: (-each.round, each.vbucket, -each.epoch))
+    return epochs[:count]
 
 
 def undone_keys(lake: LakeTables, count: int = NEWEST) -> tuple[list[UndoneKey], int]:
     """Return the keys that were taken back, those of the newest applies first, and how many."""
     if not audit_exists(lake):
         return [], 0
-    audit = lake.table_sql(AUDIT_TABLE)
-    total = int(lake.spark.sql(f"SELECT count(*) FROM {audit}").collect()[0][0])
-    columns = ", ".join(
-        f"{side}.{field} AS {quoted(f'{side}_{field}')}"
-        for side in ("before", "after")
-        for field in ("seqno", "vb_uuid", "value")
-    )
-    rows = lake.spark.sql(
-        "SELECT table, version, restored_version, round, time, vbucket, fork_seqno, key, "
-        f"{columns} FROM {audit} ORDER BY time DESC, table, version DESC, vbucket, key "
-        f"LIMIT {int(count)}"
-    ).collect()
+    audit = lake.table(AUDIT_TABLE)
+    [[total]] = (row.values() for row in audit.rows("count(*) AS total", "true"))
+    newest = f"true ORDER BY time DESC, version DESC, vbucket, key LIMIT {int(count)}"
     found = [
         UndoneKey(
             row["table"],
@@ -117,19 +114,18 @@ def undone_keys(lake: LakeTables, count: int = NEWEST) -> tuple[list[UndoneKey],
             row["vbucket"],
             int(row["fork_seqno"]),
             row["key"],
-            _state(row, "before"),
-            _state(row, "after"),
+            _state(row["before"]),
+            _state(row["after"]),
         )
-        for row in rows
+        for row in audit.rows("*", newest)
     ]
     return found, total
 
 
-def _state(row: Any, side: str) -> tuple[int, int, bytes] | None:
-    if row[f"{side}_seqno"] is None:
+def _state(told: Mapping[str, Any] | None) -> tuple[int, int, bytes] | None:
+    if told is None or told["seqno"] is None:
         return None
-    value = bytes(row[f"{side}_value"] or b"")
-    return int(row[f"{side}_seqno"]), int(row[f"{side}_vb_uuid"]), value
+    return int(told["seqno"]), int(told["vb_uuid"]), told["value"] or b""
 
 
 def _integer(value: Any) -> int | None:

@@ -5,17 +5,17 @@ from time import monotonic
 from typing import Any, Final
 
 from dcp.lake.changes import append_round
+from dcp.lake.failures import spark_errors
 from dcp.lake.live_look import SLOWEST
 from dcp.lake.plan import LeftOut, RoundPlan
 from dcp.lake.plan_text import left_out_json, left_out_lines, number_ranges
 from dcp.lake.progress import RoundProgress
 from dcp.lake.receipt import Outcome
 from dcp.lake.receive import SourceAccess, receive_function
-from dcp.lake.round_record import VbucketReport, round_record
+from dcp.lake.round_record import UNDECODABLE, VbucketReport, round_record
 from dcp.lake.schema import CHANGES, spark_ddl
 from dcp.lake.stop_points import reached
 from dcp.lake.tables import LakeTables
-from dcp.lake.task_errors import spark_errors
 
 _WORTH_A_LINE: Final = 0.05
 
@@ -44,6 +44,11 @@ class RoundReport:
     def escaped_keys(self) -> int:
         """Rows whose key cannot be a STRING as it is (`dcp.lake.keys`)."""
         return sum(report.escaped_keys for report in self.vbuckets)
+
+    @property
+    def undecodable_values(self) -> int:
+        """Rows whose value is as it was sent (`dcp.lake.schema`, ``datatype``)."""
+        return sum(report.undecodable_values for report in self.vbuckets)
 
     @property
     def window_full(self) -> float:
@@ -81,6 +86,7 @@ class RoundReport:
             "rows": self.rows,
             "bytes": self.frame_bytes,
             "escaped_keys": self.escaped_keys,
+            "undecodable_values": self.undecodable_values,
             "window_full": round(self.window_full, 3),
             "gate": self.gate,
             "vbuckets": [report.to_json() for report in self.vbuckets],
@@ -103,6 +109,8 @@ class RoundReport:
                 f"  {self.escaped_keys:,} rows have a key that is not UTF-8 (or begins with \\x): "
                 "the column key has it in hexadecimal, key_bytes as it is"
             )
+        if self.undecodable_values:
+            lines.append(f"  {self.undecodable_values:,} {UNDECODABLE}")
         if self.window_full >= _WORTH_A_LINE:
             slowest = f", {SLOWEST[self.gate]}" if self.gate in SLOWEST else ""
             lines.append(f"  window full {self.window_full:.0%} of the time{slowest}")

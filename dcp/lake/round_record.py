@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from dcp.errors import WAY_OUT, LakeError
+from dcp.errors import REREAD_COMMAND, LakeError
 from dcp.lake.memory import DOCUMENT_BYTES
 from dcp.lake.receipt import Outcome
 from dcp.lake.sql import integer_list
@@ -16,6 +16,12 @@ from dcp.lake.vbucket_state import VbucketState, states_from_rows
 
 if TYPE_CHECKING:
     from dcp.lake.tables import LakeTables
+
+UNDECODABLE: Final = (
+    "values cannot be decoded and are as they were sent: datatype is above 1 there, "
+    "row_history.detail says why"
+)
+"""What is said behind their number."""
 
 REMEMBERED_ROUNDS: Final = 4
 """Enough for the round of the newest apply and the newest round, before and after a commit."""
@@ -39,6 +45,7 @@ class VbucketReport:
     reason: str = ""
     detail: str = ""
     escaped_keys: int = 0
+    undecodable_values: int = 0
     window_full: float = 0.0
     gate: str = ""
 
@@ -63,6 +70,7 @@ class VbucketReport:
             reason=told.get("reason", ""),
             detail=told.get("detail", ""),
             escaped_keys=told.get("escaped_keys", 0),
+            undecodable_values=told.get("undecodable_values", 0),
             window_full=told.get("window_full", 0.0),
             gate=told.get("gate", ""),
         )
@@ -80,6 +88,7 @@ class VbucketReport:
             "reason": self.reason,
             "detail": self.detail,
             "escaped_keys": self.escaped_keys,
+            "undecodable_values": self.undecodable_values,
             "window_full": self.window_full,
             "gate": self.gate,
         }
@@ -132,27 +141,22 @@ def positions_at(lake: "LakeTables", round_number: int) -> Mapping[int, VbucketS
     return round_record(lake, round_number).states
 
 
-def largest_document_bytes(lake: "LakeTables", first_round: int, to_round: int) -> int:
+def largest_document_bytes(lake: "LakeTables", rounds: Collection[int]) -> int:
     """Return the size of the largest document of some rounds; the most there is if not told."""
-    rounds = range(first_round, to_round + 1)
-    if all(number in lake.remembered_rounds for number in rounds):
-        return max(lake.remembered_rounds[number].largest_bytes for number in rounds)
-    row = lake.spark.sql(
-        "SELECT max(coalesce(CAST(get_json_object(detail, '$.largest_bytes') AS BIGINT), "
-        f"{DOCUMENT_BYTES})) FROM {lake.changes_sql} "
-        f"WHERE kind = 'status' AND round BETWEEN {first_round} AND {to_round}"
-    ).collect()[0]
-    return DOCUMENT_BYTES if row[0] is None else int(row[0])
+    known = lake.remembered_rounds
+    if all(number in known for number in rounds):
+        return max(known[number].largest_bytes for number in rounds)
+    told = lake.changes.rows(
+        "vbucket, detail", f"kind = 'status' AND round IN ({integer_list(rounds)})"
+    )
+    reports = (VbucketReport.parse(row["vbucket"], row["detail"]) for row in told)
+    return max((each.largest_bytes for each in reports), default=DOCUMENT_BYTES)
 
 
 def _read(lake: "LakeTables", rounds: Collection[int]) -> dict[int, RoundRecord]:
-    rows = (
-        lake.spark.sql(
-            f"SELECT round, kind, vbucket, epoch, position, detail FROM {lake.changes_sql} "
-            f"WHERE round IN ({integer_list(rounds)}) AND kind IN ('position', 'status')"
-        )
-        .toArrow()
-        .to_pylist()
+    rows = lake.changes.rows(
+        "round, kind, vbucket, epoch, position, detail",
+        f"round IN ({integer_list(rounds)}) AND kind IN ('position', 'status')",
     )
     by_round: dict[int, list[dict[str, Any]]] = {number: [] for number in rounds}
     for row in rows:
@@ -167,7 +171,7 @@ def _record(lake: "LakeTables", number: int, rows: list[dict[str, Any]]) -> Roun
         raise LakeError(
             f"{lake.location}: found {len(states)} positions in round {number} of changes, "
             f"expected one for each of the {expected} vbuckets: they were cleaned, or somebody "
-            f"changed the log; {WAY_OUT} reads the bucket again"
+            f"changed the log; {REREAD_COMMAND} reads the bucket again"
         )
     statuses = sorted((row["vbucket"], row["detail"]) for row in rows if row["kind"] == "status")
     return RoundRecord(

@@ -5,22 +5,28 @@ started again: each step begins by reading what is durable.
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from dcp.client.probe import ClusterView
-from dcp.lake.connect import look_at_cluster, source_access
+from dcp.errors import LakeError
+from dcp.lake.changes import latest_round
+from dcp.lake.connect import look_at_cluster, refuse_open_password, source_access
 from dcp.lake.driver import Driver, RunReport
+from dcp.lake.jvm_options import MANY_CHANGES, jvm_options
+from dcp.lake.lake_table import StartSpark
 from dcp.lake.lock import local_root, locked
 from dcp.lake.memory import MEBIBYTE, direct_memory_options, heap_bytes
 from dcp.lake.observer import Observer
-from dcp.lake.session import JAVA_OPTIONS, build_session, slots_of
+from dcp.lake.round_record import positions_at
+from dcp.lake.session import JAVA_OPTIONS, build_session
 from dcp.lake.settings import Settings
-from dcp.lake.source import register_source
+from dcp.lake.spark_master import slots_of
 from dcp.lake.stop_signals import stop_on_signals
-from dcp.lake.tables import LakeIdentity, LakeLocation, LakeTables, create_lake
+from dcp.lake.tables import LakeIdentity, LakeLocation, LakeTables, create_lake, find_lake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -55,17 +61,17 @@ def run(
 
     """
     observer = observer or Observer()
-    location = lake_location(settings)
-    root = local_root(settings.lake.root) if location.root is not None else None
     try:
         with (
-            locked(root if settings.lake.lock else None, "dcplake run"),
+            lake_locked(settings, "dcplake run", makes_lake=True) as location,
             _stopping(stop) as stopped,
         ):
             access = source_access(settings)
             cluster = look_at_cluster(access)
-            spark = spark or session(settings)
-            lake = open_or_create(spark, settings, location, cluster)
+            start_spark = spark_of(
+                settings, spark, is_long=lambda: not once or is_large_load(location, cluster)
+            )
+            lake = open_or_create(start_spark, settings, location, cluster)
             driver = Driver(lake, settings, access, observer)
             return driver.once(cluster, stopped) if once else driver.continuously(stopped)
     finally:
@@ -79,10 +85,58 @@ def lake_location(settings: Settings) -> LakeLocation:
     return LakeLocation(root=settings.lake.root)
 
 
-def session(settings: Settings) -> "SparkSession":
+@contextmanager
+def lake_locked(
+    settings: Settings, command: str, *, makes_lake: bool = False
+) -> Iterator[LakeLocation]:
+    """Hold the lock of a local lake, unless settings do without it; give where the lake is.
+
+    A command that does not make the lake makes no folder for it either.
+
+    Raises:
+        FencedError: another process holds it; names the process.
+        SetupError: the lock file cannot be made.
+
+    """
+    location = lake_location(settings)
+    has_lock = settings.lake.lock and location.root is not None
+    root = local_root(settings.lake.root) if has_lock else None
+    with locked(root, command, makes_lake=makes_lake):
+        yield location
+
+
+def spark_of(
+    settings: Settings,
+    spark: "SparkSession | None" = None,
+    *,
+    is_long: Callable[[], bool] = lambda: False,
+) -> StartSpark:
+    """Return what returns ``spark``, or starts the session of these settings when it is needed.
+
+    ``is_long`` is asked then: see `jvm_options`.
+
+    Raises:
+        ConfigError: ``spark`` would hand the password to strangers.
+
+    """
+    if spark is not None:
+        refuse_open_password(spark, settings.source)
+
+    @cache
+    def start() -> "SparkSession":
+        if spark is not None:
+            return spark
+        started = session(settings, is_long=is_long())
+        refuse_open_password(started, settings.source)
+        return started
+
+    return start
+
+
+def session(settings: Settings, *, is_long: bool = False) -> "SparkSession":
     """Return the Spark session of these settings, or the one that is there already.
 
-    It knows the format ``dcp``, and its JVM keeps to the memory of docs/memory.md.
+    Its JVM keeps to the memory of docs/memory.md, and has the options of `jvm_options`.
 
     Raises:
         ConfigError: the heap is too small for the tasks of a local master.
@@ -90,18 +144,17 @@ def session(settings: Settings) -> "SparkSession":
     """
     tasks = slots_of(settings.spark.master) or 1
     options = direct_memory_options(tasks, settings.flow_control.batch_bytes)
+    options = f"{options} {jvm_options(is_long=is_long)}"
     theirs = settings.spark.conf.get(JAVA_OPTIONS, "")
-    spark = build_session(
+    return build_session(
         master=settings.spark.master,
         driver_memory=f"{heap_bytes(settings.spark.driver_memory, tasks) // MEBIBYTE}m",
         extra={**settings.spark.conf, JAVA_OPTIONS: f"{options} {theirs}".strip()},
     )
-    register_source(spark)
-    return spark
 
 
 def open_or_create(
-    spark: "SparkSession", settings: Settings, location: LakeLocation, cluster: ClusterView
+    start_spark: StartSpark, settings: Settings, location: LakeLocation, cluster: ClusterView
 ) -> LakeTables:
     """Return the lake of this bucket, made if it is not there."""
     identity = LakeIdentity(
@@ -110,7 +163,34 @@ def open_or_create(
         bucket_uuid=cluster.map.bucket_uuid,
         vbucket_count=cluster.map.vbucket_count,
     )
-    return create_lake(spark, location, identity, horizon_hours=settings.lake.horizon_hours)
+    return create_lake(
+        start_spark,
+        location,
+        identity,
+        horizon_hours=settings.lake.horizon_hours,
+        deletion_vectors=settings.lake.deletion_vectors,
+    )
+
+
+def is_large_load(location: LakeLocation, cluster: ClusterView) -> bool:
+    """Return whether a run brings so much that Java's best code pays, as far as is known by now.
+
+    Of a lake in a store or a catalog it is not known before Spark is there.
+    """
+    if location.root is None or local_root(location.root) is None:
+        return False
+    try:
+        lake = find_lake(_refuse_to_start, location)
+        held = {} if lake is None else positions_at(lake, latest_round(lake))
+    except LakeError:
+        return False
+    seqnos = {vbucket: state.position.seqno for vbucket, state in held.items()}
+    behind = (high - seqnos.get(vb, 0) for vb, high in cluster.high_seqnos.items())
+    return sum(max(0, each) for each in behind) >= MANY_CHANGES
+
+
+def _refuse_to_start() -> "SparkSession":
+    raise LakeError("this lake cannot be read without Spark")
 
 
 @contextmanager

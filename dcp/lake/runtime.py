@@ -1,7 +1,8 @@
 """What Spark needs from the machine: Java and the Delta jars, found, fetched, or named as missing.
 
-``python -m dcp.lake.runtime`` prepares both and says what there is; `make setup` runs it.
-Only the standard library is imported, here and below: nothing else may be there yet.
+A session finds and fetches them by itself; ``python -m dcp.lake.runtime`` does it ahead of time and
+says what there is, as `make setup` does.
+Only the standard library is imported here; `dcp.lake.jars` asks PySpark for its version.
 """
 
 import sys
@@ -9,11 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dcp.errors import SetupError
-from dcp.lake.install_paths import jars_folder
-from dcp.lake.jars import DELTA_VERSION, delta_jars, resolve_jars
+from dcp.lake.jars import DELTA_VERSION, delta_jars
 from dcp.lake.java import find_java_home, java_version
 
-__all__ = ["Runtime", "delta_jars", "find_java_home", "jars_folder", "prepare", "resolve_jars"]
+__all__ = ["Runtime", "delta_jars", "find_java_home", "prepare"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ def prepare() -> Runtime:
 
     """
     java_home = find_java_home()
-    return Runtime(java_home, java_version(java_home), tuple(resolve_jars()))
+    return Runtime(java_home, java_version(java_home), tuple(delta_jars()))
 
 
 def main() -> int:

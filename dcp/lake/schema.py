@@ -5,13 +5,21 @@ ordered, and readable by every engine. Unsigned 32-bit values are BIGINT. ``key`
 Delta can neither cluster nor keep statistics on BINARY; ``key_bytes`` is set only where the key is
 not UTF-8, and ``key`` is then an injective escape of it (``dcp/lake/keys.py``).
 
+``value`` is the document, inflated and without its xattrs, and ``datatype`` says of it 0 (raw) or 1
+(JSON). Above 1 the value could not be decoded: both are as they were sent, and ``xattrs`` is null.
+Then bit 2 is SNAPPY, bit 4 XATTR, others mean nothing that we know; ``detail`` in ``changes`` says
+what is wrong.
+
 ``changes`` has one row per event worth keeping. ``kind`` says which columns are set:
 
-    mutation, deletion, expiration   seqno … value: the document's new state
+    mutation, deletion, expiration   seqno … value: the document's new state;
+                                     detail: why the value could not be decoded, null where it was
     snapshot_marker                  snap_start, snap_end, snap_flags
     complete                         seqno: a snapshot end that was reached
     seqno_advanced                   seqno
-    system_event                     seqno, detail (JSON)
+    system_event                     seqno, detail (JSON); collection_id, where documents of that
+                                     collection end here: those at lower seqnos of the vbucket are
+                                     gone (it was flushed or dropped, or begins)
     rollback                         rollback: what the producer ordered, with no seqno; or
                                      epoch and seqno: a new epoch begins, and what earlier ones hold
                                      above this seqno (the fork) is on a dead branch
@@ -49,6 +57,7 @@ POSITION: Final = pa.struct(
         ("first_pending_round", pa.int64()),  # oldest round with rows above complete_seqno, or null
         ("last_data_round", pa.int64()),  # newest round that brought this vbucket a document row
         ("last_complete_round", pa.int64()),  # newest round in which complete_seqno moved
+        ("last_collection_round", pa.int64()),  # newest round with a collection's begin or end
         ("failover_log", pa.list_(FAILOVER_ENTRY)),
         ("filter_fingerprint", pa.string()),  # null so far: streams are not filtered
         ("manifest_uid", U64),  # null so far: system events tell it, and are kept as they are
@@ -103,7 +112,7 @@ CHANGES: Final = pa.schema(
         ("applied", APPLIED),
     ]
 )
-"""One row per event. ``datatype`` is as the document is stored here: never SNAPPY nor XATTR."""
+"""One row per event."""
 
 REPLICA: Final = pa.schema(
     [

@@ -16,26 +16,41 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from dcp.errors import ConfigError, SetupError
-from dcp.lake.leftovers import keep_log, remove_empty_warehouse_at_exit, temporary_log_file
+from dcp.lake.failures import innermost, known_error, watch_jvm
+from dcp.lake.launch_properties import launch_properties
+from dcp.lake.leftovers import (
+    kept_log,
+    remove_empty_warehouse_at_exit,
+    sockets_folder,
+    temporary_log_file,
+)
 from dcp.lake.log4j import write_log4j_properties
 from dcp.lake.memory import writer_settings
 from dcp.lake.runtime import delta_jars, find_java_home
+from dcp.lake.spark_master import TASK_ATTEMPTS, local_master, slots_of
 
-TASK_ATTEMPTS: Final = 4
-"""How often a task may be tried: a killed Python worker costs one attempt, not the round."""
+if TYPE_CHECKING:
+    from pyspark import SparkContext
 
 DELTA_EXTENSION: Final = "io.delta.sql.DeltaSparkSessionExtension"
 DELTA_CATALOG: Final = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 
 JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+_JARS: Final = "spark.jars"
+_EXTENSIONS: Final = "spark.sql.extensions"
+_PYTHON: Final = "spark.pyspark.python"
+_PYTHON_VARIABLE: Final = "PYSPARK_PYTHON"
 
 MALLOC_ARENAS: Final = "2"
+
+LOOPBACK: Final = "127.0.0.1"
 
 PARQUET_IN_LIST: Final = 200
 """Longest IN list that Parquet's reader may get. It becomes a chain of ORs that is serialised
@@ -57,50 +72,36 @@ def build_session(
         master: for example ``local[2]``; None means what spark-submit says, else all local cores.
         driver_memory: the JVM's heap, as Spark writes it (``2g``). In local mode that is all of it.
         log_file: where Spark's own output goes; None chooses a new file in the temporary folder.
-        extra: further Spark settings; they win over ours (the JVM's options are added to ours).
+        extra: further Spark settings; they win over ours (the JVM's options, jars and extensions
+            are added to ours), and what spark-submit was given wins over both.
 
     Raises:
         SetupError: Java or the Delta jars are missing, or Spark did not start (names its log).
-        ConfigError: the session that exists lacks Delta.
+        ConfigError: the session that exists lacks Delta, or its master is of an unknown kind.
 
     """
     import delta.exceptions  # noqa: F401  (registers Delta's typed errors)
 
     settings = dict(extra or {})
     session = SparkSession.getActiveSession()
-    if session is None:
-        session = _start(app_name, master, driver_memory, log_file, settings)
-    _set_up(session, settings)
-    return session
-
-
-def local_master(master: str) -> str:
-    """Return ``master`` with retries: local mode alone takes them from its name, ``local[2,4]``."""
-    if master == "local":
-        return f"local[1,{TASK_ATTEMPTS}]"
-    if master.startswith("local[") and "," not in master:
-        return f"{master[:-1]},{TASK_ATTEMPTS}]"
-    return master
-
-
-def slots_of(master: str) -> int:
-    """Return how many tasks run at once under a local master; 0 where the cluster decides."""
-    if not master.startswith("local"):
-        return 0
-    cores = master.removeprefix("local").strip("[]").split(",")[0] or "1"
-    return os.cpu_count() or 1 if cores == "*" else int(cores)
+    if session is not None:
+        return _set_up(session, settings)
+    remove_empty_warehouse_at_exit()
+    if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit made the JVM
+        return _start_in_submitted_jvm(app_name, master, settings)
+    return _set_up(_start(app_name, master, driver_memory, log_file, settings), settings)
 
 
 def session_slots(spark: SparkSession) -> int:
     """Return how many tasks of a session run at once; 0 where the cluster decides."""
-    return slots_of(spark.conf.get("spark.master", "") or "")
+    master = spark.conf.get("spark.master", "")
+    return slots_of(master) if master else 0
 
 
 def static_settings(driver_memory: str, log4j: Path | None) -> dict[str, str]:
-    """Return what must be set before Spark starts."""
+    """Return what must be set before Spark starts, besides the jars."""
     settings = {
-        "spark.jars": ",".join(str(jar) for jar in delta_jars()),
-        "spark.sql.extensions": DELTA_EXTENSION,
+        _EXTENSIONS: DELTA_EXTENSION,
         "spark.sql.catalog.spark_catalog": DELTA_CATALOG,
         "spark.driver.memory": driver_memory,
         "spark.task.maxFailures": str(TASK_ATTEMPTS),
@@ -116,19 +117,91 @@ def static_settings(driver_memory: str, log4j: Path | None) -> dict[str, str]:
     return settings
 
 
-def session_settings(slots: int) -> dict[str, str]:
-    """Return what every session needs; all of it can be set at any time."""
-    cores = str(max(1, slots))
+def delta_settings() -> dict[str, str]:
+    """Return what brings Delta's jars to the driver and to executors.
+
+    Raises:
+        SetupError: the jars are missing and cannot be brought.
+
+    """
+    return {_JARS: ",".join(str(jar) for jar in delta_jars())}
+
+
+def guarding_settings(master: str) -> dict[str, str]:
+    """Return what keeps strangers out of the processes of a session under this master.
+
+    Without it Spark's block manager gives whoever asks what tasks are made of, data included. Spark
+    makes a secret of its own for each session, but not under a standalone master: there it is that
+    of the cluster, which its owner sets.
+    """
+    if master.startswith("spark://"):
+        return {}
+    settings = {"spark.authenticate": "true", "spark.network.crypto.enabled": "true"}
+    if master.startswith("local"):  # all of Spark is on this machine
+        settings |= {
+            "spark.driver.bindAddress": LOOPBACK,
+            "spark.driver.host": LOOPBACK,
+            # Whoever may write to these sockets is served without a further question.
+            "spark.python.unix.domain.socket.dir": str(sockets_folder()),
+        }
+    return settings
+
+
+def lasting_settings(master: str) -> dict[str, str]:
+    """Return what keeps a session under this master alive on a machine that sleeps for a while.
+
+    Spark would give up the executor that it has not heard of. Local mode has no scheduler that
+    could take it back (found with Spark 4.2): the session would end for it.
+    """
+    if not master.startswith("local"):
+        return {}
+    return {"spark.storage.blockManagerHeartbeatTimeoutMs": "3650d"}
+
+
+def warehouse_settings() -> dict[str, str]:
+    """Return Spark's own folder of tables, the current one's, where Spark would not find it itself.
+
+    It takes the path from its URI and decodes nothing: a space becomes a folder with ``%20``.
+    """
+    folder = Path("spark-warehouse").absolute()
+    if folder.as_uri() == f"file://{folder}":
+        return {}
+    return {"spark.sql.warehouse.dir": f"file:{folder}"}
+
+
+def python_of_tasks(configured: str | None, master: str) -> str:
+    """Return the Python that tasks run in: what ``spark.pyspark.python`` says, else this one.
+
+    On a cluster ``PYSPARK_PYTHON`` counts, too. With a local master it is ignored: images set it
+    for other programs, to a Python that may lack dcplake.
+    """
+    elsewhere = "" if master.startswith("local") else os.environ.get(_PYTHON_VARIABLE)
+    return configured or elsewhere or sys.executable
+
+
+def required_settings() -> dict[str, str]:
+    """Return what rows and statements depend on, in every session; it can be set at any time."""
     return {
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.ansi.enabled": "true",
         # Keys written as literals may contain ${.
         "spark.sql.variable.substitute": "false",
+        "spark.sql.parquet.pushdown.inFilterThreshold": str(PARQUET_IN_LIST),
+        # A version is needed until the rollback horizon has passed since it was superseded.
+        "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration": (
+            "false"
+        ),
+    }
+
+
+def session_settings(slots: int) -> dict[str, str]:
+    """Return what a session works well with; all of it can be set at any time."""
+    cores = str(max(1, slots))
+    return {
         "spark.sql.shuffle.partitions": cores,
         "spark.databricks.delta.snapshotPartitions": cores,
         # MERGE's outer join: hashing beats sorting the whole target.
         "spark.sql.join.preferSortMergeJoin": "false",
-        "spark.sql.parquet.pushdown.inFilterThreshold": str(PARQUET_IN_LIST),
         "spark.sql.parquet.compression.codec": "zstd",
         # Memory of a writing and of a reading task, however large the documents: memory.py.
         **writer_settings(),
@@ -140,10 +213,6 @@ def session_settings(slots: int) -> dict[str, str]:
         "spark.databricks.delta.optimize.clustering.mergeStrategy.minCubeSize.targetCubeSize": (
             str(256 * 1024 * 1024)
         ),
-        # A version is needed until the rollback horizon has passed since it was superseded.
-        "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration": (
-            "false"
-        ),
     }
 
 
@@ -154,25 +223,21 @@ def _start(
     log_file: Path | None,
     extra: Mapping[str, str],
 ) -> SparkSession:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    remove_empty_warehouse_at_exit()
-    if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit made the JVM; its settings come first
-        return _start_in_submitted_jvm(app_name, master, extra)
     os.environ["JAVA_HOME"] = str(find_java_home())
     # glibc gives every thread an arena of its own, which keeps what was freed; JVM and workers too.
     os.environ.setdefault("MALLOC_ARENA_MAX", MALLOC_ARENAS)
     log_file = log_file or temporary_log_file()
     settings = static_settings(driver_memory, write_log4j_properties(log_file))
+    settings |= delta_settings()
     settings["spark.master"] = local_master(master or "local[*]")
     settings["spark.app.name"] = app_name
-    logging = settings[JAVA_OPTIONS]
-    settings |= extra
-    if JAVA_OPTIONS in extra:
-        settings[JAVA_OPTIONS] = f"{logging} {extra[JAVA_OPTIONS]}"
+    settings |= guarding_settings(settings["spark.master"])
+    settings |= lasting_settings(settings["spark.master"])
+    settings = _overridden(settings, extra)
     try:
         return _start_jvm(settings, log_file)
     except SetupError:
-        keep_log()
+        kept_log()
         raise
 
 
@@ -183,15 +248,24 @@ def _start_jvm(settings: Mapping[str, str], log_file: Path) -> SparkSession:
 
     conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
     try:
-        with log_file.open("ab") as output:
+        with log_file.open("ab") as output, launch_properties(settings):
             gateway = launch_gateway(  # type: ignore[no-untyped-call]
-                conf, {"stdout": output, "stderr": output}
+                popen_kwargs={"stdout": output, "stderr": output}
             )
+        watch_jvm(gateway.proc)
+        theirs = gateway.jvm.java.lang.System.getProperty  # spark-defaults.conf is in it, too
+        for key, value in warehouse_settings().items():
+            if theirs(key) is None:
+                conf.set(key, value)
+        os.environ[_PYTHON_VARIABLE] = python_of_tasks(theirs(_PYTHON), settings["spark.master"])
         with _sigint_kept():
-            SparkContext(conf=conf, gateway=gateway)
+            _keep_quiet_at_the_end(SparkContext(conf=conf, gateway=gateway))
         return SparkSession.builder.getOrCreate()
-    except (PySparkException, OSError) as error:
-        raise SetupError(f"Spark did not start: {error}; its log is {log_file}.") from error
+    except (PySparkException, Py4JError, OSError) as failure:
+        raise SetupError(
+            f"Spark did not start with spark.master {settings['spark.master']!r}: "
+            f"{known_error(failure) or innermost(failure)}; its log says more: {log_file}"
+        ) from failure
 
 
 def _start_in_submitted_jvm(
@@ -201,20 +275,49 @@ def _start_in_submitted_jvm(
 
     SparkContext._ensure_initialized()
     conf = SparkConf()  # what spark-submit was given
-    jars = _add_to_class_path(SparkContext._jvm, conf)
-    ours = static_settings("", None) | {"spark.jars": ",".join(jars), "spark.app.name": app_name}
-    if master is not None:
-        ours["spark.master"] = master
-    for key, value in ours.items():
-        if key == "spark.jars" or (value and not conf.contains(key)):
+    jvm: Any = SparkContext._jvm
+    # For what Python workers print, of sockets that the JVM was quicker to close, say. Spark's own
+    # log has its stream already, and goes where it went.
+    jvm.java.lang.System.setErr(jvm.java.io.PrintStream(str(temporary_log_file())))
+    given = dict(conf.getAll())
+    ours = static_settings("", None) | warehouse_settings() | {"spark.app.name": app_name}
+    running = given.get("spark.master") or master or "local[*]"
+    if running.startswith("local"):  # on a cluster its owner decides: docs/operations.md
+        ours |= guarding_settings(running) | lasting_settings(running)
+    if not _has_class(jvm, DELTA_EXTENSION):
+        ours |= delta_settings()
+    wanted = _overridden(_overridden(ours, extra), given)
+    _add_to_class_path(jvm, wanted.get(_JARS, ""), given.get(_JARS, ""))
+    for key, value in wanted.items():
+        if value and key != JAVA_OPTIONS:  # the JVM runs already
             conf.set(key, value)
-    for key, value in extra.items():
-        conf.set(key, value)
-    conf.set("spark.master", local_master(conf.get("spark.master", "local[*]") or "local[*]"))
+    conf.set("spark.master", local_master(running))
+    os.environ[_PYTHON_VARIABLE] = python_of_tasks(conf.get(_PYTHON), running)
     with _sigint_kept():
         session = SparkSession.builder.config(conf=conf).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
-    return session
+    _keep_quiet_at_the_end(session.sparkContext)
+    return _set_up(session, extra, given)
+
+
+def _overridden(ours: Mapping[str, str], theirs: Mapping[str, str]) -> dict[str, str]:
+    """Return settings in which theirs win; of what is a list, both are there, nothing twice."""
+    joined = {}
+    if JAVA_OPTIONS in ours and JAVA_OPTIONS in theirs:
+        joined[JAVA_OPTIONS] = f"{ours[JAVA_OPTIONS]} {theirs[JAVA_OPTIONS]}"
+    for key in (_JARS, _EXTENSIONS):
+        names = f"{ours.get(key, '')},{theirs.get(key, '')}".split(",")
+        if listed := ",".join(dict.fromkeys(filter(None, names))):
+            joined[key] = listed
+    return {**ours, **theirs, **joined}
+
+
+def _keep_quiet_at_the_end(context: "SparkContext") -> None:
+    """When the JVM ends, let PySpark's accumulator server print no stack trace.
+
+    The call that fails then reports the same, in one line.
+    """
+    context._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]  # of one object
 
 
 @contextmanager
@@ -228,29 +331,37 @@ def _sigint_kept() -> Iterator[None]:
             signal.signal(signal.SIGINT, handler)
 
 
-def _add_to_class_path(jvm: Any, conf: Any) -> list[str]:
-    """Return ``spark.jars`` with Delta in it, on the driver's class path too.
-
-    spark-submit puts only its own ``--jars`` there. Nothing is added where Delta is there already.
-    """
-    submitted = [jar for jar in (conf.get("spark.jars", "") or "").split(",") if jar]
+def _has_class(jvm: Any, name: str) -> bool:
     loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
-    if loader.getResource(DELTA_EXTENSION.replace(".", "/") + ".class") is not None:
-        return submitted
-    jars = delta_jars()
-    for jar in jars:
-        loader.addURL(jvm.java.net.URL(jar.as_uri()))
-    return submitted + [str(jar) for jar in jars]
+    return loader.getResource(name.replace(".", "/") + ".class") is not None
 
 
-def _set_up(session: SparkSession, extra: Mapping[str, str]) -> None:
-    if DELTA_EXTENSION not in (session.conf.get("spark.sql.extensions", "") or ""):
+def _add_to_class_path(jvm: Any, jars: str, submitted: str) -> None:
+    """Put jars on the driver's class path, too, where spark-submit puts only its own."""
+    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    there = submitted.split(",")
+    for jar in filter(None, jars.split(",")):
+        if jar not in there:
+            loader.addURL(jvm.java.net.URL(jar if ":" in jar else Path(jar).absolute().as_uri()))
+
+
+def _set_up(
+    session: SparkSession, extra: Mapping[str, str], given: Mapping[str, str] | None = None
+) -> SparkSession:
+    """Set what a session may set: ours, then ``extra``; nothing of what it was ``given``."""
+    extensions = session.conf.get(_EXTENSIONS, "") or ""
+    if DELTA_EXTENSION not in extensions:
         raise ConfigError(
-            "The Spark session that exists already was started without Delta: found"
-            f" spark.sql.extensions = {session.conf.get('spark.sql.extensions', '')!r},"
-            f" expected it to contain {DELTA_EXTENSION}."
+            f"The Spark session was started without Delta: found {_EXTENSIONS} = {extensions!r}, "
+            f"expected it to contain {DELTA_EXTENSION}."
         )
     slots = session_slots(session) or os.cpu_count() or 1
-    for key, value in (session_settings(slots) | dict(extra)).items():
-        if session.conf.isModifiable(key) or key in session_settings(slots):
-            session.conf.set(key, value)
+    wanted = session_settings(slots) | required_settings()
+    for key, value in extra.items():
+        if key in wanted or session.conf.isModifiable(key):
+            wanted[key] = value
+    for key in (given or {}).keys() - required_settings().keys():
+        wanted.pop(key, None)
+    for key, value in wanted.items():
+        session.conf.set(key, value)
+    return session

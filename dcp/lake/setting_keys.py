@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from dcp.errors import ConfigError
+from dcp.suggestions import bytes_meant
 
 
 def key(
@@ -20,12 +21,19 @@ def key(
     least: float | None = None,
     most: float | None = None,
     choices: tuple[str, ...] = (),
+    may_be_secret: bool = False,
 ) -> Any:
-    """Return the field of a setting: its default, and what it is, in words and bounds."""
-    facts = {"text": text, "unit": unit, "least": least, "most": most, "choices": choices}
+    """Return the field of a setting: its default, and what it is, in words and bounds.
+
+    A value that may be secret, if only by a mistake, is shown in no message and no repr.
+    """
+    facts: dict[str, Any] = {"text": text, "unit": unit, "may_be_secret": may_be_secret}
+    facts |= {"least": least, "most": most, "choices": choices}
+    is_shown = not may_be_secret
     if isinstance(default, Mapping):
-        return field(default_factory=lambda: MappingProxyType(dict(default)), metadata=facts)
-    return field(default=default, metadata=facts)
+        given = dict(default)
+        return field(default_factory=lambda: MappingProxyType(given), metadata=facts, repr=is_shown)
+    return field(default=default, metadata=facts, repr=is_shown)
 
 
 class Section:
@@ -41,7 +49,7 @@ class Section:
 
 def _check(name: str, value: object, default: object, facts: Mapping[str, Any]) -> None:
     expected = describe_expected(default, facts)
-    problem = ConfigError(f"{name}: found {value!r} ({type(value).__name__}), expected {expected}")
+    problem = ConfigError(f"{name}: found {describe_found(value, facts)}, expected {expected}")
     if isinstance(default, float):
         if type(value) not in (int, float):
             raise problem
@@ -69,6 +77,17 @@ _NOT_NUMBERS: Final = (float("inf"), float("-inf"))
 
 def _filled(item: object) -> bool:
     return isinstance(item, str) and bool(item)
+
+
+def describe_found(value: object, facts: Mapping[str, Any]) -> str:
+    """Say in words what a setting was given; of what may be secret only types, and keys."""
+    if not facts["may_be_secret"]:
+        meant = bytes_meant(str(value)) if facts["unit"] == "bytes" else ""
+        return f"{value!r} ({type(value).__name__}){meant}"
+    if not isinstance(value, Mapping):
+        return f"a value of type {type(value).__name__}"
+    wrong = {name: part for name, part in value.items() if not isinstance(part, str)}
+    return ", ".join(f"{name!r} of type {type(part).__name__}" for name, part in wrong.items())
 
 
 def describe_expected(default: object, facts: Mapping[str, Any]) -> str:

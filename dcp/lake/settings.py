@@ -17,8 +17,12 @@ from typing import Final
 
 from dcp.errors import ConfigError
 from dcp.lake.flow_control_settings import FlowControlSettings
+from dcp.lake.lock import local_root
 from dcp.lake.memory import AUTO_MEMORY, MEBIBYTE, parse_memory
 from dcp.lake.setting_keys import Section, key
+from dcp.lake.spark_master import slots_of
+from dcp.protocol.credentials import ALL_MECHANISMS, SCRAM_MECHANISMS, Credentials, Secret
+from dcp.seeds import parse_seed
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,20 +30,29 @@ class SourceSettings(Section):
     """The Couchbase cluster and bucket to read."""
 
     seeds: tuple[str, ...] = key(
-        ("127.0.0.1:11210",), "Nodes to ask for the cluster map, as host:port (data service)."
+        ("127.0.0.1:11210",),
+        "Nodes to ask for the cluster map: host, or host:port of the data service, perhaps behind "
+        "couchbase://; couchbases:// needs `tls`.",
     )
     bucket: str = key("default", "The bucket to replicate.")
     username: str = key("", "The user to sign in as.")
     password_env: str = key(
-        "DCPLAKE_PASSWORD", "Name of the environment variable that holds the password."
+        "DCPLAKE_PASSWORD",
+        "Name of the environment variable that holds the password.",
+        may_be_secret=True,
     )
     password_file: str = key(
-        "", "File that holds the password (its first line); preferred when set."
+        "",
+        "File that holds the password (its first line); preferred when set.",
+        may_be_secret=True,
     )
     allow_plain: bool = key(
         False, "Whether the password may be sent as it is (SASL PLAIN) over an unencrypted line."
     )
-    tls: bool = key(False, "Whether to encrypt connections (the seeds must name TLS ports).")
+    tls: bool = key(
+        False,
+        "Whether to encrypt connections; seeds without a port are then at 11207, and not 11210.",
+    )
     tls_ca_file: str = key("", "Certificates to trust, PEM; the system's when empty.")
     connect_timeout_seconds: float = key(
         10.0, "How long one connection attempt may take.", unit="seconds", least=0.05, most=600
@@ -65,8 +78,13 @@ class SourceSettings(Section):
     )
 
     def __post_init__(self) -> None:
-        """Check that the tag is one."""
+        """Check that the seeds are addresses and the tag is one."""
         Section.__post_init__(self)
+        try:
+            for seed in self.seeds:
+                parse_seed(seed, tls=self.tls)
+        except ConfigError as error:
+            raise ConfigError(f"seeds: {error}") from None
         self.group_tag()
 
     def group_tag(self) -> int | None:
@@ -87,29 +105,53 @@ class SourceSettings(Section):
             "from -9223372036854775808 to 9223372036854775807, or nothing"
         )
 
-    def password(self, environment: Mapping[str, str] | None = None) -> str:
-        """Read the password where the settings say it is.
+    def credentials(self) -> Credentials:
+        """Return user and password; PLAIN is allowed where nobody can listen, or by the settings.
 
         Raises:
-            ConfigError: the file cannot be read, or the environment variable is not set although
-                a user is named.
+            ConfigError: no user is named; else as for ``password``.
+
+        """
+        if not self.username:
+            raise ConfigError(
+                "source.username: found none, expected the user to sign in as; it needs the role "
+                "Data DCP Reader on the bucket"
+            )
+        mechanisms = ALL_MECHANISMS if self.tls or self.allow_plain else SCRAM_MECHANISMS
+        return Credentials(self.username, Secret(self.password()), mechanisms)
+
+    def password(self, environment: Mapping[str, str] | None = None) -> str:
+        """Read the password where the settings say it is, in the process that asks.
+
+        Raises:
+            ConfigError: the file cannot be read; or it is empty, or the environment variable is
+                empty or not set, although a user is named.
 
         """
         if self.password_file:
             try:
                 text = Path(self.password_file).expanduser().read_text("utf-8")
             except (OSError, UnicodeDecodeError) as error:
+                why = getattr(error, "strerror", None) or "found no UTF-8"
                 raise ConfigError(
-                    f"source.password_file: cannot read {self.password_file!r}: {error}"
+                    f"source.password_file: cannot read the file that it names: {why}"
                 ) from None
-            return text.split("\n", 1)[0].removesuffix("\r")
+            first_line = text.split("\n", 1)[0].removesuffix("\r")
+            self._require("password_file", first_line, "the first line of the file is empty")
+            return first_line
         found = (os.environ if environment is None else environment).get(self.password_env)
-        if found is None and self.username:
-            raise ConfigError(
-                f"source.password_env: the environment variable {self.password_env} is not set, "
-                f"expected the password of user {self.username!r} in it"
-            )
+        # Who wrote the password itself there does not find it in a log.
+        shown = re.fullmatch("[A-Z_][A-Z0-9_]*", self.password_env)
+        name = self.password_env if shown else "that it names"
+        state = "not set" if found is None else "empty"
+        self._require("password_env", found, f"the environment variable {name} is {state}")
         return found or ""
+
+    def _require(self, key_name: str, password: str | None, found: str) -> None:
+        if self.username and not password:
+            raise ConfigError(
+                f"source.{key_name}: {found}, expected the password of user {self.username!r} in it"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +215,22 @@ class LakeSettings(Section):
         least=1,
         most=24 * 3650,
     )
+    deletion_vectors: bool = key(
+        True,
+        "Whether deletion vectors mark the rows that are gone. false: an apply rewrites the files "
+        "that hold them, and readers that know no deletion vectors read the tables. Chosen once, "
+        "when a lake is made; of that lake every configuration says the same.",
+    )
+
+    def __post_init__(self) -> None:
+        """Check that there is a place, and that it can be a folder."""
+        Section.__post_init__(self)
+        if self.schema:
+            return
+        folder = local_root(self.root) if self.root else None
+        if not self.root or (folder is not None and folder.is_file()):
+            found = "a file" if self.root else "nothing"
+            raise ConfigError(f"lake.root: found {found} ({self.root!r}), expected a folder")
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,8 +249,8 @@ class ApplySettings(Section):
     age_seconds: float = key(300.0, "See `when`.", unit="seconds", least=1, most=30 * 86400)
     key_literals: int = key(
         10_000,
-        "Up to this many changed keys go into the MERGE condition as literals, which keeps its "
-        "cost independent of the table's size.",
+        "Up to this many changed keys are named in the MERGE, and their rows held by the driver "
+        "(docs/memory.md), which keeps its cost independent of the table's size.",
         unit="keys",
         least=0,
         most=20_000,
@@ -210,23 +268,38 @@ class PolicySettings(Section):
         "is, end with code 5.",
         choices=("rewrite", "resync", "fail"),
     )
+    dropped: str = key(
+        "delete",
+        "What becomes of the rows of a collection that is dropped at the source. delete: they "
+        "leave its table, in the commit of the snapshot that carries the drop; keep: they stay as "
+        "they were. It is decided when the drop is received. A flush always deletes.",
+        choices=("delete", "keep"),
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class SparkSettings(Section):
-    """The Spark session, where dcplake builds it (not under spark-submit)."""
+    """The Spark session that dcplake builds; what spark-submit is given wins over it."""
 
-    master: str = key("local[*]", "Spark master.")
+    master: str = key(
+        "local[*]", "Spark master: local[N], local[*], spark://host:port, k8s://host:port or yarn."
+    )
     driver_memory: str = key(
         "auto",
         "Heap of the JVM in local mode, as Spark writes it (2g, 1500m). auto: what all tasks at "
         "once can need, 2g or more; less than that need is refused (docs/memory.md).",
     )
-    conf: Mapping[str, str] = key({}, "Further Spark configuration.")
+    conf: Mapping[str, str] = key({}, "Further Spark configuration.", may_be_secret=True)
 
     def __post_init__(self) -> None:
-        """Check that the heap is a size."""
+        """Check that the master is one, and the heap a size."""
         Section.__post_init__(self)
+        slots_of(self.master)
+        if "spark.master" in self.conf:
+            raise ConfigError(
+                "spark.conf: found spark.master, expected it in the section itself: "
+                "[spark] master = …"
+            )
         if self.driver_memory != AUTO_MEMORY:
             parse_memory(self.driver_memory)
 

@@ -13,8 +13,9 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from dcp.errors import ConfigError
-from dcp.lake.setting_keys import describe_expected
+from dcp.lake.setting_keys import describe_expected, describe_found
 from dcp.lake.settings import SECTIONS, Settings
+from dcp.suggestions import did_you_mean
 
 PREFIX: Final = "DCPLAKE_"
 
@@ -66,7 +67,8 @@ def _take_file(path: Path, given: dict[str, dict[str, _Given]]) -> None:
     for section, keys in content.items():
         if section not in SECTIONS or not isinstance(keys, dict):
             raise ConfigError(
-                f"{path}: found {section!r}, expected only the sections {', '.join(SECTIONS)}"
+                f"{path}: found {section!r}{did_you_mean(section, SECTIONS)}, expected only the "
+                f"sections {', '.join(SECTIONS)}"
             )
         for key, value in keys.items():
             _require_known(section, key, f"{path}: {section}.{key}")
@@ -74,9 +76,12 @@ def _take_file(path: Path, given: dict[str, dict[str, _Given]]) -> None:
 
 
 def _take_environment(environment: Mapping[str, str], given: dict[str, dict[str, _Given]]) -> None:
+    of_passwords = given["source"].get("password_env")
     for name, text in environment.items():
         section = _section_of_variable(name)
         if section is None:
+            if of_passwords is None or name != of_passwords.value:
+                _refuse_misspelt_section(name)
             continue
         key = name[len(PREFIX) + len(section) + 1 :].lower()
         _require_known(section, key, f"environment variable {name}")
@@ -90,12 +95,36 @@ def _section_of_variable(name: str) -> str | None:
     return next((section for section in SECTIONS if rest.startswith(section + "_")), None)
 
 
+def _refuse_misspelt_section(name: str) -> None:
+    """Raise ConfigError for a variable that means a section; others may begin like ours."""
+    if not name.startswith(PREFIX):
+        return
+    words = name[len(PREFIX) :].lower().split("_")
+    if words[0] in SECTIONS:
+        raise ConfigError(
+            f"environment variable {name}: found a section without a key, expected "
+            f"{PREFIX}{words[0].upper()}_<KEY>"
+        )
+    for section in ("_".join(words[:2]), words[0]):
+        if meant := did_you_mean(section, SECTIONS):
+            raise ConfigError(
+                f"environment variable {name}: unknown section {section!r}{meant}, expected "
+                f"{', '.join(SECTIONS)}"
+            )
+
+
 def _require_known(section: str, key: str, where: str) -> None:
     if section not in SECTIONS:
-        raise ConfigError(f"{where}: unknown section {section!r}, expected {', '.join(SECTIONS)}")
+        raise ConfigError(
+            f"{where}: unknown section {section!r}{did_you_mean(section, SECTIONS)}, expected "
+            f"{', '.join(SECTIONS)}"
+        )
     known = [known.name for known in fields(SECTIONS[section])]  # type: ignore[arg-type]
     if key not in known:
-        raise ConfigError(f"{where}: unknown key {key!r}, section {section} has {', '.join(known)}")
+        raise ConfigError(
+            f"{where}: unknown key {key!r}{did_you_mean(key, known)}, section {section} has "
+            f"{', '.join(known)}"
+        )
 
 
 def _build(section: str, given: Mapping[str, _Given]) -> Any:
@@ -107,9 +136,10 @@ def _build(section: str, given: Mapping[str, _Given]) -> Any:
     try:
         return kind(**values)
     except ConfigError as error:  # the section names the key; only we know where it was given
-        key_name = str(error).partition(":")[0]
+        told = str(error).removeprefix(f"{section}.")
+        key_name = told.partition(":")[0]
         where = given[key_name].where if key_name in given else _places(given)
-        raise ConfigError(f"{where}: {section}.{error}") from None
+        raise ConfigError(f"{where}: {section}.{told}") from None
 
 
 def _places(given: Mapping[str, _Given]) -> str:
@@ -125,8 +155,11 @@ def _typed(section: str, key: "Field[Any]", entry: _Given) -> object:
             expected = describe_expected(default, key.metadata)
             if isinstance(default, tuple):
                 expected += ", here with commas between: a,b"
+            if isinstance(default, Mapping):
+                expected += ", here as name=value with commas between"
+            found = describe_found(entry.value, key.metadata)
             raise ConfigError(
-                f"{entry.where}: {section}.{key.name}: found {entry.value!r}, expected {expected}"
+                f"{entry.where}: {section}.{key.name}: found {found}, expected {expected}"
             )
     if isinstance(default, tuple) and isinstance(value, list):
         return tuple(value)

@@ -1,12 +1,20 @@
-"""``spark.read.format("dcp")``: a bucket's history up to now as rows of ``changes``, for a look.
+"""``spark.read.format("dcp")``: a bucket's documents as they are now, for a look, without a lake.
 
     spark.read.format("dcp").option("seeds", "host:11210").option("bucket", "b")
         .option("username", "u").option("password_env", "CB_PASSWORD").load()
 
-Options are the keys of the configuration's ``source`` section, any other setting as
-``section.key``, and ``password`` (Spark shows options of that name redacted). Rows have round 0.
-Nothing is kept: a lake is filled by rounds (`dcp.lake.run`). Unlike a round this read is all or
-nothing: a vbucket that cannot be read to its end fails it.
+Options are the keys of the configuration's ``source`` section, and any other setting as
+``section.key``. The password is no option, since Spark would carry it to each task: tasks find it
+in the environment or the file that ``password_env`` or ``password_file`` names.
+
+Each vbucket is read to a snapshot end, so its documents are a state that existed. With the option
+``rows`` as ``changes`` come the rows that a first round would write to that table, of round 0, in
+place of the documents: all that the streams bring. Nothing is kept: a lake is filled by rounds
+(`dcp.lake.run`). Unlike a round this read is all or nothing: a vbucket that cannot be read to its
+end fails it.
+
+PySpark finds the format by itself, in ``pyspark_dcp``. It looks with the Python of
+``PYSPARK_PYTHON``, else with the ``python3`` of the path, so that one must have dcplake.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,6 +27,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from dcp.errors import ConfigError, NodeUnavailableError
 from dcp.lake.connect import look_at_cluster, source_access
 from dcp.lake.ending import UNLIMITED
+from dcp.lake.living_documents import DOCUMENTS, living_documents
 from dcp.lake.plan import Idle, LakePosition, TaskPlan, plan_round
 from dcp.lake.plan_text import left_out_lines
 from dcp.lake.receipt import Outcome
@@ -26,20 +35,18 @@ from dcp.lake.receive import SourceAccess, TaskReceiver
 from dcp.lake.schema import CHANGES, spark_ddl
 from dcp.lake.settings import Settings, SourceSettings
 from dcp.lake.settings_load import load_settings
-from dcp.protocol.credentials import Secret
+from dcp.suggestions import did_you_mean
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
 FORMAT: Final = "dcp"
 _NO_ROUND: Final = 0
 _DEFAULT_TASKS: Final = 2
 
-
-def register_source(spark: "SparkSession") -> None:
-    """Make the format known to a session; harmless when it is already."""
-    spark.dataSource.register(DcpSource)
+_ROWS: Final = "rows"
+_DOCUMENTS: Final = "documents"
+_CHANGES: Final = "changes"
 
 
 class DcpSource(DataSource):
@@ -51,7 +58,7 @@ class DcpSource(DataSource):
         return FORMAT
 
     def schema(self) -> str:
-        """Return the columns: those of ``changes``.
+        """Return the columns: `DOCUMENTS`, or those of ``changes``.
 
         Raises:
             ConfigError: an unknown option, or a value of the wrong type: here, since Spark asks for
@@ -59,13 +66,13 @@ class DcpSource(DataSource):
 
         """
         read_options(self.options)
-        return spark_ddl(CHANGES)
+        return spark_ddl(DOCUMENTS if _wants_documents(self.options) else CHANGES)
 
     def reader(self, schema: "StructType") -> "DcpReader":
         """Return the reader for the options given."""
         del schema
-        settings, password = read_options(self.options)
-        return DcpReader(settings, source_access(settings, password))
+        settings = read_options(self.options)
+        return DcpReader(settings, source_access(settings), _wants_documents(self.options))
 
 
 @dataclass(frozen=True)
@@ -78,9 +85,10 @@ class TaskPartition(InputPartition):
 class DcpReader(DataSourceReader):
     """Plans on the driver, reads on the executors."""
 
-    def __init__(self, settings: Settings, access: SourceAccess) -> None:
+    def __init__(self, settings: Settings, access: SourceAccess, wants_documents: bool) -> None:
         self._rounds = settings.round
         self._access = access
+        self._wants_documents = wants_documents
 
     def partitions(self) -> list[InputPartition]:
         """Ask the cluster what it holds now, and share it out.
@@ -106,8 +114,12 @@ class DcpReader(DataSourceReader):
 
         """
         assert isinstance(partition, TaskPartition)
-        name = f"dcplake-read-t{partition.task.index}"
-        receiver = TaskReceiver(partition.task, _NO_ROUND, UNLIMITED, self._access, name)
+        changes = self._changes(partition.task)
+        yield from living_documents(changes) if self._wants_documents else changes
+
+    def _changes(self, task: TaskPlan) -> Iterator[pa.RecordBatch]:
+        name = f"dcplake-read-t{task.index}"
+        receiver = TaskReceiver(task, _NO_ROUND, UNLIMITED, self._access, name)
         yield from receiver.stream()
         for vbucket, receipt in receiver.receipts.items():
             if receipt.outcome not in (Outcome.REACHED, Outcome.CAUGHT_UP):
@@ -116,8 +128,18 @@ class DcpReader(DataSourceReader):
                 )
 
 
-def read_options(options: Mapping[str, str]) -> tuple[Settings, Secret | None]:
-    """Return the settings that the options make, and the password if it is among them.
+def _wants_documents(options: Mapping[str, str]) -> bool:
+    rows = options.get(_ROWS, _DOCUMENTS)
+    if rows not in (_DOCUMENTS, _CHANGES):
+        raise ConfigError(
+            f'format "{FORMAT}": option {_ROWS}: found {rows!r}, '
+            f"expected {_DOCUMENTS} or {_CHANGES}"
+        )
+    return rows == _DOCUMENTS
+
+
+def read_options(options: Mapping[str, str]) -> Settings:
+    """Return the settings that the options make.
 
     Raises:
         ConfigError: an unknown option, or a value of the wrong type.
@@ -125,17 +147,17 @@ def read_options(options: Mapping[str, str]) -> tuple[Settings, Secret | None]:
     """
     of_source = {key.name for key in fields(SourceSettings)}
     overrides: dict[str, object] = {}
-    password = None
     for name, value in options.items():
-        if name == "password":
-            password = Secret(value)
-        elif name in of_source:
+        if name == _ROWS:
+            continue
+        if name in of_source:
             overrides[f"source.{name}"] = value
         elif "." in name:
             overrides[name] = value
         else:
+            known = sorted([*of_source, _ROWS])
             raise ConfigError(
-                f'format "{FORMAT}": unknown option {name!r}, expected password, '
-                f"{', '.join(sorted(of_source))}, or another setting as section.key"
+                f'format "{FORMAT}": unknown option {name!r}{did_you_mean(name, known)}, '
+                f"expected {', '.join(known)}, or another setting as section.key"
             )
-    return load_settings(None, {}, overrides), password
+    return load_settings(None, {}, overrides)

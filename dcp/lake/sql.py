@@ -47,10 +47,15 @@ def _escaped(character: str) -> str:
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
+def standard_string(text: str) -> str:
+    """Return ``text`` as a string literal of standard SQL, which DataFusion reads."""
+    return "'" + text.replace("'", "''") + "'"
+
+
 def u64(value: int) -> str:
     """Return an unsigned 64-bit value as an exact DECIMAL(20,0) literal."""
     require_unsigned("SQL value", value)
-    return f"CAST({value}BD AS DECIMAL(20,0))"
+    return f"CAST('{value}' AS DECIMAL(20,0))"
 
 
 def string_list(values: Iterable[str]) -> str:

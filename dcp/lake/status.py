@@ -13,10 +13,11 @@ from dcp.lake.horizon import Horizon
 from dcp.lake.horizon_guard import LOOK_BACK
 from dcp.lake.plan_text import number_ranges
 from dcp.lake.retention import recorded_horizon, wrong_properties
-from dcp.lake.round_record import VbucketReport, round_record
-from dcp.lake.tables import LakeTables, ReplicaTable, replicas_in
+from dcp.lake.round_record import UNDECODABLE, VbucketReport, round_record
+from dcp.lake.tables import LakeTables, ReplicaTable, refuse_lost_replica, replicas_in
 from dcp.lake.tampering import refuse_log_behind, short_vacuums
 from dcp.lake.vbucket_state import VbucketState
+from dcp.lake.views_sql import AS_SENT_SQL
 from dcp.printable import printable
 
 
@@ -26,6 +27,7 @@ class ReplicaSummary:
 
     ``defect`` says which commit of others stops every apply; empty if all is well. ``stale`` are
     the vbuckets that it shows as they were at an older round, until they are whole again.
+    ``undecodable_values`` counts the documents whose value is as it was sent.
     """
 
     table: str
@@ -34,6 +36,7 @@ class ReplicaSummary:
     documents: int
     defect: str
     stale: tuple[int, ...] = ()
+    undecodable_values: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,7 @@ class LakeStatus:
                     "version": replica.version,
                     "round": replica.round,
                     "documents": replica.documents,
+                    "undecodable_values": replica.undecodable_values,
                     "defect": replica.defect,
                     "stale": list(replica.stale),
                 }
@@ -97,6 +101,8 @@ class LakeStatus:
             )
             if replica.defect:
                 lines.append(f"    no apply is possible: found {replica.defect} by somebody else")
+            if replica.undecodable_values:
+                lines.append(f"    {replica.undecodable_values:,} {UNDECODABLE}")
             if replica.stale:
                 lines.append(
                     f"    stale, until they are streamed whole: vbuckets "
@@ -114,7 +120,7 @@ class LakeStatus:
 
 def lake_status(lake: LakeTables) -> LakeStatus:
     """Read where ``lake`` stands."""
-    commits = history(lake.spark, lake.changes_sql)
+    commits = history(lake.changes)
     newest = newest_round(lake, commits)
     record = round_record(lake, newest)
     horizon = recorded_horizon(lake)
@@ -128,7 +134,7 @@ def lake_status(lake: LakeTables) -> LakeStatus:
         waiting=tuple(
             v for v, state in sorted(record.states.items()) if not state.position.is_complete
         ),
-        stuck=tuple(report for report in record.reports if report.failed),
+        stuck=tuple(report for report in record.reports if report.failed or report.reason),
         replicas=tuple(_summary(lake, *each, record.states) for each in replicas.items()),
         horizon_seconds=horizon.seconds,
         warnings=tuple(_warnings(lake, horizon, commits, replicas)),
@@ -146,6 +152,8 @@ def _warnings(
         refuse_tampered_log(lake, commits)
         statuses = {replica.name: status for replica, status in replicas.items()}
         refuse_log_behind(str(lake.location), newest_round(lake, commits), statuses)
+        if newest_round(lake, commits):
+            refuse_lost_replica(lake)
     except LakeError as error:
         yield str(error)
     for table, wrong in wrong_properties(lake, replicas, horizon).items():
@@ -163,13 +171,16 @@ def _summary(
     status: ReplicaStatus,
     states: Mapping[int, VbucketState],
 ) -> ReplicaSummary:
-    count = lake.spark.sql(f"SELECT count(*) FROM {lake.table_sql(replica.name)}").collect()
+    [counts] = lake.table(replica.name).rows(
+        f"count(*) AS documents, count(CASE WHEN {AS_SENT_SQL} THEN 1 END) AS undecodable", "true"
+    )
     defect = status.lineage.defect(status.version)
     return ReplicaSummary(
         replica.name,
         status.version,
         status.round,
-        int(count[0][0]),
+        counts["documents"],
         "" if defect is None else str(defect),
         tuple(sorted(shown_stale(status, states))),
+        counts["undecodable"],
     )

@@ -37,6 +37,21 @@ class RowRange:
     role: Role = Role.FRESH
 
 
+@dataclass(frozen=True, slots=True)
+class CollectionEvent:
+    """The begin, flush or drop of a collection in one vbucket, as a round of the log has it.
+
+    No document of the collection at a lower seqno is left after it. With ``keeps`` it is a drop
+    that removes none (`dcp.lake.system_events.DroppedPolicy`).
+    """
+
+    vbucket: int
+    epoch: int
+    seqno: int
+    round: int
+    keeps: bool = False
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Undo:
     """How a vbucket was taken back: what was above ``fork_seqno`` is undone.
@@ -81,6 +96,11 @@ class ReplicaFacts(Protocol):
     def forks(self, after_round: int, to_round: int, vbuckets: Collection[int]) -> Sequence[Fork]:
         """Return the forks of some vbuckets in rounds after one, up to another."""
 
+    def collection_events(
+        self, from_round: int, to_round: int, vbuckets: Collection[int]
+    ) -> Sequence[CollectionEvent]:
+        """Return what became of the replica's collection in some vbuckets, in these rounds."""
+
     def older_versions(self) -> Sequence[HeldVersion]:
         """Return the versions that could be read as they were, newest first."""
 
@@ -92,11 +112,19 @@ class ReplicaFacts(Protocol):
 class Stretch:
     """The rows that an apply takes from the log, and what it does beside.
 
-    ``undone`` vbuckets go back; those of them that are replaced hold afterwards what ``ranges``
-    give them and nothing else. ``stale`` ones stay as they were at that round. With ``begins_anew``
-    every vbucket is replaced or stale, and the rows of the table do not matter. All rows are in
-    rounds ``first_round`` to ``to_round``; ``log_from_round`` is what
-    `dcp.lake.applied.AppliedVersion` means by it.
+    What a vbucket is listed in says what becomes of the rows that the table has of it:
+
+    ========================  =====================================================================
+    ``ranges`` alone          they stay, but for the keys that ``ranges`` have newer rows of
+    ``undone``                those above the fork go back to the version named, or all are replaced
+    ``cleared``               all go: the collection was flushed or dropped
+    ``revived``               all keys of the version gone back to return: a flush or drop is undone
+    ``stale``                 they stay as they were at that round
+    ========================  =====================================================================
+
+    With ``begins_anew`` every vbucket is replaced, stale, or of a dropped collection whose rows are
+    kept, and what rows the table has does not matter. All rows are in rounds ``first_round`` to
+    ``to_round``; ``log_from_round`` is what `dcp.lake.applied.AppliedVersion` means by it.
     """
 
     ranges: tuple[RowRange, ...]
@@ -104,13 +132,17 @@ class Stretch:
     to_round: int
     log_from_round: int
     undone: tuple[Undo, ...] = ()
+    cleared: tuple[int, ...] = ()
+    revived: tuple[int, ...] = ()
     stale: Mapping[int, int] = field(default_factory=dict)
     begins_anew: bool = False
 
     @property
     def vbuckets(self) -> tuple[int, ...]:
         """The vbuckets that it may touch, in order."""
-        return tuple(sorted({*(each.vbucket for each in self.ranges), *self.replaced}))
+        return tuple(
+            sorted({*(each.vbucket for each in self.ranges), *self.emptied, *self.revived})
+        )
 
     @property
     def replaced(self) -> tuple[int, ...]:
@@ -118,11 +150,21 @@ class Stretch:
         return tuple(each.vbucket for each in self.undone if each.is_replacement)
 
     @property
+    def emptied(self) -> tuple[int, ...]:
+        """The vbuckets that keep none of their old rows, in order."""
+        return tuple(sorted({*self.cleared, *self.replaced}))
+
+    @property
+    def names_its_keys(self) -> bool:
+        """Whether the log names every key that it may touch."""
+        return not (self.cleared or self.replaced or self.revived)
+
+    @property
     def restored(self) -> Mapping[int, int]:
-        """From which version the other vbuckets that go back get their lost rows."""
+        """From which version the vbuckets get their lost rows that are not replaced as a whole."""
         return {each.vbucket: each.version for each in self.undone if not each.is_replacement}
 
     @property
     def has_work(self) -> bool:
         """Whether it can change a row."""
-        return bool(self.ranges or self.undone)
+        return bool(self.ranges or self.undone or self.cleared)

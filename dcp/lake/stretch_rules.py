@@ -13,6 +13,8 @@ For each vbucket the replica stands at a (epoch, complete seqno) and shall come 
 * no base can be read any more: the empty table of the beginning is the base where the log is whole;
   else the vbucket is stale, and the next round streams it again from its beginning.
 
+Flushes and drops of the replica's collection then change what the ranges mean (`clearing_rules`).
+
 What decides is read through `ReplicaFacts`, so that a model in memory can take Delta's place.
 """
 
@@ -21,10 +23,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from dcp.errors import LakeError
+from dcp.lake.clearing_rules import Cleared, keeps_dropped_rows, with_events
 from dcp.lake.epochs import Fork, is_live, live_up_to
 from dcp.lake.stretch import (
     EMPTY_TABLE,
     REPLACED,
+    CollectionEvent,
     HeldVersion,
     ReplicaFacts,
     Role,
@@ -84,9 +88,13 @@ class _Decision:
         self._ranges: list[RowRange] = []
         self._first_rounds: list[int] = []
         self._undone: list[Undo] = []
+        self._cleared: list[int] = []
+        self._revived: list[int] = []
         self._stale: dict[int, int] = {}
+        self._events: dict[int, set[CollectionEvent]] = {}
 
     def stretch(self) -> Stretch:
+        self._learn_events({v: self._standing(v, self._held) for v in self._after})
         undo: dict[int, _Standing] = {}
         for vbucket, new in sorted(self._after.items()):
             old = self._standing(vbucket, self._held)
@@ -108,6 +116,8 @@ class _Decision:
             to_round=self._to_round,
             log_from_round=oldest_pending_round(self._after.values(), self._to_round),
             undone=tuple(sorted(self._undone)),
+            cleared=tuple(sorted(self._cleared)),
+            revived=tuple(sorted(self._revived)),
             stale=self._stale,
             begins_anew=self._begins_anew,
         )
@@ -123,30 +133,50 @@ class _Decision:
         if base.round < self._cleaned_round:
             self._stale[new.vbucket] = old.round
             return
-        ranges = row_ranges(base.state, old.state, new, forks)
-        if any(each.role is not Role.KEPT for each in ranges):
-            self._ranges += ranges
-            self._first_rounds.append(base.first_round)
-            if base is not old:
-                lost = self._forks_after(new.vbucket, old)
-                fork_seqno = min(fork.seqno for fork in lost)
-                self._undone.append(Undo(new.vbucket, base.version, fork_seqno))
+        found = self._with_events(new.vbucket, row_ranges(base.state, old.state, new, forks))
+        if not found.clears and all(each.role is Role.KEPT for each in found.ranges):
+            return
+        self._ranges += found.ranges
+        self._first_rounds.append(base.first_round)
+        if found.clears and old.round:
+            self._cleared.append(new.vbucket)
+        if base is old:
+            return
+        version = EMPTY_TABLE if found.base_is_empty else base.version
+        if found.revives and version != EMPTY_TABLE:
+            self._revived.append(new.vbucket)
+        lost = self._forks_after(new.vbucket, old)
+        fork_seqno = min(fork.seqno for fork in lost)
+        self._undone.append(Undo(new.vbucket, version, fork_seqno))
 
     def _replace_when_whole(self, old: _Standing, new: VbucketState, forks: Sequence[Fork]) -> None:
         beginning = max((fork for fork in forks if fork.seqno == 0), key=lambda fork: fork.epoch)
         if not new.is_whole or beginning.round <= self._cleaned_round:
             self._stale[new.vbucket] = old.round
             return
-        self._undone.append(Undo(new.vbucket, REPLACED, 0))
-        self._first_rounds.append(beginning.round)
         start = VbucketState(new.vbucket, beginning.epoch, VbucketState.beginning(0).position)
-        self._ranges += row_ranges(start, start, new, forks)
+        ranges = row_ranges(start, start, new, forks)
+        self._ranges += self._with_events(new.vbucket, ranges).ranges
+        self._first_rounds.append(beginning.round)
+        if not self._keeps_dropped_rows(new.vbucket, ranges, forks):
+            self._undone.append(Undo(new.vbucket, REPLACED, 0))
+
+    def _keeps_dropped_rows(
+        self, vbucket: int, ranges: Sequence[RowRange], forks: Sequence[Fork]
+    ) -> bool:
+        events = self._events.get(vbucket, set())
+        if not any(event.keeps for event in events):
+            return False
+        epoch_before = min(fork.epoch for fork in forks if fork.seqno == 0) - 1
+        every_fork = self._facts.forks(0, self._to_round, [vbucket])
+        return keeps_dropped_rows(ranges, events, epoch_before, every_fork)
 
     def _undo(self, undo: Mapping[int, _Standing]) -> None:
         bases = self._bases(undo)
         if baseless := sorted(undo.keys() - bases.keys()):
             self._learn([_BEGINNING], baseless)
             bases |= {v: self._standing(v, _BEGINNING) for v in baseless}
+        self._learn_events(bases)
         for vbucket, old in undo.items():
             forks = self._forks_after(vbucket, bases[vbucket])
             self._publish(bases[vbucket], old, self._after[vbucket], forks)
@@ -239,6 +269,27 @@ class _Decision:
             return []
         return list(self._facts.forks(min(moved.values()), self._to_round, sorted(moved)))
 
+    def _learn_events(self, bases: Mapping[int, _Standing]) -> None:
+        """Read the events of the collection above some states; mostly there are none.
+
+        Of a vbucket that began anew all of them: a drop whose rows were kept may be long past.
+        """
+        first_rounds: dict[int, int] = {}
+        for vbucket, base in bases.items():
+            last = self._after[vbucket].last_collection_round
+            anew = any(fork.seqno == 0 for fork in self._forks_after(vbucket, base))
+            first_round = 1 if anew else base.first_round
+            if last is not None and last >= first_round:
+                first_rounds[vbucket] = first_round
+        if first_rounds:
+            for event in self._facts.collection_events(
+                min(first_rounds.values()), self._to_round, sorted(first_rounds)
+            ):
+                self._events.setdefault(event.vbucket, set()).add(event)
+
+    def _with_events(self, vbucket: int, ranges: Sequence[RowRange]) -> Cleared:
+        return with_events(ranges, self._events.get(vbucket, ()))
+
     def _learn(self, versions: Sequence[HeldVersion], vbuckets: Sequence[int]) -> None:
         """Read states and forks from those versions on."""
         rounds = {version.round_of(vbucket) for version in versions for vbucket in vbuckets}
@@ -274,11 +325,14 @@ def row_ranges(
 
 
 def may_have_rows(old: VbucketState, new: VbucketState, from_round: int) -> bool:
-    """Whether the log can hold a document row of this vbucket to publish, in the same epoch."""
+    """Whether the log can hold something of this vbucket to publish, in the same epoch.
+
+    That is a document row, or the flush or drop of a collection.
+    """
     if new.complete_seqno <= old.complete_seqno:
         return False
-    brought = new.last_data_round is not None and new.last_data_round > from_round
-    return brought or old.first_pending_round is not None
+    brought = max(new.last_data_round or 0, new.last_collection_round or 0)
+    return brought > from_round or old.first_pending_round is not None
 
 
 def oldest_pending_round(states: Iterable[VbucketState], otherwise: int) -> int:

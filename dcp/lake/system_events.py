@@ -1,31 +1,52 @@
-"""System events as the JSON text that ``changes`` keeps of them."""
+"""System events as ``changes`` keeps them: JSON, and the collection whose documents they end."""
 
 import json
 from dataclasses import fields
+from enum import StrEnum
 from typing import Any
 
-from dcp.errors import FrameError
 from dcp.protocol.events import SystemEventReceived
-from dcp.wire.messages import SystemEvent
-from dcp.wire.system_event import decode_system_event
+from dcp.wire.system_event import CollectionBegun, CollectionEnded, CollectionFlushed
 from dcp.wire.vocabulary import SystemEventKind
+
+
+class DroppedPolicy(StrEnum):
+    """What becomes of the rows of a collection that was dropped at the source."""
+
+    DELETE = "delete"
+    """They leave the replica, in the commit of the snapshot that carries the drop."""
+    KEEP = "keep"
+    """They stay as they were; the drop ends no documents."""
+
+
+def collection_of(event: SystemEventReceived) -> int | None:
+    """Return the collection that began, was flushed or was dropped; None for other events."""
+    if isinstance(event.meaning, CollectionBegun | CollectionEnded | CollectionFlushed):
+        return event.meaning.collection_id
+    return None
+
+
+def emptied_collection(event: SystemEventReceived, dropped: DroppedPolicy) -> int | None:
+    """Return the collection whose documents at lower seqnos of the vbucket are gone; or None.
+
+    A flush is told as the begin of a collection that exists, so every begin counts; of a new one
+    there are no older documents.
+    """
+    if isinstance(event.meaning, CollectionEnded) and dropped is DroppedPolicy.KEEP:
+        return None
+    return collection_of(event)
 
 
 def system_event_text(event: SystemEventReceived) -> str:
     """Return the event as JSON: its name, its ids where we know its layout, its bytes as sent."""
-    message = SystemEvent(event.seqno, event.event, event.version, event.name, event.value)
     told: dict[str, Any] = {
         "event": _name(event.event),
         "version": event.version,
         "value": event.value.hex(),
     }
-    try:
-        decoded = decode_system_event(message)
-    except FrameError as error:
-        return json.dumps(told | {"error": str(error)})
-    if decoded is not None:
-        for field in fields(decoded):
-            value = getattr(decoded, field.name)
+    if event.meaning is not None:
+        for field in fields(event.meaning):
+            value = getattr(event.meaning, field.name)
             told[field.name] = _text(value) if isinstance(value, bytes) else value
     elif event.name:
         told["name"] = _text(event.name)

@@ -5,7 +5,7 @@ table properties of ``changes`` (``dcplake.*``); each replica names the lake it 
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import urlsplit
@@ -13,16 +13,17 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from pyspark.sql.types import StructType
 
-from dcp.errors import LakeError
+from dcp.errors import ConfigError, LakeError
+from dcp.lake.failures import spark_errors
 from dcp.lake.horizon import RECORDED, Horizon
+from dcp.lake.lake_table import LakeTable, StartSpark
 from dcp.lake.lock import local_root
 from dcp.lake.round_record import RoundRecord
 from dcp.lake.schema import AUDIT, CHANGES, REPLICA, spark_ddl
 from dcp.lake.sql import dotted, quoted, string
 
-FORMAT_VERSION: Final = 2
+FORMAT_VERSION: Final = 3
 
 AUDIT_TABLE: Final = "undone"
 """What rollbacks took back, key by key (`dcp.lake.audit`)."""
@@ -38,18 +39,7 @@ _REPLICA_PROPERTY: Final = "dcplake.replica."
 
 _CLEANED_ROUND: Final = "dcplake.cleanedRound"
 
-_MISSING: Final = frozenset(
-    {
-        "DELTA_MISSING_DELTA_TABLE",
-        "DELTA_TABLE_NOT_FOUND",
-        "PATH_NOT_FOUND",
-        "TABLE_OR_VIEW_NOT_FOUND",
-        "SCHEMA_NOT_FOUND",
-    }
-)
-
-_REDACTED: Final = "*********(redacted)"
-"""What Spark shows for a value that may be a secret, or has ``url`` in it or in its key."""
+_DELETION_VECTORS: Final = "delta.enableDeletionVectors"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,20 +114,39 @@ class LakeLocation:
             return f"{dotted(self.schema)}.{quoted(table)}"
         return f"delta.{quoted(self.path(table))}"
 
+    def table(self, name: str, start_spark: StartSpark) -> LakeTable:
+        """Return a table of a lake at this place, which need not be there."""
+        folder = None if self.root is None else local_root(self.path(name))
+        return LakeTable(self.table_sql(name), f"{self}: table {name}", folder, start_spark)
+
 
 @dataclass(frozen=True, slots=True)
 class LakeTables:
-    """An open lake: a session, a place, and the identity that was found there.
+    """An open lake: a place, the identity that was found there, and what starts Spark.
 
     ``remembered_rounds`` is for `dcp.lake.round_record` alone.
     """
 
-    spark: SparkSession
+    start_spark: StartSpark
     location: LakeLocation
     identity: LakeIdentity
     remembered_rounds: dict[int, RoundRecord] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session; it starts when it is asked for the first time."""
+        return self.start_spark()
+
+    @property
+    def changes(self) -> LakeTable:
+        """The change log."""
+        return self.table("changes")
+
+    def table(self, name: str) -> LakeTable:
+        """Return a table of this lake, which need not be there."""
+        return self.location.table(name, self.start_spark)
 
     @property
     def changes_sql(self) -> str:
@@ -150,11 +159,12 @@ class LakeTables:
 
 
 def create_lake(
-    spark: SparkSession,
+    start_spark: StartSpark,
     location: LakeLocation,
     identity: LakeIdentity,
     *,
     horizon_hours: float = DEFAULT_HORIZON_HOURS,
+    deletion_vectors: bool = True,
 ) -> LakeTables:
     """Make the lake, or open the one that is there if it holds the same bucket.
 
@@ -166,29 +176,19 @@ def create_lake(
 
     Raises:
         LakeError: what is there is no lake, a lake of another bucket, or of another format.
+        ConfigError: what is there was made with deletion vectors, and shall have none, or reversed.
 
     """
-    horizon = Horizon.of_hours(horizon_hours)
-    properties = horizon.properties() | {
-        "delta.dataSkippingStatsColumns": "round,epoch,vbucket,kind,seqno,collection_id",
-        "delta.enableDeletionVectors": "true",
-        "dcplake.formatVersion": str(FORMAT_VERSION),
-        "dcplake.lake": identity.lake_id,
-        "dcplake.bucket": identity.bucket,
-        "dcplake.bucketUuid": identity.bucket_uuid,
-        "dcplake.vbuckets": str(identity.vbucket_count),
-        RECORDED: horizon.recorded,
-    }
-    if location.root is not None:
-        refuse_unsafe_store(spark, location.root)
+    changes = location.table("changes", start_spark)
+    if location.root is not None and changes.folder is None:
+        refuse_unsafe_store(start_spark(), location.root)
+    if not changes.exists():
+        horizon = Horizon.of_hours(horizon_hours)
+        _make_lake(changes, location, identity, horizon, deletion_vectors=deletion_vectors)
     if location.schema is not None:
-        spark.sql(f"CREATE SCHEMA IF NOT EXISTS {dotted(location.schema)}")
-    # Rounds arrive in order, so files hold few rounds each; clustering keeps that after OPTIMIZE.
-    _create(spark, location.table_sql("changes"), CHANGES, "round", properties)
-    if location.schema is not None:
-        detail = spark.sql(f"DESCRIBE DETAIL {location.table_sql('changes')}").collect()[0]
-        refuse_unsafe_store(spark, detail["location"])
-    lake = open_lake(spark, location)
+        detail = start_spark().sql(f"DESCRIBE DETAIL {changes.sql}").collect()[0]
+        refuse_unsafe_store(start_spark(), detail["location"])
+    lake = open_lake(start_spark, location)
     found = lake.identity
     for name in ("bucket", "bucket_uuid", "vbucket_count"):
         if getattr(found, name) != getattr(identity, name):
@@ -196,18 +196,60 @@ def create_lake(
                 f"{location}: found a lake with {name} {getattr(found, name)!r}, expected "
                 f"{getattr(identity, name)!r}; a lake holds one bucket, use another place"
             )
+    _require_deletion_vectors(lake.changes, deletion_vectors)
     return lake
 
 
-def open_lake(spark: SparkSession, location: LakeLocation) -> LakeTables:
-    """Open the lake at ``location``.
+def _make_lake(
+    changes: LakeTable,
+    location: LakeLocation,
+    identity: LakeIdentity,
+    horizon: Horizon,
+    *,
+    deletion_vectors: bool,
+) -> None:
+    properties = horizon.properties() | {
+        "delta.dataSkippingStatsColumns": "round,epoch,vbucket,kind,seqno,collection_id",
+        **_deletion_vectors(deletion_vectors),
+        "dcplake.formatVersion": str(FORMAT_VERSION),
+        "dcplake.lake": identity.lake_id,
+        "dcplake.bucket": identity.bucket,
+        "dcplake.bucketUuid": identity.bucket_uuid,
+        "dcplake.vbuckets": str(identity.vbucket_count),
+        RECORDED: horizon.recorded,
+    }
+    if location.schema is not None:
+        changes.start_spark().sql(f"CREATE SCHEMA IF NOT EXISTS {dotted(location.schema)}")
+    # Rounds arrive in order, so files hold few rounds each; clustering keeps that after OPTIMIZE.
+    _create(changes, _columns_sql(CHANGES, "round"), properties)
+
+
+def _deletion_vectors(is_wanted: bool) -> dict[str, str]:
+    # Not even "false" where they are not wanted: it would be a feature of the table all the same.
+    return {_DELETION_VECTORS: "true"} if is_wanted else {}
+
+
+def _require_deletion_vectors(table: LakeTable, are_wanted: bool) -> None:
+    """Raise ConfigError if a table was made otherwise: Delta keeps a feature that it had."""
+    had = table.properties().get(_DELETION_VECTORS) == "true"
+    if had != are_wanted:
+        words = ("without", "with")
+        raise ConfigError(
+            f"lake.deletion_vectors: found {str(are_wanted).lower()}, but {table.where} was made "
+            f"{words[had]} deletion vectors; expected {str(had).lower()}, or the place of a new "
+            "lake"
+        )
+
+
+def open_lake(start_spark: StartSpark, location: LakeLocation) -> LakeTables:
+    """Open the lake at ``location``; Spark is started only where nothing else can read it.
 
     Raises:
         LakeError: there is none, it is somebody else's table, or of another format version.
 
     """
-    where = f"{location}: table changes"
-    properties = table_properties(spark, location.table_sql("changes"), where)
+    changes = location.table("changes", start_spark)
+    where, properties = changes.where, changes.properties()
     if "dcplake.lake" not in properties:
         raise LakeError(
             f"{where}: found a Delta table without the property dcplake.lake, expected a lake; "
@@ -217,16 +259,17 @@ def open_lake(spark: SparkSession, location: LakeLocation) -> LakeTables:
     if version != str(FORMAT_VERSION):
         raise LakeError(
             f"{where}: found lake format {version!r}, expected {FORMAT_VERSION}; "
-            "use the dcplake version that made it"
+            "set lake.root to a new place and run again, which reads the bucket anew (CHANGELOG.md "
+            "says why)"
         )
-    _require_columns(spark, location.table_sql("changes"), CHANGES, where)
+    changes.require_columns(CHANGES)
     identity = LakeIdentity(
         properties["dcplake.lake"],
         properties.get("dcplake.bucket", ""),
         properties.get("dcplake.bucketUuid", ""),
         int(properties.get("dcplake.vbuckets", "0")),
     )
-    return LakeTables(spark, location, identity)
+    return LakeTables(start_spark, location, identity)
 
 
 def refuse_unsafe_store(spark: SparkSession, place: str) -> None:
@@ -253,45 +296,51 @@ def refuse_unsafe_store(spark: SparkSession, place: str) -> None:
     )
 
 
-def find_lake(spark: SparkSession, location: LakeLocation) -> LakeTables | None:
+def find_lake(start_spark: StartSpark, location: LakeLocation) -> LakeTables | None:
     """Open the lake at ``location``; None where there is no table at all.
 
     Raises:
         LakeError: there is a table, and it is no lake of ours.
 
     """
-    return open_lake(spark, location) if _exists(spark, location.table_sql("changes")) else None
+    changes = location.table("changes", start_spark)
+    return open_lake(start_spark, location) if changes.exists() else None
 
 
 def ensure_replica(
-    lake: LakeTables, replica: ReplicaTable, *, horizon_hours: float = DEFAULT_HORIZON_HOURS
+    lake: LakeTables,
+    replica: ReplicaTable,
+    *,
+    horizon_hours: float = DEFAULT_HORIZON_HOURS,
+    deletion_vectors: bool = True,
 ) -> None:
     """Make the replica table unless it is there.
 
     Raises:
         LakeError: a table of that name is there and is not this lake's replica.
+        ConfigError: it was made with deletion vectors, and shall have none, or the reverse.
 
     """
-    table_sql = lake.table_sql(replica.name)
+    table = lake.table(replica.name)
     ours = {
         "dcplake.lake": lake.identity.lake_id,
         "dcplake.collectionId": str(replica.collection_id),
     }
     properties = Horizon.of_hours(horizon_hours).properties() | {
-        "delta.dataSkippingStatsColumns": "vbucket,key,seqno,modified_at",
-        "delta.enableDeletionVectors": "true",
+        "delta.dataSkippingStatsColumns": "vbucket,key,seqno,modified_at,datatype",
+        **_deletion_vectors(deletion_vectors),
         **ours,
     }
-    _create(lake.spark, table_sql, REPLICA, "vbucket, key", properties)
-    where = f"{lake.location}: table {replica.name}"
-    found = table_properties(lake.spark, table_sql, where)
+    _create(table, _columns_sql(REPLICA, "vbucket, key"), properties)
+    found = table.properties()
     for name, expected in ours.items():
         if found.get(name) != expected:
             raise LakeError(
-                f"{where}: found {name} {found.get(name)!r}, expected {expected!r}; "
+                f"{table.where}: found {name} {found.get(name)!r}, expected {expected!r}; "
                 "it is not this lake's replica and is left alone"
             )
-    _require_columns(lake.spark, table_sql, REPLICA, where)
+    _require_deletion_vectors(table, deletion_vectors)
+    table.require_columns(REPLICA)
     if replica != DOCS:
         _list_replica(lake, replica)
 
@@ -303,22 +352,20 @@ def ensure_audit(lake: LakeTables) -> None:
         LakeError: a table of that name is there and is not this lake's.
 
     """
-    table_sql = lake.table_sql(AUDIT_TABLE)
-    ours = {"dcplake.lake": lake.identity.lake_id}
-    _create(lake.spark, table_sql, AUDIT, "vbucket, key", ours)
-    where = f"{lake.location}: table {AUDIT_TABLE}"
-    found = table_properties(lake.spark, table_sql, where)
+    table = lake.table(AUDIT_TABLE)
+    _create(table, _columns_sql(AUDIT, "vbucket, key"), {"dcplake.lake": lake.identity.lake_id})
+    found = table.properties()
     if found.get("dcplake.lake") != lake.identity.lake_id:
         raise LakeError(
-            f"{where}: found dcplake.lake {found.get('dcplake.lake')!r}, expected "
+            f"{table.where}: found dcplake.lake {found.get('dcplake.lake')!r}, expected "
             f"{lake.identity.lake_id!r}; it is not this lake's and is left alone"
         )
-    _require_columns(lake.spark, table_sql, AUDIT, where)
+    table.require_columns(AUDIT)
 
 
 def audit_exists(lake: LakeTables) -> bool:
     """Whether a rollback was ever undone in this lake."""
-    return _exists(lake.spark, lake.table_sql(AUDIT_TABLE))
+    return lake.table(AUDIT_TABLE).exists()
 
 
 def replicas_in(lake: LakeTables) -> tuple[ReplicaTable, ...]:
@@ -327,15 +374,31 @@ def replicas_in(lake: LakeTables) -> tuple[ReplicaTable, ...]:
     ``changes`` lists them in its properties from the moment they are made; of a dropped collection,
     too. One whose table somebody dropped is left out until it is made again.
     """
-    listed = sorted(_listed_replicas(lake), key=lambda replica: replica.collection_id)
-    return tuple(replica for replica in (DOCS, *listed) if replica_exists(lake, replica))
+    return tuple(each for each in _known_replicas(lake) if replica_exists(lake, each))
+
+
+def refuse_lost_replica(lake: LakeTables, wanted: Collection[ReplicaTable] | None = None) -> None:
+    """Raise LakeError where one of them, or any, was made and is not there any more.
+
+    The caller knows that the lake has rounds: before the first one there may be no replica yet.
+    """
+    for each in _known_replicas(lake):
+        if (wanted is None or each in wanted) and not replica_exists(lake, each):
+            raise LakeError(
+                f"{lake.table(each.name).where}: found no Delta table there, expected the "
+                "replica: put it back from a copy, or delete its folder if there is any, and the "
+                "next run makes it again"
+            )
+
+
+def _known_replicas(lake: LakeTables) -> tuple[ReplicaTable, ...]:
+    return (DOCS, *sorted(_listed_replicas(lake), key=lambda each: each.collection_id))
 
 
 def _listed_replicas(lake: LakeTables) -> list[ReplicaTable]:
-    properties = table_properties(lake.spark, lake.changes_sql, f"{lake.location}: table changes")
     return [
         ReplicaTable(key.removeprefix(_REPLICA_PROPERTY), int(value))
-        for key, value in properties.items()
+        for key, value in lake.changes.properties().items()
         if key.startswith(_REPLICA_PROPERTY)
     ]
 
@@ -359,19 +422,37 @@ def cleaned_round(lake: LakeTables, replica: ReplicaTable | None = None) -> int:
     Of all collections, or of one replica's: rows up to that round cannot be applied again to a
     table that does not have them. A collection that is newer than the cleaning lost none.
     """
-    properties = table_properties(lake.spark, lake.changes_sql, f"{lake.location}: table changes")
-    return int(properties.get(_cleaned_key(replica), "0"))
+    return max(_cleanings(lake, replica).values(), default=0)
 
 
 def record_cleaned_round(
     lake: LakeTables, replicas: Sequence[ReplicaTable], round_number: int
 ) -> None:
-    """Note, before it is done, that document rows up to a round are removed. It never goes back."""
-    newest = {each: max(round_number, cleaned_round(lake, each)) for each in (None, *replicas)}
-    listed = ", ".join(
-        f"{string(_cleaned_key(each))} = {string(str(number))}" for each, number in newest.items()
-    )
+    """Note, before it is done, that document rows up to a round are removed. It never goes back.
+
+    Each round has properties of its own, and the largest one counts: whoever was stopped on the way
+    here, and notes an older round than others did since, takes nothing back.
+    """
+    whose = [_cleaned_key(each) for each in replicas or (None,)]  # or a lake that lost its tables
+    noted = {f"{key}.{round_number}": str(round_number) for key in whose}
+    listed = ", ".join(f"{string(key)} = {string(value)}" for key, value in noted.items())
     lake.spark.sql(f"ALTER TABLE {lake.changes_sql} SET TBLPROPERTIES ({listed})")
+    older = [
+        key
+        for each in replicas
+        for key, number in _cleanings(lake, each).items()
+        if number < round_number
+    ]
+    if older:
+        listed = ", ".join(string(key) for key in older)
+        lake.spark.sql(f"ALTER TABLE {lake.changes_sql} UNSET TBLPROPERTIES IF EXISTS ({listed})")
+
+
+def _cleanings(lake: LakeTables, replica: ReplicaTable | None) -> dict[str, int]:
+    """Return the properties that note cleanings, and the round that each one names."""
+    properties = lake.changes.properties()
+    begin = f"{_cleaned_key(replica)}."
+    return {key: int(value) for key, value in properties.items() if f"{key}.".startswith(begin)}
 
 
 def _cleaned_key(replica: ReplicaTable | None) -> str:
@@ -380,70 +461,24 @@ def _cleaned_key(replica: ReplicaTable | None) -> str:
 
 def replica_exists(lake: LakeTables, replica: ReplicaTable) -> bool:
     """Whether the replica table was made already."""
-    return _exists(lake.spark, lake.table_sql(replica.name))
+    return lake.table(replica.name).exists()
 
 
-def _exists(spark: SparkSession, table_sql: str) -> bool:
-    try:
-        spark.sql(f"SHOW TBLPROPERTIES {table_sql}").collect()
-    except PySparkException as error:
-        if error.getCondition() in _MISSING:
-            return False
-        raise
-    return True
-
-
-def _create(
-    spark: SparkSession,
-    table_sql: str,
-    schema: pa.Schema,
-    cluster_by: str,
-    properties: Mapping[str, str],
-) -> None:
+def _create(table: LakeTable, columns: str, properties: Mapping[str, str]) -> None:
+    """Make a table unless it is there."""
+    if table.exists():
+        return
     listed = ", ".join(f"{string(key)} = {string(value)}" for key, value in properties.items())
-    try:
-        spark.sql(
-            f"CREATE TABLE IF NOT EXISTS {table_sql} ({spark_ddl(schema)}) USING delta "
-            f"CLUSTER BY ({cluster_by}) TBLPROPERTIES ({listed})"
-        ).collect()
-    except PySparkException as error:
-        # Another driver's creation came between; the check of what is there now decides.
+    with spark_errors(table.where):
         try:
-            spark.sql(f"DESCRIBE DETAIL {table_sql}").collect()
+            table.start_spark().sql(
+                f"CREATE TABLE IF NOT EXISTS {table.sql} {columns} TBLPROPERTIES ({listed})"
+            ).collect()
         except PySparkException:
-            raise LakeError(f"table {table_sql} cannot be made: {error}") from error
+            # Another driver's creation came between; the check of what is there now decides.
+            if not table.exists():
+                raise
 
 
-def table_properties(spark: SparkSession, table_sql: str, where: str) -> dict[str, str]:
-    """Return a Delta table's properties; ``where`` names it in errors.
-
-    Raises:
-        LakeError: there is no Delta table, or it cannot be read.
-
-    """
-    try:
-        # DESCRIBE DETAIL counts the table's files as well: a Spark job after each commit.
-        shown = spark.sql(f"SHOW TBLPROPERTIES {table_sql}").collect()
-        if all(row["value"] != _REDACTED for row in shown):
-            return {row["key"]: row["value"] for row in shown}
-        rows = spark.sql(f"DESCRIBE DETAIL {table_sql}").select("properties").collect()
-    except PySparkException as error:
-        if error.getCondition() in _MISSING:
-            raise LakeError(f"{where}: found no Delta table there, expected a lake") from error
-        raise LakeError(f"{where}: cannot be read: {error}") from error
-    found: dict[str, str] = rows[0]["properties"]
-    return found
-
-
-def _require_columns(spark: SparkSession, table_sql: str, schema: pa.Schema, where: str) -> None:
-    found = _columns(spark.sql(f"SELECT * FROM {table_sql} LIMIT 0").schema)
-    expected = _columns(spark.createDataFrame([], spark_ddl(schema)).schema)
-    if found != expected:
-        raise LakeError(
-            f"{where}: found the columns {', '.join(sorted(found - expected)) or '(none other)'}, "
-            f"expected {', '.join(sorted(expected - found)) or 'no such columns'}"
-        )
-
-
-def _columns(schema: StructType) -> set[str]:
-    return {f"{column.name} {column.dataType.simpleString()}" for column in schema}
+def _columns_sql(schema: pa.Schema, cluster_by: str) -> str:
+    return f"({spark_ddl(schema)}) USING delta CLUSTER BY ({cluster_by})"

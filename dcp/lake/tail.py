@@ -1,8 +1,11 @@
 """The newest document changes of a lake, as they become durable."""
 
+import heapq
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
 
 from dcp.lake.changes import latest_round
 from dcp.lake.schema import ITEM_KINDS
@@ -10,6 +13,7 @@ from dcp.lake.sql import string_list
 from dcp.lake.tables import LakeTables
 
 _SHOWN_BYTES = 4096
+_ORDER = attrgetter("round", "seqno", "vbucket")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +36,14 @@ def newest_changes(lake: LakeTables, count: int) -> tuple[int, list[Change]]:
     Two queries, however many rounds it takes: how many changes the rounds brought, then the rows.
     """
     newest = latest_round(lake)
-    per_round = lake.spark.sql(
-        f"SELECT round, count(*) AS rows FROM {lake.changes_sql} "
-        f"WHERE round <= {newest} AND kind IN ({string_list(ITEM_KINDS)}) "
-        f"GROUP BY round ORDER BY round DESC LIMIT {int(count)}"
-    ).collect()
+    per_round = lake.changes.rows(
+        "round, count(*) AS found",
+        f"round <= {newest} AND kind IN ({string_list(ITEM_KINDS)}) "
+        f"GROUP BY round ORDER BY round DESC LIMIT {int(count)}",
+    )
     if not per_round:
         return newest, []
-    counts = itertools.accumulate(row["rows"] for row in per_round)
+    counts = itertools.accumulate(row["found"] for row in per_round)
     enough = sum(1 for rows in counts if rows < count)
     first = per_round[min(enough, len(per_round) - 1)]["round"]
     return newest, _changes(lake, first, newest, count)
@@ -54,23 +58,28 @@ def changes_since(lake: LakeTables, round_number: int) -> tuple[int, Iterator[Ch
 
 
 def _changes(lake: LakeTables, first: int, last: int, count: int | None) -> list[Change]:
-    limit = "" if count is None else f" LIMIT {count}"
-    rows = lake.spark.sql(
-        "SELECT round, kind, vbucket, seqno, cas, key, octet_length(value) AS value_bytes, "
-        f"substr(value, 1, {_SHOWN_BYTES}) AS value FROM {lake.changes_sql} "
-        f"WHERE round BETWEEN {first} AND {last} AND kind IN ({string_list(ITEM_KINDS)}) "
-        f"ORDER BY round DESC, seqno DESC, vbucket DESC{limit}"
-    ).collect()
-    return [
-        Change(
-            round=row["round"],
-            kind=row["kind"],
-            vbucket=row["vbucket"],
-            seqno=int(row["seqno"]),
-            cas=int(row["cas"]),
-            key=row["key"],
-            value_bytes=row["value_bytes"] or 0,
-            value=bytes(row["value"] or b""),
-        )
-        for row in reversed(rows)
-    ]
+    def newest(rows: Iterable[Mapping[str, Any]]) -> list[Change]:
+        changes = map(_change, rows)
+        if count is None:
+            return sorted(changes, key=_ORDER)
+        return heapq.nlargest(count, changes, key=_ORDER)[::-1]
+
+    return lake.changes.take_rows(
+        "round, kind, vbucket, seqno, cas, key, value",
+        f"round BETWEEN {first} AND {last} AND kind IN ({string_list(ITEM_KINDS)})",
+        newest,
+    )
+
+
+def _change(row: Mapping[str, Any]) -> Change:
+    value = row["value"] or b""
+    return Change(
+        round=row["round"],
+        kind=row["kind"],
+        vbucket=row["vbucket"],
+        seqno=int(row["seqno"]),
+        cas=int(row["cas"]),
+        key=row["key"],
+        value_bytes=len(value),
+        value=value[:_SHOWN_BYTES],
+    )

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from dcp.errors import WAY_OUT, LakeError
+from dcp.errors import REREAD_COMMAND, LakeError
 from dcp.lake.applied import ReplicaStatus
 from dcp.lake.history import Commit
 from dcp.lake.horizon import Horizon, duration
@@ -76,7 +76,7 @@ def refuse_tampering(place: str, changes_sql: str, found: Tampering | None) -> N
     )
     raise LakeError(
         f"{place}: found that {found} by somebody else, expected no change of its rows other than "
-        f"dcplake's; {restore}read the bucket again with {WAY_OUT}"
+        f"dcplake's; {restore}read the bucket again with {REREAD_COMMAND}"
     )
 
 
@@ -91,7 +91,7 @@ def refuse_log_behind(place: str, newest_round: int, replicas: Mapping[str, Repl
                 f"{place}: found round {newest_round} as the newest of changes, but table {table} "
                 f"at round {status.round} (version {status.version}); expected no replica ahead of "
                 "the log: it was put back to an older state. Put the newer one back, or read the "
-                f"bucket again with {WAY_OUT}"
+                f"bucket again with {REREAD_COMMAND}"
             )
 
 

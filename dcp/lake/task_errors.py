@@ -6,8 +6,6 @@ travels as one marked line of JSON in that text, and becomes the same error agai
 
 import json
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Final
 
 from dcp import errors
@@ -24,9 +22,9 @@ class TaskError(Exception):
         super().__init__(_MARK + json.dumps({"type": type(error).__name__, "message": str(error)}))
 
 
-def original_error(failure: BaseException) -> DcplakeError | None:
-    """Return the error that a task raised as `TaskError`; None where it failed otherwise."""
-    match = _MARKED_LINE.search(str(failure))
+def original_error(told: str) -> DcplakeError | None:
+    """Return the error that a task raised as `TaskError`; None where the text has none."""
+    match = _MARKED_LINE.search(told)
     if match is None:
         return None
     try:
@@ -37,17 +35,3 @@ def original_error(failure: BaseException) -> DcplakeError | None:
     if not (isinstance(kind, type) and issubclass(kind, DcplakeError)):
         kind = DcplakeError
     return kind(message)
-
-
-@contextmanager
-def spark_errors(what: str) -> Iterator[None]:
-    """Let an error of a task be itself, and one of Spark's a line that begins with ``what``."""
-    try:
-        yield
-    except DcplakeError:
-        raise
-    except Exception as failure:  # Spark's own class, or the bridge's, by where it failed
-        if (error := original_error(failure)) is not None:
-            raise error from None
-        first_line = str(failure).strip().partition("\n")[0]
-        raise DcplakeError(f"{what}: {first_line} (the whole of it is in Spark's log)") from failure

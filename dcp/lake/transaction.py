@@ -14,6 +14,12 @@ from dcp.lake.history import metadata_json
 
 _DELTA: Final = "spark.databricks.delta."
 
+FEW_JOBS: Final = {"spark.sql.adaptive.enabled": "false"}
+"""Session settings for a statement on little data: with others each stage is a job of its own."""
+
+FEW_JOBS_TO_JOIN: Final = {**FEW_JOBS, "spark.sql.autoBroadcastJoinThreshold": "-1"}
+"""The same where tables are joined: each broadcast would be a job, too."""
+
 _CONFLICTS: Final = ("DELTA_CONCURRENT_", "DELTA_METADATA_CHANGED", "DELTA_PROTOCOL_CHANGED")
 """How Delta's conditions begin where another commit came first; nothing was written then."""
 
@@ -39,7 +45,7 @@ def transaction(
         _DELTA + "merge.materializeSource": "none",
         **(also or {}),
     }
-    with _set_for_a_while(spark, settings):
+    with session_settings_for_a_while(spark, settings):
         yield
 
 
@@ -61,12 +67,15 @@ def described(
     ``also`` are further settings for the same statements.
     """
     named = {_DELTA + "commitInfo.userMetadata": metadata_json(metadata)}
-    with _set_for_a_while(spark, {**named, **(also or {})}):
+    with session_settings_for_a_while(spark, {**named, **(also or {})}):
         yield
 
 
 @contextmanager
-def _set_for_a_while(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+def session_settings_for_a_while(
+    spark: SparkSession, settings: Mapping[str, str]
+) -> Iterator[None]:
+    """Set some session settings for the statements within, and put back what was there."""
     before = {key: spark.conf.get(key, None) for key in settings}
     try:
         for key, value in settings.items():

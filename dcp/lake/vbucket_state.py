@@ -6,7 +6,7 @@ tables; nothing passes through a float or a signed 64-bit integer on the way.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -24,6 +24,13 @@ from dcp.types import U16_MAX, FailoverLog, require_unsigned
 
 FIRST_EPOCH = 0
 
+_ROUNDS: Final = (
+    "first_pending_round",
+    "last_data_round",
+    "last_complete_round",
+    "last_collection_round",
+)
+
 
 @dataclass(frozen=True, slots=True)
 class VbucketState:
@@ -33,8 +40,11 @@ class VbucketState:
     ``first_pending_round`` may name an earlier round than needed, never a later one.
     ``last_complete_round`` is the newest round in which an end was reached, on the branch that the
     vbucket follows now: None after a rollback to 0 says that no state of it is whole yet.
+    ``last_collection_round`` is the newest round that brought a collection's begin or end, on any
+    branch.
     ``order`` is a rollback that was ordered and not yet followed; ``fruitless_rollbacks`` counts
-    those in a row that led to the very request that they refused.
+    those in a row after which nothing was gained: they led to the request that was refused, or to 0
+    inside the first snapshot.
     """
 
     vbucket: int
@@ -44,6 +54,7 @@ class VbucketState:
     first_pending_round: int | None = None
     last_data_round: int | None = None
     last_complete_round: int | None = None
+    last_collection_round: int | None = None
     failover_log: FailoverLog | None = None
     filter_fingerprint: str | None = None
     manifest_uid: int | None = None
@@ -59,7 +70,7 @@ class VbucketState:
         for name in ("manifest_uid", "purge_seqno"):
             if (value := getattr(self, name)) is not None:
                 require_unsigned(name, value)
-        for name in ("first_pending_round", "last_data_round", "last_complete_round"):
+        for name in _ROUNDS:
             if (value := getattr(self, name)) is not None and value < 1:
                 raise ValueError(f"{name}: found {value}, expected a round (1 or more) or None")
 
@@ -104,6 +115,7 @@ class VbucketState:
         position: Position,
         *,
         brought_rows: bool,
+        brought_collections: bool = False,
         failover_log: FailoverLog | None = None,
         caught_up_seqno: int | None = None,
         purge_seqno: int | None = None,
@@ -132,6 +144,9 @@ class VbucketState:
             first_pending_round=self._first_pending(round_number, position, completed),
             last_data_round=round_number if brought_rows else self.last_data_round,
             last_complete_round=round_number if completed else self.last_complete_round,
+            last_collection_round=round_number
+            if brought_collections
+            else self.last_collection_round,
             failover_log=failover_log or self.failover_log,
             purge_seqno=self.purge_seqno if purge_seqno is None else purge_seqno,
             fruitless_rollbacks=self.fruitless_rollbacks if failover_log is None else 0,
@@ -194,9 +209,7 @@ def _row(state: VbucketState, round_number: int) -> dict[str, Any]:
             "snap_end": position.snap_end,
             "complete_seqno": position.complete_seqno,
             "caught_up_seqno": state.caught_up_seqno,
-            "first_pending_round": state.first_pending_round,
-            "last_data_round": state.last_data_round,
-            "last_complete_round": state.last_complete_round,
+            **{name: getattr(state, name) for name in _ROUNDS},
             "failover_log": None if log is None else failover_rows(log),
             "filter_fingerprint": state.filter_fingerprint,
             "manifest_uid": state.manifest_uid,
@@ -220,9 +233,7 @@ def _state(row: Mapping[str, Any]) -> VbucketState:
         epoch=row["epoch"],
         position=position,
         caught_up_seqno=int(inner["caught_up_seqno"] or 0),
-        first_pending_round=inner["first_pending_round"],
-        last_data_round=inner["last_data_round"],
-        last_complete_round=inner["last_complete_round"],
+        **{name: inner[name] for name in _ROUNDS},
         failover_log=failover_log_from(inner["failover_log"]),
         filter_fingerprint=inner["filter_fingerprint"],
         manifest_uid=_int_or_none(inner["manifest_uid"]),

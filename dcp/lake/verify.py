@@ -16,19 +16,27 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+from dcp.lake.changes import latest_round
 from dcp.lake.collections import replicas_of
 from dcp.lake.connect import look_at_cluster, source_access
+from dcp.lake.failures import spark_errors
 from dcp.lake.planning import require_same_bucket
-from dcp.lake.run import lake_location, session
+from dcp.lake.run import lake_location, spark_of
 from dcp.lake.settings import Settings
-from dcp.lake.tables import ReplicaTable, open_lake, replicas_in
-from dcp.lake.task_errors import spark_errors
+from dcp.lake.tables import (
+    LakeTables,
+    ReplicaTable,
+    open_lake,
+    refuse_lost_replica,
+    replicas_in,
+)
 from dcp.lake.verify_frames import replica_digests, replica_rows, source_digests
 from dcp.lake.verify_keys import ALL_EQUAL, KeyComparison, KeysCompared
 from dcp.lake.verify_pins import Pin, chosen_vbuckets, pin_replicas, unpinned_vbuckets
 from dcp.lake.verify_report import DEFAULT_KEYS, TableCompared, VerifyReport
 from dcp.lake.verify_source import SourceReader, VerifyObserver
 from dcp.lake.verify_stream import StreamEnding, metadata_access
+from dcp.wire.vocabulary import SystemEventKind
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -61,33 +69,63 @@ def verify(
     begin = monotonic()
     access = metadata_access(source_access(settings))
     cluster = look_at_cluster(access)
-    lake = open_lake(spark or session(settings), lake_location(settings))
+    lake = open_lake(spark_of(settings, spark), lake_location(settings))
     require_same_bucket(lake, cluster, settings.source.bucket)
     chosen = chosen_vbuckets(vbuckets, lake.identity.vbucket_count)
     in_bucket = set(replicas_of(cluster.manifest))
+    if latest_round(lake):
+        refuse_lost_replica(lake, in_bucket)
     replicas = replicas_in(lake)
-    compared = tuple(each for each in replicas if each in in_bucket)
+    dropped = tuple(each for each in replicas if each not in in_bucket)
+    kept = kept_vbuckets(lake) if dropped else {}
     reader = SourceReader(lake, settings, access, observer or VerifyObserver())
-    tables, found = _look(reader, compared, chosen, keys) if compared else ((), ALL_EQUAL)
+    tables, found = _look(reader, replicas, chosen, keys, kept) if replicas else ((), ALL_EQUAL)
     return VerifyReport(
         place=str(lake.location),
         lake_id=lake.identity.lake_id,
         tables=tables,
-        vbuckets=len(reader.readable(chosen)) if compared else 0,
+        vbuckets=len(reader.readable(chosen)) if replicas else 0,
         suspects=found.suspects,
         counts=found.counts,
         keys=found.keys,
         not_compared=tuple(left for _, left in sorted(reader.not_compared.items())),
-        dropped=tuple(each.name for each in replicas if each not in in_bucket),
+        dropped=tuple(each.name for each in dropped if each.collection_id not in kept),
+        kept={
+            each.name: kept[each.collection_id] for each in dropped if each.collection_id in kept
+        },
         seconds=monotonic() - begin,
     )
 
 
+def kept_vbuckets(lake: LakeTables) -> dict[int, frozenset[int]]:
+    """Return the vbuckets of dropped collections in which the lake keeps the rows, by collection.
+
+    The newest drop that was received decides.
+    """
+    rows = lake.spark.sql(
+        f"""
+SELECT id, vbucket FROM (
+  SELECT CAST(get_json_object(detail, '$.collection_id') AS BIGINT) AS id, vbucket, round, seqno,
+    collection_id IS NULL AS keeps
+  FROM {lake.changes_sql} WHERE kind = 'system_event'
+    AND get_json_object(detail, '$.event') = '{SystemEventKind.END_COLLECTION.name}')
+GROUP BY id, vbucket HAVING max_by(keeps, struct(round, seqno))"""
+    ).collect()
+    kept: dict[int, set[int]] = {}
+    for row in rows:
+        kept.setdefault(row["id"], set()).add(row["vbucket"])
+    return {collection_id: frozenset(vbuckets) for collection_id, vbuckets in kept.items()}
+
+
 def _look(
-    reader: SourceReader, replicas: tuple[ReplicaTable, ...], chosen: frozenset[int], keys: int
+    reader: SourceReader,
+    replicas: tuple[ReplicaTable, ...],
+    chosen: frozenset[int],
+    keys: int,
+    kept: Mapping[int, frozenset[int]],
 ) -> tuple[tuple[TableCompared, ...], KeysCompared]:
     """Take the first look, and the others where it found something."""
-    pins = pin_replicas(reader.lake, replicas, chosen)
+    pins = pin_replicas(reader.lake, replicas, chosen, kept)
     reader.leave_out(unpinned_vbuckets(pins))
     rows = reader.read("comparing", chosen, lambda source: source_digests(source, pins).collect())
     reader.leave_out_failed(
@@ -99,11 +137,12 @@ def _look(
     tables = tuple(
         TableCompared(pin.replica.name, pin.version, pin.round, _documents(pin, held))
         for pin in pins
+        if pin.complete
     )
     differing = reader.readable(differing_vbuckets(pins, found, held))
     if not differing:
         return tables, ALL_EQUAL
-    return tables, KeyComparison(reader, replicas).compare(pins, differing, keys)
+    return tables, KeyComparison(reader, replicas, kept).compare(pins, differing, keys)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +155,7 @@ class Digest:
 
 
 Digests = Mapping[tuple[int, int], Digest]
-"""By collection and vbucket; without those that hold nothing."""
+"""By collection and vbucket; without those that hold nothing. One of -1 documents equals none."""
 
 
 def digests_of(rows: Iterable[Any]) -> Digests:
@@ -126,6 +165,7 @@ def digests_of(rows: Iterable[Any]) -> Digests:
             row["documents"], int(row["hash_sum"]), row["hash_xor"]
         )
         for row in rows
+        if row["documents"]
     }
 
 

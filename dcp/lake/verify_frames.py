@@ -23,10 +23,14 @@ _VBUCKET: Final = ["collection_id", "vbucket"]
 _KEY: Final = [*_VBUCKET, "key"]
 
 _HASH: Final = "xxhash64(key, seqno, cas)"
+# Rows without a key tell of flushes and drops. A digest says nothing where the stream still told
+# documents below one: then it counts -1 documents, and equals none.
+_IS_TOLD: Final = "FILTER (WHERE key IS NOT NULL)"
+_HAS_GONE: Final = f"max(seqno) FILTER (WHERE key IS NULL) > min(seqno) {_IS_TOLD}"
 _DIGEST: Final = {
-    "documents": "count(*)",
-    "hash_sum": f"sum(CAST({_HASH} AS DECIMAL(20,0)))",
-    "hash_xor": f"bit_xor({_HASH})",
+    "documents": f"IF({_HAS_GONE}, -1, count(*) {_IS_TOLD})",
+    "hash_sum": f"coalesce(sum(CAST({_HASH} AS DECIMAL(20,0))) {_IS_TOLD}, 0)",
+    "hash_xor": f"coalesce(bit_xor({_HASH}) {_IS_TOLD}, 0)",
 }
 
 IN_REPLICA_ONLY: Final = "in replica only"
@@ -35,14 +39,23 @@ DIFFERS: Final = "different"
 REPEATED: Final = "repeated in replica"
 KINDS: Final = (IN_REPLICA_ONLY, IN_SOURCE_ONLY, DIFFERS, REPEATED)
 
-# In this order. What the source changed above the complete seqno is on its way, a deletion too.
+_CLEARED_SEQNO: Final = (
+    "coalesce(max(IF(key IS NULL, told.seqno, NULL)) OVER (PARTITION BY collection_id, vbucket), 0)"
+)
+
+# What the source ended: by a deletion, or by a flush or drop of the collection above the document.
+_GONE: Final = "(told IS NULL OR told.deleted OR told.seqno < cleared_seqno)"
+
+# In this order. What the source changed above the complete seqno is on its way, a deletion too, and
+# a flush or drop of the whole collection.
 _KIND: Final = f"""CASE
 WHEN ending IS NOT NULL THEN 'ending'
-WHEN complete_seqno IS NULL THEN NULL
+WHEN complete_seqno IS NULL OR key IS NULL THEN NULL
 WHEN copies > 1 THEN '{REPEATED}'
+WHEN cleared_seqno > complete_seqno THEN NULL
 WHEN told.seqno > complete_seqno THEN NULL
-WHEN held IS NULL THEN CASE WHEN told.deleted THEN NULL ELSE '{IN_SOURCE_ONLY}' END
-WHEN told IS NULL OR told.deleted THEN '{IN_REPLICA_ONLY}'
+WHEN held IS NULL THEN CASE WHEN {_GONE} THEN NULL ELSE '{IN_SOURCE_ONLY}' END
+WHEN {_GONE} THEN '{IN_REPLICA_ONLY}'
 WHEN told.seqno = held.seqno AND told.cas = held.cas THEN NULL
 ELSE '{DIFFERS}' END"""
 
@@ -94,7 +107,7 @@ def source_digests(source: "DataFrame", pins: Sequence[Pin]) -> "DataFrame":
     digest = [f.expr(sql).alias(name) for name, sql in _DIGEST.items()]
     return (
         source.join(_pins(source.sparkSession, pins), _VBUCKET, "left")
-        .where("ending IS NOT NULL OR (NOT deleted AND seqno <= complete_seqno)")
+        .where("key IS NULL OR (NOT deleted AND seqno <= complete_seqno)")
         .groupBy(*_VBUCKET)
         .agg(*digest, f.expr("max(ending)").alias("ending"))
     )
@@ -127,6 +140,7 @@ def differences(
     found = (
         told.join(held, _KEY, "full_outer")
         .join(_pins(source.sparkSession, pins), _VBUCKET, "left")
+        .withColumn("cleared_seqno", f.expr(_CLEARED_SEQNO))
         .withColumn("kind", f.expr(_KIND))
         .where("kind IS NOT NULL")
         .selectExpr(*COMPARED)

@@ -4,15 +4,15 @@ Both ask the same question; the third one of what the second one found, with a f
 newest versions. The answers stay in Spark: a table that is wrong as a whole must not end up here.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from dcp.lake.failures import spark_errors
 from dcp.lake.plan import LeftOut
 from dcp.lake.sql import integer_list
 from dcp.lake.tables import ReplicaTable
-from dcp.lake.task_errors import spark_errors
 from dcp.lake.verify_frames import IN_REPLICA_ONLY, KINDS, differences, replica_rows
 from dcp.lake.verify_pins import Pin, pin_replicas, unpinned_vbuckets
 from dcp.lake.verify_report import Difference, Side
@@ -38,9 +38,15 @@ ALL_EQUAL = KeysCompared(0, dict.fromkeys(KINDS, 0), ())
 class KeyComparison:
     """Compares keys of some replicas with the source."""
 
-    def __init__(self, reader: SourceReader, replicas: tuple[ReplicaTable, ...]) -> None:
+    def __init__(
+        self,
+        reader: SourceReader,
+        replicas: tuple[ReplicaTable, ...],
+        kept: Mapping[int, frozenset[int]],
+    ) -> None:
         self._reader = reader
         self._replicas = replicas
+        self._kept_vbuckets = kept
         self._names = {each.collection_id: each.name for each in replicas}
 
     def compare(self, pins: Sequence[Pin], vbuckets: frozenset[int], keys: int) -> KeysCompared:
@@ -50,7 +56,7 @@ class KeyComparison:
             again = self._reader.readable(suspects)
             if not again:
                 return ALL_EQUAL
-            newest = pin_replicas(self._reader.lake, self._replicas, again)
+            newest = pin_replicas(self._reader.lake, self._replicas, again, self._kept_vbuckets)
             self._reader.leave_out(unpinned_vbuckets(newest))
             with self._kept(
                 lambda source: self._compared(source, newest, again, seen), again

@@ -46,10 +46,19 @@ def pinned_seqnos(lake: LakeTables, replica: ReplicaStatus) -> dict[int, int]:
 
 
 def pin_replicas(
-    lake: LakeTables, replicas: Sequence[ReplicaTable], vbuckets: Collection[int]
+    lake: LakeTables,
+    replicas: Sequence[ReplicaTable],
+    vbuckets: Collection[int],
+    kept: Mapping[int, frozenset[int]],
 ) -> tuple[Pin, ...]:
-    """Return the newest version of each replica, with the seqnos of these vbuckets."""
-    return tuple(_pin(lake, replica, vbuckets) for replica in replicas)
+    """Return the newest version of each replica, with the seqnos of these vbuckets.
+
+    ``kept`` are those, by collection, that hold rows which the source has dropped: left out.
+    """
+    return tuple(
+        _pin(lake, replica, set(vbuckets) - kept.get(replica.collection_id, frozenset()))
+        for replica in replicas
+    )
 
 
 def _pin(lake: LakeTables, replica: ReplicaTable, vbuckets: Collection[int]) -> Pin:

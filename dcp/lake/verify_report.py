@@ -73,8 +73,9 @@ class VerifyReport:
     """What was compared, what differs, and what could not be compared.
 
     ``counts`` has all keys that differ, by kind; ``keys`` the first of them. ``suspects`` are those
-    that differed at the first look. ``dropped`` are tables of collections that the bucket has no
-    more: there is nothing to compare them with.
+    that differed at the first look. ``dropped`` and ``kept`` are tables of collections that the
+    bucket has no more: the former must be empty, and are compared; the latter keep what they had
+    in the vbuckets that received the drop under ``policy.dropped = "keep"``.
     """
 
     place: str
@@ -86,6 +87,7 @@ class VerifyReport:
     keys: tuple[Difference, ...]
     not_compared: tuple[LeftOut, ...]
     dropped: tuple[str, ...]
+    kept: Mapping[str, frozenset[int]]
     seconds: float
 
     @property
@@ -136,6 +138,7 @@ class VerifyReport:
             "keys": [each.to_json() for each in self.keys],
             "not_compared": left_out_json(self.not_compared),
             "dropped_collections": list(self.dropped),
+            "kept_collections": list(self.kept),
             "seconds": round(self.seconds, 3),
         }
 
@@ -144,8 +147,18 @@ class VerifyReport:
             f"{each.table}: version {each.version} (round {each.round}), "
             f"{each.documents:,} documents"
             for each in self.tables
-        ] or ["no replica table yet: nothing to compare"]
-        lines += [f"{name}: its collection was dropped, not compared" for name in self.dropped]
+        ]
+        if not (lines or self.dropped or self.kept):
+            lines = ["no replica table yet: nothing to compare"]
+        lines += [
+            f"{name}: its collection was dropped at the source, so it must be empty"
+            for name in self.dropped
+        ]
+        lines += [
+            f"{name}: its collection was dropped at the source; its rows are kept in vbuckets "
+            f'{number_ranges(vbuckets)} (policy.dropped was "keep" then) and not compared there'
+            for name, vbuckets in self.kept.items()
+        ]
         told = f"{self.vbuckets} vbuckets compared in {self.seconds:.1f} s"
         if self.suspects:
             told += f", {self.suspects:,} keys looked at twice"

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from dcp.client.probe import ClusterView
 from dcp.lake.connect import look_at_cluster
+from dcp.lake.failures import spark_errors
 from dcp.lake.plan import Idle, LakePosition, LeftOut, TaskPlan, plan_round
 from dcp.lake.planning import require_same_bucket, tasks_at_once
 from dcp.lake.progress import RoundProgress, round_progress
@@ -12,7 +13,6 @@ from dcp.lake.receive import SourceAccess
 from dcp.lake.session import session_slots
 from dcp.lake.settings import Settings
 from dcp.lake.tables import LakeTables
-from dcp.lake.task_errors import spark_errors
 from dcp.lake.verify_frames import SOURCE_DDL
 from dcp.lake.verify_stream import StreamEnding, read_function
 
@@ -98,7 +98,7 @@ class SourceReader:
         """
         targets = {v: seqno for v, seqno in cluster.high_seqnos.items() if v in vbuckets}
         position = LakePosition(self.lake.identity.lake_id, 0)
-        slots = tasks_at_once(self.lake.spark)
+        slots = tasks_at_once(self.lake)
         plan = plan_round(position, cluster, self._settings.round, slots, targets=targets)
         self.leave_out([left for left in plan.left_out if left.vbucket in vbuckets])
         return () if isinstance(plan, Idle) else plan.tasks

@@ -3,6 +3,8 @@
 Runs inside ``mapInArrow`` as a round does, with a round's streams (`dcp.lake.receive`): each starts
 at seqno 0 and ends at the end of the snapshot that holds its target. Rows leave as they come, so
 memory is bounded by the flow control window; the last row of a vbucket says how its stream ended.
+A row without a key tells that a collection began, was flushed or was dropped: what the stream told
+of it at lower seqnos is gone.
 """
 
 import json
@@ -20,6 +22,7 @@ from dcp.lake.progress import RoundProgress
 from dcp.lake.receipt import Outcome, Receipt
 from dcp.lake.receive import SourceAccess, TaskReceiver
 from dcp.lake.schema import ITEM_KINDS, U64
+from dcp.lake.system_events import DroppedPolicy
 
 _NO_ROUND: Final = 0
 
@@ -73,7 +76,9 @@ class StreamEnding:
 def metadata_access(access: SourceAccess) -> SourceAccess:
     """Return the same access to the source, for connections to which no values are sent."""
     connection = replace(access.consumer.connection, metadata_only=True, receiver_group_tag=None)
-    return replace(access, consumer=replace(access.consumer, connection=connection))
+    consumer = replace(access.consumer, connection=connection)
+    # What the source holds is asked, whatever a lake keeps of it.
+    return replace(access, consumer=consumer, dropped=DroppedPolicy.DELETE)
 
 
 def read_function(
@@ -101,7 +106,12 @@ def read_function(
 
 def narrow_rows(changes: pa.RecordBatch) -> pa.RecordBatch:
     """Return what is compared of the document rows of a batch of ``changes``."""
-    items = changes.filter(pc.is_in(changes.column("kind"), _ITEM_KINDS))
+    is_item = pc.is_in(changes.column("kind"), _ITEM_KINDS)
+    is_end = pc.and_(
+        pc.equal(changes.column("kind"), "system_event"),
+        pc.is_valid(changes.column("collection_id")),
+    )
+    items = changes.filter(pc.or_(is_item, is_end))
     ready = {
         name: items.column(name) for name in ("collection_id", "vbucket", "key", "seqno", "cas")
     }

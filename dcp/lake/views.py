@@ -21,6 +21,7 @@ from dcp.lake.changes import latest_round
 from dcp.lake.history import WHOLE, history
 from dcp.lake.round_record import positions_at
 from dcp.lake.sql import dotted, quoted
+from dcp.lake.stretch import HeldVersion
 from dcp.lake.tables import AUDIT_TABLE, DOCS, LakeTables, ReplicaTable, audit_exists
 from dcp.lake.views_sql import (
     docs_live_sql,
@@ -67,7 +68,8 @@ def lake_views(lake: LakeTables, replicas: Sequence[ReplicaTable]) -> dict[str, 
         views["docs_live" + suffix] = docs_live_sql(table_sql, lake.changes_sql, replica)
     statuses = {each.name: replica_status(lake, each) for each in replicas}
     held = {name: status.held for name, status in statuses.items()}
-    views["pending_changes"] = pending_changes_sql(lake.changes_sql, replicas, held)
+    held = held or {DOCS.name: HeldVersion(-1, 0)}  # no table yet, or any more: all is pending
+    views["pending_changes"] = pending_changes_sql(lake.changes_sql, replicas or (DOCS,), held)
     views["positions"] = positions_sql(lake.changes_sql)
     views["epochs"] = epochs_sql(lake.changes_sql)
     views["row_history"] = row_history_sql(lake.changes_sql)
@@ -92,7 +94,7 @@ def rounds(lake: LakeTables, limit: int = WHOLE) -> DataFrame:
             commit.time,
             int(commit.metrics.get("numOutputBytes", "0")),
         )
-        for commit in history(lake.spark, lake.changes_sql, limit)
+        for commit in history(lake.changes, limit)
         if commit.round is not None
     ]
     frame = lake.spark.createDataFrame(

@@ -12,47 +12,57 @@ from dcp.lake.schema import AUDIT, POSITION, REPLICA, spark_types
 from dcp.lake.sql import integer_list, quoted, string
 from dcp.lake.stretch import HeldVersion
 from dcp.lake.tables import ReplicaTable
+from dcp.wire.vocabulary import ALL_DATATYPE_BITS, Datatype
 
 VARIANT_BYTES_MAX: Final = 16 * 1024 * 1024
 """Spark parses no larger text into a VARIANT."""
 
-JSON_DATATYPE_BIT: Final = 1
+_LAYERS: Final = int(Datatype.SNAPPY | Datatype.XATTR)
 
 RESTREAM: Final = "stale, streamed whole"
 """Why an epoch begins without an order: what was lost could not be taken back (`stretch_rules`)."""
 
+AS_SENT_SQL: Final = "datatype > 1"
+"""Whether a value could not be decoded, and is as it was sent (`dcp.lake.schema`)."""
+
 _TEXT: Final = "try_validate_utf8(CAST(value AS STRING))"
+_NULL_REASON: Final = f"""CASE WHEN document IS NOT NULL THEN NULL
+       WHEN datatype > {ALL_DATATYPE_BITS} THEN 'unknown datatype'
+       WHEN datatype & {_LAYERS} = {_LAYERS} THEN 'bad snappy or xattrs'
+       WHEN datatype & {_LAYERS} = {int(Datatype.SNAPPY)} THEN 'bad snappy'
+       WHEN datatype & {_LAYERS} = {int(Datatype.XATTR)} THEN 'bad xattrs'
+       WHEN value IS NULL OR octet_length(value) = 0 THEN 'empty'
+       WHEN {_TEXT} IS NULL THEN 'not UTF-8'
+       WHEN octet_length(value) > {VARIANT_BYTES_MAX} THEN 'too large'
+       WHEN get_json_object({_TEXT}, '$') IS NULL THEN 'invalid JSON'
+       ELSE 'duplicate keys' END AS document_null_reason"""
 _METADATA: Final = (
     "vbucket, key, key_bytes, seqno, vb_uuid, epoch, cas, rev, flags, expiry, datatype, xattrs"
 )
 
 
 def documents_sql(table_sql: str) -> str:
-    """Return the documents with their JSON as text; NULL where one is no JSON, ``value`` has it.
+    """Return the documents with their JSON as text, and where that is NULL, why.
 
     The JSON bit is the server's own finding (it parses what it stores); where the bit is not set
     the text is parsed here.
     """
-    return f"""
-SELECT {_METADATA}, modified_at,
-  CASE WHEN datatype & {JSON_DATATYPE_BIT} = {JSON_DATATYPE_BIT} THEN {_TEXT}
-       WHEN try_parse_json({_TEXT}) IS NOT NULL THEN {_TEXT} END AS document,
-  value
-FROM {table_sql}"""
+    text = (
+        f"IF(datatype = {int(Datatype.JSON)} OR try_parse_json({_TEXT}) IS NOT NULL, {_TEXT}, NULL)"
+    )
+    return _documents_sql(table_sql, text)
 
 
 def documents_variant_sql(table_sql: str) -> str:
     """Return the documents as VARIANT, and where that is NULL, why."""
+    return _documents_sql(table_sql, f"try_parse_json({_TEXT})")
+
+
+def _documents_sql(table_sql: str, document: str) -> str:
+    """Return the documents, of those that could be decoded also in another form."""
     return f"""
-SELECT {_METADATA}, modified_at, document,
-  CASE WHEN document IS NOT NULL THEN NULL
-       WHEN value IS NULL OR octet_length(value) = 0 THEN 'empty'
-       WHEN {_TEXT} IS NULL THEN 'not UTF-8'
-       WHEN octet_length(value) > {VARIANT_BYTES_MAX} THEN 'too large'
-       WHEN get_json_object({_TEXT}, '$') IS NULL THEN 'invalid JSON'
-       ELSE 'duplicate keys' END AS document_null_reason,
-  value
-FROM (SELECT *, try_parse_json({_TEXT}) AS document FROM {table_sql})"""
+SELECT {_METADATA}, modified_at, document, {_NULL_REASON}, value
+FROM (SELECT *, IF({AS_SENT_SQL}, NULL, {document}) AS document FROM {table_sql})"""
 
 
 def positions_sql(changes_sql: str) -> str:
@@ -94,6 +104,8 @@ SELECT {string(replica.name)} AS table, c.round, c.kind,
 def docs_live_sql(table_sql: str, changes_sql: str, replica: ReplicaTable) -> str:
     """Return the replica overlaid with the complete changes that are not applied yet.
 
+    A flush or drop that is complete ends what the table and the overlay have at lower seqnos.
+
     The overlay starts at the ``log_from_round`` of the newest row in the log's index of applies.
     It can hold changes that the table has already, of a version that is not listed yet or of a
     round with rows that waited; they are the newest of their keys, so the result is the same.
@@ -119,31 +131,49 @@ SELECT c.vbucket, c.key, max_by(c.kind, c.seqno) AS kind,
 {_live_rows(changes_sql, replica)} AND c.seqno <= b.high AND NOT b.must_go_back
 GROUP BY c.vbucket, c.key"""
     newest = ", ".join(f"newest.{quoted(name)} AS {quoted(name)}" for name in REPLICA.names)
+    cleared = f"SELECT * FROM ({_bounds(changes_sql, replica)}) WHERE NOT must_go_back"
     return f"""
 SELECT {newest} FROM ({overlay}) WHERE kind = 'mutation'
 UNION ALL
 SELECT {columns} FROM {table_sql} t
-LEFT ANTI JOIN ({overlay}) o ON t.vbucket = o.vbucket AND t.key = o.key"""
+LEFT ANTI JOIN ({overlay}) o ON t.vbucket = o.vbucket AND t.key = o.key
+LEFT ANTI JOIN ({cleared}) e ON t.vbucket = e.vbucket AND t.seqno < e.cleared_seqno"""
 
 
 def row_history_sql(changes_sql: str) -> str:
     """Return every received version of every document, over all branches.
 
     ``is_live`` is false on a dead branch; ``died_in_round`` is the round that began the epoch which
-    left it behind.
+    left it behind. ``cleared_at_seqno`` is where a flush or drop of its collection ended it, by the
+    history that it is on, and ``cleared_in_round`` the round that brought that; NULL where none
+    did.
     """
-    died = "array_min(transform(filter(b.forks, {is_past}), f -> f.round))".format(
-        is_past="f -> f.epoch > c.epoch AND c.seqno > f.seqno"
+    died = "array_min(filter(b.forks, f -> f.epoch > c.epoch AND c.seqno > f.seqno))"
+    # What was undone before the row died did not end it; what came on other branches neither.
+    was_undone = (
+        "exists(forks, f -> f.epoch > e.epoch AND e.seqno > f.seqno "
+        "AND f.epoch < coalesce(died.epoch, f.epoch + 1))"
+    )
+    cleared = (
+        "array_min(filter(ends, e -> e.seqno > seqno AND e.epoch >= epoch "
+        f"AND e.epoch < coalesce(died.epoch, e.epoch + 1) AND NOT coalesce({was_undone}, false)))"
     )
     return f"""
 SELECT collection_id, vbucket, key, key_bytes, round, epoch, kind, seqno, vb_uuid, cas, rev, expiry,
-  datatype, xattrs, value, died_in_round IS NULL AS is_live, died_in_round
-FROM (SELECT c.*, {died} AS died_in_round
-      FROM {changes_sql} c
-      LEFT JOIN (SELECT vbucket, collect_list(struct(epoch, seqno, round)) AS forks
-                 FROM {changes_sql} WHERE kind = 'rollback' AND seqno IS NOT NULL
-                 GROUP BY vbucket) b ON c.vbucket = b.vbucket
-      WHERE c.kind IN ({ITEM_KINDS_SQL}))"""
+  datatype, xattrs, value, detail, died IS NULL AS is_live, died.round AS died_in_round,
+  cleared.seqno AS cleared_at_seqno, cleared.round AS cleared_in_round
+FROM (SELECT *, {cleared} AS cleared
+      FROM (SELECT c.*, b.forks, d.ends, {died} AS died
+            FROM {changes_sql} c
+            LEFT JOIN (SELECT vbucket, collect_list(struct(epoch, seqno, round)) AS forks
+                       FROM {changes_sql} WHERE kind = 'rollback' AND seqno IS NOT NULL
+                       GROUP BY vbucket) b ON c.vbucket = b.vbucket
+            LEFT JOIN (SELECT vbucket, collection_id,
+                         collect_list(struct(seqno, round, epoch)) AS ends
+                       FROM {changes_sql} WHERE kind = 'system_event' AND collection_id IS NOT NULL
+                       GROUP BY vbucket, collection_id) d
+              ON c.vbucket = d.vbucket AND c.collection_id = d.collection_id
+            WHERE c.kind IN ({ITEM_KINDS_SQL})))"""
 
 
 def epochs_sql(changes_sql: str) -> str:
@@ -226,19 +256,38 @@ def _newest_apply(changes_sql: str, replica: ReplicaTable, field: str) -> str:
 def _live_rows(changes_sql: str, replica: ReplicaTable) -> str:
     """Return FROM … WHERE … for the live document rows (c) that the replica can lack.
 
-    Only scalar subqueries let a reader skip the older files, and each costs a look at the table's
-    file list: so there is one, for the round to begin at, and the bounds of the vbuckets (b) come
-    from the rows of the same rounds. So does the newest apply: a later round lists it. A fork of an
-    earlier round kills rows of still earlier ones only. ``must_go_back`` says that the replica's
-    rows are not live: a later fork lies below what it holds, or it is stale.
+    What a complete flush or drop ended is not among them. ``b`` are the vbucket's bounds.
     """
-    log_from_round = _newest_apply(changes_sql, replica, "log_from_round")
-    is_apply = f"kind = 'applied' AND applied.table = {string(replica.name)}"
     return f"""
 FROM {changes_sql} c
-JOIN (SELECT vbucket,
+JOIN ({_bounds(changes_sql, replica)}) b
+  ON c.vbucket = b.vbucket AND c.seqno > b.cleared_seqno
+    AND NOT exists(b.forks, f -> f.epoch > c.epoch AND c.seqno > f.seqno)
+WHERE c.kind IN ({ITEM_KINDS_SQL}) AND c.collection_id = {replica.collection_id}
+  AND c.round >= {_newest_apply(changes_sql, replica, "log_from_round")}"""
+
+
+def _bounds(changes_sql: str, replica: ReplicaTable) -> str:
+    """Return SELECT … of what bounds each vbucket's live rows that the replica can lack.
+
+    Only scalar subqueries let a reader skip the older files, and each costs a look at the table's
+    file list: so there is one, for the round to begin at, and the bounds come from the rows of the
+    same rounds. So does the newest apply: a later round lists it. A fork of an
+    earlier round kills rows of still earlier ones only. ``must_go_back`` says that the replica's
+    rows are not live: a later fork lies below what it holds, or it is stale. ``cleared_seqno`` is
+    that of the newest complete and live flush or drop of the collection, or 0.
+    """
+    is_apply = f"kind = 'applied' AND applied.table = {string(replica.name)}"
+    is_end = f"kind = 'system_event' AND collection_id = {replica.collection_id}"
+    is_live = "NOT exists(forks, f -> f.epoch > e.epoch AND e.seqno > f.seqno)"
+    return f"""
+SELECT vbucket, high, forks, must_go_back,
+  coalesce(array_max(transform(filter(ends, e -> e.seqno <= high AND {is_live}), e -> e.seqno)), 0)
+    AS cleared_seqno
+FROM (SELECT vbucket,
         max_by(position.complete_seqno, round) FILTER (WHERE kind = 'position') AS high,
         collect_list(struct(epoch, seqno)) FILTER (WHERE kind = 'rollback') AS forks,
+        collect_list(struct(epoch, seqno)) FILTER (WHERE kind = 'system_event') AS ends,
         coalesce(min(seqno) FILTER (WHERE kind = 'rollback' AND round > newest.to_round)
             < max_by(position.complete_seqno, round)
               FILTER (WHERE kind = 'position' AND round <= newest.to_round), false)
@@ -248,10 +297,8 @@ JOIN (SELECT vbucket,
               max_by(applied, IF({is_apply}, struct(round, applied.version), NULL)) OVER ()
                 AS newest
             FROM {changes_sql}
-            WHERE (kind = 'position' OR kind = 'rollback' AND seqno IS NOT NULL OR {is_apply})
-              AND round >= {log_from_round})
+            WHERE (kind = 'position' OR kind = 'rollback' AND seqno IS NOT NULL
+                OR {is_end} OR {is_apply})
+              AND round >= {_newest_apply(changes_sql, replica, "log_from_round")})
       WHERE vbucket IS NOT NULL
-      GROUP BY vbucket) b
-  ON c.vbucket = b.vbucket AND NOT exists(b.forks, f -> f.epoch > c.epoch AND c.seqno > f.seqno)
-WHERE c.kind IN ({ITEM_KINDS_SQL}) AND c.collection_id = {replica.collection_id}
-  AND c.round >= {log_from_round}"""
+      GROUP BY vbucket)"""

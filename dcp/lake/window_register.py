@@ -35,6 +35,7 @@ from time import monotonic, sleep
 from typing import Any, Final
 
 from dcp.protocol.window_policies import PolicySettings, WindowPolicies
+from dcp.wire.json_tree import json_tree
 
 _log = logging.getLogger(__name__)
 
@@ -207,7 +208,7 @@ def _read_sizes(path: Path) -> dict[str, int]:
 
 def _json(text: bytes) -> Any:
     try:
-        return json.loads(text)
+        return json_tree(text)
     except ValueError:
         return None
 

@@ -13,12 +13,14 @@ from typing import Final, NamedTuple, Self
 from dcp.errors import DcplakeError, NodeUnavailableError, RemoteProtocolError, SourceError
 from dcp.producer.cluster_map import NodeAddress
 from dcp.producer.cluster_state import ClusterState, Invitation
-from dcp.producer.kv_client import node_address
 from dcp.producer.kv_connection import KvConnection
 from dcp.protocol.credentials import Secret
+from dcp.protocol.refusals import describe_status, error_context
+from dcp.seeds import parse_seed
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
 from dcp.wire.frame import Frame
+from dcp.wire.json_tree import json_tree
 from dcp.wire.vocabulary import Opcode, Status
 
 _ASK_AGAIN_SECONDS: Final = 0.05
@@ -121,7 +123,7 @@ class AdminClient:
         """Let a node of another process join; return its index, and the cluster with it."""
         found = self._order("node.join", json.dumps(asdict(address)))
         try:
-            tree = json.loads(found)
+            tree = json_tree(found)
             return int(tree["node"]), ClusterState.of_tree(tree["state"])
         except (ValueError, TypeError, KeyError) as error:
             raise RemoteProtocolError(f"answer to node.join: malformed: {error!r}") from error
@@ -183,7 +185,7 @@ class AdminClient:
         """Return the nodes, the first one first."""
         found = self._ask_any("nodes")
         try:
-            return [NodeStatus(**node) for node in json.loads(found)]
+            return [NodeStatus(**node) for node in json_tree(found)]
         except (ValueError, TypeError) as error:
             raise RemoteProtocolError(f"list of nodes: malformed: {error}") from error
 
@@ -210,22 +212,14 @@ class AdminClient:
         where = f"{what}: refused by {self._connection.name}"
         if answer.status == Status.UNKNOWN_COMMAND:
             raise SourceError(f"{where}: it takes no such orders; is it a `dcplake serve`?")
-        raise SourceError(f"{where}: {_context(answer) or f'status {answer.status:#04x}'}")
+        raise SourceError(f"{where}: {error_context(answer) or describe_status(answer.status)}")
 
 
 def _first_that_answers(seeds: Sequence[str], timeout_seconds: float) -> KvConnection:
     unreachable: list[str] = []
-    for host, port in map(node_address, seeds):
+    for host, port in map(parse_seed, seeds):
         try:
             return KvConnection(host, port, timeout_seconds)
         except NodeUnavailableError as error:
             unreachable.append(str(error))
     raise NodeUnavailableError(f"no node answers: {'; '.join(unreachable) or 'no seeds'}")
-
-
-def _context(answer: Frame) -> str:
-    """Return the error text of a refusal; empty where it has none."""
-    try:
-        return str(json.loads(answer.value)["error"]["context"])
-    except (ValueError, KeyError, TypeError):
-        return ""

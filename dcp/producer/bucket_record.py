@@ -24,6 +24,7 @@ from dcp.producer.json_checks import (
 from dcp.producer.log_names import is_log_name
 from dcp.producer.manifest_table import Row
 from dcp.producer.placement import ABSENT
+from dcp.wire.json_tree import json_tree
 
 FOLDER_VERSION: Final = 3
 _MOST_SHOWN: Final = 60
@@ -106,7 +107,7 @@ class BucketRecord:
             ConfigError: it did not, or another version of dcplake did; says what was found.
         """
         try:
-            tree = json.loads(data)
+            tree = json_tree(data)
         except ValueError as error:
             raise ConfigError(f"found no JSON ({error}), expected an object") from None
         if not isinstance(tree, dict):

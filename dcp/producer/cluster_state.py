@@ -15,6 +15,7 @@ from dcp.producer.manifest import Manifest
 from dcp.producer.manifest_table import ManifestTable
 from dcp.producer.resume_rules import Rules
 from dcp.protocol.credentials import Secret
+from dcp.wire.json_tree import json_tree
 
 if TYPE_CHECKING:
     from dcp.producer.bucket import Bucket
@@ -137,7 +138,7 @@ class ClusterState:
             RemoteProtocolError: it is malformed.
         """
         try:
-            tree = json.loads(data)
+            tree = json_tree(data)
         except ValueError as error:
             raise RemoteProtocolError(f"state of the cluster: malformed: {error}") from error
         return cls.of_tree(tree)
@@ -163,7 +164,7 @@ class Invitation:
             RemoteProtocolError: it is malformed; the message does not tell what was found.
         """
         try:
-            tree = json.loads(data)
+            tree = json_tree(data)
             return cls(ClusterState.of_tree(tree["state"]), Secret(str(tree["password"])))
         except (ValueError, KeyError, TypeError):
             raise RemoteProtocolError("invitation to a cluster: malformed") from None

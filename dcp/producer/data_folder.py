@@ -30,7 +30,7 @@ class DataFolder:
         """
         self._path = path
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            path.mkdir(0o700, parents=True, exist_ok=True)
             self._lock = FileLock(path / "lock", "dcplake serve")
         except LockHeldError as held:
             raise SourceError(
@@ -38,7 +38,10 @@ class DataFolder:
                 "expected to be the only one; stop it, or choose another folder"
             ) from None
         except OSError as error:
-            raise ConfigError(f"data folder {path}: {error.strerror}") from None
+            found = "a file" if path.is_file() else f"that it cannot be made ({error.strerror})"
+            raise ConfigError(
+                f"data folder {path}: found {found}, expected a folder that this user can write"
+            ) from None
         self._record = OsFile(path / "bucket.json")
 
     def close(self) -> None:

@@ -14,12 +14,12 @@ from typing import Final
 from dcp.producer.bucket import Bucket
 from dcp.producer.connection_name import shown_name
 from dcp.producer.dcp_connection import DcpConnection
-from dcp.producer.request_json import MOST_REQUEST_JSON_BYTES, request_tree
 from dcp.producer.statistic import Question, Statistic, StatisticsRefusedError, text_of
 from dcp.producer.stream import ActiveStream, StreamPhase
 from dcp.producer.stream_windows import StreamWindows
 from dcp.producer.takeover import TakeoverPhase
 from dcp.producer.vbucket import Vbucket
+from dcp.wire.json_tree import MOST_REQUEST_JSON_BYTES, json_tree
 from dcp.wire.vocabulary import Status
 
 _MOST_SEPARATOR_BYTES: Final = 8
@@ -58,7 +58,7 @@ def _options_of(value: bytes) -> _Options:
             f"dcp: found a value of {len(value)} bytes, expected at most {MOST_REQUEST_JSON_BYTES}",
         )
     try:
-        tree = request_tree(value) if value else {}
+        tree = json_tree(value, MOST_REQUEST_JSON_BYTES) if value else {}
     except ValueError:
         return _Options()
     if not isinstance(tree, dict):

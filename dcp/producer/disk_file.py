@@ -18,6 +18,7 @@ Place = tuple[int, int]
 """Where bytes begin in a file, and how many they are."""
 
 _COALESCED_BYTES: Final = 64 * 1024
+_OWNER_ONLY: Final = 0o600
 _COPIED_BYTES: Final = 1024 * 1024
 
 
@@ -88,7 +89,10 @@ class DiskFile(Protocol):
 
 
 class OsFile:
-    """A file on disk, in a folder that exists. One process at a time may write it."""
+    """A file on disk, in a folder that exists. One process at a time may write it.
+
+    Only its owner can read it, and what is made beside it: documents are in it.
+    """
 
     may_decay = True
 
@@ -129,6 +133,7 @@ class OsFile:
         """Write and sync a new file beside the old one, rename it over that, sync the folder."""
         with _naming(self._path):
             try:
+                self._draft.touch(_OWNER_ONLY)
                 with self._draft.open("wb") as file:
                     _write(file, parts)
                 self._draft.replace(self._path)
@@ -148,7 +153,8 @@ class OsFile:
             ending = ".damaged" if serial == 1 else f".damaged.{serial}"
             kept = self._path.with_name(self._path.name + ending)
             try:
-                with _naming(kept), kept.open("xb") as file:
+                kept.touch(_OWNER_ONLY, exist_ok=False)
+                with _naming(kept), kept.open("r+b") as file:
                     try:
                         end = self.size_bytes
                         places = range(offset, end, _COPIED_BYTES)

@@ -177,9 +177,6 @@ def _on_document(session: Session, frame: Frame, answer: Answer) -> None:
     except (FrameError, DocumentError) as error:
         session.refuse(frame, Status.EINVAL, str(error))
         return
-    if not key:
-        session.refuse(frame, Status.EINVAL, "Request must include key")
-        return
     vbucket = session.bucket.held.active(frame.vbucket, session.node)
     if vbucket is None:
         session.refuse_vbucket(frame)

@@ -18,9 +18,8 @@ from typing import Final
 from dcp.errors import DcplakeError, FrameError
 from dcp.producer.expiry_queue import ExpiryQueue
 from dcp.producer.hybrid_clock import HybridClock
-from dcp.producer.manifest import DEFAULT_ID, Step
+from dcp.producer.manifest import Step
 from dcp.producer.values import (
-    is_json_steps,
     storable_body_steps,
     system_xattrs_only,
     without_xattrs,
@@ -29,14 +28,14 @@ from dcp.producer.vbucket_collections import VbucketCollections
 from dcp.producer.vbucket_data import VbucketData
 from dcp.producer.versions import Content, SyncWrite, Version
 from dcp.types import U32_MAX
+from dcp.wire.json_text import is_json_steps
+from dcp.wire.leb128 import require_key_length
 from dcp.wire.snappy import inflate
-from dcp.wire.vocabulary import ALL_DATATYPE_BITS, MAX_KEY_BYTES, Datatype, Opcode, Status
+from dcp.wire.vocabulary import ALL_DATATYPE_BITS, Datatype, Opcode, Status
 from dcp.wire.xattr import MAX_SYSTEM_BYTES
 
 MAX_VALUE_BYTES: Final = 20 * 1024 * 1024
 RELATIVE_EXPIRY_SECONDS: Final = 30 * 24 * 3600
-MAX_KEY_BYTES_IN_COLLECTIONS: Final = 246
-"""The longest logical key outside the default collection (kv_engine ``dockey_view.h``)."""
 _JSON: Final = int(Datatype.JSON)
 _SNAPPY: Final = int(Datatype.SNAPPY)
 _XATTR: Final = int(Datatype.XATTR)
@@ -373,10 +372,11 @@ class DocumentStore:
 
 
 def check_key(key: bytes, collection: int) -> None:
-    """Raise DocumentError EINVAL for a key that is longer than its collection allows."""
-    most = MAX_KEY_BYTES if collection == DEFAULT_ID else MAX_KEY_BYTES_IN_COLLECTIONS
-    if len(key) > most:
-        raise DocumentError(Status.EINVAL, f"key: found {len(key)} bytes, expected at most {most}")
+    """Raise DocumentError EINVAL for a key that is empty or longer than its collection allows."""
+    try:
+        require_key_length(key, collection)
+    except FrameError as error:
+        raise DocumentError(Status.EINVAL, str(error)) from None
 
 
 def examine(value: bytes, datatype: int) -> Generator[None, None, ExaminedValue]:

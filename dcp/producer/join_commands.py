@@ -12,6 +12,7 @@ from dcp.producer.session import Session
 from dcp.types import U16_MAX
 from dcp.wire import messages as m
 from dcp.wire.frame import Frame
+from dcp.wire.json_tree import MOST_REQUEST_JSON_BYTES, json_tree
 from dcp.wire.vocabulary import Status
 
 JOIN: Final = b"node.join"
@@ -49,7 +50,7 @@ def join(session: Session, frame: Frame, value: bytes) -> None:
 
 def _address(value: bytes) -> NodeAddress:
     try:
-        address = NodeAddress(**json.loads(value))
+        address = NodeAddress(**json_tree(value, MOST_REQUEST_JSON_BYTES))
     except (ValueError, TypeError):
         raise ValueError("node.join: expected the address of a node as JSON") from None
     host: object = address.host

@@ -4,7 +4,6 @@ Requests are sent to the nodes that hold their vbuckets, many before the first a
 vbucket that has moved (NOT_MY_VBUCKET) is looked up again; temporary refusals are tried again.
 """
 
-import json
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,7 +12,6 @@ from types import TracebackType
 from typing import Final, NamedTuple, Self
 
 from dcp.errors import (
-    ConfigError,
     DcplakeError,
     NodeUnavailableError,
     RemoteProtocolError,
@@ -21,10 +19,14 @@ from dcp.errors import (
 )
 from dcp.producer.kv_connection import KvConnection
 from dcp.protocol.credentials import Secret
+from dcp.protocol.refusals import describe_refusal
+from dcp.protocol.responses import opcode_name
+from dcp.seeds import parse_seed
 from dcp.types import vbucket_of
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
 from dcp.wire.frame import Frame
+from dcp.wire.json_tree import json_tree
 from dcp.wire.leb128 import encode_leb128
 from dcp.wire.vocabulary import Opcode, Status
 
@@ -87,7 +89,7 @@ class KvClient:
         self._owners: list[tuple[str, int]] = []
         self._collection = collection
         self._key_prefix = b""
-        self._learn_map([node_address(seed) for seed in seeds])
+        self._learn_map([parse_seed(seed) for seed in seeds])
         if collection:
             self._learn_prefix()
 
@@ -143,8 +145,8 @@ class KvClient:
                 if answer.status not in expected:
                     names = " or ".join(status.name for status in sorted(expected))
                     raise SourceError(
-                        f"KV command {answer.opcode:#04x} on {key!r}: found status "
-                        f"{answer.status:#04x}, expected {names}"
+                        f"{opcode_name(answer.opcode)} of {key!r}: found "
+                        f"{describe_refusal(answer)}, expected {names}"
                     )
                 yield key, answer
 
@@ -232,30 +234,10 @@ def _batches(requests: Iterable[Request]) -> Iterator[list[Request]]:
         yield batch
 
 
-def node_address(seed: str) -> tuple[str, int]:
-    """Return host and port of ``host:port``; an IPv6 host may be in brackets.
-
-    Raises:
-        ConfigError: anything else.
-    """
-    host, _, port = seed.strip().rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    number = int(port) if port.isascii() and port.isdecimal() and len(port) <= 5 else 0
-    try:
-        host.encode("idna")
-    except UnicodeError:
-        host = ""
-    if not host or not 1 <= number <= 65535:
-        raise ConfigError(
-            f"node address: found {seed!r}, expected host:port, for example 127.0.0.1:11210"
-        )
-    return host, number
-
-
 def _owners(config: bytes, seed_host: str) -> list[tuple[str, int]]:
     """Return the address of each vbucket's node from the cluster map."""
     try:
-        tree = json.loads(config)
+        tree = json_tree(config)
         nodes: Sequence[Mapping[str, object]] = tree["nodesExt"]
         addresses = []
         for node in nodes:

@@ -9,11 +9,21 @@ from typing import Final
 from dcp.errors import (
     AuthenticationError,
     BucketError,
+    FrameError,
     NodeUnavailableError,
     RemoteProtocolError,
     SourceError,
 )
 from dcp.protocol.credentials import SCRAM_MECHANISMS, Credentials, Secret
+from dcp.protocol.refusals import (
+    PORT_CURE,
+    bucket_cure,
+    describe_refusal,
+    describe_status,
+    login_cure,
+    spoken_instead,
+    tls_cure,
+)
 from dcp.protocol.sasl import SaslExchange, choose_mechanism
 from dcp.wire import messages as m
 from dcp.wire.codec import decode, encode
@@ -45,13 +55,21 @@ class KvConnection:
         self.name = f"{host}:{port}"
         self._splitter = FrameSplitter()
         self._received: list[Frame] = []
+        self._is_spoken_to = False
         try:
             self._socket = socket.create_connection((host, port), timeout_seconds)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if tls is not None:
                 self._encrypt(tls, host)
+        except ssl.SSLError as error:
+            raise NodeUnavailableError(
+                f"KV node {self.name}: cannot connect encrypted: {error}, {tls_cure(error)}"
+            ) from error
         except OSError as error:
-            raise NodeUnavailableError(f"KV node {self.name}: cannot connect: {error}") from error
+            raise NodeUnavailableError(
+                f"KV node {self.name}: cannot connect: {error}; expected a data node that listens "
+                "there: check host and port"
+            ) from error
 
     def _encrypt(self, tls: ssl.SSLContext, host: str) -> None:
         plain = self._socket
@@ -89,7 +107,8 @@ class KvConnection:
         answer = self.call(encode(m.SelectBucket(bucket.encode()), Opcode.SELECT_BUCKET))
         if answer.status != Status.SUCCESS:
             raise BucketError(
-                f"KV node {self.name}: bucket {bucket!r} refused with status {answer.status:#04x}"
+                f"KV node {self.name}: found {describe_refusal(answer)}, "
+                f"{bucket_cure(bucket, user)}"
             )
 
     def _authenticate(self, credentials: Credentials) -> None:
@@ -107,8 +126,8 @@ class KvConnection:
             raise AuthenticationError(f"KV node {self.name}: {error}") from None
         if answer.status != Status.SUCCESS:
             raise AuthenticationError(
-                f"KV node {self.name}: user {credentials.username!r} refused with status "
-                f"{answer.status:#04x}"
+                f"KV node {self.name}: found {describe_refusal(answer)}, "
+                f"{login_cure(credentials.username)}"
             )
 
     def _say(self, exchange: SaslExchange, opcode: Opcode) -> Frame:
@@ -142,8 +161,15 @@ class KvConnection:
                     f"{error}"
                 ) from error
             if not data:
-                raise NodeUnavailableError(f"KV node {self.name}: closed the connection")
-            block = self._splitter.feed(data)
+                cure = "" if self._is_spoken_to else f", {PORT_CURE}"
+                raise NodeUnavailableError(f"KV node {self.name}: closed the connection{cure}")
+            try:
+                block = self._splitter.feed(data)
+            except FrameError as error:
+                if instead := spoken_instead(data):
+                    raise NodeUnavailableError(f"KV node {self.name}: {instead}") from None
+                raise RemoteProtocolError(f"KV node {self.name}: {error}") from None
+            self._is_spoken_to = True
             self._received += [block.frame(index) for index in range(len(block))]
         answers, self._received = self._received[:count], self._received[count:]
         if not all(answer.magic.is_response for answer in answers):
@@ -160,7 +186,9 @@ class KvConnection:
         body = decode(answer)
         if not isinstance(body, m.IdAnswer):
             raise BucketError(
-                f"KV node {self.name}: collection {path!r} refused with status {answer.status:#04x}"
+                f"KV node {self.name}: collection {path!r}: found "
+                f"{describe_status(answer.status)}, "
+                "expected a collection of the bucket as SCOPE.NAME (case matters): create it first"
             )
         return body.collection_id
 
@@ -176,8 +204,8 @@ class KvConnection:
             (answer,) = self.receive(1)
             if answer.status != Status.SUCCESS:
                 raise SourceError(
-                    f"KV node {self.name}: statistics {group!r} refused with status "
-                    f"{answer.status:#04x}"
+                    f"KV node {self.name}: statistics {group!r}: found {describe_refusal(answer)}, "
+                    "expected them"
                 )
             if not answer.key:
                 return found
@@ -189,5 +217,7 @@ class KvConnection:
         answer = self.call(encode(m.GetClusterConfig(), Opcode.GET_CLUSTER_CONFIG))
         body = decode(answer)
         if not isinstance(body, m.Text):
-            raise BucketError(f"KV node {self.name}: no cluster map: status {answer.status:#04x}")
+            raise BucketError(
+                f"KV node {self.name}: found {describe_refusal(answer)}, expected the cluster map"
+            )
         return body.value

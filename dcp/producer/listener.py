@@ -1,6 +1,7 @@
 """A listening port that hands over the sockets of its clients; may be closed and opened again."""
 
 import asyncio
+import errno
 import socket
 from collections.abc import Callable
 from contextlib import suppress
@@ -40,7 +41,13 @@ class Listener:
         """
         if self._socket is not None:
             return
-        listener, self._kept = self._kept or self._bound(), None
+        try:
+            listener, self._kept = self._kept or self._bound(), None
+        except OSError as error:
+            at = f"port {self.port} of {self.host}: {error.strerror}"
+            cure = "; end what listens there, or choose another port (0: a free one)"
+            in_use = error.errno == errno.EADDRINUSE
+            raise OSError(error.errno, at + cure if in_use else at) from None
         try:
             listener.listen(_BACKLOG)
             listener.setblocking(False)

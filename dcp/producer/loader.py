@@ -17,6 +17,7 @@ from typing import ClassVar, Final, NoReturn
 
 from dcp.errors import DcplakeError
 from dcp.producer.kv_client import KvClient
+from dcp.wire.json_tree import MOST_TREE_DEPTH, is_deeper
 from dcp.wire.vocabulary import MAX_KEY_BYTES
 
 Progress = Callable[[int, int, int], None]
@@ -46,12 +47,19 @@ class KeyRule:
     collection: str = ""
 
     def __post_init__(self) -> None:
-        """Reject two rules at once and templates that name no field."""
+        """Reject two rules at once, templates that name no field, and half a collection's path."""
         if self.key_field is not None and self.key_template is not None:
             raise LoadError("key rule: found a key field and a key template, expected one of them")
         if self.key_template is not None and not self._template_fields():
             raise LoadError(
                 f"key template: found {self.key_template!r}, expected a field such as {{id}} in it"
+            )
+
+        scope, dot, name = self.collection.partition(".")
+        if self.collection and not (scope and dot and name and "." not in name):
+            raise LoadError(
+                f"collection: found {self.collection!r}, expected SCOPE.NAME, for example "
+                f"_default.{scope or name or 'airports'}"
             )
 
     def _template_fields(self) -> list[str]:
@@ -65,6 +73,8 @@ class KeyRule:
         """Return key and value of a line; raises ValueError with the reason."""
         line = line.removeprefix(_BYTE_ORDER_MARK)
         text = line.decode()
+        if is_deeper(text, MOST_TREE_DEPTH):
+            raise ValueError(f"found more than {MOST_TREE_DEPTH} levels of JSON, expected fewer")
         tree = _DECODER.decode(text)
         if not isinstance(tree, dict):
             raise ValueError(f"found a {type(tree).__name__}, expected an object")
@@ -115,7 +125,7 @@ def _documents(
                 continue
             try:
                 document = rule.document(line)
-            except (ValueError, RecursionError) as error:
+            except ValueError as error:
                 raise LoadError(f"{path} line {number}: {error}") from error
             yield document
             loaded += 1

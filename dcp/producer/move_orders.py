@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from dcp.errors import RemoteProtocolError
+from dcp.wire.json_tree import json_tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,7 @@ class MoveOrder:
             RemoteProtocolError: it is malformed.
         """
         try:
-            number, source, target, vbuckets = json.loads(data)
+            number, source, target, vbuckets = json_tree(data)
             return cls(int(number), int(source), int(target), tuple(map(int, vbuckets)))
         except (ValueError, TypeError) as error:
             raise RemoteProtocolError(f"order to take vbuckets: malformed: {error}") from error
@@ -58,7 +59,7 @@ class MoveReport:
             RemoteProtocolError: it is malformed.
         """
         try:
-            number, taken, is_over, error = json.loads(data)
+            number, taken, is_over, error = json_tree(data)
             return cls(int(number), tuple(map(int, taken)), bool(is_over), str(error))
         except (ValueError, TypeError) as error:
             raise RemoteProtocolError(f"report of a move: malformed: {error}") from error

@@ -6,11 +6,11 @@ from secrets import token_urlsafe
 from typing import Self
 
 from dcp.errors import FrameError, RemoteProtocolError, SourceError
-from dcp.printable import printable
 from dcp.producer.auth import NODE_MECHANISM
 from dcp.producer.background import ended
 from dcp.producer.cluster_map import NodeAddress
 from dcp.protocol.credentials import Credentials
+from dcp.protocol.refusals import describe_refusal
 from dcp.protocol.sasl import SaslExchange
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
@@ -105,8 +105,9 @@ class OrderConnection:
                 f"order {opcode.name}: found opcode {answer.opcode:#04x}, expected its answer"
             )
         if answer.status != expected:
-            text = printable(answer.value[:300].decode("utf-8", "replace"))
-            raise SourceError(f"order {opcode.name}: found status {answer.status:#04x} {text}")
+            raise SourceError(
+                f"order {opcode.name}: found {describe_refusal(answer)}, expected {expected.name}"
+            )
         return answer.value
 
     async def close(self) -> None:

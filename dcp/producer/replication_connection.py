@@ -26,6 +26,7 @@ from dcp.protocol.credentials import Credentials
 from dcp.protocol.liveness import Liveness, LivenessSettings
 from dcp.protocol.outgoing import Outgoing
 from dcp.protocol.receive_window import FlowSettings, ReceiveWindow
+from dcp.protocol.refusals import describe_status
 from dcp.wire import messages as m
 from dcp.wire.codec import decode
 from dcp.wire.frame import Frame
@@ -262,7 +263,8 @@ class ReplicationConnection:
             del self.streams[stream.opaque]
             if stream.takes_over:
                 raise SourceError(
-                    f"takeover of vbucket {stream.vbucket}: refused with status {frame.status:#04x}"
+                    f"takeover of vbucket {stream.vbucket}: found {describe_status(frame.status)}, "
+                    "expected a stream"
                 )
             self._retry_later(now)
         else:

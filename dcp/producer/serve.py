@@ -36,8 +36,8 @@ def serve(
     of docs/memory.md in words, where documents and log are on disk and values have a quota.
 
     Raises:
-        SourceError: a port cannot be opened, the process to join refuses us, or the data folder
-            cannot be written.
+        SetupError: a port cannot be opened.
+        SourceError: the process to join refuses us, or the data folder cannot be written.
         ConfigError: settings that one that joins cannot have.
     """
     pager = settings.expiry_pager_seconds or _EXPIRY_PAGER_SECONDS

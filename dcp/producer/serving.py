@@ -10,7 +10,7 @@ from functools import partial
 from types import TracebackType
 from typing import Protocol, Self
 
-from dcp.errors import LocalProtocolError, SourceError
+from dcp.errors import LocalProtocolError, SetupError
 from dcp.producer.background import ended, keep_running
 from dcp.producer.cluster_nodes import ClusterNodes
 from dcp.producer.wait_watch import WaitWatch
@@ -43,7 +43,8 @@ class Serving:
         """Listen on all ports; returns when clients can connect.
 
         Raises:
-            SourceError: a port cannot be opened, or the cluster's first process refuses us.
+            SetupError: a port cannot be opened.
+            SourceError: the cluster's first process refuses us.
             LocalProtocolError: it runs, or it ran and gave up its data folder.
         """
         if self.nodes.loop.is_running:
@@ -57,7 +58,9 @@ class Serving:
         except BaseException as error:
             self.bucket.close()
             if isinstance(error, OSError):
-                raise SourceError(f"producer cluster: cannot listen: {error}") from error
+                raise SetupError(
+                    f"producer cluster: cannot listen: {error.strerror or error}"
+                ) from error
             raise
 
     def stop(self) -> None:

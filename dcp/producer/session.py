@@ -337,7 +337,8 @@ class Session:
         """
         if self.dcp is not None and not self.is_closing:
             self._keep_alive(self.dcp, now)
-        if self.bucket_selected:
+        # Behind a long answer, of which each call takes a part, maps would pile up.
+        if self.bucket_selected and not self._outbox.is_long:
             news = self.map_news.notification(self.bucket.name, self.node, self.features)
             if news is not None:
                 self._put(news)

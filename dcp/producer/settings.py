@@ -17,6 +17,7 @@ from dcp.types import U16_MAX
 OUTBOX_BYTES: Final = 64 * 1024
 """Answers that may wait for a client which does not read; then its requests are not read either."""
 MAX_VBUCKETS: Final = 1024
+MAX_NODES: Final = 128
 _BUCKET_NAME: Final = re.compile(r"[A-Za-z0-9_.%-]{1,100}")
 """As Couchbase has it: LIST_BUCKETS separates names by spaces, URLs by slashes."""
 MAX_REPLICAS: Final = 3
@@ -156,8 +157,8 @@ class ClusterSettings:
             raise ConfigError(
                 f"producer vbuckets: found {self.vbuckets}, expected 1 to {MAX_VBUCKETS}"
             )
-        if self.nodes < 1:
-            raise ConfigError(f"producer nodes: found {self.nodes}, expected at least 1")
+        if not 1 <= self.nodes <= MAX_NODES:
+            raise ConfigError(f"producer nodes: found {self.nodes}, expected 1 to {MAX_NODES}")
         self._check_replicas()
         if self.checkpoint_quota_bytes < 1:
             raise ConfigError(

@@ -13,7 +13,7 @@ from dcp.wire import messages as m
 from dcp.wire.frame import Frame
 from dcp.wire.vocabulary import Datatype, HelloFeature, Opcode, Status
 
-VERSION: Final = b"7.6.2-0000"
+VERSION: Final = b"8.0.0-0000"
 _JSON: Final = int(Datatype.JSON)
 _ADJUST_TIME: Final = 0xFD
 _ADJUST_TIME_EXTRAS_BYTES: Final = 12

@@ -8,7 +8,7 @@
     cts           an object                        of cache transfers, which there are none of
 
 Unknown keys are ignored, but one known key must be there: ``{}`` is malformed, and so is what is
-too long (``request_json.py``). Source: kv_engine
+too long (``dcp/wire/json_tree.py``). Source: kv_engine
 ``engines/ep/src/collections/vbucket_filter.cc``.
 """
 
@@ -17,9 +17,9 @@ from dataclasses import replace
 from typing import Final
 
 from dcp.producer.manifest import DEFAULT_ID, Manifest
-from dcp.producer.request_json import request_tree
 from dcp.producer.stream_filter import EVERYTHING, LEGACY, FilterKind, StreamFilter
 from dcp.types import U16_MAX, U64_MAX
+from dcp.wire.json_tree import MOST_REQUEST_JSON_BYTES, json_tree
 from dcp.wire.vocabulary import Status
 
 _KNOWN_KEYS: Final = frozenset({"collections", "scope", "uid", "sid", "purge_seqno", "cts"})
@@ -71,7 +71,7 @@ def _parsed(value: bytes, manifest: Manifest) -> StreamFilter:
     if not value:
         return EVERYTHING
     try:
-        tree = request_tree(value)
+        tree = json_tree(value, MOST_REQUEST_JSON_BYTES)
     except ValueError:
         raise _RefusedError from None
     if not isinstance(tree, dict) or not tree.keys() & _KNOWN_KEYS:

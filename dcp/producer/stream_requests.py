@@ -12,7 +12,6 @@ from typing import Final, cast
 
 from dcp.producer.dcp_connection import DcpConnection
 from dcp.producer.manifest_commands import refuse_unknown_id
-from dcp.producer.request_json import MOST_REQUEST_JSON_BYTES
 from dcp.producer.resume_rules import (
     ResumeRequest,
     VbucketFacts,
@@ -30,6 +29,7 @@ from dcp.producer.stream_windows import CONNECTION_OPAQUE
 from dcp.producer.vbucket import Vbucket
 from dcp.wire import messages as m
 from dcp.wire.frame import Frame
+from dcp.wire.json_tree import MOST_REQUEST_JSON_BYTES
 from dcp.wire.vocabulary import HelloFeature, Status, StreamFlag
 
 Refusal = Callable[[], None]

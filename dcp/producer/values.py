@@ -4,48 +4,18 @@ A stored value is as kv_engine keeps it: optionally snappy-compressed as a whole
 xattr section before the body (kv_engine ``docs/Document.md``). A deletion may have lost its value.
 """
 
-import json
 import string
 from collections.abc import Generator
-from typing import Final, NoReturn
+from typing import Final
 
 from dcp.errors import FrameError
-from dcp.producer.json_text import is_json_text, json_steps
+from dcp.wire.json_text import is_json_steps
 from dcp.wire.xattr import join_xattrs, split_xattrs
 
 _NOT_FIRST: Final = frozenset(
     bytes((byte,)) for byte in (*range(32), 127, *string.punctuation.encode()) if byte != ord("_")
 )
 """What no name begins with: ``iscntrl`` and ``ispunct`` of C, but for ``_``."""
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"JSON: found {name}, which is no JSON value")
-
-
-_SHORT_BYTES: Final = 2048
-"""Of so few bytes Python's decoder makes a tree, as it is faster and the tree is small."""
-_DECODER: Final = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=_refuse_constant)
-
-
-def is_json(value: bytes) -> bool:
-    """Whether the bytes are one JSON text in UTF-8 (``json_text.py`` says which)."""
-    if len(value) > _SHORT_BYTES:
-        return is_json_text(value)
-    try:
-        _DECODER.decode(value.decode())
-    except ValueError:
-        return False
-    except RecursionError:
-        return is_json_text(value)
-    return True
-
-
-def is_json_steps(value: bytes) -> Generator[None, None, bool]:
-    """Return the same; a long value is read in steps, between which this yields."""
-    if len(value) <= _SHORT_BYTES:
-        return is_json(value)
-    return (yield from json_steps(value))
 
 
 def without_xattrs(value: bytes) -> bytes:

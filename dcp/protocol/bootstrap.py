@@ -7,6 +7,7 @@ DCP_OPEN and before the first stream, since flow control counts from the moment 
 Source: kv_engine ``docs/BinaryProtocol.md``, ``docs/dcp/documentation/commands/control.md``.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -19,10 +20,10 @@ from dcp.errors import (
     RemoteProtocolError,
     SourceError,
 )
-from dcp.printable import printable
 from dcp.protocol.credentials import Credentials
 from dcp.protocol.liveness import LivenessSettings
 from dcp.protocol.receive_window import FlowSettings
+from dcp.protocol.refusals import PORT_CURE, bucket_cure, describe_refusal, login_cure
 from dcp.protocol.sasl import SaslExchange, choose_mechanism
 from dcp.wire import messages as m
 from dcp.wire.codec import decode
@@ -47,11 +48,16 @@ METADATA_OPEN_FLAGS: Final = OpenFlag.PRODUCER | OpenFlag.NO_VALUE | OpenFlag.IN
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """One DCP_CONTROL; an optional one may be refused, and the connection works without it."""
+    """One DCP_CONTROL; an optional one may be refused, and the connection works without it.
+
+    It is not sent to servers of a major version below ``since``: they log a warning of each control
+    that they do not know.
+    """
 
     name: str
     value: str
     optional: bool = True
+    since: int = 0
 
 
 STREAM_WINDOW: Final = "stream_buffer_size"
@@ -59,11 +65,13 @@ STREAM_WINDOW: Final = "stream_buffer_size"
 GROUP_TAG: Final = "receiver_group_tag"
 """The control of our own relay: which group of its receivers a consumer belongs to."""
 STREAM_END_ON_CLOSE: Final = Control("send_stream_end_on_client_close_stream", "true")
+MARKER_VERSION: Final = Control("max_marker_version", "2.2", since=8)
+"""Such markers tell the purge seqno. Servers know the control since 8.0, and no other value."""
 CONTROLS: Final = (
     Control("enable_expiry_opcode", "true"),
     Control("supports_cursor_dropping_vulcan", "true"),
     STREAM_END_ON_CLOSE,
-    Control("max_marker_version", "2.2"),  # such markers tell the purge seqno
+    MARKER_VERSION,
 )
 """Sent after NOOP and flow control, which ``required_controls`` derives from the settings."""
 
@@ -109,6 +117,8 @@ class Progress:
     sasl: SaslExchange | None = None
     authenticated: bool = False
     cluster_config: bytes = b""
+    server_major: int = 0
+    """The server's major version; 0 where it does not say, and of development builds."""
     accepted_controls: frozenset[str] = frozenset()
     refused_controls: tuple[str, ...] = ()
 
@@ -148,8 +158,7 @@ class Step:
         if self.refused is not None and frame.status in _OPTIONAL_REFUSALS:
             return self.refused(progress)
         kind = self.refusals.get(frame.status) or _ANY_REFUSAL.get(frame.status, SourceError)
-        expected = "a relay" if kind is NoRelayError else "success"
-        raise kind(f"{self.name}: found {describe_refusal(frame)}, expected {expected}")
+        raise kind(f"{self.name}: found {describe_refusal(frame)}, {_cure(kind, progress)}")
 
 
 _OPTIONAL_REFUSALS: Final = frozenset(
@@ -185,20 +194,21 @@ _NO_BUCKET: Final[dict[int, type[SourceError]]] = {
 }
 
 
+_MAJOR: Final = re.compile(rb"([0-9]{1,3})\.")
 _NO_RELAY: Final[dict[int, type[SourceError]]] = {
     Status.EINVAL: NoRelayError,
     Status.NOT_SUPPORTED: NoRelayError,
 }
 
 
-def describe_refusal(frame: Frame) -> str:
-    """Return status and error context of an unsuccessful answer, for a message to people."""
-    try:
-        name = f" {Status(frame.status).name}"
-    except ValueError:
-        name = ""
-    text = printable(frame.value[:300].decode("utf-8", "backslashreplace"))
-    return f"status {frame.status:#04x}{name}" + (f" ({text})" if text else "")
+def _cure(kind: type[SourceError], progress: Progress) -> str:
+    """Return what was expected instead of a refusal, and what to look at."""
+    user = progress.credentials.username
+    if kind is AuthenticationError:
+        return login_cure(user)
+    if kind is BucketError:
+        return bucket_cure(progress.settings.bucket, user)
+    return "expected a relay" if kind is NoRelayError else "expected success"
 
 
 def _hello(progress: Progress) -> m.Body:
@@ -246,6 +256,12 @@ def _config_answer(progress: Progress, body: m.Body, _: int) -> Progress:
     return replace(progress, cluster_config=body.value)
 
 
+def _version_answer(progress: Progress, body: m.Body, _: int) -> Progress:
+    assert isinstance(body, m.Text)
+    found = _MAJOR.match(body.value)
+    return replace(progress, server_major=int(found[1]) if found else 0)
+
+
 def _open_flags(progress: Progress) -> int:
     """The flags; a server without XATTR has no xattrs to include."""
     flags = progress.settings.open_flags
@@ -289,6 +305,13 @@ GET_CLUSTER_CONFIG: Final = Step(
     {Status.EACCESS: BucketError},
     refused=lambda progress: progress,
 )
+VERSION: Final = Step(
+    "VERSION",
+    Opcode.VERSION,
+    lambda _: m.Empty(),
+    _version_answer,
+    refused=lambda progress: progress,
+)
 DCP_OPEN: Final = Step(
     "DCP_OPEN",
     Opcode.DCP_OPEN,
@@ -313,6 +336,7 @@ def control_step(control: Control) -> Step:
         lambda _: m.DcpControl(control.name.encode(), control.value.encode()),
         accepted,
         _NO_RELAY if control.name == GROUP_TAG else {},
+        applies=lambda progress: not 0 < progress.server_major < control.since,
         refused=refused if control.optional else None,
     )
 
@@ -347,7 +371,7 @@ def steps_for(
     if not settings.open_dcp:
         return steps
     controls = (*required_controls(flow, liveness), *settings.controls)
-    return (*steps, DCP_OPEN, *(control_step(control) for control in controls))
+    return (*steps, VERSION, DCP_OPEN, *(control_step(control) for control in controls))
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,4 +414,7 @@ class Bootstrap:
         kind: type[SourceError] = NodeUnavailableError
         if HelloFeature.XERROR not in self.progress.features and self.progress.authenticated:
             kind = self.step.refusals.get(Status.EACCESS, NodeUnavailableError)
-        return kind(f"{self.step.name}: the server closed the connection, expected an answer")
+        cure = "expected an answer" if kind is NodeUnavailableError else _cure(kind, self.progress)
+        if self.step is HELLO:
+            cure = PORT_CURE
+        return kind(f"{self.step.name}: the server closed the connection, {cure}")

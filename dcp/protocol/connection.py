@@ -15,15 +15,16 @@ from typing import Final
 
 from dcp.errors import LocalProtocolError, NodeUnavailableError, SourceError
 from dcp.protocol.answers import ask_next
-from dcp.protocol.bootstrap import Bootstrap, BootstrapSettings, Progress, steps_for
+from dcp.protocol.bootstrap import HELLO, Bootstrap, BootstrapSettings, Progress, steps_for
 from dcp.protocol.credentials import Credentials
 from dcp.protocol.events import Event
 from dcp.protocol.inbound import read_block
 from dcp.protocol.liveness import Liveness, LivenessSettings
 from dcp.protocol.position import Position
 from dcp.protocol.receive_window import FlowSettings, ReceiveWindow
+from dcp.protocol.refusals import PORT_CURE
 from dcp.protocol.state import ConnectionState
-from dcp.protocol.stream import Stream
+from dcp.protocol.stream import Stream, StreamPhase
 from dcp.protocol.stream_accounts import StreamAccounts
 from dcp.protocol.window_resize import WindowResize
 from dcp.types import END_OF_TIME, U32_MAX, FailoverLog, require_unsigned
@@ -110,9 +111,10 @@ class ClientConnection:
         if not self.is_ready:
             waited = now - self._started_at
             if waited >= self._settings.timeout_seconds:
+                cure = f"; {PORT_CURE}" if state.bootstrap.step is HELLO else ""
                 raise NodeUnavailableError(
                     f"waited {waited:.1f} s for {self.waiting_for}, expected it within "
-                    f"{self._settings.timeout_seconds:.1f} s of connecting"
+                    f"{self._settings.timeout_seconds:.1f} s of connecting{cure}"
                 )
             return []
         if state.liveness.is_dead(now):
@@ -187,6 +189,12 @@ class ClientConnection:
         if opaque is None:
             raise LocalProtocolError(f"vbucket {vbucket}: found no stream to close")
         state.close_stream(opaque)
+
+    def close_streams(self) -> None:
+        """Ask for the end of all streams; ``awaits_closed`` says when the peer has ended them."""
+        for opaque, stream in list(self._state.streams.items()):
+            if not stream.is_closing:
+                self._state.close_stream(opaque)
 
     def request_seqnos(self, state: VbucketState = VbucketState.ACTIVE) -> None:
         """Ask for the high seqnos of the vbuckets on this node that are in ``state``."""
@@ -271,6 +279,16 @@ class ClientConnection:
     def is_ready(self) -> bool:
         """Whether the bootstrap is done."""
         return self._state.bootstrap.is_done
+
+    @property
+    def awaits_closed(self) -> bool:
+        """Whether a stream is open, or its CLOSE_STREAM is not answered.
+
+        Of a stream that was closed the peer has only the STREAM_END left, for which it may wait for
+        room in the window.
+        """
+        streams = self._state.streams.values()
+        return any(stream.phase is not StreamPhase.DRAINING for stream in streams)
 
     @property
     def waiting_for(self) -> str:

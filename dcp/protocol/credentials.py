@@ -1,12 +1,13 @@
 """Who we are to a server: user name, password, and the SASL mechanisms that may carry them.
 
-A password never shows in a repr, a log line or a traceback: it lives in a ``Secret``, whose text
-only ``sasl.py`` asks for.
+A password never shows in a repr, a log line or a traceback, and never leaves its process but to a
+server: it lives in a ``Secret``, which cannot be pickled. Its text is asked for (``reveal``) where
+somebody signs in to a server, and where the reference producer and the relay check who signs in.
 """
 
 from dataclasses import dataclass, field
 from hmac import compare_digest
-from typing import Final
+from typing import Final, NoReturn
 
 from dcp.protocol.salted_passwords import SaltedPasswords
 
@@ -18,7 +19,7 @@ ALL_MECHANISMS: Final = (*SCRAM_MECHANISMS, PLAIN)
 
 
 class Secret:
-    """A text that must not be seen: its repr and str are ``***``."""
+    """A text that must not be seen: its repr and str are ``***``, and it cannot be pickled."""
 
     __slots__ = ("_text",)
 
@@ -32,6 +33,15 @@ class Secret:
 
     def __repr__(self) -> str:
         return "***"
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be part of what is sent or stored, a Spark task for one.
+
+        Raises:
+            TypeError: always.
+
+        """
+        raise TypeError("a secret stays in its process: send where to find it, not the secret")
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Secret) and compare_digest(

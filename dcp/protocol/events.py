@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from dcp.protocol.position import Position
 from dcp.types import FailoverLog, SnapshotRange
+from dcp.wire.system_event import ManifestEvent
 from dcp.wire.vocabulary import Status
 
 if TYPE_CHECKING:  # numpy and pyarrow load only where columns are really used
@@ -114,7 +115,10 @@ class SeqnoAdvanced(Event):
 
 @dataclass(frozen=True, slots=True)
 class SystemEventReceived(Event):
-    """A collection or scope was created, dropped, flushed or modified."""
+    """A collection or scope was created, dropped, flushed or modified.
+
+    ``meaning`` is None for kinds that are newer than we are; they end no documents.
+    """
 
     vbucket: int
     seqno: int
@@ -122,6 +126,7 @@ class SystemEventReceived(Event):
     version: int
     name: bytes
     value: bytes
+    meaning: ManifestEvent | None = None
 
 
 @dataclass(frozen=True, slots=True)

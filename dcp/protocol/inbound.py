@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from dcp.errors import RemoteProtocolError
+from dcp.errors import FrameError, RemoteProtocolError
 from dcp.protocol import events as e
 from dcp.protocol.answers import take_answer
 from dcp.protocol.responses import opcode_name
@@ -23,7 +23,17 @@ from dcp.wire.codec import decode, encode
 from dcp.wire.columns import DATA_OPCODES, decode_columns
 from dcp.wire.frame import Frame
 from dcp.wire.framing import FrameBlock
-from dcp.wire.vocabulary import HelloFeature, Magic, Opcode, OsoFlag, SnapshotFlag, StreamFlag
+from dcp.wire.leb128 import require_key_length, split_collection_key
+from dcp.wire.system_event import decode_system_event
+from dcp.wire.vocabulary import (
+    HelloFeature,
+    Magic,
+    Opcode,
+    OsoFlag,
+    SnapshotFlag,
+    StreamFlag,
+    SystemEventKind,
+)
 
 _REQUESTS: Final = (int(Magic.REQUEST), int(Magic.ALT_REQUEST))
 _DATA: Final = tuple(int(opcode) for opcode in DATA_OPCODES)
@@ -69,12 +79,15 @@ def read_block(state: ConnectionState, block: FrameBlock, now: float) -> list[e.
         opaques = block.headers["opaque"][charged].astype(np.uint32)
         state.accounts.charge(opaques, frame_bytes, state.streams, now)
     data_frames = np.flatnonzero(is_data)
-    with_collections = HelloFeature.COLLECTIONS in state.bootstrap.progress.features
-    columns = decode_columns(block, data_frames, collections=with_collections)
+    columns = decode_columns(block, data_frames, collections=_with_collections(state))
     reading = _BlockReading(state, BlockRows(columns, data_frames))
     for index in np.flatnonzero(~is_data).tolist():
         reading.take_control(block.frame(index), index)
     return reading.finish()
+
+
+def _with_collections(state: ConnectionState) -> bool:
+    return HelloFeature.COLLECTIONS in state.bootstrap.progress.features
 
 
 def _split(block: FrameBlock, index: int) -> tuple[FrameBlock, FrameBlock]:
@@ -139,7 +152,7 @@ class _BlockReading:
             )
         if stream is None:
             self._require_closed(frame.opaque, opcode_name(frame.opcode))
-            decode(frame)
+            self._decoded(frame)
             self._state.discarded_frames += 1
             return
         self._check_asked_for(frame, stream)
@@ -148,7 +161,7 @@ class _BlockReading:
                 f"vbucket {stream.vbucket}: found {opcode_name(frame.opcode)} of vbucket "
                 f"{frame.vbucket} with the opaque of its stream"
             )
-        after, events = _of_vbucket(stream, lambda: handler(stream, decode(frame)))
+        after, events = _of_vbucket(stream, lambda: handler(stream, self._decoded(frame)))
         if stream.is_live or frame.opcode == Opcode.DCP_STREAM_END:
             self._events += events
         else:
@@ -156,6 +169,21 @@ class _BlockReading:
         if frame.opcode == Opcode.DCP_SET_VBUCKET_STATE:
             self._answer(frame)
         self._store(frame.opaque, stream, after)
+
+    def _decoded(self, frame: Frame) -> m.Body:
+        """Return what a message of a stream says; a sync write's key is a document's."""
+        body = decode(frame)
+        if isinstance(body, m.Prepare | m.Commit | m.Abort):
+            key, collection = body.key, 0
+            try:
+                if _with_collections(self._state):
+                    collection, key = split_collection_key(key)
+                require_key_length(key, collection)
+            except FrameError as error:
+                raise FrameError(
+                    f"{opcode_name(frame.opcode)} at seqno {_seqno(body)}: {error}"
+                ) from None
+        return body
 
     def _require_closed(self, opaque: int, found: str) -> None:
         """Refuse what belongs to no stream of ours: if it was sent to us, a row of ours is lost."""
@@ -221,6 +249,12 @@ def _of_vbucket(stream: Stream, act: Callable[[], Any]) -> Any:
 
 _Handled = tuple[Stream, list[e.Event]]
 
+_ENDS_DOCUMENTS: Final = (
+    SystemEventKind.BEGIN_COLLECTION,
+    SystemEventKind.END_COLLECTION,
+    SystemEventKind.FLUSH_COLLECTION,
+)
+
 
 def _marker(stream: Stream, body: m.Body) -> _Handled:
     assert isinstance(body, m.SnapshotMarker)
@@ -244,8 +278,21 @@ def _advanced(stream: Stream, body: m.Body) -> _Handled:
 
 def _system_event(stream: Stream, body: m.Body) -> _Handled:
     assert isinstance(body, m.SystemEvent)
+    meaning = decode_system_event(body)
+    if meaning is None and body.event in _ENDS_DOCUMENTS:
+        raise RemoteProtocolError(
+            f"system event at seqno {body.by_seqno}: found version {body.version} of "
+            f"{SystemEventKind(body.event).name}, expected 0 or 1: which documents it ends cannot "
+            "be told"
+        )
     event = e.SystemEventReceived(
-        stream.vbucket, body.by_seqno, body.event, body.version, body.key, body.value
+        stream.vbucket,
+        body.by_seqno,
+        body.event,
+        body.version,
+        body.key,
+        body.value,
+        meaning,
     )
     return stream.items(body.by_seqno, body.by_seqno), [event]
 
@@ -261,16 +308,19 @@ def _oso(stream: Stream, body: m.Body) -> _Handled:
 
 def _sync_write(stream: Stream, body: m.Body) -> _Handled:
     """Sync-write messages take a seqno; they tell nothing about committed documents."""
+    assert isinstance(body, m.Prepare | m.Commit | m.Abort)
+    seqno = _seqno(body)
+    return stream.items(seqno, seqno), []
+
+
+def _seqno(body: m.Prepare | m.Commit | m.Abort) -> int:
     match body:
         case m.Prepare():
-            seqno = body.by_seqno
+            return body.by_seqno
         case m.Commit():
-            seqno = body.commit_seqno
+            return body.commit_seqno
         case m.Abort():
-            seqno = body.abort_seqno
-        case _:
-            raise AssertionError(f"no sync-write message: {body!r}")
-    return stream.items(seqno, seqno), []
+            return body.abort_seqno
 
 
 def _nothing(stream: Stream, _: m.Body) -> _Handled:

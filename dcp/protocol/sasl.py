@@ -66,6 +66,8 @@ class SaslExchange:
         Raises:
             AuthenticationError: a user name, password or nonce that SASL cannot carry.
         """
+        if not credentials.username:
+            raise AuthenticationError("found no user name, expected the user to sign in as")
         if mechanism == PLAIN:
             username, password = credentials.username, credentials.password.reveal()
             if "\0" in username or "\0" in password:

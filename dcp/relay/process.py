@@ -24,8 +24,8 @@ def run_relay(settings: RelaySettings, ready_to: TextIO | None = None) -> None:
     ``pid``, and ``memory``: the bound of docs/memory.md in words.
 
     Raises:
-        SourceError: a port cannot be opened, the data folder cannot be written, or the cluster
-            refuses us, at first or later.
+        SetupError: a port cannot be opened.
+        SourceError: the data folder cannot be written, or the cluster refuses us.
         ConfigError: the data folder is for another bucket.
     """
     logging.getLogger("dcp.relay").setLevel(logging.INFO)  # what groups lack, and once a minute all

@@ -80,8 +80,9 @@ class Upstream:
         self._note_informed()
 
     async def stop(self) -> None:
-        """End all links."""
+        """End all links, their streams first."""
         self._runs = False
+        await asyncio.gather(*(link.leave() for link in self.links))
         tasks = [task for _, task in self._links.values()]
         self._links.clear()
         for task in tasks:

@@ -16,13 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from dcp.client.reactions import (
-    ENDINGS,
-    REFUSALS,
-    Reaction,
-    end_reason_name,
-    status_name,
-)
+from dcp.client.reactions import ENDINGS, REFUSALS, Reaction, end_reason_name
 from dcp.errors import BucketError, NodeUnavailableError, RemoteProtocolError
 from dcp.producer.passive_stream import MessageRefusedError, PassivePhase, PassiveStream
 from dcp.producer.replica_copy import ReplicaCopy
@@ -30,13 +24,13 @@ from dcp.protocol.bootstrap import (
     FEATURES,
     Bootstrap,
     BootstrapSettings,
-    Control,
     Progress,
     steps_for,
 )
 from dcp.protocol.credentials import Credentials
 from dcp.protocol.liveness import Liveness, LivenessSettings
 from dcp.protocol.outgoing import Outgoing
+from dcp.protocol.refusals import describe_status
 from dcp.relay.upstream_questions import Questions
 from dcp.relay.upstream_window import UpstreamWindow
 from dcp.wire import messages as m
@@ -50,12 +44,6 @@ _OPEN_FLAGS: Final = (
     | OpenFlag.INCLUDE_XATTRS
     | OpenFlag.INCLUDE_DELETE_TIMES
     | OpenFlag.INCLUDE_DELETED_USER_XATTRS
-)
-_CONTROLS: Final = (
-    Control("enable_expiry_opcode", "true"),
-    Control("supports_cursor_dropping_vulcan", "true"),
-    Control("send_stream_end_on_client_close_stream", "true"),
-    Control("max_marker_version", "2.2"),
 )
 _EXTRAS_BYTES: Final = {
     Opcode.DCP_MUTATION: 31,
@@ -115,13 +103,14 @@ class UpstreamConnection:
             agent="dcplake-relay",
             features=(*FEATURES, HelloFeature.SNAPPY),
             open_flags=int(_OPEN_FLAGS),
-            controls=_CONTROLS,
         )
         steps = steps_for(bootstrap, self.window.settings, settings.liveness)
         self._bootstrap = Bootstrap(steps, Progress(bootstrap, credentials, nonce)).settled()
         self._liveness = Liveness(settings.liveness, now)
         self._copies: dict[int, ReplicaCopy] = {}
         self.streams: dict[int, PassiveStream] = {}
+        self.unanswered_closes = 0
+        """How many CLOSE_STREAMs the node has not answered."""
         self.troubles: dict[int, str] = {}
         """By vbucket why it had no stream at last."""
         self.wants_retry = False
@@ -161,6 +150,7 @@ class UpstreamConnection:
         stream.end()
         del self.streams[stream.opaque]
         self.ended.append(stream.vbucket)
+        self.unanswered_closes += 1
         self._outgoing.request(m.Empty(), Opcode.DCP_CLOSE_STREAM, vbucket=stream.vbucket)
 
     def retry(self) -> None:
@@ -272,6 +262,8 @@ class UpstreamConnection:
             return
         if self.questions.answered(frame):
             return
+        if frame.opcode == Opcode.DCP_CLOSE_STREAM:
+            self.unanswered_closes -= 1
         stream = self.streams.get(frame.opaque)
         if frame.opcode != Opcode.DCP_STREAM_REQ or stream is None or not stream.is_in_charge:
             return  # to CLOSE_STREAM or NOOP, or to a stream that was closed
@@ -294,7 +286,7 @@ class UpstreamConnection:
             stream.end()
             del self.streams[stream.opaque], arrived[stream.opaque]
             reaction = REFUSALS.get(frame.status, Reaction.RETRY)
-            self._lost(stream, reaction, f"was refused: {status_name(frame.status)}")
+            self._lost(stream, reaction, f"was refused with {describe_status(frame.status)}")
             if frame.status == Status.NOT_MY_VBUCKET and frame.value:
                 self.questions.maps.append(frame.value)
         else:

@@ -31,6 +31,9 @@ _TICK_SECONDS: Final = 0.5
 _CONNECT_SECONDS: Final = 10.0
 _REFUSED_WAIT_SECONDS: Final = 10.0
 """Until it is tried again with a password or a bucket that was refused."""
+_LEAVING_SECONDS: Final = 1.0
+"""How long a node may take to end streams before the connection is closed."""
+_ANSWER_SECONDS: Final = 0.005
 _NONCE_BYTES: Final = 24
 
 
@@ -92,6 +95,18 @@ class UpstreamLink:
         if self.connection is not None:
             self.connection.follow(copies)
             self.write()
+
+    async def leave(self) -> None:
+        """End all streams, and wait until the node has ended them, too, but not long.
+
+        It logs a warning for each stream that loses its connection.
+        """
+        with self._lock:
+            self.follow({})
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LEAVING_SECONDS):
+                while self.connection is not None and self.connection.unanswered_closes:
+                    await asyncio.sleep(_ANSWER_SECONDS)
 
     async def run(self) -> None:
         """Receive, and connect again when the connection is lost, until cancelled."""

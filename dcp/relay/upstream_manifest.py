@@ -1,11 +1,11 @@
 """A collections manifest as another server tells it: the JSON of GET_COLLECTIONS_MANIFEST."""
 
-import json
 from types import MappingProxyType
 from typing import Any
 
 from dcp.errors import RemoteProtocolError
 from dcp.producer.manifest import Collection, Manifest, Scope
+from dcp.wire.json_tree import json_tree
 
 
 def parse_manifest(data: bytes) -> Manifest:
@@ -15,7 +15,7 @@ def parse_manifest(data: bytes) -> Manifest:
         RemoteProtocolError: no such JSON; says what was found.
     """
     try:
-        tree = json.loads(data)
+        tree = json_tree(data)
         uid = int(tree["uid"], 16)
         scopes: dict[int, Scope] = {}
         collections: dict[int, Collection] = {}

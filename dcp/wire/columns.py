@@ -20,7 +20,13 @@ from numpy.typing import NDArray
 from dcp.errors import FrameError
 from dcp.wire.frame_info import stream_id_of
 from dcp.wire.framing import FrameBlock, gather
-from dcp.wire.vocabulary import HEADER_BYTES, Magic, Opcode
+from dcp.wire.vocabulary import (
+    HEADER_BYTES,
+    MAX_KEY_BYTES,
+    MAX_KEY_BYTES_IN_COLLECTIONS,
+    Magic,
+    Opcode,
+)
 
 Column = NDArray[Any]
 Rows = NDArray[np.int64]
@@ -137,7 +143,7 @@ def decode_columns(block: FrameBlock, rows: Rows, *, collections: bool) -> DataC
 
     Raises:
         FrameError: a frame that is no data message, with extras of a wrong length, or with a key
-            that does not begin with a canonical collection id.
+            that does not begin with a canonical collection id, is empty or too long.
     """
     rows = np.asarray(rows, np.int64)
     if len(rows) and (rows[0] < 0 or rows[-1] >= len(block) or (np.diff(rows) <= 0).any()):
@@ -149,6 +155,7 @@ def decode_columns(block: FrameBlock, rows: Rows, *, collections: bool) -> DataC
         collection_id, prefix_bytes = decoding.collection_ids()
     else:
         collection_id, prefix_bytes = np.zeros(len(rows), np.uint32), np.zeros(len(rows), np.int64)
+    decoding.check_key_lengths(collection_id, prefix_bytes)
     key, value = decoding.keys_and_values(prefix_bytes)
     return DataColumns(
         **decoding.fixed_fields(),
@@ -237,7 +244,7 @@ class _Decoding:
         """The collection ids that keys begin with, and how many bytes each takes."""
         empty = self._value_at == self._key_at
         if empty.any():
-            self._fail(empty, "an empty key where a collection id must be")
+            self._fail_key(empty, "an empty key where a collection id must be")
         first = self._octets[self._key_at]
         ids = (first & 0x7F).astype(np.uint64)
         lengths = np.ones(len(self._rows), np.int64)
@@ -260,6 +267,17 @@ class _Decoding:
             lengths[open_rows] = position + 1
             open_rows = open_rows[octets >= 0x80]
         return ids.astype(np.uint32), lengths
+
+    def check_key_lengths(self, collection_id: Column, prefix_bytes: Column) -> None:
+        """Refuse keys that no server can have stored; without their prefix of ``prefix_bytes``."""
+        lengths = self._value_at - self._key_at - prefix_bytes
+        if not len(lengths) or 1 <= lengths.min() <= lengths.max() <= MAX_KEY_BYTES_IN_COLLECTIONS:
+            return
+        most = np.where(collection_id == 0, MAX_KEY_BYTES, MAX_KEY_BYTES_IN_COLLECTIONS)
+        bad = (lengths < 1) | (lengths > most)
+        if bad.any():
+            row = int(np.argmax(bad))
+            self._fail_key(bad, f"a key of {lengths[row]} bytes, expected 1 to {most[row]}")
 
     def keys_and_values(self, prefix_bytes: Column) -> tuple[pa.BinaryArray, pa.BinaryArray]:
         """Keys behind ``prefix_bytes`` bytes of prefix, and values, each copied once.
@@ -305,6 +323,12 @@ class _Decoding:
 
     def _fail(self, bad: Column, found: str) -> NoReturn:
         self._fail_at(int(np.argmax(bad)), found)
+
+    def _fail_key(self, bad: Column, found: str) -> NoReturn:
+        """Name the seqno too: the extras are known to be whole."""
+        at = int(self._extras_at[int(np.argmax(bad))])
+        seqno = int.from_bytes(self._octets[at : at + 8].tobytes(), "big")
+        self._fail(bad, f"at seqno {seqno} {found}")
 
     def _fail_at(self, row: int, found: str) -> NoReturn:
         header = self._header[row]

@@ -1,13 +1,16 @@
-"""Unsigned LEB128: the collection id in front of a key.
+"""Document keys as sent: the collection id in front, unsigned LEB128, and how long they may be.
 
 Seven bits per byte, least significant group first, top bit set in all but the last byte. kv_engine
-accepts the shortest encoding only (``include/mcbp/protocol/unsigned_leb128.h``), and so do we.
+accepts the shortest encoding only (``include/mcbp/protocol/unsigned_leb128.h``), and so do we. It
+takes keys of 1 byte or more, of clients and of other nodes alike (``daemon/mcbp_validators.cc``,
+``is_document_key_valid``): what is stored has no other, and no server can send one.
 """
 
 from typing import Final
 
 from dcp.errors import FrameError
 from dcp.types import U32_MAX, require_unsigned
+from dcp.wire.vocabulary import MAX_KEY_BYTES, MAX_KEY_BYTES_IN_COLLECTIONS
 
 MAX_LEB128_BYTES: Final = 5
 
@@ -60,3 +63,10 @@ def split_collection_key(wire_key: bytes) -> tuple[int, bytes]:
     """
     collection_id, length = decode_leb128(wire_key)
     return collection_id, wire_key[length:]
+
+
+def require_key_length(key: bytes, collection_id: int) -> None:
+    """Raise FrameError for a key, without its prefix, that is empty or too long."""
+    most = MAX_KEY_BYTES_IN_COLLECTIONS if collection_id else MAX_KEY_BYTES
+    if not 1 <= len(key) <= most:
+        raise FrameError(f"key: found {len(key)} bytes, expected 1 to {most}")

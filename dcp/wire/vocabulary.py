@@ -12,7 +12,9 @@ MAX_FRAME_BYTES: Final = 30 * 1024 * 1024
 """kv_engine's ``max_packet_size``; a document (20 MiB) with its system xattrs (1 MiB) fits."""
 MAX_UNAUTHENTICATED_FRAME_BYTES: Final = 16 * 1024
 MAX_KEY_BYTES: Final = 250
-MAX_COLLECTIONS_KEY_BYTES: Final = 251
+"""Of a document in the default collection, without its prefix (kv_engine ``limits.h``)."""
+MAX_KEY_BYTES_IN_COLLECTIONS: Final = 246
+"""In all others, whatever the prefix (``dockey_view.h``, MaxCollectionsLogicalKeyLen)."""
 MAX_CONNECTION_NAME_BYTES: Final = 200
 
 

@@ -1,12 +1,16 @@
 """The commands as a user types them, against a real producer, real Spark and real tables."""
 
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from dcp.cli.main import COMMANDS, main
+from dcp.lake.lock import locked
 from tests.cli.conftest import World
 
 if TYPE_CHECKING:
@@ -92,9 +96,9 @@ def test_load_plan_run_status_sql_and_tail_tell_one_story(
 
 
 def test_a_wrong_password_is_one_sentence_without_the_password(
-    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("DCPLAKE_PASSWORD", "not-the-password")
+    world.config.with_name("password").write_text("not-the-password")
     assert main(["run", "--config", str(world.config), "--once"]) == 4
     captured = capsys.readouterr()
     assert captured.err.count("\n") == 1
@@ -154,6 +158,45 @@ def test_sql_that_spark_does_not_understand_is_said_without_a_stack(
     )
 
 
+def test_sql_writes_only_when_asked_to_and_with_the_lock(
+    world: World, tmp_path: Path, spark: "SparkSession", capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = ["--config", str(world.config)]
+    _load(world, tmp_path)
+    assert main(["run", "--once", *config]) == 0
+    capsys.readouterr()
+
+    def count() -> int:
+        assert main(["sql", *config, "--json", "SELECT count(*) AS n FROM docs"]) == 0
+        return int(json.loads(capsys.readouterr().out)["n"])
+
+    for statement in ("DELETE FROM docs", "EXPLAIN EXECUTE IMMEDIATE 'DELETE FROM docs'"):
+        assert main(["sql", *config, statement]) == 2
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1 and "run with --write only" in error
+        assert count() == DOCUMENTS
+
+    with locked(world.lake, "a driver", makes_lake=False):
+        assert main(["sql", *config, "SELECT 1"]) == 0, "who reads needs no lock"
+        capsys.readouterr()
+        assert main(["sql", *config, "--write", "DELETE FROM docs"]) == 6
+        assert "another driver works on it" in capsys.readouterr().err
+    assert count() == DOCUMENTS
+
+    assert main(["sql", *config, "--write", "DELETE FROM docs WHERE key = 'doc_A0'"]) == 0
+    error = capsys.readouterr().err
+    assert "--write: holds the lake's lock" in error and "code 7" in error and "RESTORE" in error
+    assert count() == DOCUMENTS - 1
+    # And so it comes, as it was said.
+    world.cluster.set(b"one more", b"1")
+    assert main(["run", "--once", *config]) == 7
+    assert "RESTORE TABLE" in capsys.readouterr().err
+    assert main(["sql", *config, "--write", "RESTORE TABLE docs TO VERSION AS OF 1"]) == 0
+    assert main(["run", "--once", *config]) == 0
+    capsys.readouterr()
+    assert count() == DOCUMENTS + 1
+
+
 @pytest.mark.parametrize("limit", ["-1", "x", "2147483647", ""])
 def test_a_limit_that_is_no_number_of_rows_is_refused(
     limit: str, capsys: pytest.CaptureFixture[str]
@@ -179,7 +222,7 @@ def test_a_seed_that_is_no_address_is_named(
     file.write_text('{"key": "a", "value": 1}\n')
     assert main(["load", "--seeds", "foo:bar", str(file)]) == 2
     error = capsys.readouterr().err
-    assert error.count("\n") == 1 and "found 'foo:bar', expected host:port" in error
+    assert error.count("\n") == 1 and "'foo:bar': found port 'bar', expected 1 to 65535" in error
 
 
 def test_questions_to_a_lake_that_is_not_there_say_so(
@@ -206,3 +249,22 @@ def test_every_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:
             main([command, "--help"])
         assert exit_info.value.code == 0
         assert "usage: dcplake" in capsys.readouterr().out
+
+
+def test_a_reader_that_goes_away_leaves_no_success(tmp_path: Path) -> None:
+    """As of any program that SIGPIPE ends: what was not done must not pass for done."""
+    program = "from dcp.cli.main import ended\ndef work(): raise BrokenPipeError\n"
+    program += "raise SystemExit(ended('run', work))"
+    done = subprocess.run([sys.executable, "-c", program], check=False, cwd=tmp_path)
+    assert done.returncode == 128 + signal.SIGPIPE
+
+
+@pytest.mark.parametrize("command", ["maintain", "resync"])
+def test_a_mistyped_place_gets_no_folder(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = tmp_path / "mistyped"
+    assert main([command, "--lake", str(place)]) == 7
+    assert "name the right place" in capsys.readouterr().err
+    assert not place.exists()
+    assert main(["top", "--lake", str(tmp_path)]) == 7, "a folder is no lake"

@@ -49,8 +49,10 @@ def test_a_failover_loses_what_the_replicas_had_not(
 
 
 def test_serve_refuses_rules_that_nobody_has(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["serve", "--rules", "mine"])
-    assert "invalid choice: 'mine'" in capsys.readouterr().err
-    assert main(["serve", "--replica-lag", "-1"]) == 2
-    assert "producer replica lag: found -1 seqnos" in capsys.readouterr().err
+    for option, value, said in (
+        ("--rules", "mine", "--rules: found 'mine', expected one of "),
+        ("--replica-lag", "-1", "found '-1', expected a number, 0 or more"),
+    ):
+        with pytest.raises(SystemExit):
+            main(["serve", option, value])
+        assert said in capsys.readouterr().err

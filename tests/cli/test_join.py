@@ -141,7 +141,7 @@ def test_who_cannot_join(serve: Serve, capsys: pytest.CaptureFixture[str]) -> No
     first = serve("--port", "0")
     (seed,) = first.seeds
     assert main(["serve", "--port", "0", "--user", "nobody", "--join", seed]) != 0
-    assert "user 'nobody' refused" in capsys.readouterr().err
+    assert "check the name 'nobody'" in capsys.readouterr().err
     assert first.stop() == 0
     assert main(["serve", "--port", "0", "--user", USER, "--join", seed]) == 4
     assert "no node answers" in capsys.readouterr().err

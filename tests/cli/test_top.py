@@ -51,11 +51,13 @@ def look_json(out: str) -> dict[str, Any]:
 def test_without_a_run_top_says_so_and_metrics_have_no_samples(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    missing = f": there is no lake at {world.lake}"
-    for text in (missing, ""):
-        assert main(["top", "--config", str(world.config)]) == 0
-        assert capsys.readouterr().out == f"no task is running{text}\n"
-        world.lake.mkdir(exist_ok=True)
+    for words in ([], ["--json"], ["--metrics"]):
+        assert main(["top", "--config", str(world.config), *words]) == 7
+        told = capsys.readouterr()
+        assert f"{world.lake}: found no lake there" in told.err and not told.out
+    (world.lake / "changes").mkdir(parents=True)
+    assert main(["top", "--config", str(world.config)]) == 0
+    assert capsys.readouterr().out == "no task is running\n"
     assert main(["top", "--config", str(world.config), "--json"]) == 0
     assert look_json(capsys.readouterr().out)["tasks"] == []
     assert main(["top", "--config", str(world.config), "--metrics"]) == 0
@@ -221,7 +223,7 @@ def test_a_name_with_colons_and_stream_statistics_is_read_right() -> None:
 @pytest.mark.parametrize(
     ("words", "code", "error"),
     [
-        (["--producer", "nonsense"], 2, "expected host:port"),
+        (["--producer", "nonsense:x"], 2, "write host:port"),
         (["--relay", "127.0.0.1:1"], 4, "cannot connect"),
     ],
 )
@@ -282,6 +284,7 @@ def test_a_password_within_tls_may_be_sent_as_it_is(
 
 
 def test_on_a_terminal_it_goes_on_until_it_is_interrupted(world: World) -> None:
+    (world.lake / "changes").mkdir(parents=True)
     ours, theirs = pty.openpty()
     words = ["-m", "dcp.cli.main", "top", "--config", str(world.config)]
     # A job in a shell's background ignores SIGINT, and so would all that it starts.
@@ -359,7 +362,7 @@ def test_a_real_round_that_stands_still_is_seen_by_status_top_and_metrics(
     reader = threading.Thread(target=lambda: lines.extend(run.stdout or ()))
     reader.start()
     try:
-        tasks = _until_gated(options, run, lines, capsys)
+        tasks = _until_gated(world, run, lines, capsys)
         (connection,) = _gated(tasks[0])
         assert connection["waits_for"] == "window full: spark: Spark takes the batch"
         assert main(["top", *options, "--once"]) == 0
@@ -403,7 +406,7 @@ def _go_on(run: subprocess.Popen[str], pause: Path) -> int:
 
 
 def _until_gated(
-    options: list[str],
+    world: World,
     run: subprocess.Popen[str],
     lines: list[str],
     capsys: pytest.CaptureFixture[str],
@@ -411,7 +414,10 @@ def _until_gated(
     end = monotonic() + 300  # Spark may take long to start
     while True:
         assert monotonic() < end and run.poll() is None, lines[-30:]
-        assert main(["top", *options, "--json"]) == 0
+        if not (world.lake / "changes").exists():
+            sleep(0.2)
+            continue
+        assert main(["top", "--config", str(world.config), "--json"]) == 0
         tasks: list[dict[str, Any]] = look_json(capsys.readouterr().out)["tasks"]
         # The other task may be gated in passing; this one stays.
         if len(tasks) == 1 and tasks[0]["seconds"] > 5 and _gated(tasks[0]):

@@ -16,6 +16,8 @@ from dcp.errors import ConfigError
         ("[fe80::2]", "fe80::2", 11210),
         ("::1", "::1", 11210),
         ("[fe80::2%eth0]:1", "fe80::2%eth0", 1),
+        ("couchbase://db1", "db1", 11210),
+        ("couchbase://[::1]:12000/", "::1", 12000),
     ],
 )
 def test_parses_and_prints_every_form(text: str, host: str, port: int) -> None:
@@ -37,8 +39,12 @@ def test_parses_and_prints_every_form(text: str, host: str, port: int) -> None:
         "[::1",
         "[::1]x",
         "a b:1",
-        "couchbase://db1",
-        "user@db1:1",
+        "http://db1",
+        "couchbase://db1/travel",
+        "couchbases://db1",
+        "db1,db2",
+        "db1:8091",
+        "db1:18091",
         "db1:１１",
         "a:b:c",
         "[a:b]:1",
@@ -51,6 +57,19 @@ def test_refuses_what_is_no_address_and_quotes_it(text: str) -> None:
         NodeAddress.parse(text)
     assert repr(text) in str(caught.value)
     assert str(caught.value).count("node address") == 1
+
+
+def test_a_user_in_an_address_is_refused_and_its_password_is_not_told() -> None:
+    with pytest.raises(ConfigError, match=r"address 'db1:1': found a user in it") as caught:
+        NodeAddress.parse("couchbase://user:secret@db1:1")
+    assert "secret" not in str(caught.value)
+
+
+def test_tls_decides_the_port_that_is_not_named() -> None:
+    for text in ("db1", "couchbases://db1", "couchbase://db1"):
+        assert NodeAddress.parse(text, tls=True) == NodeAddress("db1", 11207)
+    with pytest.raises(ConfigError, match=r"couchbases://, which is TLS, .*source\.tls = true"):
+        NodeAddress.parse("couchbases://db1")
 
 
 def test_seeds_are_not_repeated_and_not_empty() -> None:

@@ -2,12 +2,14 @@
 
 import threading
 from time import monotonic
+from typing import Any
 
 import pytest
 
 from dcp.errors import LocalProtocolError, NodeUnavailableError
 from tests.client.conftest import MakeCluster
 from tests.client.connecting import START, connected
+from tests.client.cut_off import no_stream_cut_off
 from tests.client.drained import PATIENCE_SECONDS, Drained, caught_up, fill, wait_for
 
 
@@ -72,3 +74,34 @@ def test_close_wakes_a_waiting_application(make_cluster: MakeCluster) -> None:
         with pytest.raises(LocalProtocolError, match="closed"):
             connection.open_stream(0, START)
         connection.close()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"window_bytes": 2000},  # full: the STREAM_ENDs wait for room
+        {"window_bytes": 0, "allow_no_flow_control": True, "unread_limit_bytes": 2000},
+    ],
+    ids=["with room", "full window", "no flow control, paused"],
+)
+def test_close_ends_the_streams_first(make_cluster: MakeCluster, changes: dict[str, Any]) -> None:
+    cluster = make_cluster()
+    fill(cluster, 2000, value_bytes=1000)
+    with no_stream_cut_off(cluster), connected(cluster, **changes) as connection:
+        for vbucket in range(7):
+            connection.open_stream(vbucket, START)
+        Drained().run(connection, lambda each: each.rows > 0, release=False)
+        connection.open_stream(7, START)  # asked for, perhaps not there yet
+
+
+def test_close_does_not_wait_for_a_node_that_hangs(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster()
+    with connected(cluster) as connection:
+        connection.open_stream(0, START)
+        cluster.hang_node(0)
+        began = monotonic()
+        connection.close()
+        assert monotonic() - began < 5, "the reader's bound, and not the NOOPs'"
+        assert not connection._reader._thread.is_alive()
+        cluster.restore_node(0)

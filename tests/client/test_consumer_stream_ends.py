@@ -1,5 +1,7 @@
 """How a vbucket's stream ends for good: a rollback, its end seqno, or the application's wish."""
 
+from time import monotonic
+
 from dcp.client.addresses import NodeAddress
 from dcp.client.consumer_events import StopReason
 from dcp.client.delivery import Delivery
@@ -53,6 +55,22 @@ def test_a_stream_can_be_stopped(make_cluster: MakeCluster) -> None:
         fill(cluster, 100, prefix="later")
         drained.run(consumer, caught_up(cluster, 0))
         assert len(drained.seqnos[1]) == rows
+
+
+def test_streams_that_were_stopped_are_not_asked_for_again(make_cluster: MakeCluster) -> None:
+    """Most answers to CLOSE_STREAM arrive together with the STREAM_END."""
+    cluster = make_cluster(vbuckets=33)
+    fill(cluster, 330)
+    with consuming(cluster) as consumer:
+        drained = Drained().run(consumer, caught_up(cluster))
+        for vbucket in range(32):
+            consumer.stop_stream(vbucket)
+        drained.run(consumer, lambda each: len(each.stopped) == 32)
+        retried_at = monotonic() + 2 * settings().retry_cap_seconds
+        while (left := retried_at - monotonic()) > 0:
+            consumer.next(left)
+        assert consumer.active_vbuckets == {32}
+        assert cluster.counters().streams_opened == dict.fromkeys(range(33), 1)
 
 
 def test_stopping_a_stream_that_has_just_ended_by_itself(make_cluster: MakeCluster) -> None:

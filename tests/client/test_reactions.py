@@ -2,7 +2,7 @@
 
 import pytest
 
-from dcp.client.reactions import ENDINGS, REFUSALS, Reaction, end_reason_name, status_name
+from dcp.client.reactions import ENDINGS, REFUSALS, Reaction, end_reason_name
 from dcp.wire.vocabulary import EndReason, Status
 
 
@@ -30,7 +30,5 @@ def test_refusals(status: Status, reaction: Reaction) -> None:
 
 
 def test_names_for_people() -> None:
-    assert status_name(0x86) == "ETMPFAIL (0x86)"
-    assert status_name(0x4F) == "unknown status (0x4f)"
     assert end_reason_name(2) == "STATE_CHANGED (2)"
     assert end_reason_name(99) == "unknown reason (99)"

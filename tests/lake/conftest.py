@@ -25,7 +25,7 @@ def new_lake(spark: "SparkSession", tmp_path: Path) -> NewLake:
     def make(vbucket_count: int) -> LakeTables:
         location = LakeLocation(root=str(tmp_path / f"lake{next(numbers)}"))
         identity = LakeIdentity("lake-1", "default", "bucket-uuid", vbucket_count)
-        lake = create_lake(spark, location, identity)
+        lake = create_lake(lambda: spark, location, identity)
         ensure_replica(lake, DOCS)
         return lake
 

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from dcp.lake.run import lake_location, run
 from dcp.lake.runtime import find_java_home
-from dcp.lake.session import build_session, static_settings
+from dcp.lake.session import build_session, delta_settings, static_settings
 from dcp.lake.tables import open_lake
 from dcp.lake.views import register_views
 from dcp.producer.cluster import ProducerCluster
@@ -35,7 +35,9 @@ def connect(folder: Path) -> SparkSession:
     os.environ["JAVA_HOME"] = str(find_java_home())
     builder = SparkSession.builder.remote("local[2]")
     warehouse = {"spark.sql.warehouse.dir": str(folder / "warehouse")}
-    for key, value in (static_settings("1500m", None) | QUICK_CONF | warehouse).items():
+    for key, value in (
+        static_settings("1500m", None) | delta_settings() | QUICK_CONF | warehouse
+    ).items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
 
@@ -54,7 +56,7 @@ def replicate(folder: Path) -> int:
                     cluster.set(b"key-%d" % number, b'{"n": %d}' % number)
             cluster.delete(b"key-%d" % start)
             run(settings, once=True, spark=spark)
-        lake = open_lake(spark, lake_location(settings))
+        lake = open_lake(lambda: spark, lake_location(settings))
         versions = require_every_version_exact(lake, cluster)
         require_live_exact(lake, cluster, 3)
         register_views(lake)

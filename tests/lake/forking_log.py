@@ -5,7 +5,7 @@ rounds are committed to a `MemoryLake`, with what the vbucket held at each round
 """
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dcp.lake.vbucket_state import VbucketState, states_to_batch
 from dcp.protocol.position import Position
@@ -30,7 +30,9 @@ class ForkingVbucket:
         for item in self.items:
             if item["seqno"] > seqno:
                 break
-            if item["kind"] == "mutation":
+            if item["kind"] == "system_event":
+                found.clear()
+            elif item["kind"] == "mutation":
                 found[item["key"]] = item["cas"]
             else:
                 found.pop(item["key"], None)
@@ -40,7 +42,10 @@ class ForkingVbucket:
 class ForkingLog:
     """Several vbuckets, their log, and the truth about each round."""
 
-    def __init__(self, seed: int, vbuckets: int = 3, keys: int = 8) -> None:
+    def __init__(
+        self, seed: int, vbuckets: int = 3, keys: int = 8, flush_chance: float = 0.05
+    ) -> None:
+        self.flush_chance = flush_chance
         self.random = random.Random(seed)
         self.keys = [f"k{number}" for number in range(keys)]
         self.lake = MemoryLake()
@@ -96,6 +101,9 @@ class ForkingLog:
                 if self.random.random() < 0.25 and at < vb.snapshot_end:
                     continue  # replaced by a newer one in the same snapshot
                 kind = self.random.choice(("mutation", "mutation", "deletion", "expiration"))
+                if self.random.random() < self.flush_chance:
+                    rows.append(self._flush(vb, number, at))
+                    continue
                 item = self._row(vb, number, kind) | {
                     "seqno": at,
                     "vb_uuid": vb.log.uuid_at(at),
@@ -116,6 +124,18 @@ class ForkingLog:
                 break
         assert vb.state.position.seqno > begin
         return rows
+
+    def _flush(self, vb: ForkingVbucket, number: int, seqno: int) -> Row:
+        """Let all documents be gone: the collection begins anew."""
+        event = self._row(vb, number, "system_event") | {
+            "seqno": seqno,
+            "vb_uuid": vb.log.uuid_at(seqno),
+            "collection_id": 0,
+            "detail": '{"event": "BEGIN_COLLECTION", "collection_id": 0}',
+        }
+        vb.items.append(event)
+        vb.state = replace(self._at(vb, number, seqno), last_collection_round=number)
+        return event
 
     def _at(self, vb: ForkingVbucket, number: int, seqno: int) -> VbucketState:
         position, uuid = vb.state.position, vb.log.uuid_at(seqno)

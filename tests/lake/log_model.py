@@ -4,6 +4,7 @@ It writes snapshots of mutations, deletions and expirations into vbuckets, hands
 round (a round may end inside a snapshot), and knows what each vbucket held at any seqno.
 """
 
+import json
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ import pyarrow as pa
 from dcp.lake.applied import AppliedVersion, applied_to_batch
 from dcp.lake.apply import plan_apply, run_apply
 from dcp.lake.apply_plan import KEY_LITERALS
+from dcp.lake.apply_rows import LARGE_DOCUMENT_BYTES
 from dcp.lake.changes import append_round
 from dcp.lake.history import Commit
 from dcp.lake.keys import key_string
@@ -164,7 +166,7 @@ class LogModel:
         self.complete[number] = {vb.vbucket: vb.state.complete_seqno for vb in self.vbuckets}
         return pa.Table.from_batches(
             [
-                pa.RecordBatch.from_pylist(items, schema=CHANGES),
+                pa.RecordBatch.from_pylist([*items, status_row(number)], schema=CHANGES),
                 states_to_batch([vb.state for vb in self.vbuckets], number),
                 applied_to_batch(applied, number),
             ]
@@ -187,6 +189,13 @@ class LogModel:
                 else:
                     documents.pop((vb.vbucket, key_string(item.key)), None)
         return documents
+
+
+def status_row(number: int) -> dict[str, Any]:
+    """Return what tells how large documents are: in each fifth round too large for the driver."""
+    largest_bytes = LARGE_DOCUMENT_BYTES + (1 if number % 5 == 0 else -1)
+    told = {"outcome": "reached", "largest_bytes": largest_bytes}
+    return {"round": number, "kind": "status", "vbucket": 0, "detail": json.dumps(told)}
 
 
 def apply_pending(

@@ -4,6 +4,7 @@ What is planned is planned by the product's own code; this here carries it out, 
 read: an apply is a few loops over rows.
 """
 
+import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,7 +19,14 @@ from dcp.lake.receive import SourceAccess, TaskReceiver
 from dcp.lake.restart import RollbackPolicy, Standstill, restart
 from dcp.lake.schema import CHANGES
 from dcp.lake.settings import Settings
-from dcp.lake.stretch import EMPTY_TABLE, HeldVersion, Role, Stretch, Undo
+from dcp.lake.stretch import (
+    EMPTY_TABLE,
+    CollectionEvent,
+    HeldVersion,
+    Role,
+    Stretch,
+    Undo,
+)
 from dcp.lake.stretch_rules import stretch_between
 from dcp.lake.vbucket_state import VbucketState, states_from_rows
 
@@ -36,6 +44,8 @@ class Version:
     held: HeldVersion
     rows: Mapping[Place, Row]
     undone: tuple[Undo, ...] = ()
+    revived: tuple[int, ...] = ()
+    cleared: tuple[int, ...] = ()
 
 
 class MemoryLake:
@@ -164,7 +174,8 @@ class MemoryLake:
         if stays and not stretch.undone and not is_moved_on:
             return None
         held = HeldVersion(newest.held.version + 1, to_round, dict(stretch.stale))
-        self.versions.append(Version(held, rows, stretch.undone))
+        made = Version(held, rows, stretch.undone, stretch.revived, stretch.cleared)
+        self.versions.append(made)
         return self.versions[-1]
 
     def _merged(self, stretch: Stretch) -> dict[Place, Row]:
@@ -188,7 +199,10 @@ class MemoryLake:
                     place not in newest or newest[place]["seqno"] < row["seqno"]
                 ):
                     newest[place] = row
-        touched |= {place for place in merged if place[0] in stretch.replaced}
+        touched |= {place for place in merged if place[0] in stretch.emptied}
+        for vbucket in stretch.revived:
+            base = self.versions[stretch.restored[vbucket]]
+            touched |= {place for place in base.rows if place[0] == vbucket}
         for place in touched:
             found = newest.get(place) or self._old_row(stretch, place)
             if found is not None and found["kind"] == "mutation":
@@ -218,11 +232,36 @@ class _Facts:
     def forks(self, after_round: int, to_round: int, vbuckets: Collection[int]) -> Sequence[Fork]:
         return self._lake.forks(after_round, to_round, vbuckets)
 
+    def collection_events(
+        self, from_round: int, to_round: int, vbuckets: Collection[int]
+    ) -> Sequence[CollectionEvent]:
+        return [
+            CollectionEvent(
+                row["vbucket"],
+                row["epoch"],
+                int(row["seqno"]),
+                row["round"],
+                keeps=row["collection_id"] is None,
+            )
+            for row in self._lake.rows
+            if row["kind"] == "system_event"
+            and from_round <= row["round"] <= to_round
+            and row["vbucket"] in vbuckets
+            and (row["collection_id"] == 0 or is_kept_drop(row))
+        ]
+
     def older_versions(self) -> Sequence[HeldVersion]:
         return [version.held for version in reversed(self._lake.versions[1:-1])]
 
     def is_readable(self, version: int, vbucket: int) -> bool:
         return version not in self._lake.unreadable
+
+
+def is_kept_drop(row: Row) -> bool:
+    """Whether a system event drops the default collection, and the lake keeps its rows."""
+    told = json.loads(row["detail"])
+    is_drop = told["event"] == "END_COLLECTION" and told["collection_id"] == 0
+    return bool(row["collection_id"] is None and is_drop)
 
 
 class RoundsInMemory:

@@ -30,9 +30,8 @@ def assert_every_version_exact(
     lake: LakeTables, model: LogModel, replica: ReplicaTable = DOCS
 ) -> int:
     """Compare every version of the replica with the model; return how many there are."""
-    table = lake.table_sql(replica.name)
     checked = 0
-    for commit in history(lake.spark, table, WHOLE):
+    for commit in history(lake.table(replica.name), WHOLE):
         if not commit.is_apply:
             continue
         applied = applied_of(replica.name, commit)

@@ -1,6 +1,6 @@
 """Helpers of tests that receive from the real producer, with or without Spark."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -36,11 +36,16 @@ QUICK_ROUND: Final = {"node_deadline_seconds": 5.0}
 
 def settings_for(cluster: ProducerCluster, folder: Path, **sections: Mapping[str, Any]) -> Settings:
     """Return settings that read ``cluster`` into ``folder``/lake, patient with its nodes."""
+    named = {"bucket": cluster.settings.bucket, **sections.get("source", {})}
+    return settings_of(cluster.seeds, folder, **(sections | {"source": named}))
+
+
+def settings_of(seeds: Sequence[str], folder: Path, **sections: Mapping[str, Any]) -> Settings:
+    """Return settings that read the cluster at ``seeds``; see `settings_for`."""
     secret = folder / PASSWORD_FILE
     secret.write_text(PASSWORD + "\n")
     source: dict[str, Any] = {
-        "seeds": tuple(cluster.seeds),
-        "bucket": cluster.settings.bucket,
+        "seeds": tuple(seeds),
         "username": USER,
         "password_file": str(secret),
         "noop_interval_seconds": 1.0,

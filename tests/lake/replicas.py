@@ -78,7 +78,7 @@ def require_every_version_exact(lake: LakeTables, cluster: ProducerCluster) -> i
 
     What a version holds of a stale vbucket is of an older round.
     """
-    commits = history(lake.spark, lake.table_sql(DOCS.name), 1000)
+    commits = history(lake.table(DOCS.name), 1000)
     versions = [applied_of(DOCS.name, commit) for commit in commits if commit.is_apply]
     rounds = {applied.held.round_of(vb) for applied in versions for vb in _vbuckets(lake)}
     records = round_records(lake, rounds)

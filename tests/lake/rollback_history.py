@@ -27,6 +27,7 @@ class Chances:
     failover: int = 4
     crash: int = 3
     purge: int = 2
+    flush: int = 1
     round: int = 12
     cut_round: int = 3
     driver_killed: int = 2
@@ -138,6 +139,10 @@ class History:
         vbucket = self.random.randrange(self.settings.vbuckets)
         up_to = self.random.choice((None, self.cluster.high_seqno(vbucket) // 2))
         self.cluster.purge_tombstones(vbucket, up_to)
+
+    def _flush(self, _: Replica) -> None:
+        """The collection is flushed: each vbucket tells it, and has no document below that."""
+        self.cluster.flush_collection("_default", "_default")
 
     def _round(self, replica: Replica) -> None:
         replica.run_round()

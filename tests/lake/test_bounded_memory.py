@@ -190,7 +190,7 @@ def _in_mib(sizes: dict[str, int]) -> dict[str, int]:
 
 def _require_survival(spark: "SparkSession", settings: Settings, documents: int) -> None:
     """Every document is in the log, the replica and the views; a large one is no VARIANT."""
-    lake = open_lake(spark, LakeLocation(root=settings.lake.root))
+    lake = open_lake(lambda: spark, LakeLocation(root=settings.lake.root))
     register_views(lake)
     large = f"octet_length(value) > {MEBIBYTE}"
     before = {key: spark.conf.get(key, None) for key in reader_settings(DOCUMENT_BYTES)}

@@ -36,7 +36,7 @@ def test_what_is_pending_follows_the_positions(
     # The rows of round 1 waited through the apply, and are the oldest. A short look at the
     # history does not reach them.
     monkeypatch.setattr(cadence, "WINDOW", 0)
-    monkeypatch.setattr(cadence, "history", lambda *a: history(*a)[: a[2] if len(a) > 2 else 1])
+    monkeypatch.setattr(cadence, "history", lambda *a: history(*a)[: a[1] if len(a) > 1 else 1])
     pending = pending_of(lake, DOCS, now=opened.time + timedelta(seconds=90))
     assert (pending.rows, pending.age_seconds) == (5, 90.0)
     now = datetime.now(UTC)

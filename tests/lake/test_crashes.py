@@ -147,7 +147,7 @@ def test_a_driver_killed_at_each_step_in_turn_while_a_rollback_is_in_flight(
     fill(cluster, 80, batch_size=1)
     settings = settings_for(cluster, tmp_path)
     run(settings, once=True, spark=spark)
-    lake = open_lake(spark, lake_location(settings))
+    lake = open_lake(lambda: spark, lake_location(settings))
     for number, step in enumerate(STEPS, 1):
         print(f"step {step}")
         for node in (0, 1):
@@ -179,7 +179,7 @@ def require_as_the_bucket(lake: LakeTables, cluster: ProducerCluster) -> None:
 
 def require_whole_audit(lake: LakeTables) -> None:
     """Each apply that took rows back has its audit, once."""
-    commits = history(lake.spark, lake.table_sql("docs"), WHOLE)
+    commits = history(lake.table("docs"), WHOLE)
     undoing = [applied_of("docs", commit) for commit in commits if commit.is_apply]
     expected = {applied.version for applied in undoing if applied.undone}
     assert len(expected) >= len(STEPS)
@@ -219,7 +219,7 @@ def test_a_python_worker_killed_in_mid_stream(
     job = Job(settings, tmp_path, **{VARIABLE: "round.received=kill", FILE_VARIABLE: str(killed)})
     assert job.wait() == 0, job.output()
     assert killed.exists(), "no worker was killed"
-    require_exact_and_whole(open_lake(spark, lake_location(settings)), cluster)
+    require_exact_and_whole(open_lake(lambda: spark, lake_location(settings)), cluster)
 
 
 def test_sigint_ends_a_driver_after_the_round_under_way(
@@ -244,7 +244,7 @@ def test_sigint_ends_a_driver_after_the_round_under_way(
         job.end()
     assert "asked to stop" in job.output()
     assert "Traceback" not in job.output()
-    lake = open_lake(spark, lake_location(settings))
+    lake = open_lake(lambda: spark, lake_location(settings))
     assert latest_round(lake) == 1
     require_every_version_exact(lake, cluster)
     run(settings_for(cluster, tmp_path), once=True, spark=spark)
@@ -269,7 +269,7 @@ def test_a_driver_paused_before_its_merge_while_another_applies(
         job.end()
     assert "another driver" in job.output()
     assert "Traceback" not in job.output()
-    require_exact_and_whole(open_lake(spark, lake_location(settings)), cluster)
+    require_exact_and_whole(open_lake(lambda: spark, lake_location(settings)), cluster)
 
 
 def test_two_drivers_started_at_once(
@@ -288,4 +288,4 @@ def test_two_drivers_started_at_once(
     for job, code in zip(jobs, codes, strict=True):
         assert (code == 0) == ("dcplake run:" not in job.output()), job.output()
     run(settings, once=True, spark=spark)
-    require_exact_and_whole(open_lake(spark, lake_location(settings)), cluster)
+    require_exact_and_whole(open_lake(lambda: spark, lake_location(settings)), cluster)

@@ -11,6 +11,8 @@ import pytest
 
 from dcp.errors import SetupError
 from dcp.lake import leftovers, session
+from dcp.lake.java import find_java_home
+from tests.quick_spark import QUICK_JAVA_OPTIONS
 
 USUAL = """\
 WARNING: Using incubator modules: jdk.incubator.vector
@@ -29,9 +31,21 @@ import sys
 import tempfile
 from dcp.lake.session import build_session
 spark = build_session(master="local[1]", driver_memory="1g")
-spark.sql("SELECT 1").collect()
+spark.sql("SHOW TABLES").collect()
+print(spark.conf.get("spark.python.unix.domain.socket.dir"))
 if sys.argv[1:]:
     spark.sql("CREATE TABLE kept USING parquet AS SELECT 1 AS one")
+"""
+
+
+SUBMITTED = """\
+import os
+from dcp.lake.session import build_session
+def noisy(batches):
+    os.write(2, b"Traceback of a worker")
+    yield from batches
+spark = build_session()
+print(spark.range(3).mapInArrow(noisy, "id BIGINT").count())
 """
 
 
@@ -60,6 +74,15 @@ def test_a_log_stays_only_where_it_says_something(
     assert log_file.exists() == kept
 
 
+def test_a_log_that_was_rolled_stays_too(tmp_path: Path) -> None:
+    log_file = tmp_path / "dcplake-x" / "spark.log"
+    log_file.parent.mkdir()
+    log_file.touch()
+    log_file.with_name("spark.log.1").write_text(" ERROR Executor: Exception in task 0.0\n")
+    leftovers._remove_log(log_file, os.getpid())
+    assert log_file.exists()
+
+
 def test_the_log_of_a_failed_start_stays_since_the_message_names_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -72,6 +95,7 @@ def test_the_log_of_a_failed_start_stays_since_the_message_names_it(
     monkeypatch.setenv("JAVA_HOME", os.environ.get("JAVA_HOME", ""))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(session, "_start_jvm", fail)
+    monkeypatch.setattr(session, "sockets_folder", lambda: tmp_path)
     monkeypatch.setattr(atexit, "register", lambda *_: None)
     monkeypatch.setattr(atexit, "unregister", removed.append)
     with pytest.raises(SetupError, match="its log is"):
@@ -82,19 +106,51 @@ def test_the_log_of_a_failed_start_stays_since_the_message_names_it(
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [[], ["table"]])
 def test_a_session_leaves_only_what_was_asked_for(tmp_path: Path, words: list[str]) -> None:
-    here, temporary = tmp_path / "here", tmp_path / "temporary"
+    here, temporary = tmp_path / "my projects", tmp_path / "temporary"
     here.mkdir()
     temporary.mkdir()
-    subprocess.run(
+    ended = subprocess.run(
         [sys.executable, "-c", PROGRAM, *words],
         cwd=here,
         env={**os.environ, "TMPDIR": str(temporary), "PYTHONPATH": str(Path(__file__).parents[2])},
         timeout=300,
         check=True,
+        stdout=subprocess.PIPE,
+        text=True,
     )
+    assert not Path(ended.stdout.strip()).exists(), "the sockets have a folder of their own"
     assert [log.read_text() for log in temporary.glob("*/spark.log")] == []
     assert list(temporary.iterdir()) == []
     assert [str(path.relative_to(here)) for path in here.rglob("kept")] == [
         "spark-warehouse/kept" for _ in words
     ]
     assert (here / "spark-warehouse").exists() == bool(words), "a catalog's tables stay"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["my projects", "temporary"]
+
+
+@pytest.mark.slow
+def test_what_workers_print_is_not_the_users_under_spark_submit(tmp_path: Path) -> None:
+    (tmp_path / "job.py").write_text(SUBMITTED)
+    (tmp_path / "temporary").mkdir()
+    log4j = Path(__file__).parents[2] / "conf" / "log4j2.properties"
+    options = f"{QUICK_JAVA_OPTIONS} -Dlog4j2.configurationFile={log4j.as_uri()}"
+    conf = ("--master", "local[1]", "--conf", f"spark.driver.extraJavaOptions={options}")
+    binaries = Path(sys.executable).parent
+    ended = subprocess.run(
+        [binaries / "spark-submit", *conf, "job.py"],
+        cwd=tmp_path,
+        env={
+            **os.environ,
+            "JAVA_HOME": str(find_java_home()),
+            "PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}",
+            "PYTHONPATH": str(Path(__file__).parents[2]),
+            "TMPDIR": str(tmp_path / "temporary"),
+        },
+        timeout=300,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert ended.stdout == "3\n"
+    assert ended.stderr == "WARNING: Using incubator modules: jdk.incubator.vector\n"
+    assert list((tmp_path / "temporary").glob("dcplake-*")) == []

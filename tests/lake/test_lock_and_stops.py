@@ -12,7 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from dcp.errors import AuthenticationError, ConfigError, DcplakeError, FencedError, LakeError
+from dcp.errors import (
+    AuthenticationError,
+    ConfigError,
+    DcplakeError,
+    FencedError,
+    RemoteProtocolError,
+    SetupError,
+)
 from dcp.lake import stop_points
 from dcp.lake.cadence import Pending, is_due
 from dcp.lake.collections import replicas_of
@@ -26,7 +33,7 @@ from dcp.lake.task_errors import TaskError, original_error
 HOLD = """
 import sys, pathlib
 from dcp.lake.lock import locked
-with locked(pathlib.Path(sys.argv[1]), "holder"):
+with locked(pathlib.Path(sys.argv[1]), "holder", makes_lake=True):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -71,22 +78,22 @@ def test_a_held_lock_names_its_holder_and_ends_with_its_process(tmp_path: Path) 
     assert holder.stdout.readline() == b"held\n"
     with (
         pytest.raises(FencedError, match=f'"pid": {holder.pid}.*holder'),
-        locked(root, "second"),
+        locked(root, "second", makes_lake=True),
     ):
         pytest.fail("the lock was given twice")
     holder.kill()
     holder.wait()
     holder.stdin.close()
     holder.stdout.close()
-    with locked(root, "third"):
+    with locked(root, "third", makes_lake=False):
         assert f'"pid": {os.getpid()}' in (root / LOCK_NAME).read_text()
 
 
 def test_a_lock_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with (
-        pytest.raises(LakeError, match=r"lock file .*file/_dcplake\.lock: cannot open"),
-        locked(tmp_path / "file", "x"),
+        pytest.raises(SetupError, match=r"lock file .*file/_dcplake\.lock: cannot open"),
+        locked(tmp_path / "file", "x", makes_lake=True),
     ):
         pytest.fail("locked a file")
 
@@ -165,11 +172,11 @@ def test_an_error_crosses_spark_as_itself() -> None:
     text = (
         f"Job aborted\n  Traceback ...\ndcp.lake.task_errors.TaskError: {TaskError(error)}\n  at x"
     )
-    found = original_error(RuntimeError(text))
+    found = original_error(text)
     assert isinstance(found, AuthenticationError)
     assert str(found) == str(error)
-    assert original_error(RuntimeError("something else")) is None
-    odd = original_error(RuntimeError('dcplake-task-error:{"type": "os", "message": "m"}'))
+    assert original_error("something else") is None
+    odd = original_error('dcplake-task-error:{"type": "os", "message": "m"}')
     assert type(odd) is DcplakeError
 
 
@@ -201,8 +208,22 @@ def test_replicas_of_a_manifest() -> None:
         ("docs___default__users__1a", 26),
     ]
     assert [each.name for each in replicas_of(None)] == ["docs"]
-    with pytest.raises(DcplakeError, match="collections manifest"):
-        replicas_of(b'{"scopes":[{"name":"x","collections":[{"name":"y"}]}]}')
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        b'{"scopes":[{"name":"x","collections":[{"name":"y"}]}]}',
+        *(b"[]", b'"x"', b"5", b"null", b'{"scopes":[5]}', b'{"scopes":5}'),
+        b'{"scopes":[{"name":"x","collections":[{"name":5,"uid":"9"}]}]}',
+        b'{"scopes":[{"name":"x","collections":[{"name":"y","uid":"-9"}]}]}',
+        b'{"scopes":[{"name":"x","collections":[{"name":"y","uid":"fffffffff9"}]}]}',
+        b'{"scopes":[{"name":"x","collections":[{"name":"y","uid":"9"},{"name":"y","uid":"9"}]}]}',
+    ],
+)
+def test_what_is_no_manifest_is_refused(manifest: bytes) -> None:
+    with pytest.raises(RemoteProtocolError, match="collections manifest"):
+        replicas_of(manifest)
 
 
 def test_every_named_step_is_a_step_of_the_code() -> None:

@@ -1,6 +1,7 @@
 """Rollback where the past is gone: vacuumed versions, a RESTORE, a cleaned log, a dropped table."""
 
 import shutil
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -8,10 +9,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dcp.lake.applied import AppliedVersion, replica_status
+from dcp.lake.apply import plan_apply, run_apply
+from dcp.lake.changes import latest_round
 from dcp.lake.horizon import Horizon
 from dcp.lake.maintain import run_steps, work_on
 from dcp.lake.run import lake_location, run
+from dcp.lake.settings import ApplySettings
+from dcp.lake.stretch import EMPTY_TABLE
 from dcp.lake.tables import DOCS, LakeTables, cleaned_round, open_lake
+from dcp.lake.transaction import described
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.settings import ClusterSettings
 from tests.lake.receiving import settings_for
@@ -45,6 +51,44 @@ def lose(cluster: ProducerCluster, seqnos: int) -> None:
     cluster.crash_restart(0, lost_seqnos=seqnos)
 
 
+def take_files_of_old_versions(lake: LakeTables) -> None:
+    docs = lake.table_sql(DOCS.name)
+    lake.spark.sql(f"OPTIMIZE {docs} FULL").collect()
+    with described(lake.spark, {}, {SAFETY: "false", LISTING_TASKS: "2"}):
+        lake.spark.sql(f"VACUUM {docs} RETAIN 0 HOURS").collect()
+
+
+def clean(lake: LakeTables) -> None:
+    """Remove what only versions before the newest need, as if the horizon began now."""
+    later = datetime.now(UTC) + timedelta(seconds=600)
+    [cleaned] = run_steps(work_on(lake, Horizon(600), now=later), ["clean"])
+    assert cleaned.done
+    assert cleaned_round(lake, DOCS) > 0
+
+
+def test_an_apply_finds_the_log_as_it_was_planned_on(spark: "SparkSession", tmp_path: Path) -> None:
+    """A driver is stopped between plan and MERGE, and maintenance cleans what the MERGE needs.
+
+    It makes a vbucket again from the log, for the version to go back to cannot be read.
+    """
+    with ProducerCluster(ClusterSettings(nodes=1, vbuckets=VBUCKETS, seed=22)) as cluster:
+        settings = settings_for(cluster, tmp_path, round={"quiet_seconds": 0.2})
+        for value in (0, 1):
+            change(cluster, value)
+            run(settings, once=True, spark=spark)
+        lake = open_lake(lambda: spark, lake_location(settings))
+        take_files_of_old_versions(lake)
+        lose(cluster, 3)
+        run(replace(settings, apply=ApplySettings(when="never")), once=True, spark=spark)
+        plan = plan_apply(lake, DOCS, latest_round(lake))
+        assert plan is not None
+        assert {undo.version for undo in plan.stretch.undone} == {EMPTY_TABLE}
+        clean(lake)
+        run_apply(lake, plan, "writer")
+        high = {vbucket: cluster.high_seqno(vbucket) for vbucket in range(VBUCKETS)}
+        assert table_rows(lake, None) == source_rows(cluster, high)
+
+
 def test_a_past_that_is_gone_is_made_up_for(spark: "SparkSession", tmp_path: Path) -> None:
     with ProducerCluster(ClusterSettings(nodes=1, vbuckets=VBUCKETS, seed=21)) as cluster:
         settings = settings_for(cluster, tmp_path, round={"quiet_seconds": 0.2})
@@ -55,7 +99,7 @@ def test_a_past_that_is_gone_is_made_up_for(spark: "SparkSession", tmp_path: Pat
             assert table_rows(lake(), None) == source_rows(cluster, high)
 
         def lake() -> LakeTables:
-            return open_lake(spark, lake_location(settings))
+            return open_lake(lambda: spark, lake_location(settings))
 
         change(cluster, 0)
         follow()
@@ -64,14 +108,7 @@ def test_a_past_that_is_gone_is_made_up_for(spark: "SparkSession", tmp_path: Pat
 
         # The files of the version to go back to are gone: made again from the log.
         docs = lake().table_sql(DOCS.name)
-        spark.sql(f"OPTIMIZE {docs} FULL").collect()
-        spark.conf.set(SAFETY, "false")
-        spark.conf.set(LISTING_TASKS, "2")
-        try:
-            spark.sql(f"VACUUM {docs} RETAIN 0 HOURS").collect()
-        finally:
-            spark.conf.unset(SAFETY)
-            spark.conf.unset(LISTING_TASKS)
+        take_files_of_old_versions(lake())
         lose(cluster, 3)
         follow()
         assert {undo.version for undo in newest(lake()).undone} == {0}
@@ -88,10 +125,7 @@ def test_a_past_that_is_gone_is_made_up_for(spark: "SparkSession", tmp_path: Pat
         assert newest(lake()).undone
 
         # The log is cleaned and the table dropped: nothing but the cluster knows the rows.
-        later = datetime.now(UTC) + timedelta(seconds=600)
-        [cleaned] = run_steps(work_on(lake(), Horizon(600), now=later), ["clean"])
-        assert cleaned.done
-        assert cleaned_round(lake(), DOCS) > 0
+        clean(lake())
         change(cluster, 4)
         lose(cluster, 2)
         follow()  # a rollback after a cleaning finds what it needs

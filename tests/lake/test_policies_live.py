@@ -227,7 +227,7 @@ def test_a_round_with_shared_windows_brings_everything(
         patient = {"tasks": 2, "node_deadline_seconds": 120.0, "target_seconds": 240.0}
         settings = settings_for(cluster, tmp_path, flow_control=shared, round=patient)
         run(settings, once=True, spark=spark)
-        lake = open_lake(spark, lake_location(settings))
+        lake = open_lake(lambda: spark, lake_location(settings))
         require_live_exact(lake, cluster, 1)
         require_no_row_twice(lake)
     sizes = windows_one_by_one(FlowControlSettings(**shared), 4)  # type: ignore[arg-type]

@@ -215,12 +215,19 @@ def test_every_planted_violation_is_named(spark: "SparkSession") -> None:
 def test_expectation_that_cannot_be_computed_never_counts_as_held(spark: "SparkSession") -> None:
     suite = load_suite()
     foreign = replace(suite.expectations[0], kwargs={"column": "no_such_column"})
+    of_all = replace(
+        suite.expectations[0],
+        name="row_count",
+        type="expect_table_row_count_to_equal",
+        kwargs={"value": 10},
+    )
     report = check_version(
         spark,
         version_of(spark, [row(b"a")]),
-        replace(suite, expectations=(foreign, suite.expectations[1])),
+        replace(suite, expectations=(foreign, suite.expectations[1], of_all)),
     )
-    assert [each.passed for each in report.results] == [False, True]
+    assert [each.passed for each in report.results] == [False, True, False]
+    assert str(report.results[2]).startswith("FAIL  row_count: found 1, against: ")
     assert "no_such_column" in report.results[0].problem
     assert "could not be checked" in str(report)
 

@@ -44,6 +44,15 @@ def test_installed_suite_is_whole() -> None:
         (SUITE | {"expectations": [EXPECTATION] * 2}, "found key_present more than once"),
         (SUITE | {"expectations": [EXPECTATION | {"meta": {}}]}, "name: found None"),
         (SUITE | {"expectations": [EXPECTATION | {"kwargs": "key"}]}, "kwargs: found 'key'"),
+        (
+            SUITE | {"expectations": [EXPECTATION | {"type": "expect_column_values_to_be_nul"}]},
+            "found type 'expect_column_values_to_be_nul' (did you mean "
+            "'expect_column_values_to_be_null'?), expected one of Great Expectations'",
+        ),
+        (
+            SUITE | {"expectations": [EXPECTATION | {"kwargs": {"colum": "key"}}]},
+            "column: field required; colum: extra fields not permitted",
+        ),
         (SUITE | {"meta": {"columns": {"a b": "true"}}}, "meta.columns: found 'a b'"),
         (SUITE | {"meta": {"columns": {"a": True}}}, "meta.columns: found 'a'"),
     ],
@@ -75,6 +84,7 @@ BROKEN = ExpectationResult(
     1200,
     ({"vbucket": 5, "key": 'a"b', "seqno": 2**64 - 1},),
 )
+UNEQUAL = ExpectationResult("row_count", "there are 10 rows", None, seen="1000")
 UNKNOWN = ExpectationResult("document_parses", "it is JSON", None, problem="no column value")
 
 
@@ -87,14 +97,15 @@ def test_sound_report_reads_well() -> None:
 
 
 def test_violations_are_named_with_count_and_rows() -> None:
-    found = report(HELD, BROKEN, UNKNOWN)
-    assert found.failed == (BROKEN, UNKNOWN)
+    found = report(HELD, BROKEN, UNEQUAL, UNKNOWN)
+    assert found.failed == (BROKEN, UNEQUAL, UNKNOWN)
     assert str(found) == (
-        "docs version 7 (round 3, 1,000 rows): 1 of 3 expectations of suite 'replica' hold\n"
+        "docs version 7 (round 3, 1,000 rows): 1 of 4 expectations of suite 'replica' hold\n"
         "  ok    key_present: every row has a key\n"
         "  FAIL  cas_positive: 1,200 rows against: a stored document never has CAS 0\n"
         '        vbucket=5, key="a\\"b", seqno=18446744073709551615\n'
         "        … and 1,199 more\n"
+        "  FAIL  row_count: found 1000, against: there are 10 rows\n"
         "  ERROR document_parses: could not be checked: no column value"
     )
 

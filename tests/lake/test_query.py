@@ -42,6 +42,20 @@ def test_other_tables_of_these_names_stay(somebody: "SparkSession", new_lake: Ne
     assert somebody.sql("SELECT theirs FROM default.docs").collect()[0][0] == 42
 
 
+def test_no_folder_stays(
+    somebody: "SparkSession",
+    new_lake: NewLake,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = tmp_path / "with spaces and 100%"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    query.name_tables(new_lake(1), [DOCS])
+    assert "key" in somebody.sql("SELECT * FROM docs VERSION AS OF 0").columns
+    assert list(tmp_path.rglob("*dcplake_*")) == []
+
+
 def test_nothing_is_made_in_a_catalog_that_stays(
     somebody: "SparkSession", new_lake: NewLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -67,6 +81,11 @@ def test_nothing_is_made_in_a_catalog_that_stays(
         ),
         ("SELECT nosuch", r"`nosuch` cannot be resolved.* SQLSTATE: 42703; line 1 pos 7$"),
         ("SELEC", r"at or near 'SELEC'\. SQLSTATE: 42601 \(line 1, pos 0\)$"),
+        pytest.param(
+            "SELECT " + "(" * 5000 + "1" + ")" * 5000,
+            r"nested too deeply for Spark, expected fewer brackets",
+            id="brackets",
+        ),
         ("SELECT interval 1 month", r"YearMonthIntervalType.*; this type .* cast it to STRING$"),
     ],
 )
@@ -87,9 +106,9 @@ def test_a_file_that_is_gone_is_no_error_of_the_statement(
     found = query.answer(spark, f"SELECT * FROM parquet.`{tmp_path}/gone`")
     for file in (tmp_path / "gone").glob("*.parquet"):
         file.unlink()
-    with pytest.raises(DcplakeError, match=r"(?i)not.exist") as raised:
+    with pytest.raises(DcplakeError, match=r"damaged or gone") as raised:
         query.first_rows(found, 5)
-    assert raised.value.exit_code == 1
+    assert raised.value.exit_code == 7
     assert "\n" not in str(raised.value)
 
 

@@ -1,16 +1,20 @@
 """One task's receiving against the real producer over sockets, without Spark."""
 
 import json
+import os
+import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from random import Random
 from typing import Any, Literal
 
+import pyarrow as pa
 import pytest
 
-from dcp.errors import AuthenticationError, BucketError
+from dcp.errors import AuthenticationError, BucketError, NodeUnavailableError
 from dcp.lake.connect import look_at_cluster
 from dcp.lake.plan import LakePosition, RoundPlan, plan_round
 from dcp.lake.receipt import Outcome
@@ -18,19 +22,26 @@ from dcp.lake.round import RoundReport
 from dcp.lake.round_record import VbucketReport
 from dcp.lake.task_errors import TaskError, original_error
 from dcp.producer.cluster import ProducerCluster
+from dcp.producer.kv_client import KvClient
 from dcp.producer.settings import ClusterSettings
 from dcp.wire.vocabulary import Status
+from tests.cli.serving import Serving
+from tests.client.cut_off import no_stream_cut_off
 from tests.client.drained import wait_for
 from tests.lake.receiving import (
+    PASSWORD,
     QUICK_ROUND,
     QUICK_SOURCE,
     SMALL_FLOW,
+    USER,
     RoundsInProcess,
     documents_at,
     item_rows,
     settings_for,
+    settings_of,
     source_at,
 )
+from tests.lake.swallowing_proxy import SwallowingProxy
 
 USERS = {"Administrator": "password"}
 
@@ -100,6 +111,22 @@ def test_only_changed_vbuckets_are_streamed_again(cluster: ProducerCluster, tmp_
     assert +again == Counter({vbucket: 1})
     assert sorted(rounds.states) == list(range(8))
     require_complete(rounds, cluster)
+
+
+@pytest.mark.parametrize("target_bytes", [2**40, 6000], ids=["target", "budget"])
+def test_a_task_closes_its_streams_and_asks_for_none_again(
+    cluster: ProducerCluster, tmp_path: Path, target_bytes: int
+) -> None:
+    fill(cluster, 600)
+    rounds = RoundsInProcess(
+        settings_for(
+            cluster, tmp_path, flow_control=SMALL_FLOW, round={"target_bytes": target_bytes}
+        )
+    )
+    with no_stream_cut_off(cluster):
+        rounds.run()
+    # One node may spend the budget before the other has opened a stream.
+    assert set(cluster.counters().streams_opened.values()) == {1}
 
 
 def test_a_small_budget_stops_inside_a_snapshot_and_nothing_is_resent(
@@ -279,20 +306,27 @@ def test_batches_hold_back_the_producer_until_they_are_taken(
     plan = rounds.plan()
     assert plan is not None
     batches = rounds.receiver(plan, plan.tasks[0]).batches()
-    first = next(batches)
-    assert 0 < first.num_rows < 200
-    wait_for("a stalled sink: windows are full", lambda: _are_full(cluster, window))
-    sent = cluster.counters().bytes_sent
-    time.sleep(0.5)
-    assert cluster.counters().bytes_sent - sent < 200, "NOOPs aside, nothing may be sent"
+    taken = [next(batches)]
+    while not _are_full(cluster, 1):  # who stops before both nodes send is sent nothing by one
+        taken.append(next(batches))
+    assert all(0 < batch.num_rows < 200 for batch in taken)
+    wait_for("a stalled sink: nothing is sent", lambda: _sends_nothing(cluster, 0.5))
+    assert _are_full(cluster, window)
     assert cluster.counters().peak_unacked_bytes <= window + message
     rest = list(batches)
-    assert sum(batch.num_rows for batch in [first, *rest]) > 2000
+    assert sum(batch.num_rows for batch in [*taken, *rest]) > 2000
     assert cluster.counters().peak_unacked_bytes <= window + message
+
+
+def _sends_nothing(cluster: ProducerCluster, for_seconds: float) -> bool:
+    """Whether nothing is sent for a while, NOOPs aside."""
+    sent_bytes = cluster.counters().bytes_sent
+    time.sleep(for_seconds)
+    return cluster.counters().bytes_sent - sent_bytes < 200
 
 
 def _are_full(cluster: ProducerCluster, window_bytes: int) -> bool:
-    """Whether both nodes must come to rest."""
+    """Whether so much of what each of both nodes sent is not acknowledged."""
     with cluster.bucket.lock:
         connections = list(cluster.bucket.dcp_connections.values())
         full = [each.flow.outstanding_bytes >= window_bytes for each in connections]
@@ -333,7 +367,7 @@ def test_refused_password_or_bucket_fails_the_task_with_the_same_words(
         settings = settings_for(cluster, tmp_path, source={"password_file": str(file)})
     with pytest.raises(TaskError) as caught:
         list(RoundsInProcess(settings).receiver(plan, plan.tasks[0]).batches())
-    error = original_error(caught.value)
+    error = original_error(str(caught.value))
     assert isinstance(error, BucketError if "bucket" in change else AuthenticationError)
     assert "127.0.0.1" in str(error) or "nowhere" in str(error)
 
@@ -379,3 +413,134 @@ def lose_node(cluster: ProducerCluster, node: int, fault: str) -> None:
     getattr(cluster, f"{fault}_node")(node)
     if fault == "refuse":
         cluster.drop_connections(node)
+
+
+def half_received(
+    rounds: RoundsInProcess, plan: RoundPlan
+) -> tuple[list[pa.RecordBatch], Iterator[pa.RecordBatch]]:
+    """Return the first batch of a round, and the others, which are not received yet."""
+    batches = rounds.receiver(plan, plan.tasks[0]).batches()
+    return [next(batches)], batches
+
+
+def test_a_producer_that_is_stopped_in_a_round_is_named_and_goes_on_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SIGSTOP: its connections stay, the system takes what is sent, and nobody answers."""
+    monkeypatch.setenv("DCPLAKE_PASSWORD", PASSWORD)
+    process = Serving(USER, "--vbuckets", "8", "--port", "0")
+    try:
+        with closing(KvClient(process.seeds, USER, PASSWORD, "default", 60.0)) as client:
+            client.set([(b"key-%d" % n, b'{"n": %d}' % n) for n in range(2_000)])
+        changed: dict[str, Any] = {
+            "source": QUICK_SOURCE,
+            "round": QUICK_ROUND,
+            "flow_control": SMALL_FLOW,
+        }
+        rounds = RoundsInProcess(settings_of(process.seeds, tmp_path, **changed))
+        plan = rounds.plan()
+        assert plan is not None
+        received, others = half_received(rounds, plan)
+        os.kill(process.process.pid, signal.SIGSTOP)
+        begin = time.monotonic()
+        received += others
+        assert time.monotonic() - begin < 60, "the deadline of a node is 5 s here"
+        found = statuses(rounds.keep(plan, received))
+        stopped = {vb: told for vb, told in found.items() if told["outcome"] == "stopped"}
+        assert stopped.keys() | {vb for vb in found if found[vb]["outcome"] == "reached"} == set(
+            range(8)
+        )
+        assert stopped
+        assert {told["reason"] for told in stopped.values()} == {"node unavailable"}
+        assert all(process.seeds[0] in told["detail"] for told in stopped.values())
+        with pytest.raises(NodeUnavailableError, match=process.seeds[0]):
+            rounds.plan()
+        os.kill(process.process.pid, signal.SIGCONT)
+        rounds.run()
+        assert rounds.plan() is None, "all of it is there"
+        counts = Counter((row["vbucket"], row["seqno"]) for row in item_rows(rounds.rows))
+        assert (len(counts), max(counts.values())) == (2_000, 1)
+    finally:
+        os.kill(process.process.pid, signal.SIGCONT)
+        process.kill()
+
+
+def test_a_half_open_connection_is_named_and_delays_no_other_node(
+    cluster: ProducerCluster, tmp_path: Path
+) -> None:
+    fill(cluster, 2_000)
+    lost = {vb for vb in range(8) if cluster.vbucket_owner(vb) == 1}
+    shown: dict[bytes, bytes] = {}
+    with (
+        SwallowingProxy(cluster.seeds[0], shown) as other,
+        SwallowingProxy(cluster.seeds[1], shown) as proxy,
+    ):
+        changed: dict[str, Any] = {
+            "source": QUICK_SOURCE,
+            "round": QUICK_ROUND,
+            "flow_control": SMALL_FLOW,
+        }
+        rounds = RoundsInProcess(settings_of([other.seed], tmp_path, **changed))
+        plan = rounds.plan()
+        assert plan is not None
+        assert {str(stream.node) for stream in plan.streams if stream.vbucket in lost} == {
+            proxy.seed
+        }
+        batches = rounds.receiver(plan, plan.tasks[0]).batches()
+        received = []
+        while not lost <= cluster.counters().streams_opened.keys():
+            received.append(next(batches))
+        proxy.swallows.set()
+        begin = time.monotonic()
+        received += batches
+        assert time.monotonic() - begin < 60, "the deadline of a node is 5 s here"
+        found = statuses(rounds.keep(plan, received))
+        assert {vb: told["outcome"] for vb, told in found.items()} == {
+            vb: "stopped" if vb in lost else "reached" for vb in range(8)
+        }
+        assert {found[vb]["reason"] for vb in lost} == {"node unavailable"}
+        assert all(proxy.seed in found[vb]["detail"] for vb in lost)
+        require_exact(rounds, cluster)
+        proxy.swallows.clear()
+        rounds.run()
+        require_complete(rounds, cluster)
+
+
+def test_vbuckets_that_move_in_a_round_are_followed_or_named(
+    cluster: ProducerCluster, tmp_path: Path
+) -> None:
+    """All of them change places in mid-stream; then all go to a node that hangs at once."""
+    fill(cluster, 2_000)
+    changed: dict[str, Any] = {
+        "source": QUICK_SOURCE,
+        "round": QUICK_ROUND,
+        "flow_control": SMALL_FLOW,
+    }
+    rounds = RoundsInProcess(settings_for(cluster, tmp_path, **changed))
+    plan = rounds.plan()
+    assert plan is not None
+    received, others = half_received(rounds, plan)
+    for vbucket in range(8):
+        cluster.move_vbucket(vbucket, 1 - cluster.vbucket_owner(vbucket))
+    rows = rounds.keep(plan, [*received, *others])
+    assert {told["outcome"] for told in statuses(rows).values()} == {"reached"}
+    require_complete(rounds, cluster)
+
+    fill(cluster, 2_000)
+    plan = rounds.plan()
+    assert plan is not None
+    received, others = half_received(rounds, plan)
+    moved = {vb for vb in range(8) if cluster.vbucket_owner(vb) == 0}
+    for vbucket in moved:
+        cluster.move_vbucket(vbucket, 1)
+    cluster.hang_node(1)
+    found = statuses(rounds.keep(plan, [*received, *others]))
+    named = {vb for vb, told in found.items() if told["outcome"] == "stopped"}
+    assert named >= {vb for vb in moved if not rounds.states[vb].position.is_complete}
+    assert named
+    assert all(cluster.seeds[1] in found[vb]["detail"] for vb in named)
+    assert {found[vb]["reason"] for vb in named} <= {"node unavailable", "not my vbucket"}
+    require_exact(rounds, cluster)
+    cluster.restore_node(1)
+    rounds.run()
+    require_complete(rounds, cluster)

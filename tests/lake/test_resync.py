@@ -39,7 +39,7 @@ def test_resync_mends_whatever_was_done_to_a_lake(spark: "SparkSession", tmp_pat
             cluster.set(b"key-%d" % number, b'{"n": 1}')
         settings = settings_for(cluster, tmp_path, round={"quiet_seconds": 0.2})
         run(settings, once=True, spark=spark)
-        lake = open_lake(spark, lake_location(settings))
+        lake = open_lake(lambda: spark, lake_location(settings))
         with pytest.raises(ConfigError, match=r"found \[4, 9\], expected 0 to 3"):
             commit_resync(lake, [1, 4, 9])
 
@@ -74,7 +74,7 @@ def test_resync_mends_whatever_was_done_to_a_lake(spark: "SparkSession", tmp_pat
         run(settings, once=True, spark=spark)
         shutil.rmtree(lake.location.path("changes"))
         shutil.copytree(tmp_path / "copy", lake.location.path("changes"))
-        lake = open_lake(spark, lake_location(settings))
+        lake = open_lake(lambda: spark, lake_location(settings))
         with pytest.raises(LakeError, match=r"expected no replica ahead of the log.*resync"):
             run(settings, once=True, spark=spark)
         commit_resync(lake)
@@ -99,7 +99,7 @@ def test_the_policy_fail_reports_and_resync_is_the_way_on(
             cluster, tmp_path, round={"quiet_seconds": 0.2}, policy={"rollback": "fail"}
         )
         run(settings, once=True, spark=spark)
-        lake = open_lake(spark, lake_location(settings))
+        lake = open_lake(lambda: spark, lake_location(settings))
         before = rows_of(lake, lake.table_sql(DOCS.name))
         cluster.crash_restart(0, lost_seqnos=2)
         with pytest.raises(IncompleteRunError, match=r"policy.rollback is fail"):

@@ -11,6 +11,7 @@ import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -84,15 +85,13 @@ def test_properties_follow_the_setting_and_others_do_not_change_them(
     assert f"{FILE_RETENTION} interval 1 hour" in record.getMessage()
     assert "delta.logRetentionDuration not set" in record.getMessage()
     assert wrong_properties(lake, [DOCS], horizon) == {}
-    versions = [history(lake.spark, lake.table_sql(table), 1)[0] for table in ("changes", "docs")]
+    versions = [history(lake.table(table), 1)[0] for table in ("changes", "docs")]
     assert HorizonGuard(lake, horizon).look([DOCS]) == ()  # nothing to do, nothing is committed
-    assert versions == [
-        history(lake.spark, lake.table_sql(table), 1)[0] for table in ("changes", "docs")
-    ]
+    assert versions == [history(lake.table(table), 1)[0] for table in ("changes", "docs")]
     assert cleaned_round(lake) == cleaned_round(lake, DOCS) == 0
 
     # Two drivers that look at once: both are content, and no row is touched.
-    lakes = [open_lake(lake.spark.newSession(), lake.location) for _ in range(2)]
+    lakes = [open_lake(cache(lake.spark.newSession), lake.location) for _ in range(2)]
     with ThreadPoolExecutor(2) as pool:
         assert any(pool.map(lambda each: beat(each, DOCS), lakes))
     lineage = replica_status(lake, DOCS).lineage
@@ -165,11 +164,11 @@ def test_maintenance_keeps_what_a_shorter_vacuum_takes(
     dry_run = work_on(lake, horizon, dry_run=True)
     dry = [str(report) for report in run_steps(dry_run, ["clean", "optimize"])]
     assert "clean changes: nothing is removed: table docs has no version from before" in dry[0]
-    assert history(lake.spark, docs, 1)[0].operation == "MERGE"
+    assert history(lake.table("docs"), 1)[0].operation == "MERGE"
     reports = {(each.step, each.table): each for each in run_steps(work_on(lake, horizon))}
     assert reports["optimize", "docs"].done
     assert not reports["vacuum", "docs"].done
-    made = history(lake.spark, docs, 3)
+    made = history(lake.table("docs"), 3)
     assert [commit.operation for commit in made] == ["VACUUM END", "VACUUM START", "OPTIMIZE"]
     assert {commit.ours["maintenance"] for commit in made} == {"vacuum", "optimize"}
     assert documents_at(lake, first.version) == before
@@ -205,7 +204,7 @@ def test_cleaning_leaves_what_the_version_at_the_horizon_needs(new_lake: NewLake
     model.write_snapshot(model.vbuckets[1], 4)
     model.commit(model.next_round([*waiting, *model.read(model.vbuckets[1], 4, 2)]))
     [kept] = apply_pending(lake, [DOCS], 2, "w")
-    moment = history(lake.spark, lake.table_sql("docs"), 1)[0].time
+    moment = history(lake.table("docs"), 1)[0].time
     model.commit(model.next_round(model.read(model.vbuckets[0], 100, 3)))
     apply_pending(lake, [DOCS], 3, "w")
     before = set(item_seqnos(lake))
@@ -227,7 +226,7 @@ def test_cleaning_leaves_what_the_version_at_the_horizon_needs(new_lake: NewLake
     [again] = run_steps(work_on(lake, horizon, now=then), ["clean"])
     assert again.figures["rows"] == 0 and not again.done
     # What was removed is in the table: the next round, its apply and the overlay are exact.
-    commits = history(lake.spark, lake.changes_sql, 1)
+    commits = history(lake.changes, 1)
     assert commits[0].is_cleaning
     register_views(lake)
     round_and_apply(lake, model)
@@ -261,7 +260,7 @@ def test_hands_in_the_log_stop_the_next_run_until_they_are_taken_back(
     shutil.copytree(lake.location.path("changes"), tmp_path / "copy" / "changes")
     round_and_apply(lake, model)
     lake.spark.sql(f"DELETE FROM {lake.changes_sql} WHERE kind = 'mutation'").collect()
-    culprit = history(lake.spark, lake.changes_sql, 1)[0].version
+    culprit = history(lake.changes, 1)[0].version
     found = rf"changes: version {culprit} \(DELETE, .* dcplake resync"
     with pytest.raises(LakeError, match=found) as refusal:
         HorizonGuard(lake, horizon).look([DOCS])
@@ -280,7 +279,7 @@ def test_hands_in_the_log_stop_the_next_run_until_they_are_taken_back(
 
     # The log alone put back from a copy: its history knows nothing of it.
     shutil.copytree(lake.location.path("docs"), tmp_path / "copy" / "docs")
-    older = open_lake(lake.spark, LakeLocation(root=str(tmp_path / "copy")))
+    older = open_lake(lambda: lake.spark, LakeLocation(root=str(tmp_path / "copy")))
     message = r"found round 1 as the newest of changes, but table docs at round 2"
     with pytest.raises(LakeError, match=message):
         HorizonGuard(older, horizon).look([DOCS])

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from dcp.lake.stretch import HeldVersion
+from dcp.producer.cluster import ProducerCluster
+from dcp.producer.settings import ClusterSettings
 from tests.lake.memory_lake import RoundsInMemory
-from tests.lake.receiving import settings_for
+from tests.lake.receiving import SMALL_FLOW, settings_for
 from tests.lake.rollback_history import Documents, History
 from tests.seeds import seeds
 
@@ -100,3 +102,27 @@ def test_every_commit_is_exact(seed: int, tmp_path: Path) -> None:
         replica.require_exact()
         history.require_at_the_end(replica.lake.states)
         assert not replica.lake.versions[-1].held.stale
+
+
+def test_a_first_snapshot_larger_than_a_round_comes_to_its_end_although_the_node_purged(
+    tmp_path: Path,
+) -> None:
+    """Such a node orders back to 0 whoever resumes inside: again and again, by the budget alone."""
+    settings = ClusterSettings(vbuckets=1, seed=3, rules="document")
+    with ProducerCluster(settings) as cluster:
+        with cluster.batch():
+            for number in range(60):
+                cluster.set(b"key-%d" % number, b"v" * 400)
+            cluster.delete(b"key-7")
+            cluster.set(b"key-8", b"{}")
+        flow = SMALL_FLOW | {"batch_seconds": 0.01}
+        rounds = RoundsInMemory(settings_for(cluster, tmp_path, round=QUICK, flow_control=flow))
+        rounds.with_budget(300)
+        rounds.run()
+        assert cluster.purge_tombstones(0)
+        rounds.until_idle()
+        orders = [row for row in rounds.lake.rows if row["kind"] == "rollback"]
+        assert orders, "the node never ordered a rollback"
+        assert rounds.lake.apply(rounds.lake.round) is not None
+        found = {key.encode() for _, key in rounds.lake.versions[-1].rows}
+        assert found == set(cluster.state_at(0, cluster.high_seqno(0)))

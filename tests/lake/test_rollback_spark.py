@@ -51,7 +51,9 @@ class SparkReplica:
             history.cluster, folder, round=QUICK, apply={"when": when, "pending_fraction": 0.5}
         )
         self._access = source_access(settings)
-        self.lake = open_or_create(spark, settings, lake_location(settings), self._cluster())
+        self.lake = open_or_create(
+            lambda: spark, settings, lake_location(settings), self._cluster()
+        )
         self._driver = Driver(self.lake, settings, self._access, Observer())
 
     def _cluster(self) -> ClusterView:

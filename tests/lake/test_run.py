@@ -26,7 +26,6 @@ from dcp.lake.receipt import Outcome
 from dcp.lake.round import RoundReport
 from dcp.lake.run import lake_location, run
 from dcp.lake.settings import Settings
-from dcp.lake.source import register_source
 from dcp.lake.status import lake_status
 from dcp.lake.tables import LakeTables, open_lake
 from dcp.lake.views import register_views
@@ -80,7 +79,7 @@ def fill(cluster: ProducerCluster, count: int, start: int = 0) -> None:
 
 
 def opened(spark: "SparkSession", settings: Settings) -> LakeTables:
-    return open_lake(spark, lake_location(settings))
+    return open_lake(lambda: spark, lake_location(settings))
 
 
 def require_exact(lake: LakeTables, cluster: ProducerCluster) -> None:
@@ -389,20 +388,6 @@ def test_an_apply_planned_before_another_drivers_is_never_published(
     lake = opened(spark, settings)
     assert latest_round(lake) == 2
     require_exact(lake, cluster)
-
-
-def test_format_dcp_reads_a_bucket(
-    spark: "SparkSession", cluster: ProducerCluster, tmp_path: Path
-) -> None:
-    fill(cluster, 50)
-    register_source(spark)
-    reader = spark.read.format("dcp").options(
-        seeds=",".join(cluster.seeds), bucket="default", username="Administrator"
-    )
-    rows = reader.option("password", "password").load().where("kind = 'mutation'").collect()
-    assert sorted(row["key"] for row in rows) == sorted(f"key-{n}" for n in range(50))
-    with pytest.raises(Exception, match="unknown option 'sedes'"):
-        reader.option("sedes", "x").load()
 
 
 def test_two_drivers_that_alternate_are_told_apart(

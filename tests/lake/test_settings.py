@@ -96,6 +96,24 @@ def test_mistakes_in_the_environment_name_the_variable(tmp_path: Path) -> None:
         load(tmp_path, "", DCPLAKE_ROUND_SPEED="1")
     with pytest.raises(ConfigError, match=r"DCPLAKE_SOURCE_TLS.*'yes'.*true or false"):
         load(tmp_path, "", DCPLAKE_SOURCE_TLS="yes")
+    for name, meant in (("POLCY_DROPPED", "policy"), ("FLOW_CONTOL_ACK_SECONDS", "flow_control")):
+        with pytest.raises(ConfigError, match=rf"DCPLAKE_{name}: unknown section .*'{meant}'"):
+            load(tmp_path, "", **{f"DCPLAKE_{name}": "keep"})
+
+
+def test_variables_of_others_are_left_alone(tmp_path: Path) -> None:
+    names = ("PASSWORD", "JARS", "STOP_AT", "STOP_FILE", "TEST_SEED", "DAG_CONFIG", "DAG_TABLES")
+    assert load(tmp_path, "", **{f"DCPLAKE_{name}": "x" for name in names}) == Settings()
+
+
+def test_a_master_that_is_none_is_named_once(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"toml: spark\.master: found 'foo', expected local"):
+        load(tmp_path, '[spark]\nmaster = "foo"\n')
+
+
+def test_a_master_among_sparks_own_settings_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"found spark\.master, expected it in the section"):
+        load(tmp_path, '[spark.conf]\n"spark.master" = "local[2]"\n')
 
 
 def test_mistakes_in_options_name_the_option() -> None:
@@ -106,9 +124,7 @@ def test_mistakes_in_options_name_the_option() -> None:
 
 
 def test_a_list_that_is_written_as_in_a_file_is_told_the_other_form() -> None:
-    found = (
-        r"""source\.seeds: found '\["h:1"\]', expected a list .*, here with commas between: a,b"""
-    )
+    found = r"""source\.seeds: found '\["h:1"\]' .*, expected a list .*, here with commas .*: a,b"""
     with pytest.raises(ConfigError, match=found):
         load_settings(None, {}, {"source.seeds": '["h:1"]'})
     one = load_settings(None, {}, {"source.seeds": "[::1]:11210"})
@@ -227,6 +243,55 @@ def test_the_password_is_read_by_reference(tmp_path: Path) -> None:
         by_variable.password({})
     with pytest.raises(ConfigError, match=r"password_file: cannot read"):
         SourceSettings(password_file=str(tmp_path / "none")).password({})
+
+
+_SECRET = "abc/SECRET+xyz"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (f'[spark.conf]\n"fs.s3a.secret.key" = "{_SECRET}"\na = 1', "found 'a' of type int, exp"),
+        (f'[spark.conf]\nfs.s3a.secret.key = "{_SECRET}"', "spark.conf: found 'fs' of type dict"),
+        (f'[spark.conf]\n"fs.s3a.secret.key" = ["{_SECRET}"]', "'fs.s3a.secret.key' of type list"),
+        (f'[spark]\nconf = "{_SECRET}"', "spark.conf: found a value of type str, expected a table"),
+        (f'[source]\npassword = "{_SECRET}"', "unknown key 'password'"),
+        (f'[source]\npassword_env = ["{_SECRET}"]', "password_env: found a value of type list"),
+        (f'[source]\npassword_file = ["{_SECRET}"]', "password_file: found a value of type list"),
+    ],
+)
+def test_a_mistake_beside_a_secret_shows_keys_and_types(
+    tmp_path: Path, text: str, told: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, text)
+    assert told in str(caught.value)
+    assert _SECRET not in str(caught.value)
+    assert "lake.toml" in str(caught.value)
+
+
+def test_secrets_of_the_environment_and_of_options_are_not_shown(tmp_path: Path) -> None:
+    told = r"DCPLAKE_SPARK_CONF: spark\.conf: found a value of type str, .*name=value with commas"
+    with pytest.raises(ConfigError, match=told) as caught:
+        load(tmp_path, "", DCPLAKE_SPARK_CONF=f"k=a,{_SECRET}")
+    assert _SECRET not in str(caught.value)
+    with pytest.raises(ConfigError, match=r"option spark\.conf: .*a value of type str") as caught:
+        load_settings(None, {}, {"spark.conf": _SECRET})
+    assert _SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["password_env", "password_file"])
+def test_a_password_in_place_of_its_name_is_not_shown(name: str) -> None:
+    source = replace(SourceSettings(username="u"), **{name: _SECRET})  # type: ignore[arg-type]  # a field by name
+    with pytest.raises(ConfigError, match=rf"source\.{name}: .* that it names") as caught:
+        source.password({})
+    assert _SECRET not in str(caught.value)
+
+
+def test_reprs_of_settings_have_no_spark_configuration() -> None:
+    settings = load_settings(None, {}, {"spark.conf": f"fs.s3a.secret.key={_SECRET}"})
+    assert settings.spark.conf["fs.s3a.secret.key"] == _SECRET
+    assert _SECRET not in repr(settings) + str(settings)
 
 
 def test_no_setting_holds_a_password() -> None:

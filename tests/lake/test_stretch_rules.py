@@ -7,7 +7,7 @@ import pytest
 
 from dcp.errors import LakeError
 from dcp.lake.epochs import Fork
-from dcp.lake.stretch import HeldVersion, Role, RowRange
+from dcp.lake.stretch import CollectionEvent, HeldVersion, Role, RowRange
 from dcp.lake.stretch_rules import (
     may_have_rows,
     oldest_pending_round,
@@ -164,6 +164,12 @@ class CountedFacts:
 
     def forks(self, after_round: int, to_round: int, vbuckets: Collection[int]) -> Sequence[Fork]:
         self.asked.append("forks")
+        return ()
+
+    def collection_events(
+        self, from_round: int, to_round: int, vbuckets: Collection[int]
+    ) -> Sequence[CollectionEvent]:
+        self.asked.append("collection_events")
         return ()
 
     def older_versions(self) -> Sequence[HeldVersion]:

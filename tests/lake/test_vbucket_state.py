@@ -35,7 +35,7 @@ def states(draw: st.DrawFn) -> VbucketState:
         draw(st.integers(0, 5)),
         draw(positions()),
         draw(U64),
-        *draw(st.tuples(ROUND, ROUND, ROUND)),
+        *draw(st.tuples(ROUND, ROUND, ROUND, ROUND)),
         draw(st.none() | logs),
         draw(st.none() | st.text(max_size=5)),
         draw(st.none() | U64),

@@ -23,6 +23,9 @@ DOCUMENTS = [
     (b"\xff\xfe", 0, False, "not UTF-8"),
     (b"", 0, False, "empty"),
     (LARGE, 1, True, "too large"),
+    (b'{"a": 1, "b": ' + b"[" * 500 + b"]" * 500 + b"}", 0, True, None),
+    (b"[" * 200_000 + b"]" * 200_000, 0, False, "invalid JSON"),
+    (b'{"a":' * 200_000 + b"1" + b"}" * 200_000, 0, False, "invalid JSON"),
 ]
 
 

@@ -326,5 +326,5 @@ def test_what_a_cluster_in_a_folder_does_not_do(open_cluster: Open, folder: Path
 
 def test_a_folder_that_cannot_be_made(open_cluster: Open, folder: Path) -> None:
     folder.write_text("a file")
-    with pytest.raises(ConfigError, match=r"data folder .*: File exists"):
+    with pytest.raises(ConfigError, match=r"data folder .*: found a file, expected a folder"):
         open_cluster(folder)

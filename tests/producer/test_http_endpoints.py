@@ -43,7 +43,7 @@ def test_who_am_i(bucket: Bucket) -> None:
 
 def test_the_version_is_one_that_clients_can_compare(bucket: Bucket) -> None:
     tree = told(bucket, "/pools")
-    assert str(tree["implementationVersion"]).startswith("7.6.2-")
+    assert str(tree["implementationVersion"]).startswith("8.0.0-")
     assert isinstance(tree["pools"], list)
 
 

@@ -85,14 +85,17 @@ def test_a_collection_is_loaded(pair: ProducerCluster, tmp_path: Path) -> None:
     with _client(pair.seeds, "s.a") as client:
         assert client.get([b"7"]) == {b"7": b'{"id":7}'}
         assert client.delete([b"7"]) == 1
-    with pytest.raises(BucketError, match=r"collection 's\.b' refused with status 0x88"):
+    with pytest.raises(
+        BucketError,
+        match=r"'s\.b': found status 0x88 UNKNOWN_COLLECTION, there",
+    ):
         _client(pair.seeds, "s.b")
 
 
 def test_refused_logins(pair: ProducerCluster) -> None:
-    with pytest.raises(AuthenticationError, match="'nobody' refused"):
+    with pytest.raises(AuthenticationError, match=r"AUTH_ERROR.*check the name 'nobody'"):
         KvClient(pair.seeds, "nobody", "password", "default")
-    with pytest.raises(BucketError, match="'other' refused"):
+    with pytest.raises(BucketError, match=r"EACCESS.*expected bucket 'other'"):
         KvClient(pair.seeds, "Administrator", "password", "other")
     seeds = pair.seeds
     pair.kill_node(0)
@@ -122,10 +125,10 @@ def test_lines_are_loaded_by_each_key_rule(pair: ProducerCluster, tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    "seed", ["foo:bar", "foo", "", ":1", "foo:0", "foo:65536", "foo:-1", "a..b:1", f"{'x' * 70}:1"]
+    "seed", ["foo:bar", "", ":1", "foo:0", "foo:65536", "foo:-1", "a..b:1", f"{'x' * 70}:1"]
 )
 def test_a_seed_that_is_no_address_is_named(seed: str) -> None:
-    with pytest.raises(ConfigError, match="expected host:port") as raised:
+    with pytest.raises(ConfigError, match="write host:port") as raised:
         _client([seed])
     assert repr(seed) in str(raised.value)
 

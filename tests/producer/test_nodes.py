@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from dcp.errors import LocalProtocolError, SourceError
+from dcp.errors import LocalProtocolError, SetupError
 from dcp.producer.bucket import Bucket
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.faults import Corruption
@@ -234,7 +234,7 @@ def test_start_and_stop(make_cluster: MakeCluster) -> None:
     with pytest.raises(LocalProtocolError):
         cluster.start()
     port = int(cluster.seeds[0].rsplit(":", 1)[1])
-    with pytest.raises(SourceError, match="cannot listen"):
+    with pytest.raises(SetupError, match="cannot listen"):
         ProducerCluster(ClusterSettings(ports=(port,))).start()
     cluster.set(b"k", b"1")
     cluster.stop()

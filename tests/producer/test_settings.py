@@ -9,7 +9,8 @@ from dcp.producer.settings import ClusterSettings
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        ({"nodes": 0}, "nodes: found 0, expected at least 1"),
+        ({"nodes": 0}, "nodes: found 0, expected 1 to 128"),
+        ({"nodes": 129}, "nodes: found 129, expected 1 to 128"),
         ({"vbuckets": 0}, "vbuckets: found 0, expected 1 to 1024"),
         ({"vbuckets": 1025}, "vbuckets: found 1025, expected 1 to 1024"),
         ({"nodes": 2, "ports": (1,)}, "ports: found 1 for 2 nodes"),

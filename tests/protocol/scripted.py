@@ -85,6 +85,8 @@ class ScriptedServer:
             return answer_to(frame, m.Text(self.mechanisms))
         if frame.opcode == Opcode.GET_CLUSTER_CONFIG:
             return answer_to(frame, m.Text(b'{"rev":1}'))
+        if frame.opcode == Opcode.VERSION:
+            return answer_to(frame, m.Text(b"8.0.0-3777"))
         return answer_to(frame)
 
     def _sasl(self, frame: Frame, body: m.Sasl) -> Frame:

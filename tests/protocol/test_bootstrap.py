@@ -38,6 +38,7 @@ WHOLE_BOOTSTRAP = [
     Opcode.SASL_STEP,
     Opcode.SELECT_BUCKET,
     Opcode.GET_CLUSTER_CONFIG,
+    Opcode.VERSION,
     Opcode.DCP_OPEN,
     *[Opcode.DCP_CONTROL] * 7,
 ]
@@ -113,6 +114,32 @@ def test_optional_controls_may_be_refused() -> None:
     (ready,) = bootstrap(server)
     assert isinstance(ready, e.Ready)
     assert ready.refused_controls == ("enable_expiry_opcode",)
+
+
+@pytest.mark.parametrize(
+    ("version", "is_asked"),
+    [
+        (b"7.0.5-7659", False),
+        (b"7.6.12-5184", False),
+        (b"8.0.0-3777", True),
+        (b"10.0.0-1000", True),
+        (b"0.0.0-0000", True),  # a development build
+        (b"", True),
+        (b"9" * 5000 + b".0", True),
+        (None, True),
+    ],
+)
+def test_markers_with_the_purge_seqno_are_asked_of_servers_that_know_them(
+    version: bytes | None, is_asked: bool
+) -> None:
+    server = ScriptedServer()
+    if version is None:
+        server.overrides[Opcode.VERSION] = refusing(Status.UNKNOWN_COMMAND)
+    else:
+        server.overrides[Opcode.VERSION] = lambda frame, _: answer_to(frame, m.Text(version))
+    (ready,) = bootstrap(server)
+    assert isinstance(ready, e.Ready)
+    assert (b"max_marker_version" in server.names_of(Opcode.DCP_CONTROL)) == is_asked
 
 
 @pytest.mark.parametrize("status", [Status.NOT_SUPPORTED, Status.EINVAL])

@@ -17,6 +17,7 @@ from dcp.wire import messages as m
 from dcp.wire.codec import decode, encode
 from dcp.wire.frame import Frame, parse_frame
 from dcp.wire.frame_info import stream_id_info
+from dcp.wire.system_event import CollectionBegun
 from dcp.wire.vocabulary import Magic, Opcode
 from tests.protocol.scripted import (
     UUID,
@@ -152,7 +153,8 @@ def test_system_events_take_their_place_among_the_seqnos() -> None:
     event = encode(body, Opcode.DCP_SYSTEM_EVENT, opaque=opaque, vbucket=7)
     block = block_of(marker(opaque, 0, 4), mutation(opaque, 2), event, mutation(opaque, 4))
     events = connection.receive(block, 1.0)
-    assert e.SystemEventReceived(7, 3, 0, 0, b"inventory", bytes(16)) in events
+    meaning = CollectionBegun(0, 0, 0, b"inventory")
+    assert e.SystemEventReceived(7, 3, 0, 0, b"inventory", bytes(16), meaning) in events
     assert connection.position(7) == Position.complete_at(UUID, 4)
     with pytest.raises(RemoteProtocolError, match="seqno repeated"):
         connection.receive(block_of(marker(opaque, 4, 9), event), 1.0)

@@ -67,7 +67,9 @@ def test_a_refused_failover_log_costs_its_answer_alone() -> None:
         frame, status=Status.ETMPFAIL
     )
     connection.request_failover_log(1)
-    fault = "DCP_GET_FAILOVER_LOG: found status 0x86 ETMPFAIL, expected success"
+    fault = (
+        "DCP_GET_FAILOVER_LOG: found status 0x86 ETMPFAIL, not now, later perhaps, expected success"
+    )
     assert converse(connection, server) == [e.FailoverLogReceived(1, None, Status.ETMPFAIL, fault)]
 
 

@@ -1,6 +1,7 @@
 """A violation is named with its vbucket and leaves the connection as it was."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -11,7 +12,7 @@ from dcp.protocol.position import Position
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
 from dcp.wire.frame import Frame
-from dcp.wire.vocabulary import Magic, Opcode, ServerOpcode
+from dcp.wire.vocabulary import Magic, Opcode, ServerOpcode, SystemEventKind
 from tests.protocol.scripted import (
     LOG,
     UUID,
@@ -31,13 +32,22 @@ def oso(opaque: int, flags: int) -> Frame:
     return encode(m.OsoSnapshot(flags), Opcode.DCP_OSO_SNAPSHOT, opaque=opaque, vbucket=7)
 
 
-def prepare(opaque: int, seqno: int) -> Frame:
-    body = m.Prepare(b"\0k", b"v", seqno, 1, 0, 0, 0, 0, 0, 1)
+def prepare(opaque: int, seqno: int, key: bytes = b"\0k") -> Frame:
+    body = m.Prepare(key, b"v", seqno, 1, 0, 0, 0, 0, 0, 1)
     return encode(body, Opcode.DCP_PREPARE, opaque=opaque, vbucket=7, cas=1)
 
 
-def abort(opaque: int, seqno: int) -> Frame:
-    return encode(m.Abort(b"\0k", 1, seqno), Opcode.DCP_ABORT, opaque=opaque, vbucket=7)
+def commit(opaque: int, seqno: int, key: bytes) -> Frame:
+    return encode(m.Commit(key, 1, seqno), Opcode.DCP_COMMIT, opaque=opaque, vbucket=7)
+
+
+def abort(opaque: int, seqno: int, key: bytes = b"\0k") -> Frame:
+    return encode(m.Abort(key, 1, seqno), Opcode.DCP_ABORT, opaque=opaque, vbucket=7)
+
+
+def system_event(opaque: int, kind: SystemEventKind, version: int, value: bytes) -> Frame:
+    body = m.SystemEvent(3, kind, version, b"", value)
+    return encode(body, Opcode.DCP_SYSTEM_EVENT, opaque=opaque, vbucket=7)
 
 
 VIOLATIONS: dict[str, Callable[[int], list[Frame]]] = {
@@ -88,6 +98,14 @@ VIOLATIONS: dict[str, Callable[[int], list[Frame]]] = {
     "DCP_SET_VBUCKET_STATE, expected none: stream flag": lambda o: [
         encode(m.SetVbucketState(1), Opcode.DCP_SET_VBUCKET_STATE, opaque=o, vbucket=7)
     ],
+    "found version 2 of END_COLLECTION, expected 0 or 1": lambda o: [
+        marker(o, 0, 5),
+        system_event(o, SystemEventKind.END_COLLECTION, version=2, value=bytes(16)),
+    ],
+    "found a value of 15 bytes, expected 16": lambda o: [
+        marker(o, 0, 5),
+        system_event(o, SystemEventKind.END_COLLECTION, version=0, value=bytes(15)),
+    ],
     "found acceptance on a stream that is open": lambda o: [],
     "magic 0x83 from a server": lambda o: [
         Frame(Magic.SERVER_RESPONSE, ServerOpcode.CLUSTERMAP_CHANGE_NOTIFICATION, opaque=o)
@@ -125,6 +143,39 @@ def test_a_message_that_cannot_be_read_names_its_vbucket() -> None:
     )
     with pytest.raises(RemoteProtocolError, match=r"^vbucket 7: opcode 0x56"):
         connection.receive(block_of(short), 1.0)
+
+
+@pytest.mark.parametrize(
+    ("key", "problem"),
+    [
+        (b"", "LEB128: found no bytes"),
+        (b"\0", "key: found 0 bytes, expected 1 to 250"),
+        (b"\0" + b"k" * 250, ""),
+        (b"\0" + b"k" * 251, "key: found 251 bytes, expected 1 to 250"),
+        (b"\x08", "key: found 0 bytes, expected 1 to 246"),
+        (b"\xff\x01" + b"k" * 246, ""),
+        (b"\xff\x01" + b"k" * 247, "key: found 247 bytes, expected 1 to 246"),
+    ],
+)
+@pytest.mark.parametrize("kind", [mutation, prepare, commit, abort])
+def test_a_key_that_no_server_stores_is_a_violation(
+    kind: Callable[..., Frame], key: bytes, problem: str
+) -> None:
+    controls = (*CONTROLS, Control("enable_sync_writes", "true"))
+    settings = BootstrapSettings("travel", "all", controls=controls)
+    connection, server = ready_connection(settings=settings)
+    opaque = open_stream(connection, server)
+    frame = replace(kind(opaque, 12, key=b"k"), key=key)
+    block = block_of(marker(opaque, 0, 12), frame)
+    if not problem:
+        assert connection.receive(block, 1.0)[-1] == e.SnapshotCompleted(7, 12)
+        return
+    if kind is mutation:  # many at once, and so told in other words
+        problem = problem.replace("key: found", "a key of")
+        problem = problem.replace("LEB128: found no bytes", "an empty key")
+    with pytest.raises(RemoteProtocolError, match=r"vbucket 7.*at seqno 12.*" + problem):
+        connection.receive(block, 1.0)
+    assert connection.position(7) == Position.beginning()
 
 
 def test_what_was_asked_for_is_let_through() -> None:

@@ -9,6 +9,7 @@ minute; the one that all wait for always is.
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
+from random import Random
 from time import monotonic
 from typing import Final
 
@@ -21,7 +22,15 @@ from dcp.relay.settings import RelaySettings
 from tests.cli.serving import Serving
 from tests.client.drained import CREDENTIALS
 from tests.lake.process_memory import MemorySampler
-from tests.relay.loaded import PASSWORD, STOPPED_SECONDS, USER, Feed, RawConsumers
+from tests.producer.hostile_clients import (
+    GARBAGE,
+    UNREAD_ANSWERS,
+    in_blocks,
+    requests,
+    send_until_stuck,
+)
+from tests.producer.raw_client import RawClient
+from tests.relay.loaded import PASSWORD, SEED, STOPPED_SECONDS, USER, Feed, RawConsumers
 from tests.relay.relaying import Relaying, relaying
 
 pytestmark = pytest.mark.slow
@@ -172,4 +181,28 @@ def test_a_sink_that_stops(make_world: MakeWorld, fc: str, stopped_seconds: floa
     world.consumers.go_on([sink])
     world.consumers.run_to(world.feed)
     load = Load(len(world.feed.hashes), connections=2, streams=4, largest_bytes=LATER_BYTES)
+    world.assert_bounded(load)
+
+
+def test_hostile_consumers_cost_what_the_formula_says(make_world: MakeWorld) -> None:
+    """Each sends one kind of garbage or requests, and reads nothing; another gets everything."""
+    world = make_world(4)
+    seed = world.relay(window_bytes=MIB).seed
+    world.feed.write(200, 16 * 1024)
+    world.consumers.add(seed, "lake", 4, MIB)
+    world.consumers.run_to(world.feed)
+    random = Random(SEED)
+    with ExitStack() as stack:
+        for body, opcode, vbuckets, _ in UNREAD_ANSWERS:
+            for number in range(2):
+                bad = stack.enter_context(RawClient(seed)).log_in(user=USER, password=PASSWORD)
+                bad.open_dcp(b"bad-%d-%d" % (opcode, number))
+                send_until_stuck(bad, in_blocks(requests(body, opcode, vbuckets)))
+        for garbage in GARBAGE * 4:
+            bad = stack.enter_context(RawClient(seed)).log_in(user=USER, password=PASSWORD)
+            send_until_stuck(bad, iter([garbage(random)]))
+        world.feed.write(100, 16 * 1024, "later")
+        world.consumers.run_to(world.feed)
+        clients = 1 + 2 * len(UNREAD_ANSWERS) + 4 * len(GARBAGE)
+    load = Load(len(world.feed.hashes), connections=clients, streams=4 * clients)
     world.assert_bounded(load)

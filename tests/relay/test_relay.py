@@ -5,6 +5,7 @@ from contextlib import ExitStack
 
 from dcp.producer.cluster import ProducerCluster
 from dcp.relay.relay import Relay
+from tests.client.cut_off import no_stream_cut_off
 from tests.client.drained import Drained, assert_same_state, caught_up, fill
 from tests.relay.following import behind, wait_until_level
 
@@ -37,3 +38,14 @@ def test_the_relay_is_level(make_cluster: MakeCluster, make_relay: MakeRelay) ->
     fill(cluster, 100)
     relay = make_relay(cluster)
     wait_until_level(cluster, relay)
+
+
+def test_a_relay_that_stops_ends_its_streams_first(
+    make_cluster: MakeCluster, make_relay: MakeRelay
+) -> None:
+    cluster = make_cluster(nodes=2)
+    fill(cluster, 200)
+    with no_stream_cut_off(cluster):
+        relay = make_relay(cluster)
+        wait_until_level(cluster, relay)
+        relay.stop()

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from dcp.errors import SourceError
+from dcp.errors import SetupError
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.versions import Content, SyncWrite, Version
 from dcp.protocol.flow_spec import parse_flow_spec
@@ -163,7 +163,7 @@ def test_sync_writes_arrive_as_documents(make_cluster: MakeCluster, make_relay: 
 def test_a_port_that_is_taken(make_cluster: MakeCluster, tmp_path: Path) -> None:
     cluster = make_cluster(vbuckets=1)
     port = int(cluster.seeds[0].rpartition(":")[2])
-    with pytest.raises(SourceError, match="cannot listen"):
+    with pytest.raises(SetupError, match="cannot listen"):
         Relay(relay_settings(cluster, tmp_path, port=port)).start()
 
 

@@ -64,12 +64,12 @@ def test_it_says_what_a_group_lacks(
             told += capfd.readouterr().err
             return text in told
 
-        lacks = "vbuckets 0-3: 0 of 1 receivers, no stream"
+        lacks = "0 of 1 receivers, no stream"
         wait_for("it says so", lambda: is_told(lacks), PATIENCE_SECONDS)
         with closing(Lake(relay.seed, 4)) as lake:
-            opened = "vbuckets 0-3: the group is complete, their streams are opened"
+            opened = "the group is complete, their streams are opened"
             lake.run(lambda _: is_told(opened))
-        closed = "vbuckets 0-3: the group is not complete, their streams are closed"
+        closed = "the group is not complete, their streams are closed"
         wait_for("it says so", lambda: is_told(closed), PATIENCE_SECONDS)
 
 

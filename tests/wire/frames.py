@@ -86,7 +86,7 @@ def frames_of(draw: st.DrawFn, entry: tuple[Side, int]) -> Frame:
 def data_frames(draw: st.DrawFn, *, collections: bool) -> Frame:
     """A mutation, deletion or expiration, perhaps with a stream id."""
     u32, u64 = st.integers(0, U32_MAX), st.integers(0, U64_MAX)
-    key = draw(st.binary(max_size=12))
+    key = draw(st.binary(min_size=1, max_size=12))
     if collections:
         key = encode_leb128(draw(st.sampled_from([0, 8, 0x7F, 0x80, 0x5555, U32_MAX]) | u32)) + key
     value = draw(st.binary(max_size=24))

@@ -7,13 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dcp.errors import FrameError
+from dcp.types import U32_MAX
 from dcp.wire import messages as m
 from dcp.wire.codec import decode, encode
 from dcp.wire.columns import NO_STREAM_ID, DataColumns, decode_columns
 from dcp.wire.frame import Frame
 from dcp.wire.frame_info import stream_id_of
 from dcp.wire.framing import FrameBlock, FrameSplitter
-from dcp.wire.leb128 import split_collection_key
+from dcp.wire.leb128 import encode_leb128, require_key_length, split_collection_key
 from dcp.wire.vocabulary import Magic, Opcode
 from tests.wire.frames import data_frames, golden_cases
 
@@ -102,6 +103,36 @@ def test_broken_collection_ids_are_refused_by_both_decoders(key: bytes) -> None:
         split_collection_key(key)
 
 
+@pytest.mark.parametrize("opcode", DATA)
+@pytest.mark.parametrize("collection_id", [None, 0, 1, 8, 0x7F, 0x80, 0x1F4, U32_MAX])
+@pytest.mark.parametrize("key_bytes", [0, 1, 245, 246, 247, 249, 250, 251, 300])
+def test_keys_are_as_long_as_a_server_can_have_stored_them(
+    opcode: Opcode, collection_id: int | None, key_bytes: int
+) -> None:
+    """``collection_id`` is None for connections without Collections; the length needs 16 bits."""
+    prefix = b"" if collection_id is None else encode_leb128(collection_id)
+    key = prefix + b"k" * key_bytes
+    body: Any = {
+        Opcode.DCP_MUTATION: m.Mutation(key, b"v", 2**63 + 7, 1),
+        Opcode.DCP_DELETION: m.Deletion(key, value=b"", by_seqno=2**63 + 7, rev_seqno=1, nmeta=0),
+        Opcode.DCP_EXPIRATION: m.Expiration(key, by_seqno=2**63 + 7, rev_seqno=1, delete_time=5),
+    }[opcode]
+    good = mutation(prefix + b"good")
+    block = FrameBlock.of([good, encode(body, opcode, vbucket=7).to_bytes(), good])
+    most = 246 if collection_id else 250
+    if 1 <= key_bytes <= most:
+        found = decode_columns(block, np.arange(3), collections=collection_id is not None)
+        assert found.key.to_pylist() == [b"good", b"k" * key_bytes, b"good"]
+        require_key_length(b"k" * key_bytes, collection_id or 0)
+        return
+    expected = f"a key of {key_bytes} bytes, expected 1 to {most}"
+    named = rf"vbucket 7\): found at seqno {2**63 + 7} {expected}"
+    with pytest.raises(FrameError, match=named):
+        decode_columns(block, np.arange(3), collections=collection_id is not None)
+    with pytest.raises(FrameError, match=f"key: found {key_bytes} bytes, expected 1 to {most}"):
+        require_key_length(b"k" * key_bytes, collection_id or 0)
+
+
 @pytest.mark.parametrize(
     ("frame", "message"),
     [
@@ -115,7 +146,11 @@ def test_broken_collection_ids_are_refused_by_both_decoders(key: bytes) -> None:
         (Frame(Magic.RESPONSE, Opcode.DCP_MUTATION), "a magic that is no request's"),
         (
             Frame(
-                Magic.ALT_REQUEST, Opcode.DCP_EXPIRATION, extras=bytes(20), framing_extras=b"\x22"
+                Magic.ALT_REQUEST,
+                Opcode.DCP_EXPIRATION,
+                extras=bytes(20),
+                framing_extras=b"\x22",
+                key=b"k",
             ),
             "cut off",
         ),

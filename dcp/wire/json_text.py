@@ -10,12 +10,23 @@ memory is bounded, whatever the text is.
 """
 
 import codecs
+import json
 import re
 from collections.abc import Generator
 from enum import Enum
-from typing import Final
+from typing import Final, NoReturn
+
+from dcp.wire.json_tree import MOST_TREE_DEPTH, is_deeper
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"JSON: found {name}, which is no JSON value")
+
 
 MOST_DEPTH: Final = 1000
+_SHORT_BYTES: Final = 2048
+"""Of so few bytes Python's decoder makes a tree, as it is faster and the tree is small."""
+_DECODER: Final = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=_refuse_constant)
 _STEP_BYTES: Final = 64 * 1024
 _STEP_TOKENS: Final = 64
 _LIST: Final = ord("[")
@@ -66,6 +77,27 @@ class _Expected(Enum):
 
 class _NoJsonError(Exception):
     """The text is no JSON."""
+
+
+def is_json(value: bytes) -> bool:
+    """Return the same as ``is_json_text``, faster where the text is short."""
+    if len(value) > _SHORT_BYTES:
+        return is_json_text(value)
+    try:
+        text = value.decode()
+        if is_deeper(text, MOST_TREE_DEPTH):
+            return is_json_text(value)
+        _DECODER.decode(text)
+    except ValueError:
+        return False
+    return True
+
+
+def is_json_steps(value: bytes) -> Generator[None, None, bool]:
+    """Return the same; a long value is read in steps, between which this yields."""
+    if len(value) <= _SHORT_BYTES:
+        return is_json(value)
+    return (yield from json_steps(value))
 
 
 def is_json_text(text: bytes) -> bool:

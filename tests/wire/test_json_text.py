@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcp.producer.json_text import MOST_DEPTH, is_json_text, json_steps
-from dcp.producer.values import is_json
+from dcp.wire.json_text import MOST_DEPTH, is_json, is_json_text, json_steps
 
 
 def _refuse(name: str) -> NoReturn:

@@ -1,0 +1,69 @@
+"""Passes Spark's settings to a starting JVM in a file with mode 0600, not on its command line.
+
+PySpark gives them to ``spark-submit`` as ``--conf key=value``, and every user of the machine sees a
+command line; settings hold secrets (those of S3, say). The file is gone when the JVM is there.
+"""
+
+import os
+import shlex
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from dcp.errors import ConfigError
+
+SUBMIT_ARGUMENTS: Final = "PYSPARK_SUBMIT_ARGS"
+"""The variable from which PySpark takes the arguments of ``spark-submit``; users set it, too."""
+
+_OPTION: Final = "--properties-file"
+_AS_IT_IS: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-/,")
+
+
+@contextmanager
+def launch_properties(settings: Mapping[str, str]) -> Iterator[None]:
+    """Let the JVM that PySpark starts meanwhile have ``settings``.
+
+    They win over the user's ``spark-defaults.conf``. A ``--conf`` of the user's wins over them in
+    what the JVM needs at its start; in the session they win.
+
+    Raises:
+        ConfigError: the user's arguments name a file of their own; Spark reads only one.
+        OSError: the file cannot be written.
+
+    """
+    theirs = os.environ.get(SUBMIT_ARGUMENTS)
+    if any(word.partition("=")[0] == _OPTION for word in shlex.split(theirs or "")):
+        raise ConfigError(
+            f"{SUBMIT_ARGUMENTS}: found {_OPTION}, which dcplake uses itself; expected these "
+            "settings in [spark.conf], or in the spark-defaults.conf of SPARK_CONF_DIR"
+        )
+    with tempfile.TemporaryDirectory(prefix="dcplake-") as folder:
+        path = Path(folder) / "spark.properties"
+        path.touch(0o600)
+        path.write_text(properties_text(settings), "ascii")
+        ours = f"{_OPTION} {shlex.quote(str(path))} --load-spark-defaults"
+        os.environ[SUBMIT_ARGUMENTS] = f"{ours} {theirs or 'pyspark-shell'}"
+        try:
+            yield
+        finally:
+            if theirs is None:
+                del os.environ[SUBMIT_ARGUMENTS]
+            else:
+                os.environ[SUBMIT_ARGUMENTS] = theirs
+
+
+def properties_text(settings: Mapping[str, str]) -> str:
+    """Return settings as ``java.util.Properties`` reads them."""
+    return "".join(f"{_escaped(key)}={_escaped(value)}\n" for key, value in settings.items())
+
+
+def _escaped(text: str) -> str:
+    return "".join(each if each in _AS_IT_IS else _units(each) for each in text)
+
+
+def _units(character: str) -> str:
+    """Return a character as the one or two units that Java has for it."""
+    units = character.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[i : i + 2].hex()}" for i in range(0, len(units), 2))

@@ -1,0 +1,111 @@
+"""What a server's refusal means, and what helps: for messages to people.
+
+Source of the meanings: kv_engine ``include/mcbp/protocol/status.h``, ``docs/BinaryProtocol.md``.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from dcp.errors import NodeUnavailableError
+from dcp.printable import printable
+from dcp.wire.frame import Frame
+from dcp.wire.json_tree import json_tree
+from dcp.wire.vocabulary import Status
+
+MEANINGS: Final[Mapping[int, str]] = {
+    Status.KEY_ENOENT: "there is none of that name",
+    Status.KEY_EEXISTS: "there is one already, or it has changed",
+    Status.E2BIG: "it is too large",
+    Status.EINVAL: "it does not take what was sent",
+    Status.NOT_STORED: "it was not stored",
+    Status.NOT_MY_VBUCKET: "another node has the vbucket",
+    Status.NO_BUCKET: "no bucket was selected",
+    Status.LOCKED: "the document is locked",
+    Status.DCP_STREAM_NOT_FOUND: "there is no such stream",
+    Status.ECONFIG_ONLY: "the node has no data of the bucket yet",
+    Status.AUTH_STALE: "the user's rights changed: sign in anew",
+    Status.AUTH_ERROR: "user or password is wrong",
+    Status.ERANGE: "a number is out of range",
+    Status.EACCESS: "no access",
+    Status.NOT_INITIALIZED: "the node is still starting",
+    Status.RATE_LIMITED_MAX_CONNECTIONS: "too many connections",
+    Status.BUCKET_PAUSED: "the bucket is paused",
+    Status.UNKNOWN_COMMAND: "it does not know the command",
+    Status.ENOMEM: "it is out of memory",
+    Status.NOT_SUPPORTED: "it does not support that",
+    Status.EINTERNAL: "it failed",
+    Status.EBUSY: "it is too busy",
+    Status.ETMPFAIL: "not now, later perhaps",
+    Status.XATTR_EINVAL: "the extended attributes are malformed",
+    Status.UNKNOWN_COLLECTION: "there is no such collection",
+    Status.UNKNOWN_SCOPE: "there is no such scope",
+    Status.DURABILITY_IMPOSSIBLE: "too few replicas",
+}
+"""Of the statuses that a client of ours can meet."""
+_MOST_TEXT: Final = 300
+
+
+def describe_status(status: int) -> str:
+    """Return number, name and meaning: ``status 0x24 EACCESS, no access``."""
+    known = {int(each): each.name for each in Status}
+    name = known.get(status, "of a kind that we do not know")
+    meaning = MEANINGS.get(status, "")
+    return f"status {status:#04x} {name}" + (f", {meaning}" if meaning else "")
+
+
+def describe_refusal(frame: Frame) -> str:
+    """Return what an unsuccessful answer says: its status, and the server's own words."""
+    text = error_context(frame) or frame.value[:_MOST_TEXT].decode("utf-8", "backslashreplace")
+    return describe_status(frame.status) + (f" ({printable(text)})" if text else "")
+
+
+def error_context(frame: Frame) -> str:
+    """Return the words of a refusal; empty where it has none."""
+    try:
+        return str(json_tree(frame.value)["error"]["context"])[:_MOST_TEXT]
+    except (ValueError, KeyError, TypeError):
+        return ""
+
+
+def login_cure(user: str) -> str:
+    """Return what was expected of who signs in, and what to look at."""
+    return (
+        f"expected a user of the cluster, with its password: check the name {user!r} and the "
+        "password"
+    )
+
+
+def bucket_cure(bucket: str, user: str) -> str:
+    """Return what was expected of who wants a bucket, and what to look at."""
+    return (
+        f"expected bucket {bucket!r} to be there, and user {user!r} to have a role on it (for "
+        "streams: Data DCP Reader): check the bucket's name (case matters) and the roles"
+    )
+
+
+PORT_CURE: Final = (
+    "expected the port of the data service: 11210, or 11207 with TLS (source.tls = true, or --tls "
+    "where the command has it)"
+)
+"""What helps where the other side does not talk as a data node does."""
+
+
+def tls_cure(failure: OSError) -> str:
+    """Return what was expected of who cannot be spoken to encrypted, and what to look at."""
+    if "CERTIFICATE_VERIFY_FAILED" in str(failure):
+        return (
+            "expected a certificate of that host name, by an authority that is trusted: name its "
+            "PEM file (source.tls_ca_file, --ca-file)"
+        )
+    return f"maybe it speaks no TLS; {PORT_CURE}"
+
+
+def spoken_instead(first_bytes: bytes) -> NodeUnavailableError | None:
+    """Return what it means that a connection begins with these bytes; None: nothing known."""
+    if first_bytes.startswith(b"HTTP/"):
+        return NodeUnavailableError(f"found HTTP spoken there, {PORT_CURE}")
+    if first_bytes.startswith((b"\x15\x03", b"\x16\x03")):
+        return NodeUnavailableError(
+            f"found TLS spoken there, but the connection is not encrypted, {PORT_CURE}"
+        )
+    return None

@@ -1,0 +1,23 @@
+"""What somebody may have meant by a word that we do not know."""
+
+import re
+from collections.abc import Iterable
+from decimal import Decimal
+from difflib import get_close_matches
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return `` (did you mean …?)`` with the nearest known word; empty where none is near."""
+    nearest = get_close_matches(word, list(known), 1)
+    return f" (did you mean {nearest[0]!r}?)" if nearest else ""
+
+
+def bytes_meant(text: str) -> str:
+    """Return ``, write … for 10 MB`` in bytes; empty where the text is no size with a unit."""
+    found = re.fullmatch(r"\s*([0-9]{1,9}(?:\.[0-9]{1,3})?)\s*([kmgt])i?b?\s*", text.lower())
+    if found is None:
+        return ""
+    number, unit = Decimal(found[1]), found[2].upper()
+    power = " KMGT".index(unit)
+    decimal, binary = int(number * 1000**power), int(number * 1024**power)
+    return f", write {binary} for {number} {unit}iB or {decimal} for {number} {unit}B"

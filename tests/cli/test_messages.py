@@ -1,0 +1,184 @@
+"""What a user gets wrong, as it is said: found, expected, what to do, and the exit code."""
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from dcp.cli import output
+from dcp.cli.main import main
+from dcp.producer.cluster import ProducerCluster
+from dcp.producer.settings import ClusterSettings
+from tests.cli.conftest import World
+from tests.producer.tls import TLS_FILES
+
+USER = ["--user", "tester"]
+LOGIN = "found status 0x20 AUTH_ERROR, user or password is wrong (SCRAM), expected a user"
+NO_BUCKET = "found status 0x24 EACCESS, no access, expected bucket 'nowhere' to be there, and user"
+
+
+def said(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    """Return the exit code and what was said, which is one line."""
+    try:
+        code = main(words)
+    except SystemExit as end:
+        assert isinstance(end.code, int)
+        code = end.code
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and "Traceback" not in error
+    return code, error
+
+
+@contextmanager
+def answering(said_there: bytes) -> Iterator[str]:
+    """Listen as somebody who says this to everyone, and closes; yields where."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            client, _ = server.accept()
+            client.recv(100)
+            client.sendall(said_there)
+            client.close()
+
+        Thread(target=answer, daemon=True).start()
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["lode"], "unknown command 'lode' (did you mean 'load'?), expected one of demo,"),
+        (["load", "--sedes=x", "f"], "load: unknown option --sedes (did you mean '--seeds'?)"),
+        (["run", "once"], "found 'once', expected nothing more; dcplake run --help"),
+        (["serve", "--stuck-timeout", "nan"], "--stuck-timeout: found 'nan', expected seconds"),
+        (["serve", "--nodes", "100000"], "--nodes: found 100000, expected 1 to 128"),
+        (["serve", "--memory-quota", "10MB"], "write 10485760 for 10 MiB or 10000000 for 10 MB"),
+        (["plan", "--set", "source.seed=a"], "unknown key 'seed' (did you mean 'seeds'?)"),
+        (["plan", "--set", "sauce.seeds=a"], "unknown section 'sauce' (did you mean 'source'?)"),
+        (["plan", "--set", "round.target_bytes=1.5GiB"], "write 1610612736 for 1.5 GiB"),
+        (["plan", "--set", "source.seeds=a:8091"], "found port 8091, where nodes speak HTTP"),
+        (["plan", "--set", "source.seeds=couchbases://a"], "couchbases://, which is TLS"),
+        (["plan"], "source.username: found none, expected the user to sign in as"),
+        (["plan", "--set", "source.seeds=couchbase://a/b"], "found '/b' behind the address"),
+        (["plan", "--lake", "FILE"], "lake.root: found a file ("),
+        (["plan", "--lake", ""], "lake.root: found nothing (''), expected a folder"),
+        (["serve", "--bucket-type", "ephemral"], "(did you mean 'ephemeral'?), expected one of"),
+        (["load", "--user", "", "FILE"], "--user: found '', expected a name"),
+        (["load", "--bucket", "", "FILE"], "--bucket: found '', expected a name"),
+        (["load", "--password-env", "EMPTY", "FILE"], "EMPTY: found nothing in it, expected the"),
+        (["load", "/dev/null"], "/dev/null: found a pipe or a device, expected a file"),
+        (["load", "--collection", "a", "FILE"], "found 'a', expected SCOPE.NAME"),
+        (["load", "FOLDER"], "found a folder, expected a file of JSON lines"),
+        (["load", *USER, "--seeds", "http://a", "FILE"], "found http://, expected couchbase://"),
+    ],
+)
+def test_what_is_wrong_before_anything_is_asked(
+    words: list[str],
+    expected: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("EMPTY", "")
+    file = tmp_path / "one.jsonl"
+    file.write_text('{"key": "a", "value": 1}\n')
+    words = [{"FILE": str(file), "FOLDER": str(tmp_path)}.get(word, word) for word in words]
+    code, error = said(words, capsys)
+    assert code == 2 and expected in error
+
+
+def test_what_a_cluster_refuses(
+    world: World,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The same words of ``plan``, which is a DCP client, and of ``load``, which is a KV client."""
+    file = tmp_path / "one.jsonl"
+    file.write_text('{"key": "a", "value": 1}\n')
+    load = ["load", "--seeds", f"couchbase://{world.seeds}", str(file)]
+    plan = ["plan", "--config", str(world.config)]
+    for words, expected in (
+        ([*load, "--user", "nobody"], f"{LOGIN} of the cluster, with its password: check the name"),
+        ([*plan, "--set", "source.username=nobody"], f"SASL_STEP: {LOGIN}"),
+        ([*load, *USER, "--bucket", "nowhere"], NO_BUCKET),
+        ([*plan, "--set", "source.bucket=nowhere"], f"SELECT_BUCKET: {NO_BUCKET}"),
+        ([*load, *USER, "--collection", "a.b"], "'a.b': found status 0x8c UNKNOWN_SCOPE, there is"),
+    ):
+        code, error = said(words, capsys)
+        assert code == 4 and expected in error, error
+    assert main([*load, *USER]) == 0
+    assert "1 documents stored in bucket 'default', " in capsys.readouterr().out
+
+    world.config.with_name("password").write_text("\n")
+    code, error = said(plan, capsys)
+    assert code == 2 and "source.password_file: the first line of the file is empty" in error
+    monkeypatch.setenv("DCPLAKE_PASSWORD", "")
+    code, error = said([*plan, "--set", "source.password_file="], capsys)
+    assert code == 2 and "the environment variable DCPLAKE_PASSWORD is empty" in error
+
+
+@pytest.mark.parametrize(
+    ("spoken", "expected"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "found HTTP spoken there, expected the port of the"),
+        (b"\x15\x03\x01\x00\x02\x02\x46", "found TLS spoken there, but the connection is not"),
+        (b"", "closed the connection, expected the port of the data service: 11210, or 11207"),
+    ],
+)
+def test_a_port_where_something_else_is_spoken(
+    spoken: bytes,
+    expected: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("DCPLAKE_PASSWORD", "secret")
+    file = tmp_path / "one.jsonl"
+    file.write_text('{"key": "a", "value": 1}\n')
+    for words in (
+        ["load", str(file), "--seeds"],
+        ["plan", "--set", "source.username=tester", "--set"],
+    ):
+        with answering(spoken) as seed:
+            where = seed if words[0] == "load" else f"source.seeds={seed}"
+            code, error = said([*words, where], capsys)
+        assert code == 4 and seed in error and expected in error, error
+
+
+def test_tls_where_there_is_none_and_the_reverse(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DCPLAKE_PASSWORD", "secret")
+    with ProducerCluster(ClusterSettings(vbuckets=2, tls=TLS_FILES)) as cluster:
+        plan = ["plan", "--set", "source.username=tester", "--set"]
+        tls = ["--set", "source.tls=true"]
+        plain_port, tls_port = cluster.seeds[0], cluster.tls_seeds[0]
+        for words, expected in (
+            ([f"source.seeds={plain_port}", *tls], "11207 with TLS (source.tls = true"),
+            ([f"source.seeds={tls_port}"], "11207 with TLS (source.tls = true"),
+            ([f"source.seeds={tls_port}", *tls], "name its PEM file (source.tls_ca_file"),
+        ):
+            code, error = said([*plan, *words], capsys)
+            assert code == 4 and expected in error, error
+
+
+def test_a_port_in_use_is_named(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    port = world.cluster.seeds[1].rpartition(":")[2]
+    code, error = said(["serve", "--port", port], capsys)
+    assert code == 3
+    assert f"cannot listen: port {port} of 127.0.0.1: Address already in use; end what" in error
+
+
+def test_progress_is_told_where_there_is_no_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(output, "_TELL_SECONDS", 0.0)
+    with output.progress("loading", 30, "documents") as advance:
+        advance(10)
+    first, last = capsys.readouterr().out.splitlines()
+    assert first.startswith("loading: 10 of 30 documents, ") and first.endswith(" a second")
+    assert last.startswith("loading: 10 documents, ")

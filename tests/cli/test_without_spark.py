@@ -1,0 +1,61 @@
+"""Commands that find nothing to write start no Spark: what they ask is in Delta's log."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dcp.cli.main import main
+from dcp.lake import run as lake_run
+from dcp.producer.cluster import ProducerCluster
+from dcp.producer.settings import ClusterSettings
+from tests.lake.receiving import settings_for
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.slow
+
+DOCUMENTS = 50
+COMMANDS = {
+    ("run", "--once"): "no round: after round 1 no vbucket is behind",
+    ("plan",): "no round: after round 1 no vbucket is behind",
+    ("status",): f"docs: version 1, {DOCUMENTS} documents, holds that round",
+    ("rollbacks",): "no rollback so far",
+    ("tail", "--lines", "1"): '{"n": 1}',
+}
+
+
+@pytest.fixture(scope="module")
+def options(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+    """A bucket and its lake, as options of the commands."""
+    folder = tmp_path_factory.mktemp("idle")
+    with ProducerCluster(ClusterSettings(vbuckets=4, seed=7)) as cluster:
+        for number in range(DOCUMENTS):
+            cluster.set(b"key-%d" % number, b'{"n": 1}')
+        settings = settings_for(cluster, folder)
+        lake_run.run(settings, once=True, spark=spark)
+        values = {
+            "source.seeds": ",".join(settings.source.seeds),
+            "source.username": settings.source.username,
+            "source.password_file": settings.source.password_file,
+            "lake.root": settings.lake.root,
+        }
+        yield [word for name, value in values.items() for word in ("--set", f"{name}={value}")]
+
+
+@pytest.mark.parametrize(("words", "told"), COMMANDS.items())
+def test_a_command_starts_no_spark(
+    options: list[str],
+    words: tuple[str, ...],
+    told: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def started(_: object) -> "SparkSession":
+        raise AssertionError("Spark was started")
+
+    monkeypatch.setattr(lake_run, "session", started)
+    asked = options[-2:] if words[0] in ("status", "rollbacks", "tail") else options
+    assert main([*words, *asked]) == 0
+    assert told in "".join(capsys.readouterr())

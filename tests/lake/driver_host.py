@@ -1,0 +1,215 @@
+"""A driver in a process of its own that takes one command after the other: tests stop and kill it.
+
+Commands are those of ``dcplake``, with its exit codes. They share one Spark session, so that a
+dozen of drivers that are stopped and woken cost one start of a JVM. Which statement it is in is
+noted in a file (`tests.lake.statement_log`).
+"""
+
+import contextlib
+import io
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Final, cast
+
+import psutil
+
+from dcp.cli.main import main as dcplake
+from dcp.lake import stop_points
+from dcp.lake.session import build_session
+from dcp.lake.stop_points import FILE_VARIABLE, VARIABLE
+from tests.lake.statement_log import ENDED, install, log_statements, read_statements
+from tests.quick_spark import QUICK_CONF
+
+WAIT_SECONDS: Final = 300.0
+_QUICKLY_SECONDS: Final = 0.002
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a command ended: its exit code, and all that it printed."""
+
+    code: int
+    output: str
+
+
+class DriverHost:
+    """The test's side. ``environment`` is seen by the JVM and its Python workers only."""
+
+    def __init__(
+        self, folder: Path, conf: Mapping[str, str] | None = None, **environment: str
+    ) -> None:
+        folder.mkdir()
+        self._folder = folder
+        self._statements = folder / "statements-0"
+        self._commands = 0
+        self._output = (folder / "host.log").open("wb")
+        words = [sys.executable, "-m", "tests.lake.driver_host", str(folder), json.dumps(conf)]
+        self._process = subprocess.Popen(
+            words,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._output,
+            env=os.environ | environment,
+            start_new_session=True,
+        )
+
+    def begin(self, words: Sequence[str], pause_at: str | None = None) -> Path:
+        """Start a command; return the file that is there while it pauses at a stop point."""
+        self._require_alive("its command")
+        self._commands += 1
+        self._statements = self._folder / f"statements-{self._commands}"
+        pause = self._folder / f"paused-{self._commands}"
+        order = {
+            "words": list(words),
+            "statements": str(self._statements),
+            "environment": {VARIABLE: f"{pause_at}=pause", FILE_VARIABLE: str(pause)}
+            if pause_at
+            else {},
+        }
+        stdin = cast("IO[bytes]", self._process.stdin)
+        stdin.write(json.dumps(order).encode() + b"\n")
+        stdin.flush()
+        return pause
+
+    def ended(self) -> Ended:
+        """Wait for the command's end."""
+        stdout = cast("IO[bytes]", self._process.stdout)
+        line = stdout.readline()
+        assert line, f"the host ended before its command:\n{self._log()}"
+        return Ended(**json.loads(line))
+
+    @property
+    def statements(self) -> list[str]:
+        """The statements that the command has begun, and where each ended."""
+        return read_statements(self._statements)
+
+    @property
+    def statement(self) -> str | None:
+        """The statement that it is in; None between two."""
+        newest = (self.statements or [ENDED])[-1]
+        return None if newest == ENDED else newest
+
+    def wait_until(self, condition: Callable[[], object], what: str) -> None:
+        """Wait, looking often: what is waited for may not take long itself."""
+        end = time.monotonic() + WAIT_SECONDS
+        while not condition():
+            self._require_alive(what)
+            assert not self._has_ended(), f"the command ended before {what}: {self.ended()}"
+            assert time.monotonic() < end, f"waited {WAIT_SECONDS} s for {what}"
+            time.sleep(_QUICKLY_SECONDS)
+
+    def _has_ended(self) -> bool:
+        stdout = cast("IO[bytes]", self._process.stdout)
+        return bool(select.select([stdout], [], [], 0)[0])
+
+    def stop(self) -> None:
+        """Stop the driver, its JVM and their Python workers, all of them, wherever they are."""
+        root = psutil.Process(self._process.pid)
+        while running := [each for each in self._tree(root) if not _is_stopped(each)]:
+            for each in running:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    each.suspend()
+
+    def wake(self) -> None:
+        """Let all of them go on."""
+        for each in self._tree(psutil.Process(self._process.pid)):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                each.resume()
+
+    def kill(self) -> None:
+        """End all of them at this instant: none can say or write another word."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            self.stop()
+            for each in self._tree(psutil.Process(self._process.pid)):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    each.kill()
+        self._close()
+
+    def kill_jvm(self) -> None:
+        """End the JVM alone; wake the others."""
+        for each in self._tree(psutil.Process(self._process.pid)):
+            if each.name() == "java":
+                each.kill()
+        self.wake()
+
+    def kill_driver(self) -> None:
+        """End the driver alone; wake the others, and return when they have ended by themselves."""
+        others = psutil.Process(self._process.pid).children(recursive=True)
+        self._close(kill=True)
+        for each in others:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                each.resume()
+        _, alive = psutil.wait_procs(others, WAIT_SECONDS)
+        assert not alive, f"found processes without their driver: {alive}"
+
+    def _require_alive(self, what: str) -> None:
+        assert self._process.poll() is None, f"the host ended before {what}:\n{self._log()}"
+
+    def _log(self) -> str:
+        return (self._folder / "host.log").read_text()
+
+    def _close(self, *, kill: bool = False) -> None:
+        if kill:
+            self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout, self._output):
+            if stream is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    stream.close()
+
+    @staticmethod
+    def _tree(root: psutil.Process) -> list[psutil.Process]:
+        return [root, *root.children(recursive=True)]
+
+
+def _is_stopped(process: psutil.Process) -> bool:
+    try:
+        return process.status() in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
+
+
+def main(folder: Path, conf: Mapping[str, str]) -> None:
+    """Take commands from standard input, one JSON object each, until it ends."""
+    replies = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    build_session(
+        app_name="dcplake tests: a host of drivers",
+        master="local[2]",
+        driver_memory="1g",
+        log_file=folder / "spark.log",
+        extra=QUICK_CONF | {"spark.sql.warehouse.dir": str(folder / "warehouse"), **conf},
+    )
+    for name in (VARIABLE, FILE_VARIABLE):
+        os.environ.pop(name, None)
+    install()
+    for line in sys.stdin:
+        order = json.loads(line)
+        stop_points._reached.clear()
+        os.environ.update(order["environment"])
+        log_statements(Path(order["statements"]))
+        print(json.dumps(_run(order["words"])), file=replies, flush=True)
+        for name in order["environment"]:
+            del os.environ[name]
+
+
+def _run(words: Sequence[str]) -> dict[str, object]:
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+        try:
+            code = dcplake(words)
+        except BaseException:  # what the interpreter would say of it, and its exit code
+            traceback.print_exc()
+            code = 1
+    return {"code": code, "output": output.getvalue()}
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), json.loads(sys.argv[2]) or {})

@@ -1,0 +1,181 @@
+"""Consumers of a relay that break the protocol, flood, or never read: they harm only themselves.
+
+What they do is the list of the producer's hostile clients. While each goes on, another consumer of
+the relay streams everything, in order; and what the relay keeps for the hostile one stays bounded.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from itertools import repeat
+from random import Random
+from threading import Event, Thread
+
+import pytest
+
+from dcp.producer.cluster import ProducerCluster
+from dcp.producer.outbox import LONG_ANSWER_BYTES
+from dcp.producer.settings import OUTBOX_BYTES
+from dcp.producer.unsent_bytes import LARGEST_BATCH_BYTES
+from dcp.relay.relay import Relay
+from dcp.types import U32_MAX
+from dcp.wire import messages as m
+from dcp.wire.codec import encode
+from dcp.wire.frame import Frame
+from dcp.wire.vocabulary import Magic, Opcode, Status
+from tests.producer.hostile_clients import (
+    CLOSING,
+    EVERYTHING,
+    GARBAGE,
+    MANY,
+    UNREAD_ANSWERS,
+    another_reads_on,
+    in_blocks,
+    requests,
+    send_garbage,
+    send_until_stuck,
+)
+from tests.producer.raw_client import RawClient
+from tests.relay.following import wait_until_level
+
+MakeCluster = Callable[..., ProducerCluster]
+MakeRelay = Callable[..., Relay]
+Connect = Callable[[], RawClient]
+MEGABYTE = 1_000_000
+
+
+@pytest.fixture
+def cluster(make_cluster: MakeCluster) -> ProducerCluster:
+    return make_cluster(vbuckets=1)
+
+
+@pytest.fixture
+def relay(cluster: ProducerCluster, make_relay: MakeRelay) -> Relay:
+    return make_relay(cluster)
+
+
+@pytest.fixture
+def connect(relay: Relay) -> Iterator[Connect]:
+    with ExitStack() as stack:
+        yield lambda: stack.enter_context(RawClient(relay.seeds[0]))
+
+
+@pytest.fixture
+def good(cluster: ProducerCluster, relay: Relay) -> Iterator[None]:
+    with another_reads_on(cluster, relay.seeds[0]):
+        yield
+
+
+@pytest.mark.parametrize("stage", ["silent", "logged in", "streaming"])
+@pytest.mark.parametrize("garbage", GARBAGE)
+def test_garbage(
+    relay: Relay,
+    connect: Connect,
+    good: None,
+    caplog: pytest.LogCaptureFixture,
+    garbage: Callable[[Random], bytes],
+    stage: str,
+) -> None:
+    send_garbage(connect, garbage, stage)
+    counters = relay.bucket.counters
+    if garbage in CLOSING[stage]:
+        assert counters.connections_closed_for_errors == 20
+    assert counters.peak_outbox_bytes <= OUTBOX_BYTES
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+@pytest.mark.parametrize("window", [0, 1, 100_000, 2**31])
+def test_a_stream_that_nobody_reads(
+    cluster: ProducerCluster, relay: Relay, connect: Connect, good: None, window: int
+) -> None:
+    greedy = connect().log_in().open_dcp(name=b"bad", window=window)
+    send_until_stuck(greedy, iter(requests(EVERYTHING, Opcode.DCP_STREAM_REQ, 1, 1)))
+    for number in range(20):
+        cluster.set(b"large-%d" % number, b"x" * MEGABYTE)
+    wait_until_level(cluster, relay)
+    both = 2  # consumers: the good one may be about to get a large document too
+    assert relay.bucket.unsent.held_bytes <= both * (LARGEST_BATCH_BYTES + MEGABYTE + 100)
+
+
+@pytest.mark.parametrize(("body", "opcode", "vbuckets", "answer_bytes"), UNREAD_ANSWERS)
+def test_requests_whose_answers_nobody_reads(
+    make_cluster: MakeCluster,
+    make_relay: MakeRelay,
+    body: m.Body,
+    opcode: int,
+    vbuckets: int,
+    answer_bytes: int,
+) -> None:
+    """However many there are, what waits is the bound and one answer."""
+    cluster = make_cluster(vbuckets=1024)
+    cluster.set(b"large", b"x" * MEGABYTE)
+    relay = make_relay(cluster)
+    home = cluster.vbucket_of(b"large")
+    with RawClient(relay.seeds[0]) as greedy, RawClient(relay.seeds[0]) as good:
+        greedy.log_in().open_dcp(name=b"bad")
+        send_until_stuck(greedy, in_blocks(requests(body, opcode, vbuckets)))
+        assert good.log_in().open_dcp(b"good").request_stream(home).status == Status.SUCCESS
+        good.messages_to(cluster.high_seqno(home))
+        assert relay.bucket.counters.peak_outbox_bytes <= OUTBOX_BYTES + answer_bytes
+
+
+def test_a_flood_of_stream_requests_also_for_vbuckets_that_are_none(
+    relay: Relay, connect: Connect, good: None
+) -> None:
+    dcp = connect().log_in().open_dcp(name=b"bad")
+    numbers = [0, 1, 65_535]
+    sent = [encode(EVERYTHING, 0x53, opaque=n, vbucket=numbers[n % 3]) for n in range(MANY)]
+    dcp.send(*sent)
+    answers = [dcp.answer() for _ in range(MANY)]
+    assert [answer.opaque for answer in answers] == list(range(MANY))
+    assert {answer.status for answer in answers[1::3]} == {Status.NOT_MY_VBUCKET}
+    assert {answer.status for answer in answers[2::3]} == {Status.NOT_MY_VBUCKET}
+    assert answers[0].status == Status.SUCCESS
+    assert {answer.status for answer in answers[3::3]} == {Status.KEY_EEXISTS}
+
+
+@pytest.mark.parametrize("opaque", [0, 0x0BAD])
+@pytest.mark.parametrize("acked", [0, 1, U32_MAX])
+def test_an_endless_stream_of_acks(
+    relay: Relay, connect: Connect, good: None, acked: int, opaque: int
+) -> None:
+    """More than was sent, and for streams that are none: the window is what it was."""
+    dcp = connect().log_in().open_dcp(name=b"bad", window=10_000)
+    dcp.request_stream(0)
+    ack = Frame(
+        Magic.REQUEST, Opcode.DCP_BUFFER_ACK, extras=acked.to_bytes(4), opaque=opaque
+    ).to_bytes()
+    enough = Event()
+
+    def flood() -> None:
+        while not enough.is_set():
+            send_until_stuck(dcp, iter([ack * 10_000]))
+
+    thread = Thread(target=flood)
+    thread.start()
+    try:
+        other = connect().log_in()
+        while relay.bucket.counters.buffer_acks < 30_000:
+            other.ok(m.Empty(), Opcode.NOOP)
+    finally:
+        enough.set()
+        thread.join()
+    assert relay.bucket.counters.peak_outbox_bytes <= OUTBOX_BYTES + 100
+
+
+def test_many_half_open_connections(cluster: ProducerCluster, relay: Relay, good: None) -> None:
+    """Some say nothing, some the half of a frame, some no HELLO; of some one half is closed."""
+    hello = encode(m.Hello(b"x", ()), Opcode.HELLO).to_bytes()
+    early = encode(EVERYTHING, Opcode.DCP_STREAM_REQ).to_bytes()
+    with ExitStack() as stack:
+        for number, said in zip(
+            range(200), repeat((b"", b"\x80", hello[:30], early)), strict=False
+        ):
+            half = stack.enter_context(RawClient(relay.seeds[0]))
+            half.socket.sendall(said[number % len(said)])
+            if number % 8 == 0:
+                half.socket.close()
+        with RawClient(relay.seeds[0]) as client:
+            client.log_in().open_dcp(b"late")
+            assert client.request_stream(0).status == Status.SUCCESS
+            client.messages_to(cluster.high_seqno(0))
+    assert relay.bucket.counters.peak_outbox_bytes <= OUTBOX_BYTES + LONG_ANSWER_BYTES

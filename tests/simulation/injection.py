@@ -1,0 +1,202 @@
+"""What of the product is replaced while a seed runs: threads, sockets, clocks, random numbers.
+
+All of it is here, by name. Everything else runs as it is: both sides' protocol machines, streams,
+checkpoints, disk stores, replication, gates, plans, tasks, fences, the rules of applies.
+"""
+
+import hashlib
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache, partial
+from random import Random
+from types import ModuleType, SimpleNamespace
+from typing import Any, TypeVar
+from unittest.mock import patch
+
+import scramp.core
+from scramp import ScramMechanism
+
+import dcp.client.answers
+import dcp.client.connection
+import dcp.client.consumer
+import dcp.client.delivery
+import dcp.client.probe
+import dcp.client.reader
+import dcp.lake.changes
+import dcp.producer.auth
+import dcp.producer.bucket
+import dcp.producer.bucket_storage
+import dcp.producer.cluster_nodes
+import dcp.producer.server
+import dcp.relay.feeding
+import dcp.relay.relay
+import dcp.relay.settings
+from dcp.producer.loop_thread import Work
+from dcp.producer.settings import ClusterSettings
+from dcp.protocol.salted_passwords import SaltedPasswords
+from dcp.relay.regulator import Regulator
+from tests.simulation.client_shell import OneAfterAnother, SteppedReader, Waits
+from tests.simulation.network import Network
+from tests.simulation.sockets import Port, ServedChannel
+from tests.simulation.virtual_loop import VirtualLoop
+
+T = TypeVar("T")
+EPOCH_SECONDS = 1_700_000_000.0
+"""What the wall clock says when a seed begins."""
+
+
+class SteppedLoop:
+    """Stands for ``dcp.producer.loop_thread.LoopThread``: all nodes and relays share one loop."""
+
+    loop: VirtualLoop
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.is_running = False
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether our caller is called by the loop."""
+        return self.loop.is_inside
+
+    def start(self, begin: Callable[[], Work[None]]) -> None:
+        """Run ``begin``, and go on."""
+        self.is_running = True
+        try:
+            self._done(begin())
+        except BaseException:
+            self.is_running = False
+            raise
+
+    def stop(self, end: Callable[[], Work[None]]) -> None:
+        """Do ``end``."""
+        if self.is_running:
+            self._done(end())
+            self.is_running = False
+
+    def call_soon(self, function: Callable[[], object]) -> None:
+        """Have a function called in the loop."""
+        if self.is_running:
+            self.loop.call_soon(function)
+
+    def begin(self, work: Work[T]) -> Any:
+        """Begin something in the loop."""
+        return SimpleNamespace(result=partial(self._done, work), done=lambda: True)
+
+    def call(self, work: Work[None]) -> None:
+        """Have something done."""
+        if self.is_inside:
+            self.loop.create_task(work)
+        else:
+            self._done(work)
+
+    def _done(self, work: Work[T], timeout: float | None = 120.0) -> T:
+        task = self.loop.create_task(work)
+        if not self.loop.wait(task.done, timeout):
+            task.cancel()
+            raise TimeoutError(f"{self._name}: not done in {timeout} seconds")
+        return task.result()
+
+    async def settled(self) -> None:
+        """Wait for nothing."""
+
+
+def _seeded_secrets(random: Random) -> Any:
+    return SimpleNamespace(
+        token_hex=lambda count=16: random.randbytes(count).hex(),
+        token_urlsafe=lambda count=16: random.randbytes(count).hex(),
+        token_bytes=lambda count=32: random.randbytes(count),
+    )
+
+
+def _salted() -> Callable[[str, str], tuple[bytes, bytes, bytes, int]]:
+    """Return what salts passwords, always with the same salt, so that each is hashed once."""
+    known: dict[tuple[str, str], Any] = {}
+
+    def salted(mechanism: str, password: str) -> Any:
+        if (mechanism, password) not in known:
+            known[mechanism, password] = ScramMechanism(mechanism).make_auth_info(
+                password, iteration_count=4096, salt=b"0123456789abcdef"
+            )
+        return known[mechanism, password]
+
+    return salted
+
+
+SALTED = _salted()
+
+
+@lru_cache(maxsize=64)
+def _derived(hash_name: str, password: bytes, salt: bytes, iterations: int) -> bytes:
+    return hashlib.pbkdf2_hmac(hash_name, password, salt, iterations)
+
+
+def _derive(_: Any, *asked: Any) -> bytes:
+    """Stand for ``SaltedPasswords.derive``."""
+    return _derived(*asked)
+
+
+def _modules() -> list[ModuleType]:
+    names = sorted(name for name in sys.modules if name.startswith("dcp."))
+    return [sys.modules[name] for name in names]
+
+
+@contextmanager
+def injected(network: Network, random: Random) -> Iterator[None]:
+    """Let the product run over the network's loop while this lasts."""
+    loop = network.loop
+    waits = Waits(network)
+    secrets = _seeded_secrets(random)
+    threads = SimpleNamespace(Condition=waits.Condition, Lock=waits.Lock, RLock=waits.RLock)
+
+    def clock() -> float:
+        return EPOCH_SECONDS + loop.time()
+
+    settings = partial(ClusterSettings, clock=clock)
+    named: list[tuple[Any, str, Any]] = [
+        (dcp.producer.cluster_nodes, "LoopThread", type("Loop", (SteppedLoop,), {"loop": loop})),
+        (dcp.producer.server, "Listener", type("Port", (Port,), {"network": network})),
+        (dcp.producer.server, "PlainChannel", ServedChannel),
+        (dcp.producer.bucket, "Condition", waits.Condition),
+        (dcp.producer.auth, "_salted", SALTED),
+        (dcp.producer.bucket_storage, "ThreadPoolExecutor", OneAfterAnother),
+        (SaltedPasswords, "derive", _derive),
+        (dcp.client.connection, "Reader", type("Reader", (SteppedReader,), {"network": network})),
+        (dcp.client.reader, "Future", waits.Future),
+        (dcp.client.answers, "Future", waits.Future),
+        (dcp.client.delivery, "threading", threads),
+        (dcp.client.probe, "ThreadPoolExecutor", OneAfterAnother),
+        (dcp.client.consumer, "Random", lambda: Random(random.getrandbits(64))),
+        (dcp.relay.feeding, "Regulator", partial(Regulator, now_ns=lambda: int(loop.time() * 1e9))),
+        (dcp.relay.settings, "ClusterSettings", settings),
+        (scramp.core, "token_hex", secrets.token_hex),
+    ]
+    found = {"monotonic": loop.time, "secrets": secrets, "sleep": loop.sleep}
+    found |= {
+        name: getattr(secrets, name) for name in ("token_hex", "token_bytes", "token_urlsafe")
+    }
+    for module in _modules():
+        for name, stand_in in found.items():
+            if name in vars(module):
+                named.append((module, name, stand_in))
+    # The nodes' own password: always the same, so that it is hashed once.
+    named.append((dcp.producer.bucket, "token_hex", lambda count: "5" * 2 * count))
+    patches = [patch.object(module, name, stand_in) for module, name, stand_in in named]
+    begun = []
+    try:
+        for each in patches:
+            each.start()
+            begun.append(each)
+        loop.connect = connector_of(network)
+        yield
+    finally:
+        for each in reversed(begun):
+            each.stop()
+
+
+def connector_of(network: Network) -> Callable[..., Any]:
+    """Return what connects for ``asyncio.open_connection``."""
+    from tests.simulation.sockets import connector
+
+    return connector(network)

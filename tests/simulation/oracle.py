@@ -1,0 +1,144 @@
+"""What must be true after every commit, and when all is calm again: the promises of docs/design.md.
+
+The producer records every branch that a vbucket ever had: it is asked what was there.
+"""
+
+from collections.abc import Sequence
+
+from dcp.lake.vbucket_state import VbucketState
+from dcp.producer.cluster import ProducerCluster
+from tests.lake.memory_lake import ITEM_KINDS, Row, Version
+from tests.simulation.client_shell import SteppedReader
+from tests.simulation.delta_tables import CHANGES, DOCS, TablesInMemory
+from tests.simulation.faults import Counts
+
+Documents = dict[bytes, tuple[int, int, bytes]]
+"""Key -> seqno, cas, value."""
+
+
+class Oracle:
+    """Compares one lake with its source; each finding names the promise."""
+
+    def __init__(self, tables: TablesInMemory, cluster: ProducerCluster, counts: Counts) -> None:
+        self._tables, self._cluster, self._counts = tables, cluster, counts
+        self._held: set[tuple[int, int, int]] = set()
+        """(vbucket, epoch, seqno) of every row that the log ever got."""
+        self.published: dict[int, int] = {}
+        self.largest_frame_bytes = 0
+        tables.on_round = self.check_round
+        tables.on_version = self.check_version
+
+    # --- after each round
+
+    def check_round(self, rows: Sequence[Row]) -> None:
+        """P5, P7: nothing is received twice, and one round follows the other."""
+        number = self._tables.round
+        for row in rows:
+            assert row["round"] == number, f"P7: found a row of round {row['round']} in {number}"
+            if row["kind"] == "rollback":
+                self._note_rollback(row)
+            if row["kind"] not in ITEM_KINDS:
+                continue
+            place = (row["vbucket"], row["epoch"], int(row["seqno"]))
+            assert place not in self._held, (
+                f"P5: round {number} received seqno {place[2]} of vbucket {place[0]}, epoch "
+                f"{place[1]}, a second time"
+            )
+            before = self._tables.states_at[number - 1].get(place[0])
+            if before is not None and before.epoch == place[1]:
+                assert place[2] > before.position.seqno, (
+                    f"P5: round {number} received seqno {place[2]} of vbucket {place[0]}, which "
+                    f"stood at {before.position.seqno}"
+                )
+            self._held.add(place)
+        found = [each.round for each in self._tables.logs[CHANGES].commits if each.round]
+        assert found == list(range(1, number + 1)), f"P7: found rounds {found}"
+
+    def _note_rollback(self, row: Row) -> None:
+        if row["seqno"] is not None:
+            anywhere = int(row["seqno"]) > 0
+            self._counts.add("rollback followed" if anywhere else "rollback to 0 followed")
+
+    # --- after each apply
+
+    def check_version(self, version: Version) -> None:
+        """P1, P2: each vbucket is what the source held at a complete seqno of a branch it had."""
+        held = version.held
+        commit, before = self._tables.logs[DOCS].commits[-1], self._tables.versions[-2:-1]
+        if commit.is_apply and before:
+            assert commit.ours["from"] == before[0].held.round, (
+                f"P7: {commit} goes from round {commit.ours['from']}, expected "
+                f"{before[0].held.round}, where the table stood"
+            )
+        if version.undone:
+            self._counts.add("published rows taken back")
+        if held.stale:
+            self._counts.add("stale vbucket published")
+        for vbucket in range(self._cluster.settings.vbuckets):
+            found: Documents = {
+                row["key"].encode(): (int(row["seqno"]), int(row["cas"]), row["value"])
+                for (place, _), row in version.rows.items()
+                if place == vbucket
+            }
+            state = self._tables.states_at[held.round_of(vbucket)].get(vbucket)
+            expected = {} if state is None else self.documents(state)
+            assert found == expected, (
+                f"P1/P2: vbucket {vbucket} of {held} differs: at complete seqno "
+                f"{state and state.complete_seqno} found {_brief(found)}, "
+                f"expected {_brief(expected)}"
+            )
+            self.published[vbucket] = 0 if state is None else state.complete_seqno
+
+    def documents(self, state: VbucketState) -> Documents:
+        """Return what the source held at a state's complete seqno, on the branch of its data."""
+        seqno = state.complete_seqno
+        if seqno == 0:
+            return {}
+        assert state.failover_log is not None, f"vbucket {state.vbucket}: rows without a branch"
+        uuid = state.failover_log.uuid_at(seqno)
+        held = self._cluster.state_at(state.vbucket, seqno, uuid)
+        return {key: (each.seqno, each.cas, each.value) for key, each in held.items()}
+
+    # --- while bytes arrive
+
+    def check_reader(self, reader: SteppedReader) -> None:
+        """P4: what a node sent and we did not acknowledge fits the window, and one message."""
+        window = reader.machine.window
+        if window.is_on and window.unacked_bytes > window.settings.window_bytes:
+            excess = window.unacked_bytes - window.settings.window_bytes
+            self._counts.add("window full")
+            assert excess <= self.largest_frame_bytes, (
+                f"P4: found {window.unacked_bytes} bytes outstanding, expected at most the window "
+                f"of {window.settings.window_bytes} and one message of {self.largest_frame_bytes}"
+            )
+
+    # --- when all is calm
+
+    def lacks(self) -> str:
+        """P6, P3: say what is not as the source has it now; empty where all is."""
+        tables = self._tables
+        if tables.versions[-1].held.stale:
+            return f"stale: {tables.versions[-1].held}"
+        for vbucket in range(self._cluster.settings.vbuckets):
+            state, high = tables.states.get(vbucket), self._cluster.high_seqno(vbucket)
+            if state is None or high == 0:
+                if high:
+                    return f"vbucket {vbucket}: never read, the source is at {high}"
+                if state is not None and state.complete_seqno:
+                    return f"vbucket {vbucket}: at {state.complete_seqno}, the source is empty"
+                continue
+            if state.complete_seqno != high:
+                return (
+                    f"vbucket {vbucket}: complete up to {state.complete_seqno} of {high}: {state}"
+                )
+            now = self._cluster.state_at(vbucket, high)
+            expected = {key: (each.seqno, each.cas, each.value) for key, each in now.items()}
+            if self.documents(state) != expected:
+                return f"vbucket {vbucket}: on a dead branch at {high}"
+            if self.published.get(vbucket) != high:
+                return f"vbucket {vbucket}: {high} is read, {self.published.get(vbucket)} published"
+        return ""
+
+
+def _brief(documents: Documents) -> str:
+    return "{" + ", ".join(f"{k.decode()}@{v[0]}" for k, v in sorted(documents.items())) + "}"

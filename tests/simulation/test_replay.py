@@ -1,0 +1,62 @@
+"""A seed is the same story each time, in any process; and a failure says how to see it again."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.simulation.faults import Options
+from tests.simulation.mutations import seeds_until_found
+from tests.simulation.world import run_seed
+
+SEEDS = (3, 9, 18)
+
+
+def _trace_of_another_process(seed: int, hash_seed: int) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.simulation", str(seed)],
+        env={**os.environ, "PYTHONHASHSEED": str(hash_seed)},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return done.stdout.rsplit("trace ", 1)[1].strip()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_seed_twice_is_the_same(seed: int) -> None:
+    first, again = run_seed(seed), run_seed(seed)
+    assert first == again
+    assert first.rounds > 0
+
+
+@pytest.mark.slow
+def test_a_seed_is_the_same_whatever_python_hashes_by() -> None:
+    traces = {_trace_of_another_process(SEEDS[1], hash_seed) for hash_seed in (1, 2)}
+    assert traces == {run_seed(SEEDS[1]).trace}
+
+
+def test_seeds_differ() -> None:
+    assert len({run_seed(seed).trace for seed in SEEDS}) == len(SEEDS)
+
+
+def test_options_are_the_seeds_own() -> None:
+    from random import Random
+
+    assert Options.drawn(Random(5)) == Options.drawn(Random(5)) != Options.drawn(Random(6))
+
+
+@pytest.mark.parametrize(
+    ("mutation", "promise"),
+    [
+        ("publishes half snapshots", "P1/P2"),
+        ("takes back no dead rows", "P1/P2"),
+        ("driver does not look for others", "P7"),
+        ("a flush takes nothing", "P1/P2"),
+    ],
+)
+def test_a_fault_of_ours_is_found_and_says_how_to_repeat_it(mutation: str, promise: str) -> None:
+    found = seeds_until_found(mutation, range(40))
+    assert found is not None, "found nothing in 40 seeds"
+    assert found[1].startswith(promise)
