@@ -94,13 +94,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
     session.stop()
 
 
-@pytest.fixture
-def warnings(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[pytest.LogCaptureFixture]:
-    """What is said of a client's requests, also where ``main`` has set up its own logs before."""
-    log = logging.getLogger("dcp.producer.dcp_commands")
-    monkeypatch.setattr(log, "propagate", False)
-    log.addHandler(caplog.handler)
-    yield caplog
-    log.removeHandler(caplog.handler)
+@pytest.fixture(autouse=True)
+def logs_as_they_were() -> Iterator[None]:
+    """Take back what a command's ``main`` sets up: its stream is closed when the test is over."""
+    yield
+    ours = logging.getLogger("dcp")
+    for handler in [*ours.handlers]:
+        ours.removeHandler(handler)

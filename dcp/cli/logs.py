@@ -39,4 +39,3 @@ def set_up_logs() -> None:
         handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(OneLineFormatter("%(asctime)s %(levelname)s %(message)s"))
         ours.addHandler(handler)
-        ours.propagate = False

@@ -114,7 +114,7 @@ def test_top_shows_what_a_producer_tells_of_its_connections(
 
 
 def test_a_consumer_that_acknowledges_too_much_is_told_of(
-    world: World, capsys: pytest.CaptureFixture[str], warnings: pytest.LogCaptureFixture
+    world: World, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     """On its connection, and on a stream that has ended since."""
     where = ["--user", "tester", "--producer", world.cluster.seeds[0]]
@@ -150,7 +150,7 @@ def test_a_consumer_that_acknowledges_too_much_is_told_of(
         assert stats["eq_dcpq:twice:over_acked_bytes"] == str(both)
         assert main(["top", *where]) == 0
         assert "\ntwice: acknowledged 1.0 GiB more than was outstanding" in capsys.readouterr().out
-    (line,) = [line for line in warnings.messages if "found an acknowledgement of" in line]
+    (line,) = [line for line in caplog.messages if "found an acknowledgement of" in line]
     assert line.startswith("eq_dcpq:twice: found an acknowledgement of 1048576 bytes, expected at")
 
 

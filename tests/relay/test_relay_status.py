@@ -83,7 +83,7 @@ def test_names_of_consumers_move_no_cursor() -> None:
 def test_a_name_forges_no_line_of_the_status_nor_of_the_log(
     make_cluster: MakeCluster,
     make_relay: MakeRelay,
-    warnings: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """It fills its window and acknowledges nothing, so that all speak of it."""
@@ -93,7 +93,7 @@ def test_a_name_forges_no_line_of_the_status_nor_of_the_log(
     with RawClient(relay.seeds[0]) as client:
         client.log_in(user=USER, password=PASSWORD).open_dcp(b"e\x1b[2J\nvil", window=2000)
         client.call(m.DcpControl(b"connection_buffer_size", b"no"), Opcode.DCP_CONTROL)
-        (line,) = [line for line in warnings.messages if "a window is refused" in line]
+        (line,) = [line for line in caplog.messages if "a window is refused" in line]
         assert line.startswith(f"eq_dcpq:{shown}: ") and line.isprintable()
         wait_for("a stream", lambda: not client.request_stream(0).status, PATIENCE_SECONDS)
         fill(cluster, 200, 500)
