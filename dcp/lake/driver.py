@@ -5,7 +5,7 @@ It can be killed at any instant: each step begins by reading what is durable.
 
 import secrets
 import threading
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from time import monotonic
 
@@ -18,11 +18,10 @@ from dcp.errors import (
     SourceError,
     StoppedError,
 )
-from dcp.lake.applied import AppliedVersion, replica_status
-from dcp.lake.apply import plan_apply, run_apply
-from dcp.lake.audit import write_audit
+from dcp.lake.applied import AppliedVersion
+from dcp.lake.applier import Applier
+from dcp.lake.apply_thread import ApplyThread
 from dcp.lake.bounded_run import BoundedRun
-from dcp.lake.cadence import is_due, pending_of
 from dcp.lake.collections import replicas_of
 from dcp.lake.connect import look_at_cluster
 from dcp.lake.horizon import Horizon
@@ -30,13 +29,12 @@ from dcp.lake.horizon_guard import HorizonGuard
 from dcp.lake.observer import NEXT_ROUND, Observer
 from dcp.lake.plan import Idle, LeftOut, RoundPlan
 from dcp.lake.plan_text import left_out_lines
-from dcp.lake.planning import next_round, require_same_bucket, stale_vbuckets
+from dcp.lake.planning import beside_an_apply, next_round, require_same_bucket
 from dcp.lake.progress import round_progress
 from dcp.lake.receive import SourceAccess
 from dcp.lake.round import RoundReport, run_round
-from dcp.lake.session import session_slots
+from dcp.lake.session import session_slots, use_pool
 from dcp.lake.settings import Settings
-from dcp.lake.stop_points import reached
 from dcp.lake.tables import LakeTables, ReplicaTable, ensure_replica, replicas_in
 
 
@@ -60,11 +58,11 @@ class Driver:
         self._settings = settings
         self._access = access
         self._observer = observer
-        self._replicas: tuple[ReplicaTable, ...] = ()
         self._ensured: set[ReplicaTable] = set()
-        self._newest: dict[str, AppliedVersion] = {}
         self._report = RunReport()
         self._guard = HorizonGuard(lake, Horizon.of_hours(settings.lake.horizon_hours))
+        self._applier = Applier(lake, settings.apply, self.writer_id, observer, self._guard)
+        self._is_applying: Callable[[], bool] = lambda: False
 
     def once(self, cluster: ClusterView, stop: threading.Event) -> RunReport:
         """Run rounds until the seqnos of ``cluster`` are complete, then apply.
@@ -98,38 +96,50 @@ class Driver:
     def continuously(self, stop: threading.Event) -> RunReport:
         """Run a round whenever there is something to do, at most one each minimum interval.
 
+        Beside it another thread applies: what it is to apply to is handed over, and not waited for.
+        When ``stop`` is set, the round under way ends, and is applied.
         A cluster that cannot be looked at is looked at again, until it refuses us for good.
 
         Raises:
             AuthenticationError, BucketError: user, password or bucket are refused.
 
         """
-        interval = self._settings.round.minimum_interval_seconds
-        while not stop.is_set():
-            begin = monotonic()
-            reason = NEXT_ROUND
-            try:
-                cluster = look_at_cluster(self._access)
-            except (AuthenticationError, BucketError):
-                raise
-            except (SourceError, RemoteProtocolError) as error:
-                reason = f"the cluster: {error}"
-            else:
-                plan = self.plan(cluster)
-                if isinstance(plan, Idle):
-                    self._observer.idle(plan)
-                    newest = plan.latest_round
-                else:
-                    newest = self.round(plan).round
-                self.apply(newest, force=False)
-                # This run has no end: of what it did, only the newest is kept.
-                self._report.rounds = self._report.rounds[-1:]
-                self._report.applied = self._report.applied[-1:]
-            wait_seconds = max(0.0, interval - (monotonic() - begin))
-            if wait_seconds and not stop.is_set():
-                self._observer.waiting(wait_seconds, reason)
-                stop.wait(wait_seconds)
+        with ApplyThread(self._apply_newest) as applying:
+            self._is_applying = applying.is_busy
+            while not stop.is_set():
+                self._pass(applying, stop)
         return self._report
+
+    def _pass(self, applying: ApplyThread, stop: threading.Event) -> None:
+        """Look, run a round if one is due, hand over what there is to apply, and wait."""
+        begin = monotonic()
+        reason = NEXT_ROUND
+        try:
+            cluster = look_at_cluster(self._access)
+        except (AuthenticationError, BucketError):
+            raise
+        except (SourceError, RemoteProtocolError) as error:
+            reason = f"the cluster: {error}"
+        else:
+            plan = self.plan(cluster)
+            if isinstance(plan, Idle):
+                self._observer.idle(plan)
+                newest = plan.latest_round
+            else:
+                newest = self.round(plan).round
+            applying.hand_over(newest)
+            # This run has no end: of what it did, only the newest is kept.
+            self._report.rounds = self._report.rounds[-1:]
+        wait_seconds = max(
+            0.0, self._settings.round.minimum_interval_seconds - (monotonic() - begin)
+        )
+        if wait_seconds and not stop.is_set():
+            self._observer.waiting(wait_seconds, reason)
+            stop.wait(wait_seconds)
+
+    def _apply_newest(self, to_round: int) -> None:
+        self.apply(to_round, force=False)
+        self._report.applied = self._report.applied[-1:]
 
     def plan(
         self,
@@ -146,15 +156,18 @@ class Driver:
         """
         require_same_bucket(self.lake, cluster, self._settings.source.bucket)
         self._ensure_replicas(cluster)
-        self._guard.look(self._replicas)
+        self._guard.look()
         if self._settings.apply.when == "never":  # somebody else applies, meanwhile too
-            self._learn_newest(self._replicas)
+            self._applier.learn()
+        settings = self._settings
+        if self._is_applying():
+            settings = beside_an_apply(self.lake, settings)
         return next_round(
             self.lake,
-            self._replicas,
+            self._applier.replicas,
             cluster,
-            self._settings,
-            stale=stale_vbuckets(self._newest.values()),
+            settings,
+            stale=self._applier.stale,
             targets=targets,
             skip=skip,
         )
@@ -163,6 +176,7 @@ class Driver:
         """Run one round and tell of it."""
         with round_progress(is_local=session_slots(self.lake.spark) > 0) as progress:
             self._observer.planned(plan, progress)
+            use_pool(self.lake.spark, "receive")
             report = run_round(self.lake, plan, self._access, self.writer_id, progress)
         self._report.rounds.append(report)
         self._observer.committed(report)
@@ -173,27 +187,13 @@ class Driver:
 
         ``force`` makes it due unless `when` is never.
         """
-        rule = self._settings.apply
-        if rule.when == "never":
-            return []
-        made = []
-        for replica in self._replicas:
-            due = force or rule.when == "every_round"
-            if not due and not is_due(rule, pending_of(self.lake, replica)):
-                continue
-            plan = plan_apply(self.lake, replica, to_round, key_literals=rule.key_literals)
-            if plan is None:
-                continue
-            reached("apply.planned")
-            version = run_apply(self.lake, plan, self.writer_id)
-            made.append(version)
-            self._newest[replica.name] = version
-            if version.undone:
-                keys = None if plan.keys is None else plan.keys.names
-                write_audit(self.lake, replica_status(self.lake, replica), keys)
-            self._observer.applied(version)
+        made = self._applier.apply(to_round, force=force)
         self._report.applied += made
         return made
+
+    def close(self) -> None:
+        """Let go of what it had of Spark; it can do nothing more."""
+        self._applier.close()
 
     def _ensure_replicas(self, cluster: ClusterView) -> None:
         """Make the tables of new collections; those of dropped ones go on being applied to.
@@ -210,9 +210,7 @@ class Driver:
             )
         if wanted:
             self._ensured.update(wanted)
-            known = set(self._replicas)
-            self._replicas = replicas_in(self.lake)
-            self._learn_newest(each for each in self._replicas if each not in known)
+            self._applier.know(replicas_in(self.lake))
 
     def _stale(self, known: Collection[LeftOut]) -> tuple[LeftOut, ...]:
         """Return the vbuckets that a table still shows as they were, unless another job applies."""
@@ -220,16 +218,8 @@ class Driver:
             return ()
         told = {left.vbucket for left in known}
         detail = "a table shows its old rows until it is streamed whole"
-        stale = stale_vbuckets(self._newest.values())
-        return tuple(LeftOut(vb, "stale", detail) for vb in sorted(stale) if vb not in told)
-
-    def _learn_newest(self, replicas: Iterable[ReplicaTable]) -> None:
-        """Look where tables stand; write the audit that a driver may have died before."""
-        for replica in replicas:
-            status = replica_status(self.lake, replica)
-            if status.applied is not None:
-                self._newest[replica.name] = status.applied
-                write_audit(self.lake, status)
+        stale = sorted(self._applier.stale)
+        return tuple(LeftOut(vb, "stale", detail) for vb in stale if vb not in told)
 
 
 def _refuse_incomplete(left_out: tuple[LeftOut, ...]) -> None:

@@ -1,11 +1,12 @@
 """Keeps the horizon while a driver runs: properties, heartbeats, and a look at what others did.
 
-The driver calls it before it plans a round, which is before every apply. The first look at a lake
-reads the tables' properties and histories; later ones read nothing until a heartbeat may be due.
+The driver looks at ``changes`` before it plans a round, and at each replica before it applies to
+it. The first look reads the properties and histories of all tables; later ones read nothing until
+a heartbeat may be due.
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -39,25 +40,27 @@ class HorizonGuard:
         self._horizon = horizon
         self._clock = clock
         self._newest: dict[str, datetime] = {}
-        self._replicas: dict[str, ReplicaTable] | None = None
 
-    def look(self, replicas: Iterable[ReplicaTable] = ()) -> tuple[str, ...]:
-        """Keep the horizon of ``changes`` and of all replicas; return the tables that got a beat.
+    def look(self) -> bool:
+        """Keep the horizon of ``changes``, and at first of all tables; return if it got a beat.
 
         Raises:
             LakeError: somebody changed rows of ``changes``, or put it back to an older state.
 
         """
-        if self._replicas is None:
-            self._replicas = {each.name: each for each in replicas_in(self._lake)}
+        if not self._newest:
             self._first_look()
-        self._replicas |= {each.name: each for each in replicas}
-        beaten = [replica for replica in self._replicas.values() if self._beat(replica)]
-        names = [replica.name for replica in beaten]
-        return (*(("changes",) if self._beat(None) else ()), *names)
+        return self._beat(self._lake, None)
+
+    def look_at(self, replica: ReplicaTable, lake: LakeTables) -> bool:
+        """Keep the horizon of a replica; return whether it got a beat.
+
+        For the thread that applies to it, in its session: a beat says which apply the rows are of.
+        """
+        return self._beat(lake, replica)
 
     def _first_look(self) -> None:
-        lake, now, replicas = self._lake, self._clock(), tuple((self._replicas or {}).values())
+        lake, now, replicas = self._lake, self._clock(), replicas_in(self._lake)
         commits = history(lake.changes)
         refuse_tampered_log(lake, commits)
         statuses = {each.name: replica_status(lake, each, LOOK_BACK) for each in replicas}
@@ -69,15 +72,15 @@ class HorizonGuard:
                 _LOG.warning("%s: %s", lake.location, vacuum)
         keep_retention(lake, replicas, self._horizon)
 
-    def _beat(self, replica: ReplicaTable | None) -> bool:
+    def _beat(self, lake: LakeTables, replica: ReplicaTable | None) -> bool:
         """Make a heartbeat if the newest version is old; ask for its age only if it may be."""
         table = "changes" if replica is None else replica.name
         begin = self._clock() - timedelta(seconds=self._horizon.heartbeat_seconds)
         if table in self._newest and self._newest[table] > begin:
             return False
-        self._newest[table] = newest_commit_time(self._lake, table)
+        self._newest[table] = newest_commit_time(lake, table)
         if self._newest[table] > begin:
             return False
-        is_ours = beat(self._lake, replica)
-        self._newest[table] = newest_commit_time(self._lake, table)
+        is_ours = beat(lake, replica)
+        self._newest[table] = newest_commit_time(lake, table)
         return is_ours

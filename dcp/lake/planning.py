@@ -1,6 +1,7 @@
 """The next round of a lake: from what is durable there and what the cluster holds, to a plan."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -41,7 +42,6 @@ def next_round(
         stale: vbuckets that a replica holds as they were at that round (`stale_vbuckets`).
         targets: seqnos to reach instead of the high seqnos.
         skip: vbuckets not to stream now, with the reason to report.
-
     """
     position = lake_position(lake, settings, stale or {})
     slots = partial(tasks_at_once, lake)
@@ -102,6 +102,19 @@ def _ordered_restarts(
 def tasks_at_once(lake: LakeTables) -> int:
     """Return how many tasks a round may have; a number of ours where the cluster decides."""
     return session_slots(lake.spark) or CLUSTER_TASKS
+
+
+def beside_an_apply(lake: LakeTables, settings: Settings) -> Settings:
+    """Return the settings of a round that shares a machine with an apply.
+
+    A receiving task keeps its core until it is done, so such a round has tasks for half of the
+    cores at most. Where there is one only, they take turns; on a cluster nothing is shared.
+    """
+    half = session_slots(lake.spark) // 2
+    if not half:
+        return settings
+    tasks = min(settings.round.tasks or half, half)
+    return replace(settings, round=replace(settings.round, tasks=tasks))
 
 
 def require_same_bucket(lake: LakeTables, cluster: ClusterView, bucket: str) -> None:

@@ -6,7 +6,7 @@ started again: each step begins by reading what is durable.
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import cache
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -72,8 +72,8 @@ def run(
                 settings, spark, is_long=lambda: not once or is_large_load(location, cluster)
             )
             lake = open_or_create(start_spark, settings, location, cluster)
-            driver = Driver(lake, settings, access, observer)
-            return driver.once(cluster, stopped) if once else driver.continuously(stopped)
+            with closing(Driver(lake, settings, access, observer)) as driver:
+                return driver.once(cluster, stopped) if once else driver.continuously(stopped)
     finally:
         observer.ended()
 
@@ -113,7 +113,7 @@ def spark_of(
 ) -> StartSpark:
     """Return what returns ``spark``, or starts the session of these settings when it is needed.
 
-    ``is_long`` is asked then: see `jvm_options`.
+    ``is_long`` is asked then: see `jvm_options`. Of several threads that need it, one starts it.
 
     Raises:
         ConfigError: ``spark`` would hand the password to strangers.
@@ -130,7 +130,13 @@ def spark_of(
         refuse_open_password(started, settings.source)
         return started
 
-    return start
+    starting = threading.Lock()
+
+    def start_once() -> "SparkSession":
+        with starting:
+            return start()
+
+    return start_once
 
 
 def session(settings: Settings, *, is_long: bool = False) -> "SparkSession":

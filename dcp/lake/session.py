@@ -98,6 +98,40 @@ def session_slots(spark: SparkSession) -> int:
     return slots_of(master) if master else 0
 
 
+def session_beside(spark: SparkSession) -> SparkSession:
+    """Return a session of its own for another thread, with the settings that this one has now."""
+    if _is_connect(spark):
+        cloned: SparkSession = spark.cloneSession()  # type: ignore[attr-defined]  # a class of its own
+        return cloned
+    beside = spark.newSession()
+    for key, value in spark.conf.getAll.items():
+        if beside.conf.get(key, None) != value:
+            beside.conf.set(key, value)
+    return beside
+
+
+def end_session_beside(session: SparkSession) -> None:
+    """Let go of what `session_beside` made.
+
+    Spark Connect would ask its server for that when the process ends, and wait long for one that
+    has ended before.
+    """
+    if _is_connect(session):
+        client: Any = session.client
+        client.release_session()
+        client.close()
+
+
+def _is_connect(spark: SparkSession) -> bool:
+    return type(spark).__module__.startswith("pyspark.sql.connect.")
+
+
+def use_pool(spark: SparkSession, name: str) -> None:
+    """Let the jobs of this thread be in a pool of Spark's fair scheduler, from now on."""
+    if not _is_connect(spark):  # there the server has the threads
+        spark.sparkContext.setLocalProperty("spark.scheduler.pool", name)
+
+
 def static_settings(driver_memory: str, log4j: Path | None) -> dict[str, str]:
     """Return what must be set before Spark starts, besides the jars."""
     settings = {
@@ -107,6 +141,8 @@ def static_settings(driver_memory: str, log4j: Path | None) -> dict[str, str]:
         "spark.task.maxFailures": str(TASK_ATTEMPTS),
         # A second copy of a task would open the same streams again and lose the first one's.
         "spark.speculation": "false",
+        # What receives and what applies side by side have a pool each (`use_pool`).
+        "spark.scheduler.mode": "FAIR",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         # 1.5 times as fast as TCP for short tasks, and no port to guard.

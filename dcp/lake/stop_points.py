@@ -3,13 +3,15 @@
 ``DCPLAKE_STOP_AT=<step>[:<count>]=<kill|pause>`` acts when the step is reached for the ``count``-th
 time (1 if left out). ``kill`` sends this process SIGKILL. ``pause`` waits until the file that
 ``DCPLAKE_STOP_FILE`` names is gone. That file is made first, and where it exists already nothing
-happens: so a step in a task that Spark tries again stops one process only. Without
+happens: so a step in a task that Spark tries again stops one process only. Both may list several,
+with commas between them, for threads that are each at a step of their own. Without
 ``DCPLAKE_STOP_AT`` nothing happens at all.
 """
 
 import os
 import signal
 import time
+from itertools import zip_longest
 from pathlib import Path
 from typing import Final
 
@@ -42,16 +44,23 @@ def reached(step: str) -> None:
     wanted = os.environ.get(VARIABLE)
     if not wanted:
         return
-    name, count, action = _parse(wanted)
     _reached[step] = _reached.get(step, 0) + 1
-    if step != name or _reached[step] != count:
+    files = filter(None, os.environ.get(FILE_VARIABLE, "").split(","))
+    for each, file in zip_longest(wanted.split(","), files):
+        name, count, action = _parse(each or "")
+        if step == name and _reached[step] == count:
+            _stop(action, file)
+
+
+def _stop(action: str, named: str | None) -> None:
+    if named is None and action == "pause":
+        raise ConfigError(f"{FILE_VARIABLE}: found nothing, expected the file to wait for")
+    if named is not None and not _make(named):
         return
-    file = _claimed_file(action)
     if action == "kill":
-        if file is not None or FILE_VARIABLE not in os.environ:
-            os.kill(os.getpid(), signal.SIGKILL)
-    elif file is not None:
-        _wait_until_gone(file)
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif named is not None:
+        _wait_until_gone(Path(named))
 
 
 def _parse(wanted: str) -> tuple[str, int, str]:
@@ -65,18 +74,13 @@ def _parse(wanted: str) -> tuple[str, int, str]:
     return name, int(count or 1), action
 
 
-def _claimed_file(action: str) -> Path | None:
-    """Make the file; None where there is none to make, or where another process made it."""
-    named = os.environ.get(FILE_VARIABLE)
-    if named is None:
-        if action == "pause":
-            raise ConfigError(f"{FILE_VARIABLE}: found nothing, expected the file to wait for")
-        return None
+def _make(file: str) -> bool:
+    """Make the file; return whether it was not there."""
     try:
-        os.close(os.open(named, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+        os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
     except FileExistsError:
-        return None
-    return Path(named)
+        return False
+    return True
 
 
 def _wait_until_gone(file: Path) -> None:

@@ -4,12 +4,7 @@ The producer lives in the test's process, so that its counters tell what was sen
 is ``jobs/replicate.py`` in a process of its own; what is left is gone on with in this process.
 """
 
-import contextlib
-import os
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +21,7 @@ from dcp.lake.stop_points import FILE_VARIABLE, STEPS, VARIABLE
 from dcp.lake.tables import AUDIT_TABLE, LakeTables, open_lake
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.settings import ClusterSettings
+from tests.lake.job_process import Job
 from tests.lake.receiving import SMALL_FLOW, settings_for
 from tests.lake.replicas import (
     complete_seqnos,
@@ -35,15 +31,12 @@ from tests.lake.replicas import (
     rows_of,
     source_rows,
 )
-from tests.quick_spark import QUICK_CONF, spark_conf_toml
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 VBUCKETS = 4
-JOB = Path(__file__).parents[2] / "jobs" / "replicate.py"
-PROCESS_SECONDS = 300.0
 
 
 @pytest.fixture
@@ -64,60 +57,6 @@ def change(cluster: ProducerCluster, times: int = 1, batch_size: int = 10_000) -
     fill(cluster, 60, start=20 * times, batch_size=batch_size)
     for number in range(10 * times - 10, 10 * times):
         cluster.delete(b"key-%d" % number)
-
-
-class Job:
-    """``jobs/replicate.py --once`` in its own process group."""
-
-    def __init__(self, settings: Settings, folder: Path, **environment: str) -> None:
-        self._log = folder / "job.log"
-        config = folder / "job.toml"
-        config.write_text('[spark]\nmaster = "local[2]"\n' + spark_conf_toml(QUICK_CONF))
-        words = [sys.executable, str(JOB), "--config", str(config), "--once"]
-        for name, value in {
-            "source.seeds": ",".join(settings.source.seeds),
-            "source.username": settings.source.username,
-            "source.password_file": settings.source.password_file,
-            "source.noop_interval_seconds": settings.source.noop_interval_seconds,
-            "round.quiet_seconds": settings.round.quiet_seconds,
-            "round.target_bytes": settings.round.target_bytes,
-            "flow_control.window_bytes": settings.flow_control.window_bytes,
-            "flow_control.batch_bytes": settings.flow_control.batch_bytes,
-            "lake.root": settings.lake.root,
-            "lake.lock": str(settings.lake.lock).lower(),
-        }.items():
-            words += ["--set", f"{name}={value}"]
-        with self._log.open("wb") as log:
-            self.process = subprocess.Popen(
-                words,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=os.environ | environment,
-                start_new_session=True,
-            )
-
-    def wait(self) -> int:
-        """Return the exit code; whatever the driver left running ends too."""
-        try:
-            return self.process.wait(PROCESS_SECONDS)
-        finally:
-            self.end()
-
-    def end(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-
-    def output(self) -> str:
-        return self._log.read_text()
-
-    def wait_for(self, file: Path) -> None:
-        """Wait until the process has made ``file``."""
-        end = time.monotonic() + PROCESS_SECONDS
-        while not file.exists():
-            assert self.process.poll() is None, f"the job ended early:\n{self.output()}"
-            assert time.monotonic() < end, f"waited {PROCESS_SECONDS} s for {file}"
-            time.sleep(0.05)
 
 
 def require_exact_and_whole(lake: LakeTables, cluster: ProducerCluster) -> None:

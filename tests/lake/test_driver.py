@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -21,16 +22,20 @@ from dcp.errors import (
 )
 from dcp.lake import driver as driver_module
 from dcp.lake.applied import AppliedVersion
-from dcp.lake.driver import Driver, RunReport
+from dcp.lake.driver import Driver
 from dcp.lake.observer import Observer
 from dcp.lake.plan import Idle, LakePosition, LeftOut, RoundPlan, plan_round
 from dcp.lake.receipt import Outcome
 from dcp.lake.round import RoundReport
 from dcp.lake.round_record import VbucketReport
 from dcp.lake.settings import RoundSettings, Settings
+from dcp.lake.tables import LakeIdentity, LakeLocation, LakeTables
 from dcp.lake.vbucket_state import VbucketState
 from dcp.protocol.position import Position
 from dcp.types import FailoverEntry, FailoverLog
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 NODE = NodeAddress("a", 1)
 
@@ -41,16 +46,20 @@ def view(*high_seqnos: int) -> ClusterView:
     return ClusterView(cluster_map, dict(enumerate(high_seqnos)), MappingProxyType({}))
 
 
+def no_spark() -> "SparkSession":
+    raise AssertionError("Spark is not needed here")
+
+
 class Scripted(Driver):
     """A driver whose rounds end each vbucket as ``outcome_of`` says."""
 
     def __init__(self, outcome_of: Callable[[int, int], tuple[Outcome, int]]) -> None:
         quick = RoundSettings(minimum_interval_seconds=0.001)
-        self._settings = replace(Settings(), round=quick)
-        self._access = None  # type: ignore[assignment]  # only look_at_cluster would use it
-        self._observer = Observer()
-        self._report = RunReport()
-        self._newest = {}
+        lake = LakeTables(
+            no_spark, LakeLocation(root="/nowhere"), LakeIdentity("lake", "b", "uuid", 1)
+        )
+        access: Any = None  # only look_at_cluster would use it
+        super().__init__(lake, replace(Settings(), round=quick), access, Observer())
         self._outcome_of = outcome_of
         self.states: dict[int, VbucketState] = {}
         self.keeps_states = False

@@ -381,7 +381,7 @@ def test_an_apply_planned_before_another_drivers_is_never_published(
             fill(cluster, 20, start=20)
             run(settings, once=True, spark=spark)
 
-    monkeypatch.setattr("dcp.lake.driver.reached", other_driver)
+    monkeypatch.setattr("dcp.lake.applier.reached", other_driver)
     with pytest.raises(FencedError, match="another driver applied to docs"):
         run(settings, once=True, spark=spark)
     assert steps == ["apply.planned", "apply.planned"]

@@ -1,0 +1,157 @@
+"""Applies what is pending to the replicas of one lake, and knows where each of them stands.
+
+Tables that are due are applied to side by side, each by a thread with a Spark session of its own,
+since what fences a statement is a setting of its session.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Iterable, Mapping
+from functools import cache, partial
+from typing import TYPE_CHECKING, Final
+
+from dcp.lake.applied import AppliedVersion, replica_status
+from dcp.lake.apply import plan_apply, run_apply
+from dcp.lake.audit import write_audit
+from dcp.lake.cadence import is_due, pending_of
+from dcp.lake.horizon_guard import HorizonGuard
+from dcp.lake.observer import Observer
+from dcp.lake.planning import stale_vbuckets
+from dcp.lake.session import end_session_beside, session_beside, use_pool
+from dcp.lake.settings import ApplySettings
+from dcp.lake.stop_points import reached
+from dcp.lake.tables import LakeTables, ReplicaTable
+from dcp.lake.threads import in_thread
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TABLES_AT_ONCE: Final = 4
+"""How many tables are applied to at once: their MERGEs share the cores, and the driver's memory."""
+
+
+class Applier:
+    """Applies to the replicas that it knows.
+
+    `know` and `learn` are for the thread that plans rounds, `apply` is for the one that applies,
+    which may be another.
+    """
+
+    def __init__(
+        self,
+        lake: LakeTables,
+        rule: ApplySettings,
+        writer_id: str,
+        observer: Observer,
+        guard: HorizonGuard,
+    ) -> None:
+        self._lake = lake
+        self._sessions: list[SparkSession] = []
+        self._lakes = [
+            LakeTables(cache(self._start_beside), lake.location, lake.identity)
+            for _ in range(TABLES_AT_ONCE)
+        ]
+        self._rule = rule
+        self._writer_id = writer_id
+        self._observer = observer
+        self._guard = guard
+        self._lock = threading.Lock()  # of the next one, which is replaced as a whole
+        self._newest: Mapping[str, AppliedVersion] = {}
+        self._replicas: tuple[ReplicaTable, ...] = ()
+
+    @property
+    def replicas(self) -> tuple[ReplicaTable, ...]:
+        """The tables that it applies to."""
+        return self._replicas
+
+    @property
+    def stale(self) -> dict[int, int]:
+        """The vbuckets that a table shows as they were at an older round, and that round."""
+        return stale_vbuckets(self._newest.values())
+
+    def know(self, replicas: tuple[ReplicaTable, ...]) -> None:
+        """Apply to these tables from now on."""
+        known = set(self._replicas)
+        self.learn(each for each in replicas if each not in known)
+        self._replicas = replicas
+
+    def learn(self, replicas: Iterable[ReplicaTable] | None = None) -> None:
+        """Look where tables stand; write the audit that a driver may have died before."""
+        for replica in self._replicas if replicas is None else replicas:
+            status = replica_status(self._lake, replica)
+            if status.applied is not None:
+                self._note(status.applied)
+                write_audit(self._lake, status)
+
+    def apply(self, to_round: int, *, force: bool) -> list[AppliedVersion]:
+        """Apply what is pending up to ``to_round``, the newest one, if it is due.
+
+        ``force`` makes it due unless `when` is never. What is raised for one table is raised when
+        the applies that were under way have ended.
+        """
+        for replica in self._replicas:
+            self._guard.look_at(replica, self._lakes[0])
+        if self._rule.when == "never":
+            return []
+        waiting = deque(self._replicas)
+        first, *others = self._lakes[: len(waiting)]
+        work = partial(self._apply_waiting, waiting, to_round, force=force)
+        beside = [in_thread(partial(work, lake)) for lake in others]
+        try:
+            made = work(first)
+        finally:
+            failures = [each.exception() for each in beside]  # waits for them
+        for failure in filter(None, failures):
+            raise failure
+        return [*made, *(version for each in beside for version in each.result())]
+
+    def _apply_waiting(
+        self, waiting: deque[ReplicaTable], to_round: int, lake: LakeTables, *, force: bool
+    ) -> list[AppliedVersion]:
+        """Apply to one waiting table after the other, until none waits."""
+        made = []
+        while waiting:
+            try:
+                replica = waiting.popleft()
+            except IndexError:  # another thread was quicker
+                break
+            try:
+                version = self._apply(lake, replica, to_round, force=force)
+            except BaseException:
+                waiting.clear()
+                raise
+            if version is not None:
+                made.append(version)
+        return made
+
+    def _apply(
+        self, lake: LakeTables, replica: ReplicaTable, to_round: int, *, force: bool
+    ) -> AppliedVersion | None:
+        due = force or self._rule.when == "every_round"
+        if not due and not is_due(self._rule, pending_of(lake, replica)):
+            return None
+        plan = plan_apply(lake, replica, to_round, key_literals=self._rule.key_literals)
+        if plan is None:
+            return None
+        reached("apply.planned")
+        use_pool(lake.spark, "apply")
+        version = run_apply(lake, plan, self._writer_id)
+        self._note(version)
+        if version.undone:
+            keys = None if plan.keys is None else plan.keys.names
+            write_audit(lake, replica_status(lake, replica), keys)
+        self._observer.applied(version)
+        return version
+
+    def _note(self, version: AppliedVersion) -> None:
+        with self._lock:
+            self._newest = {**self._newest, version.table: version}
+
+    def _start_beside(self) -> "SparkSession":
+        self._sessions.append(session_beside(self._lake.spark))
+        return self._sessions[-1]
+
+    def close(self) -> None:
+        """Let go of its sessions, when nothing is under way."""
+        while self._sessions:
+            end_session_beside(self._sessions.pop())

@@ -1,0 +1,80 @@
+"""The thread that applies beside a run: what it is handed, what it skips, and how it ends."""
+
+import threading
+
+import pytest
+
+from dcp.errors import FencedError
+from dcp.lake.apply_thread import ApplyThread
+from tests.client.drained import wait_for
+
+
+class Applied:
+    """Notes what it is called with; each call lasts until the test lets it end."""
+
+    def __init__(self) -> None:
+        self.rounds: list[int] = []
+        self.may_end = threading.Semaphore(0)
+
+    def __call__(self, to_round: int) -> None:
+        self.rounds.append(to_round)
+        assert self.may_end.acquire(timeout=60.0)
+
+
+def test_it_applies_the_newest_of_what_came_while_it_was_busy() -> None:
+    applied = Applied()
+    with ApplyThread(applied) as applying:
+        assert not applying.is_busy()
+        applying.hand_over(1)
+        assert applying.is_busy()
+        wait_for("the first", lambda: applied.rounds == [1])
+        for number in (2, 3, 4):
+            applying.hand_over(number)
+        applied.may_end.release()
+        wait_for("the newest", lambda: applied.rounds == [1, 4])
+        applied.may_end.release()
+        wait_for("nothing to do", lambda: not applying.is_busy())
+
+
+def test_what_was_handed_over_is_applied_before_it_ends() -> None:
+    applied = Applied()
+    with ApplyThread(applied) as applying:
+        applying.hand_over(1)
+        wait_for("the first", lambda: applied.rounds == [1])
+        applying.hand_over(2)
+        applied.may_end.release(2)
+    assert applied.rounds == [1, 2]
+
+
+def test_after_a_failure_of_the_run_only_the_apply_under_way_is_waited_for() -> None:
+    applied = Applied()
+    with pytest.raises(FencedError, match="another driver"), ApplyThread(applied) as applying:
+        applying.hand_over(1)
+        wait_for("the first", lambda: applied.rounds == [1])
+        applying.hand_over(2)
+        applied.may_end.release()
+        raise FencedError("another driver")
+    assert applied.rounds == [1]
+
+
+def test_a_process_that_is_to_end_at_once_waits_for_nothing() -> None:
+    applied = Applied()
+    with pytest.raises(KeyboardInterrupt), ApplyThread(applied) as applying:
+        applying.hand_over(1)
+        wait_for("the first", lambda: applied.rounds == [1])
+        raise KeyboardInterrupt
+    applied.may_end.release()
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_what_an_apply_raises_ends_the_run(goes_on: bool) -> None:
+    def fails(_: int) -> None:
+        raise FencedError("another driver")
+
+    with pytest.raises(FencedError, match="another driver"), ApplyThread(fails) as applying:
+        applying.hand_over(1)
+        if goes_on:
+            for _ in range(600):
+                threading.Event().wait(0.1)
+                applying.hand_over(2)
+            pytest.fail("the run went on for a minute")

@@ -1,0 +1,183 @@
+"""P1 to P5 where a driver receives and applies at once: killed and stopped at every pair of steps.
+
+Both threads are held, each at a step of its own, when the process is killed.
+"""
+
+import signal
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dcp.lake.applied import replica_status
+from dcp.lake.changes import latest_round
+from dcp.lake.run import lake_location, run
+from dcp.lake.stop_points import FILE_VARIABLE, STEPS, VARIABLE
+from dcp.lake.tables import DOCS, LakeTables, open_lake
+from dcp.producer.cluster import ProducerCluster
+from dcp.producer.settings import ClusterSettings
+from tests.lake.job_process import EndlessJob, Job
+from tests.lake.receiving import settings_for
+from tests.lake.replicas import (
+    complete_seqnos,
+    require_every_version_exact,
+    require_live_exact,
+    require_no_row_twice,
+    rows_of,
+    source_rows,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from dcp.lake.settings import Settings
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+VBUCKETS = 4
+ROUND_STEPS = [step for step in STEPS if step.startswith("round.")]
+APPLY_STEPS = [step for step in STEPS if not step.startswith("round.")]
+
+
+@pytest.fixture
+def cluster() -> Iterator[ProducerCluster]:
+    with ProducerCluster(ClusterSettings(nodes=2, vbuckets=VBUCKETS, seed=5)) as cluster:
+        yield cluster
+
+
+class Scene:
+    """A lake with an apply pending that takes rows back, and a driver that begins with it."""
+
+    def __init__(self, spark: "SparkSession", cluster: ProducerCluster, folder: Path) -> None:
+        self.spark, self.cluster, self.folder = spark, cluster, folder
+        self.settings = self._settings("every_round")
+        self._written = 0
+        self.write(80)
+        run(self.settings, once=True, spark=spark)
+        self.lake: LakeTables = open_lake(lambda: spark, lake_location(self.settings))
+
+    def _settings(self, when: str) -> "Settings":
+        return settings_for(
+            self.cluster,
+            self.folder,
+            apply={"when": when},
+            round={"minimum_interval_seconds": 0.2},
+        )
+
+    def write(self, count: int) -> None:
+        """Change some documents, add some, and delete one."""
+        for number in range(self._written // 2, self._written // 2 + count):
+            self.cluster.set(b"key-%d" % number, b'{"n": %d}' % self._written)
+        self.cluster.delete(b"key-%d" % (self._written // 2))
+        self._written += count
+
+    def lose_and_go_on(self) -> int:
+        """Let both nodes lose what was published; receive that and apply nothing of it."""
+        for node in (0, 1):
+            self.cluster.crash_restart(node, lost_seqnos=7)
+        return self.go_on()
+
+    def go_on(self) -> int:
+        """Receive some changes and apply none of them; return the newest round."""
+        self.write(30)
+        run(self._settings("never"), once=True, spark=self.spark)
+        return latest_round(self.lake)
+
+    def hold(self, apply_step: str, round_step: str) -> tuple[Job, list[Path]]:
+        """Start a driver; return it when both of its threads are held at these steps."""
+        held = [self.folder / "held-apply", self.folder / "held-round"]
+        for file in held:
+            file.unlink(missing_ok=True)
+        stops = {
+            VARIABLE: f"{apply_step}=pause,{round_step}=pause",
+            FILE_VARIABLE: ",".join(map(str, held)),
+        }
+        job = EndlessJob(self.settings, self.folder, **stops)
+        try:
+            job.wait_for(held[0])
+            self.write(20)
+            job.wait_for(held[1])
+        except BaseException:
+            job.end()
+            raise
+        return job, held
+
+    def has_round(self, number: int) -> bool:
+        return latest_round(self.lake) >= number
+
+    def require_exact(self) -> None:
+        require_every_version_exact(self.lake, self.cluster)
+        require_no_row_twice(self.lake)
+
+    def require_live_exact(self) -> None:
+        require_live_exact(self.lake, self.cluster, latest_round(self.lake))
+
+    def require_as_the_bucket(self) -> None:
+        high = {vbucket: self.cluster.high_seqno(vbucket) for vbucket in range(VBUCKETS)}
+        assert complete_seqnos(self.lake, latest_round(self.lake)) == high
+        assert rows_of(self.lake, self.lake.table_sql("docs")) == source_rows(self.cluster, high)
+
+
+@pytest.mark.parametrize("apply_step", APPLY_STEPS)
+def test_killed_at_each_step_of_a_round_while_an_apply_is_at_one_of_its_own(
+    spark: "SparkSession", cluster: ProducerCluster, tmp_path: Path, apply_step: str
+) -> None:
+    scene = Scene(spark, cluster, tmp_path)  # what each kill left is among its versions
+    for round_step in ROUND_STEPS:
+        print(f"apply at {apply_step}, round at {round_step}")
+        pending = scene.lose_and_go_on()
+        job, _ = scene.hold(apply_step, round_step)
+        job.process.send_signal(signal.SIGKILL)
+        assert job.wait() == -signal.SIGKILL
+        is_committed = round_step in ("round.committed", "round.read_back")
+        assert latest_round(scene.lake) == pending + is_committed
+        is_applied = apply_step != "apply.planned"
+        assert (replica_status(scene.lake, DOCS).round == pending) == is_applied
+        run(scene.settings, once=True, spark=spark)
+        scene.require_as_the_bucket()
+        scene.require_live_exact()
+    scene.require_exact()
+
+
+def test_sigterm_ends_the_round_and_the_apply_under_way(
+    spark: "SparkSession", cluster: ProducerCluster, tmp_path: Path
+) -> None:
+    scene = Scene(spark, cluster, tmp_path)
+    pending = scene.lose_and_go_on()
+    job, held = scene.hold("apply.planned", "round.received")
+    try:
+        job.process.send_signal(signal.SIGTERM)
+        for file in held:
+            file.unlink()
+        assert job.wait() == 0, job.output()
+    finally:
+        job.end()
+    assert "Traceback" not in job.output()
+    assert latest_round(scene.lake) == pending + 1
+    assert replica_status(scene.lake, DOCS).round == pending + 1
+    scene.require_exact()
+    scene.require_as_the_bucket()
+
+
+def test_a_slow_apply_delays_no_round(
+    spark: "SparkSession", cluster: ProducerCluster, tmp_path: Path
+) -> None:
+    """Rounds go on, and ``docs_live`` with them, while a table's MERGE does not end."""
+    scene = Scene(spark, cluster, tmp_path)
+    pending = scene.go_on()
+    job, [applying, receiving] = scene.hold("apply.planned", "round.planned")
+    try:
+        receiving.unlink()
+        for wanted in range(pending + 1, pending + 4):
+            job.wait_until(f"round {wanted}", partial(scene.has_round, wanted))
+            scene.require_live_exact()
+            scene.write(10)
+        assert replica_status(scene.lake, DOCS).round < pending
+        applying.unlink()
+        job.wait_until("the apply", lambda: replica_status(scene.lake, DOCS).round > pending + 1)
+        job.process.send_signal(signal.SIGTERM)
+        assert job.wait() == 0, job.output()
+    finally:
+        job.end()
+    scene.require_exact()
