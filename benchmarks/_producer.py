@@ -1,7 +1,8 @@
 """A producer in a process of its own, full of pre-encoded documents: it must not be the bottleneck.
 
 The benchmark talks to it over a pipe. ``update`` overwrites documents that it holds, in chosen
-vbuckets only or anywhere; ``fail_over`` loses what was written since ``pause_replication``.
+vbuckets only or anywhere, at once; ``write`` so many a second for a while; ``fail_over`` loses what
+was written since ``pause_replication``.
 """
 
 import multiprocessing
@@ -10,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from random import Random
+from time import monotonic, sleep
 from typing import Any, Final
 
 from dcp.producer.cluster import ProducerCluster
@@ -37,6 +39,11 @@ class BenchProducer:
         """Overwrite ``count`` different documents, of these vbuckets only where they are given."""
         self._order("update", count, seed, None if vbuckets is None else tuple(vbuckets))
 
+    def write(self, a_second: int, seconds: float) -> int:
+        """Overwrite documents at a steady rate; return how many when the time is over."""
+        written: int = self._order("write", a_second, seconds, patience_seconds=2 * seconds + 60)
+        return written
+
     def pause_replication(self) -> None:
         """Let all replicas stand still at what they hold now."""
         self._order("pause_replication")
@@ -53,10 +60,10 @@ class BenchProducer:
         found: dict[str, int] = self._order("most_outstanding")
         return found
 
-    def _order(self, *order: object) -> Any:
+    def _order(self, *order: object, patience_seconds: float = _ANSWER_SECONDS) -> Any:
         self._pipe.send(order)
-        if not self._pipe.poll(_ANSWER_SECONDS):
-            raise TimeoutError(f"the producer did not {order[0]} in {_ANSWER_SECONDS} s")
+        if not self._pipe.poll(patience_seconds):
+            raise TimeoutError(f"the producer did not {order[0]} in {patience_seconds} s")
         return self._pipe.recv()
 
 
@@ -109,6 +116,8 @@ def _serve(
             if order == "update":
                 count, seed, chosen = arguments
                 _update(cluster, documents, value_bytes, Random(seed), count, chosen)
+            elif order == "write":
+                answer = _write(cluster, documents, value_bytes, *arguments)
             elif order == "pause_replication":
                 cluster.pause_replication()
             elif order == "most_outstanding":
@@ -117,6 +126,18 @@ def _serve(
             else:
                 _fail_over(cluster)
             pipe.send(answer)
+
+
+def _write(
+    cluster: ProducerCluster, documents: int, value_bytes: int, a_second: int, seconds: float
+) -> int:
+    random, begin, written = Random(a_second), monotonic(), 0
+    while (passed := monotonic() - begin) < seconds:
+        while written < passed * a_second:
+            cluster.set(*_document(random.randrange(documents), value_bytes, random))
+            written += 1
+        sleep(0.002)
+    return written
 
 
 def _fail_over(cluster: ProducerCluster) -> None:
@@ -143,6 +164,10 @@ def _update(
             if number in updated or (chosen and vbucket_of(key, vbuckets) not in chosen):
                 continue
             updated.add(number)
-            pad = random.randbytes(value_bytes // 2).hex().encode()
-            value = b'{"id":"%010d","pad":"%s' % (number, pad)
-            cluster.set(key, value[: value_bytes - 2] + b'"}')
+            cluster.set(*_document(number, value_bytes, random))
+
+
+def _document(number: int, value_bytes: int, random: Random) -> tuple[bytes, bytes]:
+    pad = random.randbytes(value_bytes // 2).hex().encode()
+    value = b'{"id":"%010d","pad":"%s' % (number, pad)
+    return PREFIX + b"%010d" % number, value[: value_bytes - 2] + b'"}'

@@ -21,12 +21,12 @@ def say(text: str = "") -> None:
     Whatever they quote moves no cursor; what is quoted within a line is to be ``printable`` itself,
     as ``table`` makes its cells.
     """
-    print(printable_lines(text), flush=True)
+    print(printable_lines(text) + "\n", end="", flush=True)  # whole, if two threads print
 
 
 def say_json(value: object) -> None:
     """Print one JSON document on one line."""
-    print(json_text(value), flush=True)
+    print(json_text(value) + "\n", end="", flush=True)
 
 
 def json_text(value: object) -> str:

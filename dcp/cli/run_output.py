@@ -5,8 +5,10 @@ from dataclasses import asdict
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
+from tqdm import tqdm
+
 from dcp.cli.output import say, say_json
-from dcp.cli.seqno_bar import SeqnoBar
+from dcp.cli.seqno_bar import SeqnoBar, SeqnoLines
 from dcp.lake.applied import AppliedVersion
 from dcp.lake.observer import NEXT_ROUND, Observer
 from dcp.lake.plan import Idle, RoundPlan
@@ -37,15 +39,27 @@ class _Repeated:
 
 
 class PlainObserver(Observer):
-    """Prints one line per step."""
+    """Prints one line per step, and of a long round how far it is."""
 
-    def __init__(self) -> None:
+    def __init__(self, bar: SeqnoBar | None = None) -> None:
+        self._bar = bar or SeqnoLines()
         self._idle = _Repeated()
         self._trouble = _Repeated()
 
+    def planned(self, plan: RoundPlan, progress: RoundProgress | None) -> None:
+        """Show the round under way."""
+        backlog = sum(task.backlog for task in plan.tasks)
+        told = f"{len(plan.streams)} vbuckets, {backlog:,} seqnos behind"
+        self._bar.show(f"round {plan.round}", told, backlog, progress)
+
     def committed(self, report: RoundReport) -> None:
         """Print what a round brought."""
+        self.ended()
         say(str(report))
+
+    def ended(self) -> None:
+        """Tell no more of a round, also where it failed."""
+        self._bar.take_away()
 
     def applied(self, version: AppliedVersion) -> None:
         """Print what an apply changed."""
@@ -72,23 +86,12 @@ class BarObserver(PlainObserver):
     """
 
     def __init__(self) -> None:
-        super().__init__()
-        self._bar = SeqnoBar()
+        super().__init__(SeqnoBar())
 
-    def planned(self, plan: RoundPlan, progress: RoundProgress | None) -> None:
-        """Show the round under way."""
-        backlog = sum(task.backlog for task in plan.tasks)
-        told = f"{len(plan.streams)} vbuckets, {backlog:,} seqnos behind"
-        self._bar.show(f"round {plan.round}", told, backlog, progress)
-
-    def committed(self, report: RoundReport) -> None:
-        """Take the bar away and print what the round brought."""
-        self.ended()
-        super().committed(report)
-
-    def ended(self) -> None:
-        """Take the bar away, also where the round failed."""
-        self._bar.take_away()
+    def applied(self, version: AppliedVersion) -> None:
+        """Print what an apply changed; above the bar, where a round is under way beside it."""
+        with tqdm.external_write_mode():
+            super().applied(version)
 
 
 def observer_for_people() -> PlainObserver:

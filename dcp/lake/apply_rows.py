@@ -23,7 +23,7 @@ from dcp.wire.vocabulary import SnapshotFlag
 SOURCE: Final = REPLICA.append(pa.field("deleted", pa.bool_()))
 """The columns of a replica, and whether its row of that key goes."""
 
-MOST_BYTES: Final = 16 * MEBIBYTE
+MOST_BYTES: Final = 4 * MEBIBYTE
 """Rows of more bytes are left to Spark."""
 
 LARGE_DOCUMENT_BYTES: Final = MEBIBYTE

@@ -13,7 +13,10 @@ NEXT_ROUND: Final = "the next round"
 
 
 class Observer:
-    """Hears of each step of a run; this one ignores all. Methods must return quickly."""
+    """Hears of each step of a run; this one ignores all. Methods must return quickly.
+
+    ``applied`` is called by the threads that apply, the others by the one that runs the rounds.
+    """
 
     def planned(self, plan: "RoundPlan", progress: "RoundProgress | None") -> None:
         """Hear that a round begins; ``progress`` tells how far it is, where that is known."""

@@ -39,7 +39,7 @@ from dcp.lake.live_place import LivePlace
 from dcp.lake.live_task import TaskState, TaskWatcher
 from dcp.lake.memory import worker_bytes
 from dcp.lake.plan import RoundPlan, TaskPlan
-from dcp.lake.progress import RoundProgress
+from dcp.lake.progress import Done, RoundProgress
 from dcp.lake.receipt import Outcome, Receipt, left_out_status
 from dcp.lake.rollback_order import RollbackOrder, order_row
 from dcp.lake.settings import SourceSettings
@@ -108,7 +108,7 @@ def receive_function(
                 for rows in task.batches():
                     yield rows
                     if progress is not None:
-                        progress.note(index, task.seqnos_read)
+                        progress.note(index, task.done)
 
     return receive
 
@@ -176,12 +176,13 @@ class TaskReceiver:
         return self._receipts
 
     @property
-    def seqnos_read(self) -> int:
-        """How many seqnos its vbuckets have moved on."""
-        return sum(
+    def done(self) -> Done:
+        """How far its vbuckets have moved on."""
+        seqnos = sum(
             receipt.position.seqno - receipt.plan.state.position.seqno
             for receipt in self._receipts.values()
         )
+        return Done(seqnos, int(self._bytes_of.sum()))
 
     def stream(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows that the streams bring, without status and position rows.

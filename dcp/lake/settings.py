@@ -188,7 +188,7 @@ class RoundSettings(Section):
         most=3600,
     )
     minimum_interval_seconds: float = key(
-        10.0,
+        5.0,
         "Continuous runs: least time from the start of one round to the start of the next.",
         unit="seconds",
         least=0,

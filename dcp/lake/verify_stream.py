@@ -98,7 +98,7 @@ def read_function(
                 for rows in receiver.stream():
                     yield narrow_rows(rows)
                     if progress is not None:
-                        progress.note(index, receiver.seqnos_read)
+                        progress.note(index, receiver.done)
                 yield ending_rows([StreamEnding.of(each) for each in receiver.receipts.values()])
 
     return read

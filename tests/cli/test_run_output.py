@@ -1,5 +1,6 @@
 """What a run prints: what is news, once; and a line for the round under way that always ends."""
 
+import re
 import threading
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from dcp.cli.run_output import BarObserver, PlainObserver
 from dcp.client.addresses import NodeAddress
 from dcp.lake.observer import NEXT_ROUND
 from dcp.lake.plan import Idle, LeftOut, RoundPlan, StreamPlan, TaskPlan
-from dcp.lake.progress import round_progress
+from dcp.lake.progress import Done, round_progress
 from dcp.lake.vbucket_state import VbucketState
 from dcp.protocol.position import Position
 from tests.client.drained import wait_for
@@ -86,13 +87,49 @@ def test_the_bar_of_a_round_is_filled_by_its_tasks(
     observer = BarObserver()
     with round_progress(is_local=True) as progress:
         assert progress is not None
-        progress.note(0, 100)
-        progress.note(1, 20)
-        progress.note(0, 30)  # the task was tried again
+        progress.note(0, Done(100, 5_000_000))
+        progress.note(1, Done(20, 1_000_000))
+        progress.note(0, Done(30, 2_000_000))  # the task was tried again
         observer.planned(plan_of(200), progress)
-        wait_for("a bar", lambda: "50/200" in capsys.readouterr().err)
+        shown = ""
+
+        def has_figures() -> bool:
+            nonlocal shown
+            shown += capsys.readouterr().err
+            return "50/200" in shown and "MB/s" in shown
+
+        wait_for("a bar", has_figures)
         observer.ended()
         folder = Path(progress.folder)
     assert not folder.exists()
     with round_progress(is_local=False) as elsewhere:
         assert elsewhere is None
+
+
+def test_in_a_log_lines_tell_how_far_a_round_is(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dcp.cli.seqno_bar._TELL_SECONDS", 0.1)
+    observer = PlainObserver()
+    with round_progress(is_local=True) as progress:
+        assert progress is not None
+        observer.planned(plan_of(200), progress)
+        wait_for("a line", lambda: "round 7: 0 of 200 seqnos" in capsys.readouterr().out)
+        progress.note(0, Done(50, 2_000_000))
+        shown = ""
+
+        def tells() -> bool:
+            nonlocal shown
+            shown += capsys.readouterr().out
+            return "round 7: 50 of 200 seqnos" in shown
+
+        wait_for("a line with figures", tells)
+        observer.ended()
+    line = next(line for line in shown.splitlines() if "50 of" in line)
+    told = re.fullmatch(
+        r"round 7: 50 of 200 seqnos, ([\d,]+) a second, ([\d.]+) MB/s, (\d+) s left", line
+    )
+    assert told is not None, line
+    a_second, megabytes, left = (float(each) for each in told.groups())
+    assert left == pytest.approx(150 / a_second, abs=1.0)
+    assert megabytes == pytest.approx(a_second / 50 * 2, rel=0.3)
