@@ -18,7 +18,7 @@ from dcp.errors import (
     SourceError,
     StoppedError,
 )
-from dcp.lake.applied import AppliedVersion
+from dcp.lake.applied import AppliedVersion, unindexed_applied
 from dcp.lake.applier import Applier
 from dcp.lake.apply_thread import ApplyThread
 from dcp.lake.bounded_run import BoundedRun
@@ -29,7 +29,7 @@ from dcp.lake.horizon_guard import HorizonGuard
 from dcp.lake.observer import NEXT_ROUND, Observer
 from dcp.lake.plan import Idle, LeftOut, RoundPlan
 from dcp.lake.plan_text import left_out_lines
-from dcp.lake.planning import beside_an_apply, next_round, require_same_bucket
+from dcp.lake.planning import next_round, require_same_bucket, tasks_at_once
 from dcp.lake.progress import round_progress
 from dcp.lake.receive import SourceAccess
 from dcp.lake.round import RoundReport, run_round
@@ -159,18 +159,18 @@ class Driver:
         self._guard.look()
         if self._settings.apply.when == "never":  # somebody else applies, meanwhile too
             self._applier.learn()
-        settings = self._settings
-        if self._is_applying():
-            settings = beside_an_apply(self.lake, settings)
-        return next_round(
+        plan = next_round(
             self.lake,
-            self._applier.replicas,
             cluster,
-            settings,
+            self._settings,
+            lambda: tasks_at_once(self.lake, beside_apply=self._is_applying()),
             stale=self._applier.stale,
             targets=targets,
             skip=skip,
         )
+        if isinstance(plan, RoundPlan):
+            return plan.listing(unindexed_applied(self.lake, self._applier.replicas))
+        return plan
 
     def round(self, plan: RoundPlan) -> RoundReport:
         """Run one round and tell of it."""

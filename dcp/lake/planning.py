@@ -1,13 +1,11 @@
 """The next round of a lake: from what is durable there and what the cluster holds, to a plan."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from dcp.client.probe import ClusterView
 from dcp.errors import LakeError
-from dcp.lake.applied import AppliedVersion, unindexed_applied
+from dcp.lake.applied import AppliedVersion
 from dcp.lake.changes import latest_round
 from dcp.lake.epoch_log import forks_between, live_complete_seqnos
 from dcp.lake.epochs import begun_anew
@@ -16,7 +14,7 @@ from dcp.lake.restart import RollbackPolicy, Standstill, restart, rollback_targe
 from dcp.lake.round_record import positions_at
 from dcp.lake.session import session_slots
 from dcp.lake.settings import Settings
-from dcp.lake.tables import LakeTables, ReplicaTable, cleaned_round
+from dcp.lake.tables import LakeTables, cleaned_round
 from dcp.lake.vbucket_state import VbucketState
 
 CLUSTER_TASKS: Final = 2
@@ -24,9 +22,9 @@ CLUSTER_TASKS: Final = 2
 
 def next_round(
     lake: LakeTables,
-    replicas: Iterable[ReplicaTable],
     cluster: ClusterView,
     settings: Settings,
+    slots: Callable[[], int],
     *,
     stale: Mapping[int, int] | None = None,
     targets: Mapping[int, int] | None = None,
@@ -36,19 +34,15 @@ def next_round(
 
     Args:
         lake: where it is to go.
-        replicas: whose newest versions the round lists.
         cluster: what was asked of it just now; it is the lake's (`require_same_bucket`).
         settings: all of them.
+        slots: how many tasks it may have; asked only where there is something to stream.
         stale: vbuckets that a replica holds as they were at that round (`stale_vbuckets`).
         targets: seqnos to reach instead of the high seqnos.
         skip: vbuckets not to stream now, with the reason to report.
     """
     position = lake_position(lake, settings, stale or {})
-    slots = partial(tasks_at_once, lake)
-    plan = plan_round(position, cluster, settings.round, slots, targets=targets, skip=skip)
-    if isinstance(plan, RoundPlan):
-        return plan.listing(unindexed_applied(lake, replicas))
-    return plan
+    return plan_round(position, cluster, settings.round, slots, targets=targets, skip=skip)
 
 
 def lake_position(lake: LakeTables, settings: Settings, stale: Mapping[int, int]) -> LakePosition:
@@ -99,22 +93,16 @@ def _ordered_restarts(
     }
 
 
-def tasks_at_once(lake: LakeTables) -> int:
-    """Return how many tasks a round may have; a number of ours where the cluster decides."""
-    return session_slots(lake.spark) or CLUSTER_TASKS
+def tasks_at_once(lake: LakeTables, *, beside_apply: bool = False) -> int:
+    """Return how many tasks a round may have; a number of ours where the cluster decides.
 
-
-def beside_an_apply(lake: LakeTables, settings: Settings) -> Settings:
-    """Return the settings of a round that shares a machine with an apply.
-
-    A receiving task keeps its core until it is done, so such a round has tasks for half of the
-    cores at most. Where there is one only, they take turns; on a cluster nothing is shared.
+    A receiving task keeps its core until it is done. So on one machine a round leaves half of the
+    cores to an apply that is under way; where there is one only, Spark lets them take turns.
     """
-    half = session_slots(lake.spark) // 2
-    if not half:
-        return settings
-    tasks = min(settings.round.tasks or half, half)
-    return replace(settings, round=replace(settings.round, tasks=tasks))
+    slots = session_slots(lake.spark)
+    if slots and beside_apply:
+        return max(1, slots // 2)
+    return slots or CLUSTER_TASKS
 
 
 def require_same_bucket(lake: LakeTables, cluster: ClusterView, bucket: str) -> None:

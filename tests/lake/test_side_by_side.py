@@ -4,20 +4,26 @@ Both threads are held, each at a step of its own, when the process is killed.
 """
 
 import signal
+import threading
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from dcp.lake import stop_points
 from dcp.lake.applied import replica_status
 from dcp.lake.changes import latest_round
+from dcp.lake.planning import tasks_at_once
 from dcp.lake.run import lake_location, run
 from dcp.lake.stop_points import FILE_VARIABLE, STEPS, VARIABLE
-from dcp.lake.tables import DOCS, LakeTables, open_lake
+from dcp.lake.tables import DOCS, LakeTables, open_lake, replicas_in
+from dcp.lake.threads import in_thread
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.settings import ClusterSettings
+from tests.client.drained import wait_for
 from tests.lake.job_process import EndlessJob, Job
 from tests.lake.receiving import settings_for
 from tests.lake.replicas import (
@@ -36,6 +42,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 VBUCKETS = 4
+PATIENCE_SECONDS = 120.0
 ROUND_STEPS = [step for step in STEPS if step.startswith("round.")]
 APPLY_STEPS = [step for step in STEPS if not step.startswith("round.")]
 
@@ -181,3 +188,47 @@ def test_a_slow_apply_delays_no_round(
     finally:
         job.end()
     scene.require_exact()
+
+
+def test_tables_of_two_collections_are_applied_to_at_once(
+    spark: "SparkSession",
+    cluster: ProducerCluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One table's apply stands still; the other's, of the same round, is committed meanwhile."""
+    cluster.create_scope("s")
+    cluster.create_collection("s", "c")
+    for number in range(20):
+        cluster.set(b"key-%d" % number, b"1")
+        cluster.set(b"key-%d" % number, b"2", collection="s.c")
+    held = tmp_path / "held"
+    monkeypatch.setattr(stop_points, "_reached", {})
+    monkeypatch.setenv(VARIABLE, "apply.planned=pause")
+    monkeypatch.setenv(FILE_VARIABLE, str(held))
+    settings = settings_for(cluster, tmp_path)
+    running = in_thread(partial(run, settings, once=True, spark=spark, stop=threading.Event()))
+    wait_for("an apply that stands still", held.exists, PATIENCE_SECONDS)
+    lake = open_lake(lambda: spark, lake_location(settings))
+    tables = replicas_in(lake)
+
+    def rounds() -> list[int]:
+        return sorted(replica_status(lake, each).round for each in tables)
+
+    wait_for("the other one's apply", lambda: rounds() == [0, 1], PATIENCE_SECONDS)
+    held.unlink()
+    assert len(running.result(PATIENCE_SECONDS).applied) == 2
+    assert rounds() == [1, 1]
+    assert sum(len(rows_of(lake, lake.table_sql(each.name))) for each in tables) == 40
+
+
+@pytest.mark.parametrize(
+    ("master", "alone", "beside"),
+    [("local[8]", 8, 4), ("local[3]", 3, 1), ("local[1]", 1, 1), ("spark://host:7077", 2, 2)],
+)
+def test_a_round_leaves_half_of_one_machine_to_an_apply(
+    master: str, alone: int, beside: int
+) -> None:
+    lake: Any = SimpleNamespace(spark=SimpleNamespace(conf={"spark.master": master}))
+    assert tasks_at_once(lake) == alone
+    assert tasks_at_once(lake, beside_apply=True) == beside
