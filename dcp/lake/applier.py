@@ -7,6 +7,7 @@ since what fences a statement is a setting of its session.
 import threading
 from collections import deque
 from collections.abc import Iterable, Mapping
+from concurrent.futures import wait
 from functools import cache, partial
 from typing import TYPE_CHECKING, Final
 
@@ -91,7 +92,7 @@ class Applier:
         """
         for replica in self._replicas:
             self._guard.look_at(replica, self._lakes[0])
-        if self._rule.when == "never":
+        if self._rule.when == "never" or not self._replicas:
             return []
         waiting = deque(self._replicas)
         first, *others = self._lakes[: len(waiting)]
@@ -99,10 +100,10 @@ class Applier:
         beside = [in_thread(partial(work, lake)) for lake in others]
         try:
             made = work(first)
-        finally:
-            failures = [each.exception() for each in beside]  # waits for them
-        for failure in filter(None, failures):
-            raise failure
+        except Exception:  # a KeyboardInterrupt waits for nothing
+            wait(beside)
+            raise
+        wait(beside)
         return [*made, *(version for each in beside for version in each.result())]
 
     def _apply_waiting(
