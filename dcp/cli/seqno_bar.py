@@ -1,6 +1,7 @@
 """How far streams are, told by a thread of its own while Spark works: a bar, or lines in a log."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from threading import Event, Thread
 from time import monotonic
 from typing import Any, Final
@@ -76,10 +77,11 @@ def _tell(name: str, seqnos: int, progress: RoundProgress, stop: Event) -> None:
         done, seconds = progress.done(), monotonic() - begin
         a_second = done.seqnos / seconds
         left = f", {max(0, seqnos - done.seqnos) / a_second:,.0f} s left" if a_second else ""
-        say(
-            f"{name}: {done.seqnos:,} of {seqnos:,} seqnos, {a_second:,.0f} a second, "
-            f"{_megabytes(done, seconds)}{left}"
-        )
+        with suppress(BrokenPipeError):  # the command's own next line ends it
+            say(
+                f"{name}: {done.seqnos:,} of {seqnos:,} seqnos, {a_second:,.0f} a second, "
+                f"{_megabytes(done, seconds)}{left}"
+            )
 
 
 def _megabytes(done: Done, seconds: float) -> str:

@@ -1,8 +1,8 @@
 """Which version of a replica table holds which rounds: from its history, and as rows of the log.
 
 The history is the truth; where Delta's log cleanup took an apply, a heartbeat after it repeats what
-that said. Its index are the ``applied`` rows of ``changes``, which the round after
-an apply writes; a reader of the index may find it behind the truth, never ahead of it.
+that said. Its index are the ``applied`` rows of ``changes``, which the first round that is planned
+after an apply writes; a reader of the index may find it behind the truth, never ahead of it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -4,6 +4,7 @@ Tables that are due are applied to side by side, each by a thread with a Spark s
 since what fences a statement is a setting of its session.
 """
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -18,7 +19,7 @@ from dcp.lake.cadence import is_due, pending_of
 from dcp.lake.horizon_guard import HorizonGuard
 from dcp.lake.observer import Observer
 from dcp.lake.planning import stale_vbuckets
-from dcp.lake.session import end_session_beside, session_beside, use_pool
+from dcp.lake.session import end_sessions_beside, in_pool, session_beside
 from dcp.lake.settings import ApplySettings
 from dcp.lake.stop_points import reached
 from dcp.lake.tables import LakeTables, ReplicaTable
@@ -26,6 +27,8 @@ from dcp.lake.threads import in_thread
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_LOG = logging.getLogger(__name__)
 
 TABLES_AT_ONCE: Final = 4
 """How many tables are applied to at once: their MERGEs share the cores, and the driver's memory."""
@@ -56,6 +59,7 @@ class Applier:
         self._writer_id = writer_id
         self._observer = observer
         self._guard = guard
+        self._waiting: deque[ReplicaTable] = deque()
         self._lock = threading.Lock()  # of the next one, which is replaced as a whole
         self._newest: Mapping[str, AppliedVersion] = {}
         self._replicas: tuple[ReplicaTable, ...] = ()
@@ -94,9 +98,9 @@ class Applier:
             self._guard.look_at(replica, self._lakes[0])
         if self._rule.when == "never" or not self._replicas:
             return []
-        waiting = deque(self._replicas)
-        first, *others = self._lakes[: len(waiting)]
-        work = partial(self._apply_waiting, waiting, to_round, force=force)
+        self._waiting.extend(self._replicas)
+        first, *others = self._lakes[: len(self._waiting)]
+        work = partial(self._apply_waiting, to_round, force=force)
         beside = [in_thread(partial(work, lake)) for lake in others]
         try:
             made = work(first)
@@ -107,19 +111,20 @@ class Applier:
         return [*made, *(version for each in beside for version in each.result())]
 
     def _apply_waiting(
-        self, waiting: deque[ReplicaTable], to_round: int, lake: LakeTables, *, force: bool
+        self, to_round: int, lake: LakeTables, *, force: bool
     ) -> list[AppliedVersion]:
         """Apply to one waiting table after the other, until none waits."""
         made = []
-        while waiting:
+        while self._waiting:
             try:
-                replica = waiting.popleft()
+                replica = self._waiting.popleft()
             except IndexError:  # another thread was quicker
                 break
             try:
                 version = self._apply(lake, replica, to_round, force=force)
-            except BaseException:
-                waiting.clear()
+            except BaseException as failure:
+                self.leave_the_rest()
+                _LOG.debug("%s: %s", replica.name, failure)  # of several, one is raised
                 raise
             if version is not None:
                 made.append(version)
@@ -129,14 +134,14 @@ class Applier:
         self, lake: LakeTables, replica: ReplicaTable, to_round: int, *, force: bool
     ) -> AppliedVersion | None:
         due = force or self._rule.when == "every_round"
-        if not due and not is_due(self._rule, pending_of(lake, replica)):
+        if not due and not is_due(self._rule, pending_of(lake, replica, to_round)):
             return None
         plan = plan_apply(lake, replica, to_round, key_literals=self._rule.key_literals)
         if plan is None:
             return None
         reached("apply.planned")
-        use_pool(lake.spark, "apply")
-        version = run_apply(lake, plan, self._writer_id)
+        with in_pool(lake.spark, "apply"):
+            version = run_apply(lake, plan, self._writer_id)
         self._note(version)
         if version.undone:
             keys = None if plan.keys is None else plan.keys.names
@@ -149,10 +154,15 @@ class Applier:
             self._newest = {**self._newest, version.table: version}
 
     def _start_beside(self) -> "SparkSession":
-        self._sessions.append(session_beside(self._lake.spark))
-        return self._sessions[-1]
+        session = session_beside(self._lake.spark)
+        self._sessions.append(session)
+        return session
+
+    def leave_the_rest(self) -> None:
+        """Begin with no further table; what is under way goes on."""
+        self._waiting.clear()
 
     def close(self) -> None:
         """Let go of its sessions, when nothing is under way."""
-        while self._sessions:
-            end_session_beside(self._sessions.pop())
+        if self._sessions:
+            end_sessions_beside(self._lake.spark, self._sessions)

@@ -46,15 +46,21 @@ def is_due(settings: ApplySettings, pending: Pending) -> bool:
     return False
 
 
-def pending_of(lake: LakeTables, replica: ReplicaTable, now: datetime | None = None) -> Pending:
-    """Return what an apply would publish, and how old the first of it is.
+def pending_of(
+    lake: LakeTables,
+    replica: ReplicaTable,
+    to_round: int | None = None,
+    now: datetime | None = None,
+) -> Pending:
+    """Return what an apply to a round (the newest) would publish, and how old the first of it is.
 
     Rows older than the last apply count if their snapshot has ended since; rows that still wait for
     that do not: an apply cannot take them. Where the history no longer tells the age, it counts as
     infinite: a log keeps twice the horizon.
     """
     newest_commits = history(lake.changes)
-    to_round = newest_round(lake, newest_commits)
+    if to_round is None:
+        to_round = newest_round(lake, newest_commits)
     status = replica_status(lake, replica)
     stretch = stretch_to_publish(lake, replica, status, to_round)
     if stretch is None:

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from time import monotonic
+from typing import Final
 
 from dcp.client.probe import ClusterView
 from dcp.errors import (
@@ -33,9 +34,12 @@ from dcp.lake.planning import next_round, require_same_bucket, tasks_at_once
 from dcp.lake.progress import round_progress
 from dcp.lake.receive import SourceAccess
 from dcp.lake.round import RoundReport, run_round
-from dcp.lake.session import session_slots, use_pool
+from dcp.lake.session import in_pool, session_slots
 from dcp.lake.settings import Settings
 from dcp.lake.tables import LakeTables, ReplicaTable, ensure_replica, replicas_in
+
+_CHECK_SECONDS: Final = 1.0
+"""How often a run that waits looks whether its applies go on."""
 
 
 @dataclass(slots=True)
@@ -97,14 +101,14 @@ class Driver:
         """Run a round whenever there is something to do, at most one each minimum interval.
 
         Beside it another thread applies: what it is to apply to is handed over, and not waited for.
-        When ``stop`` is set, the round under way ends, and is applied.
+        When ``stop`` is set, the round under way ends, and is applied if that is due.
         A cluster that cannot be looked at is looked at again, until it refuses us for good.
 
         Raises:
             AuthenticationError, BucketError: user, password or bucket are refused.
 
         """
-        with ApplyThread(self._apply_newest) as applying:
+        with ApplyThread(self._apply_newest, self._applier.leave_the_rest) as applying:
             self._is_applying = applying.is_busy
             while not stop.is_set():
                 self._pass(applying, stop)
@@ -114,6 +118,7 @@ class Driver:
         """Look, run a round if one is due, hand over what there is to apply, and wait."""
         begin = monotonic()
         reason = NEXT_ROUND
+        applying.check()
         try:
             cluster = look_at_cluster(self._access)
         except (AuthenticationError, BucketError):
@@ -130,12 +135,13 @@ class Driver:
             applying.hand_over(newest)
             # This run has no end: of what it did, only the newest is kept.
             self._report.rounds = self._report.rounds[-1:]
-        wait_seconds = max(
-            0.0, self._settings.round.minimum_interval_seconds - (monotonic() - begin)
-        )
-        if wait_seconds and not stop.is_set():
+        due_at = begin + self._settings.round.minimum_interval_seconds
+        if (wait_seconds := due_at - monotonic()) > 0 and not stop.is_set():
             self._observer.waiting(wait_seconds, reason)
-            stop.wait(wait_seconds)
+        while (wait_seconds := due_at - monotonic()) > 0:
+            applying.check()
+            if stop.wait(min(wait_seconds, _CHECK_SECONDS)):
+                break
 
     def _apply_newest(self, to_round: int) -> None:
         self.apply(to_round, force=False)
@@ -176,8 +182,8 @@ class Driver:
         """Run one round and tell of it."""
         with round_progress(is_local=session_slots(self.lake.spark) > 0) as progress:
             self._observer.planned(plan, progress)
-            use_pool(self.lake.spark, "receive")
-            report = run_round(self.lake, plan, self._access, self.writer_id, progress)
+            with in_pool(self.lake.spark, "receive"):
+                report = run_round(self.lake, plan, self._access, self.writer_id, progress)
         self._report.rounds.append(report)
         self._observer.committed(report)
         return report

@@ -1,7 +1,7 @@
 """Keeps the horizon while a driver runs: properties, heartbeats, and a look at what others did.
 
-The driver looks at ``changes`` before it plans a round, and at each replica before it applies to
-it. The first look reads the properties and histories of all tables; later ones read nothing until
+The driver looks at ``changes`` before it plans a round, and at the replicas before it applies to
+them. The first look reads the properties and histories of all tables; later ones read nothing until
 a heartbeat may be due.
 """
 

@@ -29,7 +29,7 @@ Statement = Callable[[str, Callable[[str], str]], str]
 """Makes a query from how the table is called and from what makes a literal of a text."""
 
 StartSpark = Callable[[], "SparkSession"]
-"""Returns the session of a process; the first call starts it, where none runs."""
+"""Returns a session; the first call starts Spark, where it does not run."""
 
 _MISSING: Final = frozenset(
     {

@@ -44,8 +44,8 @@ _WORKER_FIXED_BYTES: Final = 140 * MEBIBYTE
 """An interpreter with numpy, pyarrow and the client."""
 _DAEMON_BYTES: Final = 80 * MEBIBYTE
 """The process that forks the workers."""
-_DRIVER_BYTES: Final = 250 * MEBIBYTE
-"""The Python driver: plans, positions, up to 10,000 keys and their rows (`apply_rows`)."""
+_DRIVER_BYTES: Final = 400 * MEBIBYTE
+"""The Python driver: plans, positions, of four tables up to 10,000 keys and rows (`apply_rows`)."""
 _LEAST_HEAP_BYTES: Final = 1024 * MEBIBYTE
 
 _AUTO_HEAP_BYTES: Final = 2048 * MEBIBYTE

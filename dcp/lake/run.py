@@ -22,7 +22,7 @@ from dcp.lake.lock import local_root, locked
 from dcp.lake.memory import MEBIBYTE, direct_memory_options, heap_bytes
 from dcp.lake.observer import Observer
 from dcp.lake.round_record import positions_at
-from dcp.lake.session import JAVA_OPTIONS, build_session
+from dcp.lake.session import JAVA_OPTIONS, build_session, note_settings
 from dcp.lake.settings import Settings
 from dcp.lake.spark_master import slots_of
 from dcp.lake.stop_signals import stop_on_signals
@@ -121,6 +121,7 @@ def spark_of(
     """
     if spark is not None:
         refuse_open_password(spark, settings.source)
+        note_settings(spark)
 
     @cache
     def start() -> "SparkSession":
@@ -128,6 +129,7 @@ def spark_of(
             return spark
         started = session(settings, is_long=is_long())
         refuse_open_password(started, settings.source)
+        note_settings(started)
         return started
 
     starting = threading.Lock()

@@ -13,10 +13,11 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -49,6 +50,11 @@ _PYTHON: Final = "spark.pyspark.python"
 _PYTHON_VARIABLE: Final = "PYSPARK_PYTHON"
 
 MALLOC_ARENAS: Final = "2"
+
+_POOL: Final = "spark.scheduler.pool"
+
+_SETTINGS: Final["WeakKeyDictionary[SparkSession, dict[str, str]]"] = WeakKeyDictionary()
+"""Of `note_settings`."""
 
 LOOPBACK: Final = "127.0.0.1"
 
@@ -98,38 +104,56 @@ def session_slots(spark: SparkSession) -> int:
     return slots_of(master) if master else 0
 
 
+def note_settings(spark: SparkSession) -> None:
+    """Keep the settings that a session has while no statement is under way, for those beside it."""
+    _SETTINGS[spark] = dict(spark.conf.getAll)
+
+
 def session_beside(spark: SparkSession) -> SparkSession:
-    """Return a session of its own for another thread, with the settings that this one has now."""
-    if _is_connect(spark):
-        cloned: SparkSession = spark.cloneSession()  # type: ignore[attr-defined]  # a class of its own
-        return cloned
-    beside = spark.newSession()
-    for key, value in spark.conf.getAll.items():
-        if beside.conf.get(key, None) != value:
+    """Return a session of its own for another thread, with the settings that were noted of this.
+
+    A statement may be under way in it, for which some are others (`dcp.lake.transaction`).
+    """
+    settings = _SETTINGS.get(spark) or spark.conf.getAll
+    theirs: Any = spark  # Spark Connect has a class of its own
+    beside: SparkSession = theirs.cloneSession() if _is_connect(spark) else spark.newSession()
+    found = beside.conf.getAll
+    for key in found.keys() - settings.keys():
+        beside.conf.unset(key)
+    for key, value in settings.items():
+        if found.get(key) != value:
             beside.conf.set(key, value)
     return beside
 
 
-def end_session_beside(session: SparkSession) -> None:
-    """Let go of what `session_beside` made.
-
-    Spark Connect would ask its server for that when the process ends, and wait long for one that
-    has ended before.
-    """
-    if _is_connect(session):
-        client: Any = session.client
-        client.release_session()
-        client.close()
+def end_sessions_beside(spark: SparkSession, sessions: Sequence[SparkSession]) -> None:
+    """Let go of what `session_beside` made, and let ``spark`` be the active session again."""
+    for session in sessions:
+        if _is_connect(session):  # at the process's end its client would ask a server that is gone
+            client: Any = session.client
+            client.close()
+    if sessions and not _is_connect(spark):
+        spark.createDataFrame([], "a INT")  # which is what makes a session the active one
 
 
 def _is_connect(spark: SparkSession) -> bool:
     return type(spark).__module__.startswith("pyspark.sql.connect.")
 
 
-def use_pool(spark: SparkSession, name: str) -> None:
-    """Let the jobs of this thread be in a pool of Spark's fair scheduler, from now on."""
-    if not _is_connect(spark):  # there the server has the threads
-        spark.sparkContext.setLocalProperty("spark.scheduler.pool", name)
+@contextmanager
+def in_pool(spark: SparkSession, name: str) -> Iterator[None]:
+    """Let the jobs of this thread be in a pool of Spark's fair scheduler meanwhile."""
+    if _is_connect(spark):  # there the server has the threads
+        yield
+        return
+    context = spark.sparkContext
+    before = context.getLocalProperty(_POOL)
+    context.setLocalProperty(_POOL, name)
+    try:
+        yield
+    finally:
+        # None takes it away again.
+        context.setLocalProperty(_POOL, before)  # type: ignore[arg-type]  # its stub has no None
 
 
 def static_settings(driver_memory: str, log4j: Path | None) -> dict[str, str]:
@@ -141,7 +165,7 @@ def static_settings(driver_memory: str, log4j: Path | None) -> dict[str, str]:
         "spark.task.maxFailures": str(TASK_ATTEMPTS),
         # A second copy of a task would open the same streams again and lose the first one's.
         "spark.speculation": "false",
-        # What receives and what applies side by side have a pool each (`use_pool`).
+        # What receives and what applies side by side have a pool each (`in_pool`).
         "spark.scheduler.mode": "FAIR",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",

@@ -10,6 +10,7 @@ with commas between them, for threads that are each at a step of their own. With
 
 import os
 import signal
+import threading
 import time
 from itertools import zip_longest
 from pathlib import Path
@@ -31,6 +32,7 @@ VARIABLE: Final = "DCPLAKE_STOP_AT"
 FILE_VARIABLE: Final = "DCPLAKE_STOP_FILE"
 _PAUSE_LIMIT_SECONDS: Final = 300.0
 
+_counting = threading.Lock()
 _reached: dict[str, int] = {}
 
 
@@ -44,11 +46,12 @@ def reached(step: str) -> None:
     wanted = os.environ.get(VARIABLE)
     if not wanted:
         return
-    _reached[step] = _reached.get(step, 0) + 1
+    with _counting:
+        times = _reached[step] = _reached.get(step, 0) + 1
     files = filter(None, os.environ.get(FILE_VARIABLE, "").split(","))
     for each, file in zip_longest(wanted.split(","), files):
         name, count, action = _parse(each or "")
-        if step == name and _reached[step] == count:
+        if step == name and times == count:
             _stop(action, file)
 
 

@@ -81,8 +81,8 @@ def pending_changes_sql(
 
     ``state`` is ``complete`` where an apply may publish the row, ``incomplete`` where it waits for
     its snapshot's end. The log's index of applies tells what a table has, and is behind an apply
-    until the next round; so ``held`` says for each table where it stands now. Of a stale vbucket
-    it has nothing that is live.
+    until a round is planned after it; so ``held`` says for each table where it stands now. Of a
+    stale vbucket it has nothing that is live.
     """
     branches = [
         f"""

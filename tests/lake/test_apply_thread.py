@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from dcp.errors import FencedError
+from dcp.errors import FencedError, LakeError
 from dcp.lake.apply_thread import ApplyThread
 from tests.client.drained import wait_for
 
@@ -14,16 +14,24 @@ class Applied:
 
     def __init__(self) -> None:
         self.rounds: list[int] = []
+        self.leaves = 0
         self.may_end = threading.Semaphore(0)
 
     def __call__(self, to_round: int) -> None:
         self.rounds.append(to_round)
         assert self.may_end.acquire(timeout=60.0)
 
+    def leave_the_rest(self) -> None:
+        self.leaves += 1
+
+
+def nothing() -> None:
+    pass
+
 
 def test_it_applies_the_newest_of_what_came_while_it_was_busy() -> None:
     applied = Applied()
-    with ApplyThread(applied) as applying:
+    with ApplyThread(applied, applied.leave_the_rest) as applying:
         assert not applying.is_busy()
         applying.hand_over(1)
         assert applying.is_busy()
@@ -38,7 +46,7 @@ def test_it_applies_the_newest_of_what_came_while_it_was_busy() -> None:
 
 def test_what_was_handed_over_is_applied_before_it_ends() -> None:
     applied = Applied()
-    with ApplyThread(applied) as applying:
+    with ApplyThread(applied, applied.leave_the_rest) as applying:
         applying.hand_over(1)
         wait_for("the first", lambda: applied.rounds == [1])
         applying.hand_over(2)
@@ -48,18 +56,35 @@ def test_what_was_handed_over_is_applied_before_it_ends() -> None:
 
 def test_after_a_failure_of_the_run_only_the_apply_under_way_is_waited_for() -> None:
     applied = Applied()
-    with pytest.raises(FencedError, match="another driver"), ApplyThread(applied) as applying:
+    with (
+        pytest.raises(FencedError, match="another driver"),
+        ApplyThread(applied, applied.leave_the_rest) as applying,
+    ):
         applying.hand_over(1)
         wait_for("the first", lambda: applied.rounds == [1])
         applying.hand_over(2)
         applied.may_end.release()
         raise FencedError("another driver")
-    assert applied.rounds == [1]
+    assert (applied.rounds, applied.leaves) == ([1], 1)
+
+
+def test_a_failure_of_both_is_told_twice(caplog: pytest.LogCaptureFixture) -> None:
+    failed = threading.Event()
+
+    def fails(_: int) -> None:
+        assert failed.wait(60.0)
+        raise LakeError("foreign rows")
+
+    with pytest.raises(FencedError, match="another driver"), ApplyThread(fails, nothing) as both:
+        both.hand_over(1)
+        failed.set()
+        raise FencedError("another driver")
+    assert caplog.messages == ["an apply failed, too: foreign rows"]
 
 
 def test_a_process_that_is_to_end_at_once_waits_for_nothing() -> None:
     applied = Applied()
-    with pytest.raises(KeyboardInterrupt), ApplyThread(applied) as applying:
+    with pytest.raises(KeyboardInterrupt), ApplyThread(applied, applied.leave_the_rest) as applying:
         applying.hand_over(1)
         wait_for("the first", lambda: applied.rounds == [1])
         raise KeyboardInterrupt
@@ -71,10 +96,10 @@ def test_what_an_apply_raises_ends_the_run(goes_on: bool) -> None:
     def fails(_: int) -> None:
         raise FencedError("another driver")
 
-    with pytest.raises(FencedError, match="another driver"), ApplyThread(fails) as applying:
-        applying.hand_over(1)
+    with pytest.raises(FencedError, match="another driver"), ApplyThread(fails, nothing) as one:
+        one.hand_over(1)
         if goes_on:
             for _ in range(600):
                 threading.Event().wait(0.1)
-                applying.hand_over(2)
+                one.check()
             pytest.fail("the run went on for a minute")

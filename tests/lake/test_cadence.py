@@ -41,4 +41,4 @@ def test_what_is_pending_follows_the_positions(
     assert (pending.rows, pending.age_seconds) == (5, 90.0)
     now = datetime.now(UTC)
     monkeypatch.setattr(cadence, "history", lambda *a: history(*a)[:1])
-    assert pending_of(lake, DOCS, now).age_seconds == float("inf")
+    assert pending_of(lake, DOCS, now=now).age_seconds == float("inf")
