@@ -69,14 +69,16 @@ def test_after_a_failure_of_the_run_only_the_apply_under_way_is_waited_for() -> 
 
 
 def test_a_failure_of_both_is_told_twice(caplog: pytest.LogCaptureFixture) -> None:
-    failed = threading.Event()
+    begun, failed = threading.Event(), threading.Event()
 
     def fails(_: int) -> None:
+        begun.set()
         assert failed.wait(60.0)
         raise LakeError("foreign rows")
 
     with pytest.raises(FencedError, match="another driver"), ApplyThread(fails, nothing) as both:
         both.hand_over(1)
+        assert begun.wait(60.0)
         failed.set()
         raise FencedError("another driver")
     assert caplog.messages == ["an apply failed, too: foreign rows"]

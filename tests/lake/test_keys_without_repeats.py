@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dcp.lake import driver
+from dcp.lake import applier
 from dcp.lake.apply import plan_apply
 from dcp.lake.apply_plan import ApplyPlan
 from dcp.lake.apply_sql import rows_sql
@@ -41,7 +41,7 @@ def test_what_is_taken_as_it_is_has_each_key_once(
             plans.append(plan)
         return plan
 
-    monkeypatch.setattr(driver, "plan_apply", planned)
+    monkeypatch.setattr(applier, "plan_apply", planned)
     with ProducerCluster(ClusterSettings(nodes=2, vbuckets=VBUCKETS, seed=seed)) as cluster:
         settings = settings_for(
             cluster,
