@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import psutil
 
@@ -62,11 +62,21 @@ class Loot:
 def processes_of(pid: int) -> list[psutil.Process]:
     """Return a process and all below it that live."""
     root = psutil.Process(pid)
-    return [
-        each
-        for each in (root, *root.children(recursive=True))
-        if each.is_running() and each.status() != psutil.STATUS_ZOMBIE
-    ]
+    return [each for each in (root, *root.children(recursive=True)) if _lives(each)]
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:  # it has just ended
+        return False
+
+
+def _connections_of(process: psutil.Process, kind: str) -> list[Any]:
+    try:
+        return list(process.net_connections(kind))
+    except psutil.NoSuchProcess:
+        return []
 
 
 def listeners_of(processes: Sequence[psutil.Process]) -> list[Listener]:
@@ -74,7 +84,7 @@ def listeners_of(processes: Sequence[psutil.Process]) -> list[Listener]:
     return [
         Listener(each.pid, connection.laddr.ip, connection.laddr.port)
         for each in processes
-        for connection in each.net_connections("tcp")
+        for connection in _connections_of(each, "tcp")
         if connection.status == psutil.CONN_LISTEN
     ]
 
@@ -84,7 +94,7 @@ def unix_sockets_of(processes: Sequence[psutil.Process]) -> set[str]:
     return {
         name
         for each in processes
-        for connection in each.net_connections("unix")
+        for connection in _connections_of(each, "unix")
         if (name := str(connection.laddr))
     }
 
