@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
@@ -133,7 +133,8 @@ def end_sessions_beside(spark: SparkSession, sessions: Sequence[SparkSession]) -
             client: Any = session.client
             client.close()
     if sessions and not _is_connect(spark):
-        spark.createDataFrame([], "a INT")  # which is what makes a session the active one
+        with suppress(Py4JError, OSError):  # a JVM that is gone: the run's own failure tells of it
+            spark.createDataFrame([], "a INT")  # which is what makes a session the active one
 
 
 def _is_connect(spark: SparkSession) -> bool:
