@@ -101,6 +101,11 @@ class RoundPlan:
         streams = (stream for task in self.tasks for stream in task.streams)
         return tuple(sorted(streams, key=lambda stream: stream.vbucket))
 
+    @property
+    def backlog(self) -> int:
+        """Seqnos that its streams are behind."""
+        return sum(task.backlog for task in self.tasks)
+
     def listing(self, applied: "Sequence[AppliedVersion]") -> "RoundPlan":
         """Return the plan of a round that lists these replica versions as well."""
         count = len(self.tasks)

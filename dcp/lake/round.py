@@ -16,6 +16,10 @@ from dcp.lake.round_record import UNDECODABLE, VbucketReport, round_record
 from dcp.lake.schema import CHANGES, spark_ddl
 from dcp.lake.stop_points import reached
 from dcp.lake.tables import LakeTables
+from dcp.lake.transaction import FEW_ROWS, session_settings_for_a_while
+
+_MOST_FEW_ROWS: Final = 10_000
+"""Up to so many expected rows, what Spark prepares for them costs more than they do."""
 
 _WORTH_A_LINE: Final = 0.05
 
@@ -138,7 +142,11 @@ def run_round(
     rows = lake.spark.range(0, tasks, 1, tasks).mapInArrow(
         receive_function(plan, access, progress), spark_ddl(CHANGES)
     )
-    with spark_errors(f"round {plan.round} failed in Spark, nothing of it is committed"):
+    settings = FEW_ROWS if plan.backlog <= _MOST_FEW_ROWS else {}
+    with (
+        spark_errors(f"round {plan.round} failed in Spark, nothing of it is committed"),
+        session_settings_for_a_while(lake.spark, settings),
+    ):
         commit = append_round(lake, rows, plan.round, writer_id)
     reached("round.read_back")
     return RoundReport(

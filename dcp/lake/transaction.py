@@ -17,6 +17,13 @@ _DELTA: Final = "spark.databricks.delta."
 FEW_JOBS: Final = {"spark.sql.adaptive.enabled": "false"}
 """Session settings for a statement on little data: with others each stage is a job of its own."""
 
+FEW_ROWS: Final = {"spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+"""Session settings for a statement on few rows: their projections are interpreted.
+
+Spark would write Java for them in every task, and compile it: more work than the rows are. Scans
+and filters are compiled all the same.
+"""
+
 FEW_JOBS_TO_JOIN: Final = {**FEW_JOBS, "spark.sql.autoBroadcastJoinThreshold": "-1"}
 """The same where tables are joined: each broadcast would be a job, too."""
 
