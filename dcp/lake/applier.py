@@ -21,6 +21,7 @@ from dcp.lake.observer import Observer
 from dcp.lake.planning import stale_vbuckets
 from dcp.lake.session import end_sessions_beside, in_pool, session_beside
 from dcp.lake.settings import ApplySettings
+from dcp.lake.small_files import SmallFiles
 from dcp.lake.stop_points import reached
 from dcp.lake.tables import LakeTables, ReplicaTable
 from dcp.lake.threads import in_thread
@@ -59,6 +60,7 @@ class Applier:
         self._writer_id = writer_id
         self._observer = observer
         self._guard = guard
+        self._small_files = SmallFiles()
         self._waiting: deque[ReplicaTable] = deque()
         self._lock = threading.Lock()  # of the next one, which is replaced as a whole
         self._newest: Mapping[str, AppliedVersion] = {}
@@ -108,7 +110,10 @@ class Applier:
             wait(beside)
             raise
         wait(beside)
-        return [*made, *(version for each in beside for version in each.result())]
+        made += (version for each in beside for version in each.result())
+        if made:
+            self._compact(first, "changes")
+        return made
 
     def _apply_waiting(
         self, to_round: int, lake: LakeTables, *, force: bool
@@ -147,7 +152,12 @@ class Applier:
             keys = None if plan.keys is None else plan.keys.names
             write_audit(lake, replica_status(lake, replica), keys)
         self._observer.applied(version)
+        self._compact(lake, replica.name)
         return version
+
+    def _compact(self, lake: LakeTables, table: str) -> None:
+        with in_pool(lake.spark, "apply"):
+            self._small_files.compact(lake, table)
 
     def _note(self, version: AppliedVersion) -> None:
         with self._lock:

@@ -9,9 +9,15 @@ from typing import Final
 
 from dcp.lake.history import history
 from dcp.lake.horizon import FILE_RETENTION, HOUR_SECONDS
-from dcp.lake.maintenance_work import StepReport, Work, unless_driver_writes
+from dcp.lake.maintenance_work import (
+    StepReport,
+    Work,
+    maintenance_metadata,
+    unless_driver_writes,
+)
 from dcp.lake.retention import wrong_properties
 from dcp.lake.session import session_slots
+from dcp.lake.tables import LakeTables
 from dcp.lake.transaction import described
 
 _RETAIN_IGNORED: Final = "spark.databricks.delta.vacuum.retentionWindowIgnore.enabled"
@@ -32,8 +38,14 @@ def _optimize(work: Work, table: str) -> StepReport:
         files, size = int(detail["numFiles"]), int(detail["sizeInBytes"])
         told = f"would look at {files:,} files, {size:,} bytes"
         return StepReport("optimize", table, told, figures={"files": files, "bytes": size})
-    with described(spark, work.metadata("optimize")):
-        metrics = spark.sql(f"OPTIMIZE {table_sql}").collect()[0]["metrics"]
+    return optimize_table(work.lake, table)
+
+
+def optimize_table(lake: LakeTables, table: str) -> StepReport:
+    """Put the rows of a table's small files into larger ones, sorted for its queries."""
+    with described(lake.spark, maintenance_metadata(lake, "optimize")):
+        [done] = lake.spark.sql(f"OPTIMIZE {lake.table_sql(table)}").collect()
+    metrics = done["metrics"]
     added, removed = int(metrics["numFilesAdded"]), int(metrics["numFilesRemoved"])
     told = f"{removed:,} files became {added:,}" if removed or added else "nothing to do"
     figures = {"files_added": added, "files_removed": removed}

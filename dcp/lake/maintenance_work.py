@@ -36,8 +36,13 @@ class Work:
         return history(self.lake.table(replica.name), WHOLE)
 
     def metadata(self, step: str) -> dict[str, Any]:
-        """Return what a step's commit says of itself; it names no writer, for it is no driver."""
-        return {"lake": self.lake.identity.lake_id, "maintenance": step}
+        """Return what a step's commit says of itself."""
+        return maintenance_metadata(self.lake, step)
+
+
+def maintenance_metadata(lake: LakeTables, step: str) -> dict[str, Any]:
+    """Return what a commit of maintenance says of itself; no writer, for it changes no row."""
+    return {"lake": lake.identity.lake_id, "maintenance": step}
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ round and no commit. The plan holds no secret.
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from dcp.client.addresses import NodeAddress
 from dcp.lake.plan_text import idle_text, left_out_json, plan_json, plan_text
@@ -19,6 +19,9 @@ from dcp.lake.vbucket_state import FIRST_EPOCH, VbucketState
 if TYPE_CHECKING:
     from dcp.client.probe import ClusterView
     from dcp.lake.applied import AppliedVersion
+
+SEQNOS_OF_A_TASK: Final = 10_000
+"""A round gets a further task for each so many seqnos; a task reads them in a tenth of a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,11 +217,22 @@ def plan_round(
     return RoundPlan(
         lake_id=position.lake_id,
         round=position.latest_round + 1,
-        tasks=_spread(streams, carried, left_out, min(slots, settings.tasks or slots)),
+        tasks=_spread(streams, carried, left_out, _task_count(streams, slots, settings.tasks)),
         left_out=tuple(left_out),
         target_bytes=settings.target_bytes,
         target_seconds=settings.target_seconds,
     )
+
+
+def _task_count(streams: Collection[StreamPlan], slots: int, wanted: int) -> int:
+    """Return how many tasks share the streams: what was ``wanted``, else as many as they are worth.
+
+    Each task costs a connection to each of its nodes, a worker's turn and a file of ``changes``.
+    """
+    if wanted:
+        return min(slots, wanted, len(streams))
+    backlog = sum(stream.backlog for stream in streams)
+    return min(slots, len(streams), 1 + backlog // SEQNOS_OF_A_TASK)
 
 
 def is_behind(state: VbucketState, target_seqno: int) -> bool:
@@ -273,10 +287,9 @@ def _spread(
     streams: Sequence[StreamPlan],
     carried: Sequence[VbucketState],
     left_out: Sequence[LeftOut],
-    slots: int,
+    count: int,
 ) -> tuple[TaskPlan, ...]:
     """Give the largest backlogs first, node by node in turn, always to the least loaded task."""
-    count = min(slots, len(streams))
     shares: list[list[StreamPlan]] = [[] for _ in range(count)]
     loads = [(0, 0, index) for index in range(count)]
     heapify(loads)

@@ -7,7 +7,7 @@ from typing import Any, Final
 from dcp.lake.changes import append_round
 from dcp.lake.failures import spark_errors
 from dcp.lake.live_look import SLOWEST
-from dcp.lake.plan import LeftOut, RoundPlan
+from dcp.lake.plan import SEQNOS_OF_A_TASK, LeftOut, RoundPlan
 from dcp.lake.plan_text import left_out_json, left_out_lines, number_ranges
 from dcp.lake.progress import RoundProgress
 from dcp.lake.receipt import Outcome
@@ -17,9 +17,6 @@ from dcp.lake.schema import CHANGES, spark_ddl
 from dcp.lake.stop_points import reached
 from dcp.lake.tables import LakeTables
 from dcp.lake.transaction import FEW_ROWS, session_settings_for_a_while
-
-_MOST_FEW_ROWS: Final = 10_000
-"""Up to so many expected rows, what Spark prepares for them costs more than they do."""
 
 _WORTH_A_LINE: Final = 0.05
 
@@ -142,7 +139,7 @@ def run_round(
     rows = lake.spark.range(0, tasks, 1, tasks).mapInArrow(
         receive_function(plan, access, progress), spark_ddl(CHANGES)
     )
-    settings = FEW_ROWS if plan.backlog <= _MOST_FEW_ROWS else {}
+    settings = FEW_ROWS if plan.backlog < SEQNOS_OF_A_TASK else {}
     with (
         spark_errors(f"round {plan.round} failed in Spark, nothing of it is committed"),
         session_settings_for_a_while(lake.spark, settings),

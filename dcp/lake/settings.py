@@ -159,7 +159,11 @@ class RoundSettings(Section):
     """One round: how many tasks, how long, how much."""
 
     tasks: int = key(
-        0, "Spark tasks that read at the same time; 0 means one per core.", least=0, most=4096
+        0,
+        "Spark tasks that read at the same time; 0 means one for every 10,000 seqnos that a round "
+        "is behind, up to one per core.",
+        least=0,
+        most=4096,
     )
     target_bytes: int = key(
         1024 * MEBIBYTE,

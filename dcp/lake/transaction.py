@@ -24,8 +24,13 @@ Spark would write Java for them in every task, and compile it: more work than th
 and filters are compiled all the same.
 """
 
-FEW_JOBS_TO_JOIN: Final = {**FEW_JOBS, "spark.sql.autoBroadcastJoinThreshold": "-1"}
-"""The same where tables are joined: each broadcast would be a job, too."""
+FEW_JOBS_TO_JOIN: Final = {
+    **FEW_JOBS,
+    "spark.sql.autoBroadcastJoinThreshold": "-1",
+    "spark.sql.shuffle.partitions": "1",
+}
+"""The same where tables are joined: each broadcast would be a job, too, and each partition a file.
+"""
 
 _CONFLICTS: Final = ("DELTA_CONCURRENT_", "DELTA_METADATA_CHANGED", "DELTA_PROTOCOL_CHANGED")
 """How Delta's conditions begin where another commit came first; nothing was written then."""

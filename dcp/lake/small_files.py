@@ -1,0 +1,66 @@
+"""Keeps the files of a lake's tables few while a driver runs: each round and each apply adds some.
+
+What a MERGE reads grows with them, and so does Delta's own log. After every `COMMITS` commits of a
+table OPTIMIZE makes a large file of its small ones; what is large already stays as it is.
+"""
+
+import logging
+from functools import partial
+from typing import Final
+
+from dcp.lake.compaction import optimize_table
+from dcp.lake.history import WHOLE, Commit, history
+from dcp.lake.maintenance_work import unless_driver_writes
+from dcp.lake.memory import MEBIBYTE
+from dcp.lake.tables import LakeTables
+
+_LOG = logging.getLogger(__name__)
+
+COMMITS: Final = 64
+"""Commits of a table between two compactions."""
+
+MOST_BYTES: Final = 256 * MEBIBYTE
+"""A larger table whose files were never put in order is left to `dcplake maintain`: the first
+OPTIMIZE of a table rewrites it whole."""
+
+
+class SmallFiles:
+    """Compacts tables when it is time to, for one process."""
+
+    def __init__(self) -> None:
+        self._due: dict[str, int] = {}  # by table, the version from which on it may be time
+
+    def compact(self, lake: LakeTables, table: str) -> None:
+        """Compact a table if it is time to; what another driver does meanwhile comes first."""
+        newest = history(lake.table(table), 1)[0].version
+        if newest < self._due.get(table, COMMITS):
+            return
+        last = _last_optimize(lake, table)
+        due = COMMITS if last is None else last.version + COMMITS
+        if newest >= due:
+            due = newest + COMMITS
+            if last is not None or _is_small(lake, table):
+                step = partial(optimize_table, lake, table)
+                _LOG.debug("%s", unless_driver_writes("optimize", table, step))
+            else:
+                _LOG.warning(
+                    "table %s: found %d commits and no OPTIMIZE, and more than %d MiB; runs keep "
+                    "its files few after one `dcplake maintain`, which rewrites it whole",
+                    table,
+                    newest,
+                    MOST_BYTES // MEBIBYTE,
+                )
+        self._due[table] = due
+
+
+def _last_optimize(lake: LakeTables, table: str) -> Commit | None:
+    for limit in (COMMITS, WHOLE):
+        for commit in history(lake.table(table), limit):
+            if commit.operation == "OPTIMIZE":
+                return commit
+    return None
+
+
+def _is_small(lake: LakeTables, table: str) -> bool:
+    [detail] = lake.spark.sql(f"DESCRIBE DETAIL {lake.table_sql(table)}").collect()
+    return int(detail["sizeInBytes"]) <= MOST_BYTES
