@@ -38,7 +38,7 @@ class SmallFiles:
         last = _last_optimize(lake, table)
         due = COMMITS if last is None else last.version + COMMITS
         if newest >= due:
-            due = newest + COMMITS
+            due = newest + 1 + COMMITS
             if last is not None or _is_small(lake, table):
                 step = partial(optimize_table, lake, table)
                 _LOG.debug("%s", unless_driver_writes("optimize", table, step))
