@@ -6,14 +6,17 @@ from typing import Final
 
 from dcp.lake.apply_plan import ApplyPlan, Winner
 from dcp.lake.schema import ITEM_KINDS, REPLICA
-from dcp.lake.sql import integer_list, quoted, string, string_list, u64
+from dcp.lake.sql import i64, integer_list, quoted, string, string_list, u64
 from dcp.lake.stretch import EMPTY_TABLE, Role, RowRange, Stretch
 
 ITEM_KINDS_SQL: Final = string_list(ITEM_KINDS)
 
-# The upper 48 bits of a CAS are nanoseconds since 1970 (kv_engine docs: hybrid logical clock).
+# The upper 48 bits of a CAS are nanoseconds since 1970 (kv_engine docs: hybrid logical clock). So
+# h times 65,536 nanoseconds are h * 8192 / 125 microseconds, rounded down; each part of this is
+# well below 2^63, and arithmetic of BIGINT costs a tenth of that of DECIMAL.
+_HIGH_CAS: Final = "coalesce(shiftright(try_cast(c.cas AS BIGINT), 16), c.cas div 65536)"
 MODIFIED_AT_SQL: Final = (
-    "timestamp_micros((CAST(c.cas div 65536 AS DECIMAL(20,0)) * 65536) div 1000)"
+    f"timestamp_micros({_HIGH_CAS} div 125 * 8192 + {_HIGH_CAS} % 125 * 8192 div 125)"
 )
 
 _NAMES: Final = [quoted(name) for name in REPLICA.names]
@@ -43,16 +46,20 @@ def rows_sql(
 ) -> str:
     """Return the clauses that choose the document rows of some ranges (c, with the range b)."""
     chosen = list(ranges)
+    # BIGINT is compared in a fraction of the time of DECIMAL. A seqno beyond it is above them all.
+    fits = all(each.high < 2**63 for each in chosen)
+    seqno, number = ("try_cast(c.seqno AS BIGINT)", i64) if fits else ("c.seqno", u64)
     values = ", ".join(
-        f"({each.vbucket}, {each.epoch}, {u64(each.low)}, {u64(each.high)}, {string(each.role)})"
+        f"({each.vbucket}, {each.epoch}, {number(each.low)}, {number(each.high)}, "
+        f"{string(each.role)})"
         for each in chosen
     )
     vbuckets = integer_list(sorted({each.vbucket for each in chosen}))
     if not chosen:
-        values, vbuckets = f"(-1, -1, {u64(0)}, {u64(0)}, '')", "-1"
+        values, vbuckets = f"(-1, -1, {number(0)}, {number(0)}, '')", "-1"
     return f"""FROM {changes_sql} c
 JOIN (VALUES {values}) AS b(vbucket, epoch, low, high, role)
-  ON c.vbucket = b.vbucket AND c.epoch = b.epoch AND c.seqno > b.low AND c.seqno <= b.high
+  ON c.vbucket = b.vbucket AND c.epoch = b.epoch AND {seqno} > b.low AND {seqno} <= b.high
 WHERE c.round BETWEEN {stretch.first_round} AND {stretch.to_round}
   AND c.kind IN ({ITEM_KINDS_SQL})
   AND c.collection_id = {collection_id} AND c.vbucket IN ({vbuckets})"""

@@ -52,6 +52,11 @@ def standard_string(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
+def i64(number: int) -> str:
+    """Return a literal of type BIGINT."""
+    return f"CAST({number} AS BIGINT)"
+
+
 def u64(value: int) -> str:
     """Return an unsigned 64-bit value as an exact DECIMAL(20,0) literal."""
     require_unsigned("SQL value", value)
