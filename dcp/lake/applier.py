@@ -13,12 +13,13 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Final
 
 from dcp.lake.applied import AppliedVersion, replica_status
-from dcp.lake.apply import plan_apply, run_apply
+from dcp.lake.apply import EMPTY_ROUNDS, plan_apply, run_apply
 from dcp.lake.audit import write_audit
 from dcp.lake.cadence import is_due, pending_of
 from dcp.lake.horizon_guard import HorizonGuard
 from dcp.lake.observer import Observer
 from dcp.lake.planning import stale_vbuckets
+from dcp.lake.quiet_tables import QuietTables
 from dcp.lake.session import end_sessions_beside, in_pool, session_beside
 from dcp.lake.settings import ApplySettings
 from dcp.lake.small_files import SmallFiles
@@ -61,6 +62,7 @@ class Applier:
         self._observer = observer
         self._guard = guard
         self._small_files = SmallFiles()
+        self._quiet = QuietTables()
         self._waiting: deque[ReplicaTable] = deque()
         self._lock = threading.Lock()  # of the next one, which is replaced as a whole
         self._newest: Mapping[str, AppliedVersion] = {}
@@ -138,11 +140,17 @@ class Applier:
     def _apply(
         self, lake: LakeTables, replica: ReplicaTable, to_round: int, *, force: bool
     ) -> AppliedVersion | None:
+        held = self._newest.get(replica.name)
+        has_moved_on = held is None or to_round - held.to_round < EMPTY_ROUNDS
+        if has_moved_on and self._quiet.is_quiet(lake, replica, to_round):
+            return None
         due = force or self._rule.when == "every_round"
         if not due and not is_due(self._rule, pending_of(lake, replica, to_round)):
             return None
         plan = plan_apply(lake, replica, to_round, key_literals=self._rule.key_literals)
         if plan is None:
+            if held is None or not held.stale:
+                self._quiet.note(lake, replica, to_round)
             return None
         reached("apply.planned")
         with in_pool(lake.spark, "apply"):

@@ -7,7 +7,7 @@ cannot read the table: what Spark says then is what users look up.
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -43,19 +43,51 @@ _MISSING: Final = frozenset(
 _REDACTED: Final = "*********(redacted)"
 """What Spark shows for a value that may be a secret, or has ``url`` in it or in its key."""
 
+_MOST_REMEMBERED: Final = 500
+"""Commits of a table that are remembered at most."""
+
 _NAME: Final = "t"
 _LOG = logging.getLogger(__name__)
 _Found = TypeVar("_Found")
 
 
 @dataclass(frozen=True, slots=True)
+class RememberedLog:
+    """The newest commits of a table, newest first, and the file of the newest one, as it was."""
+
+    commits: list[dict[str, Any]]
+    limit: int
+    file: Path
+    file_identity: tuple[int, int]
+
+    @classmethod
+    def of(cls, folder: Path, commits: list[dict[str, Any]], limit: int) -> "RememberedLog":
+        """Remember what was read just now."""
+        file = _commit_file(folder, commits[0]["version"])
+        return cls(commits, limit, file, _identity(file))
+
+    def is_newest(self) -> bool:
+        """Whether no commit has come since, and the table was not made anew."""
+        following = _commit_file(self.file.parent.parent, int(self.file.stem) + 1)
+        try:
+            return _identity(self.file) == self.file_identity and not following.exists()
+        except FileNotFoundError:
+            return False
+
+
+@dataclass(frozen=True, slots=True)
 class LakeTable:
-    """A table: how SQL names it, how messages do, and its folder where that is on this machine."""
+    """A table: how SQL names it, how messages do, and its folder where that is on this machine.
+
+    ``remembered`` is what an open lake has read of the logs of its tables, by the tables' names in
+    SQL: it saves reading a log to which nobody has added anything.
+    """
 
     sql: str
     where: str
     folder: Path | None
     start_spark: StartSpark
+    remembered: dict[str, RememberedLog] = field(default_factory=dict, repr=False, compare=False)
 
     def exists(self) -> bool:
         """Whether there is a Delta table."""
@@ -114,8 +146,17 @@ class LakeTable:
         Of each ``version``, ``time``, ``operation``, ``operationParameters``, ``operationMetrics``
         and ``userMetadata``.
         """
-        found = self._by_delta_rs(lambda folder: _commits(folder, limit))
+        known = self.remembered.get(self.sql)
+        if known is not None and known.limit >= limit and known.is_newest():
+            return known.commits[:limit]
+        found = self._by_delta_rs(lambda folder: self._read_commits(folder, limit))
         return self._commits_by_spark(limit) if found is None else found
+
+    def _read_commits(self, folder: Path, limit: int) -> list[dict[str, Any]]:
+        found = _commits(folder, limit)
+        if limit <= _MOST_REMEMBERED:
+            self.remembered[self.sql] = RememberedLog.of(folder, found, limit)
+        return found
 
     def rows(self, columns: str, condition: str) -> list[dict[str, Any]]:
         """Return rows of the newest version; both are SQL that Spark and DataFusion understand."""
@@ -263,10 +304,19 @@ def _commits(folder: Path, limit: int) -> list[dict[str, Any]]:
     told = sorted(_open(folder).history(limit), key=lambda commit: int(commit["version"]))
     least = _utc(0)
     for commit in told:
-        file = folder / "_delta_log" / f"{commit['version']:020d}.json"
+        file = _commit_file(folder, commit["version"])
         time = _utc(file.stat().st_mtime_ns // 1_000_000 * 1000)
         commit["time"] = least = max(time, least + timedelta(milliseconds=1))
     return told[::-1]
+
+
+def _commit_file(folder: Path, version: int) -> Path:
+    return folder / "_delta_log" / f"{version:020d}.json"
+
+
+def _identity(file: Path) -> tuple[int, int]:
+    found = file.stat()
+    return found.st_ino, found.st_mtime_ns
 
 
 def _query(folder: Path, statement: str) -> Iterator[dict[str, Any]]:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Final
 
 from dcp.lake.compaction import optimize_table
-from dcp.lake.history import WHOLE, Commit, history
+from dcp.lake.history import Commit, history
 from dcp.lake.maintenance_work import unless_driver_writes
 from dcp.lake.memory import MEBIBYTE
 from dcp.lake.tables import LakeTables
@@ -22,6 +22,9 @@ COMMITS: Final = 64
 MOST_BYTES: Final = 256 * MEBIBYTE
 """A larger table whose files were never put in order is left to `dcplake maintain`: the first
 OPTIMIZE of a table rewrites it whole."""
+
+_LOOK_BACK: Final = 4
+"""An OPTIMIZE is looked for in so many times as many commits: other commits may come between."""
 
 
 class SmallFiles:
@@ -54,11 +57,8 @@ class SmallFiles:
 
 
 def _last_optimize(lake: LakeTables, table: str) -> Commit | None:
-    for limit in (COMMITS, WHOLE):
-        for commit in history(lake.table(table), limit):
-            if commit.operation == "OPTIMIZE":
-                return commit
-    return None
+    commits = history(lake.table(table), _LOOK_BACK * COMMITS)
+    return next((commit for commit in commits if commit.operation == "OPTIMIZE"), None)
 
 
 def _is_small(lake: LakeTables, table: str) -> bool:

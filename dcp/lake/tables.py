@@ -6,7 +6,7 @@ table properties of ``changes`` (``dcplake.*``); each replica names the lake it 
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from dcp.errors import ConfigError, LakeError
 from dcp.lake.failures import spark_errors
 from dcp.lake.horizon import RECORDED, Horizon
-from dcp.lake.lake_table import LakeTable, StartSpark
+from dcp.lake.lake_table import LakeTable, RememberedLog, StartSpark
 from dcp.lake.lock import local_root
 from dcp.lake.round_record import RoundRecord
 from dcp.lake.schema import AUDIT, CHANGES, REPLICA, spark_ddl
@@ -124,13 +124,16 @@ class LakeLocation:
 class LakeTables:
     """An open lake: a place, the identity that was found there, and what starts Spark.
 
-    ``remembered_rounds`` is for `dcp.lake.round_record` alone.
+    ``remembered_rounds`` is for `dcp.lake.round_record` alone, ``remembered_logs`` for its tables.
     """
 
     start_spark: StartSpark
     location: LakeLocation
     identity: LakeIdentity
     remembered_rounds: dict[int, RoundRecord] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    remembered_logs: dict[str, RememberedLog] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
@@ -146,7 +149,8 @@ class LakeTables:
 
     def table(self, name: str) -> LakeTable:
         """Return a table of this lake, which need not be there."""
-        return self.location.table(name, self.start_spark)
+        table = self.location.table(name, self.start_spark)
+        return replace(table, remembered=self.remembered_logs)
 
     @property
     def changes_sql(self) -> str:

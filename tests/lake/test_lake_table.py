@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 
 from dcp.errors import LakeError
+from dcp.lake import lake_table
 from dcp.lake.history import WHOLE, history
 from dcp.lake.lake_table import LakeTable
 from dcp.lake.schema import AUDIT, REPLICA
@@ -139,3 +140,53 @@ def test_spark_is_asked_where_the_log_cannot_be_read(changed: LakeTables) -> Non
     (table.folder / "_delta_log" / "00000000000000000000.json").write_text("{")
     with pytest.raises(LakeError, match=r"files of the table's Delta log are damaged or gone"):
         table.properties()
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The limits with which a log was read."""
+    found: list[int] = []
+    read = lake_table._commits
+
+    def counted(folder: Path, limit: int) -> list[dict[str, Any]]:
+        found.append(limit)
+        return read(folder, limit)
+
+    monkeypatch.setattr(lake_table, "_commits", counted)
+    return found
+
+
+def test_a_log_is_read_again_only_where_something_came(
+    changed: LakeTables, reads: list[int]
+) -> None:
+    whole = history(changed.table(DOCS.name), 50)
+    assert history(changed.table(DOCS.name), 50) == whole
+    assert history(changed.table(DOCS.name), 3) == whole[:3]
+    assert reads == [50]
+    docs = changed.table_sql(DOCS.name)
+    changed.spark.sql(f"ALTER TABLE {docs} SET TBLPROPERTIES ('dcplake.c' = '1')").collect()
+    newer = history(changed.table(DOCS.name), 50)
+    assert [each.version for each in newer] == [whole[0].version + 1, *(c.version for c in whole)]
+    assert history(changed.table(DOCS.name), 60) == newer
+    assert reads == [50, 50, 60]
+    history(changed.table(DOCS.name), WHOLE)
+    history(changed.table(DOCS.name), WHOLE)  # so many are not remembered
+    assert reads == [50, 50, 60, WHOLE, WHOLE]
+
+
+def test_a_table_that_was_made_anew_is_read_anew(
+    changed: LakeTables, tmp_path: Path, reads: list[int]
+) -> None:
+    table = changed.table(DOCS.name)
+    assert table.folder is not None
+    before = history(table)
+    copy = tmp_path / "copy"
+    shutil.copytree(table.folder, copy)
+    shutil.rmtree(table.folder)
+    shutil.copytree(copy, table.folder, copy_function=shutil.copy)
+    after = history(changed.table(DOCS.name))
+    assert len(reads) == 2
+    assert [each.version for each in after] == [each.version for each in before]
+    assert after[0].time > before[0].time
+    shutil.rmtree(table.folder)
+    assert not changed.table(DOCS.name).exists()
