@@ -35,6 +35,10 @@ class BenchProducer:
     vbuckets: int
     _pipe: "Connection[Any, Any]"
 
+    def fill_collections(self, count: int, documents: int) -> None:
+        """Create so many collections beside the default one, each with a few documents."""
+        self._order("fill_collections", count, documents)
+
     def update(self, count: int, seed: int, vbuckets: Sequence[int] | None = None) -> None:
         """Overwrite ``count`` different documents, of these vbuckets only where they are given."""
         self._order("update", count, seed, None if vbuckets is None else tuple(vbuckets))
@@ -116,6 +120,8 @@ def _serve(
             if order == "update":
                 count, seed, chosen = arguments
                 _update(cluster, documents, value_bytes, Random(seed), count, chosen)
+            elif order == "fill_collections":
+                _fill_collections(cluster, *arguments)
             elif order == "write":
                 answer = _write(cluster, documents, value_bytes, *arguments)
             elif order == "pause_replication":
@@ -138,6 +144,15 @@ def _write(
             written += 1
         sleep(0.002)
     return written
+
+
+def _fill_collections(cluster: ProducerCluster, count: int, documents: int) -> None:
+    cluster.create_scope("bench")
+    for number in range(count):
+        collection = cluster.create_collection("bench", f"c{number}")
+        with cluster.batch():
+            for document in range(documents):
+                cluster.set(PREFIX + b"%d" % document, b"1", collection=collection)
 
 
 def _fail_over(cluster: ProducerCluster) -> None:

@@ -51,6 +51,7 @@ def settings_of(seeds: Sequence[str], folder: Path, **sections: Mapping[str, Any
         "noop_interval_seconds": 1.0,
     }
     rounds: dict[str, Any] = {
+        "tasks": 4096,  # one per core, however few documents a test has
         "quiet_seconds": 1.0,
         "node_deadline_seconds": 90.0,
         "target_seconds": 240.0,

@@ -12,6 +12,7 @@ from dcp.client.addresses import NodeAddress
 from dcp.client.cluster_map import ClusterMap
 from dcp.client.probe import ClusterView
 from dcp.lake.plan import (
+    SEQNOS_OF_A_TASK,
     Idle,
     LakePosition,
     LeftOut,
@@ -196,7 +197,8 @@ def test_every_vbucket_is_somewhere_once(
     carried = [state.vbucket for task in plan.tasks for state in task.carried]
     assert sorted(streamed) == sorted(behind)
     assert sorted(streamed + carried) == list(range(len(seqnos)))
-    assert len(plan.tasks) == min(slots, len(streamed))
+    backlog = sum(stream.backlog for stream in plan.streams)
+    assert len(plan.tasks) == min(slots, len(streamed), 1 + backlog // SEQNOS_OF_A_TASK)
     assert [task.index for task in plan.tasks] == list(range(len(plan.tasks)))
     assert all(task.streams for task in plan.tasks)
     loads = sorted(task.backlog for task in plan.tasks)
@@ -212,6 +214,27 @@ def test_equal_backlogs_spread_each_node_over_the_tasks(
     plan = planned(lake(), view, slots)
     sizes = [len(task.streams) for task in plan.tasks]
     assert max(sizes) - min(sizes) <= 1
+
+
+@pytest.mark.parametrize(
+    ("backlog", "slots", "wanted", "tasks"),
+    [
+        (100, 8, 0, 1),
+        (SEQNOS_OF_A_TASK - 4, 8, 0, 1),
+        (SEQNOS_OF_A_TASK, 8, 0, 2),
+        (100 * SEQNOS_OF_A_TASK, 8, 0, 4),  # no more than vbuckets
+        (100 * SEQNOS_OF_A_TASK, 3, 0, 3),
+        (100, 8, 3, 3),  # whoever says how many gets them
+        (100, 2, 3, 2),
+    ],
+)
+def test_a_round_has_as_many_tasks_as_it_is_worth(
+    backlog: int, slots: int, wanted: int, tasks: int
+) -> None:
+    view = cluster(dict.fromkeys(range(4), backlog // 4), vbuckets=4)
+    plan = plan_round(lake(), view, RoundSettings(tasks=wanted), slots)
+    assert isinstance(plan, RoundPlan)
+    assert len(plan.tasks) == tasks
 
 
 def read(seqno: int, *entries: tuple[int, int]) -> VbucketState:

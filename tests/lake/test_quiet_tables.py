@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from dcp.errors import ForeignWriteError, LakeError
-from dcp.lake import applier, quiet_tables
+from dcp.lake import quiet_tables
+from dcp.lake.apply import plan_apply
 from dcp.lake.connect import look_at_cluster, source_access
 from dcp.lake.driver import Driver
 from dcp.lake.observer import Observer
@@ -78,13 +79,12 @@ def scene(
 ) -> Iterator[Scene]:
     with ProducerCluster(ClusterSettings(nodes=2, vbuckets=VBUCKETS, seed=6)) as cluster:
         made = Scene(spark, cluster, tmp_path)
-        plan_apply = applier.plan_apply
 
         def noted(lake: Any, replica: ReplicaTable, *more: Any, **named: Any) -> Any:
             made.planned.append(replica.name)
             return plan_apply(lake, replica, *more, **named)
 
-        monkeypatch.setattr(applier, "plan_apply", noted)
+        monkeypatch.setattr("dcp.lake.applier.plan_apply", noted)
         for table in made.ids:
             made.write(table)
         made.receive()
