@@ -141,8 +141,8 @@ class Applier:
         self, lake: LakeTables, replica: ReplicaTable, to_round: int, *, force: bool
     ) -> AppliedVersion | None:
         held = self._newest.get(replica.name)
-        has_moved_on = held is None or to_round - held.to_round < EMPTY_ROUNDS
-        if has_moved_on and self._quiet.is_quiet(lake, replica, to_round):
+        rounds_behind = to_round - (0 if held is None else held.to_round)
+        if rounds_behind < EMPTY_ROUNDS and self._quiet.is_quiet(lake, replica, to_round):
             return None
         due = force or self._rule.when == "every_round"
         if not due and not is_due(self._rule, pending_of(lake, replica, to_round)):
