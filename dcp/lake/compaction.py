@@ -3,7 +3,7 @@
 VACUUM goes by the table property that holds the horizon, and is not run where that is not right.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Final
 
@@ -41,9 +41,14 @@ def _optimize(work: Work, table: str) -> StepReport:
     return optimize_table(work.lake, table)
 
 
-def optimize_table(lake: LakeTables, table: str) -> StepReport:
-    """Put the rows of a table's small files into larger ones, sorted for its queries."""
-    with described(lake.spark, maintenance_metadata(lake, "optimize")):
+def optimize_table(
+    lake: LakeTables, table: str, settings: Mapping[str, str] | None = None
+) -> StepReport:
+    """Put the rows of a table's small files into larger ones, sorted for its queries.
+
+    ``settings`` are those of the session for this statement.
+    """
+    with described(lake.spark, maintenance_metadata(lake, "optimize"), settings):
         [done] = lake.spark.sql(f"OPTIMIZE {lake.table_sql(table)}").collect()
     metrics = done["metrics"]
     added, removed = int(metrics["numFilesAdded"]), int(metrics["numFilesRemoved"])

@@ -11,7 +11,7 @@ from typing import Final
 from dcp.lake.compaction import optimize_table
 from dcp.lake.history import Commit, history
 from dcp.lake.maintenance_work import unless_driver_writes
-from dcp.lake.memory import MEBIBYTE
+from dcp.lake.memory import DOCUMENT_BYTES, MEBIBYTE, reader_settings
 from dcp.lake.tables import LakeTables
 
 _LOG = logging.getLogger(__name__)
@@ -43,7 +43,8 @@ class SmallFiles:
         if newest >= due:
             due = newest + 1 + COMMITS
             if last is not None or _is_small(lake, table):
-                step = partial(optimize_table, lake, table)
+                # The driver's memory is for documents of any size: docs/memory.md.
+                step = partial(optimize_table, lake, table, reader_settings(DOCUMENT_BYTES))
                 _LOG.debug("%s", unless_driver_writes("optimize", table, step))
             else:
                 _LOG.warning(
