@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-COMMITS: Final = 3
+COMMITS: Final = 2
 KEYS: Final = 20
 TABLES: Final = ("changes", "docs")
 
