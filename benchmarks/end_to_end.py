@@ -60,8 +60,8 @@ def _measure(
     arguments: argparse.Namespace, source: BenchProducer, folder: Path, memory: Path
 ) -> None:
     settings = settings_for(source, folder, "lake")
-    plan = _plan(settings, arguments.cores)
-    files, frame_bytes = _record(settings, plan, memory)
+    plan = plan_for(settings, arguments.cores)
+    files, frame_bytes = record(settings, plan, memory)
     row_bytes = frame_bytes // source.documents
     spark = session(folder, arguments.cores, arguments.driver_memory)
     replay = replay_function(files)
@@ -106,7 +106,8 @@ def _measure(
         print(line(name, values, source.documents, row_bytes, base))
 
 
-def _plan(settings: Settings, slots: int) -> RoundPlan:
+def plan_for(settings: Settings, slots: int) -> RoundPlan:
+    """Return the plan of a new lake's first round."""
     cluster = look_at_cluster(source_access(settings))
     plan = plan_round(LakePosition(_LAKE_ID, 0), cluster, settings.round, slots)
     assert isinstance(plan, RoundPlan)
@@ -127,7 +128,7 @@ def _drain(settings: Settings, plan: RoundPlan) -> None:
             pass
 
 
-def _record(settings: Settings, plan: RoundPlan, memory: Path) -> tuple[list[str], int]:
+def record(settings: Settings, plan: RoundPlan, memory: Path) -> tuple[list[str], int]:
     """Write each task's batches to an Arrow file in memory; return the files and their bytes."""
     files: list[str] = []
     value_bytes = 0

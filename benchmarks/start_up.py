@@ -14,10 +14,13 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from time import monotonic
 from typing import Final
+
+import psutil
 
 from benchmarks._producer import PASSWORD, USER
 from dcp.lake.jars import delta_jars
@@ -41,19 +44,34 @@ assert spark.read.format("delta").load(table).count() > 0
 """
 
 
+def adopt_orphans() -> None:
+    """Become the parent of every process of ours that loses its own."""
+    ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
+
+
 def cpu_seconds(words: list[str]) -> tuple[float, float]:
-    """Run a command to its end, and all that it left; return its CPU and wall seconds."""
+    """Run a command to its end, and all that it left; return its CPU and wall seconds.
+
+    What loses its parent meanwhile must be adopted by this process (`adopt_orphans`).
+    """
+    others = {child.pid for child in psutil.Process().children()}
     before, began = os.times(), monotonic()
     subprocess.run(words, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     wall_seconds = monotonic() - began
-    while True:
-        try:
-            os.wait()
-        except ChildProcessError:
-            break
+    while left := {child.pid for child in psutil.Process().children()} - others:
+        os.waitpid(left.pop(), 0)
     after = os.times()
     used = after.children_user - before.children_user
     return used + after.children_system - before.children_system, wall_seconds
+
+
+def report(found: Mapping[str, Sequence[tuple[float, float]]]) -> None:
+    """Print what each command took, the first one being the floor."""
+    floor = median(cpu for cpu, _ in next(iter(found.values())))
+    print("medians, in turn: CPU and wall seconds, CPU over the first's")
+    for title, runs in found.items():
+        cpu, wall = (median(each) for each in zip(*runs, strict=True))
+        print(f"{title:26} {cpu:7.1f} {wall:7.1f} {cpu / floor:6.2f}")
 
 
 def main() -> None:
@@ -62,7 +80,7 @@ def main() -> None:
     parser.add_argument("--documents", type=int, default=10_000)
     parser.add_argument("--repetitions", type=int, default=3)
     arguments = parser.parse_args()
-    ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
+    adopt_orphans()
     with (
         tempfile.TemporaryDirectory() as name,
         ProducerCluster(ClusterSettings(vbuckets=64, users={USER: PASSWORD})) as cluster,
@@ -100,13 +118,7 @@ def main() -> None:
                 if title.endswith("changes"):
                     write(repetition * _CHANGES, _CHANGES)
                 found[title].append(cpu_seconds(words))
-    floor = median(cpu for cpu, _ in found[_BARE])
-    print(
-        f"medians of {arguments.repetitions}, in turn: CPU and wall seconds, CPU over the first's"
-    )
-    for title, runs in found.items():
-        cpu, wall = (median(each) for each in zip(*runs, strict=True))
-        print(f"{title:26} {cpu:7.1f} {wall:7.1f} {cpu / floor:6.2f}")
+    report(found)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,94 @@
+"""A first load as whole commands, beside a bare PySpark that appends the same rows: seconds of CPU.
+
+    make bench BENCH=new_lake ARGS="--documents 200000 --value-bytes 1024"
+
+In turn, each as a process of its own from start to exit: a script that starts Spark and appends
+to a new Delta table the rows that the round would receive, from files in memory; ``run --once``
+into a new lake, without applying; and ``run --once``. CPU is that of the whole tree of processes,
+the producer's left out.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import tempfile
+from inspect import getsource
+from pathlib import Path
+from typing import Final
+
+from benchmarks._producer import USER, producer
+from benchmarks._runs import settings_for
+from benchmarks.end_to_end import plan_for, record, replay_function
+from benchmarks.start_up import adopt_orphans, cpu_seconds, report
+from dcp.lake.jars import delta_jars
+from dcp.lake.schema import CHANGES, spark_ddl
+from dcp.lake.session import DELTA_CATALOG, DELTA_EXTENSION
+
+# The bare session imports nothing of ours, so it is given the source of the function.
+_APPEND: Final = f"""
+from __future__ import annotations
+import json, os, shutil, sys
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+jars, extension, catalog, columns, table, files = sys.argv[1:]
+files = json.loads(files)
+os.environ["PYSPARK_PYTHON"] = sys.executable
+shutil.rmtree(table, ignore_errors=True)
+
+{getsource(replay_function)}
+spark = (
+    SparkSession.builder.master("local[*]").config("spark.jars", jars)
+    .config("spark.driver.memory", "2g").config("spark.sql.extensions", extension)
+    .config("spark.sql.catalog.spark_catalog", catalog).getOrCreate()
+)
+rows = spark.range(0, len(files), 1, len(files)).mapInArrow(replay_function(files), columns)
+rows.write.format("delta").save(table)
+"""
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(prog="benchmarks.new_lake", description=__doc__.split("\n")[0])
+    parser.add_argument("--documents", type=int, default=200_000)
+    parser.add_argument("--value-bytes", type=int, default=1024)
+    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--memory-folder", default="/dev/shm", help="a file system in memory")  # noqa: S108
+    arguments = parser.parse_args()
+    adopt_orphans()
+    with (
+        tempfile.TemporaryDirectory() as name,
+        tempfile.TemporaryDirectory(dir=arguments.memory_folder) as memory,
+        producer(arguments.documents, arguments.value_bytes) as source,
+    ):
+        folder = Path(name)
+        settings = settings_for(source, folder, "lake")
+        files, _ = record(settings, plan_for(settings, os.cpu_count() or 1), Path(memory))
+        options = {
+            "source.seeds": ",".join(source.seeds),
+            "source.username": USER,
+            "source.password_file": settings.source.password_file,
+            "lake.root": settings.lake.root,
+            "round.target_bytes": settings.round.target_bytes,
+        }
+        sets = [word for pair in options.items() for word in ("--set", "{}={}".format(*pair))]
+        ours = [sys.executable, "-m", "dcp.cli.main", "run", "--once", *sets]
+        jars = ",".join(map(str, delta_jars()))
+        bare = [jars, DELTA_EXTENSION, DELTA_CATALOG, spark_ddl(CHANGES), str(folder / "plain")]
+        commands = {
+            "plain append": [sys.executable, "-c", _APPEND, *bare, json.dumps(files)],
+            "run --once, no apply": [*ours, "--set", "apply.when=never"],
+            "run --once": ours,
+        }
+        found: dict[str, list[tuple[float, float]]] = {title: [] for title in commands}
+        for _ in range(arguments.repetitions):
+            for title, words in commands.items():
+                shutil.rmtree(settings.lake.root, ignore_errors=True)
+                found[title].append(cpu_seconds(words))
+    report(found)
+
+
+if __name__ == "__main__":
+    main()
