@@ -25,6 +25,7 @@ from dcp.cli.main import main as dcplake
 from dcp.lake import stop_points
 from dcp.lake.session import build_session
 from dcp.lake.stop_points import FILE_VARIABLE, VARIABLE
+from tests.lake.process_tree import process_tree, stop_tree, wake_tree
 from tests.lake.statement_log import ENDED, install, log_statements, read_statements
 from tests.quick_spark import QUICK_CONF
 
@@ -112,30 +113,24 @@ class DriverHost:
 
     def stop(self) -> None:
         """Stop the driver, its JVM and their Python workers, all of them, wherever they are."""
-        root = psutil.Process(self._process.pid)
-        while running := [each for each in self._tree(root) if not _is_stopped(each)]:
-            for each in running:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    each.suspend()
+        stop_tree(self._process.pid)
 
     def wake(self) -> None:
         """Let all of them go on."""
-        for each in self._tree(psutil.Process(self._process.pid)):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                each.resume()
+        wake_tree(self._process.pid)
 
     def kill(self) -> None:
         """End all of them at this instant: none can say or write another word."""
         with contextlib.suppress(psutil.NoSuchProcess):
             self.stop()
-            for each in self._tree(psutil.Process(self._process.pid)):
+            for each in process_tree(self._process.pid):
                 with contextlib.suppress(psutil.NoSuchProcess):
                     each.kill()
         self._close()
 
     def kill_jvm(self) -> None:
         """End the JVM alone; wake the others."""
-        for each in self._tree(psutil.Process(self._process.pid)):
+        for each in process_tree(self._process.pid):
             if each.name() == "java":
                 each.kill()
         self.wake()
@@ -164,17 +159,6 @@ class DriverHost:
             if stream is not None:
                 with contextlib.suppress(BrokenPipeError):
                     stream.close()
-
-    @staticmethod
-    def _tree(root: psutil.Process) -> list[psutil.Process]:
-        return [root, *root.children(recursive=True)]
-
-
-def _is_stopped(process: psutil.Process) -> bool:
-    try:
-        return process.status() in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return True
 
 
 def main(folder: Path, conf: Mapping[str, str]) -> None:

@@ -1,12 +1,17 @@
 """P1 to P5 where a driver receives and applies at once: killed and stopped at every pair of steps.
 
-Both threads are held, each at a step of its own, when the process is killed.
+Both threads are held, each at a step of its own, when the process is killed. What a killed driver
+leaves is what is on the disk: of the other pairs a copy of the lake is taken while all processes of
+the driver are stopped, which costs no further start of Spark.
 """
 
+import shutil
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from copy import copy
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -25,6 +30,7 @@ from dcp.producer.cluster import ProducerCluster
 from dcp.producer.settings import ClusterSettings
 from tests.client.drained import wait_for
 from tests.lake.job_process import EndlessJob, Job
+from tests.lake.process_tree import stopped_tree
 from tests.lake.receiving import settings_for
 from tests.lake.replicas import (
     complete_seqnos,
@@ -91,13 +97,15 @@ class Scene:
         run(self._settings("never"), once=True, spark=self.spark)
         return latest_round(self.lake)
 
-    def hold(self, apply_step: str, round_step: str) -> tuple[Job, list[Path]]:
-        """Start a driver; return it when both of its threads are held at these steps."""
-        held = [self.folder / "held-apply", self.folder / "held-round"]
-        for file in held:
-            file.unlink(missing_ok=True)
+    def hold(self, apply_step: str, *round_steps: str) -> tuple[Job, list[Path]]:
+        """Start a driver; return it when both of its threads are held, with the files of each step.
+
+        It is held at the first one of the steps of a round.
+        """
+        steps = (apply_step, *round_steps)
+        held = [self.folder / f"held-{step}" for step in steps]
         stops = {
-            VARIABLE: f"{apply_step}=pause,{round_step}=pause",
+            VARIABLE: ",".join(f"{step}=pause" for step in steps),
             FILE_VARIABLE: ",".join(map(str, held)),
         }
         job = EndlessJob(self.settings, self.folder, **stops)
@@ -109,6 +117,22 @@ class Scene:
             job.end()
             raise
         return job, held
+
+    def copies_at(self, job: Job, held: Sequence[Path]) -> Iterator["Scene"]:
+        """Give this scene as it is on the disk at each held step, until the last one is reached."""
+        for file, following in pairwise(held):
+            yield self._copy(job, file.name)
+            job.wait_until(str(following), partial(_passed, file, following))
+
+    def _copy(self, job: Job, name: str) -> "Scene":
+        made = copy(self)
+        made.folder = self.folder / f"killed-{name}"
+        made.folder.mkdir()
+        with stopped_tree(job.process.pid):
+            shutil.copytree(self.settings.lake.root, made.folder / "lake")
+        made.settings = made._settings("every_round")
+        made.lake = open_lake(lambda: self.spark, lake_location(made.settings))
+        return made
 
     def has_round(self, number: int) -> bool:
         return latest_round(self.lake) >= number
@@ -126,25 +150,34 @@ class Scene:
         assert rows_of(self.lake, self.lake.table_sql("docs")) == source_rows(self.cluster, high)
 
 
+def _passed(held: Path, following: Path) -> bool:
+    """Let whoever is held go on, until the next step is reached: a task may come later."""
+    held.unlink(missing_ok=True)
+    return following.exists()
+
+
 @pytest.mark.parametrize("apply_step", APPLY_STEPS)
 def test_killed_at_each_step_of_a_round_while_an_apply_is_at_one_of_its_own(
     spark: "SparkSession", cluster: ProducerCluster, tmp_path: Path, apply_step: str
 ) -> None:
-    scene = Scene(spark, cluster, tmp_path)  # what each kill left is among its versions
-    for round_step in ROUND_STEPS:
+    scene = Scene(spark, cluster, tmp_path)
+    pending = scene.lose_and_go_on()
+    job, [_, *held] = scene.hold(apply_step, *ROUND_STEPS)
+    try:
+        copies = list(scene.copies_at(job, held))
+    finally:
+        job.end()
+    assert job.process.returncode == -signal.SIGKILL
+    is_applied = apply_step != "apply.planned"
+    for round_step, left in zip(ROUND_STEPS, [*copies, scene], strict=True):
         print(f"apply at {apply_step}, round at {round_step}")
-        pending = scene.lose_and_go_on()
-        job, _ = scene.hold(apply_step, round_step)
-        job.process.send_signal(signal.SIGKILL)
-        assert job.wait() == -signal.SIGKILL
         is_committed = round_step in ("round.committed", "round.read_back")
-        assert latest_round(scene.lake) == pending + is_committed
-        is_applied = apply_step != "apply.planned"
-        assert (replica_status(scene.lake, DOCS).round == pending) == is_applied
-        run(scene.settings, once=True, spark=spark)
-        scene.require_as_the_bucket()
-        scene.require_live_exact()
-    scene.require_exact()
+        assert latest_round(left.lake) == pending + is_committed
+        assert (replica_status(left.lake, DOCS).round == pending) == is_applied
+        run(left.settings, once=True, spark=spark)
+        left.require_as_the_bucket()
+        left.require_exact()
+    scene.require_live_exact()
 
 
 def test_sigterm_ends_the_round_and_the_apply_under_way(
