@@ -28,7 +28,7 @@ _LONGEST: Final = (
     "test_killed_in_the_middle_of_each_statement",
     "test_a_past_that_is_gone_is_made_up_for",
     "test_resync_mends_whatever_was_done_to_a_lake",
-    "test_a_driver_killed_at_each_step_in_turn_while_a_rollback_is_in_flight",
+    "test_a_driver_killed_at_each_step_while_a_rollback_is_in_flight",
     "test_dag_replicates_and_checks_and_fails_for_a_violation",
     "test_every_version_equals_the_source_at_its_complete_seqnos",
     "test_every_version_and_docs_live_are_exact_over_forks",

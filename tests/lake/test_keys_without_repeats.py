@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 VBUCKETS = 4
 
 
-@pytest.mark.parametrize("seed", seeds(2, first=40))
+@pytest.mark.parametrize("seed", seeds(1, first=40, soak_count=2))
 def test_what_is_taken_as_it_is_has_each_key_once(
     spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:

@@ -5,13 +5,11 @@ leaves is what is on the disk: of the other pairs a copy of the lake is taken wh
 the driver are stopped, which costs no further start of Spark.
 """
 
-import shutil
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from copy import copy
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -29,8 +27,8 @@ from dcp.lake.threads import in_thread
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.settings import ClusterSettings
 from tests.client.drained import wait_for
+from tests.lake.held_lakes import copies_at, held_files, stops_at
 from tests.lake.job_process import EndlessJob, Job
-from tests.lake.process_tree import stopped_tree
 from tests.lake.receiving import settings_for
 from tests.lake.replicas import (
     complete_seqnos,
@@ -103,12 +101,8 @@ class Scene:
         It is held at the first one of the steps of a round.
         """
         steps = (apply_step, *round_steps)
-        held = [self.folder / f"held-{step}" for step in steps]
-        stops = {
-            VARIABLE: ",".join(f"{step}=pause" for step in steps),
-            FILE_VARIABLE: ",".join(map(str, held)),
-        }
-        job = EndlessJob(self.settings, self.folder, **stops)
+        held = held_files(self.folder, steps)
+        job = EndlessJob(self.settings, self.folder, **stops_at(self.folder, steps))
         try:
             job.wait_for(held[0])
             self.write(20)
@@ -118,21 +112,13 @@ class Scene:
             raise
         return job, held
 
-    def copies_at(self, job: Job, held: Sequence[Path]) -> Iterator["Scene"]:
-        """Give this scene as it is on the disk at each held step, until the last one is reached."""
-        for file, following in pairwise(held):
-            yield self._copy(job, file.name)
-            job.wait_until(str(following), partial(_passed, file, following))
-
-    def _copy(self, job: Job, name: str) -> "Scene":
-        made = copy(self)
-        made.folder = self.folder / f"killed-{name}"
-        made.folder.mkdir()
-        with stopped_tree(job.process.pid):
-            shutil.copytree(self.settings.lake.root, made.folder / "lake")
-        made.settings = made._settings("every_round")
-        made.lake = open_lake(lambda: self.spark, lake_location(made.settings))
-        return made
+    def left_in(self, folder: Path) -> "Scene":
+        """Return this scene with the copy of its lake in a folder."""
+        left = copy(self)
+        left.folder = folder
+        left.settings = left._settings("every_round")
+        left.lake = open_lake(lambda: self.spark, lake_location(left.settings))
+        return left
 
     def has_round(self, number: int) -> bool:
         return latest_round(self.lake) >= number
@@ -150,12 +136,6 @@ class Scene:
         assert rows_of(self.lake, self.lake.table_sql("docs")) == source_rows(self.cluster, high)
 
 
-def _passed(held: Path, following: Path) -> bool:
-    """Let whoever is held go on, until the next step is reached: a task may come later."""
-    held.unlink(missing_ok=True)
-    return following.exists()
-
-
 @pytest.mark.parametrize("apply_step", APPLY_STEPS)
 def test_killed_at_each_step_of_a_round_while_an_apply_is_at_one_of_its_own(
     spark: "SparkSession", cluster: ProducerCluster, tmp_path: Path, apply_step: str
@@ -164,12 +144,13 @@ def test_killed_at_each_step_of_a_round_while_an_apply_is_at_one_of_its_own(
     pending = scene.lose_and_go_on()
     job, [_, *held] = scene.hold(apply_step, *ROUND_STEPS)
     try:
-        copies = list(scene.copies_at(job, held))
+        copies = list(copies_at(job, held, Path(str(scene.settings.lake.root))))
     finally:
         job.end()
     assert job.process.returncode == -signal.SIGKILL
+    lefts = [*map(scene.left_in, copies), scene]
     is_applied = apply_step != "apply.planned"
-    for round_step, left in zip(ROUND_STEPS, [*copies, scene], strict=True):
+    for round_step, left in zip(ROUND_STEPS, lefts, strict=True):
         print(f"apply at {apply_step}, round at {round_step}")
         is_committed = round_step in ("round.committed", "round.read_back")
         assert latest_round(left.lake) == pending + is_committed
