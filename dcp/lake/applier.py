@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from dcp.lake.applied import AppliedVersion, replica_status
 from dcp.lake.apply import EMPTY_ROUNDS, plan_apply, run_apply
+from dcp.lake.apply_plan import ROW_BUDGET, RowBudget
 from dcp.lake.audit import write_audit
 from dcp.lake.cadence import is_due, pending_of
 from dcp.lake.horizon_guard import HorizonGuard
@@ -100,11 +101,15 @@ class Applier:
         """
         for replica in self._replicas:
             self._guard.look_at(replica, self._lakes[0])
-        if self._rule.when == "never" or not self._replicas:
+        if self._rule.when == "never":
             return []
-        self._waiting.extend(self._replicas)
-        first, *others = self._lakes[: len(self._waiting)]
-        work = partial(self._apply_waiting, to_round, force=force)
+        self._waiting.extend(each for each in self._replicas if not self._rests(each, to_round))
+        lakes = self._lakes[: len(self._waiting)]
+        if not lakes:
+            return []
+        first, *others = lakes
+        budget = ROW_BUDGET.shared_by(len(lakes))
+        work = partial(self._apply_waiting, to_round, force=force, budget=budget)
         beside = [in_thread(partial(work, lake)) for lake in others]
         try:
             made = work(first)
@@ -118,7 +123,7 @@ class Applier:
         return made
 
     def _apply_waiting(
-        self, to_round: int, lake: LakeTables, *, force: bool
+        self, to_round: int, lake: LakeTables, *, force: bool, budget: RowBudget
     ) -> list[AppliedVersion]:
         """Apply to one waiting table after the other, until none waits."""
         made = []
@@ -128,7 +133,7 @@ class Applier:
             except IndexError:  # another thread was quicker
                 break
             try:
-                version = self._apply(lake, replica, to_round, force=force)
+                version = self._apply(lake, replica, to_round, budget, force=force)
             except BaseException as failure:
                 self.leave_the_rest()
                 _LOG.debug("%s: %s", replica.name, failure)  # of several, one is raised
@@ -137,18 +142,29 @@ class Applier:
                 made.append(version)
         return made
 
-    def _apply(
-        self, lake: LakeTables, replica: ReplicaTable, to_round: int, *, force: bool
-    ) -> AppliedVersion | None:
+    def _rests(self, replica: ReplicaTable, to_round: int) -> bool:
+        """Whether nothing is to be done for a table."""
         held = self._newest.get(replica.name)
         rounds_behind = to_round - (0 if held is None else held.to_round)
-        if rounds_behind < EMPTY_ROUNDS and self._quiet.is_quiet(lake, replica, to_round):
-            return None
+        return rounds_behind < EMPTY_ROUNDS and self._quiet.is_quiet(
+            self._lakes[0], replica, to_round
+        )
+
+    def _apply(
+        self,
+        lake: LakeTables,
+        replica: ReplicaTable,
+        to_round: int,
+        budget: RowBudget,
+        *,
+        force: bool,
+    ) -> AppliedVersion | None:
         due = force or self._rule.when == "every_round"
         if not due and not is_due(self._rule, pending_of(lake, replica, to_round)):
             return None
-        plan = plan_apply(lake, replica, to_round, key_literals=self._rule.key_literals)
+        plan = plan_apply(lake, replica, to_round, budget)
         if plan is None:
+            held = self._newest.get(replica.name)
             if held is None or not held.stale:
                 self._quiet.note(lake, replica, to_round)
             return None

@@ -27,7 +27,7 @@ from dcp.lake.applied import (
     replica_status,
     settled_lineage,
 )
-from dcp.lake.apply_plan import KEY_LITERALS, ApplyPlan, Keys
+from dcp.lake.apply_plan import ROW_BUDGET, TABLE_BYTES_BY_NAMED_KEY, ApplyPlan, Keys, RowBudget
 from dcp.lake.apply_rows import (
     LARGE_DOCUMENT_BYTES,
     SOURCE,
@@ -39,6 +39,7 @@ from dcp.lake.apply_rows import (
 )
 from dcp.lake.apply_sql import merge_sql, source_sql
 from dcp.lake.history import history
+from dcp.lake.lake_table import LakeTable
 from dcp.lake.memory import DOCUMENT_BYTES, reader_settings
 from dcp.lake.memory_views import memory_view
 from dcp.lake.replica_facts import LakeFacts
@@ -57,9 +58,11 @@ _ATTEMPTS: Final = 5
 
 
 def plan_apply(
-    lake: LakeTables, replica: ReplicaTable, to_round: int, *, key_literals: int = KEY_LITERALS
+    lake: LakeTables, replica: ReplicaTable, to_round: int, budget: RowBudget = ROW_BUDGET
 ) -> ApplyPlan | None:
     """Return what brings ``replica`` to ``to_round``; None if it is there already.
+
+    It holds no more than ``budget``.
 
     It is there, too, when no round since its last apply brought it a row to publish: no commit is
     made for that, except after a rollback of what it holds, where a vbucket becomes stale or is no
@@ -75,7 +78,7 @@ def plan_apply(
     # Read before anything else of the log: a cleaning is noted before it is done, so that either
     # its note is seen, or the rows are in this version.
     log_version = history(lake.changes, 1)[0].version
-    found = _readable_stretch(lake, replica, status, to_round, log_version, key_literals)
+    found = _readable_stretch(lake, replica, status, to_round, log_version, budget)
     if found is None or not found.stretch.begins_anew:  # else no matter what rows there are
         status.lineage.refuse_defect(replica.name, lake.table_sql(replica.name))
     if found is None:
@@ -85,7 +88,7 @@ def plan_apply(
     stays = keys is not None and not keys and stretch.stale == status.held.stale
     if stays and not stretch.undone and to_round - status.round < EMPTY_ROUNDS:
         return None
-    rows = _rows(lake, replica, found, log_version)
+    rows = _rows(lake, replica, found, log_version, budget.bytes)
     without_repeats: frozenset[int] = frozenset()
     if rows is None:
         without_repeats = vbuckets_without_repeats(lake.changes, log_version, stretch)
@@ -95,6 +98,7 @@ def plan_apply(
         from_round=status.round,
         stretch=stretch,
         keys=keys,
+        names_keys=keys is not None and _pays_to_name(lake.table(replica.name), len(keys)),
         rows=rows,
         without_repeats=without_repeats,
         base_version=status.version,
@@ -105,6 +109,11 @@ def plan_apply(
         if stretch.restored
         else largest_document_bytes(lake, range(stretch.first_round, to_round + 1)),
     )
+
+
+def _pays_to_name(table: LakeTable, keys: int) -> bool:
+    """Whether a MERGE that names its keys costs less than one that joins the whole table."""
+    return keys > 0 and keys * TABLE_BYTES_BY_NAMED_KEY <= table.size_bytes()
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +131,7 @@ def _readable_stretch(
     status: ReplicaStatus,
     to_round: int,
     log_version: int,
-    most: int,
+    budget: RowBudget,
 ) -> _Readable | None:
     """Return what brings a replica to a round, with old versions that can be read.
 
@@ -133,7 +142,7 @@ def _readable_stretch(
         stretch = stretch_to_publish(lake, replica, status, to_round, facts)
         if stretch is None:
             return None
-        keys = touched_keys(lake.changes, log_version, replica.collection_id, stretch, most)
+        keys = touched_keys(lake.changes, log_version, replica.collection_id, stretch, budget.keys)
         if keys is None:
             if facts.try_to_read(stretch.restored, facts.read_keys):
                 return _Readable(stretch, None, ())
@@ -141,18 +150,23 @@ def _readable_stretch(
         olds: list[pa.Table | None] = []
         needed = {each.vbucket for each in keys.lost}
         restored = {vb: version for vb, version in stretch.restored.items() if vb in needed}
-        if facts.try_to_read(restored, _old_rows_reader(lake, replica, keys, olds)):
+        reader = _old_rows_reader(lake, replica, keys, olds, budget.bytes)
+        if facts.try_to_read(restored, reader):
             return _Readable(stretch, keys, olds)
 
 
 def _old_rows_reader(
-    lake: LakeTables, replica: ReplicaTable, keys: Keys, olds: list[pa.Table | None]
+    lake: LakeTables,
+    replica: ReplicaTable,
+    keys: Keys,
+    olds: list[pa.Table | None],
+    most_bytes: int,
 ) -> Callable[[int, Sequence[int]], None]:
     """Return what reads the rows of lost keys from an old version, and adds them to ``olds``."""
 
     def read(version: int, vbuckets: Sequence[int]) -> None:
         names = [each.key for each in keys.lost if each.vbucket in vbuckets]
-        olds.append(old_rows(lake.table(replica.name), version, vbuckets, names))
+        olds.append(old_rows(lake.table(replica.name), version, vbuckets, names, most_bytes))
 
     return read
 
@@ -226,7 +240,11 @@ def _checked_version(lake: LakeTables, plan: ApplyPlan) -> int:
 
 
 def _rows(
-    lake: LakeTables, replica: ReplicaTable, found: _Readable, log_version: int
+    lake: LakeTables,
+    replica: ReplicaTable,
+    found: _Readable,
+    log_version: int,
+    most_bytes: int,
 ) -> pa.Table | None:
     """Return what a plan merges; None where that is too much to be held here."""
     keys = found.keys
@@ -235,7 +253,7 @@ def _rows(
     rounds = {each.round for each in keys.winners}
     if rounds and largest_document_bytes(lake, rounds) > LARGE_DOCUMENT_BYTES:
         return None
-    won = winning_rows(lake.changes, log_version, replica.collection_id, keys.winners)
+    won = winning_rows(lake.changes, log_version, replica.collection_id, keys.winners, most_bytes)
     if won is None:
         return None
     olds = pa.concat_tables([SOURCE.empty_table(), *found.olds])

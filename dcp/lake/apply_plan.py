@@ -8,12 +8,30 @@ from typing import Final
 
 import pyarrow as pa
 
-from dcp.lake.memory import DOCUMENT_BYTES
+from dcp.lake.memory import DOCUMENT_BYTES, KIBIBYTE, MEBIBYTE
 from dcp.lake.plan_text import number_ranges
 from dcp.lake.stretch import Stretch
 
-KEY_LITERALS: Final = 10_000
-"""Up to so many changed keys go into the MERGE as literals; beyond it a hash join is cheaper."""
+TABLE_BYTES_BY_NAMED_KEY: Final = 16 * KIBIBYTE
+"""A key that is named in the MERGE costs about as much as reading so much of the table does."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowBudget:
+    """What the driver may hold of one apply: so many changed keys, and so many bytes of their rows.
+
+    Beyond that Spark's tasks read the rows that are merged.
+    """
+
+    keys: int = 20_000
+    bytes: int = 16 * MEBIBYTE
+
+    def shared_by(self, applies: int) -> "RowBudget":
+        """Return what each of several applies may hold at once."""
+        return RowBudget(self.keys // applies, self.bytes // applies)
+
+
+ROW_BUDGET: Final = RowBudget()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +81,14 @@ class ApplyPlan:
     """One MERGE: which stretch of the log it reads, and what it does to which table.
 
     ``keys`` are those that it touches, none at all if the table is only moved on, or None when they
-    are too many to be named. ``rows`` are what is merged (`dcp.lake.apply_rows.SOURCE`), or None
-    when that is too much to be held: then it is a query, which need not look for the newest row of
-    each key in the vbuckets ``without_repeats``. ``base_version`` is the version of the
-    table that the plan was made on, and ``since_version`` the one that put it where it stands (an
-    apply, or a RESTORE: the fence counts it). ``log_version`` is the version of ``changes`` that is
-    read: what maintenance cleans after the plan was made is still there. ``is_first`` says that no
-    commit has changed a row of it so far: it is empty. ``largest_bytes`` is the size of the largest
-    document that it may read.
+    are too many to be held; ``names_keys`` says that the MERGE names them. ``rows`` are what is
+    merged (`dcp.lake.apply_rows.SOURCE`), or None when that is too much to be held: then it is a
+    query, which need not look for the newest row of each key in the vbuckets ``without_repeats``.
+    ``base_version`` is the version of the table that the plan was made on, and ``since_version``
+    the one that put it where it stands (an apply, or a RESTORE: the fence counts it).
+    ``log_version`` is the version of ``changes`` that is read: what maintenance cleans after the
+    plan was made is still there. ``is_first`` says that no commit has changed a row of it so far:
+    it is empty. ``largest_bytes`` is the size of the largest document that it may read.
     """
 
     table: str
@@ -81,6 +99,7 @@ class ApplyPlan:
     base_version: int
     since_version: int
     log_version: int
+    names_keys: bool = False
     rows: pa.Table | None = field(default=None, repr=False, compare=False)
     without_repeats: frozenset[int] = frozenset()
     is_first: bool = False
@@ -99,7 +118,7 @@ class ApplyPlan:
     @property
     def method(self) -> str:
         """How rows find their target: ``key literals`` or ``hash join``."""
-        return "hash join" if self.keys is None else "key literals"
+        return "key literals" if self.names_keys else "hash join"
 
     def __str__(self) -> str:
         """Say in one line what it does."""

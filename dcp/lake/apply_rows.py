@@ -23,9 +23,6 @@ from dcp.wire.vocabulary import SnapshotFlag
 SOURCE: Final = REPLICA.append(pa.field("deleted", pa.bool_()))
 """The columns of a replica, and whether its row of that key goes."""
 
-MOST_BYTES: Final = 4 * MEBIBYTE
-"""Rows of more bytes are left to Spark."""
-
 LARGE_DOCUMENT_BYTES: Final = MEBIBYTE
 """Documents of rounds that hold a larger one are left to Spark, too: thousands are decoded at once.
 """
@@ -128,13 +125,17 @@ def vbuckets_without_repeats(changes: LakeTable, version: int, stretch: Stretch)
 
 
 def winning_rows(
-    changes: LakeTable, version: int, collection_id: int, winners: Collection[Winner]
+    changes: LakeTable,
+    version: int,
+    collection_id: int,
+    winners: Collection[Winner],
+    most_bytes: int,
 ) -> pa.Table | None:
-    """Return the rows of the log that win, as `SOURCE`; None where they are too large."""
+    """Return the rows of the log that win, as `SOURCE`; None: more than ``most_bytes``."""
     if not winners:
         return SOURCE.empty_table()
     found = changes.bounded_query(
-        lambda name, _: winners_sql(name, collection_id, winners), _WON, version, MOST_BYTES
+        lambda name, _: winners_sql(name, collection_id, winners), _WON, version, most_bytes
     )
     if found is None:
         return None
@@ -144,9 +145,13 @@ def winning_rows(
 
 
 def old_rows(
-    table: LakeTable, version: int, vbuckets: Iterable[int], keys: Collection[str]
+    table: LakeTable,
+    version: int,
+    vbuckets: Iterable[int],
+    keys: Collection[str],
+    most_bytes: int,
 ) -> pa.Table | None:
-    """Return what an old version of a replica has of some keys, as `SOURCE`; None: too large."""
+    """Return what an old version of a replica has of some keys, as `SOURCE`; None: too much."""
     found = table.bounded_query(
         lambda name, text: (
             f"SELECT {', '.join(map(quoted, REPLICA.names))} FROM {name} "
@@ -154,7 +159,7 @@ def old_rows(
         ),
         REPLICA,
         version,
-        MOST_BYTES,
+        most_bytes,
     )
     if found is None:
         return None

@@ -103,13 +103,13 @@ def winners_sql(changes_sql: str, collection_id: int, winners: Collection[Winner
 
 
 def merge_sql(table_sql: str, source: str, plan: ApplyPlan) -> str:
-    """Return the MERGE. Only literals prune the target, so vbuckets, and few keys, are literals.
+    """Return the MERGE. Only literals prune the target: its vbuckets, and its keys where that pays.
 
     The first one only inserts: Delta then reads its source once, and shuffles it not at all for a
     join with a table that has no rows.
     """
     pruning = f"t.vbucket IN ({integer_list(plan.vbuckets)})" if plan.vbuckets else "false"
-    if plan.keys:
+    if plan.keys and plan.names_keys:
         pruning += f" AND t.key IN ({string_list(plan.keys.names)})"
     assignments = ", ".join(f"t.{name} = s.{name}" for name in _NAMES)
     matched = f"""

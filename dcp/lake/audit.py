@@ -18,6 +18,7 @@ from typing import Final
 import pyarrow as pa
 
 from dcp.lake.applied import AppliedVersion, ReplicaStatus
+from dcp.lake.apply_plan import ROW_BUDGET
 from dcp.lake.apply_rows import old_rows
 from dcp.lake.memory_views import memory_view
 from dcp.lake.replica_facts import is_missing_version
@@ -140,7 +141,10 @@ def _few_rows(lake: LakeTables, audited: Audited) -> list[pa.Table] | None:
         return None
     table, version = lake.table(audited.applied.table), audited.applied.version
     vbuckets = [each.vbucket for each in audited.applied.undone]
-    found = [old_rows(table, each, vbuckets, audited.keys) for each in (version - 1, version)]
+    found = [
+        old_rows(table, each, vbuckets, audited.keys, ROW_BUDGET.bytes)
+        for each in (version - 1, version)
+    ]
     if any(each is None for each in found):
         return None
     return [

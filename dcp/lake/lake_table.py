@@ -134,6 +134,16 @@ class LakeTable:
             found = str(detail["id"])
         return found
 
+    def size_bytes(self) -> int:
+        """Return the size of the newest version's files."""
+        found = self._by_delta_rs(
+            lambda folder: sum(pa.table(_open(folder).get_add_actions())["size_bytes"].to_pylist())
+        )
+        if found is None:
+            detail = self.start_spark().sql(f"DESCRIBE DETAIL {self.sql}").collect()[0]
+            found = int(detail["sizeInBytes"])
+        return found
+
     def require_columns(self, expected: pa.Schema) -> None:
         """Raise LakeError unless the table has these columns, in any order."""
         found = self._by_delta_rs(lambda folder: pa.schema(_open(folder).schema().to_arrow()))

@@ -45,7 +45,7 @@ _WORKER_FIXED_BYTES: Final = 140 * MEBIBYTE
 _DAEMON_BYTES: Final = 80 * MEBIBYTE
 """The process that forks the workers."""
 _DRIVER_BYTES: Final = 400 * MEBIBYTE
-"""The Python driver: plans, positions, of four tables up to 10,000 keys and rows (`apply_rows`)."""
+"""The Python driver: plans, positions, the rows of small applies (`apply_plan.RowBudget`)."""
 _LEAST_HEAP_BYTES: Final = 1024 * MEBIBYTE
 
 _AUTO_HEAP_BYTES: Final = 2048 * MEBIBYTE

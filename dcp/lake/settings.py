@@ -251,14 +251,6 @@ class ApplySettings(Section):
         0.05, "See `when`.", unit="part of the table's rows", least=0.0001, most=100
     )
     age_seconds: float = key(300.0, "See `when`.", unit="seconds", least=1, most=30 * 86400)
-    key_literals: int = key(
-        10_000,
-        "Up to this many changed keys are named in the MERGE, and their rows held by the driver "
-        "(docs/memory.md), which keeps its cost independent of the table's size.",
-        unit="keys",
-        least=0,
-        most=20_000,
-    )
 
 
 @dataclass(frozen=True, slots=True)

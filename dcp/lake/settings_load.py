@@ -19,6 +19,11 @@ from dcp.suggestions import did_you_mean
 
 PREFIX: Final = "DCPLAKE_"
 
+_GONE: Final = MappingProxyType(
+    {("apply", "key_literals"): "leave it out, dcplake decides by the table's size"}
+)
+"""What to do instead of a setting that there was, by section and key."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Given:
@@ -118,6 +123,10 @@ def _require_known(section: str, key: str, where: str) -> None:
         raise ConfigError(
             f"{where}: unknown section {section!r}{did_you_mean(section, SECTIONS)}, expected "
             f"{', '.join(SECTIONS)}"
+        )
+    if (instead := _GONE.get((section, key))) is not None:
+        raise ConfigError(
+            f"{where}: found {section}.{key}, which is no setting any more: {instead}"
         )
     known = [known.name for known in fields(SECTIONS[section])]  # type: ignore[arg-type]
     if key not in known:

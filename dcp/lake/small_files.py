@@ -42,7 +42,7 @@ class SmallFiles:
         due = COMMITS if last is None else last.version + COMMITS
         if newest >= due:
             due = newest + 1 + COMMITS
-            if last is not None or _is_small(lake, table):
+            if last is not None or lake.table(table).size_bytes() <= MOST_BYTES:
                 # The driver's memory is for documents of any size: docs/memory.md.
                 step = partial(optimize_table, lake, table, reader_settings(DOCUMENT_BYTES))
                 _LOG.debug("%s", unless_driver_writes("optimize", table, step))
@@ -60,8 +60,3 @@ class SmallFiles:
 def _last_optimize(lake: LakeTables, table: str) -> Commit | None:
     commits = history(lake.table(table), _LOOK_BACK * COMMITS)
     return next((commit for commit in commits if commit.operation == "OPTIMIZE"), None)
-
-
-def _is_small(lake: LakeTables, table: str) -> bool:
-    [detail] = lake.spark.sql(f"DESCRIBE DETAIL {lake.table_sql(table)}").collect()
-    return int(detail["sizeInBytes"]) <= MOST_BYTES

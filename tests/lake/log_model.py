@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from dcp.lake.applied import AppliedVersion, applied_to_batch
 from dcp.lake.apply import plan_apply, run_apply
-from dcp.lake.apply_plan import KEY_LITERALS
+from dcp.lake.apply_plan import ROW_BUDGET, RowBudget
 from dcp.lake.apply_rows import LARGE_DOCUMENT_BYTES
 from dcp.lake.changes import append_round
 from dcp.lake.history import Commit
@@ -204,12 +204,12 @@ def apply_pending(
     to_round: int,
     writer_id: str,
     *,
-    key_literals: int = KEY_LITERALS,
+    budget: RowBudget = ROW_BUDGET,
 ) -> list[AppliedVersion]:
     """Bring every replica table to ``to_round``; return the versions that this made."""
     made = []
     for replica in replicas:
-        plan = plan_apply(lake, replica, to_round, key_literals=key_literals)
+        plan = plan_apply(lake, replica, to_round, budget)
         if plan is not None:
             made.append(run_apply(lake, plan, writer_id))
     return made

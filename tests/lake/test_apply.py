@@ -9,12 +9,12 @@ import pytest
 
 from dcp.lake.applied import replica_status, unindexed_applied
 from dcp.lake.apply import plan_apply, run_apply
-from dcp.lake.apply_plan import Keys
+from dcp.lake.apply_plan import Keys, RowBudget
 from dcp.lake.tables import DOCS, ReplicaTable, ensure_replica
 from dcp.lake.views import register_views
 from tests.lake.conftest import NewLake
 from tests.lake.log_model import LogModel, apply_pending, read_documents
-from tests.lake.model_applies import assert_every_version_exact
+from tests.lake.model_applies import assert_every_version_exact, name_keys
 from tests.seeds import seeds
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -24,7 +24,9 @@ HIGH = {0: 2**63 - 3, 1: 2**64 - 500}
 
 
 @pytest.mark.parametrize("seed", seeds(1, first=11))
-def test_every_version_and_docs_live_are_exact(new_lake: NewLake, seed: int) -> None:
+def test_every_version_and_docs_live_are_exact(
+    new_lake: NewLake, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
     print(f"seed {seed}")
     lake = new_lake(4)
     model = LogModel(lake, seed, first_seqnos=HIGH)
@@ -37,8 +39,9 @@ def test_every_version_and_docs_live_are_exact(new_lake: NewLake, seed: int) -> 
         assert read_documents(lake, "SELECT * FROM docs_live") == live
         if choice.random() < 0.6:
             to_round = choice.randint(max(1, model.round - 1), model.round)
-            literals = choice.choice((10_000, 2))
-            apply_pending(lake, [DOCS], to_round, "writer-1", key_literals=literals)
+            budget = RowBudget(keys=choice.choice((10_000, 2)))
+            name_keys(monkeypatch, always=choice.random() < 0.5)
+            apply_pending(lake, [DOCS], to_round, "writer-1", budget=budget)
             assert read_documents(lake, "SELECT * FROM docs_live") == live
     apply_pending(lake, [DOCS], model.round, "writer-1")
     assert assert_every_version_exact(lake, model) >= 2
@@ -82,34 +85,40 @@ def test_pending_rows_of_old_rounds_are_published_when_their_snapshot_ends(
     assert_every_version_exact(lake, model)
 
 
-def test_key_literals_and_hash_join_publish_the_same(new_lake: NewLake) -> None:
+def test_every_way_to_apply_publishes_the_same(
+    new_lake: NewLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keys named in the MERGE or not, rows held by the driver or read by Spark's tasks."""
     lake = new_lake(2)
     model = LogModel(lake, 21)
-    other = ReplicaTable("docs_joined", 0)
-    ensure_replica(lake, other)
+    none, no_rows = RowBudget(keys=0), RowBudget(bytes=0)
+    ways = [(RowBudget(), True), (RowBudget(), False), (no_rows, True), (none, False)]
+    tables = [ReplicaTable(f"docs_{number}", 0) for number in range(len(ways))]
+    for table in tables:
+        ensure_replica(lake, table)
     for _ in range(3):
         model.commit(model.next_round())
-        few, many = (
-            plan_apply(lake, DOCS, model.round),
-            plan_apply(lake, other, model.round, key_literals=0),
-        )
-        assert (few is None) == (many is None)
-        if few is not None and many is not None:
-            assert (few.method, many.method) == ("key literals", "hash join")
-            run_apply(lake, few, "w")
-            run_apply(lake, many, "w")
+        for table, (budget, names) in zip(tables, ways, strict=True):
+            name_keys(monkeypatch, always=names)
+            plan = plan_apply(lake, table, model.round, budget)
+            if plan is None:
+                continue
+            assert plan.method == ("key literals" if names else "hash join")
+            assert (plan.rows is None) == (budget != RowBudget())
+            run_apply(lake, plan, "w")
+    apply_pending(lake, [DOCS], model.round, "w")
     assert_every_version_exact(lake, model)
     expected = model.documents_at(model.complete[model.round])
-    assert (
-        expected and read_documents(lake, f"SELECT * FROM {lake.table_sql(other.name)}") == expected
-    )
+    assert expected
+    for table in tables:
+        assert read_documents(lake, f"SELECT * FROM {lake.table_sql(table.name)}") == expected
 
 
-def test_more_keys_than_literals_can_hold(new_lake: NewLake) -> None:
+def test_keys_are_named_where_the_table_is_large(new_lake: NewLake) -> None:
     lake = new_lake(1)
     model = LogModel(lake, 8, keys=12_000)
     [vb] = model.vbuckets
-    for number, (items, method) in enumerate([(11_000, "hash join"), (5_000, "key literals")], 1):
+    for number, (items, method) in enumerate([(11_000, "hash join"), (3, "key literals")], 1):
         model.write_snapshot(vb, items)
         model.commit(model.next_round(model.read(vb, items, number)))
         plan = plan_apply(lake, DOCS, number)

@@ -8,6 +8,7 @@ import pytest
 
 from dcp.lake.applied import applied_of, applied_to_batch, replica_status, unindexed_applied
 from dcp.lake.apply import plan_apply, run_apply
+from dcp.lake.apply_plan import RowBudget
 from dcp.lake.audit import write_audit
 from dcp.lake.changes import append_round
 from dcp.lake.history import WHOLE, history
@@ -19,6 +20,7 @@ from tests.lake.conftest import NewLake
 from tests.lake.forking_log import ForkingLog
 from tests.lake.log_model import status_row
 from tests.lake.memory_lake import ITEM_KINDS, Place, Row, Version
+from tests.lake.model_applies import name_keys
 from tests.lake.versions import table_at
 from tests.seeds import seeds
 
@@ -125,7 +127,9 @@ def taken_back(log: ForkingLog) -> set[tuple[int, int, str]]:
 
 
 @pytest.mark.parametrize("seed", seeds(1, first=882))
-def test_every_version_and_docs_live_are_exact_over_forks(new_lake: NewLake, seed: int) -> None:
+def test_every_version_and_docs_live_are_exact_over_forks(
+    new_lake: NewLake, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
     lake = new_lake(6)
     log = ForkingLog(seed, vbuckets=6, flush_chance=0.1)
     choice = random.Random(seed)
@@ -134,7 +138,8 @@ def test_every_version_and_docs_live_are_exact_over_forks(new_lake: NewLake, see
         commit_round(lake, log, fork_chance=0.3, index=choice.random() < 0.8)
         if number == 6 or choice.random() < 0.7:
             in_memory = log.lake.apply(number)
-            plan = plan_apply(lake, DOCS, number, key_literals=choice.choice((10_000, 1)))
+            name_keys(monkeypatch, always=choice.random() < 0.5)
+            plan = plan_apply(lake, DOCS, number, RowBudget(keys=choice.choice((10_000, 1))))
             assert (plan is None) == (in_memory is None)
             if plan is not None:
                 run_apply(lake, plan, "w")

@@ -9,7 +9,7 @@ import pytest
 
 from dcp.lake import applier
 from dcp.lake.apply import plan_apply
-from dcp.lake.apply_plan import ApplyPlan
+from dcp.lake.apply_plan import ApplyPlan, RowBudget
 from dcp.lake.apply_sql import rows_sql
 from dcp.lake.run import lake_location, run
 from dcp.lake.tables import LakeTables, ReplicaTable, open_lake
@@ -34,8 +34,10 @@ def test_what_is_taken_as_it_is_has_each_key_once(
     """A backfill, snapshots that are cut, documents that change while they are read, a flush."""
     random, plans = Random(seed), list[ApplyPlan]()
 
-    def planned(lake: LakeTables, replica: ReplicaTable, *more: Any, **named: Any) -> Any:
-        plan = plan_apply(lake, replica, *more, **named)
+    def planned(
+        lake: LakeTables, replica: ReplicaTable, to_round: int, _: RowBudget
+    ) -> ApplyPlan | None:
+        plan = plan_apply(lake, replica, to_round, RowBudget(keys=0))
         if plan is not None:
             require_no_key_twice(lake, plan)
             plans.append(plan)
@@ -46,7 +48,6 @@ def test_what_is_taken_as_it_is_has_each_key_once(
         settings = settings_for(
             cluster,
             tmp_path,
-            apply={"key_literals": 0},
             flow_control=SMALL_FLOW,
             round={"quiet_seconds": 0.2, "target_bytes": 20_000},
         )
