@@ -5,7 +5,6 @@ key that the apply touches its newest live row in the log, or its row in the old
 table that its vbucket goes back to, or nothing, which deletes it.
 """
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
@@ -37,7 +36,9 @@ _NARROW: Final = pa.schema(
         ("role", pa.string()),
     ]
 )
-_MARKER: Final = pa.schema([CHANGES.field(name) for name in ("vbucket", "epoch", "snap_flags")])
+_MARKER: Final = pa.schema(
+    [CHANGES.field(name) for name in ("vbucket", "epoch", "snap_end", "snap_flags")]
+)
 _MOST_MARKERS: Final = 100_000
 """With more of them, snapshots are too small to be worth it."""
 _WON: Final = SOURCE.remove(SOURCE.get_field_index("modified_at"))
@@ -96,8 +97,9 @@ def keys_of(rows: Iterable[Mapping[str, Any]]) -> Keys:
 def vbuckets_without_repeats(changes: LakeTable, version: int, stretch: Stretch) -> frozenset[int]:
     """Return the vbuckets of which no key has two rows in a stretch, as far as that is known.
 
-    A snapshot holds each key once. So it is where all rows of a vbucket are of one snapshot that
-    was received in one go: a stream that is opened again begins with a marker of its own.
+    A snapshot holds each key once. So it is where all rows of a vbucket are of one snapshot, also
+    one that was received in parts. Each part begins with a marker of its own, and all of them end
+    at the same seqno: had a key of an earlier part changed since, then its row would lie beyond it.
     """
     ranges = {each.vbucket: each for each in stretch.ranges if each.role == Role.FRESH}
     if stretch.undone or not stretch.names_its_keys or len(ranges) != len(stretch.ranges):
@@ -113,14 +115,19 @@ def vbuckets_without_repeats(changes: LakeTable, version: int, stretch: Stretch)
     )
     if found.num_rows == _MOST_MARKERS:
         return frozenset()
-    markers = found.to_pylist()
-    count = Counter(marker["vbucket"] for marker in markers)
+    snapshots: dict[int, set[tuple[int, int]]] = {}  # by vbucket, their epochs and ends
+    repeating = set[int]()
+    for marker in found.to_pylist():
+        vbucket = marker["vbucket"]
+        snapshots.setdefault(vbucket, set()).add((marker["epoch"], int(marker["snap_end"])))
+        if marker["snap_flags"] & (SnapshotFlag.HISTORY | SnapshotFlag.MAY_CONTAIN_DUPLICATES):
+            repeating.add(vbucket)
     return frozenset(
-        marker["vbucket"]
-        for marker in markers
-        if count[marker["vbucket"]] == 1
-        and marker["epoch"] == ranges[marker["vbucket"]].epoch
-        and not marker["snap_flags"] & (SnapshotFlag.HISTORY | SnapshotFlag.MAY_CONTAIN_DUPLICATES)
+        vbucket
+        for vbucket, found_in in snapshots.items()
+        if {epoch for epoch, _ in found_in} == {ranges[vbucket].epoch}
+        and len(found_in) == 1
+        and vbucket not in repeating
     )
 
 
