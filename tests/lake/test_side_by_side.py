@@ -130,9 +130,14 @@ class Scene:
     def require_live_exact(self) -> None:
         require_live_exact(self.lake, self.cluster, latest_round(self.lake))
 
-    def require_as_the_bucket(self) -> None:
+    def has_everything(self) -> bool:
+        """Whether the newest round holds all that was written: no further one comes then."""
         high = {vbucket: self.cluster.high_seqno(vbucket) for vbucket in range(VBUCKETS)}
-        assert complete_seqnos(self.lake, latest_round(self.lake)) == high
+        return complete_seqnos(self.lake, latest_round(self.lake)) == high
+
+    def require_as_the_bucket(self) -> None:
+        assert self.has_everything()
+        high = {vbucket: self.cluster.high_seqno(vbucket) for vbucket in range(VBUCKETS)}
         assert rows_of(self.lake, self.lake.table_sql("docs")) == source_rows(self.cluster, high)
 
 
@@ -192,6 +197,7 @@ def test_a_slow_apply_delays_no_round(
         receiving.unlink()
         for wanted in range(pending + 1, pending + 4):
             job.wait_until(f"round {wanted}", partial(scene.has_round, wanted))
+            job.wait_until("all that was written", scene.has_everything)
             scene.require_live_exact()
             scene.write(10)
         assert replica_status(scene.lake, DOCS).round < pending
