@@ -17,6 +17,7 @@ from dcp.lake.apply import EMPTY_ROUNDS, plan_apply, run_apply
 from dcp.lake.apply_plan import ROW_BUDGET, RowBudget
 from dcp.lake.audit import write_audit
 from dcp.lake.cadence import is_due, pending_of
+from dcp.lake.history import history
 from dcp.lake.horizon_guard import HorizonGuard
 from dcp.lake.observer import Observer
 from dcp.lake.planning import stale_vbuckets
@@ -103,7 +104,7 @@ class Applier:
             self._guard.look_at(replica, self._lakes[0])
         if self._rule.when == "never":
             return []
-        self._waiting.extend(each for each in self._replicas if not self._rests(each, to_round))
+        self._waiting.extend(each for each in self._replicas if not self._is_quiet(each, to_round))
         lakes = self._lakes[: len(self._waiting)]
         if not lakes:
             return []
@@ -142,13 +143,22 @@ class Applier:
                 made.append(version)
         return made
 
-    def _rests(self, replica: ReplicaTable, to_round: int) -> bool:
-        """Whether nothing is to be done for a table."""
-        held = self._newest.get(replica.name)
-        rounds_behind = to_round - (0 if held is None else held.to_round)
-        return rounds_behind < EMPTY_ROUNDS and self._quiet.is_quiet(
+    def _is_quiet(self, replica: ReplicaTable, to_round: int) -> bool:
+        """Whether it is known that nothing is to be done for a table."""
+        return self._rounds_behind(replica, to_round) < EMPTY_ROUNDS and self._quiet.is_quiet(
             self._lakes[0], replica, to_round
         )
+
+    def _rounds_behind(self, replica: ReplicaTable, to_round: int) -> int:
+        held = self._newest.get(replica.name)
+        return to_round - (0 if held is None else held.to_round)
+
+    def _note_quiet(
+        self, lake: LakeTables, replica: ReplicaTable, to_round: int, version: int
+    ) -> None:
+        held = self._newest.get(replica.name)
+        if held is None or not held.stale:
+            self._quiet.note(lake, replica, to_round, version)
 
     def _apply(
         self,
@@ -159,14 +169,18 @@ class Applier:
         *,
         force: bool,
     ) -> AppliedVersion | None:
-        due = force or self._rule.when == "every_round"
-        if not due and not is_due(self._rule, pending_of(lake, replica, to_round)):
-            return None
+        seen_version = history(lake.table(replica.name), 1)[0].version
+        if not force and self._rule.when != "every_round":
+            pending = pending_of(lake, replica, to_round)
+            if pending.is_some:
+                if not is_due(self._rule, pending):
+                    return None
+            elif self._rounds_behind(replica, to_round) < EMPTY_ROUNDS:
+                self._note_quiet(lake, replica, to_round, seen_version)
+                return None
         plan = plan_apply(lake, replica, to_round, budget)
         if plan is None:
-            held = self._newest.get(replica.name)
-            if held is None or not held.stale:
-                self._quiet.note(lake, replica, to_round)
+            self._note_quiet(lake, replica, to_round, seen_version)
             return None
         reached("apply.planned")
         with in_pool(lake.spark, "apply"):

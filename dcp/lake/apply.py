@@ -39,7 +39,6 @@ from dcp.lake.apply_rows import (
 )
 from dcp.lake.apply_sql import merge_sql, source_sql
 from dcp.lake.history import history
-from dcp.lake.lake_table import LakeTable
 from dcp.lake.memory import DOCUMENT_BYTES, reader_settings
 from dcp.lake.memory_views import memory_view
 from dcp.lake.replica_facts import LakeFacts
@@ -47,7 +46,7 @@ from dcp.lake.round_record import largest_document_bytes
 from dcp.lake.stop_points import reached
 from dcp.lake.stretch import Stretch
 from dcp.lake.stretch_rules import stretch_between
-from dcp.lake.tables import LakeTables, ReplicaTable
+from dcp.lake.tables import LakeTables, ReplicaTable, has_deletion_vectors
 from dcp.lake.transaction import FEW_JOBS_TO_JOIN, is_conflict, transaction
 
 EMPTY_ROUNDS: Final = 100
@@ -98,7 +97,7 @@ def plan_apply(
         from_round=status.round,
         stretch=stretch,
         keys=keys,
-        names_keys=keys is not None and _pays_to_name(lake.table(replica.name), len(keys)),
+        names_keys=keys is not None and _pays_to_name(lake, replica, keys),
         rows=rows,
         without_repeats=without_repeats,
         base_version=status.version,
@@ -111,9 +110,13 @@ def plan_apply(
     )
 
 
-def _pays_to_name(table: LakeTable, keys: int) -> bool:
-    """Whether a MERGE that names its keys costs less than one that joins the whole table."""
-    return keys > 0 and keys * TABLE_BYTES_BY_NAMED_KEY <= table.size_bytes()
+def _pays_to_name(lake: LakeTables, replica: ReplicaTable, keys: Keys) -> bool:
+    """Whether a MERGE that names its keys costs less than one that joins their vbuckets."""
+    if not keys:
+        return False
+    share = len(keys.vbuckets) / lake.identity.vbucket_count
+    joined_bytes = lake.table(replica.name).size_bytes() * share
+    return len(keys) * TABLE_BYTES_BY_NAMED_KEY <= joined_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +145,7 @@ def _readable_stretch(
         stretch = stretch_to_publish(lake, replica, status, to_round, facts)
         if stretch is None:
             return None
-        keys = touched_keys(lake.changes, log_version, replica.collection_id, stretch, budget.keys)
+        keys = touched_keys(lake.changes, log_version, replica.collection_id, stretch, budget.rows)
         if keys is None:
             if facts.try_to_read(stretch.restored, facts.read_keys):
                 return _Readable(stretch, None, ())
@@ -279,7 +282,9 @@ def _merge(
     app_id = f"{lake.identity.lake_id}:{plan.table}"
     reader = reader_settings(plan.largest_bytes)
     try:
-        also = reader if plan.rows is None else reader | FEW_JOBS_TO_JOIN
+        # Without deletion vectors it writes whole files anew: then one task is too few.
+        is_little = plan.rows is not None and has_deletion_vectors(lake.table(plan.table))
+        also = reader | FEW_JOBS_TO_JOIN if is_little else reader
         with transaction(lake.spark, app_id, plan.since_version + 1, metadata, also):
             checked = replace(plan, base_version=base_version)
             with _source(lake, checked) as source:

@@ -13,22 +13,23 @@ from dcp.lake.plan_text import number_ranges
 from dcp.lake.stretch import Stretch
 
 TABLE_BYTES_BY_NAMED_KEY: Final = 16 * KIBIBYTE
-"""A key that is named in the MERGE costs about as much as reading so much of the table does."""
+"""A key that the MERGE names costs about as much as reading so much of its vbuckets does."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowBudget:
-    """What the driver may hold of one apply: so many changed keys, and so many bytes of their rows.
+    """What the driver may hold of one apply: places of so many rows, and so many bytes of those.
 
-    Beyond that Spark's tasks read the rows that are merged.
+    The places are of all rows that changed, the bytes of the newest one of each key. Beyond that
+    Spark's tasks read the rows that are merged.
     """
 
-    keys: int = 20_000
+    rows: int = 20_000
     bytes: int = 16 * MEBIBYTE
 
     def shared_by(self, applies: int) -> "RowBudget":
         """Return what each of several applies may hold at once."""
-        return RowBudget(self.keys // applies, self.bytes // applies)
+        return RowBudget(self.rows // applies, self.bytes // applies)
 
 
 ROW_BUDGET: Final = RowBudget()

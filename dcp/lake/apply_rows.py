@@ -100,6 +100,8 @@ def vbuckets_without_repeats(changes: LakeTable, version: int, stretch: Stretch)
     A snapshot holds each key once. So it is where all rows of a vbucket are of one snapshot, also
     one that was received in parts. Each part begins with a marker of its own, and all of them end
     at the same seqno: had a key of an earlier part changed since, then its row would lie beyond it.
+    That is so on one branch, and it is one: where a node's history differs below a snapshot's end,
+    it refuses to go on inside of it (`dcp.protocol.position`), and another epoch begins.
     """
     ranges = {each.vbucket: each for each in stretch.ranges if each.role == Role.FRESH}
     if stretch.undone or not stretch.names_its_keys or len(ranges) != len(stretch.ranges):

@@ -29,12 +29,17 @@ class Pending:
     age_seconds: float
     takes_back: bool = False
 
+    @property
+    def is_some(self) -> bool:
+        """Whether an apply would publish something."""
+        return self.rows > 0 or self.takes_back
+
 
 def is_due(settings: ApplySettings, pending: Pending) -> bool:
     """Whether it is time to apply, by the settings."""
     if pending.takes_back:
         return True
-    if pending.rows == 0:
+    if not pending.is_some:
         return False
     match settings.when:
         case "every_round":

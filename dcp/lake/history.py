@@ -21,7 +21,7 @@ CLEANING: Final = "cleaned"
 """Keys in the metadata of commits of `dcp.lake.heartbeat` and of `dcp.lake.cleaning`."""
 
 WINDOW: Final = 50
-"""Commits that a look at the history reads at first; a Spark job over that many small files."""
+"""Commits that a look at the history reads at first."""
 
 WHOLE: Final = 1_000_000
 """More commits than a log keeps."""

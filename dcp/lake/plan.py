@@ -23,6 +23,12 @@ if TYPE_CHECKING:
 SEQNOS_OF_A_TASK: Final = 10_000
 """A round gets a further task for each so many seqnos; a task reads them in a tenth of a second."""
 
+CLUSTER_TASKS: Final = 2
+"""How many tasks a round has at most where the cluster decides how many run at once.
+
+`RoundSettings.tasks` says another number.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class StreamPlan:
@@ -177,7 +183,7 @@ def plan_round(
         position: where the lake stands.
         cluster: map, high seqnos and unreachable nodes, asked for just now.
         settings: number of tasks, bytes and seconds.
-        slots: how many tasks Spark runs at the same time; or what tells that, and is asked only
+        slots: how many tasks Spark runs at the same time (0: unknown); or what tells it, asked only
             where there is something to stream.
         targets: seqnos to reach instead of the high seqnos (a run that ends there).
         skip: vbuckets not to stream now, with the reason to report.
@@ -209,8 +215,8 @@ def plan_round(
     if not streams:
         return Idle(position.lake_id, position.latest_round, tuple(left_out))
     slots = slots if isinstance(slots, int) else slots()
-    if slots < 1:
-        raise ValueError(f"slots: found {slots}, expected 1 or more")
+    if slots < 0:
+        raise ValueError(f"slots: found {slots}, expected 0 or more")
     streamed = {stream.vbucket for stream in streams}
     vbuckets = {*range(cluster.map.vbucket_count), *position.states}
     carried = [position.state(vbucket) for vbucket in sorted(vbuckets - streamed)]
@@ -229,10 +235,9 @@ def _task_count(streams: Collection[StreamPlan], slots: int, wanted: int) -> int
 
     Each task costs a connection to each of its nodes, a worker's turn and a file of ``changes``.
     """
-    if wanted:
-        return min(slots, wanted, len(streams))
-    backlog = sum(stream.backlog for stream in streams)
-    return min(slots, len(streams), 1 + backlog // SEQNOS_OF_A_TASK)
+    at_once = slots or wanted or CLUSTER_TASKS
+    worth = wanted or 1 + sum(stream.backlog for stream in streams) // SEQNOS_OF_A_TASK
+    return min(at_once, worth, len(streams))
 
 
 def is_behind(state: VbucketState, target_seqno: int) -> bool:

@@ -1,7 +1,6 @@
 """The next round of a lake: from what is durable there and what the cluster holds, to a plan."""
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final
 
 from dcp.client.probe import ClusterView
 from dcp.errors import LakeError
@@ -16,8 +15,6 @@ from dcp.lake.session import session_slots
 from dcp.lake.settings import Settings
 from dcp.lake.tables import LakeTables, cleaned_round
 from dcp.lake.vbucket_state import VbucketState
-
-CLUSTER_TASKS: Final = 2
 
 
 def next_round(
@@ -94,7 +91,7 @@ def _ordered_restarts(
 
 
 def tasks_at_once(lake: LakeTables, *, beside_apply: bool = False) -> int:
-    """Return how many tasks a round may have; a number of ours where the cluster decides.
+    """Return how many tasks a round may have; 0 where the cluster decides.
 
     A receiving task keeps its core until it is done. So on one machine a round leaves half of the
     cores to an apply that is under way; where there is one only, Spark lets them take turns.
@@ -102,7 +99,7 @@ def tasks_at_once(lake: LakeTables, *, beside_apply: bool = False) -> int:
     slots = session_slots(lake.spark)
     if slots and beside_apply:
         return max(1, slots // 2)
-    return slots or CLUSTER_TASKS
+    return slots
 
 
 def require_same_bucket(lake: LakeTables, cluster: ClusterView, bucket: str) -> None:

@@ -3,7 +3,7 @@
 from dcp.lake.applied import replica_status
 from dcp.lake.connect import look_at_cluster, source_access
 from dcp.lake.plan import Idle, LakePosition, RoundPlan, plan_round
-from dcp.lake.planning import CLUSTER_TASKS, lake_position, require_same_bucket, stale_vbuckets
+from dcp.lake.planning import lake_position, require_same_bucket, stale_vbuckets
 from dcp.lake.run import lake_location, spark_of
 from dcp.lake.settings import Settings
 from dcp.lake.spark_master import slots_of
@@ -22,7 +22,7 @@ def preview(settings: Settings) -> RoundPlan | Idle:
     """
     cluster = look_at_cluster(source_access(settings))
     lake = find_lake(spark_of(settings), lake_location(settings))
-    slots = slots_of(settings.spark.master) or CLUSTER_TASKS
+    slots = slots_of(settings.spark.master)
     if lake is None:
         return plan_round(LakePosition(NEW_LAKE, 0), cluster, settings.round, slots)
     require_same_bucket(lake, cluster, settings.source.bucket)

@@ -40,15 +40,16 @@ class QuietTables:
         self._seen: dict[str, _Seen] = {}
         self._touched = _Touched(0, 0, frozenset())
 
-    def note(self, lake: LakeTables, replica: ReplicaTable, round_number: int) -> None:
-        """Note that nothing up to a round is to be published to a table, and none of it is stale.
+    def note(
+        self, lake: LakeTables, replica: ReplicaTable, round_number: int, version: int
+    ) -> None:
+        """Note that a table's version lacks nothing up to a round, and that none of it is stale.
 
         Where rows of that round wait for the end of their snapshot, some may be this table's: then
         nothing is noted.
         """
         states = positions_at(lake, round_number).values()
         if all(state.first_pending_round is None for state in states):
-            version = history(lake.table(replica.name), 1)[0].version
             self._seen[replica.name] = _Seen(version, round_number)
 
     def is_quiet(self, lake: LakeTables, replica: ReplicaTable, to_round: int) -> bool:
@@ -62,7 +63,10 @@ class QuietTables:
         if (touched.after_round, touched.to_round) != (seen.round, to_round):
             self._touched = touched = _touched(lake, seen.round, to_round)
         ids = touched.collection_ids
-        return ids is not None and replica.collection_id not in ids
+        if ids is None or replica.collection_id in ids:
+            return False
+        self._seen[replica.name] = _Seen(seen.version, to_round)  # the next look asks for less
+        return True
 
 
 def _touched(lake: LakeTables, after_round: int, to_round: int) -> _Touched:

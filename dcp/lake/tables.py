@@ -233,9 +233,14 @@ def _deletion_vectors(is_wanted: bool) -> dict[str, str]:
     return {_DELETION_VECTORS: "true"} if is_wanted else {}
 
 
+def has_deletion_vectors(table: LakeTable) -> bool:
+    """Whether a table's rows are deleted by vectors: its files then stay as they are."""
+    return table.properties().get(_DELETION_VECTORS) == "true"
+
+
 def _require_deletion_vectors(table: LakeTable, are_wanted: bool) -> None:
     """Raise ConfigError if a table was made otherwise: Delta keeps a feature that it had."""
-    had = table.properties().get(_DELETION_VECTORS) == "true"
+    had = has_deletion_vectors(table)
     if had != are_wanted:
         words = ("without", "with")
         raise ConfigError(

@@ -39,7 +39,7 @@ def test_every_version_and_docs_live_are_exact(
         assert read_documents(lake, "SELECT * FROM docs_live") == live
         if choice.random() < 0.6:
             to_round = choice.randint(max(1, model.round - 1), model.round)
-            budget = RowBudget(keys=choice.choice((10_000, 2)))
+            budget = RowBudget(rows=choice.choice((10_000, 2)))
             name_keys(monkeypatch, always=choice.random() < 0.5)
             apply_pending(lake, [DOCS], to_round, "writer-1", budget=budget)
             assert read_documents(lake, "SELECT * FROM docs_live") == live
@@ -91,7 +91,7 @@ def test_every_way_to_apply_publishes_the_same(
     """Keys named in the MERGE or not, rows held by the driver or read by Spark's tasks."""
     lake = new_lake(2)
     model = LogModel(lake, 21)
-    none, no_rows = RowBudget(keys=0), RowBudget(bytes=0)
+    none, no_rows = RowBudget(rows=0), RowBudget(bytes=0)
     ways = [(RowBudget(), True), (RowBudget(), False), (no_rows, True), (none, False)]
     tables = [ReplicaTable(f"docs_{number}", 0) for number in range(len(ways))]
     for table in tables:

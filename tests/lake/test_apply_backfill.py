@@ -18,7 +18,7 @@ def test_a_backfill_and_then_keys_that_overwrite_each_other(new_lake: NewLake) -
                 model.write_snapshot(vb, 25)
                 rows += model.read(vb, 100, number)
             model.commit(model.next_round(rows))
-        plan = plan_apply(lake, DOCS, model.round, RowBudget(keys=0))
+        plan = plan_apply(lake, DOCS, model.round, RowBudget(rows=0))
         assert plan is not None
         assert plan.method == "hash join"
         run_apply(lake, plan, "writer-1")
@@ -36,14 +36,14 @@ def test_rows_of_other_rounds_and_unfinished_snapshots_stay_out(new_lake: NewLak
     model.write_snapshot(second, 12)
     model.commit(model.next_round([*model.read(first, 100, 1), *model.read(second, 5, 1)]))
     model.commit(model.next_round(model.read(second, 3, 2)))
-    plan = plan_apply(lake, DOCS, 1, RowBudget(keys=0))
+    plan = plan_apply(lake, DOCS, 1, RowBudget(rows=0))
     assert plan is not None
     assert plan.vbuckets == (first.vbucket,)
     run_apply(lake, plan, "writer-1")
     table = f"SELECT * FROM {lake.table_sql('docs')}"
     assert read_documents(lake, table) == model.documents_at(model.complete[1])
     model.commit(model.next_round(model.read(second, 100, 3)))
-    plan = plan_apply(lake, DOCS, 3, RowBudget(keys=0))
+    plan = plan_apply(lake, DOCS, 3, RowBudget(rows=0))
     assert plan is not None
     run_apply(lake, plan, "writer-1")
     assert read_documents(lake, table) == model.documents_at(model.complete[3])

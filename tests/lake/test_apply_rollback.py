@@ -139,7 +139,7 @@ def test_every_version_and_docs_live_are_exact_over_forks(
         if number == 6 or choice.random() < 0.7:
             in_memory = log.lake.apply(number)
             name_keys(monkeypatch, always=choice.random() < 0.5)
-            plan = plan_apply(lake, DOCS, number, RowBudget(keys=choice.choice((10_000, 1))))
+            plan = plan_apply(lake, DOCS, number, RowBudget(rows=choice.choice((10_000, 1))))
             assert (plan is None) == (in_memory is None)
             if plan is not None:
                 run_apply(lake, plan, "w")

@@ -31,13 +31,13 @@ VBUCKETS = 4
 def test_what_is_taken_as_it_is_has_each_key_once(
     spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    """A backfill, snapshots that are cut, documents that change while they are read, a flush."""
+    """A backfill in parts, snapshots that are cut, documents that change while they are read."""
     random, plans = Random(seed), list[ApplyPlan]()
 
     def planned(
         lake: LakeTables, replica: ReplicaTable, to_round: int, _: RowBudget
     ) -> ApplyPlan | None:
-        plan = plan_apply(lake, replica, to_round, RowBudget(keys=0))
+        plan = plan_apply(lake, replica, to_round, RowBudget(rows=0))
         if plan is not None:
             require_no_key_twice(lake, plan)
             plans.append(plan)

@@ -12,6 +12,7 @@ from dcp.client.addresses import NodeAddress
 from dcp.client.cluster_map import ClusterMap
 from dcp.client.probe import ClusterView
 from dcp.lake.plan import (
+    CLUSTER_TASKS,
     SEQNOS_OF_A_TASK,
     Idle,
     LakePosition,
@@ -226,6 +227,8 @@ def test_equal_backlogs_spread_each_node_over_the_tasks(
         (100 * SEQNOS_OF_A_TASK, 3, 0, 3),
         (100, 8, 3, 3),  # whoever says how many gets them
         (100, 2, 3, 2),
+        (100 * SEQNOS_OF_A_TASK, 0, 0, CLUSTER_TASKS),  # the cluster decides how many run at once
+        (100, 0, 3, 3),
     ],
 )
 def test_a_round_has_as_many_tasks_as_it_is_worth(

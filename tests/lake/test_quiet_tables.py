@@ -13,11 +13,13 @@ import pytest
 from dcp.errors import ForeignWriteError, LakeError
 from dcp.lake import quiet_tables
 from dcp.lake.apply import plan_apply
+from dcp.lake.cadence import pending_of
 from dcp.lake.connect import look_at_cluster, source_access
 from dcp.lake.driver import Driver
 from dcp.lake.observer import Observer
 from dcp.lake.plan import RoundPlan
 from dcp.lake.run import lake_location, open_or_create
+from dcp.lake.settings import ApplySettings
 from dcp.lake.tables import ReplicaTable
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.settings import ClusterSettings
@@ -117,6 +119,32 @@ def test_only_tables_with_changes_are_looked_at(
     assert scene.apply() == {*scene.ids, scene.empty}  # so that the log need not be kept for them
 
 
+def test_where_applies_wait_a_quiet_table_is_asked_about_once(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def noted(lake: Any, replica: ReplicaTable, to_round: int) -> Any:
+        asked.append(replica.name)
+        return pending_of(lake, replica, to_round)
+
+    monkeypatch.setattr("dcp.lake.applier.pending_of", noted)
+    applier = scene.driver._applier
+    monkeypatch.setattr(applier, "_rule", ApplySettings(when="age", age_seconds=3600))
+    monkeypatch.setattr(applier, "_quiet", quiet_tables.QuietTables())
+    a = [*scene.ids][1]
+    scene.write(a)
+    scene.receive()
+    assert scene.apply() == set()
+    assert set(asked) == {*scene.ids, scene.empty}
+    asked.clear()
+    assert scene.apply() == set()
+    assert asked == [a]
+    for module in ("applier", "apply"):
+        monkeypatch.setattr(f"dcp.lake.{module}.EMPTY_ROUNDS", 1)
+    assert scene.apply() == {*scene.ids, scene.empty} - {a}  # these hold that round, nothing waits
+
+
 def test_a_rollback_or_a_flush_concerns_them_all(scene: Scene) -> None:
     a, b = list(scene.ids)[1:]
     scene.write("docs")
@@ -148,7 +176,7 @@ def test_rows_that_wait_for_the_end_of_a_snapshot_are_somebodys(
     monkeypatch.setattr(quiet_tables, "positions_at", lambda *_: pending)
     lake: Any = None  # not asked: the table is not noted
     tables, replica = quiet_tables.QuietTables(), ReplicaTable("docs", 0)
-    tables.note(lake, replica, 7)
+    tables.note(lake, replica, 7, version=3)
     assert not tables.is_quiet(lake, replica, 7)
 
 

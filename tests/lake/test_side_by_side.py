@@ -245,7 +245,7 @@ def test_tables_of_two_collections_are_applied_to_at_once(
 
 @pytest.mark.parametrize(
     ("master", "alone", "beside"),
-    [("local[8]", 8, 4), ("local[3]", 3, 1), ("local[1]", 1, 1), ("spark://host:7077", 2, 2)],
+    [("local[8]", 8, 4), ("local[3]", 3, 1), ("local[1]", 1, 1), ("spark://host:7077", 0, 0)],
 )
 def test_a_round_leaves_half_of_one_machine_to_an_apply(
     master: str, alone: int, beside: int
