@@ -76,10 +76,12 @@ def _tell(name: str, seqnos: int, progress: RoundProgress, stop: Event) -> None:
     while not stop.wait(_TELL_SECONDS):
         done, seconds = progress.done(), monotonic() - begin
         a_second = done.seqnos / seconds
-        left = f", {max(0, seqnos - done.seqnos) / a_second:,.0f} s left" if a_second else ""
+        to_go = seqnos - done.seqnos  # none where writes go on meanwhile
+        of = f" of {seqnos:,}" if to_go > 0 else ""
+        left = f", {to_go / a_second:,.0f} s left" if to_go > 0 and a_second else ""
         with suppress(BrokenPipeError):  # the command's own next line ends it
             say(
-                f"{name}: {done.seqnos:,} of {seqnos:,} seqnos, {a_second:,.0f} a second, "
+                f"{name}: {done.seqnos:,}{of} seqnos, {a_second:,.0f} a second, "
                 f"{_megabytes(done, seconds)}{left}"
             )
 

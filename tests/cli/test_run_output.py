@@ -124,6 +124,8 @@ def test_in_a_log_lines_tell_how_far_a_round_is(
             return "round 7: 50 of 200 seqnos" in shown
 
         wait_for("a line with figures", tells)
+        progress.note(0, Done(250, 2_000_000))  # more was written meanwhile
+        wait_for("a line", lambda: "round 7: 250 seqnos, " in capsys.readouterr().out)
         observer.ended()
     line = next(line for line in shown.splitlines() if "50 of" in line)
     told = re.fullmatch(
