@@ -44,7 +44,7 @@ _WORKER_FIXED_BYTES: Final = 140 * MEBIBYTE
 """An interpreter with numpy, pyarrow and the client."""
 _DAEMON_BYTES: Final = 80 * MEBIBYTE
 """The process that forks the workers."""
-_DRIVER_BYTES: Final = 400 * MEBIBYTE
+_DRIVER_BYTES: Final = 500 * MEBIBYTE
 """The Python driver: plans, positions, the rows of small applies (`apply_plan.RowBudget`)."""
 _LEAST_HEAP_BYTES: Final = 1024 * MEBIBYTE
 
