@@ -117,19 +117,16 @@ def vbuckets_without_repeats(changes: LakeTable, version: int, stretch: Stretch)
     )
     if found.num_rows == _MOST_MARKERS:
         return frozenset()
-    snapshots: dict[int, set[tuple[int, int]]] = {}  # by vbucket, their epochs and ends
-    repeating = set[int]()
+    repeating = SnapshotFlag.HISTORY | SnapshotFlag.MAY_CONTAIN_DUPLICATES
+    snapshots: dict[int, set[tuple[int, int, bool]]] = {}
     for marker in found.to_pylist():
-        vbucket = marker["vbucket"]
-        snapshots.setdefault(vbucket, set()).add((marker["epoch"], int(marker["snap_end"])))
-        if marker["snap_flags"] & (SnapshotFlag.HISTORY | SnapshotFlag.MAY_CONTAIN_DUPLICATES):
-            repeating.add(vbucket)
+        snapshot = marker["epoch"], int(marker["snap_end"]), bool(marker["snap_flags"] & repeating)
+        snapshots.setdefault(marker["vbucket"], set()).add(snapshot)
     return frozenset(
         vbucket
-        for vbucket, found_in in snapshots.items()
-        if {epoch for epoch, _ in found_in} == {ranges[vbucket].epoch}
-        and len(found_in) == 1
-        and vbucket not in repeating
+        for vbucket, of_it in snapshots.items()
+        if len(of_it) == 1
+        and all(epoch == ranges[vbucket].epoch and not repeats for epoch, _, repeats in of_it)
     )
 
 

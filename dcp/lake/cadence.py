@@ -39,7 +39,7 @@ def is_due(settings: ApplySettings, pending: Pending) -> bool:
     """Whether it is time to apply, by the settings."""
     if pending.takes_back:
         return True
-    if not pending.is_some:
+    if pending.rows == 0:
         return False
     match settings.when:
         case "every_round":

@@ -20,7 +20,7 @@ from dcp.lake.tables import LakeTables, ReplicaTable, replicas_in
 from dcp.lake.tampering import refuse_log_behind, short_vacuums
 
 LOOK_BACK: Final = 500
-"""Commits of a replica that are searched for a VACUUM that kept too little; a second or two.
+"""Commits of a replica that are searched for a VACUUM that kept too little.
 
 Old versions of ``changes`` are of no use to anybody: its VACUUMs do no harm."""
 

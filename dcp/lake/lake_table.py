@@ -130,8 +130,7 @@ class LakeTable:
         """Return Delta's own id of the table: one that is dropped and made again has another."""
         found = self._by_delta_rs(lambda folder: str(_open(folder).metadata().id))
         if found is None:
-            detail = self.start_spark().sql(f"DESCRIBE DETAIL {self.sql}").collect()[0]
-            found = str(detail["id"])
+            found = str(self._detail_by_spark("id"))
         return found
 
     def size_bytes(self) -> int:
@@ -140,8 +139,7 @@ class LakeTable:
             lambda folder: sum(pa.table(_open(folder).get_add_actions())["size_bytes"].to_pylist())
         )
         if found is None:
-            detail = self.start_spark().sql(f"DESCRIBE DETAIL {self.sql}").collect()[0]
-            found = int(detail["sizeInBytes"])
+            found = int(self._detail_by_spark("sizeInBytes"))
         return found
 
     def require_columns(self, expected: pa.Schema) -> None:
@@ -243,9 +241,12 @@ class LakeTable:
             shown = spark.sql(f"SHOW TBLPROPERTIES {self.sql}").collect()
             if all(row["value"] != _REDACTED for row in shown):
                 return {row["key"]: row["value"] for row in shown}
-            rows = spark.sql(f"DESCRIBE DETAIL {self.sql}").select("properties").collect()
-        found: dict[str, str] = rows[0]["properties"]
+            found: dict[str, str] = self._detail_by_spark("properties")
         return found
+
+    def _detail_by_spark(self, column: str) -> Any:
+        described = self.start_spark().sql(f"DESCRIBE DETAIL {self.sql}")
+        return described.select(column).collect()[0][column]
 
     def _require_columns_by_spark(self, schema: pa.Schema) -> None:
         spark = self.start_spark()

@@ -161,7 +161,7 @@ class RoundSettings(Section):
     tasks: int = key(
         0,
         "Spark tasks that read at the same time; 0 means one for every 10,000 seqnos that a round "
-        "is behind, up to one per core.",
+        "is behind, up to one per core (on a cluster, up to 2).",
         least=0,
         most=4096,
     )

@@ -59,6 +59,7 @@ def test_what_is_taken_as_it_is_has_each_key_once(
         write(600)
         run(settings, once=True, spark=spark)
         assert all(plan.without_repeats == set(plan.stretch.vbuckets) for plan in plans)
+        assert {vb for plan in plans for vb in plan.without_repeats} == set(range(VBUCKETS))
         assert any(plan.stretch.first_round < plan.to_round for plan in plans), "in parts"
         for _ in range(3):
             cluster.snapshot_cut_after(random.randrange(5, 40))

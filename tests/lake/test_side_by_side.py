@@ -132,13 +132,15 @@ class Scene:
 
     def has_everything(self) -> bool:
         """Whether the newest round holds all that was written: no further one comes then."""
-        high = {vbucket: self.cluster.high_seqno(vbucket) for vbucket in range(VBUCKETS)}
-        return complete_seqnos(self.lake, latest_round(self.lake)) == high
+        return complete_seqnos(self.lake, latest_round(self.lake)) == self.high_seqnos()
+
+    def high_seqnos(self) -> dict[int, int]:
+        return {vbucket: self.cluster.high_seqno(vbucket) for vbucket in range(VBUCKETS)}
 
     def require_as_the_bucket(self) -> None:
         assert self.has_everything()
-        high = {vbucket: self.cluster.high_seqno(vbucket) for vbucket in range(VBUCKETS)}
-        assert rows_of(self.lake, self.lake.table_sql("docs")) == source_rows(self.cluster, high)
+        held = rows_of(self.lake, self.lake.table_sql("docs"))
+        assert held == source_rows(self.cluster, self.high_seqnos())
 
 
 @pytest.mark.parametrize("apply_step", APPLY_STEPS)
