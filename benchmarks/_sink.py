@@ -1,7 +1,7 @@
 """A sink in a process of its own: our client, which takes what comes at a given speed.
 
 It holds its speed by sleeping before it releases a delivery. The clock begins with the first row.
-Its windows are a task's: those of processes with the same parent share one executor's quota.
+Its window is a task's: that of one of ``connections`` which share one executor's quota.
 """
 
 import multiprocessing
@@ -16,8 +16,8 @@ from dcp.client.addresses import NodeAddress
 from dcp.client.consumer import Consumer
 from dcp.client.settings import ConnectionSettings, ConsumerSettings
 from dcp.client.vbucket_track import StreamStart
-from dcp.lake.executor_windows import task_windows
 from dcp.lake.flow_control_settings import FlowControlSettings
+from dcp.lake.window_plan import planned_window_bytes
 from dcp.protocol.credentials import Credentials, Secret
 from dcp.protocol.events import Items
 from dcp.protocol.position import Position
@@ -42,6 +42,7 @@ class SinkSpec:
     password: str
     vbuckets: int
     flow: FlowControlSettings
+    connections: int
     bytes_per_second: float
     seconds: float
     documents: int
@@ -118,17 +119,14 @@ def _run(pipe: "Connection[Any, Any]", spec: SinkSpec) -> None:
     pipe.send("ready")
     pipe.recv()
     memory = _Memory()
-    with task_windows(spec.flow) as windows:
-        address = NodeAddress.parse(spec.seeds[0])
-        streams = [StreamStart(v, address, Position.beginning()) for v in range(spec.vbuckets)]
-        credentials = Credentials(spec.user, Secret(spec.password))
-        settings = ConsumerSettings(_connection(spec.flow))
-        with Consumer(
-            streams, spec.seeds, settings, credentials, spec.name, windows=windows
-        ) as consumer:
-            frame_bytes, seconds = _take(consumer, pipe, spec, memory)
-            pipe.send(SinkResult(frame_bytes, seconds, memory.grown_bytes))
-            _wait_for_end(pipe)
+    address = NodeAddress.parse(spec.seeds[0])
+    streams = [StreamStart(v, address, Position.beginning()) for v in range(spec.vbuckets)]
+    credentials = Credentials(spec.user, Secret(spec.password))
+    settings = ConsumerSettings(_connection(spec.flow, spec.connections))
+    with Consumer(streams, spec.seeds, settings, credentials, spec.name) as consumer:
+        frame_bytes, seconds = _take(consumer, pipe, spec, memory)
+        pipe.send(SinkResult(frame_bytes, seconds, memory.grown_bytes))
+        _wait_for_end(pipe)
 
 
 class _Memory:
@@ -170,7 +168,7 @@ def _take(
             if spec.bytes_per_second and began:
                 sleep(max(0.0, began + frame_bytes / spec.bytes_per_second - monotonic()))
             memory.look()
-            consumer.release(delivery)
+            delivery.release()
             ended = monotonic() if rows else ended
         if began and monotonic() > began + spec.seconds:
             break
@@ -179,10 +177,10 @@ def _take(
     return frame_bytes, ended - began
 
 
-def _connection(flow: FlowControlSettings) -> ConnectionSettings:
+def _connection(flow: FlowControlSettings, connections: int) -> ConnectionSettings:
     return ConnectionSettings(
         "default",
-        window_bytes=flow.fixed_window_bytes,
+        window_bytes=planned_window_bytes(flow, connections),
         ack_fraction=flow.ack_fraction,
         allow_no_flow_control=flow.allow_no_flow_control,
         unread_limit_bytes=flow.window_bytes,

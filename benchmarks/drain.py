@@ -81,7 +81,7 @@ def drain(seeds: list[str], high_seqnos: list[int], settings: ConnectionSettings
                 ):
                     open_ends.discard(event.vbucket)
             frame_bytes += delivery.frame_bytes
-            consumer.release(delivery)
+            delivery.release()
         seconds = monotonic() - began
     return Run(documents, frame_bytes, seconds, process_time() - cpu)
 

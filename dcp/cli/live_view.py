@@ -93,10 +93,9 @@ def _shares(looks: Sequence[TaskLook]) -> list[str]:
     return [
         f"{look.label}: {look.windows.policy} gives "
         f"{count_text(look.windows.connections, 'connection')} of the executor windows of "
-        f"{size_text(look.windows.windows_bytes)} in all; "
-        f"{count_text(look.windows.resizes, 'resize')} here"
+        f"{size_text(look.windows.windows_bytes)} in all"
         for look in looks
-        if look.windows is not None
+        if look.windows is not None and look.windows.policy not in ("none", "static")
     ]
 
 
@@ -125,7 +124,7 @@ def _connection(look: TaskLook, each: Connection) -> Sequence[object]:
 
 
 def _stages(looks: Sequence[TaskLook]) -> str:
-    heads = ["task", "stage", "credits", "in use", "peak", "full", "windows waited"]
+    heads = ["task", "stage", "credits", "in use", "windows waited"]
     rows: list[Sequence[object]] = []
     for look in looks:
         for node, stage in [
@@ -137,7 +136,7 @@ def _stages(looks: Sequence[TaskLook]) -> str:
         stages |= {stage.name for stage in look.stages}
         for gate in sorted(set(look.gate_seconds) - stages):  # what is freed waits in no stage
             waited = share_text(look.gate_seconds[gate], look.seconds)
-            rows.append((look.label, gate, "-", "-", "-", "-", waited))
+            rows.append((look.label, gate, "-", "-", waited))
     return table(heads, rows)
 
 
@@ -151,7 +150,5 @@ def _stage(look: TaskLook, name: str, stage: StageLook) -> Sequence[object]:
         name,
         f"{bar(stage.in_use, stage.size)} {amount(stage.size)}",
         amount(stage.in_use),
-        amount(stage.peak),
-        share_text(stage.full_seconds, look.seconds),
         share_text(waited, look.seconds),
     )

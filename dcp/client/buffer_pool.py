@@ -2,20 +2,16 @@
 
 Reader threads decode one at a time anyway (there is one interpreter), so a task that reads from
 many nodes needs few buffers. A buffer is lent from the read until its frames are decoded, which
-waits for nobody: so a reader that waits for a buffer does not wait for the application. Who waits
-is said by the account ``buffers`` (``dcp/protocol/credits.py``): once all are lent, nobody gets one
-until half of them are back, and then all who wait may take one. When no connection has anything to
-read, the spare buffers are given back to the system.
+waits for nobody: so a reader that waits for a buffer does not wait for the application. When no
+connection has anything to read, the spare buffers are given back to the system.
 """
 
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from time import monotonic
 from typing import Final
 
 from dcp.client.looks import StageLook
-from dcp.protocol.credits import Credits
 
 MOST_BUFFERS: Final = 4
 
@@ -26,30 +22,28 @@ class BufferPool:
     def __init__(self, buffer_bytes: int, most: int = MOST_BUFFERS) -> None:
         """Begin with no buffer."""
         self.buffer_bytes = buffer_bytes
-        self._account = Credits("buffers", most, most // 2)
+        self.lent = 0
+        """How many buffers are being read into, or decoded."""
+        self._most = most
         self._spare: list[memoryview] = []
         self._changed = threading.Condition()  # guards the two above
-
-    @property
-    def lent(self) -> int:
-        """How many buffers are being read into, or decoded."""
-        return self._account.in_use
 
     @property
     def spare(self) -> int:
         """How many buffers wait to be used again."""
         return len(self._spare)
 
-    def look(self, now: float) -> StageLook:
+    def look(self) -> StageLook:
         """Return how many buffers are lent; from any thread."""
-        return StageLook.of(self._account, now)
+        return StageLook("buffers", self._most, self.lent)
 
     @contextmanager
     def lend(self) -> Iterator[memoryview]:
         """Give a buffer, and take it back; wait for one while all are lent."""
         with self._changed:
-            while (credit := self._account.try_take(1, monotonic())) is None:
+            while self.lent >= self._most:
                 self._changed.wait()
+            self.lent += 1
             buffer = self._spare.pop() if self._spare else None
         try:
             if buffer is None:
@@ -57,14 +51,13 @@ class BufferPool:
             yield buffer
         finally:
             with self._changed:
-                credit.release(monotonic())
+                self.lent -= 1
                 if buffer is not None:
                     self._spare.append(buffer)
-                if self._account.is_open:
-                    self._changed.notify_all()
+                self._changed.notify()
 
     def rest(self) -> None:
         """Give the spare buffers back, if nobody reads."""
         with self._changed:
-            if not self._account.in_use:
+            if not self.lent:
                 self._spare.clear()

@@ -7,8 +7,9 @@ by a pool, plus the frames being received (one unfinished message and one read b
 ignores the window is stopped by TCP: reading stops at ``ConnectionSettings.held_limit_bytes``.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from time import monotonic
 
 from dcp.client.addresses import NodeAddress
 from dcp.client.answers import Awaited, AwaitedLogs, E
@@ -29,6 +30,7 @@ from dcp.protocol.events import (
     SeqnosReceived,
 )
 from dcp.protocol.position import Position
+from dcp.protocol.window import Window
 from dcp.types import END_OF_TIME, FailoverLog
 from dcp.wire.vocabulary import Status
 
@@ -170,7 +172,9 @@ class NodeConnection:
         self._reader.post(lambda machine, _: machine.change_stream_window(window_bytes))
 
     def next(self, timeout_seconds: float) -> Delivery | None:
-        """Return the next delivery; None where none came in time.
+        """Return the next delivery that tells anything; None where none came in time.
+
+        Release it when its bytes are held no longer.
 
         Raises:
             DcplakeError: what ended the connection, after all that was received before.
@@ -178,31 +182,18 @@ class NodeConnection:
         """
         if not self._owns_handover:
             raise LocalProtocolError("next(): this connection hands over to a shared queue")
-        entry = self._handover.get(timeout_seconds)
-        if isinstance(entry, ConnectionEnded):
-            self._handover.put(entry)  # so that the next call says the same
-            raise entry.error or LocalProtocolError(f"{self.address}: connection is closed")
-        return entry
-
-    def release(self, delivery: Delivery) -> None:
-        """Say that the application holds a delivery's bytes no longer: they may be acknowledged.
-
-        One that was received by an earlier connection is ignored; one that was released before is
-        counted (``credit_double_release_total``).
-        """
-        if delivery.connection_name == self.name:
-            self._reader.release(delivery.serial)
-
-    def release_part(
-        self, delivery: Delivery, frame_bytes: int, stream_bytes: Mapping[int, int]
-    ) -> None:
-        """Say that the application holds some messages of a delivery no longer; ``release`` ends.
-
-        Raises:
-            LocalProtocolError: they are more than what is left of it.
-        """
-        if delivery.connection_name == self.name:
-            self._reader.release_part(delivery.serial, frame_bytes, stream_bytes)
+        deadline = monotonic() + timeout_seconds
+        while True:
+            entry = self._handover.get(max(0.0, deadline - monotonic()))
+            if isinstance(entry, ConnectionEnded):
+                self._handover.put(entry)  # so that the next call says the same
+                raise entry.error or LocalProtocolError(f"{self.address}: connection is closed")
+            if entry is None:
+                return None
+            entry.take()
+            if entry.events:
+                return entry
+            entry.release()
 
     def resize_window(self, window_bytes: int) -> None:
         """Give the connection another window; 0: no flow control. Does not wait.
@@ -210,6 +201,11 @@ class NodeConnection:
         ``WindowRefused`` is delivered where the node refuses.
         """
         self._reader.post(lambda machine, now: machine.resize_window(window_bytes, now))
+
+    @property
+    def window(self) -> Window:
+        """The counters of the connection's window; any thread may read them."""
+        return self._reader.window
 
     @property
     def data_heard_at(self) -> float:

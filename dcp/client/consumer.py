@@ -13,7 +13,7 @@ end the consumer at once, by their exception from ``next``.
 Memory: per node what ``connection.py`` says; nothing is buffered here.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import inf
 from random import Random
 from time import monotonic
@@ -26,14 +26,13 @@ from dcp.client.node_links import NodeLinks
 from dcp.client.settings import ConsumerSettings
 from dcp.client.stream_keeper import StreamKeeper
 from dcp.client.vbucket_track import Phase, StreamStart
-from dcp.client.windows import Windows
 from dcp.protocol.credentials import Credentials
 from dcp.protocol.position import Position
 from dcp.types import FailoverLog
 
 
 class Consumer:
-    """Streams vbuckets from a cluster. Use ``next`` and ``release`` from one thread."""
+    """Streams vbuckets from a cluster. Use ``next`` from one thread; release what it returns."""
 
     def __init__(
         self,
@@ -43,12 +42,8 @@ class Consumer:
         credentials: Credentials,
         name_prefix: str = "dcplake",
         random: Random | None = None,
-        windows: Windows | None = None,
     ) -> None:
         """Prepare; the first ``next`` begins to connect.
-
-        ``windows`` says what window each connection has, and may change it while it lives; None:
-        that of the settings. The consumer never ends it.
 
         Raises:
             ConfigError: no seeds, or a name prefix that servers refuse.
@@ -65,7 +60,6 @@ class Consumer:
             name_prefix,
             self._handover,
             backoff,
-            windows,
         )
         self._left_at = monotonic()
         self._keeper = StreamKeeper(
@@ -107,27 +101,15 @@ class Consumer:
 
     def look_at_buffers(self) -> StageLook:
         """Return how many of the buffers that sockets are read into are lent; from any thread."""
-        return self._links.buffers.look(monotonic())
-
-    @property
-    def least_window_bytes(self) -> int | None:
-        """The smallest window of a connection that is there; None: none has flow control."""
-        return self._links.least_window_bytes
-
-    @property
-    def least_stream_window_bytes(self) -> int | None:
-        """The smallest window that a stream may have of its own; None: none has one."""
-        return self._links.least_stream_window_bytes
+        return self._links.buffers.look()
 
     def resize_windows(self, window_bytes: int) -> None:
         """Let all connections, those to come too, have another window; 0: no flow control.
 
-        The nodes are told in the next ``next``. One that refuses is logged once, and keeps the
-        window that it has.
+        A node that refuses is logged once, and keeps the window that it has.
 
         Raises:
             ConfigError: no size for a window, or 0 though ``allow_no_flow_control`` is not set.
-            LocalProtocolError: the consumer was given ``windows``, which say it themselves.
         """
         self._links.resize(window_bytes)
 
@@ -135,9 +117,7 @@ class Consumer:
         """Let all streams, those to come too, have another window of their own; 0: none.
 
         Data servers refuse (the DCP document has such windows only): logged once, and the
-        connections' windows hold alone. ``look`` tells what each connection's streams have. Who
-        holds deliveries of a stream must release them before they fill the window that
-        ``least_stream_window_bytes`` tells from now on.
+        connections' windows hold alone. ``look`` tells what each connection's streams have.
 
         Raises:
             ConfigError: no size for a window.
@@ -172,7 +152,6 @@ class Consumer:
 
     def _next(self, deadline: float) -> Delivery | None:
         keeper = self._keeper
-        self._links.follow_windows(monotonic())
         while True:
             now = monotonic()
             if now >= keeper.act_at:
@@ -189,23 +168,6 @@ class Consumer:
             delivery = keeper.take(entry, monotonic())
             if delivery is not None:
                 return delivery
-
-    def release(self, delivery: Delivery) -> None:
-        """Say that the application holds a delivery no longer, so that it may be acknowledged."""
-        link = self._links.by_name(delivery.connection_name)
-        if link is not None and link.connection is not None:
-            link.connection.release(delivery)
-
-    def release_part(
-        self, delivery: Delivery, frame_bytes: int, stream_bytes: Mapping[int, int]
-    ) -> None:
-        """Say that the application holds some messages of a delivery no longer; ``release`` ends.
-
-        ``stream_bytes`` is what of them is in the windows of single streams, by their opaques.
-        """
-        link = self._links.by_name(delivery.connection_name)
-        if link is not None and link.connection is not None:
-            link.connection.release_part(delivery, frame_bytes, stream_bytes)
 
     def stop_stream(self, vbucket: int) -> None:
         """End one vbucket; ``VbucketStopped`` follows, perhaps after rows that are on their way."""

@@ -1,39 +1,136 @@
-"""What a reader thread hands to the application, and the queue between them.
+"""What a reader thread hands to the application: events, and one receipt for their bytes.
 
-The queue itself has no bound because its producer has one: what waits here is in the account
-``handover`` of its connection (``reader_credits.py``), whose reader stops reading when it is full.
+    state      take    give     release
+    QUEUED     TAKEN   -        RELEASED
+    TAKEN      -       GIVEN    RELEASED
+    GIVEN      -       -        RELEASED
+    RELEASED   -       -        -
+
+``-`` changes nothing: a second release is no mistake, nor is one whose connection is gone. Each
+step moves counters of the windows that the delivery occupies (``dcp/protocol/window.py``).
+
+The queue has no bound of its own because what fills it has one: it holds ``received - taken`` of
+each connection, whose reader stops reading at its limit (``reader.py``).
 """
 
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from time import monotonic
+from typing import Final
 
 from dcp.client.addresses import NodeAddress
 from dcp.errors import DcplakeError, LocalProtocolError
 from dcp.protocol.events import Event
 from dcp.protocol.position import Position
+from dcp.protocol.window import FlowControl, Share, Window
+
+
+class ReceiptState(Enum):
+    """Where the bytes of a delivery are."""
+
+    QUEUED = auto()
+    TAKEN = auto()
+    GIVEN = auto()
+    RELEASED = auto()
+
+
+class Receipt:
+    """The bytes of one delivery: one connection's, and where streams have windows, those of each.
+
+    Its methods are the application's; any thread may call them.
+    """
+
+    __slots__ = ("_flow", "_lock", "_on_release", "shares", "state")
+
+    def __init__(
+        self,
+        shares: tuple[Share, ...],
+        flow: FlowControl,
+        lock: threading.Lock,
+        on_release: Callable[[], None],
+    ) -> None:
+        """``lock`` is of the connection; ``on_release`` may wake its reader."""
+        self.shares = shares
+        self.state = ReceiptState.QUEUED
+        self._flow = flow
+        self._lock = lock
+        self._on_release = on_release
+
+    @property
+    def connection(self) -> Window:
+        """The window of the connection that it came on."""
+        return self._flow.connection
+
+    @property
+    def windows(self) -> list[Window]:
+        """The windows that it occupies a part of."""
+        return [window for window, _ in self.shares]
+
+    def take(self) -> None:
+        """Note that the application has taken the delivery out of the queue."""
+        with self._lock:
+            if self.state is ReceiptState.QUEUED:
+                self._step(ReceiptState.TAKEN)
+
+    def give(self) -> None:
+        """Note that its rows are given to the sink."""
+        with self._lock:
+            if self.state is ReceiptState.TAKEN:
+                self._step(ReceiptState.GIVEN)
+
+    def release(self) -> None:
+        """Note that the application is done with it: its bytes may be acknowledged."""
+        with self._lock:
+            if self.state is ReceiptState.RELEASED:
+                return
+            while self.state is not ReceiptState.GIVEN:
+                self._step(_NEXT[self.state])
+            self.state = ReceiptState.RELEASED
+            self._flow.release(self.shares)
+        self._on_release()
+
+    def _step(self, state: ReceiptState) -> None:
+        self.state = state
+        for window, frame_bytes in self.shares:
+            if state is ReceiptState.TAKEN:
+                window.take(frame_bytes)
+            else:
+                window.give(frame_bytes)
+
+
+_NEXT: Final = {
+    ReceiptState.QUEUED: ReceiptState.TAKEN,
+    ReceiptState.TAKEN: ReceiptState.GIVEN,
+}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Delivery:
-    """Events of one received block, in order, and the bytes to release when they were handed on.
+    """Events of one received block, in order, where each vbucket stands behind them, their bytes.
 
-    ``positions`` says where each vbucket that the events touch stands behind them: what may be
-    stored once their rows are. ``node`` is None where the consumer itself reports something.
-    ``connection_name`` and ``serial`` make releasing exact and idempotent. ``stream_bytes`` is what
-    of ``frame_bytes`` is in the windows of single streams, by the opaques of that connection; where
-    streams have no windows, nothing.
+    ``positions`` has the vbuckets that moved: what may be stored once their rows are. ``node`` and
+    ``receipt`` are None where the consumer itself reports something.
     """
 
     node: NodeAddress | None
     events: Sequence[Event]
+    receipt: Receipt | None = None
     frame_bytes: int = 0
     positions: Mapping[int, Position] = field(default_factory=dict)
     connection_name: str = ""
-    serial: int = 0
-    stream_bytes: Mapping[int, int] = field(default_factory=dict)
+
+    def take(self) -> None:
+        """Note that the application has it."""
+        if self.receipt is not None:
+            self.receipt.take()
+
+    def release(self) -> None:
+        """Note that the application is done with it, once; again changes nothing."""
+        if self.receipt is not None:
+            self.receipt.release()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -7,40 +7,45 @@ numbers of one look may be some microseconds apart.
 from dataclasses import dataclass
 
 from dcp.client.addresses import NodeAddress
-from dcp.protocol.credits import Credits
+from dcp.protocol.window import Window
 
 
 @dataclass(frozen=True, slots=True)
 class StageLook:
-    """The credits of one stage: how many it may use, and does; how long it was full, in all.
-
-    Sizes are of its ``kind``.
-    """
+    """One stage: how much it may hold (0: without a limit), and does. Sizes are of its ``kind``."""
 
     name: str
     size: int
     in_use: int
-    peak: int
-    full_seconds: float
-    is_full: bool
-    second_releases: int = 0
 
     @property
     def kind(self) -> str:
         """What is counted: bytes, or batches or buffers, where the name says so."""
         return self.name if self.name in ("batches", "buffers") else "bytes"
 
+
+@dataclass(frozen=True, slots=True)
+class WindowLook:
+    """A window: its size, what the producer counts in it, how long it was full, in all."""
+
+    size: int
+    in_use: int
+    full_seconds: float
+    overshoot_bytes: int
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the producer may send nothing more before we acknowledge."""
+        return self.in_use >= self.size
+
     @classmethod
-    def of(cls, account: Credits, now: float) -> "StageLook":
-        """Look at an account."""
+    def of(cls, window: Window, now: float) -> "WindowLook":
+        """Look at a window that is on."""
         return cls(
-            account.name,
-            account.high,
-            account.in_use,
-            account.peak,
-            account.closed_seconds(now),
-            not account.is_open,
-            account.second_releases,
+            window.size_bytes,
+            window.unacked_bytes,
+            window.full_seconds(now),
+            window.overshoot_bytes,
         )
 
 
@@ -48,11 +53,11 @@ class StageLook:
 class ConnectionLook:
     """One connection, or the wait for the next one (then ``error`` says why, and it has no name).
 
-    ``window`` is what the node may send without our acknowledgement, ``unacked_bytes`` what it
-    counts as sent so, ``released_bytes`` what of that waits for the next acknowledgement;
-    ``held_bytes`` is what the application holds, ``window_overflow_bytes`` the most by which one
-    message went beyond the window that the node had then. ``quiet_seconds`` is the time since the
-    node last sent data, even part of a message; None: it never did.
+    ``window`` is what the node may send without our acknowledgement; None: no flow control. The
+    counters are the window's (``dcp/protocol/window.py``). ``unfinished_bytes`` are of a message
+    that is being received, which may have ``longest_bytes``; beyond ``held_limit_bytes`` between
+    received and released the socket is not read. ``quiet_seconds`` is the time since the node last
+    sent data, even part of a message; None: it never did.
     """
 
     node: NodeAddress
@@ -60,16 +65,16 @@ class ConnectionLook:
     is_ready: bool = False
     waits_for: str = ""
     error: str = ""
-    window: StageLook | None = None
-    stages: tuple[StageLook, ...] = ()
+    window: WindowLook | None = None
+    unfinished_bytes: int = 0
+    longest_bytes: int = 0
+    held_limit_bytes: int = 0
     received_bytes: int = 0
-    held_bytes: int = 0
-    unacked_bytes: int = 0
+    taken_bytes: int = 0
+    given_bytes: int = 0
     released_bytes: int = 0
-    acked_bytes: int = 0
+    acknowledged_bytes: int = 0
     acks: int = 0
-    window_overflow_bytes: int = 0
-    unaccounted_bytes: int = 0
     stream_window_bytes: int = 0
     full_stream_windows: int = 0
     quiet_seconds: float | None = None

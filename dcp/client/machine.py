@@ -1,10 +1,7 @@
-"""From settings to the protocol machine of one connection, and positions back out of it."""
+"""From settings to the protocol machine of one connection."""
 
 import secrets
-from collections.abc import Mapping, Sequence
 from typing import Final
-
-import numpy as np
 
 from dcp.client.settings import ConnectionSettings
 from dcp.errors import ConfigError
@@ -18,28 +15,11 @@ from dcp.protocol.bootstrap import (
 )
 from dcp.protocol.connection import ClientConnection
 from dcp.protocol.credentials import Credentials
-from dcp.protocol.events import (
-    Event,
-    Items,
-    SeqnoAdvanced,
-    SnapshotCompleted,
-    SnapshotStarted,
-    StreamOpened,
-    SystemEventReceived,
-)
 from dcp.protocol.liveness import LivenessSettings
-from dcp.protocol.position import Position
-from dcp.protocol.receive_window import FlowSettings
+from dcp.protocol.window import FlowSettings
 from dcp.wire.vocabulary import HelloFeature
 
 _NONCE_BYTES: Final = 24
-_MOVING: Final = (
-    SnapshotStarted,
-    SnapshotCompleted,
-    SeqnoAdvanced,
-    SystemEventReceived,
-    StreamOpened,
-)
 
 
 def new_machine(
@@ -75,19 +55,3 @@ def new_machine(
         )
     except ValueError as error:
         raise ConfigError(f"connection settings: {error}") from None
-
-
-def positions_behind(machine: ClientConnection, events: Sequence[Event]) -> Mapping[int, Position]:
-    """Return, for each vbucket that ``events`` moved, where it stands behind them."""
-    touched: set[int] = set()
-    for event in events:
-        if isinstance(event, Items):
-            vbuckets = event.columns.vbucket
-            first = int(vbuckets[0])
-            if (vbuckets == first).all():  # the usual case, much cheaper than sorting
-                touched.add(first)
-            else:
-                touched.update(np.unique(vbuckets).tolist())
-        elif isinstance(event, _MOVING):
-            touched.add(event.vbucket)
-    return {vbucket: machine.position(vbucket) for vbucket in touched}

@@ -7,7 +7,7 @@ connected in turn, since the bootstrap brings the map along.
 import logging
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Final
 
@@ -19,9 +19,7 @@ from dcp.client.connection import NodeConnection
 from dcp.client.delivery import Handover
 from dcp.client.looks import ConnectionLook
 from dcp.client.settings import ConnectionSettings
-from dcp.client.stream_window_sizes import StreamWindowSizes
-from dcp.client.windows import SameWindows, Windows
-from dcp.errors import ConfigError, DcplakeError, LocalProtocolError
+from dcp.errors import ConfigError, DcplakeError
 from dcp.protocol.credentials import Credentials
 from dcp.wire.vocabulary import MAX_CONNECTION_NAME_BYTES
 
@@ -53,15 +51,11 @@ class NodeLink:
 
     address: NodeAddress
     connection: NodeConnection | None = None
-    window_bytes: int = 0
-    window_wishes: int = 0
-    """How often this connection was told of another window."""
     ready_at: float = inf
     retry_at: float = 0.0
     failures: int = 0
     error: str = ""
     """Why the last connection ended; empty once the next one is ready."""
-    stream_windows: StreamWindowSizes = field(default_factory=lambda: StreamWindowSizes(0))
 
     @property
     def is_ready(self) -> bool:
@@ -80,7 +74,6 @@ class NodeLinks:
         name_prefix: str,
         handover: Handover,
         backoff: Backoff,
-        windows: Windows | None = None,
     ) -> None:
         """Start without any connection."""
         unique_name(name_prefix)  # a bad prefix must fail here, not at the first connection
@@ -91,7 +84,6 @@ class NodeLinks:
         self._handover = handover
         self.buffers = BufferPool(settings.read_buffer_bytes)
         self._backoff = backoff
-        self._windows = windows or SameWindows(settings.window_bytes)
         self._links: dict[NodeAddress, NodeLink] = {}
         self._next_seed = 0
         self._map_due_at = inf
@@ -110,11 +102,9 @@ class NodeLinks:
         link = self.link(address)
         if link.connection is None and now >= link.retry_at:
             name = unique_name(self._name_prefix)
-            link.window_bytes, link.window_wishes = self._windows.opened(name), 0
-            link.stream_windows = StreamWindowSizes(self._settings.stream_window_bytes)
             link.connection = NodeConnection(
                 address,
-                replace(self._settings, window_bytes=link.window_bytes),
+                self._settings,
                 self._credentials,
                 name,
                 handover=self._handover,
@@ -137,8 +127,6 @@ class NodeLinks:
         """Note that a link's connection ended; the next attempt waits."""
         if now - link.ready_at >= self._backoff.cap_seconds:
             link.failures = 0
-        if link.connection is not None:
-            self._windows.closed(link.connection.name)
         link.connection = None
         link.error = str(error or "closed")
         link.ready_at = inf
@@ -166,7 +154,7 @@ class NodeLinks:
     def close(self) -> None:
         """Close all connections, from any thread: tell all of them first, then wait for each."""
         self._closed = True
-        connections = [each.connection for each in list(self._links.values()) if each.connection]
+        connections = self._connections()
         for connection in connections:
             connection.stop()
         for connection in connections:
@@ -174,26 +162,15 @@ class NodeLinks:
 
     # --- windows ---------------------------------------------------------------------------
 
-    def follow_windows(self, now: float) -> None:
-        """Tell the nodes of windows that are others now."""
-        for name, window_bytes in self._windows.changes(now).items():
-            link = self.by_name(name)
-            if link is not None and link.connection is not None:
-                link.window_bytes = window_bytes
-                link.window_wishes += 1
-                link.connection.resize_window(window_bytes)
-
     def resize(self, window_bytes: int) -> None:
         """Let all connections, those to come too, have another window; 0 for none.
 
         Raises:
             ConfigError: a size that the settings of connections would not allow.
-            LocalProtocolError: somebody else says how large each window is.
         """
-        replace(self._settings, window_bytes=window_bytes)  # checks it
-        if not isinstance(self._windows, SameWindows):
-            raise LocalProtocolError("resize: found windows that were given, expected none")
-        self._windows.choose(window_bytes)
+        self._settings = replace(self._settings, window_bytes=window_bytes)
+        for connection in self._connections():
+            connection.resize_window(window_bytes)
 
     def resize_streams(self, window_bytes: int) -> None:
         """Let all streams, those to come too, have another window; 0 for none.
@@ -202,22 +179,11 @@ class NodeLinks:
             ConfigError: a size that no node can be told.
         """
         self._settings = replace(self._settings, stream_window_bytes=window_bytes)
-        for link in self._links.values():
-            if link.connection is not None:
-                link.stream_windows.ask(window_bytes)
-                link.connection.change_stream_window(window_bytes)
+        for connection in self._connections():
+            connection.change_stream_window(window_bytes)
 
-    @property
-    def least_window_bytes(self) -> int | None:
-        """The smallest window of a connection that is there; None: none has flow control."""
-        sizes = [each.window_bytes for each in self._links.values() if each.connection is not None]
-        return min(filter(None, sizes or [self._settings.window_bytes]), default=None)
-
-    @property
-    def least_stream_window_bytes(self) -> int | None:
-        """The smallest window that a stream may have; None: none has one of its own."""
-        there = [each for each in self._links.values() if each.connection is not None]
-        return min(filter(None, (each.stream_windows.least_bytes for each in there)), default=None)
+    def _connections(self) -> list[NodeConnection]:
+        return [each.connection for each in list(self._links.values()) if each.connection]
 
     # --- the cluster map -------------------------------------------------------------------
 

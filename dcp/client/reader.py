@@ -3,11 +3,16 @@
 It answers NOOPs at once however long the application is busy, and runs ahead of it only by the
 flow-control window. Other threads post commands, which it runs between two reads; a lock guards
 only what is posted, so receiving, decoding and handing over never wait for the application.
+
+The last brake is against a node that ignores its window: the socket is not read while more is held
+than the largest window that the node ever had and one message, and then until a quarter of that is
+released. A node that keeps to its window never gets there, nor while the window shrinks; so NOOPs
+are heard however long the application is busy.
 """
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
@@ -18,13 +23,10 @@ from typing import Any, Final, TypeVar
 from dcp.client.addresses import NodeAddress
 from dcp.client.answers import AnswerBoard
 from dcp.client.buffer_pool import BufferPool
-from dcp.client.delivery import ConnectionEnded, Delivery, Handover
-from dcp.client.looks import ConnectionLook
-from dcp.client.machine import positions_behind
-from dcp.client.reader_credits import ReaderCredits
+from dcp.client.delivery import ConnectionEnded, Delivery, Handover, Receipt
+from dcp.client.looks import ConnectionLook, WindowLook
 from dcp.client.settings import ConnectionSettings
 from dcp.client.transport import ClosedByPeerError, Transport
-from dcp.client.unreleased import Unreleased
 from dcp.errors import (
     AuthenticationError,
     BucketError,
@@ -36,6 +38,7 @@ from dcp.errors import (
 from dcp.protocol.connection import ClientConnection
 from dcp.protocol.events import Event
 from dcp.protocol.refusals import spoken_instead
+from dcp.protocol.window import Window
 from dcp.wire.framing import FrameBlock, FrameSplitter
 from dcp.wire.vocabulary import HEADER_BYTES
 
@@ -102,22 +105,19 @@ class Reader:
         self._handover = handover
         self._buffers = buffers
         self._splitter = FrameSplitter(settings.max_frame_bytes)
-        self._credits = ReaderCredits(settings)
         self._transport: Transport | None = None
         self._thread = threading.Thread(
             target=self._main, name=f"dcp-reader-{address}", daemon=True
         )
-        self._unreleased = Unreleased(self._credits.handover.account)
+        self._release_lock = threading.Lock()  # lets any thread release
         self._lock = threading.Lock()  # guards the three below
         self._commands: list[_Posted] = []
         self._closing = False
         self._leaves_at = inf
         self._ended: DcplakeError | None = None
-        self._window_bytes = settings.window_bytes
-        self._wake_bytes = int(settings.window_bytes * settings.ack_fraction / 2)
-        self._charged_bytes = 0
+        self._limit_bytes = settings.held_limit_bytes(settings.window_bytes)
         self._read_at = -inf
-        self._paused = False
+        self._paused = self._is_woken = False
         self.data_heard_at = -inf
         """When the node sent data last, even part of a message; NOOPs and answers are none."""
 
@@ -169,34 +169,40 @@ class Reader:
             self._commands.append(_Posted(command, Future()))
         self._wake()
 
-    def release(self, serial: int) -> None:
-        """Note that the application holds a delivery no longer; a second time is only counted."""
-        self._unreleased.release(serial)
-        self._wake_for_released()
-
-    def release_part(self, serial: int, frame_bytes: int, stream_bytes: Mapping[int, int]) -> None:
-        """Note that the application holds a part of a delivery no longer.
-
-        Raises:
-            LocalProtocolError: it is more than was left of it.
-        """
-        self._unreleased.release_part(serial, frame_bytes, stream_bytes)
-        self._wake_for_released()
-
-    def _wake_for_released(self) -> None:
-        """Wake the thread where an acknowledgement may be due."""
-        if self._unreleased.must_be_told(self._wake_bytes):
-            self._wake()
+    @property
+    def window(self) -> Window:
+        """The counters of the connection's window."""
+        return self._machine.flow.connection
 
     def look(self, now: float) -> ConnectionLook:
-        """Return how the connection stands."""
-        return self._credits.look(
-            self.address,
-            self._name,
-            self._machine,
-            None if self.data_heard_at == -inf else now - self.data_heard_at,
-            now,
+        """Return how the connection stands; from any thread."""
+        machine, flow = self._machine, self._machine.flow
+        window = flow.connection
+        return ConnectionLook(
+            node=self.address,
+            name=self._name,
+            is_ready=machine.is_ready,
+            waits_for="" if machine.is_ready else machine.waiting_for,
+            window=WindowLook.of(window, now) if window.size_bytes else None,
+            unfinished_bytes=self._splitter.pending_bytes,
+            longest_bytes=self._settings.max_frame_bytes,
+            held_limit_bytes=self._limit_bytes,
+            received_bytes=window.received,
+            taken_bytes=window.taken,
+            given_bytes=window.given,
+            released_bytes=window.released,
+            acknowledged_bytes=window.acknowledged,
+            acks=window.acks,
+            stream_window_bytes=flow.stream_window_bytes,
+            full_stream_windows=flow.full_streams,
+            quiet_seconds=None if self.data_heard_at == -inf else now - self.data_heard_at,
         )
+
+    def _released(self) -> None:
+        """Wake the thread where a release lets it go on, or is to be acknowledged; any thread."""
+        if not self._is_woken and (self._paused or self._machine.flow.is_due):
+            self._is_woken = True
+            self._wake()
 
     def _wake(self) -> None:
         transport = self._transport
@@ -244,18 +250,21 @@ class Reader:
         self._leaves_at = min(self._leaves_at, now + _LEAVING_SECONDS)
         return self._machine.awaits_closed and now < self._leaves_at
 
-    @property
-    def _readable_bytes(self) -> int:
-        """How much may be read at once; who is to close keeps nothing of it."""
-        return self._settings.read_buffer_bytes if self._closing else self._credits.readable_bytes
+    def _may_read(self) -> bool:
+        """Whether the application holds little enough; who is to close keeps nothing."""
+        most_bytes = self._settings.held_limit_bytes(self._machine.most_window_bytes)
+        self._limit_bytes = max(self._limit_bytes, most_bytes)
+        limit_bytes = self._limit_bytes * 3 // 4 if self._paused else self._limit_bytes
+        return self._closing or self._machine.flow.connection.held_bytes < limit_bytes
 
     def _turn(self, transport: Transport) -> None:
         """Run commands, send, wait, read: one round of the reader."""
         now = monotonic()
+        self._is_woken = False  # before it is looked what was released
         self._run_commands(now)
+        self._machine.acknowledge(now)
         transport.write(self._machine.bytes_to_send())
-        self._credits.follow(self._machine.window, self._machine.most_window_bytes, now)
-        if not self._readable_bytes:
+        if not self._may_read():
             self._paused = True  # the time to tick stands still: only ``release`` ends this wait
             transport.wait(_IDLE_WAIT_SECONDS, reading=False)
             return
@@ -289,37 +298,24 @@ class Reader:
 
     def _decode(self, block: FrameBlock) -> None:
         now = monotonic()
+        window = self._machine.flow.connection
+        before_bytes = window.received
         events = self._machine.receive(block, now)
-        if self._splitter.pending_bytes or self._machine.charged_bytes > self._charged_bytes:
+        if self._splitter.pending_bytes or window.received > before_bytes:
             self.data_heard_at = now
-        self._credits.decoded(self._splitter.pending_bytes, now)
         self._receive(events)
 
     def _read(self, transport: Transport, buffer: memoryview) -> int:
         try:
-            count = transport.read(buffer[: self._readable_bytes])
+            return transport.read(buffer[: self._settings.read_buffer_bytes])
         except ClosedByPeerError:
             raise self._machine.closed_by_peer() from None
-        self._credits.socket.take(count, monotonic())
-        return count
 
     def _run_commands(self, now: float) -> None:
         with self._lock:
             commands, self._commands = self._commands, []
-        released_bytes, of_streams = self._unreleased.collect()
-        if released_bytes:
-            self._credits.handover.release(released_bytes, now)
-            self._machine.release(released_bytes, now, of_streams)
         for posted in commands:
             posted.run(self._machine, now)
-        self._follow_window()
-
-    def _follow_window(self) -> None:
-        """Let what is released wake this thread as soon as the window in force demands it."""
-        window_bytes = self._machine.window_bytes
-        if window_bytes != self._window_bytes:
-            self._window_bytes = window_bytes
-            self._wake_bytes = int(window_bytes * self._settings.ack_fraction / 2)
 
     def _wait_seconds(self, now: float) -> float:
         deadline = self._machine.next_deadline()
@@ -327,30 +323,20 @@ class Reader:
         return min(max(0.0, at - now), _IDLE_WAIT_SECONDS)
 
     def _receive(self, events: list[Event]) -> None:
-        """Hand events over, with the bytes that were charged since the last time."""
-        charged_bytes = self._machine.charged_bytes - self._charged_bytes
+        """Hand events over, with the receipt for the bytes that came since the last time.
+
+        Bytes without an event are handed over, too: of streams that we closed, for one.
+        """
         events = self.answers.sift(events)
-        if not events and not charged_bytes:
+        flow = self._machine.flow
+        frame_bytes = flow.connection.received - flow.connection.delivered
+        if not events and not frame_bytes:
             return
-        self._charged_bytes += charged_bytes
-        self._credits.handover.take(charged_bytes, monotonic())
-        stream_bytes = self._machine.collect_stream_charges()
-        if not events:  # dropped by the machine: nobody else will release them
-            self._unreleased.drop(charged_bytes, stream_bytes)
-        else:
-            serial = self._unreleased.add(charged_bytes, stream_bytes)
-            positions = positions_behind(self._machine, events)
-            self._handover.put(
-                Delivery(
-                    self.address,
-                    events,
-                    charged_bytes,
-                    positions,
-                    self._name,
-                    serial,
-                    stream_bytes,
-                )
-            )
+        receipt = Receipt(flow.deliver(), flow, self._release_lock, self._released)
+        positions = self._machine.collect_positions()
+        self._handover.put(
+            Delivery(self.address, events, receipt, frame_bytes, positions, self._name)
+        )
 
     def _end(self, error: DcplakeError | None) -> None:
         reason = error or LocalProtocolError(f"the connection to {self.address} is closed")
@@ -358,8 +344,6 @@ class Reader:
             self._ended = reason
             commands, self._commands = self._commands, []
         _log.debug("= %s ended: %s", self._name, reason)
-        self._unreleased.end()
-        self._credits.settle(monotonic())
         for posted in commands:
             posted.fail(reason)
         self.answers.fail(reason)

@@ -84,6 +84,7 @@ class StreamKeeper:
         self._backoff = backoff
         self._handover = handover
         self._stopped: set[int] = set()
+        self._away_seconds = 0.0
         self._told_window_refused = False
         self._told_refused = False
 
@@ -99,7 +100,7 @@ class StreamKeeper:
             connection = self.links.link(track.address).connection
             if connection is not None and self._close_stream(connection, vbucket):
                 track.phase = Phase.CLOSING
-                track.trouble_since = monotonic()
+                track.trouble_since = self._attended(monotonic())
                 self.act_at = 0.0
                 return
         if track.phase not in (Phase.STOPPED, Phase.CLOSING):
@@ -117,14 +118,18 @@ class StreamKeeper:
 
     def resume(self, away_seconds: float) -> None:
         """Leave out of all deadlines the time in which the application did not ask us."""
-        for track in self.tracks.values():
-            track.excuse(away_seconds)
+        self._away_seconds += away_seconds
+
+    def _attended(self, now: float) -> float:
+        """Return ``now`` on the clock of deadlines, which stands still while nobody asks us."""
+        return now - self._away_seconds
 
     def act(self, now: float) -> None:
         """Give up, connect, ask for streams and for the map, as far as each is due."""
         due: dict[NodeAddress, list[VbucketTrack]] = {}
+        attended = self._attended(now)
         for track in self.tracks.values():
-            if now >= track.deadline(self._settings.node_deadline_seconds):
+            if attended >= track.deadline(self._settings.node_deadline_seconds):
                 if not self._may_have_answered(track):
                     self._give_up(track, now)
             elif track.phase is Phase.WAITING and now >= track.retry_at:
@@ -142,7 +147,8 @@ class StreamKeeper:
     def _next_act_at(self) -> float:
         at = self.links.due_at
         for track in self.tracks.values():
-            at = min(at, track.deadline(self._settings.node_deadline_seconds))
+            deadline = track.deadline(self._settings.node_deadline_seconds)
+            at = min(at, deadline + self._away_seconds)
             if track.phase is Phase.WAITING:
                 at = min(at, self._attempt_at(track))
         return at
@@ -204,7 +210,7 @@ class StreamKeeper:
         link = self.links.link(track.address) if track.address else None
         if track.phase is Phase.REQUESTED and link is not None and link.connection is not None:
             self._close_stream(link.connection, track.vbucket)
-        self._stop(track, *last_words(track, link, now))
+        self._stop(track, *last_words(track, link, self._attended(now)))
 
     def _stop(self, track: VbucketTrack, reason: StopReason, detail: str) -> None:
         self._mute(track)
@@ -230,6 +236,7 @@ class StreamKeeper:
         if isinstance(entry, ConnectionEnded):
             self._connection_ended(link, entry.error, now)
             return None
+        entry.take()
         for vbucket, position in entry.positions.items():
             if vbucket not in self._stopped:
                 self.tracks[vbucket].advance(position)
@@ -237,7 +244,7 @@ class StreamKeeper:
         for event in entry.events:
             events += self._on(event, link, now)
         if not events:
-            _release(link, entry)
+            entry.release()
             return None
         return replace(entry, events=events)
 
@@ -261,7 +268,8 @@ class StreamKeeper:
     def _trouble(
         self, track: VbucketTrack, reason: StopReason, detail: str, now: float, retry_at: float
     ) -> None:
-        track.trouble(now, reason, detail, settled_seconds=self._settings.retry_cap_seconds)
+        attended = self._attended(now)
+        track.trouble(attended, reason, detail, settled_seconds=self._settings.retry_cap_seconds)
         track.retry_at = retry_at
         self.act_at = now
 
@@ -276,7 +284,6 @@ class StreamKeeper:
                 link.ready_at = self.act_at = now
                 link.error = ""
                 if STREAM_WINDOW in event.refused_controls:
-                    link.stream_windows.refused_at_first()
                     self._tell_refused(link)
                 self._adopt(event.cluster_config, link, now)
                 return ()
@@ -284,12 +291,10 @@ class StreamKeeper:
                 self._adopt(event.config, link, now)
                 return ()
             case WindowRefused():
-                self._keep_window(event, link)
+                self._tell_window_refused(event, link)
                 return ()
             case StreamWindowChanged():
-                is_accepted = event.status == Status.SUCCESS
-                link.stream_windows.answered(event.window_bytes, is_accepted=is_accepted)
-                if not is_accepted:
+                if event.status != Status.SUCCESS:
                     self._tell_refused(link)
                 return ()
         track = self.tracks.get(getattr(event, "vbucket", -1))
@@ -297,9 +302,7 @@ class StreamKeeper:
             return ()  # the answer to CLOSE_STREAM and the STREAM_END may come together
         return self._on_stream(event, track, link, now)
 
-    def _keep_window(self, event: WindowRefused, link: NodeLink) -> None:
-        if event.wishes == link.window_wishes:  # else another one is on its way
-            link.window_bytes = event.kept_bytes
+    def _tell_window_refused(self, event: WindowRefused, link: NodeLink) -> None:
         if not self._told_window_refused:
             self._told_window_refused = True
             _log.warning(
@@ -330,7 +333,7 @@ class StreamKeeper:
             case StreamOpened() if track.phase is Phase.CLOSING:
                 track.failover_log = event.failover_log
             case StreamOpened():
-                track.opened(event.failover_log, now)
+                track.opened(event.failover_log, self._attended(now))
             case SnapshotStarted() if event.purge_seqno is not None:
                 track.purge_seqno = event.purge_seqno  # what we resume from knows of its purges
             case StreamRejected():
@@ -434,11 +437,6 @@ class StreamKeeper:
 
 
 _ENDED_BY_ITSELF: Final = (StreamEnded, StreamRefused, StreamRejected, RollbackOrdered)
-
-
-def _release(link: NodeLink, delivery: Delivery) -> None:
-    if link.connection is not None:
-        link.connection.release(delivery)
 
 
 def _audible(items: Items, muted: set[int]) -> Sequence[Event]:

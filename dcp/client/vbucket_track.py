@@ -8,7 +8,8 @@
     STOPPED       reported; nothing more will be delivered
 
 Trouble lasts until there is progress: rows, or a stream that stays open for a while. A stream that
-opens and ends at once, again and again, therefore runs into the deadline too.
+opens and ends at once, again and again, therefore runs into the deadline too. Times of trouble are
+of a clock that stands still while the application does not ask for deliveries.
 """
 
 from dataclasses import dataclass
@@ -110,10 +111,6 @@ class VbucketTrack:
         self.reason, self.detail = reason, detail
         self.progressed = False
         self.rollback = None
-
-    def excuse(self, seconds: float) -> None:
-        """Take time out of the trouble: nobody listened meanwhile."""
-        self.trouble_since += seconds
 
     def deadline(self, node_deadline_seconds: float) -> float:
         """When to give up; never while the stream is open or was reported."""

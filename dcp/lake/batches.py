@@ -1,15 +1,13 @@
 """From stream events to Arrow batches of ``changes``: documents as columns, all else as lists.
 
 Documents are millions, all else is a few rows for each snapshot and vbucket. Rows are given to
-Spark in batches of limited rows, one after the other: each says how many deliveries are taken with
-it, and which documents of the next one, so that what they hold of the flow control window comes
-back part by part. What is as large as a batch by itself is not joined with others, and so not
-copied.
+Spark in batches of limited rows, one after the other. What is as large as a batch by itself is not
+joined with others, and so not copied.
 """
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -81,7 +79,7 @@ def item_batch(columns: DataColumns, round_number: int, histories: Histories) ->
     return _batch(ready, rows)
 
 
-def _values(values: pa.BinaryArray, is_mutation: "np.typing.NDArray[np.bool_]") -> pa.BinaryArray:
+def _values(values: pa.BinaryArray, is_mutation: NDArray[np.bool_]) -> pa.BinaryArray:
     """Null instead of an empty value, except in mutations, where it is the document."""
     if is_mutation.all():
         return values
@@ -101,43 +99,10 @@ def _batch(ready: dict[str, pa.Array], rows: int) -> pa.RecordBatch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Part:
-    """Rows that belong together, and the number of their delivery, from 0."""
+    """Rows that came together."""
 
     rows: pa.RecordBatch
-    delivery: int
-    frame_bytes: NDArray[np.uint32]
-    opaques: NDArray[np.uint32]
     stands_alone: bool = False
-
-
-_NO_FRAMES: Final = np.empty(0, np.uint32)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Departure:
-    """A batch for Spark, and what is done with when Spark has taken it.
-
-    ``deliveries``: so many, the first ones, have no rows behind it. ``frame_bytes`` and ``opaques``
-    are those of the documents in it that belong to the delivery after these, of which more follow.
-    """
-
-    rows: pa.RecordBatch
-    deliveries: int
-    frame_bytes: NDArray[np.uint32]
-    opaques: NDArray[np.uint32]
-
-    @property
-    def part_bytes(self) -> int:
-        """What of an unfinished delivery leaves with it."""
-        return int(self.frame_bytes.sum(dtype=np.int64))
-
-    @property
-    def part_of_streams(self) -> dict[int, int]:
-        """The same by opaque."""
-        opaques, places = np.unique(self.opaques, return_inverse=True)
-        sums = np.zeros(len(opaques), np.int64)
-        np.add.at(sums, places, self.frame_bytes)
-        return dict(zip(opaques.tolist(), sums.tolist(), strict=True))
 
 
 class BatchBuilder:
@@ -158,15 +123,12 @@ class BatchBuilder:
         self._events: dict[str, list[Any]] = {name: [] for name in _EVENT_COLUMNS}
         self.rows = 0
         """Rows that wait here."""
-        self.deliveries = 0
-        """How many deliveries began since the last batch; counted by who adds their rows."""
 
     def add_items(self, columns: DataColumns) -> pa.RecordBatch:
         """Add document rows; return them as they will be stored."""
         rows = item_batch(columns, self._round, self._histories)
         alone = int(columns.frame_bytes.sum(dtype=np.int64)) >= self._batch_bytes
-        delivery = max(0, self.deliveries - 1)
-        self._parts.append(_Part(rows, delivery, columns.frame_bytes, columns.opaque, alone))
+        self._parts.append(_Part(rows, alone))
         self.rows += len(columns)
         return rows
 
@@ -184,44 +146,22 @@ class BatchBuilder:
             column.append(row.get(name))
         self.rows += 1
 
-    def flush(self, most_deliveries: int | None = None) -> Iterator[Departure]:
-        """Yield the waiting rows as batches of at most ``batch_rows`` rows, and forget them.
-
-        Only those of the first ``most_deliveries``, where that is not all: then rows of other kinds
-        than documents wait for the rest.
-        """
-        deliveries = self.deliveries
-        if most_deliveries is None or most_deliveries >= deliveries:
-            parts, self._parts = self._parts, deque()
-            if (events := self._event_rows()) is not None:
-                parts.append(_Part(events, deliveries, _NO_FRAMES, _NO_FRAMES))
-            self.rows = 0
-        else:
-            deliveries, parts = most_deliveries, deque()
-            while self._parts and self._parts[0].delivery < deliveries:
-                parts.append(self._parts.popleft())
-            self._parts = deque(replace(p, delivery=p.delivery - deliveries) for p in self._parts)
-            self.rows -= sum(part.rows.num_rows for part in parts)
-        self.deliveries -= deliveries
+    def flush(self) -> Iterator[pa.RecordBatch]:
+        """Yield the waiting rows as batches of at most ``batch_rows`` rows, and forget them."""
+        parts, self._parts = self._parts, deque()
+        if (events := self._event_rows()) is not None:
+            parts.append(_Part(events))
+        self.rows = 0
         while parts:
             run = [parts.popleft()]
             while parts and not (run[-1].stands_alone or parts[0].stands_alone):
                 run.append(parts.popleft())
-            behind = parts[0].delivery if parts else deliveries
-            yield from self._batches_of(run, behind)
-
-    def _batches_of(self, run: list[_Part], behind: int) -> Iterator[Departure]:
-        """Join some parts, and yield them in slices; ``behind`` is the delivery after them."""
-        ends = np.cumsum([part.rows.num_rows for part in run])
-        frames = [(part.delivery, part.frame_bytes, part.opaques) for part in run]
-        whole = pa.concat_batches([part.rows for part in run]) if len(run) > 1 else run[0].rows
-        run.clear()
-        for start in range(0, whole.num_rows, self._batch_rows):
-            end = min(start + self._batch_rows, whole.num_rows)
-            next_part = int(np.searchsorted(ends, end, side="right"))
-            done = frames[next_part][0] if next_part < len(frames) else behind
-            rows = whole.slice(start, end - start)
-            yield Departure(rows, done, *_unfinished(frames, ends, start, end, done))
+            rows = [part.rows for part in run]
+            run.clear()
+            whole = pa.concat_batches(rows) if len(rows) > 1 else rows[0]
+            rows.clear()
+            for start in range(0, whole.num_rows, self._batch_rows):
+                yield whole.slice(start, self._batch_rows)
 
     def _event_rows(self) -> pa.RecordBatch | None:
         count = len(self._events["kind"])
@@ -234,24 +174,3 @@ class BatchBuilder:
         ready["round"] = constant_column(self._round, pa.int64(), count)
         self._events = {name: [] for name in _EVENT_COLUMNS}
         return _batch(ready, count)
-
-
-def _unfinished(
-    frames: list[tuple[int, NDArray[np.uint32], NDArray[np.uint32]]],
-    ends: NDArray[np.int64],
-    start: int,
-    end: int,
-    delivery: int,
-) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
-    """Return lengths and opaques of those documents in rows ``start`` to ``end`` of a delivery."""
-    lengths, opaques = [_NO_FRAMES], [_NO_FRAMES]
-    number = int(np.searchsorted(ends, start, side="right"))
-    while number < len(frames) and ends[number] - len(frames[number][1]) < end:
-        of_delivery, frame_bytes, of_streams = frames[number]
-        if of_delivery == delivery:
-            begin = int(ends[number]) - len(frame_bytes)
-            rows = slice(max(0, start - begin), end - begin)
-            lengths.append(frame_bytes[rows])
-            opaques.append(of_streams[rows])
-        number += 1
-    return np.concatenate(lengths), np.concatenate(opaques)

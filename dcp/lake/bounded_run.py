@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from dcp.lake.plan import LeftOut, RoundPlan
-from dcp.lake.receipt import Outcome
+from dcp.lake.stream_result import Outcome
 
 if TYPE_CHECKING:
     from dcp.client.probe import ClusterView

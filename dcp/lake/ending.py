@@ -17,7 +17,7 @@ from math import inf
 from typing import Final, Protocol
 
 from dcp.client.addresses import NodeAddress
-from dcp.lake.receipt import Outcome, Receipt
+from dcp.lake.stream_result import Outcome, StreamResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,51 +109,51 @@ class EndPolicy:
             yield Ending(vbucket, Outcome.BUDGET, "no stream" if trouble else "", trouble)
 
     def endings(
-        self, receipts: Collection[Receipt], streams: Streams, now: float
+        self, results: Collection[StreamResult], streams: Streams, now: float
     ) -> Iterator[Ending]:
         """Yield the vbuckets that end now; ask the nodes that are silent whether they have more."""
         silent_nodes: dict[NodeAddress, None] = {}
-        for receipt in receipts:
-            node = receipt.node
-            if node is None or not streams.is_streaming(receipt.plan.vbucket):
+        for result in results:
+            node = result.node
+            if node is None or not streams.is_streaming(result.plan.vbucket):
                 continue
-            if self._is_caught_up(receipt, node):
-                yield Ending(receipt.plan.vbucket, Outcome.CAUGHT_UP)
+            if self._is_caught_up(result, node):
+                yield Ending(result.plan.vbucket, Outcome.CAUGHT_UP)
                 continue
-            silent_seconds = now - self._progress_at(receipt, node, streams)
+            silent_seconds = now - self._progress_at(result, node, streams)
             if silent_seconds >= self._deadline_seconds:
-                yield self._stuck(receipt, node, silent_seconds)
+                yield self._stuck(result, node, silent_seconds)
             elif silent_seconds >= self._ask_after_seconds:
                 silent_nodes[node] = None
         for node in silent_nodes:
             self._ask(node, streams, now)
 
-    def _is_caught_up(self, receipt: Receipt, node: NodeAddress) -> bool:
-        held_seqno = self._held_seqno(receipt, node)
-        position = receipt.position
+    def _is_caught_up(self, result: StreamResult, node: NodeAddress) -> bool:
+        held_seqno = self._held_seqno(result, node)
+        position = result.position
         return (
             held_seqno is not None
             and position.is_complete
             and position.complete_seqno >= held_seqno
         )
 
-    def _held_seqno(self, receipt: Receipt, node: NodeAddress) -> int | None:
+    def _held_seqno(self, result: StreamResult, node: NodeAddress) -> int | None:
         """Return what the node holds of a vbucket, if it said so since the stream opened."""
         answer = self._answers.get(node)
-        if answer is None or answer.at < receipt.opened_at:
+        if answer is None or answer.at < result.opened_at:
             return None
-        return answer.seqnos.get(receipt.plan.vbucket)
+        return answer.seqnos.get(result.plan.vbucket)
 
-    def _progress_at(self, receipt: Receipt, node: NodeAddress, streams: Streams) -> float:
+    def _progress_at(self, result: StreamResult, node: NodeAddress, streams: Streams) -> float:
         return max(
-            receipt.opened_at,
+            result.opened_at,
             self._listening_since,
             self._heard_at.get(node, -inf),
             streams.data_heard_at(node),
         )
 
-    def _stuck(self, receipt: Receipt, node: NodeAddress, silent_seconds: float) -> Ending:
-        vbucket, position = receipt.plan.vbucket, receipt.position
+    def _stuck(self, result: StreamResult, node: NodeAddress, silent_seconds: float) -> Ending:
+        vbucket, position = result.plan.vbucket, result.position
         answer = self._answers.get(node)
         if answer is None or answer.at < self._asked_at.get(node, -inf):
             return Ending(
@@ -170,7 +170,7 @@ class EndPolicy:
                 f"{node} sent nothing for {silent_seconds:.1f} s at seqno {position.seqno} of a "
                 f"snapshot that ends at {position.snap_end}",
             )
-        held_seqno = self._held_seqno(receipt, node)
+        held_seqno = self._held_seqno(result, node)
         holds = "nothing of it" if held_seqno is None else f"seqnos up to {held_seqno}"
         return Ending(
             vbucket,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from dcp.errors import ConfigError
 from dcp.lake.memory import MEBIBYTE
 from dcp.lake.setting_keys import Section, key
-from dcp.lake.window_bounds import LEAST_WINDOW_BYTES, windows_one_by_one
+from dcp.lake.window_plan import LEAST_WINDOW_BYTES, planned_window_bytes
 from dcp.protocol.window_policies import Policy
 from dcp.types import U32_MAX
 
@@ -21,10 +21,10 @@ class FlowControlSettings(Section):
     window_policy: str = key(
         "static",
         "Who sizes the windows of an executor's connections (docs/flow-control.md). static: each "
-        "has `window_bytes`. dynamic: each has `window_percent` of the quota when it connects. "
-        "aggressive: all share `window_shared_percent` of it, and are resized as tasks come and "
-        "go; both within `window_bytes` and `window_most_bytes`. ratio: as aggressive, without "
-        "these limits. none: no flow control, see `allow_no_flow_control`.",
+        "has `window_bytes`. dynamic: each has `window_percent` of the quota. aggressive: all that "
+        "a round plans share `window_shared_percent` of it; both within `window_bytes` and "
+        "`window_most_bytes`. ratio: as aggressive, without these limits. none: no flow control, "
+        "see `allow_no_flow_control`.",
         choices=tuple(map(str, Policy)),
     )
     window_bytes: int = key(
@@ -55,7 +55,7 @@ class FlowControlSettings(Section):
     )
     window_threshold_percent: float = key(
         10.0,
-        "dynamic: once all windows would be more than this part of the quota, new ones get "
+        "dynamic: where all windows would be more than this part of the quota, each has "
         "`window_bytes`.",
         unit="percent",
         least=0.01,
@@ -124,7 +124,7 @@ class FlowControlSettings(Section):
         self._check_policy()
         window_bytes, what = self.window_bytes, "window_bytes"
         if self.window_policy == Policy.RATIO:
-            [window_bytes] = windows_one_by_one(self, 1)
+            window_bytes = planned_window_bytes(self, 1)
             what = "the window of one connection, window_shared_percent of window_quota_bytes"
         most = int(window_bytes * (1 - self.ack_fraction))
         if self.batch_bytes > most:
@@ -158,17 +158,11 @@ class FlowControlSettings(Section):
         """The window of connections that no policy sizes; 0: no flow control."""
         return 0 if self.window_policy == Policy.NONE else self.window_bytes
 
-    @property
-    def least_window_bytes(self) -> int:
-        """The smallest window that the policy gives; with ``none`` what is held at most."""
-        return LEAST_WINDOW_BYTES if self.window_policy == Policy.RATIO else self.window_bytes
+    def flush_bytes(self, window_bytes: int) -> int:
+        """Gathered bytes of one window at which a batch must be handed over, whatever it lacks.
 
-    def flush_bytes(self, window_bytes: int | None) -> int:
-        """Held bytes at which a batch must be handed over, whatever it lacks.
-
-        ``window_bytes`` is the smallest window of a connection now, None without flow control; or
-        that of a stream, for what the batch holds of one. With a batch and what is not acknowledged
-        yet it still has room: no node ever waits for a batch that waits for it.
+        ``window_bytes`` is its size now, 0 where it is off. With a batch and what is not
+        acknowledged yet it still has room: no node ever waits for a batch that waits for it.
         """
         window_bytes = window_bytes or self.window_bytes
         released_bytes = int(window_bytes * self.ack_fraction)

@@ -20,9 +20,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final, TypeVar
 
-from dcp.client.looks import ConnectionLook, StageLook
+from dcp.client.looks import ConnectionLook, StageLook, WindowLook
+from dcp.lake.window_plan import WindowPlan
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 READING_SECONDS: Final = 1.0
 _LONGEST_TEXT: Final = 300
 _OF_ONE_RUN: Final = re.compile(r"[0-9a-f]{8}|r\d+")
@@ -34,10 +35,7 @@ GATES: Final[Mapping[str, str]] = {
     "handover": "Python makes rows of what it received",
     "acknowledgement": "what was freed is not acknowledged yet",
 }
-"""Names of stages as gates, from the last to the first, and what then happens.
-
-``handover`` counts all that was received and not passed on, so it gates where no later stage does.
-"""
+"""Names of stages as gates, from the last to the first, and what then happens."""
 
 SLOWEST: Final[Mapping[str, str]] = {
     "spark": "Spark was the slowest",
@@ -52,6 +50,7 @@ SLOWEST: Final[Mapping[str, str]] = {
 class Connection:
     """One connection of the task. ``window`` is None without flow control, or while there is none.
 
+    ``received_bytes``, ``released_bytes`` and ``acknowledged_bytes`` only grow.
     ``stream_windows`` counts the streams that have windows of their own, and those that are full.
     """
 
@@ -59,16 +58,12 @@ class Connection:
     name: str
     waits_for: str
     gate: str = ""
-    window: StageLook | None = None
+    window: WindowLook | None = None
     stages: tuple[StageLook, ...] = ()
     received_bytes: int = 0
-    held_bytes: int = 0
-    unacked_bytes: int = 0
     released_bytes: int = 0
-    acked_bytes: int = 0
+    acknowledged_bytes: int = 0
     acks: int = 0
-    window_overflow_bytes: int = 0
-    unaccounted_bytes: int = 0
     bytes_per_second: float = 0.0
     stream_window_bytes: int = 0
     stream_windows: int = 0
@@ -76,27 +71,11 @@ class Connection:
 
 
 @dataclass(frozen=True, slots=True)
-class WindowShare:
-    """How a policy shares out the windows of all connections of the task's executor.
-
-    ``excess_bytes`` is what they come to beyond the policy's part of the quota, because none gets
-    less than the least; ``resizes`` counts those of this task's connections.
-    """
-
-    policy: str
-    quota_bytes: int
-    connections: int = 0
-    windows_bytes: int = 0
-    excess_bytes: int = 0
-    resizes: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class TaskLook:
     """One task. ``seconds`` is how long it runs; rates are of the last moments.
 
     ``gate_seconds`` says how long, in all, which stage was what a full window waited for.
-    ``windows`` is None where each has the same, whatever the others have. ``resident_bytes`` is the
+    ``windows`` are those that the driver planned for the executor. ``resident_bytes`` is the
     process's memory (None: the system does not tell), ``bound_bytes`` the most that it takes by the
     formula of docs/memory.md; 0: not known. ``undecodable_values`` are as they were sent.
     """
@@ -116,7 +95,7 @@ class TaskLook:
     connections: tuple[Connection, ...] = ()
     stages: tuple[StageLook, ...] = ()
     gate_seconds: Mapping[str, float] = field(default_factory=dict)
-    windows: WindowShare | None = None
+    windows: WindowPlan | None = None
     resident_bytes: int | None = None
     bound_bytes: int = 0
     undecodable_values: int = 0
@@ -158,14 +137,14 @@ class TaskLook:
             values = {each.name: found[each.name] for each in fields(cls)}
             values["stages"] = tuple(_read(StageLook, each) for each in found["stages"])
             if found["windows"] is not None:
-                values["windows"] = _read(WindowShare, found["windows"])
+                values["windows"] = _read(WindowPlan, found["windows"])
             values["connections"] = tuple(_connection(each) for each in found["connections"])
             return cls(**values)
         except (KeyError, TypeError) as error:
             raise ValueError(f"expected a look of a task: {error!r}") from None
 
 
-_T = TypeVar("_T", StageLook, Connection, WindowShare)
+_T = TypeVar("_T", StageLook, WindowLook, Connection, WindowPlan)
 
 
 def _read(kind: type[_T], found: Mapping[str, Any], **others: Any) -> _T:
@@ -173,7 +152,7 @@ def _read(kind: type[_T], found: Mapping[str, Any], **others: Any) -> _T:
 
 
 def _connection(found: Mapping[str, Any]) -> Connection:
-    window = None if found["window"] is None else _read(StageLook, found["window"])
+    window = None if found["window"] is None else _read(WindowLook, found["window"])
     stages = tuple(_read(StageLook, each) for each in found["stages"])
     return _read(Connection, found, window=window, stages=stages)
 
@@ -187,40 +166,43 @@ class NodeStreams:
 
 
 def connection_of(
-    look: ConnectionLook, behind: Iterable[StageLook], streams: NodeStreams
+    look: ConnectionLook, behind: Iterable[StageLook], streams: NodeStreams, batch_bytes: int = 0
 ) -> Connection:
-    """Return how a connection stands; ``behind`` are the task's stages, shared by all of them."""
-    stages = (*look.stages, *behind)
+    """Return how a connection stands; ``behind`` are the task's stages, shared by all of them.
+
+    ``batch_bytes`` is what a batch may hold; 0: not known.
+    """
+    own = (
+        StageLook("frame", look.longest_bytes, look.unfinished_bytes),
+        StageLook("handover", look.held_limit_bytes, look.received_bytes - look.taken_bytes),
+        StageLook("batch", batch_bytes, look.taken_bytes - look.given_bytes),
+        StageLook("spark", batch_bytes, look.given_bytes - look.released_bytes),
+    )
+    stages = (*own, *behind)
     gate = ""
     if look.full_stream_windows or (look.window is not None and look.window.is_full):
-        gate = gating_stage(stages, look.held_bytes)
+        gate = gating_stage(stages)
     return Connection(
         node=str(look.node),
         name=look.name,
         waits_for=_waits_for(look, gate, streams)[:_LONGEST_TEXT],
         gate=gate,
         window=look.window,
-        stages=look.stages,
+        stages=own if look.name else (),
         received_bytes=look.received_bytes,
-        held_bytes=look.held_bytes,
-        unacked_bytes=look.unacked_bytes,
         released_bytes=look.released_bytes,
-        acked_bytes=look.acked_bytes,
+        acknowledged_bytes=look.acknowledged_bytes,
         acks=look.acks,
-        window_overflow_bytes=look.window_overflow_bytes,
-        unaccounted_bytes=look.unaccounted_bytes,
         stream_window_bytes=look.stream_window_bytes,
         stream_windows=streams.streaming if look.stream_window_bytes else 0,
         full_stream_windows=look.full_stream_windows,
     )
 
 
-def gating_stage(stages: Iterable[StageLook], held_bytes: int) -> str:
+def gating_stage(stages: Iterable[StageLook]) -> str:
     """Return the last stage that holds anything: the one that the others wait for."""
-    if held_bytes == 0:
-        return "acknowledgement"
     used = {stage.name for stage in stages if stage.in_use}
-    if "batches" in used:  # perhaps one without bytes, behind one that was taken
+    if "batches" in used:  # perhaps one of another connection, or without bytes
         return "spark"
     return next((gate for gate in GATES if gate in used), "acknowledgement")
 

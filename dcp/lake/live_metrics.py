@@ -20,15 +20,8 @@ _METRICS: Final[Metrics] = {
     "dcp_unacked_bytes": ("gauge", "What the node counts as not acknowledged."),
     "dcp_ack_total": ("counter", "Acknowledgements sent."),
     "dcp_window_full_seconds_total": ("counter", "How long the window was full."),
-    "dcp_unaccounted_bytes": (
-        "gauge",
-        "Held bytes by the stages less those by the window: always 0.",
-    ),
     "credit_used": ("gauge", "Credits of a stage in use."),
     "credit_limit": ("gauge", "Credits of a stage in use at which the stage before waits."),
-    "credit_peak": ("gauge", "Most credits of a stage that were in use."),
-    "credit_wait_seconds_total": ("counter", "How long a stage was full."),
-    "credit_double_release_total": ("counter", "Credits released twice: always 0."),
     "fc_gating": (
         "gauge",
         "1 for the stage, or acknowledgement, that a full window waits for.",
@@ -36,10 +29,8 @@ _METRICS: Final[Metrics] = {
     "fc_gating_seconds_total": ("counter", "How long full windows waited for a stage."),
     "window_policy": ("gauge", "1 for the policy that sizes the windows of the executor."),
     "window_quota_bytes": ("gauge", "Memory of the executor that the policy's parts are of."),
-    "window_connections": ("gauge", "Connections of the executor that share it."),
+    "window_connections": ("gauge", "Most connections that share it at once, as planned."),
     "window_shared_bytes": ("gauge", "Windows of all of them."),
-    "window_floor_excess_bytes": ("gauge", "What they are beyond the policy's part of the quota."),
-    "window_resize_total": ("counter", "How often a window of the task changed while in use."),
     "dcplake_task_rows": ("gauge", "Document rows that the task received."),
     "dcplake_task_undecodable_values": (
         "gauge",
@@ -76,8 +67,6 @@ def _samples(look: TaskLook) -> Iterator[Sample]:
         yield Sample("window_quota_bytes", task, look.windows.quota_bytes)
         yield Sample("window_connections", task, look.windows.connections)
         yield Sample("window_shared_bytes", task, look.windows.windows_bytes)
-        yield Sample("window_floor_excess_bytes", task, look.windows.excess_bytes)
-        yield Sample("window_resize_total", task, look.windows.resizes)
     for stage in look.stages:
         yield from _of_stage(stage, task)
     shared = {stage.name for stage in look.stages}
@@ -97,20 +86,16 @@ def _samples(look: TaskLook) -> Iterator[Sample]:
 def _of_connection(each: Connection, labels: tuple[tuple[str, str], ...]) -> Iterator[Sample]:
     if each.window is not None:
         yield Sample("dcp_window_bytes", labels, each.window.size)
-        yield Sample("dcp_unacked_bytes", labels, each.unacked_bytes)
-        yield Sample("dcp_window_overflow_bytes_max", labels, each.window_overflow_bytes)
+        yield Sample("dcp_unacked_bytes", labels, each.window.in_use)
+        yield Sample("dcp_window_overflow_bytes_max", labels, each.window.overshoot_bytes)
         yield Sample("dcp_window_full_seconds_total", labels, each.window.full_seconds)
     yield Sample("dcp_recv_bytes_total", labels, each.received_bytes)
-    yield Sample("dcp_freed_bytes_total", labels, each.received_bytes - each.held_bytes)
-    yield Sample("dcp_acked_bytes_total", labels, each.acked_bytes)
+    yield Sample("dcp_freed_bytes_total", labels, each.released_bytes)
+    yield Sample("dcp_acked_bytes_total", labels, each.acknowledged_bytes)
     yield Sample("dcp_ack_total", labels, each.acks)
-    yield Sample("dcp_unaccounted_bytes", labels, each.unaccounted_bytes)
 
 
 def _of_stage(stage: StageLook, labels: tuple[tuple[str, str], ...]) -> Iterator[Sample]:
     labels = (*labels, ("stage", stage.name), ("kind", stage.kind))
     yield Sample("credit_used", labels, stage.in_use)
     yield Sample("credit_limit", labels, stage.size)
-    yield Sample("credit_peak", labels, stage.peak)
-    yield Sample("credit_wait_seconds_total", labels, stage.full_seconds)
-    yield Sample("credit_double_release_total", labels, stage.second_releases)

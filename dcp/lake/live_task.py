@@ -13,7 +13,8 @@ from time import monotonic, time
 
 from dcp.client.addresses import NodeAddress
 from dcp.client.looks import ConnectionLook, StageLook
-from dcp.lake.live_look import NodeStreams, TaskLook, WindowShare, connection_of
+from dcp.lake.live_look import NodeStreams, TaskLook, connection_of
+from dcp.lake.window_plan import WindowPlan
 from dcp.process_memory import resident_bytes
 
 
@@ -27,7 +28,8 @@ class TaskState:
     connections: Sequence[ConnectionLook]
     stages: Sequence[StageLook]
     streams: Mapping[NodeAddress, NodeStreams]
-    windows: WindowShare | None = None
+    windows: WindowPlan | None = None
+    batch_bytes: int = 0
     bound_bytes: int = 0
     undecodable_values: int = 0
 
@@ -56,7 +58,12 @@ class TaskWatcher:
         state, now = self._state(), monotonic()
         seconds = max(1e-6, now - self._seen_at)
         connections = tuple(
-            connection_of(each, state.stages, state.streams.get(each.node, NodeStreams()))
+            connection_of(
+                each,
+                state.stages,
+                state.streams.get(each.node, NodeStreams()),
+                state.batch_bytes,
+            )
             for each in state.connections
         )
         for gate in {each.gate for each in connections if each.gate}:

@@ -11,10 +11,12 @@ from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Any, Final
 
 from dcp.client.addresses import NodeAddress
+from dcp.lake.flow_control_settings import FlowControlSettings
 from dcp.lake.plan_text import idle_text, left_out_json, plan_json, plan_text
 from dcp.lake.restart import Standstill
 from dcp.lake.settings import RoundSettings
 from dcp.lake.vbucket_state import FIRST_EPOCH, VbucketState
+from dcp.lake.window_plan import WindowPlan
 
 if TYPE_CHECKING:
     from dcp.client.probe import ClusterView
@@ -72,6 +74,7 @@ class TaskPlan:
     carried: tuple[VbucketState, ...]
     left_out: "tuple[LeftOut, ...]" = ()
     applied: "tuple[AppliedVersion, ...]" = ()
+    windows: WindowPlan | None = None
 
     @property
     def nodes(self) -> tuple[NodeAddress, ...]:
@@ -174,6 +177,7 @@ def plan_round(
     settings: RoundSettings,
     slots: int | Callable[[], int],
     *,
+    flow: FlowControlSettings | None = None,
     targets: Mapping[int, int] | None = None,
     skip: Mapping[int, LeftOut] | None = None,
 ) -> RoundPlan | Idle:
@@ -185,6 +189,7 @@ def plan_round(
         settings: number of tasks, bytes and seconds.
         slots: how many tasks Spark runs at the same time (0: unknown); or what tells it, asked only
             where there is something to stream.
+        flow: the policy and the numbers for the windows of the tasks; None: not planned.
         targets: seqnos to reach instead of the high seqnos (a run that ends there).
         skip: vbuckets not to stream now, with the reason to report.
 
@@ -220,10 +225,11 @@ def plan_round(
     streamed = {stream.vbucket for stream in streams}
     vbuckets = {*range(cluster.map.vbucket_count), *position.states}
     carried = [position.state(vbucket) for vbucket in sorted(vbuckets - streamed)]
+    tasks = _spread(streams, carried, left_out, _task_count(streams, slots, settings.tasks))
     return RoundPlan(
         lake_id=position.lake_id,
         round=position.latest_round + 1,
-        tasks=_spread(streams, carried, left_out, _task_count(streams, slots, settings.tasks)),
+        tasks=tasks if flow is None else _with_windows(tasks, flow),
         left_out=tuple(left_out),
         target_bytes=settings.target_bytes,
         target_seconds=settings.target_seconds,
@@ -309,6 +315,12 @@ def _spread(
         misses = tuple(left for left in left_out if left.vbucket in vbuckets)
         tasks.append(TaskPlan(index, tuple(sorted(share, key=_longest_waiting)), carries, misses))
     return tuple(tasks)
+
+
+def _with_windows(tasks: tuple[TaskPlan, ...], flow: FlowControlSettings) -> tuple[TaskPlan, ...]:
+    """Size the windows for all tasks at once in one executor: the most that can come together."""
+    windows = WindowPlan.of(flow, sum(len(task.nodes) for task in tasks))
+    return tuple(replace(task, windows=windows) for task in tasks)
 
 
 def _largest_first(streams: Collection[StreamPlan]) -> list[StreamPlan]:

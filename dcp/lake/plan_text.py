@@ -20,7 +20,8 @@ def plan_text(plan: "RoundPlan") -> str:
         f"{len(plan.tasks)} tasks of at most {plan.target_bytes:,} bytes "
         f"and {plan.target_seconds:g} s each"
     )
-    lines = [head, *map(_task_text, plan.tasks), *map(_epoch_text, plan.streams)]
+    windows = {f"  {task.windows}" for task in plan.tasks if task.windows is not None}
+    lines = [head, *windows, *map(_task_text, plan.tasks), *map(_epoch_text, plan.streams)]
     return "\n".join([*filter(None, lines), *left_out_lines(plan.left_out)])
 
 
@@ -86,6 +87,7 @@ def plan_json(plan: "RoundPlan") -> dict[str, Any]:
                 "index": task.index,
                 "nodes": [str(node) for node in task.nodes],
                 "carried": len(task.carried),
+                "window_bytes": None if task.windows is None else task.windows.window_bytes,
                 "streams": [
                     {
                         "vbucket": stream.vbucket,

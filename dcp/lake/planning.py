@@ -39,7 +39,15 @@ def next_round(
         skip: vbuckets not to stream now, with the reason to report.
     """
     position = lake_position(lake, settings, stale or {})
-    return plan_round(position, cluster, settings.round, slots, targets=targets, skip=skip)
+    return plan_round(
+        position,
+        cluster,
+        settings.round,
+        slots,
+        flow=settings.flow_control,
+        targets=targets,
+        skip=skip,
+    )
 
 
 def lake_position(lake: LakeTables, settings: Settings, stale: Mapping[int, int]) -> LakePosition:

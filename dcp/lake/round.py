@@ -10,11 +10,11 @@ from dcp.lake.live_look import SLOWEST
 from dcp.lake.plan import SEQNOS_OF_A_TASK, LeftOut, RoundPlan
 from dcp.lake.plan_text import left_out_json, left_out_lines, number_ranges
 from dcp.lake.progress import RoundProgress
-from dcp.lake.receipt import Outcome
 from dcp.lake.receive import SourceAccess, receive_function
 from dcp.lake.round_record import UNDECODABLE, VbucketReport, round_record
 from dcp.lake.schema import CHANGES, spark_ddl
 from dcp.lake.stop_points import reached
+from dcp.lake.stream_result import Outcome
 from dcp.lake.tables import LakeTables
 from dcp.lake.transaction import FEW_ROWS, session_settings_for_a_while
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dcp.errors import REREAD_COMMAND, LakeError
 from dcp.lake.memory import DOCUMENT_BYTES
-from dcp.lake.receipt import Outcome
 from dcp.lake.sql import integer_list
+from dcp.lake.stream_result import Outcome
 from dcp.lake.vbucket_state import VbucketState, states_from_rows
 
 if TYPE_CHECKING:

@@ -30,11 +30,11 @@ from dcp.lake.ending import UNLIMITED
 from dcp.lake.living_documents import DOCUMENTS, living_documents
 from dcp.lake.plan import Idle, LakePosition, TaskPlan, plan_round
 from dcp.lake.plan_text import left_out_lines
-from dcp.lake.receipt import Outcome
 from dcp.lake.receive import SourceAccess, TaskReceiver
 from dcp.lake.schema import CHANGES, spark_ddl
 from dcp.lake.settings import Settings, SourceSettings
 from dcp.lake.settings_load import load_settings
+from dcp.lake.stream_result import Outcome
 from dcp.suggestions import did_you_mean
 
 if TYPE_CHECKING:
@@ -99,7 +99,9 @@ class DcpReader(DataSourceReader):
         """
         cluster = look_at_cluster(self._access)
         slots = self._rounds.tasks or _DEFAULT_TASKS
-        plan = plan_round(LakePosition("read", _NO_ROUND), cluster, self._rounds, slots)
+        position = LakePosition("read", _NO_ROUND)
+        flow = self._access.flow_control
+        plan = plan_round(position, cluster, self._rounds, slots, flow=flow)
         if plan.left_out:
             raise NodeUnavailableError(
                 "some vbuckets cannot be read:\n" + "\n".join(left_out_lines(plan.left_out))
@@ -121,10 +123,10 @@ class DcpReader(DataSourceReader):
         name = f"dcplake-read-t{task.index}"
         receiver = TaskReceiver(task, _NO_ROUND, UNLIMITED, self._access, name)
         yield from receiver.stream()
-        for vbucket, receipt in receiver.receipts.items():
-            if receipt.outcome not in (Outcome.REACHED, Outcome.CAUGHT_UP):
+        for vbucket, result in receiver.results.items():
+            if result.outcome not in (Outcome.REACHED, Outcome.CAUGHT_UP):
                 raise NodeUnavailableError(
-                    f"vbucket {vbucket}: {receipt.reason or receipt.outcome}: {receipt.detail}"
+                    f"vbucket {vbucket}: {result.reason or result.outcome}: {result.detail}"
                 )
 
 

@@ -99,6 +99,14 @@ class SourceReader:
         targets = {v: seqno for v, seqno in cluster.high_seqnos.items() if v in vbuckets}
         position = LakePosition(self.lake.identity.lake_id, 0)
         slots = tasks_at_once(self.lake)
-        plan = plan_round(position, cluster, self._settings.round, slots, targets=targets)
+        settings = self._settings
+        plan = plan_round(
+            position,
+            cluster,
+            settings.round,
+            slots,
+            flow=settings.flow_control,
+            targets=targets,
+        )
         self.leave_out([left for left in plan.left_out if left.vbucket in vbuckets])
         return () if isinstance(plan, Idle) else plan.tasks

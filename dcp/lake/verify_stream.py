@@ -19,9 +19,9 @@ from dcp.lake.arrow_memory import return_freed_memory
 from dcp.lake.ending import UNLIMITED
 from dcp.lake.plan import TaskPlan
 from dcp.lake.progress import RoundProgress
-from dcp.lake.receipt import Outcome, Receipt
 from dcp.lake.receive import SourceAccess, TaskReceiver
 from dcp.lake.schema import ITEM_KINDS, U64
+from dcp.lake.stream_result import Outcome, StreamResult
 from dcp.lake.system_events import DroppedPolicy
 
 _NO_ROUND: Final = 0
@@ -54,13 +54,13 @@ class StreamEnding:
     purge_seqno: int = 0
 
     @classmethod
-    def of(cls, receipt: Receipt) -> "StreamEnding":
-        """Return the ending of a receipt that has its outcome."""
-        purge_seqno = receipt.purge_seqno or 0
-        if receipt.outcome in (Outcome.REACHED, Outcome.CAUGHT_UP):
-            return cls(receipt.plan.vbucket, purge_seqno=purge_seqno)
-        reason = receipt.reason or str(receipt.outcome)
-        return cls(receipt.plan.vbucket, reason, receipt.detail, purge_seqno)
+    def of(cls, result: StreamResult) -> "StreamEnding":
+        """Return the ending of a stream that has its outcome."""
+        purge_seqno = result.purge_seqno or 0
+        if result.outcome in (Outcome.REACHED, Outcome.CAUGHT_UP):
+            return cls(result.plan.vbucket, purge_seqno=purge_seqno)
+        reason = result.reason or str(result.outcome)
+        return cls(result.plan.vbucket, reason, result.detail, purge_seqno)
 
     def to_text(self) -> str:
         """Return the column ``ending``, JSON."""
@@ -99,7 +99,7 @@ def read_function(
                     yield narrow_rows(rows)
                     if progress is not None:
                         progress.note(index, receiver.done)
-                yield ending_rows([StreamEnding.of(each) for each in receiver.receipts.values()])
+                yield ending_rows([StreamEnding.of(each) for each in receiver.results.values()])
 
     return read
 

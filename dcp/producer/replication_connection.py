@@ -25,8 +25,8 @@ from dcp.protocol.bootstrap import Bootstrap, BootstrapSettings, Control, Progre
 from dcp.protocol.credentials import Credentials
 from dcp.protocol.liveness import Liveness, LivenessSettings
 from dcp.protocol.outgoing import Outgoing
-from dcp.protocol.receive_window import FlowSettings, ReceiveWindow
 from dcp.protocol.refusals import describe_status
+from dcp.protocol.window import FlowControl, FlowSettings
 from dcp.wire import messages as m
 from dcp.wire.codec import decode
 from dcp.wire.frame import Frame
@@ -98,7 +98,7 @@ class ReplicationConnection:
         )
         progress = Progress(settings, credentials, nonce)
         self._bootstrap = Bootstrap(steps_for(settings, flow, liveness), progress).settled()
-        self._window = ReceiveWindow(flow, now)
+        self._flow = FlowControl(flow, now)
         self._outgoing = Outgoing()
         self._copies: dict[int, ReplicaCopy] = {}
         self._takes_over: frozenset[int] = frozenset()
@@ -201,19 +201,18 @@ class ReplicationConnection:
             else:
                 charged_bytes += len(raw)
                 self._message(raw, touched, now)
-        self._window = self._window.charge(charged_bytes)
+        self._flow.receive(charged_bytes, now)
         return list(touched.values())
 
     @property
     def held_bytes(self) -> int:
         """What was received and not released; with a window of it the peer sends NOOPs only."""
-        return self._window.held_bytes
+        return self._flow.connection.held_bytes
 
     def release(self, now: float) -> None:
         """Give back all that is held, so that the peer may send as much again."""
-        window = self._window.release(self._window.held_bytes)
-        self._window, acked_bytes = window.acknowledge(now)
-        if acked_bytes:
+        self._flow.release([(self._flow.connection, self.held_bytes)])
+        for _, acked_bytes in self._flow.acknowledge(now):
             self._outgoing.request(m.BufferAck(acked_bytes), Opcode.DCP_BUFFER_ACK)
 
     def acknowledge(self, stream: PassiveStream) -> None:

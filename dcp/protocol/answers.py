@@ -29,7 +29,7 @@ _NO_COLLECTIONS: Final = frozenset(
 """How servers, older ones too, say that a bucket has no collections manifest."""
 
 
-def take_answer(state: ConnectionState, frame: Frame) -> list[e.Event]:
+def take_answer(state: ConnectionState, frame: Frame, now: float) -> list[e.Event]:
     """Return what the answer ``frame`` tells; change ``state`` accordingly.
 
     Raises:
@@ -38,7 +38,9 @@ def take_answer(state: ConnectionState, frame: Frame) -> list[e.Event]:
     """
     request = state.pending.take(frame)
     if not state.bootstrap.is_done:
-        return _go_on(state, frame)
+        return _go_on(state, frame, now)
+    if frame.opcode == Opcode.DCP_CONTROL:
+        return _control_answer(state, frame, now)
     handler = _HANDLERS.get(frame.opcode)
     if handler is None:
         decode(frame)
@@ -52,15 +54,16 @@ def ask_next(state: ConnectionState) -> None:
     state.ask(step.request(state.bootstrap.progress), step.opcode)
 
 
-def _go_on(state: ConnectionState, frame: Frame) -> list[e.Event]:
+def _go_on(state: ConnectionState, frame: Frame, now: float) -> list[e.Event]:
     state.bootstrap = state.bootstrap.answer(frame)
     if not state.bootstrap.is_done:
         ask_next(state)
         return []
     progress = state.bootstrap.progress
-    state.resize_window()  # asked for meanwhile
+    state.resize_window(now)  # asked for meanwhile
     if STREAM_WINDOW in progress.accepted_controls:
-        state.accounts.offered()
+        state.flow.offer_streams(state.flow.settings.stream_window_bytes)
+        state.flow.settle_streams(())
     state.ask_stream_windows()  # as well
     return [e.Ready(progress.features, progress.cluster_config, progress.refused_controls)]
 
@@ -117,24 +120,24 @@ def _close_answer(state: ConnectionState, request: PendingRequest, frame: Frame)
     return [e.StreamClosed(request.vbucket, frame.status), *_map_in(frame)]
 
 
-def _control_answer(state: ConnectionState, _: PendingRequest, frame: Frame) -> list[e.Event]:
+def _control_answer(state: ConnectionState, frame: Frame, now: float) -> list[e.Event]:
     """Let a window have the size that was asked for; refused, it has the one of before."""
     decode(frame)
     if frame.opaque == state.resize_opaque:
-        return _window_answer(state, frame)
+        return _window_answer(state, frame, now)
     window_bytes = state.asked_windows.pop(0)
-    if not state.accounts.is_offered:
+    if not state.flow.counts_streams:
         return _begin_stream_windows(state, frame.status)
     if frame.status == Status.SUCCESS:
-        state.accounts.resized(window_bytes)
-    state.accounts.settle(state.asked_windows)
+        state.flow.resize_streams(window_bytes, now)
+    state.flow.settle_streams(state.asked_windows)
     return [e.StreamWindowChanged(window_bytes, frame.status)]
 
 
 def _begin_stream_windows(state: ConnectionState, status: int) -> list[e.Event]:
     """Take the answer to the 0 that goes before the first size: both sides count anew from here."""
     if status == Status.SUCCESS:
-        state.accounts.begin()
+        state.flow.offer_streams(0)
         state.ask_stream_windows()
         return []
     refused, state.waiting_windows = state.waiting_windows, []
@@ -177,19 +180,19 @@ def _manifest_answer(_: ConnectionState, __: PendingRequest, frame: Frame) -> li
     raise _refused(frame)
 
 
-def _window_answer(state: ConnectionState, frame: Frame) -> list[e.Event]:
+def _window_answer(state: ConnectionState, frame: Frame, now: float) -> list[e.Event]:
     asked_bytes = state.resize.asked_bytes or 0
     if frame.status == Status.SUCCESS:
-        state.resize, state.window = state.resize.accepted(state.window)
-        state.resize_window()
+        state.resize = state.resize.accepted()
+        if not state.resize.told_bytes:  # also where another wish is waiting: it forgets here
+            state.flow.resize(0, 0, now)
+        state.resize_window(now)
         return []
-    state.resize, state.window = state.resize.refused(state.window)
-    state.resize_window()
+    state.resize = state.resize.refused()
+    state.resize_window(now)
     if state.resize.asked_bytes is not None:  # another wish is under way by now
         return []
-    refusal = describe_refusal(frame)
-    resize = state.resize
-    return [e.WindowRefused(asked_bytes, resize.told_bytes, resize.wishes, refusal)]
+    return [e.WindowRefused(asked_bytes, state.resize.told_bytes, describe_refusal(frame))]
 
 
 _Handler = Callable[[ConnectionState, PendingRequest, Frame], list[e.Event]]
@@ -197,7 +200,6 @@ _Handler = Callable[[ConnectionState, PendingRequest, Frame], list[e.Event]]
 _HANDLERS: Final[dict[int, _Handler]] = {
     Opcode.DCP_STREAM_REQ: _stream_answer,
     Opcode.DCP_CLOSE_STREAM: _close_answer,
-    Opcode.DCP_CONTROL: _control_answer,
     Opcode.DCP_GET_FAILOVER_LOG: _log_answer,
     Opcode.GET_FAILOVER_LOG: _log_answer,
     Opcode.GET_ALL_VB_SEQNOS: _seqnos_answer,

@@ -22,9 +22,9 @@ from dcp.errors import (
 )
 from dcp.protocol.credentials import Credentials
 from dcp.protocol.liveness import LivenessSettings
-from dcp.protocol.receive_window import FlowSettings
 from dcp.protocol.refusals import PORT_CURE, bucket_cure, describe_refusal, login_cure
 from dcp.protocol.sasl import SaslExchange, choose_mechanism
+from dcp.protocol.window import FlowSettings
 from dcp.wire import messages as m
 from dcp.wire.codec import decode
 from dcp.wire.frame import Frame

@@ -5,15 +5,12 @@
     bytes_to_send()                    bytes out
     next_deadline(), tick(now)         time
 
-A violation by the peer raises and leaves everything as it was before that block; the connection
-must be closed then. Times are seconds of one monotonic clock.
+A violation by the peer raises; the connection must be closed then, and says nothing more. Times are
+seconds of one monotonic clock. ``flow`` counts the bytes (`window`); its ``release`` is the only
+command that another thread may call.
 """
 
-from collections.abc import Iterable, Mapping
-from types import MappingProxyType
-from typing import Final
-
-from dcp.errors import LocalProtocolError, NodeUnavailableError, SourceError
+from dcp.errors import DcplakeError, LocalProtocolError, NodeUnavailableError, SourceError
 from dcp.protocol.answers import ask_next
 from dcp.protocol.bootstrap import HELLO, Bootstrap, BootstrapSettings, Progress, steps_for
 from dcp.protocol.credentials import Credentials
@@ -21,19 +18,16 @@ from dcp.protocol.events import Event
 from dcp.protocol.inbound import read_block
 from dcp.protocol.liveness import Liveness, LivenessSettings
 from dcp.protocol.position import Position
-from dcp.protocol.receive_window import FlowSettings, ReceiveWindow
 from dcp.protocol.refusals import PORT_CURE
 from dcp.protocol.state import ConnectionState
 from dcp.protocol.stream import Stream, StreamPhase
-from dcp.protocol.stream_accounts import StreamAccounts
+from dcp.protocol.window import FlowControl, FlowSettings
 from dcp.protocol.window_resize import WindowResize
 from dcp.types import END_OF_TIME, U32_MAX, FailoverLog, require_unsigned
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
 from dcp.wire.framing import FrameBlock
 from dcp.wire.vocabulary import HelloFeature, Opcode, StreamFlag, VbucketState
-
-_NO_STREAMS: Final[Mapping[int, int]] = MappingProxyType({})
 
 
 class ClientConnection:
@@ -53,12 +47,12 @@ class ClientConnection:
         progress = Progress(bootstrap, credentials, nonce)
         self._state = ConnectionState(
             Bootstrap(self._steps, progress),
-            ReceiveWindow(flow, 0.0),
+            FlowControl(flow, 0.0),
             Liveness(liveness, 0.0),
-            resize=WindowResize(flow.window_bytes, flow.window_bytes),
-            accounts=StreamAccounts(flow.of_stream),
+            WindowResize(flow.window_bytes, flow.window_bytes),
         )
         self._started_at: float | None = None
+        self._is_broken = False
 
     def start(self, now: float) -> None:
         """Say the first words; call once, when the socket is connected."""
@@ -66,7 +60,7 @@ class ClientConnection:
             raise LocalProtocolError("start: found a connection that was started already")
         self._started_at = now
         state = self._state
-        state.window = ReceiveWindow(state.window.settings, now)
+        state.flow = FlowControl(state.flow.settings, now)
         state.liveness = state.liveness.heard(now)
         state.bootstrap = state.bootstrap.settled()
         ask_next(state)
@@ -77,11 +71,19 @@ class ClientConnection:
         Raises:
             RemoteProtocolError: the peer broke the protocol.
             AuthenticationError, BucketError, SourceError: it refused what we cannot do without.
+            LocalProtocolError: one of these was raised before.
         """
-        working = self._state.copy()
-        events = read_block(working, block, now)
-        self._state = working
-        return events
+        if self._is_broken:
+            raise LocalProtocolError(
+                "receive: found a connection whose peer broke the protocol or refused us, "
+                "expected it to be closed"
+            )
+        try:
+            return read_block(self._state, block, now)
+        except DcplakeError:
+            self._is_broken = True
+            self._state.outbound.clear()
+            raise
 
     def bytes_to_send(self) -> bytes:
         """Return what is to be sent now, in order; a second call does not return it again."""
@@ -96,8 +98,9 @@ class ClientConnection:
         if not self.is_ready:
             return self._started_at + self._settings.timeout_seconds
         state = self._state
-        times = (state.window.deadline, state.accounts.deadline, state.liveness.deadline)
-        return min(time for time in times if time is not None)
+        acknowledges_at = state.flow.deadline
+        alive_until = state.liveness.deadline
+        return alive_until if acknowledges_at is None else min(acknowledges_at, alive_until)
 
     def tick(self, now: float) -> list[Event]:
         """Do what time demands: acknowledge, ask whether the peer lives.
@@ -125,8 +128,7 @@ class ClientConnection:
         if state.liveness.is_time_to_ask(now):
             state.liveness = state.liveness.ask()
             state.ask(m.Empty(), Opcode.NOOP)
-        self._acknowledge(now)
-        self._acknowledge_streams(self._state.accounts.acknowledge_by_time(now))
+        self.acknowledge(now)
         return []
 
     def closed_by_peer(self) -> SourceError:
@@ -219,28 +221,15 @@ class ClientConnection:
         self._require_ready("request_manifest")
         self._state.ask(m.Empty(), Opcode.GET_COLLECTIONS_MANIFEST)
 
-    def release(
-        self, frame_bytes: int, now: float, stream_bytes: Mapping[int, int] = _NO_STREAMS
-    ) -> None:
-        """Tell that the application holds ``frame_bytes`` less; acknowledge when it is time.
+    def acknowledge(self, now: float) -> None:
+        """Acknowledge what was released, as far as it is due."""
+        for opaque, acked_bytes in self._state.flow.acknowledge(now):
+            self._state.say(encode(m.BufferAck(acked_bytes), Opcode.DCP_BUFFER_ACK, opaque=opaque))
 
-        ``stream_bytes`` is what of them each stream was charged, as ``collect_stream_charges``
-        told; where streams have no windows, nothing.
-
-        Raises:
-            LocalProtocolError: more than was charged and not released yet.
-        """
-        self._state.window = self._state.window.release(frame_bytes)
-        self._acknowledge(now)
-        if stream_bytes:
-            self._acknowledge_streams(self._state.accounts.release(stream_bytes, now))
-
-    def collect_stream_charges(self) -> dict[int, int]:
-        """Return what each stream with a window was charged since the last call, by opaque.
-
-        Each of these bytes must be released once, together with the connection's.
-        """
-        return self._state.accounts.collect()
+    def collect_positions(self) -> dict[int, Position]:
+        """Return where the vbuckets stand that have moved since the last call."""
+        moved, self._state.moved = self._state.moved, {}
+        return moved
 
     def resize_window(self, window_bytes: int, now: float) -> None:
         """Give the connection another window; 0 switches flow control off. At any time.
@@ -252,8 +241,8 @@ class ClientConnection:
             ValueError: no size that a producer can be told.
         """
         self._state.resize = self._state.resize.want(window_bytes)
-        self._state.resize_window()
-        self._acknowledge(now)
+        self._state.resize_window(now)
+        self.acknowledge(now)
 
     def change_stream_window(self, window_bytes: int) -> None:
         """Ask for another size of all streams' windows, 0 for none. At any time.
@@ -298,19 +287,9 @@ class ClientConnection:
         return f"answers to: {self._state.pending.describe()}"
 
     @property
-    def charged_bytes(self) -> int:
-        """All bytes that flow control charged so far; each must be released once."""
-        return self._state.window.charged_total
-
-    @property
-    def window(self) -> ReceiveWindow:
-        """The account of flow control as it is now; it never changes, so any thread may keep it."""
-        return self._state.window
-
-    @property
-    def window_bytes(self) -> int:
-        """The window by which acks leave: the producer's, or the one that it is being told."""
-        return self._state.window.settings.window_bytes
+    def flow(self) -> FlowControl:
+        """The windows: what came, what of it is held, what the producer counts."""
+        return self._state.flow
 
     @property
     def most_window_bytes(self) -> int:
@@ -318,48 +297,9 @@ class ClientConnection:
         return self._state.resize.most_bytes
 
     @property
-    def unacked_bytes(self) -> int:
-        """What the producer counts as outstanding: held, or released and not yet acknowledged."""
-        return self._state.window.unacked_bytes
-
-    @property
     def discarded_frames(self) -> int:
         """Messages for streams that we closed or never had, and unknown ones."""
         return self._state.discarded_frames
-
-    @property
-    def has_stream_windows(self) -> bool:
-        """Whether each stream has a window of its own now."""
-        return self._state.accounts.is_on
-
-    @property
-    def stream_window_bytes(self) -> int:
-        """The window that each stream has now; 0 for none."""
-        accounts = self._state.accounts
-        return accounts.window_bytes if accounts.is_on else 0
-
-    @property
-    def full_stream_windows(self) -> int:
-        """How many streams may not go on before we acknowledge."""
-        accounts = self._state.accounts
-        return (
-            sum(each.is_full for each in list(accounts.accounts.values())) if accounts.is_on else 0
-        )
-
-    def stream_unacked_bytes(self, vbucket: int, *, stream_id: int | None = None) -> int:
-        """Return what the producer counts as outstanding of a stream that has a window; else 0."""
-        opaque = self._state.opaques.get((vbucket, stream_id), 0)
-        account = self._state.accounts.accounts.get(opaque)
-        return 0 if account is None else account.unacked_bytes
-
-    def _acknowledge_streams(self, acks: Iterable[tuple[int, int]]) -> None:
-        for opaque, acked_bytes in acks:
-            self._state.say(encode(m.BufferAck(acked_bytes), Opcode.DCP_BUFFER_ACK, opaque=opaque))
-
-    def _acknowledge(self, now: float) -> None:
-        self._state.window, acked_bytes = self._state.window.acknowledge(now)
-        if acked_bytes:
-            self._state.say(encode(m.BufferAck(acked_bytes), Opcode.DCP_BUFFER_ACK))
 
     def _require_ready(self, command: str) -> None:
         if not self.is_ready or self._started_at is None:

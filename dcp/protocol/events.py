@@ -32,14 +32,10 @@ class Ready(Event):
 
 @dataclass(frozen=True, slots=True)
 class WindowRefused(Event):
-    """The producer takes no other window: that of ``kept_bytes`` stays.
-
-    ``wishes`` is how many were heard until then: a later one may be on its way to the connection.
-    """
+    """The producer takes no other window: that of ``kept_bytes`` stays."""
 
     asked_bytes: int
     kept_bytes: int
-    wishes: int
     detail: str
 
 

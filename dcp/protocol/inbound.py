@@ -2,13 +2,14 @@
 
 Control frames (markers, stream ends, answers, NOOPs) are few. Before one of a stream is handled,
 the rows that the stream sent before it are; so each stream sees its own frames in wire order.
-Every handler changes the given state, which is a copy that is thrown away on a violation.
+Every handler changes the state. What a block costs does not depend on how many streams there are.
 """
 
 from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dcp.errors import FrameError, RemoteProtocolError
 from dcp.protocol import events as e
@@ -35,8 +36,9 @@ from dcp.wire.vocabulary import (
     SystemEventKind,
 )
 
-_REQUESTS: Final = (int(Magic.REQUEST), int(Magic.ALT_REQUEST))
-_DATA: Final = tuple(int(opcode) for opcode in DATA_OPCODES)
+_BYTE: Final = np.arange(256)
+_IS_REQUEST: Final = np.isin(_BYTE, [int(Magic.REQUEST), int(Magic.ALT_REQUEST)])
+_IS_DATA: Final = np.isin(_BYTE, [int(opcode) for opcode in DATA_OPCODES])
 
 _ASKED_BY_CONTROL: Final[dict[int, str]] = {
     Opcode.DCP_OSO_SNAPSHOT: "enable_out_of_order_snapshots",
@@ -62,28 +64,45 @@ def read_block(state: ConnectionState, block: FrameBlock, now: float) -> list[e.
     if not len(block):
         return []
     opcodes = block.opcodes
-    is_request = np.isin(block.magics, _REQUESTS)
+    is_request = _IS_REQUEST[block.magics]
     # What comes behind the answer to another window is charged behind it.
     if state.asked_windows or state.resize.asked_bytes is not None:
         answers = np.flatnonzero(~is_request & (opcodes == Opcode.DCP_CONTROL)) + 1
         if len(answers) and answers[0] < len(block):
             first, rest = _split(block, int(answers[0]))
             return [*read_block(state, first, now), *read_block(state, rest, now)]
-    is_data = is_request & np.isin(opcodes, _DATA)
-    charged = is_request & (opcodes != Opcode.DCP_NOOP)
-    frame_bytes = block.frame_lengths[charged]
-    if (extra_bytes := state.window.settings.prepare_extra_bytes) > 0:
-        frame_bytes = frame_bytes + extra_bytes * (opcodes[charged] == Opcode.DCP_PREPARE)
-    state.window = state.window.charge(int(frame_bytes.sum()))
-    if state.accounts.is_offered:
-        opaques = block.headers["opaque"][charged].astype(np.uint32)
-        state.accounts.charge(opaques, frame_bytes, state.streams, now)
+    is_data = is_request & _IS_DATA[opcodes]
     data_frames = np.flatnonzero(is_data)
+    _receive(state, block, is_request, len(data_frames) == len(block), now)
     columns = decode_columns(block, data_frames, collections=_with_collections(state))
-    reading = _BlockReading(state, BlockRows(columns, data_frames))
-    for index in np.flatnonzero(~is_data).tolist():
-        reading.take_control(block.frame(index), index)
+    reading = _BlockReading(state, BlockRows(columns, data_frames), now)
+    if len(data_frames) < len(block):
+        for index in np.flatnonzero(~is_data).tolist():
+            reading.take_control(block.frame(index), index)
     return reading.finish()
+
+
+def _receive(
+    state: ConnectionState,
+    block: FrameBlock,
+    is_request: NDArray[np.bool_],
+    is_all_data: bool,
+    now: float,
+) -> None:
+    """Count what occupies the windows: all requests but NOOP."""
+    flow = state.flow
+    if is_all_data and not flow.counts_streams:
+        flow.receive(block.frame_bytes, now)
+        return
+    opcodes = block.opcodes
+    counts = is_request & (opcodes != Opcode.DCP_NOOP)
+    frame_bytes = block.frame_lengths[counts]
+    if (extra_bytes := flow.settings.prepare_extra_bytes) > 0:
+        frame_bytes = frame_bytes + extra_bytes * (opcodes[counts] == Opcode.DCP_PREPARE)
+    flow.receive(int(frame_bytes.sum()), now)
+    if flow.counts_streams:
+        opaques = block.headers["opaque"][counts].astype(np.uint32)
+        flow.receive_streams(opaques, frame_bytes, state.streams, now)
 
 
 def _with_collections(state: ConnectionState) -> bool:
@@ -99,7 +118,8 @@ def _split(block: FrameBlock, index: int) -> tuple[FrameBlock, FrameBlock]:
 class _BlockReading:
     """The work on one block: the state being changed, the rows, the events so far."""
 
-    def __init__(self, state: ConnectionState, rows: BlockRows) -> None:
+    def __init__(self, state: ConnectionState, rows: BlockRows, now: float) -> None:
+        self._now = now
         self._state = state
         self._rows = rows
         self._events: list[e.Event] = []
@@ -108,7 +128,7 @@ class _BlockReading:
         """Handle one frame that is no row."""
         if frame.magic in (Magic.RESPONSE, Magic.ALT_RESPONSE):
             self._take_rows(frame.opaque, index)
-            self._events += take_answer(self._state, frame)
+            self._events += take_answer(self._state, frame, self._now)
         elif frame.magic is Magic.SERVER_REQUEST:
             self._take_server_request(frame)
         elif frame.magic is Magic.SERVER_RESPONSE:
@@ -198,6 +218,8 @@ class _BlockReading:
         self._state.put(opaque, after)
         if not before.is_live:
             return
+        if after.position is not before.position and after.stream_id is None:
+            self._state.moved[after.vbucket] = after.position
         if after.position.complete_seqno > before.position.complete_seqno:
             self._events.append(e.SnapshotCompleted(after.vbucket, after.position.complete_seqno))
         wants_answer = after.assembly.flags & SnapshotFlag.ACK

@@ -23,16 +23,12 @@ class PendingRequest:
 class PendingRequests:
     """The requests under way on one connection."""
 
-    def __init__(self, waiting: dict[int, PendingRequest] | None = None) -> None:
-        """Start with ``waiting``, a map from opaque to request."""
-        self._waiting = dict(waiting or {})
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._waiting: dict[int, PendingRequest] = {}
 
     def __len__(self) -> int:
         return len(self._waiting)
-
-    def copy(self) -> "PendingRequests":
-        """Return an independent copy."""
-        return PendingRequests(self._waiting)
 
     def add(self, opaque: int, request: PendingRequest) -> None:
         """Wait for the answer to ``request``.

@@ -1,7 +1,7 @@
-"""All that one connection remembers. The values inside are frozen; the maps are copied.
+"""All that one connection remembers.
 
-A received block is worked on in a copy, which replaces the original only when the whole block was
-in order. That is how a block with a violation leaves the connection as it was.
+A received block changes it in place. A block with a violation leaves it half changed: the machine
+is not used any more then (`connection.ClientConnection.receive`).
 """
 
 from dataclasses import dataclass, field
@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from dcp.errors import LocalProtocolError
 from dcp.protocol.bootstrap import STREAM_WINDOW, Bootstrap
 from dcp.protocol.liveness import Liveness
-from dcp.protocol.receive_window import ReceiveWindow
+from dcp.protocol.position import Position
 from dcp.protocol.responses import PendingRequest, PendingRequests
 from dcp.protocol.stream import Stream, StreamPhase
-from dcp.protocol.stream_accounts import StreamAccounts
+from dcp.protocol.window import FlowControl
 from dcp.protocol.window_resize import CONNECTION_WINDOW, WindowResize
 from dcp.types import U32_MAX
 from dcp.wire import messages as m
@@ -32,12 +32,14 @@ class ConnectionState:
     ``asked_windows`` are sizes of the streams' windows that the producer has not answered yet,
     ``waiting_windows`` those that it is not asked for yet (see ``change_stream_window``).
     ``closed_opaques`` are of streams that we closed and whose end the server does not announce:
-    what it had sent before it heard of that may still arrive.
+    what it had sent before it heard of that may still arrive. ``moved`` is where vbuckets stand
+    that the last blocks moved; whoever reads it clears it.
     """
 
     bootstrap: Bootstrap
-    window: ReceiveWindow
+    flow: FlowControl
     liveness: Liveness
+    resize: WindowResize
     pending: PendingRequests = field(default_factory=PendingRequests)
     streams: dict[int, Stream] = field(default_factory=dict)
     opaques: dict[StreamKey, int] = field(default_factory=dict)
@@ -46,32 +48,10 @@ class ConnectionState:
     outbound: list[bytes] = field(default_factory=list)
     next_opaque: int = 1
     discarded_frames: int = 0
-    resize: WindowResize = field(default_factory=lambda: WindowResize(0, 0))
     resize_opaque: int = 0
-    accounts: StreamAccounts = field(default_factory=StreamAccounts)
     asked_windows: list[int] = field(default_factory=list)
     waiting_windows: list[int] = field(default_factory=list)
-
-    def copy(self) -> "ConnectionState":
-        """Return a copy that can be changed without this one noticing."""
-        return ConnectionState(
-            self.bootstrap,
-            self.window,
-            self.liveness,
-            self.pending.copy(),
-            dict(self.streams),
-            dict(self.opaques),
-            dict(self.ended),
-            set(self.closed_opaques),
-            list(self.outbound),
-            self.next_opaque,
-            self.discarded_frames,
-            self.resize,
-            self.resize_opaque,
-            self.accounts.copy(),
-            list(self.asked_windows),
-            list(self.waiting_windows),
-        )
+    moved: dict[int, Position] = field(default_factory=dict)
 
     def say(self, frame: Frame) -> None:
         """Queue a frame for sending."""
@@ -106,14 +86,15 @@ class ConnectionState:
         self.pending.add(opaque, PendingRequest(opcode, vbucket, stream))
         return opaque
 
-    def resize_window(self) -> None:
-        """Tell the producer of another window if one is wanted and none is under way."""
-        if not self.bootstrap.is_done:  # which tells the first one
-            return
-        self.resize, self.window, window_bytes = self.resize.ask(self.window)
-        if window_bytes is not None:
-            control = m.DcpControl(CONNECTION_WINDOW.encode(), str(window_bytes).encode())
+    def resize_window(self, now: float) -> None:
+        """Keep to the window in force; tell the producer of another one if that is due."""
+        before = self.resize
+        if self.bootstrap.is_done:  # which tells the first one
+            self.resize = before.ask()
+        if self.resize is not before:
+            control = m.DcpControl(CONNECTION_WINDOW.encode(), b"%d" % self.resize.wanted_bytes)
             self.resize_opaque = self.ask(control, Opcode.DCP_CONTROL)
+        self.flow.resize(self.resize.window_bytes, self.resize.most_bytes, now)
 
     def change_stream_window(self, window_bytes: int) -> None:
         """Ask for another size of the streams' windows, when the bootstrap is done.
@@ -128,14 +109,14 @@ class ConnectionState:
         """Ask for the sizes that wait, or for what they wait for."""
         if not self.bootstrap.is_done or not self.waiting_windows:
             return
-        if self.accounts.is_offered:
+        if self.flow.counts_streams:
             sizes, self.waiting_windows = self.waiting_windows, []
         else:
             sizes = [] if self.asked_windows else [0]
         for size in sizes:
             self.asked_windows.append(size)
             self.ask(m.DcpControl(STREAM_WINDOW.encode(), b"%d" % size), Opcode.DCP_CONTROL)
-        self.accounts.settle(self.asked_windows)
+        self.flow.settle_streams(self.asked_windows)
 
     def open_stream(self, stream: Stream, filter_json: bytes) -> int:
         """Send the request of ``stream`` and return its opaque.
@@ -176,7 +157,7 @@ class ConnectionState:
             self.streams[opaque] = stream
             return
         self.streams.pop(opaque, None)
-        self.accounts.end(opaque)
+        self.flow.end_stream(opaque)
         key = (stream.vbucket, stream.stream_id)
         if self.opaques.get(key) == opaque:
             del self.opaques[key]

@@ -8,7 +8,7 @@
     accepted                         told = asked
     refused                          all stays at told; the application hears of it
 
-The account takes a new size when the CONTROL leaves, as kv_engine's consumer does: a smaller window
+The window takes a new size when the CONTROL leaves, as kv_engine's consumer does: a smaller one
 lowers the threshold of acks at once, and bytes released before may be due by it. A larger one that
 is refused is taken back. Only 0 (off) waits for the answer: what the producer sent before that, it
 forgets; what comes behind it, it counts anew.
@@ -17,7 +17,6 @@ forgets; what comes behind it, it counts anew.
 from dataclasses import dataclass, replace
 
 from dcp.errors import LocalProtocolError
-from dcp.protocol.receive_window import ReceiveWindow
 from dcp.types import U32_MAX, require_unsigned
 
 CONNECTION_WINDOW = "connection_buffer_size"
@@ -31,13 +30,16 @@ class WindowResize:
     told_bytes: int
     wanted_bytes: int
     asked_bytes: int | None = None
-    wishes: int = 0
-    """How many wishes were taken, so that who hears of a refusal knows which of his it is about."""
 
     @property
     def most_bytes(self) -> int:
         """The largest window that the producer may have now."""
         return max(self.told_bytes, self.asked_bytes or 0)
+
+    @property
+    def window_bytes(self) -> int:
+        """The window that we keep to."""
+        return self.asked_bytes or self.told_bytes
 
     def want(self, window_bytes: int) -> "WindowResize":
         """Take another wish; the last one counts.
@@ -46,28 +48,22 @@ class WindowResize:
             ValueError: no size that a producer can be told.
         """
         require_unsigned("window_bytes", window_bytes, U32_MAX)
-        return replace(self, wanted_bytes=window_bytes, wishes=self.wishes + 1)
+        return replace(self, wanted_bytes=window_bytes)
 
-    def ask(self, window: ReceiveWindow) -> tuple["WindowResize", ReceiveWindow, int | None]:
-        """Return what follows, with the size that a CONTROL is to say now; None: none is due."""
+    def ask(self) -> "WindowResize":
+        """Return what follows: ``asked_bytes`` is what a CONTROL is to say now, if one is due."""
         if self.asked_bytes is not None or self.wanted_bytes == self.told_bytes:
-            return self, window, None
-        if self.wanted_bytes:
-            window = window.resized(self.wanted_bytes)
-        return replace(self, asked_bytes=self.wanted_bytes), window, self.wanted_bytes
+            return self
+        return replace(self, asked_bytes=self.wanted_bytes)
 
-    def accepted(self, window: ReceiveWindow) -> tuple["WindowResize", ReceiveWindow]:
+    def accepted(self) -> "WindowResize":
         """Take the good answer to the CONTROL under way."""
-        asked = self._asked()
-        if not asked:
-            window = window.resized(0)
-        return replace(self, told_bytes=asked, asked_bytes=None), window
+        return replace(self, told_bytes=self._asked(), asked_bytes=None)
 
-    def refused(self, window: ReceiveWindow) -> tuple["WindowResize", ReceiveWindow]:
+    def refused(self) -> "WindowResize":
         """Take the refusal of the CONTROL under way: a wish for the same is given up."""
         wanted = self.told_bytes if self.wanted_bytes == self._asked() else self.wanted_bytes
-        window = window.resized(self.told_bytes)
-        return replace(self, wanted_bytes=wanted, asked_bytes=None), window
+        return replace(self, wanted_bytes=wanted, asked_bytes=None)
 
     def _asked(self) -> int:
         if self.asked_bytes is None:

@@ -170,7 +170,7 @@ def _link(link: UpstreamLink, regulator: Regulator) -> LinkSnapshot:
         0 if window is None else window.unacked_bytes,
         0 if window is None else window.held_bytes,
         0 if window is None else window.acks,
-        0 if window is None else window.acked_bytes,
+        0 if window is None else window.acknowledged_bytes,
         round(link.full_seconds, 3),
         waited_for(link, regulator),
     )

@@ -218,7 +218,7 @@ class UpstreamConnection:
 
     def _message(self, raw: memoryview, arrived: dict[int, Arrived], now: float) -> None:
         opaque, opcode = int.from_bytes(raw[12:16]), raw[1]
-        self.window.charge(len(raw))
+        self.window.receive(len(raw), now)
         stream = self.streams.get(opaque)
         if stream is None or not stream.is_in_charge:
             self.release(len(raw), now)  # late, of a stream that was closed

@@ -9,7 +9,7 @@ vbuckets hold, and whoever released it is told.
 from collections import Counter
 
 from dcp.protocol.outgoing import Outgoing
-from dcp.protocol.receive_window import FlowSettings, ReceiveWindow
+from dcp.protocol.window import FlowControl, FlowSettings
 from dcp.wire import messages as m
 from dcp.wire.vocabulary import Opcode
 
@@ -18,38 +18,48 @@ class UpstreamWindow:
     """One window, and how often how much of it was given back."""
 
     def __init__(self, window_bytes: int, outgoing: Outgoing, now: float) -> None:
-        self._window = ReceiveWindow(FlowSettings(window_bytes), now)
+        self._flow = FlowControl(FlowSettings(window_bytes), now)
         self._outgoing = outgoing
         self._lent: Counter[int] = Counter()
-        self.acks = self.acked_bytes = self.withheld_bytes = 0
+        self.withheld_bytes = 0
 
     @property
     def settings(self) -> FlowSettings:
         """Its size, and when it is acknowledged."""
-        return self._window.settings
+        return self._flow.settings
 
     @property
     def unacked_bytes(self) -> int:
         """What the node counts as outstanding, as far as we know."""
-        return self._window.unacked_bytes
+        return self._flow.connection.unacked_bytes
 
     @property
     def held_bytes(self) -> int:
         """What was received and not released."""
-        return self._window.held_bytes
+        return self._flow.connection.held_bytes
 
     @property
     def is_full(self) -> bool:
         """Whether the node sends nothing more until something is acknowledged."""
-        return self.unacked_bytes >= self.settings.window_bytes
+        return self._flow.connection.is_full
 
-    def charge(self, frame_bytes: int) -> None:
+    @property
+    def acknowledged_bytes(self) -> int:
+        """What was acknowledged."""
+        return self._flow.connection.acknowledged
+
+    @property
+    def acks(self) -> int:
+        """How many acknowledgements were sent."""
+        return self._flow.connection.acks
+
+    def receive(self, frame_bytes: int, now: float) -> None:
         """Count what came."""
-        self._window = self._window.charge(frame_bytes)
+        self._flow.receive(frame_bytes, now)
 
     def release(self, frame_bytes: int, now: float) -> None:
         """Be done with bytes that came; acknowledge when it is time."""
-        self._window = self._window.release(frame_bytes)
+        self._flow.release([(self._flow.connection, frame_bytes)])
         self.acknowledge(now)
 
     def lend(self, vbucket: int, frame_bytes: int) -> None:
@@ -74,8 +84,5 @@ class UpstreamWindow:
 
     def acknowledge(self, now: float) -> None:
         """Acknowledge what is due."""
-        self._window, acked_bytes = self._window.acknowledge(now)
-        if acked_bytes:
-            self.acks += 1
-            self.acked_bytes += acked_bytes
+        for _, acked_bytes in self._flow.acknowledge(now):
             self._outgoing.request(m.BufferAck(acked_bytes), Opcode.DCP_BUFFER_ACK)

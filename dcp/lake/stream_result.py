@@ -1,4 +1,4 @@
-"""What a task received of one vbucket: counted, ended for a reason, turned into its state."""
+"""What a task received of one vbucket: why its stream ended, and the state that follows from it."""
 
 import json
 from dataclasses import dataclass
@@ -41,8 +41,8 @@ def left_out_status(left: LeftOut) -> str:
 
 
 @dataclass(slots=True)
-class Receipt:
-    """One vbucket in one task of a round."""
+class StreamResult:
+    """One vbucket in one task of a round. Its counts are filled in when the task ends."""
 
     plan: StreamPlan
     position: Position
@@ -67,8 +67,8 @@ class Receipt:
     detail: str = ""
 
     @classmethod
-    def of(cls, plan: StreamPlan) -> "Receipt":
-        """Return the receipt of a stream that has brought nothing yet."""
+    def of(cls, plan: StreamPlan) -> "StreamResult":
+        """Return the result of a stream that has brought nothing yet."""
         return cls(plan, plan.state.position)
 
     @property

@@ -1,0 +1,85 @@
+"""The flow-control windows of a round's connections: sizes that the driver plans, by a policy.
+
+The tasks of an executor share its memory. The driver knows how many run at once and to how many
+nodes each connects, so it computes one window for all of these connections, as the policy sizes
+them when so many are there (``dcp/protocol/window_policies.py``). Nothing is resized in a round.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from dcp.lake.memory import READ_BUFFER_BYTES
+from dcp.protocol.window_policies import Policy, PolicySettings, WindowPolicies
+
+if TYPE_CHECKING:
+    from dcp.lake.flow_control_settings import FlowControlSettings
+
+LEAST_WINDOW_BYTES: Final = 4096
+"""Below it a window is nothing but waiting; ``ratio`` has no lower bound of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class WindowPlan:
+    """One window for each of ``connections``; 0 bytes: no flow control."""
+
+    policy: str
+    quota_bytes: int
+    connections: int
+    window_bytes: int
+
+    @classmethod
+    def of(cls, flow: "FlowControlSettings", connections: int) -> "WindowPlan":
+        """Return the windows of so many connections of an executor."""
+        connections = max(1, connections)
+        window_bytes = planned_window_bytes(flow, connections)
+        return cls(flow.window_policy, flow.window_quota_bytes, connections, window_bytes)
+
+    @property
+    def windows_bytes(self) -> int:
+        """All windows together."""
+        return self.connections * self.window_bytes
+
+    def __str__(self) -> str:
+        if not self.window_bytes:
+            return "no flow control"
+        return (
+            f"windows of {self.window_bytes:,} bytes for at most {self.connections} connections "
+            f"({self.policy})"
+        )
+
+
+def planned_window_bytes(flow: "FlowControlSettings", connections: int) -> int:
+    """Return the window of each of so many connections that are there at once.
+
+    Where the policy gives more to those that come first (``dynamic``), it is what the last gets.
+    """
+    policies = WindowPolicies(policy_settings(flow), flow.window_quota_bytes)
+    for number in range(connections):
+        policies.connect(str(number))
+    window_bytes = min(policies.sizes.values())
+    if flow.window_policy == Policy.RATIO:
+        return max(window_bytes, LEAST_WINDOW_BYTES)
+    return window_bytes
+
+
+def executor_windows_bytes(flow: "FlowControlSettings", connections: int) -> int:
+    """Return what so many connections of an executor may hold in their windows, for its memory.
+
+    Without flow control: what each holds when we stop reading, and the read that comes to it.
+    """
+    if flow.window_policy == Policy.NONE:
+        return connections * (flow.window_bytes + READ_BUFFER_BYTES)
+    return WindowPlan.of(flow, connections).windows_bytes
+
+
+def policy_settings(flow: "FlowControlSettings") -> PolicySettings:
+    """Return the settings of a run in kv_engine's words."""
+    return PolicySettings(
+        policy=Policy(flow.window_policy),
+        size_bytes=flow.window_bytes,
+        most_bytes=flow.window_most_bytes,
+        percent=flow.window_percent,
+        threshold_percent=flow.window_threshold_percent,
+        aggressive_percent=flow.window_shared_percent,
+        ratio=flow.window_shared_percent / 100,
+    )

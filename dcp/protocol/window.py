@@ -1,0 +1,370 @@
+"""Flow control from the consumer's side: the one place where received bytes are counted.
+
+A connection has a window, and where the producer offers it each stream has one beside it. A
+``Window`` is seven counters that only grow. A byte passes them from top to bottom:
+
+    counter        counts the bytes that                            moved by the thread that
+    received       came and occupy the window                       reads
+    delivered      went into the queue to the application           reads
+    taken          the application took out of the queue            works
+    given          were given to the sink as rows                   works
+    released       the application is done with                     works
+    acknowledged   the producer does not count any more             reads
+
+All else is the difference of two, computed by whoever asks: the application holds ``received -
+released``, the queue ``received - taken``, the rows that are gathered ``taken - given``, the sink
+``given - released``; the producer counts ``received - acknowledged`` as outstanding. Each counter
+is moved by one thread, so the other may read it at any time.
+
+The rules, from kv_engine ``docs/dcp/documentation/flow-control.md`` and
+``engines/ep/src/dcp/flow-control.cc``:
+
+- A frame costs its whole length, header included. All requests of the producer count (magics 0x80
+  and 0x08) but NOOP, known or not, also those of streams that we closed; answers and pushed cluster
+  maps are free.
+- The producer looks only at what is outstanding, never at the size of the next message: it
+  overshoots by one message of any size (documents of 20 MiB pass a window of 1 MiB).
+- An acknowledgement carries all that was released. It leaves when that is more than 20 % of the
+  window, or when there is any and the last one left more than 5 s ago. Both comparisons are strict
+  there and here.
+
+Another size of the window is told by a CONTROL while data flows (`window_resize`). What is received
+counts on, but for 0, which switches flow control off: with its answer the producer forgets what is
+outstanding. So do we, by ``acknowledged = received``: what the application still holds then earns
+nothing when it is released. Switched on again, the producer begins with the debt of all that it
+sent meanwhile.
+"""
+
+from collections import deque
+from collections.abc import Collection, Container, Iterable
+from dataclasses import dataclass
+from math import inf, nextafter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dcp.errors import LocalProtocolError
+from dcp.types import U16_MAX, U32_MAX, require_unsigned
+
+CONNECTION = 0
+"""The opaque of acknowledgements of the whole connection's window."""
+
+
+@dataclass(frozen=True, slots=True)
+class FlowSettings:
+    """The window and the two ack thresholds; ``stream_window_bytes`` is each stream's, 0 for none.
+
+    ``prepare_extra_bytes``: what the producer charges for a prepare beyond its length: kv_engine 2.
+    """
+
+    window_bytes: int = 10 * 1024 * 1024
+    ack_fraction: float = 0.2
+    ack_seconds: float = 5.0
+    stream_window_bytes: int = 0
+    prepare_extra_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        """Reject what the producer cannot be told, and acks that could never leave."""
+        require_unsigned("window_bytes", self.window_bytes, U32_MAX)
+        require_unsigned("stream_window_bytes", self.stream_window_bytes, U32_MAX)
+        require_unsigned("prepare_extra_bytes", self.prepare_extra_bytes, U16_MAX)
+        if not 0 <= self.ack_fraction < 1:
+            raise ValueError(f"ack_fraction: found {self.ack_fraction}, expected 0 <= x < 1")
+        if not 0 < self.ack_seconds < inf:
+            raise ValueError(f"ack_seconds: found {self.ack_seconds}, expected more than 0")
+
+
+class Window:
+    """The counters of one window. ``size_bytes`` 0: it is off, and nothing is acknowledged."""
+
+    __slots__ = (
+        "_full_seconds",
+        "_full_since",
+        "_most_bytes",
+        "acknowledged",
+        "acks",
+        "delivered",
+        "given",
+        "is_over",
+        "last_ack_at",
+        "opaque",
+        "overshoot_bytes",
+        "received",
+        "released",
+        "size_bytes",
+        "taken",
+    )
+
+    def __init__(self, opaque: int, size_bytes: int, now: float) -> None:
+        """Begin with nothing; ``opaque`` is the stream's, or `CONNECTION`."""
+        self.opaque = opaque
+        self.size_bytes = size_bytes
+        self.received = self.delivered = 0
+        self.taken = self.given = self.released = 0
+        self.acknowledged = self.acks = 0
+        self.last_ack_at = now
+        self.overshoot_bytes = 0
+        """The most that was outstanding beyond the size that the producer had then."""
+        self.is_over = False
+        """Whether its stream has ended: nothing is acknowledged any more."""
+        self._most_bytes = size_bytes
+        self._full_since: float | None = None
+        self._full_seconds = 0.0
+
+    @property
+    def held_bytes(self) -> int:
+        """What the application holds."""
+        return self.received - self.released
+
+    @property
+    def unacked_bytes(self) -> int:
+        """What the producer counts as outstanding, as far as we know."""
+        return self.received - self.acknowledged
+
+    @property
+    def releasable_bytes(self) -> int:
+        """What an acknowledgement would carry now."""
+        return max(0, self.released - self.acknowledged)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the producer may send nothing more before we acknowledge."""
+        return 0 < self.size_bytes <= self.unacked_bytes
+
+    def full_seconds(self, now: float) -> float:
+        """How long it was full, in all."""
+        since = self._full_since  # once: the reading thread may change it meanwhile
+        return self._full_seconds + (0.0 if since is None else max(0.0, now - since))
+
+    # --- the thread that reads
+
+    def receive(self, frame_bytes: int, now: float) -> None:
+        """Count what came."""
+        self.received += frame_bytes
+        if self._most_bytes:
+            self.overshoot_bytes = max(self.overshoot_bytes, self.unacked_bytes - self._most_bytes)
+        self._note_fullness(now)
+
+    def deliver(self) -> int:
+        """Put into the queue what came since the last time; return how much that is."""
+        frame_bytes = self.received - self.delivered
+        self.delivered = self.received
+        return frame_bytes
+
+    def acknowledge(self, settings: FlowSettings, now: float) -> int:
+        """Acknowledge what is due; return how much that is."""
+        if not self.is_due(settings, now):
+            return 0
+        acked_bytes = min(self.releasable_bytes, U32_MAX)
+        self.acknowledged += acked_bytes
+        self.acks += 1
+        self.last_ack_at = now
+        self._note_fullness(now)
+        return acked_bytes
+
+    def is_due(self, settings: FlowSettings, now: float) -> bool:
+        """Whether an acknowledgement is due."""
+        if not self.size_bytes or self.is_over or not (releasable := self.releasable_bytes):
+            return False
+        if releasable > int(self.size_bytes * settings.ack_fraction):
+            return True
+        return now >= self._deadline(settings)
+
+    def deadline(self, settings: FlowSettings) -> float | None:
+        """When an acknowledgement falls due by time, None while there is nothing to acknowledge."""
+        if not self.size_bytes or self.is_over or not self.releasable_bytes:
+            return None
+        return self._deadline(settings)
+
+    def _deadline(self, settings: FlowSettings) -> float:
+        return nextafter(self.last_ack_at + settings.ack_seconds, inf)
+
+    def resize(self, size_bytes: int, most_bytes: int, now: float) -> None:
+        """Take another size; the producer may have up to ``most_bytes`` now. 0 forgets."""
+        if not size_bytes and self.size_bytes:
+            self.acknowledged = self.received
+        self.size_bytes = size_bytes
+        self._most_bytes = most_bytes
+        self._note_fullness(now)
+
+    def _note_fullness(self, now: float) -> None:
+        if self.is_full:
+            if self._full_since is None:
+                self._full_since = now
+        elif self._full_since is not None:
+            self._full_seconds += max(0.0, now - self._full_since)
+            self._full_since = None
+
+    # --- the thread that works
+
+    def take(self, frame_bytes: int) -> None:
+        """Take a delivery out of the queue."""
+        self.taken += frame_bytes
+
+    def give(self, frame_bytes: int) -> None:
+        """Give its rows to the sink."""
+        self.given += frame_bytes
+
+    def release(self, frame_bytes: int) -> None:
+        """Be done with it.
+
+        Raises:
+            LocalProtocolError: it is more than is held: bytes were released twice.
+        """
+        if not 0 <= frame_bytes <= self.held_bytes:
+            raise LocalProtocolError(
+                f"release: found {frame_bytes} bytes, expected 0 to {self.held_bytes} "
+                "(what was received and not released)"
+            )
+        self.released += frame_bytes
+
+
+Share = tuple[Window, int]
+"""Bytes of a delivery, and the window that they occupy."""
+
+
+class FlowControl:
+    """The windows of one connection: its own, and those of its streams by opaque.
+
+    ``stream_window_bytes`` is what each stream has now, 0 for none. Where windows are offered later
+    than the connection is ready, 0 is asked for first: the producer counted what it had sent to
+    streams and we did not, and with 0 it forgets that. So frames behind that answer must not be
+    received before it (`inbound`).
+    """
+
+    def __init__(self, settings: FlowSettings, now: float) -> None:
+        """Begin with nothing received; windows of streams come when they are ``offered``."""
+        self.settings = settings
+        self.connection = Window(CONNECTION, settings.window_bytes, now)
+        self.streams: dict[int, Window] = {}
+        self.stream_window_bytes = 0
+        self.counts_streams = False
+        """Whether the producer counts what it sends to each stream, as far as we know."""
+        self._acknowledges_streams = False
+        self._undelivered: list[Window] = []
+        self._released: deque[Window] = deque()  # between the two threads; appends are atomic
+        self._unacknowledged: dict[int, Window] = {}
+        self._look_at = inf
+
+    # --- the thread that reads
+
+    def receive(self, frame_bytes: int, now: float) -> None:
+        """Count what came on the connection."""
+        self.connection.receive(frame_bytes, now)
+
+    def receive_streams(
+        self,
+        opaques: NDArray[np.uint32],
+        frame_bytes: NDArray[np.int64],
+        streams: Container[int],
+        now: float,
+    ) -> None:
+        """Count the same frames by stream; those of no stream under way have no window."""
+        if not len(opaques):
+            return
+        named, rows = np.unique(opaques, return_inverse=True)
+        sums = np.bincount(rows, weights=frame_bytes).astype(np.int64)
+        for opaque, charged in zip(named.tolist(), sums.tolist(), strict=True):
+            if opaque in streams:
+                window = self.streams.get(opaque)
+                if window is None:
+                    window = Window(opaque, self.stream_window_bytes, now)
+                    self.streams[opaque] = window
+                window.receive(charged, now)
+                self._undelivered.append(window)
+
+    def deliver(self) -> tuple[Share, ...]:
+        """Return what came since the last time, to be taken, given and released as one."""
+        undelivered, self._undelivered = self._undelivered, []
+        shares = [(window, window.deliver()) for window in (self.connection, *undelivered)]
+        return tuple(share for share in shares if share[1])
+
+    def acknowledge(self, now: float) -> list[tuple[int, int]]:
+        """Acknowledge all that is due; return it as (opaque, bytes)."""
+        acks = []
+        if acked_bytes := self.connection.acknowledge(self.settings, now):
+            acks.append((CONNECTION, acked_bytes))
+        if self._released or now >= self._look_at:
+            self._acknowledge_streams(acks, now)
+        return acks
+
+    def _acknowledge_streams(self, acks: list[tuple[int, int]], now: float) -> None:
+        """Look at the streams that something was released of, which are few."""
+        while self._released:
+            window = self._released.popleft()
+            self._unacknowledged[window.opaque] = window
+        if not self._acknowledges_streams:
+            return
+        self._look_at = inf
+        for opaque, window in sorted(self._unacknowledged.items()):
+            if acked_bytes := window.acknowledge(self.settings, now):
+                acks.append((opaque, acked_bytes))
+            deadline = window.deadline(self.settings)
+            if deadline is None:
+                del self._unacknowledged[opaque]
+            else:
+                self._look_at = min(self._look_at, deadline)
+
+    @property
+    def deadline(self) -> float | None:
+        """When an acknowledgement falls due by time; None while there is none to come."""
+        own = self.connection.deadline(self.settings)
+        at = min(self._look_at, inf if own is None else own)
+        return None if at == inf else at
+
+    @property
+    def is_due(self) -> bool:
+        """Whether so much was released that an acknowledgement should leave now."""
+        return bool(self._released) or self.connection.is_due(self.settings, -inf)
+
+    def end_stream(self, opaque: int) -> None:
+        """Forget a stream that is over, as the producer does.
+
+        What the application holds of it is the connection's alone from now on.
+        """
+        if (window := self.streams.pop(opaque, None)) is not None:
+            window.is_over = True
+
+    @property
+    def full_streams(self) -> int:
+        """How many streams may not go on before we acknowledge; from any thread."""
+        return sum(window.is_full for window in list(self.streams.values()))
+
+    # --- sizes
+
+    def resize(self, window_bytes: int, most_bytes: int, now: float) -> None:
+        """Take another size of the connection's window; see `Window.resize`."""
+        self.connection.resize(window_bytes, most_bytes, now)
+
+    def offer_streams(self, window_bytes: int) -> None:
+        """Count by stream from here on, with this size; 0: without windows yet."""
+        self.counts_streams = True
+        self.stream_window_bytes = window_bytes
+
+    def resize_streams(self, window_bytes: int, now: float) -> None:
+        """Take the size that the producer gives to each stream from now on; 0: none."""
+        self.stream_window_bytes = window_bytes
+        for window in self.streams.values():
+            window.resize(window_bytes, window_bytes, now)
+
+    def settle_streams(self, asked: Collection[int]) -> None:
+        """Acknowledge by stream again, but not while a size of 0 is ``asked`` for and unanswered.
+
+        All streams are looked at once more then.
+        """
+        self._acknowledges_streams = self.stream_window_bytes > 0 and 0 not in asked
+        self._look_at = -inf if self._acknowledges_streams else inf
+        self._unacknowledged.update(self.streams)
+
+    # --- the thread that works
+
+    def release(self, shares: Iterable[Share]) -> None:
+        """Be done with a delivery.
+
+        Raises:
+            LocalProtocolError: it is more than is held: bytes were released twice.
+        """
+        for window, frame_bytes in shares:
+            window.release(frame_bytes)
+            if window.opaque != CONNECTION and not window.is_over:
+                self._released.append(window)
