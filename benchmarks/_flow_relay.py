@@ -156,7 +156,8 @@ def _sink(name: str, tag: int, relay: _Relaying, bytes_per_second: float) -> Sin
         PASSWORD,
         VBUCKETS,
         _OWN_WINDOW,
-        bytes_per_second,
+        connections=1,
+        bytes_per_second=bytes_per_second,
         seconds=3600.0,
         documents=0,
     )

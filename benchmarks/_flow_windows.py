@@ -124,6 +124,7 @@ def _measure(
                             PASSWORD,
                             source.vbuckets,
                             flow,
+                            count,
                             speed * 1e6,
                             seconds,
                             source.documents,

@@ -12,9 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
+import psutil
+
 from benchmarks._producer import BenchProducer, producer
 from benchmarks._runs import COUNTED_READS, FEW_VBUCKETS, MIB, session, settings_for
-from benchmarks.rounds import Case
+from benchmarks.rounds import Case, Meter
 from dcp.lake.history import history
 from dcp.lake.run import run
 from dcp.lake.tables import LakeLocation
@@ -39,7 +41,9 @@ def main() -> None:
 def _measure(
     arguments: argparse.Namespace, sources: dict[bool, BenchProducer], folder: Path
 ) -> None:
+    others = {each.pid for each in psutil.Process().children(recursive=True)}
     spark = session(folder, 2, "2g", COUNTED_READS)
+    meter = Meter(spark, others)
     cases, added = [], []
     for has_vectors, source in sources.items():
         settings = settings_for(source, folder, str(has_vectors))
@@ -50,7 +54,7 @@ def _measure(
         cases.append(Case(f"{name}, 4 vbuckets", source, settings, FEW_VBUCKETS))
     for repetition in range(arguments.repetitions + 1):
         for case in cases:
-            case.measure(spark, arguments.changes, repetition)
+            case.measure(spark, meter, arguments.changes, repetition)
             docs = LakeLocation(root=case.settings.lake.root).table("docs", lambda: spark)
             added.append(float(history(docs)[0].metrics["numTargetBytesAdded"]) / MIB)
     print(

@@ -1,14 +1,14 @@
-"""Backfill drain: the official Java client and ours, in turns, on one `dcplake serve`.
+"""Backfill drain: the official Java and Go clients and ours, in turns, on one `dcplake serve`.
 
-    python -m benchmarks.producer_drain [--documents N] [--value-bytes N] [--rounds N]
-        [--collections N]
+    python -m benchmarks.producer_drain [--sizes N …] [--megabytes N] [--rounds N] [--collections N]
 
-Three processes: the producer with documents on its disk, the Java client, our client. Each client
-takes everything from the beginning to now with the same window, again and again; the first of each
-are left out as warming up. With ``--collections`` so many are created behind the documents: then no
-vbucket holds documents only. Printed are medians of documents/s and MB/s (keys and values), and the
-CPU seconds of the client's and of the producer's process. Needs the Java driver of `make interop`;
-without it only ours is measured.
+A process each: the producer with documents on its disk, and the clients. Each client takes
+everything from the beginning to now with the same window, again and again; the first of each are
+left out as warming up. With ``--collections`` so many are created behind the documents: then no
+vbucket holds documents only. Printed are, for each size of values, medians of documents/s and MB/s
+(keys and values), and the CPU seconds of the client's and of the producer's process; then ours over
+the others by documents/s and by documents for a CPU second of the client. Needs the drivers of
+`make interop`; one that is not built is left out.
 """
 
 import argparse
@@ -18,7 +18,7 @@ import os
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -30,7 +30,12 @@ from dcp.client.settings import MIB, ConnectionSettings
 from dcp.producer.admin_client import AdminClient
 from dcp.producer.preload import PreloadSettings, ids_by_vbucket
 
-JAVA = Path(__file__).parent.parent / "tests" / "interop" / "java" / "target"
+INTEROP = Path(__file__).parent.parent / "tests" / "interop"
+JAVA = INTEROP / "java" / "target"
+GO = INTEROP / "go" / "bin" / "driver"
+JAVA_COMMAND = ["java", "-Xmx512m", "-cp", f"{JAVA / 'classes'}:{JAVA / 'lib'}/*"]
+JAVA_COMMAND += ["dcplake.interop.Drain"]
+GO_COMMAND = [str(GO), "--to", "drain"]
 WINDOW_BYTES = 10 * MIB
 
 
@@ -56,9 +61,9 @@ def create_collections(producer: Served, count: int) -> None:
 
 
 @contextmanager
-def java_client(producer: Served) -> Iterator[Drainer]:
-    command = ["java", "-Xmx512m", "-cp", f"{JAVA / 'classes'}:{JAVA / 'lib'}/*"]
-    command += ["dcplake.interop.Drain", "--seeds", producer.seeds[0], "--user", USER]
+def driver(command: list[str], producer: Served) -> Iterator[Drainer]:
+    """A client of another language, which drains for each line that it gets."""
+    command = [*command, "--seeds", producer.seeds[0], "--user", USER]
     command += ["--window-bytes", str(WINDOW_BYTES)]
     process = subprocess.Popen(
         command,
@@ -116,39 +121,49 @@ def line(name: str, runs: list[Drained], document_bytes: int) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--documents", type=int, default=300_000)
-    parser.add_argument("--value-bytes", type=int, default=1000)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[100, 1000, 20_000])
+    parser.add_argument("--megabytes", type=int, default=300)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--collections", type=int, default=0)
     arguments = parser.parse_args()
-    settings = PreloadSettings(arguments.documents, arguments.value_bytes)
-    events = arguments.collections  # one in each vbucket
-    high_seqnos = [len(ids) + events for ids in ids_by_vbucket(settings, VBUCKETS)]
+    for value_bytes in arguments.sizes:
+        documents = max(1000, arguments.megabytes * 1_000_000 // (value_bytes + 80))
+        measure(PreloadSettings(documents, value_bytes), arguments.rounds, arguments.collections)
+
+
+def measure(settings: PreloadSettings, rounds: int, collections: int) -> None:
+    """Measure all clients with documents of one size, and print."""
+    # A collection's beginning is an event in each vbucket.
+    high_seqnos = [len(ids) + collections for ids in ids_by_vbucket(settings, VBUCKETS)]
     runs: dict[str, list[Drained]] = {}
-    with (
-        served(arguments.documents, arguments.value_bytes, VBUCKETS) as producer,
-        java_client(producer) as java,
-        our_client(producer, high_seqnos) as ours,
-    ):
-        create_collections(producer, arguments.collections)
-        clients = {"Java 0.56.0": java, "ours": ours}
-        if not (JAVA / "classes").exists():
-            print("the Java driver is not built (make interop): only ours is measured")
-            del clients["Java 0.56.0"]
+    with ExitStack() as stack:
+        producer = stack.enter_context(served(settings.count, settings.value_bytes, VBUCKETS))
+        create_collections(producer, collections)
+        clients = {"ours": stack.enter_context(our_client(producer, high_seqnos))}
+        for name, command, built in (
+            ("Java 0.56.0", JAVA_COMMAND, JAVA / "classes"),
+            ("Go 10.8.1", GO_COMMAND, GO),
+        ):
+            if built.exists():
+                clients[name] = stack.enter_context(driver(command, producer))
+            else:
+                print(f"{name}: its driver is not built (make interop)")
         for client in clients.values():
             client()
-        for _ in range(arguments.rounds):
+        for _ in range(rounds):
             for name, client in clients.items():
                 runs.setdefault(name, []).append(measured(producer, client))
+    print(f"{settings.count:,} documents of {settings.value_bytes:,} bytes")
     for name, found in runs.items():
-        if {run.documents for run in found} != {arguments.documents}:
+        if {run.documents for run in found} != {settings.count}:
             raise SystemExit(f"{name}: not every run had all documents")
-        print(line(name, found, arguments.value_bytes + len(settings.prefix) + 10))
-    if len(runs) > 1:
-        java_seconds, our_seconds = (
-            median(run.seconds for run in found) for found in runs.values()
-        )
-        print(f"ours over Java: {java_seconds / our_seconds:.2f}")
+        print(line(name, found, settings.value_bytes + len(settings.prefix) + 10))
+    ours = runs.pop("ours")
+    for name, found in runs.items():
+        speed = median(run.seconds for run in found) / median(run.seconds for run in ours)
+        cpu = median(run.client_cpu_seconds for run in found)
+        own_cpu = median(run.client_cpu_seconds for run in ours)
+        print(f"ours over {name}: docs/s {speed:.2f}, for a CPU second {cpu / own_cpu:.2f}")
 
 
 if __name__ == "__main__":

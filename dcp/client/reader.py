@@ -288,7 +288,8 @@ class Reader:
             self._decode(self._splitter.fill(self._read(transport, room)))
             return
         with self._buffers.lend() as buffer:
-            count = self._read(transport, buffer)
+            begun = self._splitter.take_back(buffer)
+            count = begun + self._read(transport, buffer[begun:])
             said = buffer[:count].toreadonly()
             try:
                 block = self._splitter.feed(said)

@@ -93,7 +93,7 @@ def memory_bound(
     """Return the bound for ``tasks`` tasks with ``connections`` nodes each.
 
     ``window_bytes`` is the largest window of a connection, ``windows_bytes`` what all of them come
-    to (``window_bounds.py``); None: all may be the largest.
+    to (``window_plan.py``); None: all may be the largest.
     """
     if windows_bytes is None:
         windows_bytes = tasks * connections * window_bytes

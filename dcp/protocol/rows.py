@@ -1,7 +1,7 @@
 """The data rows of one block, stream by stream: which of them come before which control frame.
 
-Rows are never looked at one by one. They are grouped by opaque once; a *run* is what one stream
-sent between two of its control frames, and is checked as an array.
+Rows are never looked at one by one. They are grouped by opaque and checked once, as arrays; a *run*
+is what one stream sent between two of its control frames.
 """
 
 from dataclasses import dataclass
@@ -16,21 +16,29 @@ from dcp.wire.columns import DataColumns
 Column = NDArray[Any]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Run:
     """Rows of one stream between two of its control frames, in wire order."""
 
-    rows: Column
-    seqnos: Column
-    vbuckets: Column
+    __slots__ = ("_is_uniform", "rows", "seqnos", "vbuckets")
+
+    def __init__(self, rows: Column, seqnos: Column, vbuckets: Column, *, is_uniform: bool) -> None:
+        """``is_uniform``: their seqnos are known to ascend, and their vbucket to be the same."""
+        self.rows = rows
+        self.seqnos = seqnos
+        self.vbuckets = vbuckets
+        self._is_uniform = is_uniform
 
     @property
     def bounds(self) -> tuple[int, int]:
         """The lowest and the highest seqno."""
+        if self._is_uniform:
+            return int(self.seqnos[0]), int(self.seqnos[-1])
         return int(self.seqnos.min()), int(self.seqnos.max())
 
     def check_vbucket(self, vbucket: int) -> None:
         """Raise RemoteProtocolError unless all rows are of this vbucket."""
+        if self._is_uniform and self.vbuckets[0] == vbucket:
+            return
         wrong = self.vbuckets != vbucket
         if wrong.any():
             raise RemoteProtocolError(
@@ -40,6 +48,8 @@ class Run:
 
     def check_ascending(self) -> None:
         """Raise RemoteProtocolError unless each seqno is above the one before it."""
+        if self._is_uniform:
+            return
         bad = self.seqnos[1:] <= self.seqnos[:-1]
         if bad.any():
             at = int(np.argmax(bad))
@@ -64,11 +74,18 @@ class BlockRows:
         """``frames`` are the rows' frame numbers in the block, ascending."""
         self._columns = columns
         self._dropped: list[Column] = []
-        order, self._groups = _by_opaque(columns.opaque)
+        order, starts = _by_opaque(columns.opaque)
+        ends = np.append(starts[1:], len(order))[: len(starts)]
+        streams = columns.opaque[order[starts]].tolist()
+        self._groups = {
+            stream: _Group(start, end)
+            for stream, start, end in zip(streams, starts.tolist(), ends.tolist(), strict=True)
+        }
         self._rows = order
         self._frames = frames[order]
         self._seqnos = columns.seqno[order]
         self._vbuckets = columns.vbucket[order]
+        self._is_uniform = _is_uniform(self._seqnos, self._vbuckets, starts)
 
     def take_before(self, opaque: int, frame: int | None) -> Run | None:
         """Return the stream's next run, up to frame number ``frame`` (None: up to the end)."""
@@ -82,7 +99,12 @@ class BlockRows:
             return None
         group.start = end
         part = slice(start, end)
-        return Run(self._rows[part], self._seqnos[part], self._vbuckets[part])
+        return Run(
+            self._rows[part],
+            self._seqnos[part],
+            self._vbuckets[part],
+            is_uniform=self._is_uniform,
+        )
 
     @property
     def opaques(self) -> list[int]:
@@ -104,20 +126,24 @@ class BlockRows:
         return self._columns if len(self._columns) else None
 
 
-def _by_opaque(opaques: NDArray[np.uint32]) -> tuple[Column, dict[int, _Group]]:
-    """Return the rows ordered by stream, in wire order within each, and where each stream's are.
+def _by_opaque(opaques: NDArray[np.uint32]) -> tuple[Column, Column]:
+    """Return the rows ordered by stream, in wire order within each, and where each stream begins.
 
     One stable sort; most blocks hold long runs, which it likes.
     """
     size = len(opaques)
     if size == 0 or (opaques == opaques[0]).all():
-        groups = {int(opaques[0]): _Group(0, size)} if size else {}
-        return np.arange(size, dtype=np.int64), groups
+        return np.arange(size, dtype=np.int64), np.arange(min(size, 1), dtype=np.int64)
     order = np.argsort(opaques, kind="stable")
     grouped = opaques[order]
-    starts = np.flatnonzero(np.concatenate(([True], grouped[1:] != grouped[:-1])))
-    ends = np.append(starts[1:], size)
-    return order, {
-        int(grouped[start]): _Group(int(start), int(end))
-        for start, end in zip(starts, ends, strict=True)
-    }
+    return order, np.flatnonzero(np.concatenate(([True], grouped[1:] != grouped[:-1])))
+
+
+def _is_uniform(seqnos: Column, vbuckets: Column, starts: Column) -> bool:
+    """Whether in each stream's rows all seqnos ascend and all are of one vbucket, as they should.
+
+    For all streams at once: a block may have rows of hundreds.
+    """
+    bad = (seqnos[1:] <= seqnos[:-1]) | (vbuckets[1:] != vbuckets[:-1])
+    bad[starts[1:] - 1] = False
+    return not bad.any()

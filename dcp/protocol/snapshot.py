@@ -67,7 +67,8 @@ class SnapshotAssembly:
                 f"{last_seqno if beyond else first_seqno}, expected it in "
                 f"[{self.marker.start}, {self.marker.end}]"
             )
-        return replace(self, position=self._position_at(last_seqno, self.marker, log))
+        position = self._position_at(last_seqno, self.marker, log)
+        return SnapshotAssembly(position, self.marker, self.flags)
 
     def advanced(self, seqno: int, log: FailoverLog) -> "SnapshotAssembly":
         """Take SEQNO_ADVANCED: nothing more for us up to ``seqno``.

@@ -167,7 +167,7 @@ class Stream:
             return moved
         if self.phase is StreamPhase.IN_OSO:
             return self._take_oso(moved, first_seqno, last_seqno)
-        return replace(moved, assembly=self.assembly.item(first_seqno, last_seqno, self._log))
+        return moved._standing_at(self.assembly.item(first_seqno, last_seqno, self._log))
 
     def advance(self, seqno: int) -> "Stream":
         """SEQNO_ADVANCED arrived."""
@@ -213,6 +213,20 @@ class Stream:
                 f"expected {_expected(self.phase)}"
             )
         return self if target is self.phase else replace(self, phase=target)
+
+    def _standing_at(self, assembly: SnapshotAssembly) -> "Stream":
+        """Return the stream with another assembly; for each run of rows, so without ``replace``."""
+        return Stream(
+            self.vbucket,
+            self.requested,
+            assembly,
+            self.phase,
+            self.stream_id,
+            self.flags,
+            self.end_seqno,
+            self.failover_log,
+            self.oso_highest,
+        )
 
     def _lacks_marker(self, cause: StreamInput) -> bool:
         return cause is _I.ITEM and self.phase is StreamPhase.OPEN

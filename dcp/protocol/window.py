@@ -315,7 +315,8 @@ class FlowControl:
     @property
     def is_due(self) -> bool:
         """Whether so much was released that an acknowledgement should leave now."""
-        return bool(self._released) or self.connection.is_due(self.settings, -inf)
+        of_streams = self._acknowledges_streams and bool(self._released)
+        return of_streams or self.connection.is_due(self.settings, -inf)
 
     def end_stream(self, opaque: int) -> None:
         """Forget a stream that is over, as the producer does.
@@ -324,6 +325,7 @@ class FlowControl:
         """
         if (window := self.streams.pop(opaque, None)) is not None:
             window.is_over = True
+            self._unacknowledged.pop(opaque, None)
 
     @property
     def full_streams(self) -> int:
@@ -345,16 +347,17 @@ class FlowControl:
         """Take the size that the producer gives to each stream from now on; 0: none."""
         self.stream_window_bytes = window_bytes
         for window in self.streams.values():
+            if not window_bytes:  # told again, the producer forgets again
+                window.acknowledged = window.received
             window.resize(window_bytes, window_bytes, now)
 
     def settle_streams(self, asked: Collection[int]) -> None:
         """Acknowledge by stream again, but not while a size of 0 is ``asked`` for and unanswered.
 
-        All streams are looked at once more then.
+        What was released meanwhile is looked at once more then.
         """
         self._acknowledges_streams = self.stream_window_bytes > 0 and 0 not in asked
         self._look_at = -inf if self._acknowledges_streams else inf
-        self._unacknowledged.update(self.streams)
 
     # --- the thread that works
 

@@ -22,8 +22,8 @@ Q is the memory for the quota, n the consumers that are connected, lo and hi are
   told (``is_capped``; servers from 7.6 to 8.0 had none). ``override_bytes`` stands in for it.
 
 ``set_quota`` and ``set_config`` are what an operator of a server may change while it runs; cases of
-policies (``tests/conformance.py``) do. Executors of Spark have one amount of memory for life, and a
-run that has another quota shares among its own tasks (``dcp/lake/window_register.py``).
+policies (``tests/conformance.py``) do. A round's windows are planned once
+(``dcp/lake/window_plan.py``).
 
 Percentages are computed as the engine does, in floats of 64 bits. Source: kv_engine
 ``dcp/flow-control-manager.cc`` of 6.5 (four policies, until 7.2) and of 7.6 (``ratio``).
@@ -99,13 +99,6 @@ class WindowPolicies:
         """Read what is read only once."""
         require_unsigned("quota_bytes", self.quota_bytes, U64_MAX)
         self._aggressive_share = self.settings.aggressive_percent / 100
-
-    @classmethod
-    def resumed(
-        cls, settings: PolicySettings, quota_bytes: int, sizes: Mapping[str, int]
-    ) -> "WindowPolicies":
-        """Return the policies of consumers that are connected with these windows."""
-        return cls(settings, quota_bytes, _sizes=dict(sizes))
 
     @property
     def sizes(self) -> Mapping[str, int]:

@@ -10,8 +10,8 @@
 
 The window takes a new size when the CONTROL leaves, as kv_engine's consumer does: a smaller one
 lowers the threshold of acks at once, and bytes released before may be due by it. A larger one that
-is refused is taken back. Only 0 (off) waits for the answer: what the producer sent before that, it
-forgets; what comes behind it, it counts anew.
+is refused is taken back. Switching off and on (from and to 0) waits for the answer: what the
+producer sent before it is off, it forgets; until it is on, it ignores acks.
 """
 
 from dataclasses import dataclass, replace
@@ -39,7 +39,7 @@ class WindowResize:
     @property
     def window_bytes(self) -> int:
         """The window that we keep to."""
-        return self.asked_bytes or self.told_bytes
+        return (self.asked_bytes or self.told_bytes) if self.told_bytes else 0
 
     def want(self, window_bytes: int) -> "WindowResize":
         """Take another wish; the last one counts.

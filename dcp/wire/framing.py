@@ -3,8 +3,9 @@
 A ``FrameSplitter`` takes what a socket gives, in any pieces, and returns ``FrameBlock``s: whole
 frames back to back in one buffer. A chunk that begins at a frame is not copied; what it ends with,
 and the chunks that complete that, are appended to one growing buffer. So a byte is copied once or
-twice however many chunks a large frame takes. Who reads from a socket does better with a large one:
-``room`` is where its rest belongs, so that it is held once, in a buffer of just its length.
+twice however many chunks a large frame takes. Who reads from a socket does better: ``take_back``
+puts the beginning of a frame in front of what is read next, and ``room`` is where the rest of a
+large one belongs, so that it is held once, in a buffer of just its length.
 """
 
 from collections.abc import Iterable
@@ -200,6 +201,19 @@ class FrameSplitter:
         block = self._split_or_break(whole)
         block.keeps_buffer = True
         return block
+
+    def take_back(self, buffer: memoryview) -> int:
+        """Move the beginning of an unfinished frame into ``buffer``; return its length.
+
+        What is fed next must begin with these bytes. So what follows them in one buffer is split
+        without being copied.
+        """
+        count = len(self._tail)
+        if count >= len(buffer) or self._large is not None:  # no room for more behind it
+            return 0
+        buffer[:count] = self._tail
+        self._tail = bytearray()
+        return count
 
     def feed(self, data: Buffer) -> FrameBlock:
         """Take the next bytes and return the frames they complete, perhaps none.

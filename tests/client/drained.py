@@ -23,7 +23,6 @@ class Source(Protocol):
     """A connection or a consumer."""
 
     def next(self, timeout_seconds: float) -> Delivery | None: ...
-    def release(self, delivery: Delivery) -> None: ...
 
 
 class Drained:
@@ -73,9 +72,9 @@ class Drained:
             else:
                 documents.pop(keys[row], None)
 
-    def release_all(self, source: Source) -> None:
+    def release_all(self) -> None:
         for delivery in self.unreleased:
-            source.release(delivery)
+            delivery.release()
         self.unreleased.clear()
 
     def run(
@@ -95,7 +94,7 @@ class Drained:
             if delivery is not None:
                 self.take(delivery)
                 if release:
-                    self.release_all(source)
+                    self.release_all()
         return self
 
 

@@ -4,11 +4,9 @@ from time import monotonic
 
 import pytest
 
-from dcp.client.delivery import Delivery
 from dcp.client.reader import Reader
 from dcp.client.settings import MIB
 from dcp.client.transport import Transport
-from dcp.protocol.events import Items
 from tests.client.conftest import MakeCluster
 from tests.client.connecting import START, connected
 from tests.client.drained import (
@@ -38,7 +36,7 @@ def test_stalled_application_stops_the_producer_at_the_window_while_noops_are_an
         assert window <= counters.peak_unacked_bytes <= window + 1200
         assert drained.held_bytes == counters.peak_unacked_bytes
         assert counters.buffer_acks == 0
-        drained.release_all(connection)
+        drained.release_all()
         drained.run(connection, caught_up(cluster))
         assert cluster.counters().peak_unacked_bytes <= window + 1200
         assert_same_state(cluster, drained)
@@ -56,57 +54,31 @@ def test_documents_of_20_mib_pass_a_window_of_1_mib(make_cluster: MakeCluster) -
     assert size < cluster.counters().peak_unacked_bytes < size + MIB + 1024
 
 
-def test_a_document_passes_a_socket_account_of_a_hundredth_of_it(make_cluster: MakeCluster) -> None:
-    """No read takes more than the account has room for, into the document's own buffer either."""
+def test_a_document_is_read_in_pieces_of_a_hundredth_of_it(
+    make_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No read takes more than a read buffer, into the document's own buffer either."""
     cluster = make_cluster(vbuckets=1)
     size, read_buffer = 5 * MIB, MIB // 20
     for number in range(2):
         cluster.set(b"big-%d" % number, bytes([number + 1]) * size)
+    reads: list[int] = []
+    read = Transport.read
+
+    def noted(transport: Transport, buffer: memoryview) -> int:
+        reads.append(len(buffer))
+        return read(transport, buffer)
+
+    monkeypatch.setattr(Transport, "read", noted)
     with connected(cluster, window_bytes=MIB, read_buffer_bytes=read_buffer) as connection:
         connection.open_stream(0, START)
         drained = Drained().run(connection, caught_up(cluster))
         assert_same_state(cluster, drained)
-        look = connection.look(monotonic())
-    stages = {each.name: each for each in look.stages}
-    assert 0 < stages["socket"].peak <= read_buffer
-    assert size - read_buffer < stages["frame"].peak < size + 200
-    assert 0 < look.window_overflow_bytes < size + 200
-    assert [each.second_releases for each in look.stages] == [0, 0, 0]
-
-
-def test_parts_of_a_delivery_are_acknowledged_before_the_rest(make_cluster: MakeCluster) -> None:
-    cluster = make_cluster(vbuckets=1)
-    fill(cluster, 100, value_bytes=1000)
-    with connected(cluster, window_bytes=20_000, ack_seconds=60.0) as connection:
-        connection.open_stream(0, START)
-        held: list[Delivery] = []
-        while sum(each.frame_bytes for each in held) < 20_000:
-            delivery = connection.next(PATIENCE_SECONDS)
-            assert delivery is not None
-            held.append(delivery)
-        largest = max(held, key=lambda each: each.frame_bytes)
-        assert largest.frame_bytes > 12_000
-        assert cluster.counters().buffer_acks == 0
-        frames = [
-            length
-            for event in largest.events
-            if isinstance(event, Items)
-            for length in event.columns.frame_bytes.tolist()
-        ]
-        part_bytes = sum(frames[:6])
-        connection.release_part(largest, part_bytes, {})
-        wait_for("an acknowledgement", lambda: cluster.counters().buffer_acks == 1)
-        wait_for("more", lambda: cluster.counters().peak_unacked_bytes >= 20_000)
-        look = connection.look(monotonic())
-        assert look.acked_bytes == part_bytes, "whole messages"
-        for delivery in held:
-            connection.release(delivery)
-        drained = Drained()
-        for delivery in held:
-            drained.take(delivery)
-        drained.unreleased.clear()
-        assert_same_state(cluster, drained.run(connection, caught_up(cluster)))
-        assert connection.look(monotonic()).unaccounted_bytes == 0
+        window = connection.look(monotonic()).window
+    assert len(reads) > 2 * size // read_buffer
+    assert max(reads) == read_buffer
+    assert window is not None
+    assert size - MIB <= window.overshoot_bytes < size + 200
 
 
 def test_released_twice_counts_once(make_cluster: MakeCluster) -> None:
@@ -114,18 +86,17 @@ def test_released_twice_counts_once(make_cluster: MakeCluster) -> None:
     fill(cluster, 2000, value_bytes=500)
     with connected(cluster, window_bytes=100_000) as connection:
         connection.open_stream(0, START)
-        drained, releases = Drained(), 0
+        drained = Drained()
         done = caught_up(cluster)
         while not done(drained):
             delivery = connection.next(PATIENCE_SECONDS)
             assert delivery is not None
             drained.take(delivery)
-            connection.release(delivery)
-            connection.release(delivery)
-            releases += 1
+            delivery.release()
+            delivery.release()
         assert_same_state(cluster, drained)
-        handover = connection.look(monotonic()).stages[-1]
-        assert (handover.name, handover.second_releases) == ("handover", releases)
+        window = connection.window
+        assert window.received == window.taken == window.given == window.released
     assert cluster.counters().peak_unacked_bytes <= 100_000 + 700
 
 
@@ -145,7 +116,10 @@ def test_without_flow_control_reading_stops_at_the_limit(make_cluster: MakeClust
         drained.run(connection, lambda each: each.held_bytes >= limit, release=False)
         assert connection.next(0.3) is None
         assert drained.held_bytes <= limit + read_buffer + 2 * MIB
-        drained.release_all(connection)
+        while drained.held_bytes - drained.unreleased[0].frame_bytes >= limit * 3 // 4:
+            drained.unreleased.pop(0).release()
+            assert connection.next(0.1) is None, "not before a quarter of the limit is free"
+        drained.release_all()
         assert_same_state(cluster, drained.run(connection, caught_up(cluster)))
 
 

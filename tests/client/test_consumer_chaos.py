@@ -43,8 +43,8 @@ def test_chaos(make_cluster: MakeCluster, seed: int) -> None:
                 if delivery is not None:
                     drained.take(delivery)
             if random.random() < 0.7:
-                drained.release_all(consumer)
-        drained.release_all(consumer)
+                drained.release_all()
+        drained.release_all()
         cluster.faults.clear()
         drained.run(consumer, caught_up(cluster))
         assert_same_state(cluster, drained)

@@ -56,7 +56,7 @@ def test_a_node_that_comes_back_goes_on(make_cluster: MakeCluster, fault: str) -
             if delivery is not None:  # a busy machine: the other one seemed silent for once
                 assert str(delivery.node) == cluster.seeds[0]
                 drained.take(delivery)
-        drained.release_all(consumer)
+        drained.release_all()
         cluster.restore_node(1)
         fill(cluster, 300, prefix="later")
         assert_same_state(cluster, drained.run(consumer, caught_up(cluster)))

@@ -38,7 +38,7 @@ def test_a_new_consumer_resumes_where_the_old_one_stood(make_cluster: MakeCluste
             drained.run(consumer, lambda each, rows=rows: each.rows >= min(1000, rows + 100))  # type: ignore[misc]
             while (more := consumer.next(0.1)) is not None and drained.rows < 1000:
                 drained.take(more)
-                drained.release_all(consumer)
+                drained.release_all()
             assert {v: consumer.position(v) for v in drained.positions} == drained.positions
     cluster.faults.clear()
     with consuming(cluster, starts(cluster, drained)) as consumer:
@@ -68,6 +68,6 @@ def test_releasing_after_a_reconnect_is_harmless(make_cluster: MakeCluster) -> N
             lambda each: sum(isinstance(e, StreamOpened) for e in each.events) == 2,
             release=False,
         )
-        drained.release_all(consumer)
+        drained.release_all()
         assert_same_state(cluster, drained.run(consumer, caught_up(cluster)))
     assert cluster.counters().peak_unacked_bytes <= 100_000 + 300

@@ -1,23 +1,19 @@
 """The window of a live connection changes: the producer is told, and nothing gets stuck."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import pytest
 
 from dcp.client.consumer import Consumer
-from dcp.client.read_limit import ReadLimit
-from dcp.client.settings import MIB, ConsumerSettings
-from dcp.client.vbucket_track import StreamStart
-from dcp.errors import LocalProtocolError
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.controls import CONTROLS
 from dcp.producer.dcp_connection import DcpConnection
 from dcp.wire.vocabulary import Status
 from tests.client.conftest import MakeCluster
-from tests.client.connecting import START, connected, settings
+from tests.client.connecting import START, connected
 from tests.client.consuming import consuming
+from tests.client.consuming import settings as chosen
 from tests.client.drained import (
-    CREDENTIALS,
     Drained,
     assert_same_state,
     caught_up,
@@ -48,95 +44,42 @@ def test_a_window_shrinks_and_grows_under_a_stalled_application(make_cluster: Ma
         answered = cluster.counters().noops_answered
         wait_for("NOOPs", lambda: cluster.counters().noops_answered >= answered + 5)
         held = len(drained.unreleased)
-        drained.release_all(connection)
+        drained.release_all()
         drained.run(connection, lambda each: each.held_bytes >= 50_000, release=False)
         assert connection.next(0.2) is None
         assert drained.held_bytes < 50_000 + 1200, f"after {held} deliveries"
         connection.resize_window(200_000)
         drained.run(connection, lambda each: each.held_bytes >= 200_000, release=False)
         assert connection.next(0.2) is None
-        drained.release_all(connection)
+        drained.release_all()
         drained.run(connection, caught_up(cluster))
         assert_same_state(cluster, drained)
     assert cluster.counters().peak_unacked_bytes < 500_000 + 1200
 
 
-class Chosen:
-    """Windows that a test chooses."""
-
-    def __init__(self, window_bytes: int) -> None:
-        self.window_bytes = window_bytes
-        self.names: list[str] = []
-        self.ended: list[str] = []
-        self.due: dict[str, int] = {}
-
-    def opened(self, name: str) -> int:
-        self.names.append(name)
-        return self.window_bytes
-
-    def closed(self, name: str) -> None:
-        self.ended.append(name)
-
-    def changes(self, now: float) -> Mapping[str, int]:
-        due, self.due = self.due, {}
-        return due
-
-    def resize(self, window_bytes: int) -> None:
-        self.window_bytes = window_bytes
-        self.due = {name: window_bytes for name in self.names if name not in self.ended}
+def have_windows(cluster: ProducerCluster, sizes: list[int]) -> Callable[[Drained], bool]:
+    return lambda _: flows(cluster) == sizes
 
 
-def test_a_consumer_follows_its_windows_over_a_lost_connection(make_cluster: MakeCluster) -> None:
+def names(consumer: Consumer) -> set[str]:
+    return {look.name for look in consumer.look()}
+
+
+def test_a_consumer_keeps_its_windows_over_a_lost_connection(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(vbuckets=2, nodes=2)
     fill(cluster, 2000, value_bytes=500)
-    windows = Chosen(100_000)
-    consumer = Consumer(
-        [StreamStart(vbucket, None, START) for vbucket in range(2)],
-        cluster.seeds,
-        ConsumerSettings(settings()),
-        CREDENTIALS,
-        windows=windows,
-    )
-    with consumer:
+    with consuming(cluster, chosen=chosen(window_bytes=100_000)) as consumer:
         drained = Drained().run(consumer, lambda each: len(each.seqnos) == 2)
         assert set(flows(cluster)) == {100_000}
-        assert consumer.least_window_bytes == 100_000
-        windows.resize(20_000)
-        drained.run(consumer, lambda _: set(flows(cluster)) == {20_000}, release=False)
-        assert consumer.least_window_bytes == 20_000
+        consumer.resize_windows(20_000)
+        drained.run(consumer, have_windows(cluster, [20_000] * 2), release=False)
+        before = names(consumer)
         cluster.snapshot_cut_after(10)
-        drained.release_all(consumer)
+        drained.release_all()
         drained.run(consumer, caught_up(cluster))
         assert set(flows(cluster)) == {20_000}, "new connections begin with it"
-        assert windows.ended
-        assert set(windows.ended) < set(windows.names)
+        assert names(consumer) != before
         assert_same_state(cluster, drained)
-
-
-def have_windows(cluster: ProducerCluster, sizes: tuple[int, ...]) -> Callable[[Drained], bool]:
-    return lambda _: sorted(flows(cluster)) == sorted(sizes)
-
-
-def test_the_least_window_is_that_of_a_connection_which_has_one(
-    make_cluster: MakeCluster,
-) -> None:
-    """One without flow control does not hide a small window of another one."""
-    cluster = make_cluster(vbuckets=2, nodes=2)
-    fill(cluster, 100)
-    windows = Chosen(100_000)
-    chosen = ConsumerSettings(settings(allow_no_flow_control=True))
-    with Consumer(
-        [StreamStart(vbucket, None, START) for vbucket in range(2)],
-        cluster.seeds,
-        chosen,
-        CREDENTIALS,
-        windows=windows,
-    ) as consumer:
-        drained = Drained().run(consumer, lambda each: len(each.seqnos) == 2)
-        for sizes, least_bytes in [((0, 4096), 4096), ((8192, 0), 8192), ((0, 0), None)]:
-            windows.due = dict(zip(windows.names, sizes, strict=True))
-            drained.run(consumer, have_windows(cluster, sizes))
-            assert consumer.least_window_bytes == least_bytes
 
 
 def test_a_refused_window_is_logged_once_and_the_old_one_stays(
@@ -146,14 +89,7 @@ def test_a_refused_window_is_logged_once_and_the_old_one_stays(
 ) -> None:
     cluster = make_cluster(vbuckets=1)
     fill(cluster, 500, value_bytes=500)
-    windows = Chosen(100_000)
-    with Consumer(
-        [StreamStart(0, None, START)],
-        cluster.seeds,
-        ConsumerSettings(settings()),
-        CREDENTIALS,
-        windows=windows,
-    ) as consumer:
+    with consuming(cluster, chosen=chosen(window_bytes=100_000)) as consumer:
         drained = Drained().run(consumer, lambda each: 0 in each.seqnos)
         asked: list[str] = []
 
@@ -163,12 +99,12 @@ def test_a_refused_window_is_logged_once_and_the_old_one_stays(
 
         monkeypatch.setitem(CONTROLS, b"connection_buffer_size", refused)
         for size in (200_000, 50_000):
-            windows.resize(size)
+            consumer.resize_windows(size)
             drained.run(consumer, lambda _: bool(asked), release=False)
-            drained.run(consumer, lambda _: consumer.least_window_bytes == 100_000, release=False)
+            drained.run(consumer, lambda _: window_sizes(consumer) == [100_000], release=False)
             assert [asked.pop()] == [str(size)]
         assert flows(cluster) == [100_000]
-        drained.release_all(consumer)
+        drained.release_all()
         drained.run(consumer, caught_up(cluster))
     assert [
         record.message for record in caplog.records if "refuses a window" in record.message
@@ -177,6 +113,11 @@ def test_a_refused_window_is_logged_once_and_the_old_one_stays(
         "(status 0x04 EINVAL, it does not take what was sent): "
         "connections keep those that they have"
     ]
+
+
+def window_sizes(consumer: Consumer) -> list[int | None]:
+    """Return the sizes of all windows as the consumer keeps to them; None: no flow control."""
+    return [None if look.window is None else look.window.size for look in consumer.look()]
 
 
 def received(consumer: Consumer) -> int:
@@ -199,9 +140,9 @@ def test_a_window_goes_and_comes_with_bytes_outstanding(
 ) -> None:
     """What is held over a change is acknowledged once or never; what came meanwhile is a debt."""
     cluster = make_cluster(vbuckets=2, nodes=2, rules=rules)
-    chosen = ConsumerSettings(settings(window_bytes=40_000, allow_no_flow_control=True))
+    off_allowed = chosen(window_bytes=40_000, allow_no_flow_control=True)
     fill(cluster, 400, value_bytes=1000)
-    with consuming(cluster, chosen=chosen) as consumer:
+    with consuming(cluster, chosen=off_allowed) as consumer:
         drained = Drained().run(consumer, lambda _: are_full(consumer), release=False)
         for number, size in enumerate((30_000, 100_000)):
             received_bytes = received(consumer)
@@ -209,50 +150,18 @@ def test_a_window_goes_and_comes_with_bytes_outstanding(
             drained.run(consumer, caught_up(cluster), release=False)
             fill(cluster, 300, value_bytes=1000, prefix=f"off-{number}")
             drained.run(consumer, caught_up(cluster), release=False)
-            assert consumer.least_window_bytes is None
+            assert window_sizes(consumer) == [None, None]
             consumer.resize_windows(size)
-            drained.run(consumer, lambda _: are_full(consumer), release=False)
-            assert flows(cluster) == [size, size]
+            drained.run(consumer, have_windows(cluster, [size, size]), release=False)
+            assert are_full(consumer)
             outstanding = [each.flow.outstanding_bytes for each in connections(cluster)]
             assert sum(outstanding) == received(consumer) - received_bytes, "forgotten with it"
             fill(cluster, 400, value_bytes=1000, prefix=f"on-{number}")
             assert consumer.next(0.2) is None, "what came while it was off fills it"
-            drained.release_all(consumer)
+            drained.release_all()
             drained.run(consumer, holds_and_is_full(consumer, 2 * size), release=False)
             assert drained.held_bytes < 2 * (size + 1200)
-        drained.release_all(consumer)
+        drained.release_all()
         drained.run(consumer, caught_up(cluster))
         assert_same_state(cluster, drained)
         assert [each.flow.over_acked_bytes for each in connections(cluster)] == [0, 0]
-
-
-def test_windows_that_were_given_are_not_a_consumers_to_change(make_cluster: MakeCluster) -> None:
-    cluster = make_cluster()
-    consumer = Consumer(
-        [StreamStart(0, None, START)],
-        cluster.seeds,
-        ConsumerSettings(settings()),
-        CREDENTIALS,
-        windows=Chosen(100_000),
-    )
-    with consumer, pytest.raises(LocalProtocolError, match="windows that were given"):
-        consumer.resize_windows(10_000)
-
-
-def allows(limit: ReadLimit, held_bytes: int, window_bytes: int) -> bool:
-    limit.follow(held_bytes, window_bytes)
-    return held_bytes < limit.limit_bytes
-
-
-def test_reading_goes_on_while_a_smaller_window_drains() -> None:
-    chosen = settings(window_bytes=10 * MIB, max_frame_bytes=MIB)
-    limit = ReadLimit(chosen)
-    assert allows(limit, 11 * MIB - 1, 10 * MIB)
-    assert not allows(limit, 11 * MIB, 10 * MIB)
-    assert allows(limit, 10 * MIB, MIB), "what came before the node knew"
-    assert not allows(limit, 10 * MIB + 1, MIB), "more than that"
-    assert allows(limit, 5 * MIB, MIB)
-    assert not allows(limit, 6 * MIB, MIB)
-    assert allows(limit, MIB, MIB)
-    assert not allows(limit, 2 * MIB, MIB), "drained: the smaller window and one message"
-    assert allows(limit, 10 * MIB, 10 * MIB), "and grown again"

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from dcp.producer.send_window import SendWindow
-from dcp.protocol.receive_window import FlowSettings, ReceiveWindow
+from dcp.protocol.window import CONNECTION, FlowSettings, Window
 from dcp.protocol.window_policies import Policy, PolicySettings, WindowPolicies, as_float32
 from dcp.types import U32_MAX
 from tests.conformance_formats.aeron_cases import Case, Compared, result_of, run_sections
@@ -59,14 +59,14 @@ class _Consumers:
 
     policies: WindowPolicies
     ack: FlowSettings
-    windows: dict[str, ReceiveWindow] = field(default_factory=dict)
+    windows: dict[str, Window] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
     """The newest size of each window, and so the last one that its producer is told."""
     unsaid: set[str] = field(default_factory=set)
     now: float = 0
 
     def connect(self, name: str) -> None:
-        self.windows[name] = ReceiveWindow(self.ack, self.now)
+        self.windows[name] = Window(CONNECTION, 0, self.now)
         self.sizes[name] = 0
         self.resize(self.policies.connect(name))
 
@@ -85,17 +85,18 @@ class _Consumers:
                 self.sizes[name] = size_bytes
                 self.unsaid.add(name)
             if size_bytes <= U32_MAX:  # more is said as it is, and the producer refuses it
-                self.windows[name] = self.windows[name].resized(size_bytes)
+                self.windows[name].resize(size_bytes, size_bytes, self.now)
 
     def process(self, name: str, frame_bytes: int) -> None:
-        self.windows[name] = self.windows[name].charge(frame_bytes).release(frame_bytes)
+        self.windows[name].receive(frame_bytes, self.now)
+        self.windows[name].release(frame_bytes)
 
     def says(self, name: str) -> str:
         """Return its next message: a new window before an ack, one for each step."""
         if name in self.unsaid:
             self.unsaid.discard(name)
             return f"CONTROL connection_buffer_size={self.sizes[name]}"
-        self.windows[name], acked_bytes = self.windows[name].acknowledge(self.now)
+        acked_bytes = self.windows[name].acknowledge(self.ack, self.now)
         return f"BUFFER_ACK {acked_bytes}" if acked_bytes else "nothing"
 
 

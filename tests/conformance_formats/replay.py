@@ -24,10 +24,11 @@ from dcp.protocol import bootstrap as b
 from dcp.protocol import events as e
 from dcp.protocol.inbound import read_block
 from dcp.protocol.liveness import Liveness, LivenessSettings
-from dcp.protocol.receive_window import FlowSettings, ReceiveWindow
 from dcp.protocol.responses import PendingRequest, opcode_name
 from dcp.protocol.state import ConnectionState, stream_request
 from dcp.protocol.stream import Stream
+from dcp.protocol.window import FlowControl, FlowSettings
+from dcp.protocol.window_resize import WindowResize
 from dcp.wire import messages as m
 from dcp.wire.codec import TABLE, Side, decode, encode
 from dcp.wire.columns import DATA_OPCODES
@@ -88,8 +89,9 @@ class ConnectionReplay:
         # The window stays on whatever the server was told: it only counts here.
         self._state = ConnectionState(
             b.Bootstrap((), unknown_client()),
-            ReceiveWindow(FlowSettings(), 0.0),
+            FlowControl(FlowSettings(), 0.0),
             Liveness(LivenessSettings(), 0.0),
+            WindowResize(0, 0),
         )
         self._asked: dict[int, deque[_Asked]] = defaultdict(deque)
         self._charged_lengths: list[int] = []
@@ -361,10 +363,10 @@ class ConnectionReplay:
         if frame.opcode == Opcode.DCP_NOOP:
             self._require_noops_answered(frame)
         self._claims.take_message(frame, body, progress.accepted_controls)
-        charged_before = self._state.window.charged_total
+        charged_before = self._state.flow.connection.received
         discarded_before = self._state.discarded_frames
         events = self._feed(frame)
-        charged = self._state.window.charged_total - charged_before
+        charged = self._state.flow.connection.received - charged_before
         self.unacked_bytes += charged
         if charged:
             self._charged_lengths.append(charged)
@@ -385,10 +387,8 @@ class ConnectionReplay:
         require(not waiting, names(frame), f"none before the answer to the NOOP with opaque {told}")
 
     def _feed(self, frame: Frame) -> list[e.Event]:
-        working = self._state.copy()
-        events = read_block(working, FrameBlock.of([frame.to_bytes()]), 0.0)
+        events = read_block(self._state, FrameBlock.of([frame.to_bytes()]), 0.0)
         _require_possible(events)
-        self._state = working
         return events
 
 

@@ -1,31 +1,29 @@
 """A producer's accounts and a task without sockets, threads and clock, for searches that run dry.
 
-Real are the producer's arithmetic, the machine of the consumer's connection with its frames, what
-the reader keeps of credits, what the task gathers, when that is due, its credits, its batches, and
-how Spark's taking gives back whole deliveries and parts. Made here is only the order of things:
-each method is what one thread does at once, and frames are on their way for as long as the search
-likes. Time stands: whatever only a clock would set free never comes.
+Real are the producer's arithmetic, the machine of the consumer's connection with its frames and
+windows, the receipts of deliveries, what the task gathers, when that is due, and its batches. Made
+here is only the order of things: each method is what one thread does at once, and frames are on
+their way for as long as the search likes. Time stands: whatever only a clock would set free never
+comes.
 """
 
+import threading
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
+from hypothesis import strategies as st
 
-from dcp.client.delivery import Delivery
-from dcp.client.reader_credits import ReaderCredits
+from dcp.client.delivery import Delivery, Receipt
 from dcp.client.settings import ConnectionSettings
-from dcp.client.stream_window_sizes import StreamWindowSizes
-from dcp.client.unreleased import Unreleased
 from dcp.lake.batches import BatchBuilder
 from dcp.lake.flow_control_settings import FlowControlSettings
 from dcp.lake.gathering import Gathering
 from dcp.lake.histories import Histories
-from dcp.lake.task_credits import TaskCredits
 from dcp.producer.send_window import SendWindow
 from dcp.producer.stream_windows import CONNECTION_OPAQUE, StreamWindows
 from dcp.protocol.bootstrap import STREAM_WINDOW
-from dcp.protocol.events import Items, SnapshotStarted, StreamWindowChanged, WindowRefused
+from dcp.protocol.events import Items, SnapshotStarted
 from dcp.wire import messages as m
 from dcp.wire.codec import decode
 from dcp.wire.frame import Frame
@@ -42,6 +40,7 @@ from tests.protocol.scripted import (
 
 LEAST_MESSAGE = 128
 LARGEST_MESSAGE = 80_000
+_ACK_SECONDS = 60.0
 _HEAD = 24 + 31 + 1 + 6
 _MARKER = 44
 _LAST_SEQNO = 99_999
@@ -56,6 +55,22 @@ def frames_of(opaque: int, vbucket: int, seqno: int, message_bytes: int) -> list
     return [*begins, mutation(opaque, seqno, vbucket, value, key=b"k%05d" % seqno)]
 
 
+@st.composite
+def flows(draw: st.DrawFn) -> FlowControlSettings:
+    """Settings that are accepted, with windows of a few messages."""
+    ack = draw(st.one_of(st.sampled_from([0.2, 0.5, 0.7, 0.9]), st.floats(0.01, 0.9)))
+    window = draw(st.integers(max(4096, int(1100 / (1 - ack))), 40_000))
+    stream_window = draw(st.sampled_from([0, 4096, window]) | st.integers(4096, window))
+    most = int(window * (1 - ack))
+    return FlowControlSettings(
+        window_bytes=window,
+        stream_window_bytes=stream_window,
+        ack_fraction=ack,
+        batch_rows=draw(st.sampled_from([1, 2, 5, 10_000])),
+        batch_bytes=draw(st.just(most) | st.integers(1024, most)),
+    )
+
+
 class Connection:
     """Both ends of one connection, and what is on its way between them."""
 
@@ -66,14 +81,14 @@ class Connection:
         messages: Sequence[Sequence[int]],
         flow: FlowControlSettings,
         window_bytes: int,
-        handover: deque[tuple["Connection", Delivery]],
+        handover: deque[Delivery],
     ) -> None:
         stream_window = flow.stream_window_bytes
         self.name = name
         self.machine, server = ready_connection(
             window_bytes=window_bytes,
             ack_fraction=flow.ack_fraction,
-            ack_seconds=60.0,
+            ack_seconds=_ACK_SECONDS,
             stream_window_bytes=stream_window,
         )
         vbuckets = range(first_vbucket, first_vbucket + len(messages))
@@ -89,18 +104,17 @@ class Connection:
         self.refusals = 0
         self.to_producer: deque[Frame] = deque()
         self.to_consumer: deque[Frame] = deque()
-        chosen = ConnectionSettings(
-            "default", window_bytes=window_bytes, max_frame_bytes=LARGEST_MESSAGE, ack_seconds=60.0
+        self.reader_hurries = False
+        """Whether the reader wakes up at each release, not some time later."""
+        self.was_off = False
+        """Whether its window was switched off once: then only the reader bounds what is held."""
+        self.largest_delivery = 0
+        self._settings = ConnectionSettings(
+            "default", window_bytes=window_bytes, max_frame_bytes=LARGEST_MESSAGE
         )
-        self.credits = ReaderCredits(chosen)
-        self.unreleased = Unreleased(self.credits.handover.account)
+        self._limit_bytes = 0
         self._handover = handover
         self._splitter = FrameSplitter()
-        self._charged = self.machine.charged_bytes
-        # What the application's thread knows, as in a NodeLink.
-        self.window_bytes = window_bytes
-        self.window_wishes = 0
-        self.stream_windows = StreamWindowSizes(stream_window)
 
     # The producer
 
@@ -148,192 +162,158 @@ class Connection:
 
     def reader_turns(self, most_frames: int = 1) -> bool:
         """Do one round of the reader; it never stops because of a node that keeps to its window."""
-        released_bytes, of_streams = self.unreleased.collect()
-        if released_bytes:
-            self.credits.handover.release(released_bytes, 0.0)
-            self.machine.release(released_bytes, 0.0, of_streams)
-        self.credits.follow(self.machine.window, self.machine.most_window_bytes, 0.0)
-        assert self.credits.readable_bytes, "a brake against the innocent"
-        frames = [self.to_consumer.popleft() for _ in range(min(most_frames, self.on_their_way))]
-        events = self.machine.receive(block_of(*frames), 0.0) if frames else []
-        charged_bytes = self.machine.charged_bytes - self._charged
-        self._charged += charged_bytes
-        self.credits.handover.take(charged_bytes, 0.0)
-        of_streams_now = self.machine.collect_stream_charges()
-        if events:
-            serial = self.unreleased.add(charged_bytes, of_streams_now)
-            delivery = Delivery(None, events, charged_bytes, {}, self.name, serial, of_streams_now)
-            self._handover.append((self, delivery))
-        else:
-            assert not charged_bytes
-        self.machine.tick(0.0)
+        machine, window = self.machine, self.machine.flow.connection
+        machine.acknowledge(0.0)
+        moved = self.say()
+        limit_bytes = self._settings.held_limit_bytes(machine.most_window_bytes)
+        self._limit_bytes = max(self._limit_bytes, limit_bytes)
+        if window.held_bytes >= self._limit_bytes:
+            assert self.was_off, "a brake against the innocent"
+            return moved
+        on_their_way = len(self.to_consumer)
+        frames = [self.to_consumer.popleft() for _ in range(min(most_frames, on_their_way))]
+        events = machine.receive(block_of(*frames), 0.0) if frames else []
+        events += machine.tick(0.0)
+        frame_bytes = window.received - window.delivered
+        if events or frame_bytes:
+            receipt = Receipt(machine.flow.deliver(), machine.flow, threading.Lock(), self._wake)
+            self._handover.append(Delivery(None, events, receipt, frame_bytes, {}, self.name))
+            self.largest_delivery = max(self.largest_delivery, frame_bytes)
         self.say()
-        return bool(frames or released_bytes)
+        return moved or bool(frames)
 
-    @property
-    def on_their_way(self) -> int:
-        return len(self.to_consumer)
+    def _wake(self) -> None:
+        if self.reader_hurries:
+            self.reader_turns(0)
 
     def resize(self, window_bytes: int) -> None:
-        self.window_bytes = window_bytes
-        self.window_wishes += 1
+        self.was_off |= window_bytes == 0
         self.machine.resize_window(window_bytes, 0.0)
         self.say()
 
     def resize_streams(self, window_bytes: int) -> None:
-        self.stream_windows.ask(window_bytes)
         self.machine.change_stream_window(window_bytes)
         self.say()
 
-    def say(self) -> None:
+    def say(self) -> bool:
         block = self._splitter.feed(self.machine.bytes_to_send())
         self.to_producer += [block.frame(index) for index in range(len(block))]
+        return len(block) > 0
 
     def full_share(self) -> float:
         """Return how full its fullest window is, as we count it."""
-        shares = [self.machine.unacked_bytes / self.flow.window_bytes]
-        if self.machine.stream_window_bytes:
-            unacked = map(self.machine.stream_unacked_bytes, self.vbuckets.values())
-            shares += [each / self.machine.stream_window_bytes for each in unacked]
-        return max(shares)
+        flow = self.machine.flow
+        windows = [flow.connection, *flow.streams.values()]
+        return max(each.unacked_bytes / each.size_bytes for each in windows if each.size_bytes)
 
     def check(self) -> None:
         """Both sides count the same, but for what is on its way."""
-        messages = sum(
-            len(each.to_bytes()) for each in self.to_consumer if not each.magic.is_response
-        )
+        flow = self.machine.flow
         said = [(frame.opaque, decode(frame)) for frame in self.to_producer]
-        acks = sum(
-            body.bytes for opaque, body in said if isinstance(body, m.BufferAck) and not opaque
-        )
-        assert self.flow.outstanding_bytes == self.machine.unacked_bytes + messages + acks
+        if self.machine._state.resize.asked_bytes != 0:  # else the producer may have forgotten
+            messages = sum(
+                len(each.to_bytes()) for each in self.to_consumer if not each.magic.is_response
+            )
+            acks = sum(
+                body.bytes for opaque, body in said if isinstance(body, m.BufferAck) and not opaque
+            )
+            assert self.flow.outstanding_bytes == flow.connection.unacked_bytes + messages + acks
         if self.streams.is_on and not self.to_consumer and not said:
-            for opaque, vbucket in self.vbuckets.items():
-                flow = self.streams.flow(opaque)
-                assert flow is not None
-                assert not flow.over_acked_bytes, "acknowledged more than a stream sent"
-                assert flow.outstanding_bytes == self.machine.stream_unacked_bytes(vbucket)
+            for opaque in self.vbuckets:
+                sent = self.streams.flow(opaque)
+                assert sent is not None
+                assert not sent.over_acked_bytes, "acknowledged more than a stream sent"
+                window = flow.streams.get(opaque)
+                assert sent.outstanding_bytes == (window.unacked_bytes if window else 0)
+
+    def require_all_back(self) -> None:
+        """Once nothing is left and the time of acknowledgements is over, nothing is outstanding."""
+        self.machine.acknowledge(2 * _ACK_SECONDS)
+        self.say()
+        while self.producer_takes():
+            pass
+        self.check()
+        assert not any(self.left.values()), f"{self.name} waits for ever with {self.left}"
+        assert self.machine.flow.connection.held_bytes == 0
+        assert not self.flow.window_bytes or self.flow.outstanding_bytes == 0
+        for opaque in self.vbuckets if self.streams.is_on else ():
+            sent = self.streams.flow(opaque)
+            assert sent is not None
+            assert sent.outstanding_bytes == 0
 
 
 class Task:
     """The application's thread: what it gathers, and Spark, which takes one batch at a time."""
 
-    counts = True
-    """Whether all that Spark has taken must be released at once."""
-
-    def __init__(self, flow: FlowControlSettings, target_bytes: int = 2**40) -> None:
+    def __init__(self, flow: FlowControlSettings) -> None:
         self.connections: list[Connection] = []
-        self.handover: deque[tuple[Connection, Delivery]] = deque()
-        flush_bytes = flow.flush_bytes(flow.fixed_window_bytes)
-        self.batches = BatchBuilder(1, Histories(), flow.batch_rows, flush_bytes)
-        self.credits = TaskCredits(flush_bytes, target_bytes)
-        self.gathering = Gathering(flow, self.batches, self.credits, lambda: 0.0)
+        self.handover: deque[Delivery] = deque()
+        self.batches = BatchBuilder(1, Histories(), flow.batch_rows, flow.batch_bytes)
+        self.gathering = Gathering(flow, self.batches, lambda: 0.0)
+        self.most_batches = 0
+        """The most that one hand-over took."""
         self._departing: Iterator[pa.RecordBatch] | None = None
-        self._sizes: dict[tuple[int, int], int] = {}
-        self._at_spark_bytes = self._taken_bytes = self._released_bytes = 0
-        self._parts: Counter[tuple[str, int]] = Counter()
-        self.readers_hurry = False
-        """Whether readers wake up at each release, not some time later."""
+        self._taken = 0
+
+    def add(
+        self, messages: Sequence[Sequence[int]], flow: FlowControlSettings, window_bytes: int
+    ) -> Connection:
+        """Connect to one node more."""
+        number = len(self.connections)
+        name = f"own {number}"
+        made = Connection(name, 8 * number, messages, flow, window_bytes, self.handover)
+        self.connections.append(made)
+        return made
 
     def turn(self) -> bool:
         """Do one thing; while Spark has a batch nothing else is done."""
         if self._departing is not None:
-            self._take_next(self._departing)
+            if next(self._departing, None) is None:
+                self._departing = None
+            else:
+                self._taken += 1
+                self.most_batches = max(self.most_batches, self._taken)
             return True
-        if self.gathering.is_due(self, 0.0):
-            self._departing = self.gathering.hand_over(self)
+        if self.gathering.is_due():
+            self.hand_over()
             return True
         if self.handover:
-            self._take(*self.handover.popleft())
+            self._take(self.handover.popleft())
             return True
         return False
 
-    def _take(self, connection: Connection, delivery: Delivery) -> None:
+    def hand_over(self) -> None:
+        self._departing, self._taken = self.gathering.hand_over(), 0
+
+    def _take(self, delivery: Delivery) -> None:
+        delivery.take()
         told = [each for each in delivery.events if isinstance(each, Items | SnapshotStarted)]
-        for event in delivery.events:
-            if isinstance(event, WindowRefused):
-                if event.wishes == connection.window_wishes:
-                    connection.window_bytes = event.kept_bytes
-            elif isinstance(event, StreamWindowChanged):
-                connection.stream_windows.answered(
-                    event.window_bytes, is_accepted=event.status == Status.SUCCESS
-                )
         if not told:
-            connection.unreleased.release(delivery.serial)
+            delivery.release()
             return
-        self.gathering.take_in(delivery, 0.0)
+        self.gathering.take_in(delivery)
         for event in told:
             if isinstance(event, Items):
-                columns = event.columns
-                keys = zip(columns.vbucket.tolist(), columns.seqno.tolist(), strict=True)
-                self._sizes.update(zip(keys, columns.frame_bytes.tolist(), strict=True))
-                self.batches.add_items(columns)
+                self.batches.add_items(event.columns)
             else:
                 self.batches.add_event("snapshot_marker", event.vbucket)
 
-    def _take_next(self, departing: Iterator[pa.RecordBatch]) -> None:
-        """Let Spark ask for the next batch: of the one that it has taken all documents are free."""
-        rows = next(departing, None)
-        self._taken_bytes += self._at_spark_bytes
-        self._at_spark_bytes = 0
-        if self.counts:
-            assert self._released_bytes >= self._taken_bytes, "Spark took what is still held"
-        if rows is None:
-            self._departing = None
-            return
-        keys = zip(rows["vbucket"].to_pylist(), rows["seqno"].to_pylist(), strict=True)
-        self._at_spark_bytes = sum(
-            self._sizes.pop((vbucket, int(seqno)), 0)
-            for vbucket, seqno in keys
-            if seqno is not None
-        )
-
-    @property
-    def least_window_bytes(self) -> int | None:
-        return min(each.window_bytes for each in self.connections)
-
-    @property
-    def least_stream_window_bytes(self) -> int | None:
-        sizes = (each.stream_windows.least_bytes for each in self.connections)
-        return min(filter(None, sizes), default=None)
-
-    def release(self, delivery: Delivery) -> None:
-        part_bytes = self._parts.pop((delivery.connection_name, delivery.serial), 0)
-        self._released_bytes += delivery.frame_bytes - part_bytes
-        connection = self._of(delivery)
-        connection.unreleased.release(delivery.serial)
-        if self.readers_hurry:
-            connection.reader_turns(0)
-
-    def release_part(
-        self, delivery: Delivery, frame_bytes: int, stream_bytes: Mapping[int, int]
-    ) -> None:
-        self._parts[delivery.connection_name, delivery.serial] += frame_bytes
-        self._released_bytes += frame_bytes
-        connection = self._of(delivery)
-        connection.unreleased.release_part(delivery.serial, frame_bytes, stream_bytes)
-        if self.readers_hurry:
-            connection.reader_turns(0)
-
-    def _of(self, delivery: Delivery) -> Connection:
-        [found] = [each for each in self.connections if each.name == delivery.connection_name]
-        return found
-
-    def come_to_rest(self) -> None:
+    def come_to_rest(self, *, sending: bool = True) -> None:
         """Do all that needs no time, until nothing is left of it."""
         moved = True
         while moved:
             moved = self.turn()
             for each in self.connections:
-                moved |= each.send()
+                moved |= sending and each.send()
                 moved |= each.producer_takes()
                 moved |= each.reader_turns(_BLOCK)
 
-    def digest(self) -> None:
-        """The same, but nothing new is sent."""
-        moved = True
-        while moved:
-            moved = self.turn()
-            for each in self.connections:
-                moved |= each.producer_takes()
-                moved |= each.reader_turns(_BLOCK)
+    def require_all_back(self) -> None:
+        """Nothing is left at rest, and all bytes come back once time goes on."""
+        self.come_to_rest()
+        for each in self.connections:
+            assert not any(each.left.values()), f"{each.name} waits for ever with {each.left}"
+        self.hand_over()
+        self.come_to_rest()
+        for each in self.connections:
+            each.require_all_back()

@@ -80,7 +80,8 @@ class RoundsInProcess:
     def plan(self) -> RoundPlan | None:
         cluster = look_at_cluster(self.access)
         position = LakePosition("0123456789abcdef", self.round, self.states)
-        plan = plan_round(position, cluster, self.settings.round, self.slots)
+        flow = self.settings.flow_control
+        plan = plan_round(position, cluster, self.settings.round, self.slots, flow=flow)
         return plan if isinstance(plan, RoundPlan) else None
 
     def run(self, plan: RoundPlan | None = None) -> list[dict[str, Any]]:

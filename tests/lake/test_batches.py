@@ -1,7 +1,6 @@
 """Columnar rows of ``changes`` against an oracle that makes the same rows one by one as objects."""
 
 import json
-from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -165,7 +164,7 @@ def test_events_and_items_come_out_in_batches_of_limited_rows() -> None:
     builder.add_items(columns_of([plain_row(seqno) for seqno in range(1, 71)]))
     builder.add_event("complete", 1023, seqno=2**64 - 1, vb_uuid=7)
     assert builder.rows == 72
-    batches = [each.rows for each in builder.flush()]
+    batches = list(builder.flush())
     assert [batch.num_rows for batch in batches] == [30, 30, 12]
     assert all(batch.schema == CHANGES for batch in batches)
     table = pa.Table.from_batches(batches).to_pylist()
@@ -178,65 +177,17 @@ def test_events_and_items_come_out_in_batches_of_limited_rows() -> None:
     assert builder.rows == 0
 
 
-def test_each_batch_tells_which_deliveries_are_behind_it_and_a_large_part_stands_alone() -> None:
+def test_a_large_part_stands_alone_and_rows_keep_their_order() -> None:
     builder = BatchBuilder(5, histories(), batch_rows=4, batch_bytes=6)
     seqno = 0
-    for rows in (3, 2, 0, 6, 1):  # with one byte a row, the fourth is as large as a batch
-        builder.deliveries += 1
-        if rows:
-            builder.add_items(columns_of([plain_row(seqno + more) for more in range(1, rows + 1)]))
+    for rows in (3, 2, 6, 1):  # with one byte a row, the third is as large as a batch
+        builder.add_items(columns_of([plain_row(seqno + more) for more in range(1, rows + 1)]))
         seqno += rows
     builder.add_event("complete", 0, seqno=12, vb_uuid=7)
     flushed = list(builder.flush())
-    assert [each.rows.num_rows for each in flushed] == [4, 1, 4, 2, 2]
-    assert [each.deliveries for each in flushed] == [1, 3, 3, 4, 5]
-    assert [each.part_bytes for each in flushed] == [1, 0, 4, 0, 0]
-    found = [row["seqno"] for each in flushed for row in each.rows.to_pylist()]
+    assert [each.num_rows for each in flushed] == [4, 1, 4, 2, 2]
+    found = [row["seqno"] for each in flushed for row in each.to_pylist()]
     assert found == [*range(1, 13), 12]
-
-
-@given(
-    st.lists(st.lists(st.integers(1, 9), max_size=9), min_size=1, max_size=6),
-    st.integers(1, 7),
-    st.integers(1, 40),
-    st.lists(st.integers(1, 4), max_size=4),
-)
-def test_each_documents_bytes_leave_with_its_row(
-    deliveries: list[list[int]], batch_rows: int, batch_bytes: int, portions: list[int]
-) -> None:
-    """Of each delivery, parts that left and what is left when it is done are all of it."""
-    builder = BatchBuilder(5, histories(), batch_rows, batch_bytes)
-    length_of: dict[int, int] = {}
-    of_delivery: dict[int, int] = {}
-    for number, lengths in enumerate(deliveries):
-        builder.deliveries += 1
-        for some in (lengths[:3], lengths[3:]):  # a delivery may have several blocks of documents
-            seqnos = range(len(length_of) + 1, len(length_of) + 1 + len(some))
-            length_of |= dict(zip(seqnos, some, strict=True))
-            of_delivery |= dict.fromkeys(seqnos, number)
-            if some:
-                columns = columns_of([plain_row(seqno) for seqno in seqnos])
-                frames, opaques = np.array(some, np.uint32), np.array(some, np.uint32) % 3
-                builder.add_items(replace(columns, frame_bytes=frames, opaque=opaques))
-    gone, taken = 0, 0
-    left = [sum(lengths) for lengths in deliveries]
-    for most in [*portions, None]:
-        for each in builder.flush(most):
-            found = [int(row["seqno"]) for row in each.rows.to_pylist()]
-            assert found == list(range(taken + 1, taken + 1 + len(found)))
-            taken += len(found)
-            done = gone + each.deliveries
-            part = [length_of[seqno] for seqno in found if of_delivery[seqno] == done]
-            assert each.part_bytes == sum(part)
-            expected = {n % 3: sum(m for m in part if m % 3 == n % 3) for n in part}
-            assert each.part_of_streams == expected
-            if part:
-                left[done] -= each.part_bytes
-                assert left[done] > 0, "what ends a delivery is released with it"
-        gone = len(deliveries) if most is None else min(len(deliveries), gone + most)
-        assert builder.deliveries == len(deliveries) - gone
-        assert builder.rows == sum(of_delivery[seqno] >= gone for seqno in length_of)
-    assert taken == len(length_of)
 
 
 def test_an_event_with_a_column_of_no_event_is_refused() -> None:

@@ -25,10 +25,10 @@ from dcp.lake.applied import AppliedVersion
 from dcp.lake.driver import Driver
 from dcp.lake.observer import Observer
 from dcp.lake.plan import Idle, LakePosition, LeftOut, RoundPlan, plan_round
-from dcp.lake.receipt import Outcome
 from dcp.lake.round import RoundReport
 from dcp.lake.round_record import VbucketReport
 from dcp.lake.settings import RoundSettings, Settings
+from dcp.lake.stream_result import Outcome
 from dcp.lake.tables import LakeIdentity, LakeLocation, LakeTables
 from dcp.lake.vbucket_state import VbucketState
 from dcp.protocol.position import Position

@@ -9,7 +9,7 @@ import pytest
 from dcp.client.addresses import NodeAddress
 from dcp.lake.ending import Budget, Ending, EndPolicy
 from dcp.lake.plan import StreamPlan
-from dcp.lake.receipt import Outcome, Receipt
+from dcp.lake.stream_result import Outcome, StreamResult
 from dcp.lake.vbucket_state import VbucketState
 from dcp.protocol.position import Position
 
@@ -48,22 +48,22 @@ def policy() -> EndPolicy:
     return made
 
 
-def receipt(seqno: int = 0, *, snap_end: int | None = None, target: int = 100) -> Receipt:
+def result(seqno: int = 0, *, snap_end: int | None = None, target: int = 100) -> StreamResult:
     position = Position(0xAB if seqno else 0, seqno, seqno, seqno, seqno)
     if snap_end is not None:
         position = Position(0xAB, seqno, 0, snap_end, 0)
-    made = Receipt(StreamPlan(VbucketState(0, 0, position), NODE, target), position)
+    made = StreamResult(StreamPlan(VbucketState(0, 0, position), NODE, target), position)
     made.node, made.opened_at = NODE, 0.0
     return made
 
 
-def found(chosen: EndPolicy, one: Receipt, streams: FakeStreams, now: float) -> list[Ending]:
+def found(chosen: EndPolicy, one: StreamResult, streams: FakeStreams, now: float) -> list[Ending]:
     return list(chosen.endings([one], streams, now))
 
 
 def test_silence_alone_ends_nothing_and_an_answer_does() -> None:
     """A vbucket at position 0 looks complete, and its node may be dead."""
-    chosen, streams, one = policy(), FakeStreams(), receipt()
+    chosen, streams, one = policy(), FakeStreams(), result()
     assert found(chosen, one, streams, QUIET - 1) == []
     assert streams.asked == []
     for now in (QUIET, QUIET + 1, QUIET + 5):
@@ -74,7 +74,7 @@ def test_silence_alone_ends_nothing_and_an_answer_does() -> None:
 
 
 def test_a_node_that_does_not_answer_is_reported() -> None:
-    chosen, streams, one = policy(), FakeStreams(), receipt()
+    chosen, streams, one = policy(), FakeStreams(), result()
     for now in (10.0, 20.0, 29.9):
         assert found(chosen, one, streams, now) == []
     (ending,) = found(chosen, one, streams, DEADLINE)
@@ -84,7 +84,7 @@ def test_a_node_that_does_not_answer_is_reported() -> None:
 
 def test_a_node_that_holds_more_is_waited_for_and_then_reported() -> None:
     """A backfill that begins late: the node lives and answers, and its data is still to come."""
-    chosen, streams, one = policy(), FakeStreams(), receipt()
+    chosen, streams, one = policy(), FakeStreams(), result()
     for now in (10.0, 20.0):
         assert found(chosen, one, streams, now) == []
         chosen.answered(NODE, {0: 77}, now + 0.1)
@@ -95,18 +95,18 @@ def test_a_node_that_holds_more_is_waited_for_and_then_reported() -> None:
 
 
 def test_data_that_comes_late_begins_the_time_anew() -> None:
-    chosen, streams, one = policy(), FakeStreams(), receipt()
+    chosen, streams, one = policy(), FakeStreams(), result()
     assert found(chosen, one, streams, 10.0) == []
     chosen.answered(NODE, {0: 77}, 10.1)
     chosen.received(NODE, 500, 29.0)
     assert found(chosen, one, streams, 58.0) == []
-    one.position = receipt(77).position
+    one.position = result(77).position
     assert found(chosen, one, streams, 59.5) == [Ending(0, Outcome.CAUGHT_UP)]
 
 
 @pytest.mark.parametrize("life", ["part of a document", "a sink that holds us"])
 def test_what_is_no_silence(life: str) -> None:
-    chosen, streams, one = policy(), FakeStreams(), receipt()
+    chosen, streams, one = policy(), FakeStreams(), result()
     if life == "part of a document":
         streams.heard_at = 100.0
     else:
@@ -118,7 +118,7 @@ def test_what_is_no_silence(life: str) -> None:
 
 
 def test_a_snapshot_whose_end_does_not_come_is_reported() -> None:
-    chosen, streams, one = policy(), FakeStreams(), receipt(5, snap_end=9)
+    chosen, streams, one = policy(), FakeStreams(), result(5, snap_end=9)
     assert found(chosen, one, streams, 20.0) == []
     chosen.answered(NODE, {0: 5}, 20.1)
     (ending,) = found(chosen, one, streams, DEADLINE)
@@ -127,13 +127,13 @@ def test_a_snapshot_whose_end_does_not_come_is_reported() -> None:
 
 
 def test_without_a_stream_the_consumer_judges() -> None:
-    chosen, streams, one = policy(), FakeStreams(open=set()), receipt()
+    chosen, streams, one = policy(), FakeStreams(open=set()), result()
     chosen.answered(NODE, {0: 0}, 1.0)
     assert found(chosen, one, streams, 1000.0) == []
 
 
 def test_an_answer_of_before_the_stream_proves_nothing() -> None:
-    chosen, streams, one = policy(), FakeStreams(), receipt()
+    chosen, streams, one = policy(), FakeStreams(), result()
     chosen.answered(NODE, {0: 0}, 1.0)
     one.opened_at = 2.0
     assert found(chosen, one, streams, 3.0) == []

@@ -15,7 +15,7 @@ import pytest
 
 from dcp.cli.live_view import board_text
 from dcp.client.addresses import NodeAddress
-from dcp.client.looks import ConnectionLook, StageLook
+from dcp.client.looks import ConnectionLook, StageLook, WindowLook
 from dcp.errors import ConfigError
 from dcp.lake.flow_control_settings import FlowControlSettings
 from dcp.lake.live_board import BoardWriter, live_board, read_board
@@ -24,39 +24,28 @@ from dcp.lake.live_metrics import exposition
 from dcp.lake.live_place import LivePlace
 from dcp.lake.live_task import TaskState, TaskWatcher
 from dcp.lake.settings import LakeSettings, Settings
+from dcp.lake.window_plan import WindowPlan
 
 NODE = NodeAddress("node.example", 11210)
-WINDOW = StageLook("window", 1000, 1100, 1200, 3.0, is_full=True)
-HALF = StageLook("window", 1000, 500, 1200, 3.0, is_full=False)
-STAGES = [
-    StageLook("buffers", 4, 3, 4, 0.0, is_full=False, second_releases=2),
-    StageLook("batch", 500, 0, 600, 0.0, is_full=False),
-    StageLook("spark", 500, 400, 600, 2.0, is_full=False),
-    StageLook("batches", 1, 1, 1, 2.0, is_full=True),
-]
+WINDOW = WindowLook(1000, 1100, 3.0, overshoot_bytes=150)
+HALF = WindowLook(1000, 500, 3.0, overshoot_bytes=150)
+STAGES = [StageLook("buffers", 4, 3), StageLook("batches", 1, 1)]
+SHARED = WindowPlan("aggressive", 1_200_000_000, 7, 10_485_760)
 READY = ConnectionLook(
     node=NODE,
     name="dcplake-x",
     is_ready=True,
     window=WINDOW,
-    stages=(
-        StageLook("socket", 2000, 0, 2000, 0.0, is_full=False),
-        StageLook("frame", 9000, 0, 900, 0.0, is_full=False),
-        StageLook("handover", 1000, 600, 900, 0.0, is_full=False),
-    ),
+    longest_bytes=9000,
+    held_limit_bytes=2000,
     received_bytes=5000,
-    held_bytes=1000,
-    unacked_bytes=1100,
-    released_bytes=100,
-    acked_bytes=3900,
+    taken_bytes=4400,
+    given_bytes=4400,
+    released_bytes=4000,
+    acknowledged_bytes=3900,
     acks=7,
-    window_overflow_bytes=150,
     quiet_seconds=5.0,
 )
-
-
-def empty(stages: list[StageLook]) -> list[StageLook]:
-    return [replace(each, in_use=0) for each in stages]
 
 
 WAITS = [
@@ -88,29 +77,36 @@ def test_what_a_connection_waits_for(
 
 
 @pytest.mark.parametrize(
-    ("in_use", "held_bytes", "gate"),
+    ("released", "given", "taken", "offered", "gate"),
     [
-        ({"spark": 1, "batch": 1, "handover": 1, "frame": 1}, 5, "spark"),
-        ({"batches": 1, "batch": 1, "handover": 1}, 5, "spark"),
-        ({"batch": 1, "handover": 1, "frame": 1}, 5, "batch"),
-        ({"handover": 1, "frame": 1}, 5, "handover"),
-        ({"spark": 1, "batch": 1}, 0, "acknowledgement"),
-        ({}, 5, "acknowledgement"),
+        (3900, 4200, 4400, 1, "spark"),
+        (3900, 3901, 4400, 0, "spark"),
+        (5000, 5000, 5000, 1, "spark"),  # a batch of another connection, or without bytes
+        (4200, 4200, 4400, 0, "batch"),
+        (4200, 4200, 4200, 0, "handover"),
+        (5000, 5000, 5000, 0, "acknowledgement"),
     ],
 )
 def test_the_last_stage_that_holds_anything_gates(
-    in_use: dict[str, int], held_bytes: int, gate: str
+    released: int, given: int, taken: int, offered: int, gate: str
 ) -> None:
-    stages = [replace(each, in_use=in_use.get(each.name, 0)) for each in STAGES]
-    before = tuple(replace(each, in_use=in_use.get(each.name, 0)) for each in READY.stages)
-    look = replace(READY, stages=before, held_bytes=held_bytes)
-    assert connection_of(look, stages, NodeStreams()).gate == gate
+    look = replace(READY, released_bytes=released, given_bytes=given, taken_bytes=taken)
+    stages = [StageLook("buffers", 4, 3), StageLook("batches", 1, offered)]
+    found = connection_of(look, stages, NodeStreams(), batch_bytes=500)
+    assert found.gate == gate
+    assert [(stage.name, stage.size, stage.in_use) for stage in found.stages] == [
+        ("frame", 9000, 0),
+        ("handover", 2000, 5000 - taken),
+        ("batch", 500, taken - given),
+        ("spark", 500, given - released),
+    ]
 
 
 def watcher(
     connections: list[ConnectionLook], name: str = "dcplake-0a1b2c3d-r7-t2.0"
 ) -> TaskWatcher:
-    state = TaskState(8, 3, 120, connections, STAGES, {NODE: NodeStreams(3, 1)}, None, 540 * 2**20)
+    streams = {NODE: NodeStreams(3, 1)}
+    state = TaskState(8, 3, 120, connections, STAGES, streams, SHARED, 500, 540 * 2**20)
     return TaskWatcher(name, 7, lambda: state)
 
 
@@ -122,7 +118,7 @@ def test_a_look_is_read_as_it_was_written() -> None:
 
 
 @pytest.mark.parametrize(
-    "found", [None, [], {}, {"format": 2}, {"format": 1}, {"format": 1, "x": 1}]
+    "found", [None, [], {}, {"format": 1}, {"format": 2}, {"format": 2, "x": 1}]
 )
 def test_what_is_no_look_is_refused(found: object) -> None:
     with pytest.raises(ValueError, match="expected a look of a task"):
@@ -171,9 +167,9 @@ def test_looks_of_tasks_that_are_gone_or_silent_are_removed(place: LivePlace) ->
     }
     for name, each in news.items():
         put(folder, name, each, seconds_ago=31 if name == "silent" else 0)
-    (folder / "torn.task.json").write_text('{"format": 1, "tas')
+    (folder / "torn.task.json").write_text('{"format": 2, "tas')
     os.utime(folder / "torn.task.json", (0, 0))
-    (folder / "newer.task.json").write_text('{"format": 2}')
+    (folder / "newer.task.json").write_text('{"format": 3}')
     (folder / "other.txt").write_text("not ours")
     assert [each.task for each in read_board(place)] == [look.task, "elsewhere"]
     left = {file.name for file in folder.iterdir()}
@@ -321,14 +317,16 @@ dcp_acked_bytes_total{task="t2",node="node.example:11210"} 3900
 dcp_unacked_bytes{task="t2",node="node.example:11210"} 1100
 dcp_ack_total{task="t2",node="node.example:11210"} 7
 dcp_window_full_seconds_total{task="t2",node="node.example:11210"} 3
-dcp_unaccounted_bytes{task="t2",node="node.example:11210"} 0
-credit_used{task="t2",stage="spark",kind="bytes"} 400
+credit_used{task="t2",node="node.example:11210",stage="spark",kind="bytes"} 400
+credit_limit{task="t2",node="node.example:11210",stage="spark",kind="bytes"} 500
+credit_used{task="t2",node="node.example:11210",stage="handover",kind="bytes"} 600
 credit_limit{task="t2",stage="batches",kind="batches"} 1
-credit_wait_seconds_total{task="t2",stage="spark",kind="bytes"} 2
 credit_used{task="t2",stage="buffers",kind="buffers"} 3
-credit_double_release_total{task="t2",stage="buffers",kind="buffers"} 2
-credit_double_release_total{task="t2",stage="spark",kind="bytes"} 0
-fc_gating{task="t2",stage="spark"} 1
+fc_gating{task="t2",node="node.example:11210",stage="spark"} 1
+window_policy{task="t2",policy="aggressive"} 1
+window_quota_bytes{task="t2"} 1200000000
+window_connections{task="t2"} 7
+window_shared_bytes{task="t2"} 73400320
 dcplake_task_round{task="t2"} 7
 """
 
@@ -352,23 +350,32 @@ def test_metrics_are_one_exposition_with_bounded_labels() -> None:
 
 def test_what_a_node_does_not_count_is_not_outstanding() -> None:
     """A window that was switched off and on is forgotten; without one nothing is counted."""
-    again = watcher([replace(READY, unacked_bytes=300)]).look()
+    again = watcher([replace(READY, window=replace(WINDOW, in_use=300))]).look()
     assert 'dcp_unacked_bytes{task="t2",node="node.example:11210"} 300\n' in exposition([again])
     none = watcher([replace(READY, window=None)]).look()
     assert "dcp_unacked_bytes{" not in exposition([none])
 
 
 def test_a_window_that_waits_for_its_acknowledgement_is_shown_as_any_other() -> None:
-    stages = tuple(empty(list(READY.stages)))
-    freed = replace(READY, held_bytes=0, released_bytes=1100, stages=stages)
-    look = replace(watcher([freed]).look(), seconds=10.0, gate_seconds={"acknowledgement": 4.0})
+    freed = replace(READY, taken_bytes=5000, given_bytes=5000, released_bytes=5000)
+    state = TaskState(8, 3, 120, [freed], [], {})
+    looked = TaskWatcher("dcplake-0a1b2c3d-r7-t2.0", 7, lambda: state).look()
+    look = replace(looked, seconds=10.0, gate_seconds={"acknowledgement": 4.0})
     assert [each.gate for each in look.connections] == ["acknowledgement"]
     text = exposition([look])
     labels = 'task="t2",node="node.example:11210",stage="acknowledgement"'
     assert f"fc_gating{{{labels}}} 1\n" in text
     assert 'fc_gating_seconds_total{task="t2",stage="acknowledgement"} 4\n' in text
     (line,) = [each for each in board_text([look]).splitlines() if " acknowledgement " in each]
-    assert line.split() == ["t2", "acknowledgement", "-", "-", "-", "-", "40%"]
+    assert line.split() == ["t2", "acknowledgement", "-", "-", "40%"]
+
+
+def test_what_the_driver_planned_can_be_seen() -> None:
+    look = watcher([READY]).look()
+    told = "t2: aggressive gives 7 connections of the executor windows of 70.0 MiB in all"
+    assert told in board_text([look]).splitlines()
+    same = replace(look, windows=replace(SHARED, policy="static"))
+    assert " gives " not in board_text([same])
 
 
 def test_two_that_look_at_once_count_the_time_once() -> None:

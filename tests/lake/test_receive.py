@@ -17,9 +17,9 @@ import pytest
 from dcp.errors import AuthenticationError, BucketError, NodeUnavailableError
 from dcp.lake.connect import look_at_cluster
 from dcp.lake.plan import LakePosition, RoundPlan, plan_round
-from dcp.lake.receipt import Outcome
 from dcp.lake.round import RoundReport
 from dcp.lake.round_record import VbucketReport
+from dcp.lake.stream_result import Outcome
 from dcp.lake.task_errors import TaskError, original_error
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.kv_client import KvClient

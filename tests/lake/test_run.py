@@ -22,11 +22,11 @@ from dcp.errors import (
 from dcp.lake.changes import latest_round
 from dcp.lake.observer import Observer
 from dcp.lake.plan import Idle
-from dcp.lake.receipt import Outcome
 from dcp.lake.round import RoundReport
 from dcp.lake.run import lake_location, run
 from dcp.lake.settings import Settings
 from dcp.lake.status import lake_status
+from dcp.lake.stream_result import Outcome
 from dcp.lake.tables import LakeTables, open_lake
 from dcp.lake.views import register_views
 from dcp.producer.cluster import ProducerCluster

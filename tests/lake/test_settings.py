@@ -13,6 +13,7 @@ from dcp.lake.flow_control_settings import FlowControlSettings
 from dcp.lake.settings import SECTIONS, Settings, SourceSettings
 from dcp.lake.settings_document import document
 from dcp.lake.settings_load import load_settings
+from dcp.lake.window_plan import LEAST_WINDOW_BYTES
 
 CONF = Path(__file__).parents[2] / "conf" / "dcplake.toml"
 
@@ -228,7 +229,7 @@ def test_a_batch_leaves_room_in_any_window_that_a_policy_gives(
     flow = FlowControlSettings(
         window_policy=policy, ack_fraction=ack, batch_bytes=1024, allow_no_flow_control=True
     )
-    window = max(window, flow.least_window_bytes)
+    window = max(window, LEAST_WINDOW_BYTES)
     assert 0 < flow.flush_bytes(window) <= flow.batch_bytes
     assert flow.flush_bytes(window) - 1 + int(window * ack) < window
 

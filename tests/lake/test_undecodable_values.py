@@ -17,9 +17,9 @@ from dcp.client.consumer_events import StopReason
 from dcp.lake.live_board import read_board
 from dcp.lake.live_metrics import exposition
 from dcp.lake.live_place import LivePlace
-from dcp.lake.receipt import Outcome
 from dcp.lake.run import lake_location, run
 from dcp.lake.status import lake_status
+from dcp.lake.stream_result import Outcome
 from dcp.lake.tables import LakeTables, open_lake
 from dcp.lake.views import register_views
 from dcp.producer.cluster import ProducerCluster

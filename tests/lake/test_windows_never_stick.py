@@ -5,20 +5,19 @@ for sockets and threads (``flow_ends.py``); between them there is only the order
 searched too.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import example, given, settings, target
 from hypothesis import strategies as st
 
-from dcp.client.delivery import Delivery
-from dcp.client.unreleased import Unreleased
-from dcp.errors import ConfigError, LocalProtocolError
+from dcp.client.delivery import Receipt
+from dcp.errors import ConfigError
 from dcp.lake.flow_control_settings import FlowControlSettings
 from dcp.lake.gathering import Gathering
-from dcp.lake.task_credits import TaskCredits
-from tests.lake.flow_ends import LEAST_MESSAGE, Connection, Task
+from dcp.protocol.window import FlowControl, Share, Window
+from tests.lake.flow_ends import LEAST_MESSAGE, Connection, Task, flows
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +30,7 @@ class Unchecked(FlowControlSettings):
     def __post_init__(self) -> None:
         """Accept them."""
 
-    def flush_bytes(self, window_bytes: int | None) -> int:
+    def flush_bytes(self, window_bytes: int) -> int:
         is_stream = self.stream_window_bytes and window_bytes == self.stream_window_bytes
         return self.stream_flush if is_stream else self.flush
 
@@ -53,7 +52,8 @@ def fullest(
     messages: Sequence[Sequence[int]],
     choices: Sequence[tuple[int, int]],
     *,
-    readers_hurry: bool = True,
+    window_bytes: int = 0,
+    reader_hurries: bool = True,
 ) -> float:
     """Let all streams send all they have; ``choices`` say who, and how much in one block.
 
@@ -61,9 +61,8 @@ def fullest(
     producer waits for a batch that waits for it.
     """
     task = Task(flow)
-    task.readers_hurry = readers_hurry
-    connection = Connection("only", 0, messages, flow, flow.window_bytes, task.handover)
-    task.connections.append(connection)
+    connection = task.add(messages, flow, window_bytes or flow.window_bytes)
+    connection.reader_hurries = reader_hurries
     turn, found = 0, 0.0
     while any(connection.left.values()):
         who, how_many = choices[turn % len(choices)]
@@ -72,8 +71,8 @@ def fullest(
             return max(found, 1.0)
         for number in range(1, how_many):
             connection.send(who + number)
-        connection.reader_turns(connection.on_their_way)
-        task.digest()
+        connection.reader_turns(len(connection.to_consumer))
+        task.come_to_rest(sending=False)
         connection.check()
         found = max(found, connection.full_share())
     return found
@@ -91,22 +90,6 @@ def streams(window: int) -> st.SearchStrategy[list[list[int]]]:
     return st.lists(st.one_of(mixed, equal), min_size=1, max_size=4)
 
 
-@st.composite
-def flows(draw: st.DrawFn) -> FlowControlSettings:
-    """Settings that are accepted."""
-    ack = draw(st.one_of(st.sampled_from([0.2, 0.5, 0.7, 0.9]), st.floats(0.01, 0.9)))
-    window = draw(st.integers(max(4096, int(1100 / (1 - ack))), 40_000))
-    stream_window = draw(st.sampled_from([0, 4096, window]) | st.integers(4096, window))
-    most = int(window * (1 - ack))
-    return FlowControlSettings(
-        window_bytes=window,
-        stream_window_bytes=stream_window,
-        ack_fraction=ack,
-        batch_rows=draw(st.sampled_from([1, 2, 5, 10_000])),
-        batch_bytes=draw(st.just(most) | st.integers(1024, most)),
-    )
-
-
 @given(st.data())
 @settings(max_examples=150)
 def test_settings_that_are_accepted_never_stick(data: st.DataObject) -> None:
@@ -116,9 +99,47 @@ def test_settings_that_are_accepted_never_stick(data: st.DataObject) -> None:
     choices = data.draw(
         st.lists(st.tuples(st.integers(0, 5), st.integers(1, 8)), min_size=1, max_size=6)
     )
-    found = fullest(flow, messages, choices, readers_hurry=data.draw(st.booleans()))
+    found = fullest(flow, messages, choices, reader_hurries=data.draw(st.booleans()))
     target(found)
     assert found < 1
+
+
+@pytest.mark.parametrize(
+    ("what", "stream_window", "message", "batch_rows", "batches"),
+    [
+        ("a document larger than a batch", 0, 5_000, 10_000, 1),
+        ("a document larger than its window", 0, 40_000, 10_000, 1),
+        ("a document larger than its stream's window", 4096, 6_000, 10_000, 1),
+        ("a delivery larger than its window, of many batches", 0, 1_500, 1, 6),
+        ("a delivery larger than its stream's window", 4096, 1_500, 1, 3),
+    ],
+)
+def test_what_is_larger_than_its_limit_passes(
+    what: str, stream_window: int, message: int, batch_rows: int, batches: int
+) -> None:
+    """Nothing is released before Spark has taken the last batch: nobody waits for parts."""
+    window = 8192
+    flow = FlowControlSettings(
+        window_bytes=window,
+        stream_window_bytes=stream_window,
+        batch_bytes=4096,
+        batch_rows=batch_rows,
+    )
+    task = Task(flow)
+    connection = task.add([[message] * 40], flow, window)
+    while any(connection.left.values()):
+        while connection.send():  # all that the window lets pass comes in one block
+            pass
+        connection.reader_turns(len(connection.to_consumer))
+        before = connection.machine.flow.connection.released
+        while task.handover or not task.gathering.is_empty:
+            assert task.turn(), f"{what}: waits for ever"
+        assert connection.machine.flow.connection.released == before
+        task.come_to_rest(sending=False)
+        connection.check()
+    assert connection.largest_delivery >= (stream_window or window)
+    assert task.most_batches >= batches, what
+    task.require_all_back()
 
 
 @pytest.mark.parametrize(
@@ -145,74 +166,43 @@ def _keep(*_: object) -> None:
     return None
 
 
-_LEAVE = TaskCredits.leave
+_DELIVER = FlowControl.deliver
 
 
-def _tell_nobody(credits: TaskCredits, deliveries: int | None, now: float) -> Iterator[Delivery]:
-    list(_LEAVE(credits, deliveries, now))
-    yield from ()
+def _deliver_connection(flow: FlowControl) -> tuple[Share, ...]:
+    return _DELIVER(flow)[:1]
 
 
-def _lose_part(
-    unreleased: Unreleased, serial: int, frame_bytes: int, of_streams: Mapping[int, int]
-) -> None:
-    """Give a part back, and leave nothing for the end of the delivery."""
-    del of_streams
-    unreleased._held[serial].frame_bytes -= frame_bytes
-
-
+@pytest.mark.parametrize("of_stream", [False, True])
 @pytest.mark.parametrize(
     ("what", "where", "name", "broken"),
     [
-        ("a batch that looks at no connection", Gathering, "_fills_a_connection", _never),
-        ("a batch that looks at no stream", Gathering, "_fills_a_stream", _never),
+        ("a batch that looks at no window", Gathering, "_has_its_part", _never),
         ("a batch that is never due", Gathering, "is_due", _never),
-        ("deliveries that nobody releases", Task, "release", _keep),
-        ("deliveries that the credits forget", TaskCredits, "leave", _tell_nobody),
-        ("parts that are lost", Unreleased, "release_part", _lose_part),
+        ("deliveries that nobody releases", Receipt, "release", _keep),
+        ("acknowledgements that are never due", Window, "is_due", _never),
+        ("deliveries that forget their streams", FlowControl, "deliver", _deliver_connection),
     ],
 )
 def test_what_forgets_to_go_on_would_stick(
-    what: str, where: type, name: str, broken: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each rule is needed: without it the search ends with a window that is full."""
-    flow = FlowControlSettings(window_bytes=8192, batch_bytes=4096)
-    if broken is _lose_part:
-        flow = replace(flow, batch_rows=4)
-    if name == "_fills_a_stream":
-        flow = FlowControlSettings(
-            window_bytes=1 << 20, stream_window_bytes=4096, batch_bytes=1 << 17
-        )
-    messages = [[400] * 30] * 4
-    assert fullest(flow, messages, [(0, 6)]) < 1
-    monkeypatch.setattr(where, name, broken)
-    monkeypatch.setattr(Task, "counts", False)
-    monkeypatch.setattr(Connection, "check", _keep)
-    assert fullest(flow, messages, [(0, 6)]) >= 1, what
-
-
-def test_what_spark_has_taken_comes_back_part_by_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A delivery whose rows leave in many batches would else hold its window to the last."""
-    flow = FlowControlSettings(window_bytes=8192, batch_rows=2, batch_bytes=4096)
-    monkeypatch.setattr(Task, "release_part", _keep)
-    with pytest.raises(AssertionError, match="Spark took what is still held"):
-        fullest(flow, [[400] * 60], [(0, 12)])
-
-
-def test_a_batch_that_spark_does_not_take_is_followed_by_none(
+    what: str,
+    where: type,
+    name: str,
+    broken: object,
+    of_stream: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whoever forgets that Spark has taken one can give it no other."""
-    flow = FlowControlSettings(window_bytes=8192, batch_rows=2, batch_bytes=4096)
-    leave = TaskCredits.leave
-
-    def forgetful(credits: TaskCredits, deliveries: int | None, now: float) -> Iterator[Delivery]:
-        monkeypatch.setattr(credits._offered, "settle", _keep)
-        return leave(credits, deliveries, now)
-
-    monkeypatch.setattr(TaskCredits, "leave", forgetful)
-    with pytest.raises(LocalProtocolError, match="found a batch that Spark has not taken"):
-        fullest(flow, [[400] * 60], [(0, 12)])
+    """Each rule is needed: without it the search ends with a window that is full."""
+    flow = FlowControlSettings(window_bytes=1 << 20, batch_bytes=1 << 17)
+    if of_stream:
+        flow = replace(flow, stream_window_bytes=4096)
+    window = 0 if of_stream else 4096  # smaller than the settings say, as `ratio` may make it
+    messages = [[400] * 30] * 4
+    assert fullest(flow, messages, [(0, 6)], window_bytes=window) < 1
+    monkeypatch.setattr(where, name, broken)
+    monkeypatch.setattr(Connection, "check", _keep)
+    needed = of_stream or broken is not _deliver_connection
+    assert (fullest(flow, messages, [(0, 6)], window_bytes=window) >= 1) is needed, what
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """A hand-driven server for the client machines: frames in, frames out, no socket."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 
 from scramp import ScramMechanism
 
@@ -10,7 +11,7 @@ from dcp.protocol.credentials import ALL_MECHANISMS, Credentials, Secret
 from dcp.protocol.events import Event
 from dcp.protocol.liveness import LivenessSettings
 from dcp.protocol.position import Position
-from dcp.protocol.receive_window import FlowSettings
+from dcp.protocol.window import FlowSettings
 from dcp.types import FailoverEntry, FailoverLog
 from dcp.wire import messages as m
 from dcp.wire.codec import decode, encode
@@ -181,6 +182,19 @@ def open_stream(
     connection.open_stream(vbucket, position or Position.beginning(), failover_log=None)
     converse(connection, server)
     return server.seen[-1][0].opaque
+
+
+def release(
+    connection: ClientConnection,
+    frame_bytes: int,
+    now: float,
+    streams: Mapping[int, int] = MappingProxyType({}),
+) -> None:
+    """Release bytes of the connection's window, and of streams' by opaque; acknowledge."""
+    flow = connection.flow
+    shares = [(flow.streams[opaque], count) for opaque, count in streams.items()]
+    flow.release([(flow.connection, frame_bytes), *shares])
+    connection.acknowledge(now)
 
 
 def marker(opaque: int, start: int, end: int, flags: int = 1, vbucket: int = 7) -> Frame:

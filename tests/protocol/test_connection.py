@@ -52,7 +52,7 @@ def test_one_block_gives_its_rows_first_and_then_what_happened() -> None:
         e.SnapshotStarted(7, SnapshotRange(6, 9), 1),
     ]
     assert connection.position(7) == Position(UUID, 7, 5, 9, 5)
-    assert connection.charged_bytes == sum(len(frame.to_bytes()) for frame in frames)
+    assert connection.flow.connection.received == sum(len(frame.to_bytes()) for frame in frames)
 
 
 def test_streams_of_several_vbuckets_are_kept_apart_in_one_block() -> None:
@@ -143,8 +143,8 @@ def test_late_frames_of_a_closed_stream_are_charged_dropped_and_counted() -> Non
     events = connection.receive(block, 1.0)
     assert rows_of(events) == [(7, 1)]
     assert connection.discarded_frames == len(late)
-    assert connection.charged_bytes == block.frame_bytes
-    assert connection.unacked_bytes == block.frame_bytes
+    assert connection.flow.connection.received == block.frame_bytes
+    assert connection.flow.connection.unacked_bytes == block.frame_bytes
 
 
 def test_system_events_take_their_place_among_the_seqnos() -> None:

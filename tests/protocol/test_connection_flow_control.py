@@ -14,6 +14,7 @@ from tests.protocol.scripted import (
     mutation,
     open_stream,
     ready_connection,
+    release,
     stream_end,
 )
 from tests.protocol.streaming import opened
@@ -23,25 +24,25 @@ def test_releases_become_acks_by_the_policy() -> None:
     connection, server = ready_connection(window_bytes=10_000)
     opaque = open_stream(connection, server)
     connection.receive(block_of(marker(opaque, 0, 9), mutation(opaque, 1, value=b"x" * 5000)), 1.0)
-    connection.release(2000, 1.0)
+    release(connection, 2000, 1.0)
     assert connection.bytes_to_send() == b""
     assert connection.next_deadline() == pytest.approx(5.0)
     connection.tick(5.5)
     assert decode(parse_frame(connection.bytes_to_send())) == m.BufferAck(2000)
     with pytest.raises(LocalProtocolError, match="release: found 99999 bytes"):
-        connection.release(99_999, 6.0)
+        release(connection, 99_999, 6.0)
 
 
 def test_a_stream_end_is_taken_while_the_window_is_full() -> None:
     connection, server = ready_connection(window_bytes=300)
     opaque = open_stream(connection, server)
     connection.receive(block_of(marker(opaque, 0, 9), mutation(opaque, 1, value=b"x" * 900)), 1.0)
-    assert connection.unacked_bytes > 300
+    assert connection.flow.connection.unacked_bytes > 300
     ended = connection.receive(block_of(stream_end(opaque, EndReason.STATE_CHANGED)), 1.0)
     assert ended == [e.StreamEnded(7, EndReason.STATE_CHANGED)]
-    connection.release(connection.charged_bytes, 1.0)
+    release(connection, connection.flow.connection.received, 1.0)
     ack = decode(parse_frame(connection.bytes_to_send()))
-    assert ack == m.BufferAck(connection.charged_bytes)
+    assert ack == m.BufferAck(connection.flow.connection.received)
 
 
 def test_an_error_answer_to_an_ack_breaks_the_protocol() -> None:

@@ -100,4 +100,4 @@ def test_a_pushed_cluster_map_is_told_and_not_charged() -> None:
         magic=Magic.SERVER_REQUEST,
     )
     assert connection.receive(block_of(push), 1.0) == [e.ClusterConfigReceived(CLUSTER_MAP)]
-    assert connection.charged_bytes == 0
+    assert connection.flow.connection.received == 0

@@ -1,11 +1,11 @@
-"""A violation is named with its vbucket and leaves the connection as it was."""
+"""A violation is named with its vbucket, and the connection is of no use any more."""
 
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
-from dcp.errors import RemoteProtocolError
+from dcp.errors import LocalProtocolError, RemoteProtocolError
 from dcp.protocol import events as e
 from dcp.protocol.bootstrap import CONTROLS, BootstrapSettings, Control
 from dcp.protocol.position import Position
@@ -114,20 +114,19 @@ VIOLATIONS: dict[str, Callable[[int], list[Frame]]] = {
 
 
 @pytest.mark.parametrize("named", VIOLATIONS)
-def test_a_violation_is_named_and_leaves_the_connection_as_it_was(named: str) -> None:
+def test_a_violation_is_named_and_the_connection_says_and_takes_nothing_more(named: str) -> None:
     connection, server, opaque = opened()
     good = [marker(opaque, 0, 2), mutation(opaque, 1)]
     frames = VIOLATIONS[named](opaque)
     if not frames:
         frames = [answer_to(server.seen[-1][0], m.FailoverLogAnswer(LOG.entries))]
         named = "expected no answer with this opaque"
-    before = (connection.position(7), connection.charged_bytes, connection.discarded_frames)
+    noop = encode(m.Empty(), Opcode.DCP_NOOP)
     with pytest.raises(RemoteProtocolError, match=named):
-        connection.receive(block_of(*frames), 1.0)
-    after = (connection.position(7), connection.charged_bytes, connection.discarded_frames)
-    assert after == before
+        connection.receive(block_of(noop, *frames), 1.0)
     assert connection.bytes_to_send() == b""
-    assert rows_of(connection.receive(block_of(*good), 1.0)) == [(7, 1)], "still usable"
+    with pytest.raises(LocalProtocolError, match="expected it to be closed"):
+        connection.receive(block_of(*good), 1.0)
 
 
 def test_a_violation_names_its_vbucket() -> None:

@@ -39,13 +39,13 @@ def test_a_noop_is_answered_and_not_charged_while_the_window_is_full() -> None:
     connection, server = ready_connection(window_bytes=1000)
     opaque = open_stream(connection, server)
     connection.receive(block_of(marker(opaque, 0, 9), mutation(opaque, 1, value=b"x" * 5000)), 1.0)
-    full = connection.unacked_bytes
+    full = connection.flow.connection.unacked_bytes
     assert full > 1000
     for now in range(20, 200, 20):
         connection.receive(block_of(NOOP), float(now))
         assert decode(parse_frame(connection.bytes_to_send())) == m.Empty()
         connection.tick(float(now))
-    assert connection.unacked_bytes == full
+    assert connection.flow.connection.unacked_bytes == full
 
 
 def test_silence_of_one_interval_and_a_fifth_makes_us_ask() -> None:

@@ -188,6 +188,6 @@ def test_how_bytes_are_cut_does_not_matter(seed: int) -> None:
             case _:
                 pieces = [data + mutation(opaque, 9999).to_bytes()[:30]]
         rows, others = told(connection, pieces)
-        outcomes.append((rows, others, connection.position(7), connection.charged_bytes))
+        outcomes.append((rows, others, connection.position(7), connection.flow.connection.received))
     assert outcomes[0][0], "the conversation holds rows"
     assert all(outcome == outcomes[0] for outcome in outcomes)

@@ -22,7 +22,7 @@ Row = tuple[int, int, bytes, int, bytes]
 
 
 class Lake:
-    """All rows of all vbuckets, in order; ``next`` and ``release`` are its consumer's."""
+    """All rows of all vbuckets, in order; deliveries are its consumer's."""
 
     def __init__(self, seed: str, vbuckets: int, name: str = "lake", **connection: object) -> None:
         self.rows: dict[int, list[Row]] = {v: [] for v in range(vbuckets)}
@@ -67,7 +67,7 @@ class Lake:
             {v: p for v, p in delivery.positions.items() if v not in self._went_back}
         )
         if release:
-            self.consumer.release(delivery)
+            delivery.release()
         else:
             self.unreleased.append(delivery)
         if self._went_back:

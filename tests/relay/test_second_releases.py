@@ -109,7 +109,7 @@ def test_a_vbucket_gives_back_what_it_was_lent_and_no_more(
     lent, freed_bytes = Counter[int](), 0
     for what, vbucket, frame_bytes in steps:
         if what == "lend":
-            window.charge(frame_bytes)
+            window.receive(frame_bytes, 0.0)
             window.lend(vbucket, frame_bytes)
             lent[vbucket] += frame_bytes
             continue
@@ -119,4 +119,4 @@ def test_a_vbucket_gives_back_what_it_was_lent_and_no_more(
         freed_bytes += taken_bytes
         window.release_withheld(0.0)
         assert window.held_bytes == sum(lent.values())
-        assert window.acked_bytes + window.unacked_bytes == freed_bytes + window.held_bytes
+        assert window.acknowledged_bytes + window.unacked_bytes == freed_bytes + window.held_bytes

@@ -103,13 +103,13 @@ class Oracle:
 
     def check_reader(self, reader: SteppedReader) -> None:
         """P4: what a node sent and we did not acknowledge fits the window, and one message."""
-        window = reader.machine.window
-        if window.is_on and window.unacked_bytes > window.settings.window_bytes:
-            excess = window.unacked_bytes - window.settings.window_bytes
+        window = reader.machine.flow.connection
+        if 0 < window.size_bytes < window.unacked_bytes:
+            excess = window.unacked_bytes - window.size_bytes
             self._counts.add("window full")
             assert excess <= self.largest_frame_bytes, (
                 f"P4: found {window.unacked_bytes} bytes outstanding, expected at most the window "
-                f"of {window.settings.window_bytes} and one message of {self.largest_frame_bytes}"
+                f"of {window.size_bytes} and one message of {self.largest_frame_bytes}"
             )
 
     # --- when all is calm

@@ -53,6 +53,35 @@ def test_any_frames_in_any_pieces(sizes: list[int], repeat: int, seed: int) -> N
         pieces.append(stream[:length])
         stream = stream[length:]
     assert frames_in(FrameSplitter(), pieces) == wanted
+    assert frames_read(FrameSplitter(), pieces, buffer_bytes=1000) == wanted
+    assert frames_read(FrameSplitter(), pieces, buffer_bytes=2_000_000) == wanted
+
+
+def frames_read(splitter: FrameSplitter, pieces: list[bytes], buffer_bytes: int) -> list[bytes]:
+    """Return the frames as a reader finds them that uses one buffer again and again."""
+    found, buffer = [], memoryview(bytearray(buffer_bytes))
+    for piece in pieces:
+        read = 0
+        while read < len(piece):
+            begun = splitter.take_back(buffer)
+            count = min(len(piece) - read, buffer_bytes - begun)
+            assert count > 0
+            buffer[begun : begun + count] = piece[read : read + count]
+            read += count
+            found += frames_in(splitter, [bytes(buffer[: begun + count])])
+    return found
+
+
+def test_what_follows_the_beginning_of_a_frame_in_one_buffer_is_not_copied() -> None:
+    splitter, buffer = FrameSplitter(), memoryview(bytearray(4096))
+    whole = GOLDEN[0]
+    assert len(splitter.feed(whole[:30])) == 0
+    assert splitter.take_back(buffer) == 30
+    buffer[30 : len(whole)] = whole[30:]
+    block = splitter.feed(buffer[: len(whole)])
+    assert bytes(block.frame(0).to_bytes()) == whole
+    assert np.shares_memory(np.frombuffer(block.buffer, np.uint8), np.frombuffer(buffer, np.uint8))
+    assert splitter.take_back(buffer) == 0
 
 
 def test_a_large_frame_in_small_chunks_is_not_copied_again_and_again() -> None:

@@ -2,6 +2,8 @@
 //
 // To write: writes documents with every level of durability, and says how that ended.
 //
+// To drain: for each line of standard input streams all that is there now, and says what it cost.
+//
 // To ping: only asks what go-dcp asks before it streams, and says the answers.
 //
 // To now: ends by itself with a line per vbucket. To infinity: takes orders from standard input,
@@ -43,7 +45,7 @@ func main() {
 	flag.StringVar(&given.bucket, "bucket", "default", "")
 	flag.StringVar(&given.user, "user", "", "")
 	flag.StringVar(&given.tlsCA, "tls-ca", "", "PEM file; encrypts, and signs in with PLAIN")
-	flag.StringVar(&given.to, "to", "now", "ping, write, now or infinity")
+	flag.StringVar(&given.to, "to", "now", "ping, write, drain, now or infinity")
 	flag.IntVar(&given.windowBytes, "window-bytes", 65536, "flow control")
 	flag.BoolVar(&given.collections, "collections", true, "")
 	flag.Parse()
@@ -59,6 +61,8 @@ func run(given options) error {
 		return ping(given)
 	case "write":
 		return writeDurably(given)
+	case "drain":
+		return drain(given)
 	}
 	config, err := agentConfig(given)
 	if err != nil {
