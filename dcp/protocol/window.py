@@ -1,7 +1,7 @@
 """Flow control from the consumer's side: the one place where received bytes are counted.
 
 A connection has a window, and where the producer offers it each stream has one beside it. A
-``Window`` is seven counters that only grow. A byte passes them from top to bottom:
+``Window`` is six counters that only grow. A byte passes them from top to bottom:
 
     counter        counts the bytes that                            moved by the thread that
     received       came and occupy the window                       reads

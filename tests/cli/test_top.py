@@ -383,8 +383,9 @@ def test_a_real_round_that_stands_still_is_seen_by_status_top_and_metrics(
         assert main(["top", *options, "--metrics"]) == 0
         metrics = capsys.readouterr().out
         label = tasks[0]["task"].split("-")[-1].split(".")[0]
-        assert f'fc_gating{{task="{label}",stage="spark"}} 1' in metrics
-        assert f'dcp_window_bytes{{task="{label}",node="{connection["node"]}"}} 20000' in metrics
+        labels = f'task="{label}",node="{connection["node"]}"'
+        assert f'fc_gating{{{labels},stage="spark"}} 1' in metrics
+        assert f"dcp_window_bytes{{{labels}}} 20000" in metrics
         assert SECRET not in json.dumps(tasks) + text + status + metrics
     finally:
         code = _go_on(run, pause)
