@@ -59,7 +59,7 @@ class MemoryBound:
     """The most that each part of a run takes, in bytes, with ``tasks`` running at once.
 
     ``direct_bytes`` is a limit that holds twice: Netty, which Arrow uses, keeps its own account.
-    ``workers_bytes`` are all workers together, ``worker_bytes`` is the largest of them.
+    ``workers_bytes`` are all workers together, ``worker_bytes`` is one of them.
     """
 
     tasks: int
@@ -88,23 +88,19 @@ def memory_bound(
     window_bytes: int,
     batch_bytes: int,
     heap_bytes: int,
-    windows_bytes: int | None = None,
 ) -> MemoryBound:
     """Return the bound for ``tasks`` tasks with ``connections`` nodes each.
 
-    ``window_bytes`` is the largest window of a connection, ``windows_bytes`` what all of them come
-    to (``window_plan.py``); None: all may be the largest.
+    ``window_bytes`` is the window of each connection (``window_plan.py``).
     """
-    if windows_bytes is None:
-        windows_bytes = tasks * connections * window_bytes
-    without = worker_bytes(connections, 0, batch_bytes)
+    worker = worker_bytes(connections, window_bytes, batch_bytes)
     return MemoryBound(
         tasks=tasks,
         heap_bytes=heap_bytes,
         direct_bytes=direct_memory_bytes(tasks, batch_bytes),
         native_bytes=_JVM_NATIVE_BYTES,
-        worker_bytes=worker_bytes(connections, window_bytes, batch_bytes),
-        workers_bytes=tasks * without + windows_bytes,
+        worker_bytes=worker,
+        workers_bytes=tasks * worker,
         driver_bytes=_DRIVER_BYTES,
     )
 
