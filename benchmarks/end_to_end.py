@@ -109,7 +109,9 @@ def _measure(
 def plan_for(settings: Settings, slots: int) -> RoundPlan:
     """Return the plan of a new lake's first round."""
     cluster = look_at_cluster(source_access(settings))
-    plan = plan_round(LakePosition(_LAKE_ID, 0), cluster, settings.round, slots)
+    plan = plan_round(
+        LakePosition(_LAKE_ID, 0), cluster, settings.round, settings.flow_control, slots
+    )
     assert isinstance(plan, RoundPlan)
     return plan
 

@@ -124,7 +124,7 @@ def _connection(look: TaskLook, each: Connection) -> Sequence[object]:
 
 
 def _stages(looks: Sequence[TaskLook]) -> str:
-    heads = ["task", "stage", "credits", "in use", "windows waited"]
+    heads = ["task", "stage", "at most", "in use", "windows waited"]
     rows: list[Sequence[object]] = []
     for look in looks:
         for node, stage in [

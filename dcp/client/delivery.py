@@ -60,7 +60,7 @@ class Receipt:
         self._on_release = on_release
 
     @property
-    def connection(self) -> Window:
+    def connection_window(self) -> Window:
         """The window of the connection that it came on."""
         return self._flow.connection
 

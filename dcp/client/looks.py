@@ -26,7 +26,10 @@ class StageLook:
 
 @dataclass(frozen=True, slots=True)
 class WindowLook:
-    """A window: its size, what the producer counts in it, how long it was full, in all."""
+    """A window: its size, what the producer counts in it, for how long it was full in all.
+
+    ``overshoot_bytes`` is the most by which one message went beyond it.
+    """
 
     size: int
     in_use: int

@@ -266,7 +266,8 @@ class Reader:
         transport.write(self._machine.bytes_to_send())
         if not self._may_read():
             self._paused = True  # the time to tick stands still: only ``release`` ends this wait
-            transport.wait(_IDLE_WAIT_SECONDS, reading=False)
+            if not self._may_read():  # once more, since a release before wakes nobody
+                transport.wait(_IDLE_WAIT_SECONDS, reading=False)
             return
         if self._paused:  # a node that we did not listen to cannot be called silent
             self._paused = False
@@ -345,6 +346,7 @@ class Reader:
             self._ended = reason
             commands, self._commands = self._commands, []
         _log.debug("= %s ended: %s", self._name, reason)
+        self._splitter = FrameSplitter()  # receipts keep us: not the message that never came whole
         for posted in commands:
             posted.fail(reason)
         self.answers.fail(reason)

@@ -237,16 +237,16 @@ class StreamKeeper:
             self._connection_ended(link, entry.error, now)
             return None
         entry.take()
-        for vbucket, position in entry.positions.items():
-            if vbucket not in self._stopped:
-                self.tracks[vbucket].advance(position)
+        positions = {v: at for v, at in entry.positions.items() if v not in self._stopped}
+        for vbucket, position in positions.items():
+            self.tracks[vbucket].advance(position)
         events: list[Event] = []
         for event in entry.events:
             events += self._on(event, link, now)
         if not events:
             entry.release()
             return None
-        return replace(entry, events=events)
+        return replace(entry, events=events, positions=positions)
 
     def _connection_ended(self, link: NodeLink, error: DcplakeError | None, now: float) -> None:
         if isinstance(error, AuthenticationError | BucketError | NoRelayError | LocalProtocolError):

@@ -5,8 +5,8 @@ A batch is handed over when one of these is so; each alone would leave somebody 
     it has no rows                              nothing would come of it: its bytes go back at once
     it has ``batch_rows`` rows                  Spark takes no more at once
     it has ``batch_bytes`` bytes                likewise
-    it holds its part of a connection's window  that node has no room, and waits for the batch
-    it holds its part of a stream's window      that stream waits likewise
+    it holds so much of a connection's window   that node has no room, and waits for the batch
+    it holds so much of a stream's window       that stream waits likewise (``flush_bytes``)
     ``batch_seconds`` are over                  rows would wait for those that do not come
 
 All that was gathered is handed over then, one batch after the other, and its deliveries are
@@ -64,7 +64,7 @@ class Gathering:
         if self.is_empty:
             self._began_at = self._clock()
         self._receipts.append(delivery.receipt)
-        self._connections[delivery.connection_name] = delivery.receipt.connection
+        self._connections[delivery.connection_name] = delivery.receipt.connection_window
         self._gathered.update(delivery.receipt.windows)
 
     def is_due(self) -> bool:
@@ -73,7 +73,7 @@ class Gathering:
             self._batches.rows == 0
             or self._batches.rows >= self._flow.batch_rows
             or self._gathered_bytes >= self._flow.batch_bytes
-            or any(map(self._has_its_part, self._gathered))
+            or any(map(self._holds_enough, self._gathered))
             or self._clock() >= self.due_at
         )
 
@@ -82,7 +82,7 @@ class Gathering:
         windows = list(self._connections.values())  # another thread may look
         return sum(window.taken - window.given for window in windows)
 
-    def _has_its_part(self, window: Window) -> bool:
+    def _holds_enough(self, window: Window) -> bool:
         return window.taken - window.given >= self._flow.flush_bytes(window.size_bytes)
 
     def hand_over(self) -> Iterator[pa.RecordBatch]:

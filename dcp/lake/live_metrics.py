@@ -20,8 +20,8 @@ _METRICS: Final[Metrics] = {
     "dcp_unacked_bytes": ("gauge", "What the node counts as not acknowledged."),
     "dcp_ack_total": ("counter", "Acknowledgements sent."),
     "dcp_window_full_seconds_total": ("counter", "How long the window was full."),
-    "credit_used": ("gauge", "Credits of a stage in use."),
-    "credit_limit": ("gauge", "Credits of a stage in use at which the stage before waits."),
+    "credit_used": ("gauge", "What a stage holds."),
+    "credit_limit": ("gauge", "What a stage may hold; then the stage before waits."),
     "fc_gating": (
         "gauge",
         "1 for the stage, or acknowledgement, that a full window waits for.",

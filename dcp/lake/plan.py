@@ -72,9 +72,9 @@ class TaskPlan:
     index: int
     streams: tuple[StreamPlan, ...]
     carried: tuple[VbucketState, ...]
+    windows: WindowPlan
     left_out: "tuple[LeftOut, ...]" = ()
     applied: "tuple[AppliedVersion, ...]" = ()
-    windows: WindowPlan | None = None
 
     @property
     def nodes(self) -> tuple[NodeAddress, ...]:
@@ -175,9 +175,9 @@ def plan_round(
     position: LakePosition,
     cluster: "ClusterView",
     settings: RoundSettings,
+    flow: FlowControlSettings,
     slots: int | Callable[[], int],
     *,
-    flow: FlowControlSettings | None = None,
     targets: Mapping[int, int] | None = None,
     skip: Mapping[int, LeftOut] | None = None,
 ) -> RoundPlan | Idle:
@@ -187,9 +187,9 @@ def plan_round(
         position: where the lake stands.
         cluster: map, high seqnos and unreachable nodes, asked for just now.
         settings: number of tasks, bytes and seconds.
+        flow: policy and numbers of the windows.
         slots: how many tasks Spark runs at the same time (0: unknown); or what tells it, asked only
             where there is something to stream.
-        flow: the policy and the numbers for the windows of the tasks; None: not planned.
         targets: seqnos to reach instead of the high seqnos (a run that ends there).
         skip: vbuckets not to stream now, with the reason to report.
 
@@ -225,11 +225,11 @@ def plan_round(
     streamed = {stream.vbucket for stream in streams}
     vbuckets = {*range(cluster.map.vbucket_count), *position.states}
     carried = [position.state(vbucket) for vbucket in sorted(vbuckets - streamed)]
-    tasks = _spread(streams, carried, left_out, _task_count(streams, slots, settings.tasks))
+    shares = _spread(streams, _task_count(streams, slots, settings.tasks))
     return RoundPlan(
         lake_id=position.lake_id,
         round=position.latest_round + 1,
-        tasks=tasks if flow is None else _with_windows(tasks, flow),
+        tasks=_tasks(shares, carried, left_out, flow),
         left_out=tuple(left_out),
         target_bytes=settings.target_bytes,
         target_seconds=settings.target_seconds,
@@ -294,12 +294,7 @@ def _stream_or_reason(
     return StreamPlan(state, node, goal, begins_epoch)
 
 
-def _spread(
-    streams: Sequence[StreamPlan],
-    carried: Sequence[VbucketState],
-    left_out: Sequence[LeftOut],
-    count: int,
-) -> tuple[TaskPlan, ...]:
+def _spread(streams: Sequence[StreamPlan], count: int) -> list[tuple[StreamPlan, ...]]:
     """Give the largest backlogs first, node by node in turn, always to the least loaded task."""
     shares: list[list[StreamPlan]] = [[] for _ in range(count)]
     loads = [(0, 0, index) for index in range(count)]
@@ -308,19 +303,28 @@ def _spread(
         backlog, streams_there, index = heappop(loads)
         shares[index].append(stream)
         heappush(loads, (backlog + stream.backlog, streams_there + 1, index))
+    return [tuple(sorted(share, key=_longest_waiting)) for share in shares]
+
+
+def _tasks(
+    shares: Sequence[tuple[StreamPlan, ...]],
+    carried: Sequence[VbucketState],
+    left_out: Sequence[LeftOut],
+    flow: FlowControlSettings,
+) -> tuple[TaskPlan, ...]:
+    """Give each task its streams, its part of what is only written down, and its windows.
+
+    These are sized as if all tasks ran at once in one executor.
+    """
+    connections = sum(len({stream.node for stream in share}) for share in shares)
+    windows = WindowPlan.of(flow, connections)
     tasks = []
     for index, share in enumerate(shares):
-        carries = tuple(carried[index::count])
+        carries = tuple(carried[index :: len(shares)])
         vbuckets = {state.vbucket for state in carries}
         misses = tuple(left for left in left_out if left.vbucket in vbuckets)
-        tasks.append(TaskPlan(index, tuple(sorted(share, key=_longest_waiting)), carries, misses))
+        tasks.append(TaskPlan(index, share, carries, windows, misses))
     return tuple(tasks)
-
-
-def _with_windows(tasks: tuple[TaskPlan, ...], flow: FlowControlSettings) -> tuple[TaskPlan, ...]:
-    """Size the windows for all tasks at once in one executor: the most that can come together."""
-    windows = WindowPlan.of(flow, sum(len(task.nodes) for task in tasks))
-    return tuple(replace(task, windows=windows) for task in tasks)
 
 
 def _largest_first(streams: Collection[StreamPlan]) -> list[StreamPlan]:

@@ -20,7 +20,7 @@ def plan_text(plan: "RoundPlan") -> str:
         f"{len(plan.tasks)} tasks of at most {plan.target_bytes:,} bytes "
         f"and {plan.target_seconds:g} s each"
     )
-    windows = {f"  {task.windows}" for task in plan.tasks if task.windows is not None}
+    windows = dict.fromkeys(f"  {task.windows}" for task in plan.tasks)
     lines = [head, *windows, *map(_task_text, plan.tasks), *map(_epoch_text, plan.streams)]
     return "\n".join([*filter(None, lines), *left_out_lines(plan.left_out)])
 
@@ -87,7 +87,7 @@ def plan_json(plan: "RoundPlan") -> dict[str, Any]:
                 "index": task.index,
                 "nodes": [str(node) for node in task.nodes],
                 "carried": len(task.carried),
-                "window_bytes": None if task.windows is None else task.windows.window_bytes,
+                "window_bytes": task.windows.window_bytes,
                 "streams": [
                     {
                         "vbucket": stream.vbucket,

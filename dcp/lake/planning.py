@@ -43,8 +43,8 @@ def next_round(
         position,
         cluster,
         settings.round,
+        settings.flow_control,
         slots,
-        flow=settings.flow_control,
         targets=targets,
         skip=skip,
     )

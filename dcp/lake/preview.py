@@ -22,11 +22,11 @@ def preview(settings: Settings) -> RoundPlan | Idle:
     """
     cluster = look_at_cluster(source_access(settings))
     lake = find_lake(spark_of(settings), lake_location(settings))
-    slots = slots_of(settings.spark.master)
+    rounds, flow, slots = settings.round, settings.flow_control, slots_of(settings.spark.master)
     if lake is None:
-        return plan_round(LakePosition(NEW_LAKE, 0), cluster, settings.round, slots)
+        return plan_round(LakePosition(NEW_LAKE, 0), cluster, rounds, flow, slots)
     require_same_bucket(lake, cluster, settings.source.bucket)
     replicas = replicas_in(lake)
     applied = (replica_status(lake, replica).applied for replica in replicas)
     stale = stale_vbuckets(version for version in applied if version is not None)
-    return plan_round(lake_position(lake, settings, stale), cluster, settings.round, slots)
+    return plan_round(lake_position(lake, settings, stale), cluster, rounds, flow, slots)

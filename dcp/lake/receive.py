@@ -46,7 +46,6 @@ from dcp.lake.stream_result import Outcome, StreamResult, left_out_status
 from dcp.lake.system_events import DroppedPolicy, collection_of
 from dcp.lake.task_errors import TaskError
 from dcp.lake.vbucket_state import states_to_batch
-from dcp.lake.window_plan import WindowPlan, executor_windows_bytes
 from dcp.protocol.credentials import Credentials
 from dcp.protocol.events import (
     Event,
@@ -131,7 +130,6 @@ class TaskReceiver:
         self._access = access
         self._budget = budget
         self._name = name
-        self._windows = plan.windows or WindowPlan.of(access.flow_control, len(plan.nodes))
         self._policy = EndPolicy(
             budget, access.quiet_seconds, access.consumer.node_deadline_seconds
         )
@@ -189,7 +187,7 @@ class TaskReceiver:
 
     def _consumer(self) -> Consumer:
         settings = self._access.consumer
-        connection = replace(settings.connection, window_bytes=self._windows.window_bytes)
+        connection = replace(settings.connection, window_bytes=self._plan.windows.window_bytes)
         return Consumer(
             [
                 StreamStart(
@@ -387,7 +385,7 @@ class TaskReceiver:
                 counts[1] += not result.position.is_complete
         connections = consumer.look()
         flow = self._access.flow_control
-        window_bytes = self._windows.window_bytes or executor_windows_bytes(flow, 1)
+        held_bytes = self._plan.windows.held_bytes
         return TaskState(
             vbuckets=len(self.results),
             open_vbuckets=len(still_open),
@@ -395,9 +393,9 @@ class TaskReceiver:
             connections=connections,
             stages=(consumer.look_at_buffers(), *self._gathering.look(self._budget.target_bytes)),
             streams={node: NodeStreams(*counts) for node, counts in streams.items()},
-            windows=self._windows,
+            windows=self._plan.windows,
             batch_bytes=flow.batch_bytes,
-            bound_bytes=worker_bytes(len(connections), window_bytes, flow.batch_bytes),
+            bound_bytes=worker_bytes(len(connections), held_bytes, flow.batch_bytes),
             undecodable_values=int(self._rows.counts.undecodable_values.sum()),
         )
 

@@ -101,7 +101,7 @@ class DcpReader(DataSourceReader):
         slots = self._rounds.tasks or _DEFAULT_TASKS
         position = LakePosition("read", _NO_ROUND)
         flow = self._access.flow_control
-        plan = plan_round(position, cluster, self._rounds, slots, flow=flow)
+        plan = plan_round(position, cluster, self._rounds, flow, slots)
         if plan.left_out:
             raise NodeUnavailableError(
                 "some vbuckets cannot be read:\n" + "\n".join(left_out_lines(plan.left_out))

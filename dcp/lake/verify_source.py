@@ -104,8 +104,8 @@ class SourceReader:
             position,
             cluster,
             settings.round,
+            settings.flow_control,
             slots,
-            flow=settings.flow_control,
             targets=targets,
         )
         self.leave_out([left for left in plan.left_out if left.vbucket in vbuckets])

@@ -20,19 +20,26 @@ LEAST_WINDOW_BYTES: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class WindowPlan:
-    """One window for each of ``connections``; 0 bytes: no flow control."""
+    """One window for each of ``connections``; 0 bytes: no flow control.
+
+    ``held_bytes`` is what a connection holds at most, but for one message: its window; without flow
+    control what it has when we stop reading it, and the read that comes to it.
+    """
 
     policy: str
     quota_bytes: int
     connections: int
     window_bytes: int
+    held_bytes: int
 
     @classmethod
     def of(cls, flow: "FlowControlSettings", connections: int) -> "WindowPlan":
         """Return the windows of so many connections of an executor."""
         connections = max(1, connections)
         window_bytes = planned_window_bytes(flow, connections)
-        return cls(flow.window_policy, flow.window_quota_bytes, connections, window_bytes)
+        held_bytes = window_bytes or flow.window_bytes + READ_BUFFER_BYTES
+        quota_bytes = flow.window_quota_bytes
+        return cls(flow.window_policy, quota_bytes, connections, window_bytes, held_bytes)
 
     @property
     def windows_bytes(self) -> int:
@@ -60,16 +67,6 @@ def planned_window_bytes(flow: "FlowControlSettings", connections: int) -> int:
     if flow.window_policy == Policy.RATIO:
         return max(window_bytes, LEAST_WINDOW_BYTES)
     return window_bytes
-
-
-def executor_windows_bytes(flow: "FlowControlSettings", connections: int) -> int:
-    """Return what so many connections of an executor may hold in their windows, for its memory.
-
-    Without flow control: what each holds when we stop reading, and the read that comes to it.
-    """
-    if flow.window_policy == Policy.NONE:
-        return connections * (flow.window_bytes + READ_BUFFER_BYTES)
-    return WindowPlan.of(flow, connections).windows_bytes
 
 
 def policy_settings(flow: "FlowControlSettings") -> PolicySettings:

@@ -2,7 +2,8 @@
 
 Control frames (markers, stream ends, answers, NOOPs) are few. Before one of a stream is handled,
 the rows that the stream sent before it are; so each stream sees its own frames in wire order.
-Every handler changes the state. What a block costs does not depend on how many streams there are.
+Every handler changes the state. What a block costs depends on the streams that it has something of,
+not on how many there are.
 """
 
 from collections.abc import Callable

@@ -5,16 +5,17 @@ A connection has a window, and where the producer offers it each stream has one 
 
     counter        counts the bytes that                            moved by the thread that
     received       came and occupy the window                       reads
-    delivered      went into the queue to the application           reads
+    delivered      are in deliveries, from the queue on             reads
     taken          the application took out of the queue            works
     given          were given to the sink as rows                   works
     released       the application is done with                     works
-    acknowledged   the producer does not count any more             reads
+    acknowledged   were acknowledged, or forgotten (see below)      reads
 
 All else is the difference of two, computed by whoever asks: the application holds ``received -
 released``, the queue ``received - taken``, the rows that are gathered ``taken - given``, the sink
 ``given - released``; the producer counts ``received - acknowledged`` as outstanding. Each counter
-is moved by one thread, so the other may read it at any time.
+is moved by one thread at a time, so others may read it whenever they like. (``delivered`` is no
+stage, but where the next delivery begins.)
 
 The rules, from kv_engine ``docs/dcp/documentation/flow-control.md`` and
 ``engines/ep/src/dcp/flow-control.cc``:
@@ -78,8 +79,7 @@ class Window:
     """The counters of one window. ``size_bytes`` 0: it is off, and nothing is acknowledged."""
 
     __slots__ = (
-        "_full_seconds",
-        "_full_since",
+        "_full",
         "_most_bytes",
         "acknowledged",
         "acks",
@@ -108,8 +108,8 @@ class Window:
         self.is_over = False
         """Whether its stream has ended: nothing is acknowledged any more."""
         self._most_bytes = size_bytes
-        self._full_since: float | None = None
-        self._full_seconds = 0.0
+        self._full: tuple[float, float | None] = (0.0, None)
+        """For how long it was full before, and since when it is now: read by others at once."""
 
     @property
     def held_bytes(self) -> int:
@@ -133,15 +133,15 @@ class Window:
 
     def full_seconds(self, now: float) -> float:
         """How long it was full, in all."""
-        since = self._full_since  # once: the reading thread may change it meanwhile
-        return self._full_seconds + (0.0 if since is None else max(0.0, now - since))
+        seconds, since = self._full
+        return seconds + (0.0 if since is None else max(0.0, now - since))
 
     # --- the thread that reads
 
     def receive(self, frame_bytes: int, now: float) -> None:
         """Count what came."""
         self.received += frame_bytes
-        if self._most_bytes:
+        if self.size_bytes:
             self.overshoot_bytes = max(self.overshoot_bytes, self.unacked_bytes - self._most_bytes)
         self._note_fullness(now)
 
@@ -188,12 +188,11 @@ class Window:
         self._note_fullness(now)
 
     def _note_fullness(self, now: float) -> None:
-        if self.is_full:
-            if self._full_since is None:
-                self._full_since = now
-        elif self._full_since is not None:
-            self._full_seconds += max(0.0, now - self._full_since)
-            self._full_since = None
+        seconds, since = self._full
+        if self.is_full and since is None:
+            self._full = seconds, now
+        elif not self.is_full and since is not None:
+            self._full = seconds + max(0.0, now - since), None
 
     # --- the thread that works
 
@@ -284,26 +283,27 @@ class FlowControl:
         acks = []
         if acked_bytes := self.connection.acknowledge(self.settings, now):
             acks.append((CONNECTION, acked_bytes))
-        if self._released or now >= self._look_at:
-            self._acknowledge_streams(acks, now)
-        return acks
-
-    def _acknowledge_streams(self, acks: list[tuple[int, int]], now: float) -> None:
-        """Look at the streams that something was released of, which are few."""
         while self._released:
             window = self._released.popleft()
-            self._unacknowledged[window.opaque] = window
+            if not window.is_over:
+                self._unacknowledged[window.opaque] = window
+                self._acknowledge_stream(window, acks, now)
+        if now >= self._look_at:
+            self._look_at = inf
+            for window in list(self._unacknowledged.values()):
+                self._acknowledge_stream(window, acks, now)
+        return acks
+
+    def _acknowledge_stream(self, window: Window, acks: list[tuple[int, int]], now: float) -> None:
         if not self._acknowledges_streams:
             return
-        self._look_at = inf
-        for opaque, window in sorted(self._unacknowledged.items()):
-            if acked_bytes := window.acknowledge(self.settings, now):
-                acks.append((opaque, acked_bytes))
-            deadline = window.deadline(self.settings)
-            if deadline is None:
-                del self._unacknowledged[opaque]
-            else:
-                self._look_at = min(self._look_at, deadline)
+        if acked_bytes := window.acknowledge(self.settings, now):
+            acks.append((window.opaque, acked_bytes))
+        deadline = window.deadline(self.settings)
+        if deadline is None:
+            self._unacknowledged.pop(window.opaque, None)
+        else:
+            self._look_at = min(self._look_at, deadline)
 
     @property
     def deadline(self) -> float | None:
@@ -314,9 +314,10 @@ class FlowControl:
 
     @property
     def is_due(self) -> bool:
-        """Whether so much was released that an acknowledgement should leave now."""
-        of_streams = self._acknowledges_streams and bool(self._released)
-        return of_streams or self.connection.is_due(self.settings, -inf)
+        """Whether so much was released that the thread that reads should look."""
+        if self._acknowledges_streams and self._released:
+            return True
+        return self.connection.is_due(self.settings, -inf)
 
     def end_stream(self, opaque: int) -> None:
         """Forget a stream that is over, as the producer does.

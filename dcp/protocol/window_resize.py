@@ -38,7 +38,7 @@ class WindowResize:
 
     @property
     def window_bytes(self) -> int:
-        """The window that we keep to."""
+        """The window that we keep to: the one asked for, but to and from 0 only when answered."""
         return (self.asked_bytes or self.told_bytes) if self.told_bytes else 0
 
     def want(self, window_bytes: int) -> "WindowResize":

@@ -15,7 +15,7 @@ from dcp.wire.vocabulary import Opcode
 
 
 class UpstreamWindow:
-    """One window, and how often how much of it was given back."""
+    """The window, what vbuckets hold of it, and what waits for the disk only."""
 
     def __init__(self, window_bytes: int, outgoing: Outgoing, now: float) -> None:
         self._flow = FlowControl(FlowSettings(window_bytes), now)

@@ -9,10 +9,12 @@ import pytest
 from dcp.cli import run_output
 from dcp.cli.run_output import BarObserver, PlainObserver
 from dcp.client.addresses import NodeAddress
+from dcp.lake.flow_control_settings import FlowControlSettings
 from dcp.lake.observer import NEXT_ROUND
 from dcp.lake.plan import Idle, LeftOut, RoundPlan, StreamPlan, TaskPlan
 from dcp.lake.progress import Done, round_progress
 from dcp.lake.vbucket_state import VbucketState
+from dcp.lake.window_plan import WindowPlan
 from dcp.protocol.position import Position
 from tests.client.drained import wait_for
 
@@ -63,10 +65,13 @@ def test_a_cluster_out_of_reach_is_told(
     ]
 
 
+WINDOWS = WindowPlan.of(FlowControlSettings(), 1)
+
+
 def plan_of(target_seqno: int) -> RoundPlan:
     state = VbucketState(0, 0, Position.beginning())
     stream = StreamPlan(state, NodeAddress("a", 1), target_seqno)
-    return RoundPlan("lake", 7, (TaskPlan(0, (stream,), ()),), (), 1000, 10.0)
+    return RoundPlan("lake", 7, (TaskPlan(0, (stream,), (), WINDOWS),), (), 1000, 10.0)
 
 
 def test_the_line_of_a_round_ends_with_a_failed_round(capsys: pytest.CaptureFixture[str]) -> None:

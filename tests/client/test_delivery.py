@@ -58,7 +58,7 @@ def test_each_step_moves_the_counters_of_all_windows_once(state: ReceiptState, a
     after = TABLE[state][action]
     assert receipt.state is after
     stream = connection.flow.streams[1]
-    assert (receipt.connection, receipt.windows) == (
+    assert (receipt.connection_window, receipt.windows) == (
         connection.flow.connection,
         [connection.flow.connection, stream],
     )

@@ -278,7 +278,7 @@ class RoundsInMemory:
     def plan(self) -> RoundPlan | None:
         cluster = look_at_cluster(self.access)
         position = self.lake.position(self.policy)
-        plan = plan_round(position, cluster, self.settings.round, 1)
+        plan = plan_round(position, cluster, self.settings.round, self.settings.flow_control, 1)
         return plan if isinstance(plan, RoundPlan) else None
 
     def received(self, plan: RoundPlan, on_batch: Callable[[], None] | None = None) -> list[Row]:

@@ -81,7 +81,7 @@ class RoundsInProcess:
         cluster = look_at_cluster(self.access)
         position = LakePosition("0123456789abcdef", self.round, self.states)
         flow = self.settings.flow_control
-        plan = plan_round(position, cluster, self.settings.round, self.slots, flow=flow)
+        plan = plan_round(position, cluster, self.settings.round, flow, self.slots)
         return plan if isinstance(plan, RoundPlan) else None
 
     def run(self, plan: RoundPlan | None = None) -> list[dict[str, Any]]:

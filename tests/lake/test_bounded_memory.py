@@ -238,7 +238,9 @@ def test_a_sink_that_is_stopped_for_a_minute_stops_the_producer_at_the_window(
         settings = replace(settings, source=chosen)
         access = source_access(settings)
         cluster = look_at_cluster(access)
-        plan = plan_round(LakePosition("0123456789abcdef", 0), cluster, settings.round, 1)
+        plan = plan_round(
+            LakePosition("0123456789abcdef", 0), cluster, settings.round, settings.flow_control, 1
+        )
         assert isinstance(plan, RoundPlan)
         budget = Budget(plan.target_bytes, plan.target_seconds)
         batches = TaskReceiver(plan.tasks[0], 1, budget, access, "stalled-sink").batches()

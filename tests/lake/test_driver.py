@@ -23,6 +23,7 @@ from dcp.errors import (
 from dcp.lake import driver as driver_module
 from dcp.lake.applied import AppliedVersion
 from dcp.lake.driver import Driver
+from dcp.lake.flow_control_settings import FlowControlSettings
 from dcp.lake.observer import Observer
 from dcp.lake.plan import Idle, LakePosition, LeftOut, RoundPlan, plan_round
 from dcp.lake.round import RoundReport
@@ -75,7 +76,15 @@ class Scripted(Driver):
     ) -> RoundPlan | Idle:
         self.on_plan()
         position = LakePosition("lake", len(self.rounds), self.states)
-        plan = plan_round(position, cluster, RoundSettings(), 1, targets=targets, skip=skip)
+        plan = plan_round(
+            position,
+            cluster,
+            RoundSettings(),
+            FlowControlSettings(),
+            1,
+            targets=targets,
+            skip=skip,
+        )
         if isinstance(plan, Idle):
             self.idle.append(plan.left_out)
         return plan

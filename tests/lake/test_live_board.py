@@ -30,7 +30,7 @@ NODE = NodeAddress("node.example", 11210)
 WINDOW = WindowLook(1000, 1100, 3.0, overshoot_bytes=150)
 HALF = WindowLook(1000, 500, 3.0, overshoot_bytes=150)
 STAGES = [StageLook("buffers", 4, 3), StageLook("batches", 1, 1)]
-SHARED = WindowPlan("aggressive", 1_200_000_000, 7, 10_485_760)
+SHARED = WindowPlan("aggressive", 1_200_000_000, 7, 10_485_760, 10_485_760)
 READY = ConnectionLook(
     node=NODE,
     name="dcplake-x",

@@ -225,7 +225,7 @@ def test_functions_that_go_to_tasks_have_no_password(tmp_path: Path) -> None:
         Path(settings.source.password_file).write_text(PASSWORD)
         access = source_access(settings)
         view = look_at_cluster(access)  # signs in: what a password is derived to is known by now
-    plan = plan_round(LakePosition("lake", 0), view, settings.round, 1)
+    plan = plan_round(LakePosition("lake", 0), view, settings.round, settings.flow_control, 1)
     assert isinstance(plan, RoundPlan)
     functions: list[Any] = [
         receive_function(plan, access),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from dcp.client.addresses import NodeAddress
 from dcp.client.cluster_map import ClusterMap
 from dcp.client.probe import ClusterView
+from dcp.lake.flow_control_settings import FlowControlSettings
 from dcp.lake.plan import (
     CLUSTER_TASKS,
     SEQNOS_OF_A_TASK,
@@ -31,6 +32,7 @@ from dcp.types import FailoverEntry, FailoverLog
 
 NODES = tuple(NodeAddress("node", port) for port in (11210, 11220, 11230))
 SETTINGS = RoundSettings()
+FLOW = FlowControlSettings()
 UUID = 0xFEED_FACE_CAFE_BEEF
 
 
@@ -66,13 +68,13 @@ def lake(*states: VbucketState, latest_round: int = 3) -> LakePosition:
 def planned(
     position: LakePosition, view: ClusterView, slots: int = 2, settings: RoundSettings = SETTINGS
 ) -> RoundPlan:
-    plan = plan_round(position, view, settings, slots)
+    plan = plan_round(position, view, settings, FLOW, slots)
     assert isinstance(plan, RoundPlan)
     return plan
 
 
 def test_nothing_written_yet_is_idle() -> None:
-    plan = plan_round(lake(latest_round=0), cluster(dict.fromkeys(range(8), 0)), SETTINGS, 2)
+    plan = plan_round(lake(latest_round=0), cluster(dict.fromkeys(range(8), 0)), SETTINGS, FLOW, 2)
     assert plan == Idle("lake-1", 0, ())
     assert str(plan) == "no round: after round 0 no vbucket is behind"
 
@@ -127,7 +129,7 @@ def test_vbuckets_that_cannot_be_streamed_are_reported_and_carried() -> None:
 
 def test_nothing_can_be_streamed_is_idle_with_reasons() -> None:
     view = cluster({}, unreachable=dict.fromkeys(NODES[:2], "down"))
-    plan = plan_round(lake(), view, SETTINGS, 2)
+    plan = plan_round(lake(), view, SETTINGS, FLOW, 2)
     assert isinstance(plan, Idle)
     assert [left.vbucket for left in plan.left_out] == list(range(8))
     assert "nothing can be streamed" in str(plan)
@@ -142,6 +144,7 @@ def test_targets_bound_a_run_and_skipped_vbuckets_are_reported() -> None:
         lake(complete(0, 6)),
         view,
         SETTINGS,
+        FLOW,
         4,
         targets={0: 6, 1: 4, 2: 10},
         skip={2: skipped},
@@ -187,7 +190,7 @@ def test_every_vbucket_is_somewhere_once(
     states = [complete(vb, have) for vb, (have, _) in enumerate(seqnos)]
     high = {vb: high for vb, (_, high) in enumerate(seqnos)}
     plan = plan_round(
-        lake(*states), cluster(high, vbuckets=len(seqnos), nodes=nodes), SETTINGS, slots
+        lake(*states), cluster(high, vbuckets=len(seqnos), nodes=nodes), SETTINGS, FLOW, slots
     )
     behind = {vb for vb, (have, high) in enumerate(seqnos) if high > have}
     if isinstance(plan, Idle):
@@ -235,7 +238,7 @@ def test_a_round_has_as_many_tasks_as_it_is_worth(
     backlog: int, slots: int, wanted: int, tasks: int
 ) -> None:
     view = cluster(dict.fromkeys(range(4), backlog // 4), vbuckets=4)
-    plan = plan_round(lake(), view, RoundSettings(tasks=wanted), slots)
+    plan = plan_round(lake(), view, RoundSettings(tasks=wanted), FLOW, slots)
     assert isinstance(plan, RoundPlan)
     assert len(plan.tasks) == tasks
 
@@ -271,7 +274,7 @@ def test_a_node_on_another_history_is_asked(
         view = replace(view, failover_logs={0: told})
     assert is_elsewhere(state, view) is elsewhere
     if high is not None:
-        plan = plan_round(lake(state), view, SETTINGS, 1)
+        plan = plan_round(lake(state), view, SETTINGS, FLOW, 1)
         assert isinstance(plan, RoundPlan) is elsewhere
 
 
@@ -284,11 +287,11 @@ def test_an_epoch_begins_where_a_restart_says_and_waits_with_its_order_if_it_can
     assert (stream.begins_epoch, stream.state.epoch, stream.target_seqno) == (True, 1, 12)
     assert "epoch 1 begins at seqno 3" in str(plan)
     view = cluster({}, vbuckets=1, nodes=1, unreachable={NODES[0]: "gone"})
-    idle = plan_round(position, view, SETTINGS, 1)
+    idle = plan_round(position, view, SETTINGS, FLOW, 1)
     assert isinstance(idle, Idle)
     assert [left.reason for left in idle.left_out] == ["node unreachable"]
     stuck = replace(lake(state), restarts={0: Standstill("rollback", "policy")})
-    idle = plan_round(stuck, cluster({0: 12}, vbuckets=1, nodes=1), SETTINGS, 1)
+    idle = plan_round(stuck, cluster({0: 12}, vbuckets=1, nodes=1), SETTINGS, FLOW, 1)
     assert idle.left_out == (LeftOut(0, "rollback", "policy"),)
 
 

@@ -7,7 +7,6 @@ import pytest
 
 from dcp.lake.run import lake_location, run
 from dcp.lake.tables import open_lake
-from dcp.lake.window_plan import WindowPlan
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.send_window import SendWindow
 from dcp.producer.settings import ClusterSettings
@@ -76,7 +75,9 @@ def test_a_task_brings_everything_whatever_the_policy(
             high = cluster.high_seqno(vbucket)
             assert documents_at(rows, vbucket, high) == source_at(cluster, vbucket, high)
     [task] = plan.tasks
-    assert task.windows == WindowPlan(policy, 1 << 20, 2, window_bytes)
+    windows = task.windows
+    assert (windows.policy, windows.connections) == (policy, 2)
+    assert windows.window_bytes == window_bytes
     assert told == ({window_bytes} if window_bytes else set())
 
 

@@ -256,7 +256,9 @@ def test_a_target_that_its_node_does_not_hold_counts_as_caught_up(
     beyond = cluster.high_seqno(2) + 1
     view = look_at_cluster(rounds.access)
     position = LakePosition("x" * 16, 0)
-    plan = plan_round(position, view, rounds.settings.round, 1, targets={2: beyond})
+    plan = plan_round(
+        position, view, rounds.settings.round, rounds.settings.flow_control, 1, targets={2: beyond}
+    )
     assert isinstance(plan, RoundPlan)
     begin = time.monotonic()
     rows = rounds.run(plan)

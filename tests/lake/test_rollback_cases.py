@@ -409,7 +409,11 @@ def test_policies(new_cluster: NewCluster, tmp_path: Path, policy: RollbackPolic
         return
     assert shown(rounds) == before
     idle = plan_round(
-        rounds.lake.position(policy), look_at_cluster(rounds.access), rounds.settings.round, 1
+        rounds.lake.position(policy),
+        look_at_cluster(rounds.access),
+        rounds.settings.round,
+        rounds.settings.flow_control,
+        1,
     )
     assert isinstance(idle, Idle)
     assert [left.reason for left in idle.left_out] == ["rollback"]
@@ -429,6 +433,7 @@ def test_a_server_that_orders_rollbacks_for_ever_is_reported(
         rounds.lake.position(rounds.policy),
         look_at_cluster(rounds.access),
         rounds.settings.round,
+        rounds.settings.flow_control,
         1,
     )
     assert isinstance(idle, Idle)

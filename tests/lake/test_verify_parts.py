@@ -40,7 +40,9 @@ def stream(cluster: ProducerCluster, folder: Path) -> list[dict[str, Any]]:
     """Read all vbuckets in one task, as an executor does; return its rows."""
     settings = settings_for(cluster, folder, flow_control=SMALL_FLOW)
     access = metadata_access(source_access(settings))
-    plan = plan_round(LakePosition("lake", 0), look_at_cluster(access), settings.round, 1)
+    plan = plan_round(
+        LakePosition("lake", 0), look_at_cluster(access), settings.round, settings.flow_control, 1
+    )
     assert isinstance(plan, RoundPlan)
     read = read_function("0123456789abcdef", plan.tasks, access)
     batches = list(read(iter([pa.record_batch({"id": [0]})])))

@@ -16,7 +16,6 @@ from dcp.lake.settings import RoundSettings
 from dcp.lake.window_plan import (
     LEAST_WINDOW_BYTES,
     WindowPlan,
-    executor_windows_bytes,
     planned_window_bytes,
     policy_settings,
 )
@@ -58,7 +57,7 @@ def test_the_defaults(policy: str, windows: dict[int, int]) -> None:
 
 def test_without_flow_control_the_limit_of_what_is_unread_counts() -> None:
     flow = flow_of("none")
-    assert executor_windows_bytes(flow, 4) == 4 * (10 * MIB + READ_BUFFER_BYTES)
+    assert WindowPlan.of(flow, 4).held_bytes == 10 * MIB + READ_BUFFER_BYTES
     assert str(WindowPlan.of(flow, 4)) == "no flow control"
 
 
@@ -102,13 +101,13 @@ def test_no_plan_has_more_in_its_windows_than_policy_and_formula_say(
     assert bound.worker_bytes == worker_bytes(nodes, plan.window_bytes, flow.batch_bytes)
     without = tasks * worker_bytes(nodes, 0, flow.batch_bytes)
     assert bound.workers_bytes == without + plan.windows_bytes
-    assert plan.windows_bytes == executor_windows_bytes(flow, tasks * nodes)
+    assert plan.held_bytes == plan.window_bytes
 
 
 @pytest.mark.parametrize(("tasks", "connections"), [(1, 3), (2, 6), (4, 12)])
 def test_a_round_counts_the_connections_of_all_its_tasks(tasks: int, connections: int) -> None:
     flow, view = flow_of("aggressive"), cluster(dict.fromkeys(range(24), 9), vbuckets=24, nodes=3)
-    plan = plan_round(lake(), view, RoundSettings(tasks=tasks), tasks, flow=flow)
+    plan = plan_round(lake(), view, RoundSettings(tasks=tasks), flow, tasks)
     assert isinstance(plan, RoundPlan)
     assert sum(len(task.nodes) for task in plan.tasks) == connections
     windows = WindowPlan.of(flow, connections)
@@ -119,15 +118,9 @@ def test_a_round_counts_the_connections_of_all_its_tasks(tasks: int, connections
     assert found == windows.window_bytes
 
 
-def test_a_round_without_settings_of_flow_control_plans_no_windows() -> None:
-    plan = plan_round(lake(), cluster({0: 9}), RoundSettings(), 1)
-    assert isinstance(plan, RoundPlan)
-    assert [task.windows for task in plan.tasks] == [None]
-    assert plan_json(plan)["tasks"][0]["window_bytes"] is None
-
-
 def test_the_table_of_the_docs_is_the_formula() -> None:
     found = re.findall(r"^\| `(\w+)` \|.*\| (\d+) MiB \|$", DOCS.read_text("utf-8"), re.MULTILINE)
     assert found == [
-        (policy, str(executor_windows_bytes(flow_of(policy), 4) // MIB)) for policy in POLICIES
+        (policy, str(4 * WindowPlan.of(flow_of(policy), 4).held_bytes // MIB))
+        for policy in POLICIES
     ]

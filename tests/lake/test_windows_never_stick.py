@@ -177,7 +177,7 @@ def _deliver_connection(flow: FlowControl) -> tuple[Share, ...]:
 @pytest.mark.parametrize(
     ("what", "where", "name", "broken"),
     [
-        ("a batch that looks at no window", Gathering, "_has_its_part", _never),
+        ("a batch that looks at no window", Gathering, "_holds_enough", _never),
         ("a batch that is never due", Gathering, "is_due", _never),
         ("deliveries that nobody releases", Receipt, "release", _keep),
         ("acknowledgements that are never due", Window, "is_due", _never),

@@ -347,3 +347,39 @@ def test_counters_agree_with_plain_sums_whatever_happens(
     session.step("acknowledge", 0, 0)
     for window in session.windows.values():
         assert window.is_over or not window.size_bytes or not window.unacked_bytes
+
+
+def test_bytes_that_came_while_it_was_off_do_not_overshoot() -> None:
+    window = Window(CONNECTION, 100, 0.0)
+    window.resize(0, 0, 1.0)
+    window.receive(1000, 2.0)
+    window.resize(0, 500, 3.0)  # asked for, not answered
+    window.receive(10, 4.0)
+    assert window.overshoot_bytes == 0
+
+
+def test_a_release_of_one_stream_looks_at_no_other() -> None:
+    """A connection may have a thousand streams below their threshold."""
+    flow = FlowControl(FlowSettings(10_000, stream_window_bytes=1000), 0.0)
+    flow.offer_streams(1000)
+    flow.settle_streams(())
+    opaques = np.arange(1, 11, dtype=np.uint32)
+    flow.receive_streams(opaques, np.full(10, 150), set(range(1, 11)), 0.0)
+    shares = flow.deliver()
+    flow.release(shares)
+    assert flow.acknowledge(0.0) == []
+    for window in flow.streams.values():
+        window.last_ack_at = -100.0  # whoever looks finds an acknowledgement due by time
+    flow.receive_streams(opaques[:1], np.full(1, 100), {1}, 0.0)
+    flow.release(flow.deliver())
+    assert [opaque for opaque, _ in flow.acknowledge(0.0)] == [1]
+
+
+def test_how_long_it_was_full_never_goes_back() -> None:
+    window = Window(CONNECTION, 100, 0.0)
+    settings = FlowSettings(100, ack_seconds=1.0)
+    window.receive(100, 1.0)
+    assert window.full_seconds(3.0) == 2.0
+    window.release(100)
+    assert window.acknowledge(settings, 4.0) == 100
+    assert window.full_seconds(9.0) == 3.0

@@ -55,7 +55,13 @@ class Driver:
         crew, tables = self._crew, self._crew.tables
         cluster = look_at_cluster(crew.access)
         position = tables.position(RollbackPolicy.REWRITE)
-        plan = plan_round(position, cluster, crew.settings.round, crew.options.tasks)
+        plan = plan_round(
+            position,
+            cluster,
+            crew.settings.round,
+            crew.settings.flow_control,
+            crew.options.tasks,
+        )
         worked = False
         if isinstance(plan, RoundPlan):
             crew.reached("round.planned")

@@ -101,7 +101,11 @@ def test_a_stalled_sink_is_felt_at_the_producer_through_every_stage(tmp_path: Pa
         access = source_access(settings)
         place = LivePlace.of(settings)
         plan = plan_round(
-            LakePosition("0123456789abcdef", 0), look_at_cluster(access), settings.round, 1
+            LakePosition("0123456789abcdef", 0),
+            look_at_cluster(access),
+            settings.round,
+            settings.flow_control,
+            1,
         )
         assert isinstance(plan, RoundPlan)
         budget = Budget(plan.target_bytes, plan.target_seconds)
