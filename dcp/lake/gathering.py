@@ -50,7 +50,8 @@ class Gathering:
     @property
     def taken_bytes(self) -> int:
         """What the task took in so far, of all connections that it had."""
-        return sum(window.taken for window in self._connections.values())
+        windows = list(self._connections.values())  # another thread may look
+        return sum(window.taken for window in windows)
 
     @property
     def due_at(self) -> float:
@@ -79,8 +80,7 @@ class Gathering:
 
     @property
     def _gathered_bytes(self) -> int:
-        windows = list(self._connections.values())  # another thread may look
-        return sum(window.taken - window.given for window in windows)
+        return sum(window.taken - window.given for window in self._connections.values())
 
     def _holds_enough(self, window: Window) -> bool:
         return window.taken - window.given >= self._flow.flush_bytes(window.size_bytes)
@@ -103,8 +103,7 @@ class Gathering:
 
         Batches that Spark has not taken yet, and what the round may bring.
         """
-        windows = list(self._connections.values())
         return (
             StageLook("batches", 1, int(self._is_offered)),
-            StageLook("staging", target_bytes, sum(window.taken for window in windows)),
+            StageLook("staging", target_bytes, self.taken_bytes),
         )

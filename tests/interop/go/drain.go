@@ -45,28 +45,12 @@ func drain(given options) error {
 }
 
 func drainOnce(given options, pass int) error {
-	config, err := agentConfig(given)
+	all, snapshot, err := connect(given, fmt.Sprintf("drain-%d-%d", os.Getpid(), pass))
 	if err != nil {
 		return err
 	}
-	name := fmt.Sprintf("drain-%d-%d", os.Getpid(), pass)
-	agent, err := gocbcore.CreateDcpAgent(config, name, memd.DcpOpenFlagIncludeDeleteTimes)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = agent.Close() }()
-	if err := waitUntilReady(agent); err != nil {
-		return err
-	}
-	snapshot, err := agent.ConfigSnapshot()
-	if err != nil {
-		return err
-	}
-	vbuckets, err := snapshot.NumVbuckets()
-	if err != nil {
-		return err
-	}
-	d := &drainer{streams: newStreams(agent, vbuckets)}
+	defer func() { _ = all.agent.Close() }()
+	d := &drainer{streams: all}
 	if err := endNow(d.streams, snapshot); err != nil {
 		return err
 	}
@@ -76,7 +60,7 @@ func drainOnce(given options, pass int) error {
 			continue
 		}
 		d.ended.Add(1)
-		_, err := agent.OpenStream(
+		_, err := all.agent.OpenStream(
 			log.vbucket, memd.DcpStreamAddFlagActiveOnly, 0, 0, gocbcore.SeqNo(log.end), 0, 0,
 			d, gocbcore.OpenStreamOptions{}, func(_ []gocbcore.FailoverEntry, err error) {
 				if err != nil {

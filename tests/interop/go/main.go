@@ -64,28 +64,11 @@ func run(given options) error {
 	case "drain":
 		return drain(given)
 	}
-	config, err := agentConfig(given)
+	all, snapshot, err := connect(given, fmt.Sprintf("interop-%d", os.Getpid()))
 	if err != nil {
 		return err
 	}
-	name := fmt.Sprintf("interop-%d", os.Getpid())
-	agent, err := gocbcore.CreateDcpAgent(config, name, memd.DcpOpenFlagIncludeDeleteTimes)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = agent.Close() }()
-	if err := waitUntilReady(agent); err != nil {
-		return err
-	}
-	snapshot, err := agent.ConfigSnapshot()
-	if err != nil {
-		return err
-	}
-	vbuckets, err := snapshot.NumVbuckets()
-	if err != nil {
-		return err
-	}
-	all := newStreams(agent, vbuckets)
+	defer func() { _ = all.agent.Close() }()
 	if given.to == "now" {
 		if err := endNow(all, snapshot); err != nil {
 			return err
@@ -96,7 +79,7 @@ func run(given options) error {
 			all.open(each.vbucket)
 		}
 	}
-	say(map[string]any{"event": "streaming", "vbuckets": vbuckets})
+	say(map[string]any{"event": "streaming", "vbuckets": len(all.logs)})
 	if given.to != "now" {
 		return takeOrders(all)
 	}
@@ -110,6 +93,38 @@ func run(given options) error {
 	})
 	all.report()
 	return nil
+}
+
+// connect returns the streams of all vbuckets, none of them open, once the agent is ready.
+func connect(given options, name string) (*streams, *gocbcore.ConfigSnapshot, error) {
+	config, err := agentConfig(given)
+	if err != nil {
+		return nil, nil, err
+	}
+	agent, err := gocbcore.CreateDcpAgent(config, name, memd.DcpOpenFlagIncludeDeleteTimes)
+	if err != nil {
+		return nil, nil, err
+	}
+	all, snapshot, err := allStreams(agent)
+	if err != nil {
+		_ = agent.Close()
+	}
+	return all, snapshot, err
+}
+
+func allStreams(agent *gocbcore.DCPAgent) (*streams, *gocbcore.ConfigSnapshot, error) {
+	if err := waitUntilReady(agent); err != nil {
+		return nil, nil, err
+	}
+	snapshot, err := agent.ConfigSnapshot()
+	if err != nil {
+		return nil, nil, err
+	}
+	vbuckets, err := snapshot.NumVbuckets()
+	if err != nil {
+		return nil, nil, err
+	}
+	return newStreams(agent, vbuckets), snapshot, nil
 }
 
 func agentConfig(given options) (*gocbcore.DCPAgentConfig, error) {
