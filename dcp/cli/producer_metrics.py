@@ -42,7 +42,6 @@ _RELAY: Final[Metrics] = {
     "relay_ejections_total": ("counter", "Consumers that were waited for, and were stuck."),
     "relay_streams_ejected_total": ("counter", "The same by vbucket, each time."),
     "relay_newcomers_refused_total": ("counter", "Streams too far behind to be waited for."),
-    "relay_second_releases_total": ("counter", "Bytes freed twice by mistake, each time: 0."),
     "relay_held_bytes": ("gauge", "Bytes not acknowledged: a consumer, or the disk, lacks them."),
     "relay_disk_waiting_bytes": ("gauge", "Bytes received that are not on disk yet."),
     "relay_resident_bytes": ("gauge", "Resident memory of the relay; -1: not known."),

@@ -88,7 +88,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=byte_count,
         default=10 * _MIB,
         metavar="BYTES",
-        help="flow-control window of each connection to a node of the cluster (10 MiB)",
+        help="flow-control window of each connection to a node of the cluster; more than four "
+        "share four such windows, of 1 MiB at least (10 MiB)",
     )
     parser.add_argument(
         "--memory-quota",

@@ -20,7 +20,7 @@ from dcp.client.machine import new_machine
 from dcp.client.reader import Command, Reader
 from dcp.client.settings import ConnectionSettings
 from dcp.errors import LocalProtocolError, RemoteProtocolError, SourceError
-from dcp.protocol.connection import ClientConnection
+from dcp.protocol.connection import ConsumerConnection
 from dcp.protocol.credentials import Credentials
 from dcp.protocol.events import (
     ClusterConfigReceived,
@@ -148,7 +148,7 @@ class NodeConnection:
         """Ask for several streams at once; see ``open_stream``."""
         wanted = list(requests)
 
-        def command(machine: ClientConnection, now: float) -> None:
+        def command(machine: ConsumerConnection, now: float) -> None:
             for each in wanted:
                 machine.open_stream(
                     each.vbucket,
@@ -267,7 +267,7 @@ class NodeConnection:
         if not vbuckets:
             return {}
 
-        def command(machine: ClientConnection, _: float) -> None:
+        def command(machine: ConsumerConnection, _: float) -> None:
             for vbucket in vbuckets:
                 machine.request_failover_log(vbucket)
 

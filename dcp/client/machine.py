@@ -13,7 +13,7 @@ from dcp.protocol.bootstrap import (
     BootstrapSettings,
     group_control,
 )
-from dcp.protocol.connection import ClientConnection
+from dcp.protocol.connection import ConsumerConnection
 from dcp.protocol.credentials import Credentials
 from dcp.protocol.liveness import LivenessSettings
 from dcp.protocol.window import FlowSettings
@@ -24,7 +24,7 @@ _NONCE_BYTES: Final = 24
 
 def new_machine(
     settings: ConnectionSettings, credentials: Credentials, name: str, *, open_dcp: bool = True
-) -> ClientConnection:
+) -> ConsumerConnection:
     """Return the machine of a new connection called ``name``.
 
     Raises:
@@ -33,7 +33,7 @@ def new_machine(
     features = (*FEATURES, HelloFeature.SNAPPY) if settings.snappy else FEATURES
     tag = settings.receiver_group_tag
     try:
-        return ClientConnection(
+        return ConsumerConnection(
             BootstrapSettings(
                 settings.bucket,
                 name,

@@ -35,7 +35,7 @@ from dcp.errors import (
     LocalProtocolError,
     NodeUnavailableError,
 )
-from dcp.protocol.connection import ClientConnection
+from dcp.protocol.connection import ConsumerConnection
 from dcp.protocol.events import Event
 from dcp.protocol.refusals import spoken_instead
 from dcp.protocol.window import Window
@@ -55,7 +55,7 @@ _LEAVING_SECONDS: Final = 1.0
 _JOIN_SECONDS: Final = 2.0
 
 T = TypeVar("T")
-Command = Callable[[ClientConnection, float], T]
+Command = Callable[[ConsumerConnection, float], T]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class _Posted:
         if self.future.set_running_or_notify_cancel():
             self.future.set_exception(error)
 
-    def run(self, machine: ClientConnection, now: float) -> None:
+    def run(self, machine: ConsumerConnection, now: float) -> None:
         if not self.future.set_running_or_notify_cancel():
             return  # its caller waits no longer, and may have asked again
         try:
@@ -91,7 +91,7 @@ class Reader:
         self,
         address: NodeAddress,
         settings: ConnectionSettings,
-        machine: ClientConnection,
+        machine: ConsumerConnection,
         name: str,
         handover: Handover,
         buffers: BufferPool,

@@ -12,6 +12,15 @@ from dcp.producer.cluster_map import ClusterMap
 from dcp.producer.manifest import Manifest
 from dcp.producer.replica_copy import ReplicaCopy
 from dcp.producer.vbucket import Vbucket
+from dcp.protocol.shared_windows import SharedWindows
+from dcp.protocol.window_policies import Policy, PolicySettings
+
+_MIB: Final = 1024 * 1024
+_WINDOWS: Final = PolicySettings(
+    Policy.AGGRESSIVE, size_bytes=_MIB, most_bytes=4 * _MIB, aggressive_percent=100
+)
+_WINDOWS_BYTES: Final = 32 * _MIB
+"""What the windows of connections that fill copies share: up to 8 have 4 MiB each, more less."""
 
 Place = tuple[int, int]
 """A node and a vbucket."""
@@ -40,6 +49,8 @@ class Copies:
         self._quota_bytes: Final = quota_bytes
         self._of: Final[dict[int, dict[int, ReplicaCopy]]] = {}
         self._memory: dict[int, CheckpointAccount] = {}
+        self.windows: Final = SharedWindows(_WINDOWS, _WINDOWS_BYTES)
+        """Of the connections that fill copies here."""
 
     def at(self, node: int, vbucket: int) -> ReplicaCopy | None:
         """Return a node's copy of a vbucket, if it has one."""

@@ -18,7 +18,7 @@ from dcp.producer.bucket import Bucket
 from dcp.producer.bucket_states import change_state
 from dcp.producer.member_links import MemberLinks
 from dcp.producer.ownership import leave, may_move, settle_moves
-from dcp.producer.passive_stream import PassivePhase, PassiveStream
+from dcp.producer.passive_stream import PassiveStream
 from dcp.producer.placement import even_owners
 from dcp.producer.promotion import take_over
 from dcp.producer.remote_move import RemoteMove
@@ -178,7 +178,7 @@ class Move:
             self._arrived(arrived)
         for vbucket in arrived:
             del self._left[vbucket]
-        ended = {each.vbucket for each in streams if each.phase is PassivePhase.ENDED}
+        ended = {each.vbucket for each in streams if each.is_over}
         if ended & self._left.keys() or not self._left:
             self._is_over.set()
 

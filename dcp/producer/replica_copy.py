@@ -22,7 +22,6 @@ from dcp.producer.manifest import Manifest
 from dcp.producer.vbucket import BegunChange, Vbucket
 from dcp.producer.versions import Version
 from dcp.types import FailoverLog, SnapshotRange
-from dcp.wire import messages as m
 from dcp.wire.vocabulary import Opcode, SnapshotFlag
 
 
@@ -122,10 +121,15 @@ class ReplicaCopy:
         return self.vbucket.data.checkpoints.consistent_seqno
 
     @property
+    def is_consistent(self) -> bool:
+        """Whether it holds a state that the active had."""
+        return self.vbucket.data.checkpoints.is_snapshot_complete
+
+    @property
     def snapshot(self) -> SnapshotRange:
         """The snapshot that is being received; of the high seqno alone between snapshots."""
         checkpoints = self.vbucket.data.checkpoints
-        if checkpoints.is_snapshot_complete:
+        if self.is_consistent:
             return SnapshotRange(self.high_seqno, self.high_seqno)
         return checkpoints.snapshot
 
@@ -147,7 +151,7 @@ class ReplicaCopy:
         self.vbucket.failover_log = log
         self.has_history = True
 
-    def begin_snapshot(self, marker: m.SnapshotMarker) -> None:
+    def begin_snapshot(self, bounds: SnapshotRange, flags: int, purge_seqno: int | None) -> None:
         """Take a marker; what it announces follows.
 
         Each begins a checkpoint of its own, so that whoever streams from here stands at the ends
@@ -158,18 +162,18 @@ class ReplicaCopy:
         Raises:
             LocalProtocolError: it does not end above the high seqno.
         """
-        is_disk = bool(marker.flags & SnapshotFlag.DISK)
+        is_disk = bool(flags & SnapshotFlag.DISK)
         kind = CheckpointKind.DISK if is_disk else CheckpointKind.MEMORY
         data = self.vbucket.data
         checkpoints = data.checkpoints
-        goes_on, broken = not checkpoints.is_snapshot_complete, checkpoints.open_head.id
-        checkpoints.begin_snapshot(marker.start, marker.end, kind, begins_checkpoint=not goes_on)
+        goes_on, broken = not self.is_consistent, checkpoints.open_head.id
+        checkpoints.begin_snapshot(bounds.start, bounds.end, kind, begins_checkpoint=not goes_on)
         if goes_on and checkpoints.open_head.id != broken:
             self.lost_cursors += data.memory.drop_stream_cursors()
-        if marker.purge_seqno:
-            data.disk.learn_purge_seqno(marker.purge_seqno)
+        if purge_seqno:
+            data.disk.learn_purge_seqno(purge_seqno)
         if is_disk and self.consistent_seqno == data.base_seqno:
-            self._first_disk_end = marker.end
+            self._first_disk_end = bounds.end
 
     def receive(self, version: Version) -> None:
         """Take an item of the snapshot.
@@ -231,5 +235,5 @@ class ReplicaCopy:
 
     def drop_part(self) -> None:
         """Give up the part of a snapshot, if there is one: the copy is a state then."""
-        if not self.vbucket.data.checkpoints.is_snapshot_complete:
+        if not self.is_consistent:
             self.roll_back(self.consistent_seqno)

@@ -67,6 +67,7 @@ class Feed:
         self._copies: Mapping[int, ReplicaCopy] = {}
         self._takes_over: frozenset[int] = frozenset()
         self._connection: ReplicationConnection | None = None
+        self._windows = bucket.copies.windows
         self._writer: asyncio.StreamWriter | None = None
 
     def follow(self, copies: Mapping[int, ReplicaCopy], takes_over: Iterable[int] = ()) -> None:
@@ -94,7 +95,7 @@ class Feed:
         Raises:
             SourceError: the peer refuses us.
             NodeUnavailableError: it is silent for too long.
-            MessageRefusedError: it sent what does not fit; it was answered that.
+            RemoteProtocolError: it sent what fits no stream.
             FrameError: the peer sent what is no frame.
             OSError: the disk refuses what was received; a lost connection is none.
         """
@@ -112,6 +113,7 @@ class Feed:
                 self._bucket.node_credentials,
                 token_urlsafe(_NONCE_BYTES),
                 loop.time(),
+                self._windows.join(self._resize_window),
                 self._times,
             )
             self._connection = connection
@@ -125,6 +127,7 @@ class Feed:
             with self._bucket.lock:
                 connection.close()
                 self._connection = None
+                self._windows.leave(self._resize_window)
             self._writer.close()
             with suppress(OSError):
                 await self._writer.wait_closed()
@@ -160,7 +163,7 @@ class Feed:
                 try:
                     touched = connection.feed(block, loop.time())
                 except DcplakeError:
-                    for stream in connection.streams.values():  # what came before it is kept
+                    for stream in connection.streams.by_vbucket.values():  # what came is kept
                         self._bucket.received(self.target, stream.vbucket)
                     raise
                 finally:
@@ -173,6 +176,12 @@ class Feed:
                 self._release(connection)
                 connection.tick(loop.time())
 
+    def _resize_window(self, window_bytes: int) -> None:
+        """Have another window, as other connections came or went; the lock is held."""
+        if self._connection is not None:
+            self._connection.resize_window(window_bytes, asyncio.get_running_loop().time())
+            self._write(self._connection)
+
     def _release(self, connection: ReplicationConnection) -> None:
         """Let the peer send more, if there is room for it; the lock is held."""
         if self._bucket.make_room():
@@ -183,9 +192,9 @@ class Feed:
         copy = self._copies.get(vbucket.id)
         if self._connection is None or copy is None or copy.vbucket is not vbucket:
             return
-        for stream in self._connection.streams.values():
-            if stream.copy.vbucket is vbucket:
-                self._connection.acknowledge(stream)
+        stream = self._connection.streams.by_vbucket.get(vbucket.id)
+        if stream is not None and stream.copy is copy:
+            self._connection.acknowledge(stream)
         self._write(self._connection)
 
     def _settle(self, stream: PassiveStream) -> None:

@@ -1,13 +1,14 @@
-"""The client's side of one DCP connection, without a socket: four verbs and time as an argument.
+"""The consumer's side of one DCP connection, without a socket: four verbs and time as an argument.
 
     receive(block, now) -> events      bytes in, cut into frames by ``dcp.wire.framing``
     open_stream(...), release(...), …  commands
     bytes_to_send()                    bytes out
     next_deadline(), tick(now)         time
 
-A violation by the peer raises; the connection must be closed then, and says nothing more. Times are
-seconds of one monotonic clock. ``flow`` counts the bytes (`window`); its ``release`` is the only
-command that another thread may call.
+Who reads rows gets them as columns (``dcp/client``), who stores what a producer sends as frames
+(the relay, the embedded producer's replicas). A violation by the peer raises; the connection must
+be closed then, and says nothing more. Times are seconds of one monotonic clock. ``flow`` counts the
+bytes (`window`); its ``release`` is the only command that another thread may call.
 """
 
 from dcp.errors import DcplakeError, LocalProtocolError, NodeUnavailableError, SourceError
@@ -30,7 +31,7 @@ from dcp.wire.framing import FrameBlock
 from dcp.wire.vocabulary import HelloFeature, Opcode, StreamFlag, VbucketState
 
 
-class ClientConnection:
+class ConsumerConnection:
     """One connection to a data node: bootstrap, streams, flow control, liveness."""
 
     def __init__(
@@ -40,8 +41,14 @@ class ClientConnection:
         nonce: str,
         flow: FlowSettings,
         liveness: LivenessSettings,
+        *,
+        hands_out_frames: bool = False,
     ) -> None:
-        """Prepare; nothing is said before ``start``. ``nonce`` is SCRAM's: fresh for each."""
+        """Prepare; nothing is said before ``start``. ``nonce`` is SCRAM's: fresh for each.
+
+        With ``hands_out_frames`` items are told as frames in wire order, for who stores them as
+        they are (``ItemFrames``); else as columns, for who reads them (``Items``).
+        """
         self._settings = bootstrap
         self._steps = steps_for(bootstrap, flow, liveness)
         progress = Progress(bootstrap, credentials, nonce)
@@ -50,6 +57,7 @@ class ClientConnection:
             FlowControl(flow, 0.0),
             Liveness(liveness, 0.0),
             WindowResize(flow.window_bytes, flow.window_bytes),
+            hands_out_frames,
         )
         self._started_at: float | None = None
         self._is_broken = False
@@ -60,7 +68,7 @@ class ClientConnection:
             raise LocalProtocolError("start: found a connection that was started already")
         self._started_at = now
         state = self._state
-        state.flow = FlowControl(state.flow.settings, now)
+        state.flow.begin(now)
         state.liveness = state.liveness.heard(now)
         state.bootstrap = state.bootstrap.settled()
         ask_next(state)
@@ -147,8 +155,8 @@ class ClientConnection:
         flags: int = StreamFlag.ACTIVE_VB_ONLY,
         filter: bytes = b"",
         stream_id: int | None = None,
-    ) -> None:
-        """Ask for the vbucket's changes after ``position``.
+    ) -> int:
+        """Ask for the vbucket's changes after ``position``; return the opaque of its messages.
 
         ``failover_log`` is the one accepted with the data up to ``position``; ``filter`` is the
         JSON value of STREAM_REQ, which must name ``stream_id`` as ``sid`` where one is given.
@@ -168,7 +176,7 @@ class ClientConnection:
         stream = Stream.request(
             vbucket, position, flags=int(flags), end_seqno=end_seqno, stream_id=stream_id
         )
-        self._state.open_stream(stream, filter)
+        return self._state.open_stream(stream, filter)
 
     def purge_filter(self, purge_seqno: int | None) -> bytes:
         """Return the ``filter`` that names the newest purge seqno that a marker told.
@@ -186,17 +194,31 @@ class ClientConnection:
     def close_stream(self, vbucket: int, *, stream_id: int | None = None) -> None:
         """Ask for the end of a stream; what is still on its way will be charged and dropped."""
         self._require_ready("close_stream")
-        state = self._state
-        opaque = state.opaques.get((vbucket, stream_id))
-        if opaque is None:
-            raise LocalProtocolError(f"vbucket {vbucket}: found no stream to close")
-        state.close_stream(opaque)
+        self._state.close_stream(self._open_stream(vbucket, stream_id))
 
     def close_streams(self) -> None:
         """Ask for the end of all streams; ``awaits_closed`` says when the peer has ended them."""
         for opaque, stream in list(self._state.streams.items()):
             if not stream.is_closing:
                 self._state.close_stream(opaque)
+
+    def acknowledge_prepares(self, vbucket: int, seqno: int) -> None:
+        """Say that all prepares up to ``seqno`` are held: a replica's word to the active.
+
+        Raises:
+            LocalProtocolError: the vbucket has no stream.
+        """
+        self._open_stream(vbucket, None)
+        body = m.SeqnoAcknowledged(seqno)
+        self._state.ask(body, Opcode.DCP_SEQNO_ACKNOWLEDGED, vbucket=vbucket)
+
+    def count_streams(self) -> None:
+        """Count bytes by stream though no stream has a window: a delivery's shares tell them."""
+        self._state.flow.offer_streams(0)
+
+    def excuse_silence(self, now: float) -> None:
+        """Hold no silence up to now against the peer: we did not listen."""
+        self._state.liveness = self._state.liveness.heard(now)
 
     def request_seqnos(self, state: VbucketState = VbucketState.ACTIVE) -> None:
         """Ask for the high seqnos of the vbuckets on this node that are in ``state``."""
@@ -279,6 +301,14 @@ class ClientConnection:
         streams = self._state.streams.values()
         return any(stream.phase is not StreamPhase.DRAINING for stream in streams)
 
+    def has_stream(self, vbucket: int) -> bool:
+        """Whether the vbucket has a stream, until the peer has ended one that we closed."""
+        return (vbucket, None) in self._state.opaques
+
+    def awaits(self, opcode: Opcode, vbucket: int = 0) -> bool:
+        """Whether such a request is not answered yet."""
+        return self._state.pending.has(opcode, vbucket)
+
     @property
     def waiting_for(self) -> str:
         """What the connection waits for, for a message to people."""
@@ -300,6 +330,12 @@ class ClientConnection:
     def discarded_frames(self) -> int:
         """Messages for streams that we closed or never had, and unknown ones."""
         return self._state.discarded_frames
+
+    def _open_stream(self, vbucket: int, stream_id: int | None) -> int:
+        opaque = self._state.opaques.get((vbucket, stream_id))
+        if opaque is None:
+            raise LocalProtocolError(f"vbucket {vbucket}: found no stream, expected one")
+        return opaque
 
     def _require_ready(self, command: str) -> None:
         if not self.is_ready or self._started_at is None:

@@ -1,7 +1,9 @@
-"""What the client machines tell their shell: one frozen dataclass per kind of event.
+"""What the consumer machine tells its shell: one frozen dataclass per kind of event.
 
 Events of one received block come in this order: first the rows (``Items``), then what happened to
-each stream, in its wire order. A ``SnapshotCompleted`` therefore always comes after its rows.
+each stream, in its wire order. A ``SnapshotCompleted`` therefore always comes after its rows. Where
+the machine hands out frames (``ItemFrames``) there are no ``Items``: they stand in wire order with
+the other events of their stream.
 """
 
 from dataclasses import dataclass
@@ -83,6 +85,18 @@ class Items(Event):
     columns: "DataColumns"
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class ItemFrames(Event):
+    """What one stream sent with seqnos of its own, as whole frames, in wire order.
+
+    Mutations, deletions, expirations, system events, and where they were asked for the messages of
+    sync writes. The frames are views into the received block.
+    """
+
+    vbucket: int
+    frames: tuple[memoryview, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class SnapshotStarted(Event):
     """A marker came into force. No item of it has been seen yet (it is pending until then)."""
@@ -123,6 +137,14 @@ class SystemEventReceived(Event):
     name: bytes
     value: bytes
     meaning: ManifestEvent | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class VbucketStateSet(Event):
+    """A takeover stream told which state (``VbucketState``) the vbucket has here from now on."""
+
+    vbucket: int
+    state: int
 
 
 @dataclass(frozen=True, slots=True)

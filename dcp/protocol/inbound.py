@@ -76,7 +76,7 @@ def read_block(state: ConnectionState, block: FrameBlock, now: float) -> list[e.
     data_frames = np.flatnonzero(is_data)
     _receive(state, block, is_request, len(data_frames) == len(block), now)
     columns = decode_columns(block, data_frames, collections=_with_collections(state))
-    reading = _BlockReading(state, BlockRows(columns, data_frames), now)
+    reading = _BlockReading(state, block, BlockRows(columns, data_frames), now)
     if len(data_frames) < len(block):
         for index in np.flatnonzero(~is_data).tolist():
             reading.take_control(block.frame(index), index)
@@ -119,9 +119,12 @@ def _split(block: FrameBlock, index: int) -> tuple[FrameBlock, FrameBlock]:
 class _BlockReading:
     """The work on one block: the state being changed, the rows, the events so far."""
 
-    def __init__(self, state: ConnectionState, rows: BlockRows, now: float) -> None:
+    def __init__(
+        self, state: ConnectionState, block: FrameBlock, rows: BlockRows, now: float
+    ) -> None:
         self._now = now
         self._state = state
+        self._block = block
         self._rows = rows
         self._events: list[e.Event] = []
 
@@ -141,12 +144,14 @@ class _BlockReading:
             self._answer(frame)
         else:
             self._take_rows(frame.opaque, index)
-            self._take_stream_message(frame)
+            self._take_stream_message(frame, index)
 
     def finish(self) -> list[e.Event]:
         """Handle the rows behind the last control frames; return all events."""
         for opaque in self._rows.opaques:
             self._take_rows(opaque, None)
+        if self._state.hands_out_frames:
+            return self._events
         columns = self._rows.kept()
         return [*([e.Items(columns)] if columns is not None else []), *self._events]
 
@@ -159,11 +164,19 @@ class _BlockReading:
             self._require_closed(opaque, "a document")
             self._state.discarded_frames += self._rows.drop(run)
             return
-        self._store(opaque, stream, _of_vbucket(stream, lambda: _checked(stream, run)))
+        after = _of_vbucket(stream, lambda: _checked(stream, run))
         if not stream.is_live:
             self._state.discarded_frames += self._rows.drop(run)
+        elif self._state.hands_out_frames:
+            self._hand_out(stream, run.frames.tolist())
+        self._store(opaque, stream, after)
 
-    def _take_stream_message(self, frame: Frame) -> None:
+    def _hand_out(self, stream: Stream, indices: list[int]) -> None:
+        view, offsets = memoryview(self._block.buffer), self._block.offsets
+        frames = tuple(view[int(offsets[at]) : int(offsets[at + 1])] for at in indices)
+        self._events.append(e.ItemFrames(stream.vbucket, frames))
+
+    def _take_stream_message(self, frame: Frame, index: int) -> None:
         handler = _HANDLERS.get(frame.opcode)
         stream = self._state.streams.get(frame.opaque)
         if handler is None:
@@ -183,7 +196,9 @@ class _BlockReading:
                 f"{frame.vbucket} with the opaque of its stream"
             )
         after, events = _of_vbucket(stream, lambda: handler(stream, self._decoded(frame)))
-        if stream.is_live or frame.opcode == Opcode.DCP_STREAM_END:
+        if stream.is_live and self._state.hands_out_frames and frame.opcode in _ITEMS:
+            self._hand_out(stream, [index])
+        elif stream.is_live or frame.opcode == Opcode.DCP_STREAM_END:
             self._events += events
         else:
             self._state.discarded_frames += 1
@@ -272,6 +287,11 @@ def _of_vbucket(stream: Stream, act: Callable[[], Any]) -> Any:
 
 _Handled = tuple[Stream, list[e.Event]]
 
+_ITEMS: Final = frozenset(
+    {Opcode.DCP_SYSTEM_EVENT, Opcode.DCP_PREPARE, Opcode.DCP_COMMIT, Opcode.DCP_ABORT}
+)
+"""Messages with seqnos of their own, beside documents."""
+
 _ENDS_DOCUMENTS: Final = (
     SystemEventKind.BEGIN_COLLECTION,
     SystemEventKind.END_COLLECTION,
@@ -346,6 +366,11 @@ def _seqno(body: m.Prepare | m.Commit | m.Abort) -> int:
             return body.abort_seqno
 
 
+def _state_set(stream: Stream, body: m.Body) -> _Handled:
+    assert isinstance(body, m.SetVbucketState)
+    return stream, [e.VbucketStateSet(stream.vbucket, body.state)]
+
+
 def _nothing(stream: Stream, _: m.Body) -> _Handled:
     return stream, []
 
@@ -359,7 +384,7 @@ _HANDLERS: Final[dict[int, Callable[[Stream, m.Body], _Handled]]] = {
     Opcode.DCP_PREPARE: _sync_write,
     Opcode.DCP_COMMIT: _sync_write,
     Opcode.DCP_ABORT: _sync_write,
-    Opcode.DCP_SET_VBUCKET_STATE: _nothing,
+    Opcode.DCP_SET_VBUCKET_STATE: _state_set,
     Opcode.DCP_CACHE_TRANSFER: _nothing,
     Opcode.DCP_CACHE_TRANSFER_END: _nothing,
 }

@@ -55,6 +55,11 @@ class PendingRequests:
             )
         return self._waiting.pop(answer.opaque)
 
+    def has(self, opcode: int, vbucket: int) -> bool:
+        """Whether a request of this kind, about this vbucket, is under way."""
+        waiting = self._waiting.values()
+        return any(each.opcode == opcode and each.vbucket == vbucket for each in waiting)
+
     def describe(self) -> str:
         """Name what is waited for, for a message to people."""
         names = sorted({opcode_name(request.opcode) for request in self._waiting.values()})

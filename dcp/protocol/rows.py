@@ -19,11 +19,17 @@ Column = NDArray[Any]
 class Run:
     """Rows of one stream between two of its control frames, in wire order."""
 
-    __slots__ = ("_is_uniform", "rows", "seqnos", "vbuckets")
+    __slots__ = ("_is_uniform", "frames", "rows", "seqnos", "vbuckets")
 
-    def __init__(self, rows: Column, seqnos: Column, vbuckets: Column, *, is_uniform: bool) -> None:
-        """``is_uniform``: their seqnos are known to ascend, and their vbucket to be the same."""
+    def __init__(
+        self, rows: Column, frames: Column, seqnos: Column, vbuckets: Column, *, is_uniform: bool
+    ) -> None:
+        """Take row numbers, frame numbers in the block, and what these rows have.
+
+        ``is_uniform``: their seqnos are known to ascend, and their vbucket to be the same.
+        """
         self.rows = rows
+        self.frames = frames
         self.seqnos = seqnos
         self.vbuckets = vbuckets
         self._is_uniform = is_uniform
@@ -101,6 +107,7 @@ class BlockRows:
         part = slice(start, end)
         return Run(
             self._rows[part],
+            self._frames[part],
             self._seqnos[part],
             self._vbuckets[part],
             is_uniform=self._is_uniform,

@@ -1,7 +1,7 @@
 """All that one connection remembers.
 
 A received block changes it in place. A block with a violation leaves it half changed: the machine
-is not used any more then (`connection.ClientConnection.receive`).
+is not used any more then (`connection.ConsumerConnection.receive`).
 """
 
 from dataclasses import dataclass, field
@@ -33,13 +33,15 @@ class ConnectionState:
     ``waiting_windows`` those that it is not asked for yet (see ``change_stream_window``).
     ``closed_opaques`` are of streams that we closed and whose end the server does not announce:
     what it had sent before it heard of that may still arrive. ``moved`` is where vbuckets stand
-    that the last blocks moved; whoever reads it clears it.
+    that the last blocks moved; whoever reads it clears it. With ``hands_out_frames`` items are
+    told as frames (``ItemFrames``), not as columns.
     """
 
     bootstrap: Bootstrap
     flow: FlowControl
     liveness: Liveness
     resize: WindowResize
+    hands_out_frames: bool = False
     pending: PendingRequests = field(default_factory=PendingRequests)
     streams: dict[int, Stream] = field(default_factory=dict)
     opaques: dict[StreamKey, int] = field(default_factory=dict)

@@ -247,6 +247,10 @@ class FlowControl:
 
     # --- the thread that reads
 
+    def begin(self, now: float) -> None:
+        """Be connected: acknowledgements that time makes due are so from here on."""
+        self.connection.last_ack_at = now
+
     def receive(self, frame_bytes: int, now: float) -> None:
         """Count what came on the connection."""
         self.connection.receive(frame_bytes, now)

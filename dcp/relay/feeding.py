@@ -12,7 +12,7 @@ from typing import Final
 from dcp.producer.background import keep_running
 from dcp.producer.dcp_connection import DcpConnection
 from dcp.producer.statistic import Statistic
-from dcp.relay.regulator import TICK_SECONDS, Regulator
+from dcp.relay.regulator import Regulator
 from dcp.relay.relay_bucket import RelayBucket
 from dcp.relay.relay_statistics import RelaySnapshot, snapshot_of
 from dcp.relay.settings import RelaySettings
@@ -68,21 +68,11 @@ class Feeding:
         self._tasks.clear()
 
     async def _watch(self) -> None:
-        """Count how long windows are full, and say now and then how everything stands."""
-        loop = asyncio.get_running_loop()
-        looked_at = loop.time()
-        told_at = looked_at + _FIRST_TOLD_SECONDS - _TELL_SECONDS
+        """Say now and then how everything stands."""
+        await asyncio.sleep(_FIRST_TOLD_SECONDS)
         while True:
-            await asyncio.sleep(TICK_SECONDS)
-            now = loop.time()
-            with self._bucket.lock:
-                for link in self.upstream.links:
-                    if link.connection is not None and link.connection.window.is_full:
-                        link.full_seconds += now - looked_at
-            looked_at = now
-            if now - told_at >= _TELL_SECONDS:
-                told_at = now
-                self._tell()
+            self._tell()
+            await asyncio.sleep(_TELL_SECONDS)
 
     def _tell(self) -> None:
         found = self.snapshot()

@@ -18,7 +18,7 @@ from dcp.producer.memory import (
     documents_bytes,
     in_words,
 )
-from dcp.relay.settings import RelaySettings
+from dcp.relay.settings import FULL_WINDOWS, MIB, RelaySettings
 
 _COPIES_OF_MESSAGE: Final = 4
 """An arriving message: overshoot, receive buffer, that buffer's growth, the copy."""
@@ -26,13 +26,16 @@ _COPIES_OF_MESSAGE: Final = 4
 
 def relay_bytes(settings: RelaySettings, load: Load, nodes: int = 1) -> int:
     """Return the most that a relay's process takes, with links to so many nodes of the cluster."""
-    link_bytes = settings.window_bytes + _COPIES_OF_MESSAGE * load.largest_bytes
+    windows_bytes = max(
+        min(nodes, FULL_WINDOWS) * settings.window_bytes, nodes * min(MIB, settings.window_bytes)
+    )
     return (
         FIXED_BYTES
         + documents_bytes(load)
         + settings.value_quota_bytes
         + checkpoints_bytes(settings.checkpoint_quota_bytes, takes_writes=False)
-        + nodes * link_bytes
+        + windows_bytes
+        + nodes * _COPIES_OF_MESSAGE * load.largest_bytes
         + clients_bytes(load)
         + MESSAGES_IN_WORK * load.largest_bytes
     )

@@ -47,10 +47,10 @@ _FEW_NAMES: Final = 64
 class Source(Protocol):
     """Where the bytes come from."""
 
-    def release(self, vbucket: int, freed_bytes: int) -> None:
-        """Let a vbucket's bytes be acknowledged up to a position, as soon as the disk keeps up."""
+    def free(self, vbucket: int, frame_bytes: int) -> None:
+        """Let so many more of a vbucket's bytes be acknowledged, as soon as the disk keeps up."""
 
-    def release_withheld(self) -> None:
+    def release(self) -> None:
         """Let those be acknowledged that waited for the disk."""
 
     def reconcile(self) -> None:
@@ -112,7 +112,7 @@ class Regulator:
 
     def _free(self, vbucket: int, frame_bytes: int) -> None:
         if frame_bytes:
-            self._source.release(vbucket, self.gates[vbucket].positions.freed_bytes)
+            self._source.free(vbucket, frame_bytes)
 
     # --- what consumers do
 
@@ -192,7 +192,7 @@ class Regulator:
             self._forget_who_is_gone()
             self._follow_holds(held_before, due)
             if not self.waits_for_disk:
-                self._source.release_withheld()
+                self._source.release()
         return loop.time() - began - halted_seconds
 
     def _tick(self) -> list[int]:

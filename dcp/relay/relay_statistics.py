@@ -4,7 +4,6 @@ relay:ejections                 consumers that were waited for, and were stuck f
 relay:streams_ejected           the same by vbucket, each time
 relay:newcomers_refused         streams too far behind to be waited for
 relay:streams, :streams_from_disk
-relay:second_releases           bytes freed twice by a mistake of the relay, each time; always 0
 relay:held_bytes                received and not acknowledged, as somebody is waited for
 relay:disk_waiting_bytes        received and not on disk yet
 relay:disk_trouble              which vbuckets cannot be written, and why; empty where all can
@@ -20,6 +19,7 @@ relay:upstream:<node>:…         window, in use, acks, full, who is waited for
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from time import monotonic
 
 from dcp.process_memory import resident_bytes
 from dcp.producer.memory import Load, keys_of
@@ -84,7 +84,6 @@ class RelaySnapshot:
     ejections: int
     streams_ejected: int
     newcomers_refused: int
-    second_releases: int
     held_bytes: int
     disk_waiting_bytes: int
     disk_trouble: str
@@ -134,7 +133,6 @@ def snapshot_of(
         regulator.stuck.ejections,
         sum(gate.group.ejections[Ejection.TIMEOUT] for gate in gates),
         sum(gate.newcomers_refused for gate in gates),
-        upstream.second_releases,
         sum(gate.positions.held_bytes for gate in gates),
         0 if bucket.flusher is None else bucket.flusher.pending_bytes,
         "" if bucket.flusher is None else _trouble_of(bucket.flusher.failures),
@@ -165,21 +163,20 @@ def _link(link: UpstreamLink, regulator: Regulator) -> LinkSnapshot:
         str(link.address),
         link.is_ready,
         link.trouble,
-        0 if connection is None else len(connection.streams),
-        0 if window is None else window.settings.window_bytes,
+        0 if connection is None else len(connection.streams.by_vbucket),
+        0 if window is None else window.size_bytes,
         0 if window is None else window.unacked_bytes,
         0 if window is None else window.held_bytes,
         0 if window is None else window.acks,
-        0 if window is None else window.acknowledged_bytes,
-        round(link.full_seconds, 3),
+        0 if window is None else window.acknowledged,
+        round(link.full_seconds(monotonic()), 3),
         waited_for(link, regulator),
     )
 
 
 def waited_for(link: UpstreamLink, regulator: Regulator) -> str:
     """Return the consumer that holds most of a connection's window."""
-    streams = () if link.connection is None else link.connection.streams.values()
-    return _gating(regulator, (stream.vbucket for stream in streams))
+    return _gating(regulator, () if link.connection is None else link.connection.streams.by_vbucket)
 
 
 def _gating(regulator: Regulator, vbuckets: Iterable[int]) -> str:

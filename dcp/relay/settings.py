@@ -14,6 +14,8 @@ from dcp.protocol.flow_strategy import FlowSpec
 from dcp.types import U32_MAX
 
 MIB: Final = 1024 * 1024
+FULL_WINDOWS: Final = 4
+"""So many connections have windows as large as is set; more of them share what these have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +25,8 @@ class RelaySettings:
     ``upstream`` are nodes of the cluster; with ``tls`` they are spoken to encrypted.
     ``data_folder`` keeps what it got over a restart, and belongs to one process.
     ``flow_spec`` says which consumers the cluster waits for (``dcp/protocol/flow_spec.py``).
-    ``window_bytes`` is the flow-control window of each connection to a node of the cluster.
+    ``window_bytes`` is the flow-control window of each connection to a node of the cluster, as
+    long as there are no more than four; more of them share four such windows, down to 1 MiB each.
     ``hold_seconds``: how long a group may lack members before its streams are closed.
     ``consumer_ack_seconds``: how long after it has done with something a consumer acknowledges it
     at the latest: silence up to that proves nothing.

@@ -18,8 +18,10 @@ from dcp.errors import BucketError, DcplakeError
 from dcp.producer.background import keep_running
 from dcp.producer.replica_copy import ReplicaCopy
 from dcp.producer.stream_ends import end_streams
+from dcp.protocol.shared_windows import SharedWindows
+from dcp.protocol.window_policies import Policy, PolicySettings
 from dcp.relay.relay_bucket import NODE, RelayBucket
-from dcp.relay.settings import RelaySettings
+from dcp.relay.settings import FULL_WINDOWS, MIB, RelaySettings
 from dcp.relay.upstream_connection import Arrived, UpstreamConnection, UpstreamSettings
 from dcp.relay.upstream_link import UpstreamLink
 from dcp.relay.upstream_manifest import parse_manifest
@@ -62,10 +64,16 @@ class Upstream:
         self._runs = False
         self.failure: DcplakeError | None = None
         """Why the cluster cannot be followed any more, whatever is tried."""
-        self.second_releases = 0
-        """How often bytes were released that a vbucket did not hold any more: our mistake."""
-        self._freed_bytes: dict[int, int] = {}
-        """Up to which of the bytes that its streams ever brought each vbucket is done with."""
+        most_bytes = settings.window_bytes
+        self._windows = SharedWindows(
+            PolicySettings(
+                Policy.AGGRESSIVE,
+                size_bytes=min(MIB, most_bytes),
+                most_bytes=most_bytes,
+                aggressive_percent=100,
+            ),
+            FULL_WINDOWS * most_bytes,
+        )
         self._promised: set[int] = set()
         self.is_informed = asyncio.Event()
         """Set when it is known of every vbucket which branches there are, and how far it is."""
@@ -137,11 +145,10 @@ class Upstream:
         settings = self._settings
         link = UpstreamLink(
             address,
-            UpstreamSettings(settings.bucket, settings.window_bytes),
-            settings.credentials,
+            UpstreamSettings(settings.bucket, settings.credentials, self._tls),
             self._name,
-            self._tls,
             self._bucket.lock,
+            self._windows,
             self,
         )
         return link, asyncio.ensure_future(keep_running(link.name, link.run))
@@ -181,23 +188,26 @@ class Upstream:
         connection = link.connection
         if connection is None or self._regulator is None:
             return
+        learned = connection.learned
         for each in arrived:
             self._settle(connection, each)
         self._take_ended(link)
+        if self._bucket.has_room:
+            self._release(link)
         self._take_logs(connection)
         self._take_seqnos(connection)
         self._note_informed()
-        for manifest in _emptied(connection.questions.manifests):
+        for manifest in _emptied(learned.manifests):
             self._take_manifest(manifest)
-        for config in _emptied(connection.questions.maps):
+        for config in _emptied(learned.maps):
             self.take_map(config, link.address)
         if link.became_ready:
             link.became_ready = False
             self.reconcile()
             self._ask_for_seqnos()
-        if connection.questions.wants_map:
-            connection.questions.wants_map = False
-            connection.questions.ask_for_map()
+        if learned.wants_map:
+            learned.wants_map = False
+            connection.ask_for_map()
 
     def _settle(self, connection: UpstreamConnection, each: Arrived) -> None:
         stream, vbucket = each.stream, each.stream.vbucket
@@ -215,25 +225,24 @@ class Upstream:
         learned = bucket.vbuckets[vbucket].documents.collections.manifest
         if learned.uid > bucket.manifest.uid:
             bucket.collections.learn(bucket.vbuckets[vbucket])
-            connection.questions.ask_for_manifest()
+            connection.ask_for_manifest()
         if each.frame_bytes:
             self._charged[vbucket] = connection
-            connection.window.lend(vbucket, each.frame_bytes)
             regulator.received(vbucket, each.frame_bytes)
 
     def _take_ended(self, link: UpstreamLink) -> None:
         connection = link.connection
         if connection is None or self._regulator is None:
             return
-        for vbucket in _emptied(connection.ended):
+        for vbucket in _emptied(connection.learned.ended):
             if self._charged.get(vbucket) is connection:
                 self._regulator.ended(vbucket)
         link.write()
 
     def _take_logs(self, connection: UpstreamConnection) -> None:
-        for vbucket, log in connection.questions.logs.items():
+        for vbucket, log in connection.learned.logs.items():
             self._bucket.take_log(vbucket, log)
-        connection.questions.logs.clear()
+        connection.learned.logs.clear()
 
     def _take_seqnos(self, connection: UpstreamConnection) -> None:
         """Promise clients what the cluster has of vbuckets that no stream brings now.
@@ -242,11 +251,11 @@ class Upstream:
         """
         if self._regulator is None:
             return
-        for vbucket, seqno in connection.questions.seqnos.items():
+        for vbucket, seqno in connection.learned.seqnos.items():
             if vbucket in self._bucket.all_copies and self._regulator.holds(vbucket):
                 self._bucket.vbuckets[vbucket].promised_seqno = seqno
                 self._promised.add(vbucket)
-        connection.questions.seqnos.clear()
+        connection.learned.seqnos.clear()
 
     def _note_informed(self) -> None:
         if self._regulator is None or self.is_informed.is_set() or self._unknown():
@@ -261,7 +270,7 @@ class Upstream:
         for vbucket in self._unknown():
             owner = None if self._map is None else self._map.owner(vbucket)
             if owner in self._links and (connection := self._links[owner][0].connection):
-                connection.questions.ask_for_log(vbucket)
+                connection.ask_for_log(vbucket)
                 self._links[owner][0].write()
 
     async def run(self) -> None:
@@ -281,13 +290,13 @@ class Upstream:
         held = {self._map.owner(v) for v in self._bucket.all_copies if self._regulator.holds(v)}
         for link in self.links:
             if link.connection is not None and link.address in held:
-                link.connection.questions.ask_for_seqnos()
+                link.connection.ask_for_seqnos()
                 link.write()
 
     def _ask_for_maps(self) -> None:
         for link in self.links:
             if link.connection is not None:
-                link.connection.questions.ask_for_map()
+                link.connection.ask_for_map()
                 link.write()
 
     def _take_manifest(self, data: bytes) -> None:
@@ -315,44 +324,27 @@ class Upstream:
 
     # --- what the regulator decides
 
-    def release(self, vbucket: int, freed_bytes: int) -> None:
-        """Free what a vbucket's stream brought up to a position, if its connection is still there.
+    def free(self, vbucket: int, frame_bytes: int) -> None:
+        """Wait for nobody with bytes of a vbucket any more, if their connection is still there.
 
-        It is acknowledged when the disk keeps up, at once if it does: the stream may be over, but
-        what it brought is in memory. A second release frees nothing: a mistake, which is counted.
+        They are acknowledged when the disk keeps up, at once if it does: the stream may be over,
+        but what it brought is in memory.
         """
-        before_bytes = self._freed_bytes.get(vbucket, 0)
-        frame_bytes = freed_bytes - before_bytes
-        if frame_bytes <= 0:
-            self._note_second_release(vbucket, freed_bytes, before_bytes)
-            return
-        self._freed_bytes[vbucket] = freed_bytes
         connection = self._charged.get(vbucket)
-        if connection is None:
-            return
-        if connection.window.withhold(vbucket, frame_bytes):
-            self._note_second_release(vbucket, freed_bytes, before_bytes)
-        if self._bucket.has_room:
-            self.release_withheld()
+        if connection is not None:
+            connection.free(frame_bytes)
+            if self._bucket.has_room:
+                connection.release(asyncio.get_running_loop().time())
 
-    def _note_second_release(self, vbucket: int, freed_bytes: int, before_bytes: int) -> None:
-        self.second_releases += 1
-        if self.second_releases == 1:  # whoever makes this mistake makes it often
-            _LOG.error(
-                "vbucket %d: release: found byte %d, expected one after %d that came and is held: "
-                "a mistake of the relay, which frees nothing; more of them are only counted",
-                vbucket,
-                freed_bytes,
-                before_bytes,
-            )
-
-    def release_withheld(self) -> None:
+    def release(self) -> None:
         """Acknowledge what waited for the disk only, as that keeps up."""
-        now = asyncio.get_running_loop().time()
         for link in self.links:
-            if link.connection is not None and link.connection.window.withheld_bytes:
-                link.connection.window.release_withheld(now)
-                link.write()
+            self._release(link)
+
+    def _release(self, link: UpstreamLink) -> None:
+        if link.connection is not None and link.connection.unreleased_bytes:
+            link.connection.release(asyncio.get_running_loop().time())
+            link.write()
 
 
 def _emptied(found: list[T]) -> list[T]:

@@ -16,7 +16,7 @@ from dcp.client.addresses import NodeAddress
 from dcp.errors import AuthenticationError, BucketError, DcplakeError, NodeUnavailableError
 from dcp.producer.background import FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS
 from dcp.producer.replica_copy import ReplicaCopy
-from dcp.protocol.credentials import Credentials
+from dcp.protocol.shared_windows import SharedWindows
 from dcp.relay.upstream_connection import (
     Arrived,
     UpstreamConnection,
@@ -60,12 +60,12 @@ class UpstreamLink:
         self,
         address: NodeAddress,
         settings: UpstreamSettings,
-        credentials: Credentials,
         name: str,
-        tls: ssl.SSLContext | None,
         lock: RLock,
+        windows: SharedWindows,
         follower: Follower,
     ) -> None:
+        """``windows`` sizes that of the connection, among those of the other links."""
         self.address = address
         self.name = f"{name} to {address}"
         self.trouble = "not connected yet"
@@ -73,14 +73,12 @@ class UpstreamLink:
         self.connection: UpstreamConnection | None = None
         self.became_ready = False
         """Set when streams can be asked for, for the follower to clear."""
-        self.full_seconds = 0.0
-        """How long the windows of all connections to the node were full."""
+        self._full_seconds = 0.0
         self._connection_name = name
         self._settings = settings
-        self._credentials = credentials
-        self._tls = tls
         self._lock = lock
         self._follower = follower
+        self._windows = windows
         self._copies: Mapping[int, ReplicaCopy] = {}
         self._writer: asyncio.StreamWriter | None = None
 
@@ -88,6 +86,18 @@ class UpstreamLink:
     def is_ready(self) -> bool:
         """Whether streams can be asked for."""
         return self.connection is not None and self.connection.is_ready
+
+    def full_seconds(self, now: float) -> float:
+        """How long the windows of all connections to the node were full."""
+        connection = self.connection
+        window_seconds = 0.0 if connection is None else connection.window.full_seconds(now)
+        return self._full_seconds + window_seconds
+
+    def _resize_window(self, window_bytes: int) -> None:
+        """Have another window, as other links came or went; the bucket's lock is held."""
+        if self.connection is not None:
+            self.connection.resize_window(window_bytes, asyncio.get_running_loop().time())
+            self.write()
 
     def follow(self, copies: Mapping[int, ReplicaCopy]) -> None:
         """Fill exactly these copies; the bucket's lock is held."""
@@ -105,7 +115,7 @@ class UpstreamLink:
             self.follow({})
         with suppress(TimeoutError):
             async with asyncio.timeout(_LEAVING_SECONDS):
-                while self.connection is not None and self.connection.unanswered_closes:
+                while self.connection is not None and self.connection.awaits_closed:
                     await asyncio.sleep(_ANSWER_SECONDS)
 
     async def run(self) -> None:
@@ -137,16 +147,16 @@ class UpstreamLink:
         loop, address = asyncio.get_running_loop(), self.address
         async with asyncio.timeout(_CONNECT_SECONDS):
             reader, self._writer = await asyncio.open_connection(
-                address.host, address.port, ssl=self._tls
+                address.host, address.port, ssl=self._settings.tls
             )
         with self._lock:
             nonce = secrets.token_urlsafe(_NONCE_BYTES)
             self.connection = connection = UpstreamConnection(
                 self._settings,
-                self._credentials,
                 self._connection_name,
                 nonce,
                 loop.time(),
+                self._windows.join(self._resize_window),
                 self._follower.may_open,
             )
             connection.follow(self._copies)
@@ -158,6 +168,8 @@ class UpstreamLink:
                 streams = connection.is_ready
                 self._follower.lost(connection)
                 connection.close()
+                self._windows.leave(self._resize_window)
+                self._full_seconds += connection.window.full_seconds(loop.time())
             self._writer.close()
             with suppress(OSError, ssl.SSLError):
                 await self._writer.wait_closed()

@@ -16,7 +16,12 @@ class InProcessWire:
         self._session = Session(bucket, source, COMMANDS, 0.0)
         self._to_server, self._to_client = FrameSplitter(), FrameSplitter()
         self.connection = ReplicationConnection(
-            bucket.name, name, bucket.node_credentials, nonce="nonce", now=0.0
+            bucket.name,
+            name,
+            bucket.node_credentials,
+            nonce="nonce",
+            now=0.0,
+            window_bytes=4 * 1024 * 1024,
         )
         owned = bucket.map.vbuckets_of(source)
         copies = bucket.copies.of_node(target)

@@ -8,7 +8,7 @@ from time import sleep
 
 import pytest
 
-from dcp.producer import replication_connection
+from dcp.producer import copies
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.commands import COMMANDS
 from dcp.producer.disk_file import Data, OsFile
@@ -16,6 +16,7 @@ from dcp.producer.flusher import MOST_SHARE
 from dcp.producer.replication_chain import REPLICATION, connection_name
 from dcp.producer.replication_connection import ReplicationConnection
 from dcp.producer.session import Session
+from dcp.protocol.window_policies import Policy, PolicySettings
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
 from dcp.wire.framing import FrameSplitter
@@ -31,7 +32,8 @@ COUNT = 1000
 
 @pytest.fixture
 def small_window(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replication_connection, "_WINDOW_BYTES", WINDOW_BYTES)
+    small = PolicySettings(Policy.STATIC, size_bytes=WINDOW_BYTES)
+    monkeypatch.setattr(copies, "_WINDOWS", small)
 
 
 @pytest.fixture
@@ -124,7 +126,12 @@ class _Held:
         self.session = Session(bucket, 0, COMMANDS, 0.0)
         self.to_server, self.to_client = FrameSplitter(), FrameSplitter()
         self.connection = ReplicationConnection(
-            bucket.name, "held", bucket.node_credentials, nonce="nonce", now=0.0
+            bucket.name,
+            "held",
+            bucket.node_credentials,
+            nonce="nonce",
+            now=0.0,
+            window_bytes=WINDOW_BYTES,
         )
         self.connection.follow(bucket.copies.of_node(1))
 

@@ -15,8 +15,7 @@ from dcp.producer.settings import ClusterSettings
 from dcp.producer.vbucket import Vbucket
 from dcp.producer.vbucket_state import STATE_VERSION, SavedVbucket
 from dcp.producer.versions import Content, Version
-from dcp.types import FailoverEntry, FailoverLog
-from dcp.wire import messages as m
+from dcp.types import FailoverEntry, FailoverLog, SnapshotRange
 from dcp.wire.vocabulary import Status, VbucketState
 from tests.producer.kept_clusters import flush_all
 from tests.producer.raw_client import RawClient
@@ -94,7 +93,7 @@ def test_a_copy_that_goes_back_lacks_no_more_than_it_has_seen(
     vbucket = Vbucket(0, lambda: 1, ClusterSettings(vbuckets=1, bucket_type=kind))
     copy = ReplicaCopy(vbucket, lambda: FIRST)
     for start, end, purged in ((0, 40, 30), (41, 50, None)):
-        copy.begin_snapshot(m.SnapshotMarker(start, end, DISK, 2, end, 0, None, purged, 0))
+        copy.begin_snapshot(SnapshotRange(start, end), DISK, purged)
         for seqno in {40: (5, 40), 50: (44, 50)}[end]:
             copy.receive(
                 Version(0, b"k%d" % seqno, Content(b"v"), seqno=seqno, rev=1, cas=seqno << 16)

@@ -8,33 +8,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dcp.errors import RemoteProtocolError
 from dcp.producer.manifest import FIRST
-from dcp.producer.passive_stream import MessageRefusedError, PassivePhase, PassiveStream
 from dcp.producer.replica_copy import ReplicaCopy
 from dcp.producer.settings import ClusterSettings
 from dcp.producer.stored_items import STORED_FLAVOUR
 from dcp.producer.vbucket import Vbucket
 from dcp.producer.versions import Content, SyncWrite, Version
-from dcp.types import END_OF_TIME, FailoverEntry, FailoverLog, SnapshotRange
+from dcp.types import END_OF_TIME, SnapshotRange
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
 from dcp.wire.system_event import CollectionBegun
 from dcp.wire.vocabulary import Opcode, Status, StreamFlag, VbucketState
+from tests.producer.fed_copy import LOG, FedCopy
 
 MEMORY, DISK, ACK = 0x05, 0x06, 0x08
-LOG = FailoverLog((FailoverEntry(0xABC, 0),))
 
 
 def _copy() -> ReplicaCopy:
     numbers = count(1)
     vbucket = Vbucket(0, lambda: next(numbers), ClusterSettings(vbuckets=1))
     return ReplicaCopy(vbucket, lambda: FIRST)
-
-
-def _accepted(copy: ReplicaCopy, *, takes_over: bool = False) -> PassiveStream:
-    stream = PassiveStream(copy, 7, takes_over=takes_over)
-    stream.answered(Status.SUCCESS, m.FailoverLogAnswer(LOG.entries))
-    return stream
 
 
 def _message(body: m.Body, opcode: int, vbucket: int = 0) -> bytes:
@@ -69,63 +63,66 @@ END = _message(m.StreamEnd(2), Opcode.DCP_STREAM_END)
 
 
 @pytest.mark.parametrize(
-    ("messages", "status"),
+    "messages",
     [
-        ([_item(1)], Status.ERANGE),
-        ([_marker(0, 3), _item(4)], Status.ERANGE),
-        ([_marker(0, 3), _item(2), _item(2)], Status.ERANGE),
-        ([_marker(0, 3), _item(2), _item(1)], Status.ERANGE),
-        ([_marker(2, 3), _item(1)], Status.ERANGE),
-        ([_marker(0, 3), _item(3), _item(4)], Status.ERANGE),
-        ([_marker(0, 3), _item(3), _marker(1, 3)], Status.ERANGE),
-        ([_marker(0, 3), _item(3), _marker(1, 2)], Status.ERANGE),
-        ([_marker(0, 3), _item(2), _advanced(2)], Status.ERANGE),
-        ([_marker(0, 3), _item(2), _advanced(4)], Status.ERANGE),
-        ([_marker(0, 3), _item(3), _advanced(3)], Status.ERANGE),
-        ([END, _marker(0, 3)], Status.ERANGE),
-        ([_state(VbucketState.PENDING)], Status.EINVAL),
-        ([_message(m.OsoSnapshot(1), Opcode.DCP_OSO_SNAPSHOT)], Status.EINVAL),
-        ([_message(m.SnapshotMarker(0, 3, 1), Opcode.DCP_SNAPSHOT_MARKER, 1)], Status.EINVAL),
-        ([_marker(3, 0)], Status.EINVAL),
+        [_item(1)],
+        [_marker(0, 3), _item(4)],
+        [_marker(0, 3), _item(2), _item(2)],
+        [_marker(0, 3), _item(2), _item(1)],
+        [_marker(2, 3), _item(1)],
+        [_marker(0, 3), _item(3), _item(4)],
+        [_marker(0, 3), _item(3), _marker(1, 3)],
+        [_marker(0, 3), _item(3), _marker(1, 2)],
+        [_marker(0, 3), _item(2), _advanced(1)],
+        [_marker(0, 3), _item(2), _advanced(4)],
+        [_marker(0, 3), _item(3), _advanced(2)],
+        [END, _marker(0, 3)],
+        [_state(VbucketState.PENDING)],
+        [_message(m.OsoSnapshot(1), Opcode.DCP_OSO_SNAPSHOT)],
+        [_message(m.SnapshotMarker(0, 3, 1), Opcode.DCP_SNAPSHOT_MARKER, 1)],
+        [_marker(3, 0)],
+        [_marker(0, 3), _message(m.Deletion(b"\0k", 2, 2, nmeta=0), Opcode.DCP_DELETION)],
+        [_marker(0, 3), _message(m.Commit(b"\0k", 1, 2), Opcode.DCP_COMMIT)],
     ],
 )
-def test_what_does_not_fit(messages: Sequence[bytes], status: Status) -> None:
-    """The last message is refused, and nothing changes by it."""
+def test_what_does_not_fit(messages: Sequence[bytes]) -> None:
+    """The last message is a violation, and nothing changes by it."""
     copy = _copy()
-    stream = _accepted(copy)
-    for message in messages[:-1]:
-        stream.feed(message)
-    before = (copy.high_seqno, copy.consistent_seqno, copy.snapshot, stream.phase)
-    with pytest.raises(MessageRefusedError) as refusal:
-        stream.feed(messages[-1])
-    assert refusal.value.status is status
-    assert (copy.high_seqno, copy.consistent_seqno, copy.snapshot, stream.phase) == before
+    fed = FedCopy(copy)
+    fed.feed(*messages[:-1])
+    before = (copy.high_seqno, copy.consistent_seqno, copy.snapshot, fed.stream.is_over)
+    with pytest.raises(RemoteProtocolError):
+        fed.feed(messages[-1])
+    assert (copy.high_seqno, copy.consistent_seqno, copy.snapshot, fed.stream.is_over) == before
 
 
 @pytest.mark.parametrize(
-    ("messages", "high", "consistent", "phase"),
+    ("messages", "high", "consistent", "is_over"),
     [
-        ([_marker(0, 3)], 0, 0, PassivePhase.RECEIVING),
-        ([_marker(0, 3), _item(2)], 2, 0, PassivePhase.RECEIVING),
-        ([_marker(0, 3), _item(2), _item(3)], 3, 3, PassivePhase.READING),
-        ([_marker(0, 3), _item(2), _advanced(3)], 3, 3, PassivePhase.READING),
-        ([_marker(0, 9), _item(2), _advanced(3)], 2, 0, PassivePhase.RECEIVING),
-        ([_marker(0, 3), _item(3), _advanced(5)], 5, 5, PassivePhase.READING),
-        ([_marker(0, 3), _item(2), _marker(0, 9)], 2, 0, PassivePhase.RECEIVING),
-        ([_marker(0, 3), _item(2), _marker(0, 9), _item(9)], 9, 9, PassivePhase.READING),
-        ([_marker(0, 3), _item(3), _marker(6, 9), _item(7)], 7, 3, PassivePhase.RECEIVING),
-        ([_marker(0, 3), _item(2), END], 2, 0, PassivePhase.ENDED),
+        ([_marker(0, 3)], 0, 0, False),
+        ([_marker(0, 3), _item(2)], 2, 0, False),
+        ([_marker(0, 3), _item(2), _item(3)], 3, 3, False),
+        ([_marker(0, 3), _item(2), _advanced(3)], 3, 3, False),
+        ([_marker(0, 3), _item(2), _advanced(2)], 2, 0, False),
+        ([_marker(0, 9), _item(2), _advanced(3)], 2, 0, False),
+        ([_marker(0, 9), _advanced(3)], 0, 0, False),
+        ([_marker(0, 9), _advanced(9)], 9, 9, False),
+        ([_marker(0, 3), _item(3), _advanced(3)], 3, 3, False),
+        ([_marker(0, 3), _item(3), _advanced(5)], 5, 5, False),
+        ([_marker(0, 3), _item(2), _marker(0, 9)], 2, 0, False),
+        ([_marker(0, 3), _item(2), _marker(0, 9), _item(9)], 9, 9, False),
+        ([_marker(0, 3), _item(3), _marker(6, 9), _item(7)], 7, 3, False),
+        ([_marker(0, 3), _item(2), END], 2, 0, True),
     ],
 )
-def test_what_fits(
-    messages: Sequence[bytes], high: int, consistent: int, phase: PassivePhase
-) -> None:
+def test_what_fits(messages: Sequence[bytes], high: int, consistent: int, is_over: bool) -> None:
     copy = _copy()
-    stream = _accepted(copy)
+    fed = FedCopy(copy)
     for message in messages:
-        assert stream.feed(message) == []
+        assert fed.feed(message) == []
         copy.settle()
-    assert (copy.high_seqno, copy.consistent_seqno, stream.phase) == (high, consistent, phase)
+    found = (copy.high_seqno, copy.consistent_seqno, fed.stream.is_over)
+    assert found == (high, consistent, is_over)
     assert copy.vbucket.data.disk.persisted_seqno == high
 
 
@@ -133,30 +130,41 @@ def test_requests() -> None:
     """What is asked for: all, then what comes next, or the rest of a snapshot."""
     copy = _copy()
     active_only = int(StreamFlag.ACTIVE_VB_ONLY)
-    stream = PassiveStream(copy, 7)
-    assert stream.request() == m.StreamRequest(active_only, 0, END_OF_TIME, 0, 0, 0)
-    stream.answered(Status.SUCCESS, m.FailoverLogAnswer(LOG.entries))
+    first = FedCopy(copy)
+    assert first.asked == [m.StreamRequest(active_only, 0, END_OF_TIME, 0, 0, 0)]
     assert copy.vbucket.failover_log == LOG
-    stream.feed(_marker(0, 3))
-    stream.feed(_item(3))
-    again = PassiveStream(copy, 8)
-    assert again.request() == m.StreamRequest(active_only, 3, END_OF_TIME, 0xABC, 3, 3)
-    again.answered(Status.SUCCESS, m.FailoverLogAnswer(LOG.entries))
-    again.feed(_marker(4, 9))
-    again.feed(_item(5))
-    last = PassiveStream(copy, 9, takes_over=True)
+    first.feed(_marker(0, 3), _item(3))
+    again = FedCopy(copy)
+    assert again.asked == [m.StreamRequest(active_only, 3, END_OF_TIME, 0xABC, 3, 3)]
+    assert (first.stream.is_in_charge, again.stream.is_in_charge) == (False, True)
+    again.feed(_marker(4, 9), _item(5))
+    last = FedCopy(copy, takes_over=True)
     takeover = active_only | StreamFlag.TAKEOVER
-    assert last.request() == m.StreamRequest(takeover, 5, END_OF_TIME, 0xABC, 4, 9)
-    for each in (stream, again, last):
-        assert not each.is_in_charge
-        each.take_charge()
-    assert (stream.is_in_charge, again.is_in_charge, last.is_in_charge) == (False, False, True)
+    assert last.asked == [m.StreamRequest(takeover, 5, END_OF_TIME, 0xABC, 3, 9)]
+    again.feed(_item(6))  # it is not in charge any more
+    assert copy.high_seqno == 5
 
 
 def test_a_refused_request_ends_the_stream() -> None:
-    stream = PassiveStream(_copy(), 7)
-    stream.answered(Status.NOT_MY_VBUCKET, m.Refusal(b""))
-    assert stream.phase is PassivePhase.ENDED
+    fed = FedCopy(_copy(), None)
+    assert fed.answer(Status.NOT_MY_VBUCKET, m.Refusal(b"")).is_over
+    assert not fed.streams.by_vbucket
+
+
+def test_a_stream_that_was_closed_is_asked_for_when_it_has_ended() -> None:
+    """A vbucket has one stream on a connection: the end of the old one is not the new one's."""
+    copy, other = _copy(), _copy()
+    fed = FedCopy(copy)
+    fed.streams.follow({})
+    fed.streams.follow({0: other})
+    fed.streams.open_missing()
+    assert not fed.streams.by_vbucket
+    fed.feed()  # CLOSE_STREAM is answered
+    assert not fed.streams.by_vbucket
+    assert not fed.stream.is_in_charge
+    fed.feed(_marker(0, 3), _item(2), END)
+    assert fed.streams.by_vbucket[0].copy is other
+    assert (copy.high_seqno, other.high_seqno, len(fed.asked)) == (0, 0, 2)
 
 
 @pytest.mark.parametrize(
@@ -165,15 +173,16 @@ def test_a_refused_request_ends_the_stream() -> None:
 def test_rolling_back_to_a_whole_snapshot(rollback_seqno: int, left: int) -> None:
     """And to nothing, where it was told to go back and could not."""
     copy = _copy()
-    stream = _accepted(copy)
+    fed = FedCopy(copy)
     for end in (3, 6, 9):
-        stream.feed(_marker(end - 2, end))
+        fed.feed(_marker(end - 2, end))
         for seqno in range(end - 2, end + 1):
-            stream.feed(_item(seqno, b"k%d" % (seqno % 2)))
+            fed.feed(_item(seqno, b"k%d" % (seqno % 2)))
             copy.settle()
-    again = PassiveStream(copy, 8)
-    again.answered(Status.ROLLBACK, m.RollbackAnswer(rollback_seqno))
-    assert again.phase is PassivePhase.REQUESTED
+    again = FedCopy(copy, None)
+    again.answer(Status.ROLLBACK, m.RollbackAnswer(rollback_seqno))
+    assert again.stream.rolled_back
+    assert [each.start for each in again.asked] == [9, left]
     assert (copy.high_seqno, copy.consistent_seqno) == (left, left)
     newest = {version.key: version.seqno for version in copy.vbucket.data.newest.keys.versions}
     expected = {b"k%d" % (seqno % 2): seqno for seqno in range(1, left + 1)}
@@ -182,29 +191,29 @@ def test_rolling_back_to_a_whole_snapshot(rollback_seqno: int, left: int) -> Non
 
 def test_a_takeover_is_answered() -> None:
     """Markers when their end is there, states at once."""
-    stream = _accepted(_copy(), takes_over=True)
-    assert stream.feed(_marker(0, 2, MEMORY | ACK)) == []
-    assert stream.feed(_item(1)) == []
-    assert stream.feed(_item(2)) == [Opcode.DCP_SNAPSHOT_MARKER]
+    fed = FedCopy(_copy(), takes_over=True)
+    assert fed.feed(_marker(0, 2, MEMORY | ACK)) == []
+    assert fed.feed(_item(1)) == []
+    assert fed.feed(_item(2)) == [Opcode.DCP_SNAPSHOT_MARKER]
     for state in (VbucketState.PENDING, VbucketState.ACTIVE):
-        assert stream.feed(_state(state)) == [Opcode.DCP_SET_VBUCKET_STATE]
-        assert stream.state == state
+        assert fed.feed(_state(state)) == [Opcode.DCP_SET_VBUCKET_STATE]
+        assert fed.stream.state == state
 
 
 def test_the_first_disk_snapshot() -> None:
     copy = _copy()
-    stream = _accepted(copy)
-    stream.feed(_marker(0, 9, DISK, purge_seqno=4))
+    fed = FedCopy(copy)
+    fed.feed(_marker(0, 9, DISK, purge_seqno=4))
     waits = [copy.awaits_first_disk_snapshot]
     assert copy.vbucket.data.disk.purge_seqno == 4
-    stream.feed(_item(5))
+    fed.feed(_item(5))
     copy.settle()
     assert copy.vbucket.data.checkpoints.memory_bytes == 0  # what is on disk need not stay
     assert copy.snapshot == SnapshotRange(0, 9)
     waits.append(copy.awaits_first_disk_snapshot)
-    stream.feed(_item(9, b"l"))
+    fed.feed(_item(9, b"l"))
     waits.append(copy.awaits_first_disk_snapshot)
-    stream.feed(_marker(10, 12, DISK))
+    fed.feed(_marker(10, 12, DISK))
     waits.append(copy.awaits_first_disk_snapshot)
     assert waits == [True, True, False, False]
 
@@ -222,11 +231,11 @@ def test_every_kind_of_item_is_the_same_in_the_copy() -> None:
         Version.of_event(0, begun, seqno=7),
     ]
     copy = _copy()
-    stream = _accepted(copy)
+    fed = FedCopy(copy)
     for version in versions:
         frame = b"".join(version.wire(STORED_FLAVOUR))
-        stream.feed(_marker(version.seqno, version.seqno))
-        stream.feed(frame)
+        fed.feed(_marker(version.seqno, version.seqno))
+        fed.feed(frame)
         copy.settle()
         with copy.vbucket.data.disk.scan(version.seqno - 1) as scan:
             found = scan.read(1 << 20)
@@ -258,37 +267,40 @@ def test_a_copy_is_what_a_naive_model_says(data: st.DataObject) -> None:
     size = draw(1, 40)
     active = NaiveActive([b"k%d" % draw(0, 5) for _ in range(size)])
     copy = _copy()
-    stream = _accepted(copy)
+    fed = FedCopy(copy)
     ends, received = [0], 0  # whole snapshots that the copy has, and its newest seqno
     told = 0  # an active shows no older state than the one of which it sent a part
     for _ in range(draw(1, 12)):
         if received == size:
             break
         end = told = draw(max(received + 1, told), size)
-        stream.feed(_marker(received + 1, end, DISK if draw(0, 1) else MEMORY))
+        fed.feed(_marker(received + 1, end, DISK if draw(0, 1) else MEMORY))
         items = active.snapshot(received, end)
         sent = items[: draw(1, len(items))]
         for seqno in sent:
-            stream.feed(_item(seqno, active.keys[seqno - 1]))
+            fed.feed(_item(seqno, active.keys[seqno - 1]))
             if draw(0, 3) == 0:
                 copy.settle()
             if draw(0, 5) == 0:
-                with pytest.raises(MessageRefusedError):
-                    stream.feed(_item(draw(1, seqno)))
+                bad = _item(draw(1, seqno))
+                with pytest.raises(RemoteProtocolError):
+                    fed.feed(bad)
+                fed = FedCopy(copy)  # a connection with a violation is over
+                if seqno < end:
+                    fed.feed(_marker(seqno + 1, end))
         received = sent[-1]
         if received == end:
             ends.append(end)
         else:
-            stream.end()
-            stream = _accepted(copy)
+            fed = FedCopy(copy)
         copy.settle()
         if draw(0, 3) == 0:
             asked = draw(0, received)
             whole = max(each for each in ends if each <= asked)
             expected = whole if whole < received else 0
-            stream = PassiveStream(copy, 7)
-            stream.answered(Status.ROLLBACK, m.RollbackAnswer(asked))
-            stream.answered(Status.SUCCESS, m.FailoverLogAnswer(LOG.entries))
+            fed = FedCopy(copy, None)
+            fed.answer(Status.ROLLBACK, m.RollbackAnswer(asked))
+            fed.answer(Status.SUCCESS, m.FailoverLogAnswer(LOG.entries))
             ends = [each for each in ends if each <= expected]
             received = told = expected
         assert (copy.high_seqno, copy.consistent_seqno) == (received, ends[-1])

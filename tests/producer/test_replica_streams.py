@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.manifest import FIRST
-from dcp.producer.passive_stream import PassiveStream
 from dcp.producer.replica_copy import ReplicaCopy
 from dcp.producer.resume_rules import Verdict
 from dcp.producer.settings import ClusterSettings
@@ -18,17 +17,16 @@ from dcp.producer.stream_filter import EVERYTHING, LEGACY
 from dcp.producer.stream_settings import StreamSettings
 from dcp.producer.vbucket import Vbucket
 from dcp.producer.versions import Content, Flavour, Version
-from dcp.types import FailoverEntry, FailoverLog
 from dcp.wire import messages as m
 from dcp.wire.codec import decode, encode
 from dcp.wire.framing import FrameSplitter
 from dcp.wire.vocabulary import EndReason, Opcode, Status, StreamFlag, VbucketState
+from tests.producer.fed_copy import FedCopy
 from tests.producer.raw_client import FEATURES, PLAIN_FEATURES, RawClient
 
 Connect = Callable[..., RawClient]
 MEMORY, DISK = 0x05, 0x06
 VB_UUID = 0xABC
-LOG = FailoverLog((FailoverEntry(VB_UUID, 0),))
 
 
 def _frame(version: Version) -> bytes:
@@ -49,18 +47,13 @@ class Hand:
         copy = cluster.bucket.copies.at(1, 0)
         assert copy is not None
         self.copy = copy
-        self.stream = self._accepted()
-
-    def _accepted(self) -> PassiveStream:
-        with self.cluster.batch():
-            stream = PassiveStream(self.copy, 1)
-            stream.answered(Status.SUCCESS, m.FailoverLogAnswer(LOG.entries))
-        return stream
+        with cluster.batch():
+            self.fed = FedCopy(copy)
 
     def begin(self, start: int, end: int, flags: int = MEMORY) -> None:
         marker = encode(m.SnapshotMarker(start, end, flags), Opcode.DCP_SNAPSHOT_MARKER)
         with self.cluster.batch():
-            self.stream.feed(marker.to_bytes())
+            self.fed.feed(marker.to_bytes())
             self.cluster.bucket.received(1, 0)
 
     def send(self, seqnos: Iterable[int]) -> None:
@@ -68,7 +61,7 @@ class Hand:
             for seqno in seqnos:
                 content = Content(b"1")
                 version = Version(0, _key(seqno), content, seqno=seqno, rev=1, cas=seqno)
-                self.stream.feed(_frame(version))
+                self.fed.feed(_frame(version))
             self.cluster.bucket.received(1, 0)
 
 
@@ -318,8 +311,7 @@ def test_every_whole_snapshot_is_a_state_of_the_active(data: st.DataObject) -> N
     numbers = iter(range(1, 100))
     vbucket = Vbucket(0, lambda: next(numbers), ClusterSettings(vbuckets=1))
     copy = ReplicaCopy(vbucket, lambda: FIRST)
-    passive = PassiveStream(copy, 1)
-    passive.answered(Status.SUCCESS, m.FailoverLogAnswer(LOG.entries))
+    fed = FedCopy(copy)
     size = draw(1, 40)
     keys = [b"k%d" % draw(0, 5) for _ in range(size)]
     states = [{key: at for at, key in enumerate(keys[:end], 1)} for end in range(size + 1)]
@@ -331,11 +323,11 @@ def test_every_whole_snapshot_is_a_state_of_the_active(data: st.DataObject) -> N
     while received < size:
         told = draw(max(received + 1, told), size)
         marker = m.SnapshotMarker(received + 1, told, DISK if draw(0, 1) else MEMORY)
-        passive.feed(encode(marker, Opcode.DCP_SNAPSHOT_MARKER).to_bytes())
+        fed.feed(encode(marker, Opcode.DCP_SNAPSHOT_MARKER).to_bytes())
         items = sorted(at for at in states[told].values() if at > received)
         for seqno in items[: draw(1, len(items))]:
             version = Version(0, keys[seqno - 1], Content(b"1"), seqno=seqno, rev=1, cas=1)
-            passive.feed(_frame(version))
+            fed.feed(_frame(version))
             received = seqno
             if draw(0, 2):
                 continue

@@ -318,3 +318,36 @@ def test_a_disk_that_refuses_what_a_copy_received_is_told(
     cluster.wait_until_replicated(60.0)
     assert not failures
     assert "disk full: connecting again" in caplog.text
+
+
+def test_connections_between_nodes_share_windows(
+    make_cluster: Callable[..., ProducerCluster],
+) -> None:
+    """Two have 4 MiB each; more than eight share 32 MiB, and those that live are told."""
+    cluster = make_cluster(nodes=2, vbuckets=20, replicas=3)
+
+    def windows() -> set[int]:
+        with cluster.bucket.lock:
+            connections = cluster.bucket.dcp_connections.items()
+            return {
+                each.flow.window_bytes for (_, name), each in connections if name[:4] == b"repl"
+            }
+
+    def wait_for_windows(expected: int) -> None:
+        until = monotonic() + PATIENCE_SECONDS
+        while windows() != {expected}:
+            assert monotonic() < until, windows()
+            sleep(0.01)
+
+    mebibyte = 1024 * 1024
+    wait_for_windows(4 * mebibyte)
+    for _ in range(3):
+        cluster.add_node()
+    cluster.rebalance()
+    cluster.set(b"k", b"1")
+    cluster.wait_until_replicated()
+    with cluster.bucket.lock:
+        count = len(cluster.bucket.dcp_connections)
+    assert count > 8
+    wait_for_windows(32 * mebibyte // count)
+    assert_copies_are_equal(cluster)

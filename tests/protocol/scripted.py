@@ -6,7 +6,7 @@ from types import MappingProxyType
 from scramp import ScramMechanism
 
 from dcp.protocol.bootstrap import BootstrapSettings
-from dcp.protocol.connection import ClientConnection
+from dcp.protocol.connection import ConsumerConnection
 from dcp.protocol.credentials import ALL_MECHANISMS, Credentials, Secret
 from dcp.protocol.events import Event
 from dcp.protocol.liveness import LivenessSettings
@@ -129,12 +129,13 @@ def new_connection(
     ack_seconds: float = 5.0,
     noop_interval_seconds: float = 20.0,
     settings: BootstrapSettings | None = None,
-) -> ClientConnection:
+    hands_out_frames: bool = False,
+) -> ConsumerConnection:
     secret = Secret(password)
     credentials = Credentials(USER, secret)
     if mechanisms is not None:
         credentials = Credentials(USER, secret, mechanisms)
-    return ClientConnection(
+    return ConsumerConnection(
         settings or BootstrapSettings("travel", "test-connection"),
         credentials,
         NONCE,
@@ -146,10 +147,13 @@ def new_connection(
             prepare_extra_bytes=prepare_extra_bytes,
         ),
         LivenessSettings(noop_interval_seconds, grace_seconds=5.0),
+        hands_out_frames=hands_out_frames,
     )
 
 
-def converse(connection: ClientConnection, server: ScriptedServer, now: float = 0.0) -> list[Event]:
+def converse(
+    connection: ConsumerConnection, server: ScriptedServer, now: float = 0.0
+) -> list[Event]:
     """Carry bytes both ways until neither has more to say; return the client's events."""
     events: list[Event] = []
     while data := connection.bytes_to_send():
@@ -160,7 +164,7 @@ def converse(connection: ClientConnection, server: ScriptedServer, now: float = 
 
 def ready_connection(
     server: ScriptedServer | None = None, **options: object
-) -> tuple[ClientConnection, ScriptedServer]:
+) -> tuple[ConsumerConnection, ScriptedServer]:
     """Bootstrap by PLAIN, which costs no key derivation."""
     server = server or ScriptedServer()
     options = {"mechanisms": ALL_MECHANISMS} | options
@@ -173,7 +177,7 @@ def ready_connection(
 
 
 def open_stream(
-    connection: ClientConnection,
+    connection: ConsumerConnection,
     server: ScriptedServer,
     vbucket: int = 7,
     position: Position | None = None,
@@ -185,7 +189,7 @@ def open_stream(
 
 
 def release(
-    connection: ClientConnection,
+    connection: ConsumerConnection,
     frame_bytes: int,
     now: float,
     streams: Mapping[int, int] = MappingProxyType({}),

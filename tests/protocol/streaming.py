@@ -3,7 +3,7 @@
 import pytest
 
 from dcp.protocol import events as e
-from dcp.protocol.connection import ClientConnection
+from dcp.protocol.connection import ConsumerConnection
 from dcp.types import FailoverEntry
 from tests.protocol.scripted import ScriptedServer, open_stream, ready_connection
 
@@ -32,7 +32,7 @@ IMPOSSIBLE_LOGS = [
 """Failover logs that no server could have made, and what is said of each."""
 
 
-def opened() -> tuple[ClientConnection, ScriptedServer, int]:
+def opened() -> tuple[ConsumerConnection, ScriptedServer, int]:
     connection, server = ready_connection()
     return connection, server, open_stream(connection, server)
 

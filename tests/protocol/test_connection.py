@@ -10,7 +10,7 @@ import pytest
 from dcp.errors import RemoteProtocolError
 from dcp.protocol import events as e
 from dcp.protocol.bootstrap import CONTROLS, BootstrapSettings, Control
-from dcp.protocol.connection import ClientConnection
+from dcp.protocol.connection import ConsumerConnection
 from dcp.protocol.position import Position
 from dcp.types import SnapshotRange
 from dcp.wire import messages as m
@@ -115,7 +115,7 @@ def test_seqnos_and_cas_beyond_63_bits_survive() -> None:
     assert connection.position(7).seqno == high
 
 
-def opened_beside_a_closed_stream() -> tuple[ClientConnection, int, int]:
+def opened_beside_a_closed_stream() -> tuple[ConsumerConnection, int, int]:
     """Return a connection, the opaque of its stream, and that of one it closed without an end."""
     name = b"send_stream_end_on_client_close_stream"
     connection, server = ready_connection(ScriptedServer(refused_controls=frozenset({name})))

@@ -4,7 +4,7 @@ import pytest
 
 from dcp.protocol import events as e
 from dcp.protocol.bootstrap import BootstrapSettings, Control
-from dcp.protocol.connection import ClientConnection
+from dcp.protocol.connection import ConsumerConnection
 from dcp.protocol.window import CONNECTION
 from dcp.types import U32_MAX
 from dcp.wire import messages as m
@@ -39,7 +39,7 @@ def sized(opaque: int, seqno: int, vbucket: int, frame_bytes: int) -> Frame:
     return mutation(opaque, seqno, vbucket, value, key=b"k%05d" % seqno)
 
 
-def acks(connection: ClientConnection) -> list[tuple[int, int]]:
+def acks(connection: ConsumerConnection) -> list[tuple[int, int]]:
     """Return (opaque, bytes) of the acknowledgements that are to be sent, and all that is."""
     block = FrameSplitter().feed(connection.bytes_to_send())
     found = []
@@ -51,7 +51,7 @@ def acks(connection: ClientConnection) -> list[tuple[int, int]]:
     return found
 
 
-def charges(connection: ClientConnection) -> dict[int, int]:
+def charges(connection: ConsumerConnection) -> dict[int, int]:
     """Return what came since the last time, by the opaques of streams with a window."""
     shares = connection.flow.deliver()
     return {window.opaque: count for window, count in shares if window.opaque != CONNECTION}

@@ -12,7 +12,7 @@ from random import Random
 import pytest
 
 from dcp.protocol import events as e
-from dcp.protocol.connection import ClientConnection
+from dcp.protocol.connection import ConsumerConnection
 from dcp.protocol.position import Position
 from dcp.wire import messages as m
 from dcp.wire.codec import decode, encode
@@ -155,7 +155,7 @@ def conversation(random: Random, opaque: int) -> list[Frame]:
     return frames
 
 
-def told(connection: ClientConnection, pieces: list[bytes]) -> tuple[list[int], list[e.Event]]:
+def told(connection: ConsumerConnection, pieces: list[bytes]) -> tuple[list[int], list[e.Event]]:
     """All rows and all other events, however they were cut into blocks."""
     splitter, rows, others = FrameSplitter(), [], []
     for piece in pieces:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from dcp.errors import LocalProtocolError
 from dcp.producer.send_window import SendWindow
 from dcp.protocol import events as e
-from dcp.protocol.connection import ClientConnection
+from dcp.protocol.connection import ConsumerConnection
 from dcp.protocol.window import CONNECTION, Window
 from dcp.protocol.window_resize import WindowResize
 from dcp.types import U32_MAX
@@ -34,13 +34,13 @@ from tests.protocol.scripted import (
 U32_SIZES = st.sampled_from([0, 1, 5, 4096, 10_000, 2**32 - 1])
 
 
-def said(connection: ClientConnection) -> list[tuple[Frame, m.Body]]:
+def said(connection: ConsumerConnection) -> list[tuple[Frame, m.Body]]:
     block = FrameSplitter().feed(connection.bytes_to_send())
     frames = [block.frame(index) for index in range(len(block))]
     return [(frame, decode(frame)) for frame in frames]
 
 
-def sizes(connection: ClientConnection) -> tuple[int, int]:
+def sizes(connection: ConsumerConnection) -> tuple[int, int]:
     """Return the window that is kept to, and the most that the producer may have."""
     return connection.flow.connection.size_bytes, connection.most_window_bytes
 
@@ -49,7 +49,7 @@ def control(size: int) -> m.DcpControl:
     return m.DcpControl(b"connection_buffer_size", str(size).encode())
 
 
-def with_released(released_bytes: int) -> tuple[ClientConnection, int]:
+def with_released(released_bytes: int) -> tuple[ConsumerConnection, int]:
     """Return a connection of window 10,000 that has released so much, none of it acknowledged."""
     connection, server = ready_connection(window_bytes=10_000)
     opaque = open_stream(connection, server)

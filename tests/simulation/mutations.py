@@ -27,7 +27,7 @@ from dcp.lake.restart import Target
 from dcp.lake.stretch_rules import _Standing
 from dcp.lake.vbucket_state import VbucketState
 from dcp.producer.send_window import UNLIMITED, SendWindow
-from dcp.protocol.connection import ClientConnection
+from dcp.protocol.connection import ConsumerConnection
 from dcp.protocol.events import Items
 from dcp.protocol.position import Position
 from dcp.protocol.snapshot import SnapshotAssembly
@@ -49,11 +49,11 @@ def _fresh_log(state: VbucketState, _: Any) -> Target:
     return Target(order.to_seqno, order.failover_log or state.failover_log)
 
 
-def _skips_one(open_stream: Callable[..., None]) -> Callable[..., None]:
-    def mutated(self: Any, vbucket: int, at: Position, **more: Any) -> None:
+def _skips_one(open_stream: Callable[..., int]) -> Callable[..., int]:
+    def mutated(self: Any, vbucket: int, at: Position, **more: Any) -> int:
         if at.seqno and at.snap_end > at.seqno + 1:
             at = replace(at, seqno=at.seqno + 1)
-        open_stream(self, vbucket, at, **more)
+        return open_stream(self, vbucket, at, **more)
 
     return mutated
 
@@ -91,7 +91,7 @@ MUTATIONS: Final[Mapping[str, Sequence[Place]]] = {
         (dcp.lake.plan, "is_elsewhere", lambda *_: False)
     ],
     "skips a seqno when it resumes": [
-        (ClientConnection, "open_stream", _skips_one(ClientConnection.open_stream))
+        (ConsumerConnection, "open_stream", _skips_one(ConsumerConnection.open_stream))
     ],
     "resumes a snapshot from 0": [(dcp.lake.receive, "StreamStart", _from_zero)],
     "loses the last row of a delivery": [(StreamKeeper, "take", _loses_rows(StreamKeeper.take))],

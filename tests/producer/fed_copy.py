@@ -1,0 +1,85 @@
+"""A copy that is fed by hand: its passive stream on a connection whose peer a test plays."""
+
+from dcp.producer.passive_stream import PassiveStream
+from dcp.producer.passive_streams import PassiveStreams
+from dcp.producer.replica_copy import ReplicaCopy
+from dcp.protocol.bootstrap import CONTROLS, BootstrapSettings, Control
+from dcp.protocol.connection import ConsumerConnection
+from dcp.protocol.credentials import ALL_MECHANISMS, Credentials, Secret
+from dcp.protocol.liveness import LivenessSettings
+from dcp.protocol.window import FlowSettings
+from dcp.types import FailoverEntry, FailoverLog
+from dcp.wire import messages as m
+from dcp.wire.codec import encode
+from dcp.wire.framing import FrameBlock
+from dcp.wire.vocabulary import Magic, Opcode, Status
+from tests.protocol.scripted import NONCE, PASSWORD, USER, ScriptedServer, converse
+
+LOG = FailoverLog((FailoverEntry(0xABC, 0),))
+_OPAQUE_AT = slice(12, 16)
+
+
+class FedCopy:
+    """One connection with the stream into a copy; what it asks for is in ``asked``, newest last."""
+
+    def __init__(
+        self, copy: ReplicaCopy, log: FailoverLog | None = LOG, *, takes_over: bool = False
+    ) -> None:
+        """With a ``log`` the stream is accepted at once."""
+        self.copy = copy
+        self.asked: list[m.StreamRequest] = []
+        server = self._server = ScriptedServer(mechanisms=b"PLAIN")
+        server.overrides = {Opcode.DCP_STREAM_REQ: lambda *_: None}
+        self._connection = ConsumerConnection(
+            BootstrapSettings(
+                "travel", "copy", controls=(*CONTROLS, Control("enable_sync_writes", "true"))
+            ),
+            Credentials(USER, Secret(PASSWORD), ALL_MECHANISMS),
+            NONCE,
+            FlowSettings(),
+            LivenessSettings(),
+            hands_out_frames=True,
+        )
+        self._connection.start(0.0)
+        converse(self._connection, server)
+        self.streams = PassiveStreams(self._connection)
+        vbucket = copy.vbucket.id
+        self.streams.follow({vbucket: copy}, [vbucket] if takes_over else [])
+        self.streams.open_missing()
+        self.stream = self.streams.by_vbucket[vbucket]
+        self._said()
+        if log is not None:
+            self.answer(Status.SUCCESS, m.FailoverLogAnswer(log.entries))
+
+    def answer(self, status: int, body: m.Body) -> PassiveStream:
+        """Answer the newest stream request."""
+        frame = encode(
+            body,
+            Opcode.DCP_STREAM_REQ,
+            magic=Magic.RESPONSE,
+            opaque=self.stream.opaque,
+            status=status,
+        )
+        self._take(frame.to_bytes())
+        self._said()
+        return self.stream
+
+    def feed(self, *messages: bytes) -> list[int]:
+        """Let the stream bring messages; return the opcodes that were answered."""
+        opaque = self.stream.opaque.to_bytes(4)
+        for message in messages:
+            frame = bytearray(message)
+            frame[_OPAQUE_AT] = opaque
+            self._take(bytes(frame))
+        return self._said()
+
+    def _take(self, frame: bytes) -> None:
+        for event in self._connection.receive(FrameBlock.of([frame]), 0.0):
+            self.streams.take(event)
+
+    def _said(self) -> list[int]:
+        before = len(self._server.seen)
+        converse(self._connection, self._server)
+        said = self._server.seen[before:]
+        self.asked += [body for _, body in said if isinstance(body, m.StreamRequest)]
+        return [frame.opcode for frame, _ in said if frame.magic is Magic.RESPONSE]
