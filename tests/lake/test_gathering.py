@@ -79,7 +79,7 @@ REASONS: dict[str, tuple[Callable[[Desk], object], Callable[[Desk], object]]] = 
     ),
     "its window has shrunk": (
         lambda desk: desk.take_in(1000, 1),
-        lambda desk: desk.flows["a"].resize(2000, 2000, desk.now),
+        lambda desk: desk.flows["a"].connection.resize(2000, 2000, desk.now),
     ),
 }
 

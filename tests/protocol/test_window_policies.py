@@ -7,7 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcp.errors import LocalProtocolError
-from dcp.protocol.window_policies import Policy, PolicySettings, WindowPolicies, as_float32
+from dcp.protocol.window_policies import (
+    Policy,
+    PolicySettings,
+    WindowPolicies,
+    as_float32,
+    window_of_each,
+)
 from dcp.types import U32_MAX
 
 MIB = 1024 * 1024
@@ -27,7 +33,6 @@ def test_those_who_stay_get_more_when_others_go_and_are_told_once() -> None:
     assert windows.connect("a") == {"a": 50 * MIB}
     assert windows.connect("b") == {"a": 30_000_000, "b": 30_000_000}
     assert windows.disconnect("b") == {"a": 50 * MIB}
-    assert windows.resizes == 2
     assert windows.disconnect("a") == {}
 
 
@@ -35,7 +40,6 @@ def test_a_resize_to_the_same_size_is_none() -> None:
     windows = policies(Policy.AGGRESSIVE)
     windows.connect("a")
     assert windows.connect("b") == {"b": 10 * MIB}
-    assert windows.resizes == 0
 
 
 @pytest.mark.parametrize("policy", [each for each in Policy if each is not Policy.RATIO])
@@ -134,6 +138,34 @@ def test_sizes_are_within_bounds_and_what_changed_is_told(
             assert all(10 * MIB <= size <= 50 * MIB for size in seen.values())
         if policy is Policy.AGGRESSIVE:
             assert len(set(seen.values())) <= 1
+
+
+@pytest.mark.parametrize("policy", Policy)
+@given(
+    st.integers(0, 2**36),
+    st.integers(1, 30),
+    st.lists(st.integers(0, 2**30), min_size=2, max_size=2),
+    st.lists(st.floats(0, 100), min_size=3, max_size=3),
+    st.sampled_from([0, 7]),
+    st.booleans(),
+)
+def test_the_window_of_each_is_what_the_last_of_so_many_gets(
+    policy: Policy,
+    quota: int,
+    consumers: int,
+    sizes: list[int],
+    percents: list[float],
+    override: int,
+    is_enabled: bool,
+) -> None:
+    ratio = percents[2] / 100
+    settings = PolicySettings(policy, *sizes, *percents, ratio, override, is_enabled)
+    windows = WindowPolicies(settings, quota)
+    for number in range(consumers):
+        windows.connect(str(number))
+    found = window_of_each(settings, quota, consumers)
+    assert windows.sizes[str(consumers - 1)] == found
+    assert policy is Policy.DYNAMIC or set(windows.sizes.values()) == {found}
 
 
 @given(quota=st.integers(0, 2**40), consumers=st.integers(1, 30))
