@@ -301,13 +301,6 @@ class FlowControl:
         """When to acknowledge; inf while nothing is released."""
         return min(self._look_at, self.connection.due_at(self.settings))
 
-    @property
-    def is_due(self) -> bool:
-        """Whether so much was released that the thread that reads should look; from any thread."""
-        if self._acknowledges_streams and self._released:
-            return True
-        return self.connection.due_at(self.settings) == -inf
-
     def end_stream(self, opaque: int) -> None:
         """Forget a stream that is over, as the producer does.
 
@@ -347,8 +340,8 @@ class FlowControl:
 
     # --- the thread that works
 
-    def release(self, shares: Iterable[Share]) -> None:
-        """Be done with a delivery.
+    def release(self, shares: Iterable[Share]) -> bool:
+        """Be done with a delivery; return whether the thread that reads should acknowledge now.
 
         Raises:
             LocalProtocolError: it is more than is held: bytes were released twice.
@@ -357,3 +350,6 @@ class FlowControl:
             window.release(frame_bytes)
             if window.opaque != CONNECTION and not window.is_over:
                 self._released.append(window)
+        if self._acknowledges_streams and self._released:
+            return True
+        return self.connection.due_at(self.settings) == -inf

@@ -49,7 +49,7 @@ class Desk:
             of_stream = flow.streams.setdefault(STREAM, Window(STREAM, stream, self.now))
             of_stream.receive(frame_bytes, self.now)
             shares = (*shares, (of_stream, frame_bytes))
-        receipt = Receipt(shares, flow, threading.Lock(), lambda: None)
+        receipt = Receipt(shares, flow, threading.Lock(), lambda _: None)
         delivery = Delivery(None, [], receipt, frame_bytes, {}, name)
         delivery.take()
         self.gathering.take_in(delivery)

@@ -1,6 +1,7 @@
 """The window policies: bounds and sums whatever comes, and what cannot be changed."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -144,22 +145,23 @@ def test_sizes_are_within_bounds_and_what_changed_is_told(
 @given(
     st.integers(0, 2**36),
     st.integers(1, 30),
-    st.lists(st.integers(0, 2**30), min_size=2, max_size=2),
-    st.lists(st.floats(0, 100), min_size=3, max_size=3),
-    st.sampled_from([0, 7]),
-    st.booleans(),
+    st.fixed_dictionaries(
+        {
+            "size_bytes": st.integers(0, 2**30),
+            "most_bytes": st.integers(0, 2**30),
+            "percent": st.floats(0, 100),
+            "threshold_percent": st.floats(0, 100),
+            "aggressive_percent": st.floats(0, 100),
+            "ratio": st.floats(0, 1),
+            "override_bytes": st.sampled_from([0, 7]),
+            "is_enabled": st.booleans(),
+        }
+    ),
 )
 def test_the_window_of_each_is_what_the_last_of_so_many_gets(
-    policy: Policy,
-    quota: int,
-    consumers: int,
-    sizes: list[int],
-    percents: list[float],
-    override: int,
-    is_enabled: bool,
+    policy: Policy, quota: int, consumers: int, numbers: dict[str, Any]
 ) -> None:
-    ratio = percents[2] / 100
-    settings = PolicySettings(policy, *sizes, *percents, ratio, override, is_enabled)
+    settings = PolicySettings(policy, **numbers)
     windows = WindowPolicies(settings, quota)
     for number in range(consumers):
         windows.connect(str(number))
