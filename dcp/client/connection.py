@@ -30,7 +30,6 @@ from dcp.protocol.events import (
     SeqnosReceived,
 )
 from dcp.protocol.position import Position
-from dcp.protocol.window import Window
 from dcp.types import END_OF_TIME, FailoverLog
 from dcp.wire.vocabulary import Status
 
@@ -201,11 +200,6 @@ class NodeConnection:
         ``WindowRefused`` is delivered where the node refuses.
         """
         self._reader.post(lambda machine, now: machine.resize_window(window_bytes, now))
-
-    @property
-    def window(self) -> Window:
-        """The counters of the connection's window; any thread may read them."""
-        return self._reader.window
 
     @property
     def data_heard_at(self) -> float:

@@ -74,7 +74,10 @@ class Consumer:
         return self._keeper.active_vbuckets
 
     def position(self, vbucket: int) -> Position:
-        """Return where a vbucket stands behind everything that ``next`` has returned."""
+        """Return where a vbucket stands behind everything that ``next`` has returned; any thread.
+
+        It is kept nowhere else. Once the stream is stopped it stays as it is.
+        """
         return self._keeper.tracks[vbucket].position
 
     def failover_log(self, vbucket: int) -> FailoverLog | None:
@@ -170,7 +173,7 @@ class Consumer:
                 return delivery
 
     def stop_stream(self, vbucket: int) -> None:
-        """End one vbucket; ``VbucketStopped`` follows, perhaps after rows that are on their way."""
+        """End one vbucket: of it only ``VbucketStopped`` follows; what is on its way is dropped."""
         self._keeper.stop_stream(vbucket)
 
     def close(self) -> None:

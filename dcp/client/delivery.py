@@ -19,7 +19,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from time import monotonic
-from typing import Final
 
 from dcp.client.addresses import NodeAddress
 from dcp.errors import DcplakeError, LocalProtocolError
@@ -50,19 +49,14 @@ class Receipt:
         shares: tuple[Share, ...],
         flow: FlowControl,
         lock: threading.Lock,
-        on_release: Callable[[], None],
+        on_release: Callable[[bool], None],
     ) -> None:
-        """``lock`` is of the connection; ``on_release`` may wake its reader."""
+        """``lock`` is of the connection; ``on_release`` hears whether its reader is needed now."""
         self.shares = shares
         self.state = ReceiptState.QUEUED
         self._flow = flow
         self._lock = lock
         self._on_release = on_release
-
-    @property
-    def connection_window(self) -> Window:
-        """The window of the connection that it came on."""
-        return self._flow.connection
 
     @property
     def windows(self) -> list[Window]:
@@ -86,11 +80,13 @@ class Receipt:
         with self._lock:
             if self.state is ReceiptState.RELEASED:
                 return
-            while self.state is not ReceiptState.GIVEN:
-                self._step(_NEXT[self.state])
+            if self.state is ReceiptState.QUEUED:
+                self._step(ReceiptState.TAKEN)
+            if self.state is ReceiptState.TAKEN:
+                self._step(ReceiptState.GIVEN)
             self.state = ReceiptState.RELEASED
-            self._flow.release(self.shares)
-        self._on_release()
+            is_due = self._flow.release(self.shares)
+        self._on_release(is_due)
 
     def _step(self, state: ReceiptState) -> None:
         self.state = state
@@ -99,12 +95,6 @@ class Receipt:
                 window.take(frame_bytes)
             else:
                 window.give(frame_bytes)
-
-
-_NEXT: Final = {
-    ReceiptState.QUEUED: ReceiptState.TAKEN,
-    ReceiptState.TAKEN: ReceiptState.GIVEN,
-}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

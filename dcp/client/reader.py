@@ -38,7 +38,6 @@ from dcp.errors import (
 from dcp.protocol.connection import ConsumerConnection
 from dcp.protocol.events import Event
 from dcp.protocol.refusals import spoken_instead
-from dcp.protocol.window import Window
 from dcp.wire.framing import FrameBlock, FrameSplitter
 from dcp.wire.vocabulary import HEADER_BYTES
 
@@ -169,11 +168,6 @@ class Reader:
             self._commands.append(_Posted(command, Future()))
         self._wake()
 
-    @property
-    def window(self) -> Window:
-        """The counters of the connection's window."""
-        return self._machine.flow.connection
-
     def look(self, now: float) -> ConnectionLook:
         """Return how the connection stands; from any thread."""
         machine, flow = self._machine, self._machine.flow
@@ -198,9 +192,9 @@ class Reader:
             quiet_seconds=None if self.data_heard_at == -inf else now - self.data_heard_at,
         )
 
-    def _released(self) -> None:
+    def _released(self, is_due: bool) -> None:
         """Wake the thread where a release lets it go on, or is to be acknowledged; any thread."""
-        if not self._is_woken and (self._paused or self._machine.flow.is_due):
+        if (is_due or self._paused) and not self._is_woken:
             self._is_woken = True
             self._wake()
 

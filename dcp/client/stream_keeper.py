@@ -83,7 +83,7 @@ class StreamKeeper:
         self._settings = settings
         self._backoff = backoff
         self._handover = handover
-        self._stopped: set[int] = set()
+        self._muted: set[int] = set()
         self._away_seconds = 0.0
         self._told_window_refused = False
         self._told_refused = False
@@ -91,11 +91,14 @@ class StreamKeeper:
     @property
     def active_vbuckets(self) -> frozenset[int]:
         """The vbuckets that were not reported as stopped."""
-        return frozenset(self.tracks.keys() - self._stopped)
+        return frozenset(
+            vbucket for vbucket, track in self.tracks.items() if track.phase is not Phase.STOPPED
+        )
 
     def stop_stream(self, vbucket: int) -> None:
-        """End one vbucket; ``VbucketStopped`` follows, perhaps after rows that are on their way."""
+        """End one vbucket: of it only ``VbucketStopped`` follows; what is on its way is dropped."""
         track = self.tracks[vbucket]
+        self._muted.add(vbucket)
         if track.phase in (Phase.STREAMING, Phase.REQUESTED) and track.address is not None:
             connection = self.links.link(track.address).connection
             if connection is not None and self._close_stream(connection, vbucket):
@@ -213,12 +216,12 @@ class StreamKeeper:
         self._stop(track, *last_words(track, link, self._attended(now)))
 
     def _stop(self, track: VbucketTrack, reason: StopReason, detail: str) -> None:
-        self._mute(track)
+        self._end(track)
         self.reports.append(VbucketStopped(track.vbucket, reason, detail))
 
-    def _mute(self, track: VbucketTrack) -> None:
+    def _end(self, track: VbucketTrack) -> None:
         track.phase = Phase.STOPPED
-        self._stopped.add(track.vbucket)
+        self._muted.add(track.vbucket)
 
     # --- what arrives ----------------------------------------------------------------------
 
@@ -237,7 +240,7 @@ class StreamKeeper:
             self._connection_ended(link, entry.error, now)
             return None
         entry.take()
-        positions = {v: at for v, at in entry.positions.items() if v not in self._stopped}
+        positions = {v: at for v, at in entry.positions.items() if v not in self._muted}
         for vbucket, position in positions.items():
             self.tracks[vbucket].advance(position)
         events: list[Event] = []
@@ -277,7 +280,7 @@ class StreamKeeper:
         """Take one event of a connection; return what the application shall see of it."""
         match event:
             case Items():
-                return _audible(event, self._stopped) if self._stopped else (event,)
+                return _audible(event, self._muted) if self._muted else (event,)
             case SeqnosReceived():
                 return (event,)
             case Ready():
@@ -326,12 +329,11 @@ class StreamKeeper:
         self, event: Event, track: VbucketTrack, link: NodeLink, now: float
     ) -> Sequence[Event]:
         """Take one event of one vbucket; return what the application shall see of it."""
-        if track.phase is Phase.CLOSING and isinstance(event, _ENDED_BY_ITSELF):
-            self._stop(track, StopReason.CLOSED, "closed by the application")
+        if track.phase is Phase.CLOSING:
+            if isinstance(event, _CLOSED):
+                self._stop(track, StopReason.CLOSED, "closed by the application")
             return ()
         match event:
-            case StreamOpened() if track.phase is Phase.CLOSING:
-                track.failover_log = event.failover_log
             case StreamOpened():
                 track.opened(event.failover_log, self._attended(now))
             case SnapshotStarted() if event.purge_seqno is not None:
@@ -356,9 +358,6 @@ class StreamKeeper:
                     f"stream ended with {end_reason_name(event.reason)}",
                     now,
                 )
-                return ()
-            case StreamClosed():
-                self._stop(track, StopReason.CLOSED, "closed by the application")
                 return ()
             case RollbackOrdered():
                 return self._begin_rollback(event, track, link)
@@ -432,15 +431,16 @@ class StreamKeeper:
             detail = event.fault or "rolled back, and the failover log is not here any more"
             self._react(reaction, track, StopReason.REFUSED, detail, now)
             return ()
-        self._mute(track)
+        self._end(track)
         return (track.rollback, event)
 
 
-_ENDED_BY_ITSELF: Final = (StreamEnded, StreamRefused, StreamRejected, RollbackOrdered)
+_CLOSED: Final = (StreamClosed, StreamEnded, StreamRefused, StreamRejected, RollbackOrdered)
+"""What says that a stream is there no more: closed, or ended by itself meanwhile."""
 
 
 def _audible(items: Items, muted: set[int]) -> Sequence[Event]:
-    """Return the rows without those of vbuckets that were reported as stopped."""
+    """Return the rows without those of vbuckets that are to be heard of no more."""
     rows = np.flatnonzero(~np.isin(items.columns.vbucket, list(muted)))
     if len(rows) == len(items.columns):
         return (items,)

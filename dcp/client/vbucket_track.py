@@ -4,7 +4,7 @@
     REQUESTED     a stream request is under way
     STREAMING     the stream is open
     ROLLING_BACK  a rollback was ordered; the server's failover log is being fetched
-    CLOSING       we asked to close the stream
+    CLOSING       we asked to close the stream; of the vbucket only its end will be delivered
     STOPPED       reported; nothing more will be delivered
 
 Trouble lasts until there is progress: rows, or a stream that stays open for a while. A stream that

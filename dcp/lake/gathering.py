@@ -23,7 +23,7 @@ from dcp.client.delivery import Delivery, Receipt
 from dcp.client.looks import StageLook
 from dcp.lake.batches import BatchBuilder
 from dcp.lake.flow_control_settings import FlowControlSettings
-from dcp.protocol.window import Window
+from dcp.protocol.window import CONNECTION, Window
 
 
 class Gathering:
@@ -36,8 +36,9 @@ class Gathering:
         self._flow = flow
         self._batches = batches
         self._clock = clock
+        self.taken_bytes = 0
+        """What the task took in so far, of all connections that it had."""
         self._receipts: list[Receipt] = []
-        self._connections: dict[str, Window] = {}
         self._gathered: set[Window] = set()
         self._began_at = 0.0
         self._is_offered = False
@@ -46,12 +47,6 @@ class Gathering:
     def is_empty(self) -> bool:
         """Whether no delivery is here, not even one without bytes."""
         return not self._receipts
-
-    @property
-    def taken_bytes(self) -> int:
-        """What the task took in so far, of all connections that it had."""
-        windows = list(self._connections.values())  # another thread may look
-        return sum(window.taken for window in windows)
 
     @property
     def due_at(self) -> float:
@@ -64,8 +59,8 @@ class Gathering:
             return
         if self.is_empty:
             self._began_at = self._clock()
+        self.taken_bytes += delivery.frame_bytes
         self._receipts.append(delivery.receipt)
-        self._connections[delivery.connection_name] = delivery.receipt.connection_window
         self._gathered.update(delivery.receipt.windows)
 
     def is_due(self) -> bool:
@@ -80,7 +75,8 @@ class Gathering:
 
     @property
     def _gathered_bytes(self) -> int:
-        return sum(window.taken - window.given for window in self._connections.values())
+        connections = (window for window in self._gathered if window.opaque == CONNECTION)
+        return sum(window.taken - window.given for window in connections)
 
     def _holds_enough(self, window: Window) -> bool:
         return window.taken - window.given >= self._flow.flush_bytes(window.size_bytes)

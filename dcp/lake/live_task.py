@@ -68,19 +68,15 @@ class TaskWatcher:
         )
         for gate in {each.gate for each in connections if each.gate}:
             self._gate_seconds[gate] = self._gate_seconds.get(gate, 0.0) + seconds
-        new_bytes = sum(
-            max(0, each.received_bytes - self._bytes_of.get(each.name, 0)) for each in connections
-        )
-        connections = tuple(
-            replace(
-                each,
-                bytes_per_second=max(0, each.received_bytes - self._bytes_of.get(each.name, 0))
-                / seconds,
-            )
+        new_bytes = {
+            each.name: each.received_bytes - self._bytes_of.get(each.name, 0)
             for each in connections
+        }
+        connections = tuple(
+            replace(each, bytes_per_second=new_bytes[each.name] / seconds) for each in connections
         )
         self._bytes_of = {each.name: each.received_bytes for each in connections}
-        self._bytes += new_bytes
+        self._bytes += sum(new_bytes.values())
         new_rows, self._rows, self._seen_at = state.rows - self._rows, state.rows, now
         return TaskLook(
             task=self._task,
@@ -94,7 +90,7 @@ class TaskWatcher:
             rows=state.rows,
             bytes=self._bytes,
             rows_per_second=new_rows / seconds,
-            bytes_per_second=new_bytes / seconds,
+            bytes_per_second=sum(new_bytes.values()) / seconds,
             connections=connections,
             stages=tuple(state.stages),
             gate_seconds=dict(self._gate_seconds),

@@ -14,7 +14,6 @@ from socket import gethostname
 from time import monotonic
 from typing import Final
 
-import numpy as np
 import pyarrow as pa
 
 from dcp.client.addresses import NodeAddress
@@ -57,7 +56,7 @@ from dcp.protocol.events import (
     StreamOpened,
     SystemEventReceived,
 )
-from dcp.types import U16_MAX, FailoverLog
+from dcp.types import FailoverLog
 
 _LONGEST_WAIT_SECONDS: Final = 0.25
 """How late a deadline of ours may be noticed."""
@@ -125,6 +124,12 @@ class TaskReceiver:
         access: SourceAccess,
         name: str,
     ) -> None:
+        """Prepare; nothing is asked of the source yet.
+
+        Raises:
+            TaskError: the password is not here.
+
+        """
         self._plan = plan
         self._round = round_number
         self._access = access
@@ -133,11 +138,15 @@ class TaskReceiver:
         self._policy = EndPolicy(
             budget, access.quiet_seconds, access.consumer.node_deadline_seconds
         )
-        self.results = {stream.vbucket: StreamResult.of(stream) for stream in plan.streams}
+        try:
+            self._consumer = self._new_consumer()
+        except ConfigError as error:
+            raise TaskError(error) from None
+        self.results = {
+            stream.vbucket: StreamResult(stream, self._consumer.position) for stream in plan.streams
+        }
         """What was received, by vbucket; each has its outcome when ``stream`` has ended."""
         self._open = set(self.results)
-        self._is_open = np.zeros(U16_MAX + 1, np.bool_)
-        self._is_open[list(self._open)] = True
         self._server_logs: dict[int, FailoverLog] = {}
         flow, histories = access.flow_control, Histories()
         self._batches = BatchBuilder(round_number, histories, flow.batch_rows, flow.batch_bytes)
@@ -167,25 +176,24 @@ class TaskReceiver:
         """Yield the rows that the streams bring, without status and position rows.
 
         Raises:
-            TaskError: user, password or bucket were refused, or the password is not here.
+            TaskError: user, password or bucket were refused.
 
         """
         try:
             yield from self._stream()
-        except (AuthenticationError, BucketError, ConfigError) as error:
+        except (AuthenticationError, BucketError) as error:
             raise TaskError(error) from None
 
     def _stream(self) -> Iterator[pa.RecordBatch]:
-        consumer = self._consumer()
-        watcher = TaskWatcher(self._name, self._round, lambda: self._state(consumer))
+        watcher = TaskWatcher(self._name, self._round, self._state)
         try:
             with live_board(self._access.live, self._name, watcher.look):
-                yield from self._consume(consumer)
+                yield from self._consume()
                 self._note_flow(watcher.look())
         finally:
-            consumer.close()
+            self._consumer.close()
 
-    def _consumer(self) -> Consumer:
+    def _new_consumer(self) -> Consumer:
         settings = self._access.consumer
         connection = replace(settings.connection, window_bytes=self._plan.windows.window_bytes)
         return Consumer(
@@ -211,17 +219,17 @@ class TaskReceiver:
         except ConfigError as error:
             raise ConfigError(f"a Spark task on {gethostname()}: {error}{_HERE}") from None
 
-    def _consume(self, consumer: Consumer) -> Iterator[pa.RecordBatch]:
+    def _consume(self) -> Iterator[pa.RecordBatch]:
         self._policy.begin(monotonic())
         while self._open:
             if self._is_used_up():
-                self._end_by_budget(consumer)
+                self._end_by_budget()
                 if not self._open:
                     break
-            delivery = consumer.next(self._wait_seconds())
+            delivery = self._consumer.next(self._wait_seconds())
             if delivery is not None:
-                self._take(delivery, consumer)
-            self._end_what_is_over(consumer)
+                self._take(delivery)
+            self._end_what_is_over()
             if self._gathering.is_due():
                 yield from self._hand_over()
         yield from self._hand_over()
@@ -231,12 +239,12 @@ class TaskReceiver:
         enough = self._gathering.taken_bytes >= self._budget.target_bytes
         return enough or monotonic() >= self._policy.ends_at
 
-    def _end_by_budget(self, consumer: Consumer) -> None:
+    def _end_by_budget(self) -> None:
         """End all that the budget may end; what is read on goes on alone."""
         over = [vbucket for vbucket in self._open if not self.results[vbucket].reads_on]
-        goes_on = consumer if len(over) < len(self._open) else None
-        for ending in list(self._policy.out_of_budget(sorted(over), consumer)):
-            self._end_by(ending, goes_on)
+        closes = len(over) < len(self._open)  # otherwise the connections end with the task
+        for ending in list(self._policy.out_of_budget(sorted(over), self._consumer)):
+            self._end_by(ending, closes=closes)
 
     def _wait_seconds(self) -> float:
         now = monotonic()
@@ -249,47 +257,35 @@ class TaskReceiver:
 
     # What arrives
 
-    def _take(self, delivery: Delivery, consumer: Consumer) -> None:
+    def _take(self, delivery: Delivery) -> None:
         now = monotonic()
         self._policy.received(delivery.node, delivery.frame_bytes, now)
         self._gathering.take_in(delivery)
+        moved = set(delivery.positions)
         # Failover logs first: the rows and the rollback of the same delivery need them.
         for event in delivery.events:
             if isinstance(event, StreamOpened) and event.vbucket in self._open:
-                self._opened(event, delivery.node, now, consumer)
+                self._opened(event, delivery.node, now)
+                moved.add(event.vbucket)  # perhaps all that was asked: does the producer agree?
             elif isinstance(event, FailoverLogReceived) and event.failover_log is not None:
                 self._server_logs[event.vbucket] = event.failover_log
             elif isinstance(event, SeqnosReceived) and delivery.node is not None:
                 self._policy.answered(delivery.node, dict(event.seqnos), now)
         for event in delivery.events:
             if isinstance(event, Items):
-                self._take_documents(event)
+                self._rows.add_documents(event.columns)
             elif getattr(event, "vbucket", None) in self._open:
                 self._take_event(event)
-        for vbucket, position in delivery.positions.items():
-            if vbucket in self._open:
-                result = self.results[vbucket]
-                result.position = position
-                if result.target_reached:
-                    self._end(result, Outcome.REACHED, consumer=consumer)
+        # Last, since positions are behind all rows of the delivery.
+        for vbucket in moved & self._open:
+            if self.results[vbucket].target_reached:
+                self._end(self.results[vbucket], Outcome.REACHED)
 
-    def _opened(
-        self, event: StreamOpened, node: NodeAddress | None, now: float, consumer: Consumer
-    ) -> None:
+    def _opened(self, event: StreamOpened, node: NodeAddress | None, now: float) -> None:
         result = self.results[event.vbucket]
         result.failover_log = event.failover_log
         result.node, result.opened_at = node, now
         self._rows.accepted(event.vbucket, event.failover_log)
-        if result.target_reached:  # all that was asked is whether the producer agrees
-            self._end(result, Outcome.REACHED, consumer=consumer)
-
-    def _take_documents(self, event: Items) -> None:
-        columns = event.columns
-        wanted = self._is_open[columns.vbucket]
-        if not wanted.all():
-            columns = columns.take(np.flatnonzero(wanted))
-        if len(columns):
-            self._rows.add_documents(columns)
 
     def _take_event(self, event: Event) -> None:
         """Take an event of a vbucket that is open."""
@@ -325,25 +321,25 @@ class TaskReceiver:
         outcome: Outcome,
         reason: str = "",
         detail: str = "",
-        consumer: Consumer | None = None,
+        *,
+        closes: bool = True,
     ) -> None:
-        vbucket = result.plan.vbucket
+        """End a vbucket's part where it stands; of its stream, if one is open, nothing follows."""
         result.end(outcome, reason, detail)
-        self._open.discard(vbucket)
-        self._is_open[vbucket] = False
-        if consumer is not None:
-            consumer.stop_stream(vbucket)
+        self._open.discard(result.plan.vbucket)
+        if closes:
+            self._consumer.stop_stream(result.plan.vbucket)
 
-    def _end_what_is_over(self, consumer: Consumer) -> None:
+    def _end_what_is_over(self) -> None:
         if not self._gathering.is_empty:  # a node may be waiting for these bytes to be released
             return
         waiting = [self.results[vbucket] for vbucket in self._open]
-        for ending in list(self._policy.endings(waiting, consumer, monotonic())):
-            self._end_by(ending, consumer)
+        for ending in list(self._policy.endings(waiting, self._consumer, monotonic())):
+            self._end_by(ending)
 
-    def _end_by(self, ending: Ending, consumer: Consumer | None = None) -> None:
+    def _end_by(self, ending: Ending, *, closes: bool = True) -> None:
         result = self.results[ending.vbucket]
-        self._end(result, ending.outcome, ending.reason, ending.detail, consumer)
+        self._end(result, ending.outcome, ending.reason, ending.detail, closes=closes)
 
     # What goes to Spark
 
@@ -373,7 +369,7 @@ class TaskReceiver:
 
     # What others see
 
-    def _state(self, consumer: Consumer) -> TaskState:
+    def _state(self) -> TaskState:
         """Return how the task stands; called by another thread."""
         streams: dict[NodeAddress, list[int]] = {}
         still_open = list(self._open)
@@ -383,7 +379,7 @@ class TaskReceiver:
                 counts = streams.setdefault(result.node, [0, 0])
                 counts[0] += 1
                 counts[1] += not result.position.is_complete
-        connections = consumer.look()
+        connections = self._consumer.look()
         flow = self._access.flow_control
         held_bytes = self._plan.windows.held_bytes
         return TaskState(
@@ -391,7 +387,10 @@ class TaskReceiver:
             open_vbuckets=len(still_open),
             rows=int(self._rows.counts.rows.sum()),
             connections=connections,
-            stages=(consumer.look_at_buffers(), *self._gathering.look(self._budget.target_bytes)),
+            stages=(
+                self._consumer.look_at_buffers(),
+                *self._gathering.look(self._budget.target_bytes),
+            ),
             streams={node: NodeStreams(*counts) for node, counts in streams.items()},
             windows=self._plan.windows,
             batch_bytes=flow.batch_bytes,

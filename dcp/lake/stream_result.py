@@ -1,6 +1,7 @@
 """What a task received of one vbucket: why its stream ended, and the state that follows from it."""
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
@@ -42,10 +43,13 @@ def left_out_status(left: LeftOut) -> str:
 
 @dataclass(slots=True)
 class StreamResult:
-    """One vbucket in one task of a round. Its counts are filled in when the task ends."""
+    """One vbucket in one task of a round. Its counts are filled in when the task ends.
+
+    ``position_of`` is the consumer's, which alone keeps where a vbucket stands.
+    """
 
     plan: StreamPlan
-    position: Position
+    position_of: Callable[[int], Position]
     failover_log: FailoverLog | None = None
     purge_seqno: int | None = None
     node: NodeAddress | None = None
@@ -66,10 +70,10 @@ class StreamResult:
     reason: str = ""
     detail: str = ""
 
-    @classmethod
-    def of(cls, plan: StreamPlan) -> "StreamResult":
-        """Return the result of a stream that has brought nothing yet."""
-        return cls(plan, plan.state.position)
+    @property
+    def position(self) -> Position:
+        """Where the vbucket stands: behind the rows that were taken."""
+        return self.position_of(self.plan.vbucket)
 
     @property
     def target_reached(self) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from dcp.lake.memory import READ_BUFFER_BYTES
-from dcp.protocol.window_policies import Policy, PolicySettings, WindowPolicies
+from dcp.protocol.window_policies import Policy, PolicySettings, window_of_each
 
 if TYPE_CHECKING:
     from dcp.lake.flow_control_settings import FlowControlSettings
@@ -60,10 +60,7 @@ def planned_window_bytes(flow: "FlowControlSettings", connections: int) -> int:
 
     Where the policy gives more to those that come first (``dynamic``), it is what the last gets.
     """
-    policies = WindowPolicies(policy_settings(flow), flow.window_quota_bytes)
-    for number in range(connections):
-        policies.connect(str(number))
-    window_bytes = min(policies.sizes.values())
+    window_bytes = window_of_each(policy_settings(flow), flow.window_quota_bytes, connections)
     if flow.window_policy == Policy.RATIO:
         return max(window_bytes, LEAST_WINDOW_BYTES)
     return window_bytes

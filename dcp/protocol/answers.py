@@ -184,15 +184,15 @@ def _window_answer(state: ConnectionState, frame: Frame, now: float) -> list[e.E
     asked_bytes = state.resize.asked_bytes or 0
     if frame.status == Status.SUCCESS:
         state.resize = state.resize.accepted()
-        if not state.resize.told_bytes:  # also where another wish is waiting: it forgets here
-            state.flow.resize(0, 0, now)
+        if not state.resize.told_bytes:  # also where another wish is waiting
+            state.flow.connection.forget()
         state.resize_window(now)
         return []
     state.resize = state.resize.refused()
     state.resize_window(now)
     if state.resize.asked_bytes is not None:  # another wish is under way by now
         return []
-    return [e.WindowRefused(asked_bytes, state.resize.told_bytes, describe_refusal(frame))]
+    return [e.WindowRefused(asked_bytes, describe_refusal(frame))]
 
 
 _Handler = Callable[[ConnectionState, PendingRequest, Frame], list[e.Event]]

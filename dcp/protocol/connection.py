@@ -106,9 +106,7 @@ class ConsumerConnection:
         if not self.is_ready:
             return self._started_at + self._settings.timeout_seconds
         state = self._state
-        acknowledges_at = state.flow.deadline
-        alive_until = state.liveness.deadline
-        return alive_until if acknowledges_at is None else min(acknowledges_at, alive_until)
+        return min(state.flow.deadline, state.liveness.deadline)
 
     def tick(self, now: float) -> list[Event]:
         """Do what time demands: acknowledge, ask whether the peer lives.

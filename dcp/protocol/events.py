@@ -34,10 +34,9 @@ class Ready(Event):
 
 @dataclass(frozen=True, slots=True)
 class WindowRefused(Event):
-    """The producer takes no other window: that of ``kept_bytes`` stays."""
+    """The producer does not take another window: the one that it has stays."""
 
     asked_bytes: int
-    kept_bytes: int
     detail: str
 
 

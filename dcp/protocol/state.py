@@ -96,7 +96,7 @@ class ConnectionState:
         if self.resize is not before:
             control = m.DcpControl(CONNECTION_WINDOW.encode(), b"%d" % self.resize.wanted_bytes)
             self.resize_opaque = self.ask(control, Opcode.DCP_CONTROL)
-        self.flow.resize(self.resize.window_bytes, self.resize.most_bytes, now)
+        self.flow.connection.resize(self.resize.window_bytes, self.resize.most_bytes, now)
 
     def change_stream_window(self, window_bytes: int) -> None:
         """Ask for another size of the streams' windows, when the bootstrap is done.

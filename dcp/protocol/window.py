@@ -31,9 +31,8 @@ The rules, from kv_engine ``docs/dcp/documentation/flow-control.md`` and
 
 Another size of the window is told by a CONTROL while data flows (`window_resize`). What is received
 counts on, but for 0, which switches flow control off: with its answer the producer forgets what is
-outstanding. So do we, by ``acknowledged = received``: what the application still holds then earns
-nothing when it is released. Switched on again, the producer begins with the debt of all that it
-sent meanwhile.
+outstanding, and so do we (`Window.forget`). Switched on again, the producer begins with the debt of
+all that it sent meanwhile.
 """
 
 from collections import deque
@@ -122,11 +121,6 @@ class Window:
         return self.received - self.acknowledged
 
     @property
-    def releasable_bytes(self) -> int:
-        """What an acknowledgement would carry now."""
-        return max(0, self.released - self.acknowledged)
-
-    @property
     def is_full(self) -> bool:
         """Whether the producer may send nothing more before we acknowledge."""
         return 0 < self.size_bytes <= self.unacked_bytes
@@ -153,36 +147,33 @@ class Window:
 
     def acknowledge(self, settings: FlowSettings, now: float) -> int:
         """Acknowledge what is due; return how much that is."""
-        if not self.is_due(settings, now):
+        if now < self.due_at(settings):
             return 0
-        acked_bytes = min(self.releasable_bytes, U32_MAX)
+        acked_bytes = min(self.released - self.acknowledged, U32_MAX)
         self.acknowledged += acked_bytes
         self.acks += 1
         self.last_ack_at = now
         self._note_fullness(now)
         return acked_bytes
 
-    def is_due(self, settings: FlowSettings, now: float) -> bool:
-        """Whether an acknowledgement is due."""
-        if not self.size_bytes or self.is_over or not (releasable := self.releasable_bytes):
-            return False
-        if releasable > int(self.size_bytes * settings.ack_fraction):
-            return True
-        return now >= self._deadline(settings)
-
-    def deadline(self, settings: FlowSettings) -> float | None:
-        """When an acknowledgement falls due by time, None while there is nothing to acknowledge."""
-        if not self.size_bytes or self.is_over or not self.releasable_bytes:
-            return None
-        return self._deadline(settings)
-
-    def _deadline(self, settings: FlowSettings) -> float:
+    def due_at(self, settings: FlowSettings) -> float:
+        """When an acknowledgement is due: -inf where enough was released, inf where nothing was."""
+        releasable_bytes = self.released - self.acknowledged
+        if releasable_bytes <= 0 or not self.size_bytes or self.is_over:
+            return inf
+        if releasable_bytes > int(self.size_bytes * settings.ack_fraction):
+            return -inf
         return nextafter(self.last_ack_at + settings.ack_seconds, inf)
 
+    def forget(self) -> None:
+        """Forget what is outstanding, as the producer does whenever it is told 0.
+
+        What the application still holds of it earns nothing when it is released.
+        """
+        self.acknowledged = self.received
+
     def resize(self, size_bytes: int, most_bytes: int, now: float) -> None:
-        """Take another size; the producer may have up to ``most_bytes`` now. 0 forgets."""
-        if not size_bytes and self.size_bytes:
-            self.acknowledged = self.received
+        """Take another size; the producer may have up to ``most_bytes`` now."""
         self.size_bytes = size_bytes
         self._most_bytes = most_bytes
         self._note_fullness(now)
@@ -210,9 +201,10 @@ class Window:
         Raises:
             LocalProtocolError: it is more than is held: bytes were released twice.
         """
-        if not 0 <= frame_bytes <= self.held_bytes:
+        held_bytes = self.received - self.released
+        if not 0 <= frame_bytes <= held_bytes:
             raise LocalProtocolError(
-                f"release: found {frame_bytes} bytes, expected 0 to {self.held_bytes} "
+                f"release: found {frame_bytes} bytes, expected 0 to {held_bytes} "
                 "(what was received and not released)"
             )
         self.released += frame_bytes
@@ -303,25 +295,15 @@ class FlowControl:
             return
         if acked_bytes := window.acknowledge(self.settings, now):
             acks.append((window.opaque, acked_bytes))
-        deadline = window.deadline(self.settings)
-        if deadline is None:
+        due_at = window.due_at(self.settings)
+        if due_at == inf:
             self._unacknowledged.pop(window.opaque, None)
-        else:
-            self._look_at = min(self._look_at, deadline)
+        self._look_at = min(self._look_at, due_at)
 
     @property
-    def deadline(self) -> float | None:
-        """When an acknowledgement falls due by time; None while there is none to come."""
-        own = self.connection.deadline(self.settings)
-        at = min(self._look_at, inf if own is None else own)
-        return None if at == inf else at
-
-    @property
-    def is_due(self) -> bool:
-        """Whether so much was released that the thread that reads should look."""
-        if self._acknowledges_streams and self._released:
-            return True
-        return self.connection.is_due(self.settings, -inf)
+    def deadline(self) -> float:
+        """When to acknowledge; inf while nothing is released."""
+        return min(self._look_at, self.connection.due_at(self.settings))
 
     def end_stream(self, opaque: int) -> None:
         """Forget a stream that is over, as the producer does.
@@ -339,10 +321,6 @@ class FlowControl:
 
     # --- sizes
 
-    def resize(self, window_bytes: int, most_bytes: int, now: float) -> None:
-        """Take another size of the connection's window; see `Window.resize`."""
-        self.connection.resize(window_bytes, most_bytes, now)
-
     def offer_streams(self, window_bytes: int) -> None:
         """Count by stream from here on, with this size; 0: without windows yet."""
         self.counts_streams = True
@@ -352,8 +330,8 @@ class FlowControl:
         """Take the size that the producer gives to each stream from now on; 0: none."""
         self.stream_window_bytes = window_bytes
         for window in self.streams.values():
-            if not window_bytes:  # told again, the producer forgets again
-                window.acknowledged = window.received
+            if not window_bytes:
+                window.forget()
             window.resize(window_bytes, window_bytes, now)
 
     def settle_streams(self, asked: Collection[int]) -> None:
@@ -366,8 +344,8 @@ class FlowControl:
 
     # --- the thread that works
 
-    def release(self, shares: Iterable[Share]) -> None:
-        """Be done with a delivery.
+    def release(self, shares: Iterable[Share]) -> bool:
+        """Be done with a delivery; return whether the thread that reads should acknowledge now.
 
         Raises:
             LocalProtocolError: it is more than is held: bytes were released twice.
@@ -376,3 +354,6 @@ class FlowControl:
             window.release(frame_bytes)
             if window.opaque != CONNECTION and not window.is_over:
                 self._released.append(window)
+        if self._acknowledges_streams and self._released:
+            return True
+        return self.connection.due_at(self.settings) == -inf

@@ -22,7 +22,7 @@ Q is the memory for the quota, n the consumers that are connected, lo and hi are
   told (``is_capped``; servers from 7.6 to 8.0 had none). ``override_bytes`` stands in for it.
 
 ``set_quota`` and ``set_config`` are what an operator of a server may change while it runs; cases of
-policies (``tests/conformance.py``) do. A round's windows are planned once
+policies (``tests/conformance.py``) do. A round's windows are planned once, by ``window_of_each``
 (``dcp/lake/window_plan.py``).
 
 Percentages are computed as the engine does, in floats of 64 bits. Source: kv_engine
@@ -31,7 +31,7 @@ Percentages are computed as the engine does, in floats of 64 bits. Source: kv_en
 
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
@@ -50,6 +50,10 @@ class Policy(StrEnum):
     DYNAMIC = "dynamic"
     AGGRESSIVE = "aggressive"
     RATIO = "ratio"
+
+
+_SHARED: Final = (Policy.AGGRESSIVE, Policy.RATIO)
+"""Those that give all the same, less as others come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,21 +88,52 @@ def as_float32(value: float) -> float:
     return float(nearest)
 
 
+def window_of_each(settings: PolicySettings, quota_bytes: int, consumers: int) -> int:
+    """Return the window of each of so many consumers, at least one, where nobody else ever came.
+
+    With ``dynamic`` it is that of the last to come: those before may have another.
+    """
+    others_bytes = (consumers - 1) * _clamped(settings, settings.percent / 100 * quota_bytes)
+    return _window_of_last(settings, quota_bytes, consumers, others_bytes)
+
+
+def _window_of_last(
+    settings: PolicySettings, quota_bytes: int, consumers: int, others_bytes: int
+) -> int:
+    """Return the window of the last of so many consumers; the others have ``others_bytes``."""
+    if not settings.is_enabled or settings.policy is Policy.NONE:
+        return 0
+    if settings.policy is Policy.STATIC:
+        return settings.size_bytes
+    if settings.policy is Policy.DYNAMIC:
+        size_bytes = _clamped(settings, settings.percent / 100 * quota_bytes)
+        is_over = others_bytes + size_bytes > settings.threshold_percent / 100 * quota_bytes
+        return settings.size_bytes if is_over else size_bytes
+    if settings.policy is Policy.AGGRESSIVE:
+        return _clamped(settings, settings.aggressive_percent / 100 * quota_bytes / consumers)
+    if settings.override_bytes:
+        return settings.override_bytes
+    size_bytes = int(as_float32(settings.ratio) * quota_bytes / consumers)
+    return min(size_bytes, U32_MAX) if settings.is_capped else size_bytes
+
+
+def _clamped(settings: PolicySettings, size: float) -> int:
+    if int(size) < settings.size_bytes:
+        return settings.size_bytes
+    return min(int(size), settings.most_bytes)
+
+
 @dataclass(slots=True)
 class WindowPolicies:
     """The windows of all consumers by name. Methods return those that they changed."""
 
     settings: PolicySettings
     quota_bytes: int
-    resizes: int = 0
-    """How often a window changed under a connected consumer."""
     _sizes: dict[str, int] = field(default_factory=dict)
-    _aggressive_share: float = 0.0
 
     def __post_init__(self) -> None:
-        """Read what is read only once."""
+        """Reject what is no amount."""
         require_unsigned("quota_bytes", self.quota_bytes, U64_MAX)
-        self._aggressive_share = self.settings.aggressive_percent / 100
 
     @property
     def sizes(self) -> Mapping[str, int]:
@@ -118,8 +153,9 @@ class WindowPolicies:
         """
         if name in self._sizes:
             raise LocalProtocolError(f"connect: found {name!r} connected, expected a new name")
-        size_bytes = self._size_of_newcomer()
-        changed = self._shared(size_bytes) if self._is_shared else {}
+        consumers, others_bytes = len(self._sizes) + 1, self.total_bytes
+        size_bytes = _window_of_last(self.settings, self.quota_bytes, consumers, others_bytes)
+        changed = self._share(size_bytes) if self.settings.policy in _SHARED else {}
         self._sizes[name] = size_bytes
         return {**changed, name: size_bytes}
 
@@ -133,7 +169,7 @@ class WindowPolicies:
             raise LocalProtocolError(
                 f"disconnect: found no {name!r}, expected a connected consumer"
             )
-        return self._shared(self._share(len(self._sizes))) if self._is_shared else {}
+        return self._share_anew() if self.settings.policy in _SHARED else {}
 
     def set_quota(self, quota_bytes: int) -> dict[str, int]:
         """Take another amount of memory."""
@@ -153,51 +189,18 @@ class WindowPolicies:
                 f"set_config: found policy {found.policy} (enabled: {found.is_enabled}), "
                 f"expected {fixed.policy} (enabled: {fixed.is_enabled}) as from the start"
             )
-        self.settings = settings
+        self.settings = replace(settings, aggressive_percent=fixed.aggressive_percent)
         return self._reread()
 
-    @property
-    def _is_shared(self) -> bool:
-        is_shared = self.settings.policy in (Policy.AGGRESSIVE, Policy.RATIO)
-        return is_shared and self.settings.is_enabled
-
     def _reread(self) -> dict[str, int]:
-        if self._is_shared and self.settings.policy is Policy.RATIO:
-            return self._shared(self._share(len(self._sizes)))
-        return {}
+        return self._share_anew() if self.settings.policy is Policy.RATIO else {}
 
-    def _size_of_newcomer(self) -> int:
-        settings = self.settings
-        if not settings.is_enabled or settings.policy is Policy.NONE:
-            return 0
-        if settings.policy is Policy.STATIC:
-            return settings.size_bytes
-        if settings.policy is Policy.DYNAMIC:
-            size_bytes = self._clamped(int(settings.percent / 100 * self.quota_bytes))
-            threshold_bytes = settings.threshold_percent / 100 * self.quota_bytes
-            is_over = self.total_bytes + size_bytes > threshold_bytes
-            return settings.size_bytes if is_over else size_bytes
-        return self._share(len(self._sizes) + 1)
+    def _share_anew(self) -> dict[str, int]:
+        if not self._sizes:
+            return {}
+        return self._share(window_of_each(self.settings, self.quota_bytes, len(self._sizes)))
 
-    def _share(self, consumers: int) -> int:
-        """Return what each of so many gets where all get the same."""
-        if not consumers:
-            return 0
-        settings = self.settings
-        if settings.policy is Policy.AGGRESSIVE:
-            return self._clamped(int(self._aggressive_share * self.quota_bytes / consumers))
-        if settings.override_bytes:
-            return settings.override_bytes
-        size_bytes = int(as_float32(settings.ratio) * self.quota_bytes / consumers)
-        return min(size_bytes, U32_MAX) if settings.is_capped else size_bytes
-
-    def _shared(self, size_bytes: int) -> dict[str, int]:
+    def _share(self, size_bytes: int) -> dict[str, int]:
         changed = {name: size_bytes for name, now in self._sizes.items() if now != size_bytes}
         self._sizes.update(changed)
-        self.resizes += len(changed)
         return changed
-
-    def _clamped(self, size_bytes: int) -> int:
-        if size_bytes < self.settings.size_bytes:
-            return self.settings.size_bytes
-        return min(size_bytes, self.settings.most_bytes)

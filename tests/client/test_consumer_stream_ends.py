@@ -95,5 +95,22 @@ def test_stopping_a_stream_that_has_just_ended_by_itself(make_cluster: MakeClust
         consumer.stop_stream(0)
         drained.run(consumer, lambda each: 0 in each.stopped)
         assert drained.stopped[0].reason is StopReason.CLOSED
-        assert drained.seqnos[0] == list(range(1, 501))
-        assert consumer.position(0).seqno == 500
+        assert drained.seqnos[0] == list(range(1, consumer.position(0).seqno + 1))
+
+
+def test_of_a_stream_that_was_stopped_nothing_follows(make_cluster: MakeCluster) -> None:
+    """Rows are queued and on their way: position and rows stay where they were, side by side."""
+    cluster = make_cluster(vbuckets=2)
+    fill(cluster, 2000, value_bytes=100)
+    with consuming(cluster, None, settings(read_buffer_bytes=4096)) as consumer:
+        drained = Drained().run(consumer, lambda each: 0 in each.seqnos)
+        position = consumer.position(0)
+        assert position.seqno < 1000
+        consumer.stop_stream(0)
+        told = len(drained.events)
+        drained.run(consumer, caught_up(cluster, 1))
+        drained.run(consumer, lambda each: 0 in each.stopped)
+        assert drained.seqnos[0] == list(range(1, position.seqno + 1))
+        assert consumer.position(0) == drained.positions[0] == position
+        about_it = [each for each in drained.events[told:] if getattr(each, "vbucket", -1) == 0]
+        assert about_it == [drained.stopped[0]]

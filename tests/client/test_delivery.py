@@ -33,13 +33,13 @@ class Connection:
         self.flow = FlowControl(FlowSettings(1000), 0.0)
         self.flow.offer_streams(500)
         self.flow.settle_streams(())
-        self.woken: list[None] = []
+        self.woken: list[bool] = []
         self._lock = threading.Lock()
 
     def receive(self) -> Receipt:
         self.flow.receive(100, 0.0)
         self.flow.receive_streams(np.array([1], np.uint32), np.array([60]), {1}, 0.0)
-        return Receipt(self.flow.deliver(), self.flow, self._lock, lambda: self.woken.append(None))
+        return Receipt(self.flow.deliver(), self.flow, self._lock, self.woken.append)
 
 
 def steps(window: Window) -> tuple[int, int, int]:
@@ -58,10 +58,7 @@ def test_each_step_moves_the_counters_of_all_windows_once(state: ReceiptState, a
     after = TABLE[state][action]
     assert receipt.state is after
     stream = connection.flow.streams[1]
-    assert (receipt.connection_window, receipt.windows) == (
-        connection.flow.connection,
-        [connection.flow.connection, stream],
-    )
+    assert receipt.windows == [connection.flow.connection, stream]
     for window, frame_bytes in ((connection.flow.connection, 100), (stream, 60)):
         assert steps(window) == tuple(frame_bytes * part for part in COUNTED[after])
     assert len(connection.woken) == (after is RELEASED), "the reader is told once"

@@ -182,7 +182,7 @@ class Connection:
         self.say()
         return moved or bool(frames)
 
-    def _wake(self) -> None:
+    def _wake(self, _: bool) -> None:
         if self.reader_hurries:
             self.reader_turns(0)
 

@@ -52,7 +52,8 @@ def result(seqno: int = 0, *, snap_end: int | None = None, target: int = 100) ->
     position = Position(0xAB if seqno else 0, seqno, seqno, seqno, seqno)
     if snap_end is not None:
         position = Position(0xAB, seqno, 0, snap_end, 0)
-    made = StreamResult(StreamPlan(VbucketState(0, 0, position), NODE, target), position)
+    plan = StreamPlan(VbucketState(0, 0, position), NODE, target)
+    made = StreamResult(plan, lambda _: position)
     made.node, made.opened_at = NODE, 0.0
     return made
 
@@ -100,7 +101,7 @@ def test_data_that_comes_late_begins_the_time_anew() -> None:
     chosen.answered(NODE, {0: 77}, 10.1)
     chosen.received(NODE, 500, 29.0)
     assert found(chosen, one, streams, 58.0) == []
-    one.position = result(77).position
+    one.position_of = result(77).position_of
     assert found(chosen, one, streams, 59.5) == [Ending(0, Outcome.CAUGHT_UP)]
 
 

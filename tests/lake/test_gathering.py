@@ -49,7 +49,7 @@ class Desk:
             of_stream = flow.streams.setdefault(STREAM, Window(STREAM, stream, self.now))
             of_stream.receive(frame_bytes, self.now)
             shares = (*shares, (of_stream, frame_bytes))
-        receipt = Receipt(shares, flow, threading.Lock(), lambda: None)
+        receipt = Receipt(shares, flow, threading.Lock(), lambda _: None)
         delivery = Delivery(None, [], receipt, frame_bytes, {}, name)
         delivery.take()
         self.gathering.take_in(delivery)
@@ -79,7 +79,7 @@ REASONS: dict[str, tuple[Callable[[Desk], object], Callable[[Desk], object]]] = 
     ),
     "its window has shrunk": (
         lambda desk: desk.take_in(1000, 1),
-        lambda desk: desk.flows["a"].resize(2000, 2000, desk.now),
+        lambda desk: desk.flows["a"].connection.resize(2000, 2000, desk.now),
     ),
 }
 

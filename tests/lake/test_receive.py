@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any, Literal
@@ -266,6 +267,30 @@ def test_a_target_that_its_node_does_not_hold_counts_as_caught_up(
     assert statuses(rows)[2]["outcome"] == "caught_up"
     assert rounds.states[2].complete_seqno == beyond - 1
     assert rounds.states[2].caught_up_seqno == beyond - 1, "what comes at the target is news"
+
+
+def test_rows_that_come_with_a_streams_answer_and_its_position_agree(
+    cluster: ProducerCluster, tmp_path: Path
+) -> None:
+    """A target that was reached before ends a vbucket at once: rows may be in that delivery."""
+    fill(cluster, 100)
+    rounds = RoundsInProcess(settings_for(cluster, tmp_path))
+    rounds.run()
+    for number in range(5):
+        fill(cluster, 100)
+        plan = rounds.plan()
+        assert plan is not None
+        before = {vb: state.position.seqno for vb, state in rounds.states.items()}
+        (task,) = plan.tasks
+        streams = tuple(replace(each, target_seqno=0) for each in task.streams)
+        rows = rounds.run(replace(plan, tasks=(replace(task, streams=streams),)))
+        assert {told["outcome"] for told in statuses(rows).values()} == {"reached"}, number
+        for vb, state in rounds.states.items():
+            found = {row["seqno"] for row in item_rows(rows) if row["vbucket"] == vb}
+            assert max(found, default=before[vb]) == state.position.seqno
+    while rounds.plan() is not None:
+        rounds.run()
+    require_complete(rounds, cluster)
 
 
 def test_values_beyond_63_bits_and_odd_keys(cluster: ProducerCluster, tmp_path: Path) -> None:

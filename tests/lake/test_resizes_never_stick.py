@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dcp.lake.flow_control_settings import FlowControlSettings
-from dcp.protocol.window import Window
+from dcp.protocol.window import FlowSettings, Window
 from tests.lake.flow_ends import LEAST_MESSAGE, Connection, Task, flows
 
 NODES = 2
@@ -124,16 +124,16 @@ def test_the_search_finds_what_does_not_follow_a_window(
     if forgotten == "the batch":
         monkeypatch.setattr(FlowControlSettings, "flush_bytes", lambda *_: 1 << 17)
     elif forgotten == "the threshold":
-        is_due = Window.is_due
+        due_at = Window.due_at
 
-        def by_the_first(window: Window, flow: object, now: float) -> bool:
+        def by_the_first(window: Window, settings: FlowSettings) -> float:
             size, window.size_bytes = window.size_bytes, 1 << 20
             try:
-                return is_due(window, flow, now)  # type: ignore[arg-type]
+                return due_at(window, settings)
             finally:
                 window.size_bytes = size
 
-        monkeypatch.setattr(Window, "is_due", by_the_first)
+        monkeypatch.setattr(Window, "due_at", by_the_first)
     for _ in range(5):
         connection.send()
     connection.reader_turns(10)

@@ -15,10 +15,12 @@ import psutil
 import pytest
 
 from dcp.client.consumer import Consumer
+from dcp.client.delivery import Delivery
 from dcp.errors import LocalProtocolError
 from dcp.lake.connect import look_at_cluster, source_access
 from dcp.lake.ending import Budget
 from dcp.lake.flow_control_settings import FlowControlSettings
+from dcp.lake.gathering import Gathering
 from dcp.lake.live_board import read_board
 from dcp.lake.live_look import Connection, TaskLook
 from dcp.lake.live_place import LivePlace
@@ -94,7 +96,9 @@ def _held_bytes(connection: Connection) -> int:
     return sum(stage.in_use for stage in connection.stages if stage.name in passed)
 
 
-def test_a_stalled_sink_is_felt_at_the_producer_through_every_stage(tmp_path: Path) -> None:
+def test_a_stalled_sink_is_felt_at_the_producer_through_every_stage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With 20 MiB documents through a window of 1 MiB, the producer in a process of its own."""
     with source_of(250 * MEBIBYTE) as source:
         settings = _settings(source, tmp_path)
@@ -109,6 +113,7 @@ def test_a_stalled_sink_is_felt_at_the_producer_through_every_stage(tmp_path: Pa
         )
         assert isinstance(plan, RoundPlan)
         budget = Budget(plan.target_bytes, plan.target_seconds)
+        held = _Recorded(monkeypatch)
         receiver = TaskReceiver(plan.tasks[0], 1, budget, access, "dcplake-chain-r1-t0.0")
         batches = receiver.batches()
         rows = sum(next(batches).num_rows for _ in range(3))  # the sink takes some and then stops
@@ -147,7 +152,7 @@ def test_a_stalled_sink_is_felt_at_the_producer_through_every_stage(tmp_path: Pa
         assert source.counters()["items_sent"] == source.documents
         assert rows > source.documents
         assert source.counters()["peak_unacked_bytes"] <= MOST_BYTES
-        _require_all_back(receiver)
+        held.require_all_back()
         assert read_board(place) == [], "a task that has ended is shown no longer"
 
 
@@ -161,17 +166,31 @@ def cluster() -> Iterator[ProducerCluster]:
 
 
 class _Recorded:
-    """Consumers of a task, so that a test can look at what their connections hold at the end."""
+    """Consumers of tasks, and the windows of all that tasks took in: what do they hold at the end?
+
+    Windows are here also of connections that were lost.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.made: list[Consumer] = []
-        first = Consumer.__init__
+        self.windows: set[Window] = set()
+        first, take_in = Consumer.__init__, Gathering.take_in
 
         def recorded(consumer: Consumer, *arguments: object, **named: object) -> None:
             first(consumer, *arguments, **named)  # type: ignore[arg-type]
             self.made.append(consumer)
 
+        def noted(gathering: Gathering, delivery: Delivery) -> None:
+            take_in(gathering, delivery)
+            self.windows.update(delivery.receipt.windows if delivery.receipt else ())
+
         monkeypatch.setattr(Consumer, "__init__", recorded)
+        monkeypatch.setattr(Gathering, "take_in", noted)
+
+    def require_all_back(self) -> None:
+        assert self.windows
+        for window in self.windows:
+            assert window.taken == window.given == window.released <= window.received
 
     def require_nothing_held(self, cluster: ProducerCluster) -> None:
         """No thread, no buffer, nothing in the queue; and no producer waits for anything."""
@@ -183,18 +202,6 @@ class _Recorded:
         assert not self.made[0]._handover._entries
         assert self.made[0].look_at_buffers().in_use == 0
         wait_for("the end of all connections", lambda: not cluster.bucket.dcp_connections)
-
-
-def _windows(receiver: TaskReceiver) -> list[Window]:
-    """Return the windows of all connections that the task took anything in from."""
-    found = list(receiver._gathering._connections.values())
-    assert found
-    return found
-
-
-def _require_all_back(receiver: TaskReceiver) -> None:
-    for window in _windows(receiver):
-        assert window.taken == window.given == window.released <= window.received
 
 
 EXITS = ["success", "closed by Spark", "error in Spark", "closed elsewhere", "budget", "broken row"]
@@ -225,7 +232,7 @@ def test_nothing_is_held_whatever_way_a_task_ends(
     else:
         next(batches)
         sleep(0.5)  # what may come has come: every stage holds something
-        assert any(window.given > window.released for window in _windows(receiver))
+        assert any(window.given > window.released for window in held.windows)
         if exit == "closed by Spark":
             batches.close()  # type: ignore[attr-defined]
         elif exit == "error in Spark":
@@ -244,7 +251,7 @@ def test_nothing_is_held_whatever_way_a_task_ends(
             with pytest.raises(ValueError, match="a bug of ours"):
                 list(batches)
     if exit in ("success", "budget"):
-        _require_all_back(receiver)
+        held.require_all_back()
     held.require_nothing_held(cluster)
     assert read_board(LivePlace.of(rounds.settings)) == []
 
@@ -268,7 +275,7 @@ def test_nothing_is_held_after_a_rollback_and_after_connections_that_were_lost(
     assert len(item_rows(rounds.keep(plan, batches))) == 2000, "nothing lost, nothing twice"
     assert cluster.faults.cuts_done == 1
     assert cluster.faults.corruptions_done == 1
-    _require_all_back(receiver)
+    held.require_all_back()
     held.require_nothing_held(cluster)
     cluster.crash_restart(0, lost_seqnos=20)
     held.made.clear()
@@ -277,5 +284,5 @@ def test_nothing_is_held_after_a_rollback_and_after_connections_that_were_lost(
     receiver = rounds.receiver(plan, plan.tasks[0])
     rows = rounds.keep(plan, list(receiver.batches()))
     assert [row["kind"] for row in rows if row["kind"] == "rollback"]
-    _require_all_back(receiver)
+    held.require_all_back()
     held.require_nothing_held(cluster)

@@ -7,6 +7,7 @@ searched too.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 import pytest
 from hypothesis import example, given, settings, target
@@ -180,7 +181,7 @@ def _deliver_connection(flow: FlowControl) -> tuple[Share, ...]:
         ("a batch that looks at no window", Gathering, "_holds_enough", _never),
         ("a batch that is never due", Gathering, "is_due", _never),
         ("deliveries that nobody releases", Receipt, "release", _keep),
-        ("acknowledgements that are never due", Window, "is_due", _never),
+        ("acknowledgements that are never due", Window, "due_at", lambda *_: inf),
         ("deliveries that forget their streams", FlowControl, "deliver", _deliver_connection),
     ],
 )

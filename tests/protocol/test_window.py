@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 import pytest
@@ -31,6 +32,8 @@ def play(window: Window, steps: Sequence[Step]) -> None:
                 window.release(amount)
             case "resize":
                 window.resize(amount, amount, now)
+            case "forget":
+                window.forget()
         assert window.acknowledge(SETTINGS, now) == expected, (what, amount, now)
 
 
@@ -85,6 +88,7 @@ RULES: dict[str, tuple[int, list[Step], tuple[int, int]]] = {
         [
             ("receive", 900, 0, 0),
             ("release", 100, 0, 0),
+            ("forget", 0, 0, 0),
             ("resize", 0, 0, 0),
             ("receive", 50, 0, 0),
             ("resize", 60, 0, 0),
@@ -117,13 +121,12 @@ def test_acknowledgements(rule: str) -> None:
 def test_the_deadline_is_when_an_ack_falls_due_by_time() -> None:
     window = new_window()
     window.receive(10, 0.0)
-    assert window.deadline(SETTINGS) is None
+    assert window.due_at(SETTINGS) == inf
     window.release(7)
-    deadline = window.deadline(SETTINGS)
-    assert deadline is not None
+    deadline = window.due_at(SETTINGS)
     assert 5.0 < deadline < 5.001
     assert window.acknowledge(SETTINGS, deadline) == 7
-    assert window.deadline(SETTINGS) is None
+    assert window.due_at(SETTINGS) == inf
     assert (window.acks, window.acknowledged, window.last_ack_at) == (1, 7, deadline)
 
 
@@ -194,9 +197,7 @@ def test_a_consumer_that_passes_everything_on_never_stalls(
     window = new_window(window_bytes)
     for size in sizes:
         if window.is_full:
-            deadline = window.deadline(SETTINGS)
-            assert deadline is not None
-            assert window.acknowledge(SETTINGS, deadline) > 0
+            assert window.acknowledge(SETTINGS, window.due_at(SETTINGS)) > 0
         assert not window.is_full
         window.receive(size, 0.0)
         window.release(size)
@@ -218,9 +219,9 @@ class Sums:
     forgotten: int = 0
     is_over: bool = False
 
-    def resize(self, size_bytes: int, *, is_said_again: bool) -> None:
-        """Take another size; 0 forgets, and of streams it is said again where they have it."""
-        if not size_bytes and (self.size_bytes or is_said_again):
+    def resize(self, size_bytes: int) -> None:
+        """Take another size; 0 forgets, and again where it is said again."""
+        if not size_bytes:
             self.forgotten = self.received - self.acknowledged
         self.size_bytes = size_bytes
 
@@ -279,13 +280,15 @@ class Session:
                 if which in self.sums and which != CONNECTION:
                     self.sums[which].is_over = True
             case "resize":
-                self.flow.resize(amount, amount, self.now)
-                self.sums[CONNECTION].resize(amount, is_said_again=False)
+                if not amount:
+                    self.flow.connection.forget()
+                self.flow.connection.resize(amount, amount, self.now)
+                self.sums[CONNECTION].resize(amount)
             case _:
                 self.flow.resize_streams(amount, self.now)
                 self.flow.settle_streams(())
                 for opaque in self.streams & self.sums.keys():
-                    self.sums[opaque].resize(amount, is_said_again=True)
+                    self.sums[opaque].resize(amount)
 
     def _receive(self, opaque: int, amount: int) -> None:
         self.flow.receive(amount + 1, self.now)

@@ -1,13 +1,20 @@
 """The window policies: bounds and sums whatever comes, and what cannot be changed."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dcp.errors import LocalProtocolError
-from dcp.protocol.window_policies import Policy, PolicySettings, WindowPolicies, as_float32
+from dcp.protocol.window_policies import (
+    Policy,
+    PolicySettings,
+    WindowPolicies,
+    as_float32,
+    window_of_each,
+)
 from dcp.types import U32_MAX
 
 MIB = 1024 * 1024
@@ -27,7 +34,6 @@ def test_those_who_stay_get_more_when_others_go_and_are_told_once() -> None:
     assert windows.connect("a") == {"a": 50 * MIB}
     assert windows.connect("b") == {"a": 30_000_000, "b": 30_000_000}
     assert windows.disconnect("b") == {"a": 50 * MIB}
-    assert windows.resizes == 2
     assert windows.disconnect("a") == {}
 
 
@@ -35,7 +41,6 @@ def test_a_resize_to_the_same_size_is_none() -> None:
     windows = policies(Policy.AGGRESSIVE)
     windows.connect("a")
     assert windows.connect("b") == {"b": 10 * MIB}
-    assert windows.resizes == 0
 
 
 @pytest.mark.parametrize("policy", [each for each in Policy if each is not Policy.RATIO])
@@ -134,6 +139,35 @@ def test_sizes_are_within_bounds_and_what_changed_is_told(
             assert all(10 * MIB <= size <= 50 * MIB for size in seen.values())
         if policy is Policy.AGGRESSIVE:
             assert len(set(seen.values())) <= 1
+
+
+@pytest.mark.parametrize("policy", Policy)
+@given(
+    st.integers(0, 2**36),
+    st.integers(1, 30),
+    st.fixed_dictionaries(
+        {
+            "size_bytes": st.integers(0, 2**30),
+            "most_bytes": st.integers(0, 2**30),
+            "percent": st.floats(0, 100),
+            "threshold_percent": st.floats(0, 100),
+            "aggressive_percent": st.floats(0, 100),
+            "ratio": st.floats(0, 1),
+            "override_bytes": st.sampled_from([0, 7]),
+            "is_enabled": st.booleans(),
+        }
+    ),
+)
+def test_the_window_of_each_is_what_the_last_of_so_many_gets(
+    policy: Policy, quota: int, consumers: int, numbers: dict[str, Any]
+) -> None:
+    settings = PolicySettings(policy, **numbers)
+    windows = WindowPolicies(settings, quota)
+    for number in range(consumers):
+        windows.connect(str(number))
+    found = window_of_each(settings, quota, consumers)
+    assert windows.sizes[str(consumers - 1)] == found
+    assert policy is Policy.DYNAMIC or set(windows.sizes.values()) == {found}
 
 
 @given(quota=st.integers(0, 2**40), consumers=st.integers(1, 30))
