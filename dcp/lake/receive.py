@@ -161,7 +161,7 @@ class TaskReceiver:
             result.position.seqno - result.plan.state.position.seqno
             for result in self.results.values()
         )
-        return Done(seqnos, int(self._rows.counts.frame_bytes.sum()))
+        return Done(seqnos, int(self._batches.counts.frame_bytes.sum()))
 
     def stream(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows that the streams bring, without status and position rows.
@@ -289,7 +289,7 @@ class TaskReceiver:
         if not wanted.all():
             columns = columns.take(np.flatnonzero(wanted))
         if len(columns):
-            self._rows.add_documents(columns)
+            self._batches.add_documents(columns)
 
     def _take_event(self, event: Event) -> None:
         """Take an event of a vbucket that is open."""
@@ -356,7 +356,7 @@ class TaskReceiver:
 
     def _closing_rows(self) -> Iterator[pa.RecordBatch]:
         for vbucket, result in self.results.items():
-            self._rows.counts.fill(result)
+            self._batches.counts.fill(result)
             self._batches.add_event("status", vbucket, detail=result.status())
             if result.plan.begins_epoch:
                 fork = result.plan.state.position.seqno
@@ -389,14 +389,14 @@ class TaskReceiver:
         return TaskState(
             vbuckets=len(self.results),
             open_vbuckets=len(still_open),
-            rows=int(self._rows.counts.rows.sum()),
+            rows=int(self._batches.counts.rows.sum()),
             connections=connections,
             stages=(consumer.look_at_buffers(), *self._gathering.look(self._budget.target_bytes)),
             streams={node: NodeStreams(*counts) for node, counts in streams.items()},
             windows=self._plan.windows,
             batch_bytes=flow.batch_bytes,
             bound_bytes=worker_bytes(len(connections), held_bytes, flow.batch_bytes),
-            undecodable_values=int(self._rows.counts.undecodable_values.sum()),
+            undecodable_values=int(self._batches.counts.undecodable_values.sum()),
         )
 
     def _note_flow(self, look: TaskLook) -> None:
