@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dcp.lake.schema import U64
@@ -37,7 +36,10 @@ def constant_column(value: Any, kind: pa.DataType, rows: int) -> pa.Array:
 
 
 def nullified(column: pa.Array, present: NDArray[np.bool_]) -> pa.Array:
-    """Return the column with nulls where ``present`` is false."""
+    """Return a column without nulls, not copied, with nulls where ``present`` is false."""
     if present.all():
         return column
-    return pc.if_else(pa.array(present), column, pa.scalar(None, column.type))
+    bits = np.concatenate([np.zeros(column.offset, np.bool_), present])
+    validity = pa.py_buffer(np.packbits(bits, bitorder="little"))
+    buffers = [validity, *column.buffers()[1:]]
+    return pa.Array.from_buffers(column.type, len(column), buffers, offset=column.offset)

@@ -1,60 +1,70 @@
 """Document values as the lake stores them; what cannot be decoded survives as it was sent."""
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dcp.errors import FrameError
 from dcp.wire.columns import DataColumns
-from dcp.wire.documents import decode_documents
+from dcp.wire.documents import decode_document
+from dcp.wire.vocabulary import Datatype
+from dcp.wire.xattr import xattrs_json
+
+_JSON: Final = np.uint8(Datatype.JSON)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredDocuments:
-    """Columns of ``changes``; ``detail`` says what is wrong with a value, null where nothing is."""
+    """Documents with ``value`` and ``datatype`` of their bodies, and two columns of ``changes``.
 
-    datatype: NDArray[Any]
+    ``xattrs`` is one JSON object as text, null where a value has no xattr section. ``detail`` says
+    why a value is as it was sent, null where it is not.
+    """
+
+    columns: DataColumns
     xattrs: pa.StringArray
-    value: pa.BinaryArray
     detail: pa.StringArray
 
 
 def stored_documents(columns: DataColumns) -> StoredDocuments:
-    """Inflate values and split off their xattrs, row by row only where one of them is broken."""
-    try:
-        documents = decode_documents(columns)
-    except (FrameError, ValueError) as error:  # ValueError: together more than Arrow can hold
-        if len(columns) == 1:
-            return _as_sent(columns, str(error))
-        middle = len(columns) // 2
-        return _joined(
-            stored_documents(columns.slice(0, middle)),
-            stored_documents(columns.slice(middle, len(columns) - middle)),
-        )
+    """Inflate values and split off their xattrs; only rows with layers are looked at one by one."""
+    nothing = pa.nulls(len(columns), pa.string())
+    is_layered = columns.datatype > _JSON  # its only bit that says nothing of how it is sent
+    if not is_layered.any():
+        return StoredDocuments(columns, nothing, nothing)
+    datatype = columns.datatype.copy()
+    xattrs: list[str | None] = []
+    bodies: list[bytes] = []
+    details: list[str | None] = []
+    for row in np.flatnonzero(is_layered).tolist():
+        try:
+            document = decode_document(columns.value[row].as_py(), int(datatype[row]))
+        except FrameError as error:
+            xattrs.append(None)
+            bodies.append(columns.value[row].as_py())
+            details.append(
+                "the value is kept as it was sent: document at vbucket "
+                f"{columns.vbucket[row]} seqno {columns.seqno[row]}: {error}"
+            )
+        else:
+            datatype[row] = document.datatype
+            xattrs.append(None if document.xattrs is None else xattrs_json(document.xattrs))
+            bodies.append(document.body)
+            details.append(None)
+    value = _replaced(columns.value, is_layered, pa.array(bodies, pa.binary()))
     return StoredDocuments(
-        documents.datatype,
-        documents.xattrs,
-        documents.value,
-        pa.nulls(len(columns), pa.string()),
+        replace(columns, datatype=datatype, value=value),
+        _replaced(nothing, is_layered, pa.array(xattrs, pa.string())),
+        _replaced(nothing, is_layered, pa.array(details, pa.string())),
     )
 
 
-def _as_sent(columns: DataColumns, reason: str) -> StoredDocuments:
-    return StoredDocuments(
-        columns.datatype,
-        pa.nulls(1, pa.string()),
-        columns.value,
-        pa.array([f"the value is kept as it was sent: {reason}"]),
-    )
-
-
-def _joined(first: StoredDocuments, second: StoredDocuments) -> StoredDocuments:
-    return StoredDocuments(
-        np.concatenate([first.datatype, second.datatype]),
-        pa.concat_arrays([first.xattrs, second.xattrs]),
-        pa.concat_arrays([first.value, second.value]),
-        pa.concat_arrays([first.detail, second.detail]),
-    )
+def _replaced(column: pa.Array, rows: NDArray[np.bool_], replacements: pa.Array) -> pa.Array:
+    """Return ``column`` with one replacement after the other in ``rows``, at least one."""
+    if rows.all():
+        return replacements
+    return pc.replace_with_mask(column, pa.array(rows), replacements)

@@ -170,7 +170,7 @@ class TaskReceiver:
             result.position.seqno - result.plan.state.position.seqno
             for result in self.results.values()
         )
-        return Done(seqnos, int(self._rows.counts.frame_bytes.sum()))
+        return Done(seqnos, int(self._batches.counts.frame_bytes.sum()))
 
     def stream(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows that the streams bring, without status and position rows.
@@ -273,7 +273,7 @@ class TaskReceiver:
                 self._policy.answered(delivery.node, dict(event.seqnos), now)
         for event in delivery.events:
             if isinstance(event, Items):
-                self._rows.add_documents(event.columns)
+                self._batches.add_documents(event.columns)
             elif getattr(event, "vbucket", None) in self._open:
                 self._take_event(event)
         # Last, since positions are behind all rows of the delivery.
@@ -352,7 +352,7 @@ class TaskReceiver:
 
     def _closing_rows(self) -> Iterator[pa.RecordBatch]:
         for vbucket, result in self.results.items():
-            self._rows.counts.fill(result)
+            self._batches.counts.fill(result)
             self._batches.add_event("status", vbucket, detail=result.status())
             if result.plan.begins_epoch:
                 fork = result.plan.state.position.seqno
@@ -385,7 +385,7 @@ class TaskReceiver:
         return TaskState(
             vbuckets=len(self.results),
             open_vbuckets=len(still_open),
-            rows=int(self._rows.counts.rows.sum()),
+            rows=int(self._batches.counts.rows.sum()),
             connections=connections,
             stages=(
                 self._consumer.look_at_buffers(),
@@ -395,7 +395,7 @@ class TaskReceiver:
             windows=self._plan.windows,
             batch_bytes=flow.batch_bytes,
             bound_bytes=worker_bytes(len(connections), held_bytes, flow.batch_bytes),
-            undecodable_values=int(self._rows.counts.undecodable_values.sum()),
+            undecodable_values=int(self._batches.counts.undecodable_values.sum()),
         )
 
     def _note_flow(self, look: TaskLook) -> None:

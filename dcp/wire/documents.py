@@ -4,22 +4,16 @@ The order is kv_engine's (``docs/Document.md``): a value is compressed as a whol
 """
 
 from dataclasses import dataclass
-from typing import Any, Final
-
-import numpy as np
-import pyarrow as pa
-from numpy.typing import NDArray
+from typing import Final
 
 from dcp.errors import FrameError
-from dcp.wire.columns import DataColumns
 from dcp.wire.snappy import MAX_INFLATED_BYTES, inflate
 from dcp.wire.vocabulary import ALL_DATATYPE_BITS, Datatype
-from dcp.wire.xattr import Xattrs, split_xattrs, xattrs_json
+from dcp.wire.xattr import Xattrs, split_xattrs
 
 _JSON: Final = int(Datatype.JSON)
 _SNAPPY: Final = int(Datatype.SNAPPY)
 _XATTR: Final = int(Datatype.XATTR)
-_LAYERS: Final = _SNAPPY | _XATTR
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,63 +47,3 @@ def decode_document(value: bytes, datatype: int) -> Document:
     if datatype & _XATTR:
         xattrs, value = split_xattrs(value)
     return Document(datatype & _JSON, xattrs, value)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class DocumentColumns:
-    """The documents of ``DataColumns``, row by row.
-
-    ``datatype`` is that of the body (JSON or raw), ``xattrs`` one JSON object as text (null where a
-    value has no xattr section), ``value`` the body, inflated.
-    """
-
-    datatype: NDArray[np.uint8]
-    xattrs: pa.StringArray
-    value: pa.BinaryArray
-
-
-def decode_documents(columns: DataColumns) -> DocumentColumns:
-    """Decode the values of all rows; only rows with layers are looked at one by one.
-
-    Raises:
-        FrameError: as ``decode_document``; names vbucket and seqno of the row.
-        ValueError: the inflated values exceed what one Arrow BINARY array holds (2 GiB).
-    """
-    datatype = columns.datatype
-    unknown = np.flatnonzero(datatype & ~np.uint8(ALL_DATATYPE_BITS))
-    layered = np.flatnonzero(datatype & _LAYERS)
-    if len(unknown):
-        _decode_row(columns, int(unknown[0]))
-    if not len(layered):
-        return DocumentColumns(datatype, pa.nulls(len(columns), pa.string()), columns.value)
-    documents = [_decode_row(columns, row) for row in layered.tolist()]
-    texts = [None if item.xattrs is None else xattrs_json(item.xattrs) for item in documents]
-    which: NDArray[np.int64] = np.full(len(columns), -1, np.int64)
-    which[layered] = np.arange(len(layered))
-    return DocumentColumns(
-        datatype & np.uint8(_JSON),
-        pa.array(texts, pa.string()).take(pa.array(which, mask=which < 0)),
-        _replace(columns.value, which, [item.body for item in documents]),
-    )
-
-
-def _decode_row(columns: DataColumns, row: int) -> Document:
-    try:
-        return decode_document(columns.value[row].as_py(), int(columns.datatype[row]))
-    except FrameError as error:
-        raise FrameError(
-            f"document at vbucket {columns.vbucket[row]} seqno {columns.seqno[row]}: {error}"
-        ) from None
-
-
-def _replace(values: Any, which: NDArray[np.int64], bodies: list[bytes]) -> Any:
-    """Return ``values`` with body ``which[row]`` in rows where that is not negative."""
-    replacements = pa.array(bodies, pa.binary())
-    if not isinstance(replacements, pa.Array):
-        raise ValueError("inflated values: found more than 2 GiB, expected less in one batch")
-    plain = np.flatnonzero(which < 0)
-    if not len(plain):
-        return replacements
-    source = np.where(which < 0, np.cumsum(which < 0) - 1, len(plain) + which)
-    kept = values.take(pa.array(plain))
-    return pa.concat_arrays([kept, replacements]).take(pa.array(source))

@@ -294,7 +294,7 @@ class Task:
         self.gathering.take_in(delivery)
         for event in told:
             if isinstance(event, Items):
-                self.batches.add_items(event.columns)
+                self.batches.add_documents(event.columns)
             else:
                 self.batches.add_event("snapshot_marker", event.vbucket)
 

@@ -10,13 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcp.errors import FrameError
-from dcp.lake.batches import BatchBuilder, item_batch
+from dcp.lake.batches import BatchBuilder
 from dcp.lake.histories import Histories
 from dcp.lake.keys import key_string
 from dcp.lake.schema import CHANGES
 from dcp.types import FailoverEntry, FailoverLog
 from dcp.wire.columns import NO_STREAM_ID, DataColumns
 from dcp.wire.documents import decode_document
+from dcp.wire.snappy import deflate
 from dcp.wire.vocabulary import Opcode
 from dcp.wire.xattr import xattrs_json
 
@@ -70,7 +71,7 @@ def columns_of(rows: list[Row]) -> DataColumns:
         stream_id=np.full(len(rows), NO_STREAM_ID, np.int32),
         frame_bytes=np.ones(len(rows), np.uint32),
         key=pa.array([row["key"] for row in rows], pa.binary()),
-        value=pa.array([row["value"] for row in rows], pa.binary()),
+        value=pa.array([b"other", *(row["value"] for row in rows)], pa.binary()).slice(1),
     )
 
 
@@ -81,6 +82,17 @@ def histories() -> Histories:
     known.set_log(0, LOG)
     known.set_log(1023, OTHER_LOG)
     return known
+
+
+def builder_of(batch_rows: int = 10**6, batch_bytes: int = 2**30) -> BatchBuilder:
+    return BatchBuilder(5, histories(), batch_rows, batch_bytes)
+
+
+def batch_of(rows: list[Row]) -> pa.RecordBatch:
+    builder = builder_of()
+    builder.add_documents(columns_of(rows))
+    [batch] = builder.flush()
+    return batch
 
 
 def oracle(row: Row) -> Row:
@@ -121,7 +133,7 @@ def oracle(row: Row) -> Row:
 
 @given(st.lists(ROWS, min_size=1, max_size=12))
 def test_columns_are_the_rows_of_the_object_path(rows: list[Row]) -> None:
-    batch = item_batch(columns_of(rows), 5, histories())
+    batch = batch_of(rows)
     batch.validate(full=True)
     assert batch.schema == CHANGES
     for found, row in zip(batch.to_pylist(), rows, strict=True):
@@ -130,6 +142,59 @@ def test_columns_are_the_rows_of_the_object_path(rows: list[Row]) -> None:
         if expected["detail"] is not None:
             assert expected["detail"] in found["detail"]
         assert found | {"detail": None} == expected | {"detail": None}
+
+
+NEWER_LOG = FailoverLog((FailoverEntry(9, 1001), *LOG.entries))
+STEPS = st.lists(
+    st.lists(ROWS, min_size=1, max_size=4)
+    | st.sampled_from([(0, LOG), (0, NEWER_LOG), (1023, OTHER_LOG), (1023, LOG)])
+    | st.tuples(st.sampled_from([0, 1023]), st.integers(0, 9)),
+    max_size=8,
+)
+
+
+@given(STEPS, st.integers(1, 9), st.sampled_from([1, 40, 2**30]), st.integers(0, 3))
+def test_deliveries_together_are_what_each_is_alone(
+    steps: list[Any], batch_rows: int, batch_bytes: int, events: int
+) -> None:
+    known = histories()
+    together = BatchBuilder(5, known, batch_rows, batch_bytes)
+    alone = BatchBuilder(5, known, 10**6, 2**30)
+    apart: list[Row] = []
+    for step in steps:
+        match step:
+            case (vbucket, FailoverLog() as log):
+                known.set_log(vbucket, log)
+            case (int(vbucket), int(epoch)):
+                known.set_epoch(vbucket, epoch)
+            case rows:
+                together.add_documents(columns_of(rows))
+                alone.add_documents(columns_of(rows))
+                apart += [row for batch in alone.flush() for row in batch.to_pylist()]
+    for seqno in range(events):
+        for builder in (together, alone):
+            builder.add_event("complete", 0, seqno=seqno, vb_uuid=7)
+    apart += [row for batch in alone.flush() for row in batch.to_pylist()]
+    assert together.rows == len(apart)
+    batches = list(together.flush())
+    for batch in batches:
+        batch.validate(full=True)
+        assert batch.schema == CHANGES
+        assert 0 < batch.num_rows <= batch_rows
+    if batch_bytes == 2**30:
+        assert len(batches) == -(-len(apart) // batch_rows)
+    assert [row for batch in batches for row in batch.to_pylist()] == apart
+    for name, counted in vars(together.counts).items():
+        assert (counted == getattr(alone.counts, name)).all(), name
+    documents = [row for row in apart if row["kind"] != "complete"]
+    counts = together.counts
+    assert counts.rows.sum() == counts.frame_bytes.sum() == len(documents)
+    assert counts.escaped_keys[0] == sum(
+        row["key_bytes"] is not None for row in documents if row["vbucket"] == 0
+    )
+    assert counts.undecodable_values[1023] == sum(
+        row["detail"] is not None for row in documents if row["vbucket"] == 1023
+    )
 
 
 def plain_row(seqno: int, **other: Any) -> Row:
@@ -150,7 +215,7 @@ def plain_row(seqno: int, **other: Any) -> Row:
 def test_one_broken_value_survives_among_good_ones() -> None:
     rows = [plain_row(seqno) for seqno in range(1, 101)]
     rows[41] = plain_row(42, datatype=2, value=b"\xff\xff\xff\xff\xff")
-    found = item_batch(columns_of(rows), 5, histories()).to_pylist()
+    found = batch_of(rows).to_pylist()
     assert [row["seqno"] for row in found if row["detail"]] == [42]
     assert found[41]["value"] == b"\xff\xff\xff\xff\xff"
     assert found[41]["datatype"] == 2
@@ -159,9 +224,9 @@ def test_one_broken_value_survives_among_good_ones() -> None:
 
 
 def test_events_and_items_come_out_in_batches_of_limited_rows() -> None:
-    builder = BatchBuilder(5, histories(), batch_rows=30)
+    builder = builder_of(batch_rows=30)
     builder.add_event("snapshot_marker", 0, snap_start=0, snap_end=2**64 - 1, snap_flags=6)
-    builder.add_items(columns_of([plain_row(seqno) for seqno in range(1, 71)]))
+    builder.add_documents(columns_of([plain_row(seqno) for seqno in range(1, 71)]))
     builder.add_event("complete", 1023, seqno=2**64 - 1, vb_uuid=7)
     assert builder.rows == 72
     batches = list(builder.flush())
@@ -178,10 +243,10 @@ def test_events_and_items_come_out_in_batches_of_limited_rows() -> None:
 
 
 def test_a_large_part_stands_alone_and_rows_keep_their_order() -> None:
-    builder = BatchBuilder(5, histories(), batch_rows=4, batch_bytes=6)
+    builder = builder_of(batch_rows=4, batch_bytes=60)
     seqno = 0
-    for rows in (3, 2, 6, 1):  # with one byte a row, the third is as large as a batch
-        builder.add_items(columns_of([plain_row(seqno + more) for more in range(1, rows + 1)]))
+    for rows in (3, 2, 6, 1):  # of 8 bytes and an offset each: the third is as large as a batch
+        builder.add_documents(columns_of([plain_row(seqno + more) for more in range(1, rows + 1)]))
         seqno += rows
     builder.add_event("complete", 0, seqno=12, vb_uuid=7)
     flushed = list(builder.flush())
@@ -190,8 +255,24 @@ def test_a_large_part_stands_alone_and_rows_keep_their_order() -> None:
     assert found == [*range(1, 13), 12]
 
 
+def test_what_is_as_large_as_a_batch_is_not_copied() -> None:
+    builder = builder_of(batch_bytes=1000)
+    large = columns_of([plain_row(2, value=b"x" * 1000)])
+    deleted = plain_row(4, opcode=Opcode.DCP_DELETION, value=b"")
+    emptied = columns_of([plain_row(3, value=b"x" * 1000), deleted])
+    for columns in (columns_of([plain_row(1)]), large, emptied):
+        builder.add_documents(columns)
+    builder.add_documents(columns_of([plain_row(5, datatype=2, value=deflate(b"x" * 1000))]))
+    builder.add_event("complete", 0, seqno=5, vb_uuid=7)
+    _, second, third, fourth, last = builder.flush()
+    for batch, columns in ((second, large), (third, emptied)):
+        assert batch["value"].buffers()[2].address == columns.value.buffers()[2].address
+    assert third["value"].to_pylist() == [b"x" * 1000, None]
+    assert (fourth["value"].to_pylist(), last.num_rows) == ([b"x" * 1000], 1)
+
+
 def test_an_event_with_a_column_of_no_event_is_refused() -> None:
-    builder = BatchBuilder(5, histories(), batch_rows=30)
+    builder = builder_of(batch_rows=30)
     try:
         builder.add_event("complete", 0, seqnos=3)
     except ValueError as error:

@@ -24,7 +24,7 @@ class Desk:
 
     def __init__(self) -> None:
         self.now = 100.0
-        self.batches = BatchBuilder(1, Histories(), FLOW.batch_rows)
+        self.batches = BatchBuilder(1, Histories(), FLOW.batch_rows, FLOW.batch_bytes)
         self.gathering = Gathering(FLOW, self.batches, lambda: self.now)
         self.flows: dict[str, FlowControl] = {}
 

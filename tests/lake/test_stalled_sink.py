@@ -247,7 +247,7 @@ def test_nothing_is_held_whatever_way_a_task_ends(
             def broken(*_: object) -> None:
                 raise ValueError("a bug of ours")
 
-            monkeypatch.setattr(receiver._batches, "add_items", broken)
+            monkeypatch.setattr(receiver._batches, "add_documents", broken)
             with pytest.raises(ValueError, match="a bug of ours"):
                 list(batches)
     if exit in ("success", "budget"):

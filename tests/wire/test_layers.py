@@ -1,7 +1,5 @@
 import json
 
-import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,9 +8,7 @@ from dcp.errors import FrameError
 from dcp.types import U32_MAX
 from dcp.wire import messages as m
 from dcp.wire.cache_transfer import CacheRecord, decode_cache_records, encode_cache_records
-from dcp.wire.codec import encode
-from dcp.wire.columns import decode_columns
-from dcp.wire.documents import Document, decode_document, decode_documents
+from dcp.wire.documents import Document, decode_document
 from dcp.wire.frame_info import (
     FrameInfo,
     decode_frame_infos,
@@ -21,7 +17,6 @@ from dcp.wire.frame_info import (
     stream_id_info,
     stream_id_of,
 )
-from dcp.wire.framing import FrameBlock
 from dcp.wire.leb128 import decode_leb128, encode_leb128
 from dcp.wire.snappy import MAX_INFLATED_BYTES, deflate, inflate
 from dcp.wire.system_event import (
@@ -34,7 +29,7 @@ from dcp.wire.system_event import (
     decode_system_event,
     encode_system_event,
 )
-from dcp.wire.vocabulary import Datatype, Opcode
+from dcp.wire.vocabulary import Datatype
 from dcp.wire.xattr import join_xattrs, split_xattrs, xattrs_json
 
 
@@ -145,56 +140,6 @@ def test_layers_come_off_in_order() -> None:
     assert decode_document(b"", 7) == Document(Datatype.JSON, None, b"")
     with pytest.raises(FrameError, match="datatype: found 0x08"):
         decode_document(b"x", 8)
-
-
-def columns_of(values: list[tuple[bytes, int]]) -> FrameBlock:
-    return FrameBlock.of(
-        encode(
-            m.Mutation(b"k%d" % i, value, i + 1, 1),
-            Opcode.DCP_MUTATION,
-            vbucket=9,
-            datatype=datatype,
-        ).to_bytes()
-        for i, (value, datatype) in enumerate(values)
-    )
-
-
-@given(
-    st.lists(
-        st.tuples(st.none() | PAIRS, st.binary(max_size=30), st.booleans(), st.booleans()),
-        max_size=8,
-    )
-)
-def test_document_columns_are_what_the_object_path_finds(
-    drawn: list[tuple[dict[str, bytes] | None, bytes, bool, bool]],
-) -> None:
-    values: list[tuple[bytes, int]] = []
-    for pairs, body, compressed, is_json in drawn:
-        value, datatype = body, int(is_json)
-        if pairs is not None:
-            value = join_xattrs([(name.encode(), text) for name, text in pairs.items()], value)
-            datatype |= Datatype.XATTR
-        if compressed:
-            value = deflate(value)
-            datatype |= Datatype.SNAPPY
-        values.append((value, datatype))
-    columns = decode_columns(columns_of(values), np.arange(len(values)), collections=False)
-    found = decode_documents(columns)
-    wanted = [decode_document(value, datatype) for value, datatype in values]
-    assert found.datatype.tolist() == [document.datatype for document in wanted]
-    assert found.value.to_pylist() == [document.body for document in wanted]
-    assert found.value.type == pa.binary()
-    assert found.xattrs.type == pa.string()
-    assert found.xattrs.to_pylist() == [
-        None if document.xattrs is None else xattrs_json(document.xattrs) for document in wanted
-    ]
-
-
-def test_a_broken_document_is_named_by_vbucket_and_seqno() -> None:
-    block = columns_of([(b"fine", 0), (b"\x05\x00", 2)])
-    columns = decode_columns(block, np.arange(2), collections=False)
-    with pytest.raises(FrameError, match="vbucket 9 seqno 2: snappy block"):
-        decode_documents(columns)
 
 
 EVENTS = [
