@@ -160,8 +160,16 @@ class NodeConnection:
         self._reader.call(command, "open_stream")
 
     def close_stream(self, vbucket: int) -> None:
-        """Ask the node to end a stream; ``StreamClosed`` follows. Raises as ``open_stream``."""
-        self._reader.call(lambda machine, _: machine.close_stream(vbucket), "close_stream")
+        """Ask the node to end a stream, if it has not ended. Does not wait.
+
+        ``StreamClosed`` follows, or what ended the stream or the connection before.
+        """
+
+        def close(machine: ConsumerConnection, _: float) -> None:
+            if machine.has_stream(vbucket):
+                machine.close_stream(vbucket)
+
+        self._reader.post(close)
 
     def change_stream_window(self, window_bytes: int) -> None:
         """Ask for another size of all streams' windows, 0 for none. Does not wait.

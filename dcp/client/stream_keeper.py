@@ -14,10 +14,11 @@ from time import monotonic
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dcp.client.addresses import NodeAddress
 from dcp.client.backoff import Backoff
-from dcp.client.connection import NodeConnection, StreamRequest
+from dcp.client.connection import StreamRequest
 from dcp.client.consumer_events import StopReason, VbucketStopped
 from dcp.client.delivery import ConnectionEnded, Delivery, Handover
 from dcp.client.giving_up import last_words
@@ -52,6 +53,7 @@ from dcp.protocol.events import (
     WindowRefused,
 )
 from dcp.protocol.refusals import describe_status
+from dcp.types import U16_MAX
 from dcp.wire.vocabulary import Status
 
 _log = logging.getLogger(__name__)
@@ -83,7 +85,8 @@ class StreamKeeper:
         self._settings = settings
         self._backoff = backoff
         self._handover = handover
-        self._muted: set[int] = set()
+        self._is_muted = np.zeros(U16_MAX + 1, np.bool_)
+        """Of each vbucket, whether it is to be heard of no more."""
         self._away_seconds = 0.0
         self._told_window_refused = False
         self._told_refused = False
@@ -98,13 +101,14 @@ class StreamKeeper:
     def stop_stream(self, vbucket: int) -> None:
         """End one vbucket: of it only ``VbucketStopped`` follows; what is on its way is dropped."""
         track = self.tracks[vbucket]
-        self._muted.add(vbucket)
+        self._is_muted[vbucket] = True
         if track.phase in (Phase.STREAMING, Phase.REQUESTED) and track.address is not None:
             connection = self.links.link(track.address).connection
-            if connection is not None and self._close_stream(connection, vbucket):
+            if connection is not None:
+                connection.close_stream(vbucket)
                 track.phase = Phase.CLOSING
                 track.trouble_since = self._attended(monotonic())
-                self.act_at = 0.0
+                self.act_at = min(self.act_at, self._deadline(track))
                 return
         if track.phase not in (Phase.STOPPED, Phase.CLOSING):
             self._stop(track, StopReason.CLOSED, "closed by the application")
@@ -150,11 +154,14 @@ class StreamKeeper:
     def _next_act_at(self) -> float:
         at = self.links.due_at
         for track in self.tracks.values():
-            deadline = track.deadline(self._settings.node_deadline_seconds)
-            at = min(at, deadline + self._away_seconds)
+            at = min(at, self._deadline(track))
             if track.phase is Phase.WAITING:
                 at = min(at, self._attempt_at(track))
         return at
+
+    def _deadline(self, track: VbucketTrack) -> float:
+        """Return when to give a vbucket up, if nobody stops asking us meanwhile."""
+        return track.deadline(self._settings.node_deadline_seconds) + self._away_seconds
 
     def _attempt_at(self, track: VbucketTrack) -> float:
         if track.address is None:
@@ -194,16 +201,6 @@ class StreamKeeper:
             return False
         return True
 
-    def _close_stream(self, connection: NodeConnection, vbucket: int) -> bool:
-        """Ask to close a stream; False where the connection has ended."""
-        try:
-            connection.close_stream(vbucket)
-        except LocalProtocolError:
-            return True  # the stream has just ended by itself: what tells us is in the queue
-        except DcplakeError:
-            return False
-        return True
-
     def _may_have_answered(self, track: VbucketTrack) -> bool:
         """Whether news of the vbucket's node may be queued: it is judged when they are digested."""
         connection = self.links.link(track.address).connection if track.address else None
@@ -212,7 +209,7 @@ class StreamKeeper:
     def _give_up(self, track: VbucketTrack, now: float) -> None:
         link = self.links.link(track.address) if track.address else None
         if track.phase is Phase.REQUESTED and link is not None and link.connection is not None:
-            self._close_stream(link.connection, track.vbucket)
+            link.connection.close_stream(track.vbucket)
         self._stop(track, *last_words(track, link, self._attended(now)))
 
     def _stop(self, track: VbucketTrack, reason: StopReason, detail: str) -> None:
@@ -221,7 +218,7 @@ class StreamKeeper:
 
     def _end(self, track: VbucketTrack) -> None:
         track.phase = Phase.STOPPED
-        self._muted.add(track.vbucket)
+        self._is_muted[track.vbucket] = True
 
     # --- what arrives ----------------------------------------------------------------------
 
@@ -240,7 +237,7 @@ class StreamKeeper:
             self._connection_ended(link, entry.error, now)
             return None
         entry.take()
-        positions = {v: at for v, at in entry.positions.items() if v not in self._muted}
+        positions = {v: at for v, at in entry.positions.items() if not self._is_muted[v]}
         for vbucket, position in positions.items():
             self.tracks[vbucket].advance(position)
         events: list[Event] = []
@@ -280,7 +277,7 @@ class StreamKeeper:
         """Take one event of a connection; return what the application shall see of it."""
         match event:
             case Items():
-                return _audible(event, self._muted) if self._muted else (event,)
+                return _audible(event, self._is_muted)
             case SeqnosReceived():
                 return (event,)
             case Ready():
@@ -439,9 +436,10 @@ _CLOSED: Final = (StreamClosed, StreamEnded, StreamRefused, StreamRejected, Roll
 """What says that a stream is there no more: closed, or ended by itself meanwhile."""
 
 
-def _audible(items: Items, muted: set[int]) -> Sequence[Event]:
+def _audible(items: Items, is_muted: NDArray[np.bool_]) -> Sequence[Event]:
     """Return the rows without those of vbuckets that are to be heard of no more."""
-    rows = np.flatnonzero(~np.isin(items.columns.vbucket, list(muted)))
-    if len(rows) == len(items.columns):
+    is_dropped = is_muted[items.columns.vbucket]
+    if not is_dropped.any():
         return (items,)
+    rows = np.flatnonzero(~is_dropped)
     return (Items(items.columns.take(rows)),) if len(rows) else ()
