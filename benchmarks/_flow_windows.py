@@ -9,7 +9,7 @@ from typing import Final
 from benchmarks._flow_rows import MIB, Row
 from benchmarks._producer import PASSWORD, USER, BenchProducer
 from benchmarks._sink import Sink, SinkResult, SinkSpec
-from dcp.lake.flow_control_settings import FlowControlSettings
+from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.protocol.window_policies import Policy
 
 _LOOK_SECONDS: Final = 0.05

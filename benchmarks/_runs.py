@@ -7,13 +7,13 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks._producer import PASSWORD, USER, BenchProducer
-from dcp.lake.applied import AppliedVersion
-from dcp.lake.observer import Observer
-from dcp.lake.plan import RoundPlan
-from dcp.lake.progress import RoundProgress
-from dcp.lake.round import RoundReport
-from dcp.lake.session import build_session
-from dcp.lake.settings import LakeSettings, RoundSettings, Settings, SourceSettings
+from dcp.lake.config.settings import LakeSettings, RoundSettings, Settings, SourceSettings
+from dcp.lake.log.applied import AppliedVersion
+from dcp.lake.log.observer import Observer
+from dcp.lake.log.plan import RoundPlan
+from dcp.lake.log.progress import RoundProgress
+from dcp.lake.run.round import RoundReport
+from dcp.lake.spark.session import build_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

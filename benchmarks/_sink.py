@@ -16,8 +16,8 @@ from dcp.client.addresses import NodeAddress
 from dcp.client.consumer import Consumer
 from dcp.client.settings import ConnectionSettings, ConsumerSettings
 from dcp.client.vbucket_track import StreamStart
-from dcp.lake.flow_control_settings import FlowControlSettings
-from dcp.lake.window_plan import planned_window_bytes
+from dcp.lake.config.flow_control_settings import FlowControlSettings
+from dcp.lake.config.window_plan import planned_window_bytes
 from dcp.protocol.credentials import Credentials, Secret
 from dcp.protocol.events import Items
 from dcp.protocol.position import Position

@@ -17,9 +17,9 @@ import psutil
 from benchmarks._producer import BenchProducer, producer
 from benchmarks._runs import COUNTED_READS, FEW_VBUCKETS, MIB, session, settings_for
 from benchmarks.rounds import Case, Meter
-from dcp.lake.history import history
-from dcp.lake.run import run
-from dcp.lake.tables import LakeLocation
+from dcp.lake.run.run import run
+from dcp.lake.tables.history import history
+from dcp.lake.tables.tables import LakeLocation
 
 
 def main() -> None:

@@ -28,13 +28,13 @@ import pyarrow as pa
 
 from benchmarks._producer import BenchProducer, producer
 from benchmarks._runs import StepTimes, line, session, settings_for
-from dcp.lake.connect import look_at_cluster, source_access
-from dcp.lake.ending import Budget
-from dcp.lake.plan import LakePosition, RoundPlan, plan_round
-from dcp.lake.receive import TaskReceiver, receive_function
-from dcp.lake.run import run
-from dcp.lake.schema import CHANGES, spark_ddl
-from dcp.lake.settings import Settings
+from dcp.lake.config.settings import Settings
+from dcp.lake.log.plan import LakePosition, RoundPlan, plan_round
+from dcp.lake.receive.connect import look_at_cluster, source_access
+from dcp.lake.receive.ending import Budget
+from dcp.lake.receive.receive import TaskReceiver, receive_function
+from dcp.lake.run.run import run
+from dcp.lake.tables.schema import CHANGES, spark_ddl
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrameWriter, SparkSession

@@ -32,11 +32,11 @@ import pyarrow as pa
 
 from benchmarks._producer import BenchProducer, producer
 from benchmarks._runs import session, settings_for
-from dcp.lake.changes import latest_round
-from dcp.lake.history import WHOLE, history
-from dcp.lake.settings import Settings
-from dcp.lake.sql import string_list
-from dcp.lake.tables import LakeLocation, LakeTables, open_lake
+from dcp.lake.config.settings import Settings
+from dcp.lake.log.changes import latest_round
+from dcp.lake.tables.history import WHOLE, history
+from dcp.lake.tables.sql import string_list
+from dcp.lake.tables.tables import LakeLocation, LakeTables, open_lake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

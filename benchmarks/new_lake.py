@@ -22,9 +22,9 @@ from benchmarks._producer import USER, producer
 from benchmarks._runs import settings_for
 from benchmarks.end_to_end import plan_for, record, replay_function
 from benchmarks.start_up import adopt_orphans, cpu_seconds, report
-from dcp.lake.jars import delta_jars
-from dcp.lake.schema import CHANGES, spark_ddl
-from dcp.lake.session import DELTA_CATALOG, DELTA_EXTENSION
+from dcp.lake.spark.jars import delta_jars
+from dcp.lake.spark.session import DELTA_CATALOG, DELTA_EXTENSION
+from dcp.lake.tables.schema import CHANGES, spark_ddl
 
 # The bare session imports nothing of ours, so it is given the source of the function.
 _APPEND: Final = f"""

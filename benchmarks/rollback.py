@@ -33,13 +33,12 @@ from benchmarks._runs import (
     session,
     settings_for,
 )
-from dcp.lake import driver
-from dcp.lake.applied import AppliedVersion
-from dcp.lake.history import history
-from dcp.lake.replica_facts import LakeFacts
-from dcp.lake.run import run
-from dcp.lake.settings import Settings
-from dcp.lake.tables import AUDIT_TABLE, LakeLocation
+from dcp.lake.apply.replica_facts import LakeFacts
+from dcp.lake.config.settings import Settings
+from dcp.lake.log.applied import AppliedVersion
+from dcp.lake.run.run import driver, run
+from dcp.lake.tables.history import history
+from dcp.lake.tables.tables import AUDIT_TABLE, LakeLocation
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -36,16 +36,16 @@ from benchmarks._runs import (
     session,
     settings_for,
 )
-from dcp.lake.applied import AppliedVersion
-from dcp.lake.history import history
-from dcp.lake.plan import RoundPlan
-from dcp.lake.progress import RoundProgress
-from dcp.lake.round import RoundReport
-from dcp.lake.run import run
-from dcp.lake.schema import CHANGES, REPLICA, spark_ddl
-from dcp.lake.settings import Settings
-from dcp.lake.sql import integer_list, string_list
-from dcp.lake.tables import LakeLocation
+from dcp.lake.config.settings import Settings
+from dcp.lake.log.applied import AppliedVersion
+from dcp.lake.log.plan import RoundPlan
+from dcp.lake.log.progress import RoundProgress
+from dcp.lake.run.round import RoundReport
+from dcp.lake.run.run import run
+from dcp.lake.tables.history import history
+from dcp.lake.tables.schema import CHANGES, REPLICA, spark_ddl
+from dcp.lake.tables.sql import integer_list, string_list
+from dcp.lake.tables.tables import LakeLocation
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -23,8 +23,8 @@ from typing import Final
 import psutil
 
 from benchmarks._producer import PASSWORD, USER
-from dcp.lake.jars import delta_jars
-from dcp.lake.session import DELTA_CATALOG, DELTA_EXTENSION
+from dcp.lake.spark.jars import delta_jars
+from dcp.lake.spark.session import DELTA_CATALOG, DELTA_EXTENSION
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.settings import ClusterSettings
 

@@ -94,7 +94,7 @@ make_environment() {
 # Asked for every time: a jar may have been deleted since, or Java uninstalled. Takes a tenth of a second.
 prepare_runtime() {
     local answer
-    answer=$("$venv/bin/python" -m dcp.lake.runtime) || exit 1
+    answer=$("$venv/bin/python" -m dcp.lake.spark.runtime) || exit 1
     [ "$1" = quiet ] || while read -r line; do say "$line"; done <<<"$answer"
 }
 

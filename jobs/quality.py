@@ -12,11 +12,11 @@ from pathlib import Path
 
 from dcp.cli.main import ended
 from dcp.errors import QualityError
-from dcp.lake.quality import check_replica
-from dcp.lake.quality_suite import load_suite
-from dcp.lake.run import lake_location, spark_of
-from dcp.lake.settings_load import load_settings
-from dcp.lake.tables import open_lake
+from dcp.lake.config.settings_load import load_settings
+from dcp.lake.quality.quality import check_replica
+from dcp.lake.quality.quality_suite import load_suite
+from dcp.lake.run.run import lake_location, spark_of
+from dcp.lake.tables.tables import open_lake
 
 
 def main(argv: Sequence[str] | None = None) -> int:

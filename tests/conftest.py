@@ -80,7 +80,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
-    from dcp.lake.session import build_session
+    from dcp.lake.spark.session import build_session
 
     folder = tmp_path_factory.mktemp("spark")
     session = build_session(

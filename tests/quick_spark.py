@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Final
 
-from dcp.lake.jvm_options import jvm_options
+from dcp.lake.spark.jvm_options import jvm_options
 
 QUICK_JAVA_OPTIONS: Final = f"{jvm_options(is_long=False)} -XX:+UseSerialGC"
 

@@ -12,9 +12,9 @@ import pytest
 from dcp.client.addresses import NodeAddress
 from dcp.client.cluster_map import ClusterMap
 from dcp.errors import ConfigError, RemoteProtocolError
-from dcp.lake.collections import replicas_of
-from dcp.lake.history import parse_metadata
-from dcp.lake.quality_suite import load_suite
+from dcp.lake.quality.quality_suite import load_suite
+from dcp.lake.tables.collections import replicas_of
+from dcp.lake.tables.history import parse_metadata
 from dcp.producer.bucket_record import BucketRecord
 from dcp.producer.cluster_state import ClusterState, Invitation
 from dcp.producer.join_commands import _address

@@ -133,7 +133,7 @@ PRODUCER_EDGE: dict[str, str] = {
 CLASSIC_ONLY = frozenset(
     {"rdd", "sparkContext", "SparkContext", "accumulator", "parallelize", "DeltaTable", "_jvm"}
 )
-STARTS_SPARK = Path("dcp/lake/session.py")
+STARTS_SPARK = Path("dcp/lake/spark/session.py")
 
 JOBS_MAY_IMPORT = frozenset({"lake", "cli", "errors"})
 OURS = frozenset({"dcp", "jobs", "tests", "benchmarks"})
@@ -269,7 +269,7 @@ PLANTED = [
     ("dcp/lake/a.py", "from tests.lake import fixtures", "tests.lake.fixtures"),
     ("dcp/types.py", "from dcp.wire import frame", "dcp.wire.frame"),
     ("dcp/errors.py", "from dcp.types import Seqno", "dcp.types.Seqno"),
-    ("dcp/__init__.py", "from dcp.lake import run", "dcp.lake.run"),
+    ("dcp/__init__.py", "from dcp.lake import run", "dcp.lake.run.run"),
     ("jobs/replicate.py", "from dcp.client import consumer", "dcp.client.consumer"),
     ("airflow/dags/d.py", "import dcp.errors", "dcp.errors"),
     ("airflow/dags/d.py", "from jobs import replicate", "jobs.replicate"),
@@ -311,10 +311,10 @@ def test_planted_fault_is_found(tmp_path: Path, path: str, source: str, message:
         ),
         ("dcp/protocol/flow.py", "from dcp.wire.messages import Noop\nfrom dcp.errors import E"),
         ("dcp/client/a.py", "import socket, threading, time\nimport dcp.protocol.stream"),
-        ("dcp/lake/session.py", "session.sparkContext.setLogLevel('ERROR')"),
+        ("dcp/lake/spark/session.py", "session.sparkContext.setLogLevel('ERROR')"),
         ("dcp/cli/a.py", "from dcp import __version__\nfrom dcp.producer import server"),
-        ("dcp/lake/__init__.py", '"""Doc."""\nfrom dcp.lake.run import run\n__all__ = ["run"]'),
-        ("jobs/replicate.py", "import argparse\nfrom dcp.lake.run import run"),
+        ("dcp/lake/__init__.py", '"""Doc."""\nfrom dcp.lake.run.run import run\n__all__ = ["run"]'),
+        ("jobs/replicate.py", "import argparse\nfrom dcp.lake.run.run import run"),
         ("airflow/dags/d.py", "from airflow.sdk import DAG"),
     ],
 )

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dcp.cli.logs import OneLineFormatter
 from dcp.cli.output import say, table
-from dcp.lake.prometheus import Sample
+from dcp.lake.monitor.prometheus import Sample
 from dcp.printable import printable, printable_lines, printable_name
 from dcp.producer.connection_name import told_name
 

@@ -2,7 +2,7 @@
 
     python -m dcp.cli.class_archive
 
-`make setup` runs it; it takes half a minute. What it is for: ``dcp/lake/jvm_options.py``.
+`make setup` runs it; it takes half a minute. What it is for: ``dcp/lake/spark/jvm_options.py``.
 """
 
 import secrets
@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Final
 
 from dcp.cli.output import say
-from dcp.lake.jvm_options import class_archive_path
-from dcp.lake.run import run
-from dcp.lake.session import JAVA_OPTIONS
-from dcp.lake.settings import LakeSettings, Settings, SourceSettings, SparkSettings
+from dcp.lake.config.settings import LakeSettings, Settings, SourceSettings, SparkSettings
+from dcp.lake.run.run import run
+from dcp.lake.spark.jvm_options import class_archive_path
+from dcp.lake.spark.session import JAVA_OPTIONS
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.settings import ClusterSettings
 

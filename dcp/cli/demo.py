@@ -22,7 +22,7 @@ from dcp.cli.run_output import replicate_aloud
 from dcp.errors import ConfigError
 
 if TYPE_CHECKING:
-    from dcp.lake.settings import Settings
+    from dcp.lake.config.settings import Settings
     from dcp.producer.kv_client import KvClient
 
 _MARKER: Final = ".dcplake-demo"
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Show it."""
-    from dcp.lake.runtime import prepare
+    from dcp.lake.spark.runtime import prepare
     from dcp.producer.kv_client import KvClient
 
     prepare()
@@ -86,7 +86,7 @@ def _batches(every: list[tuple[bytes, bytes]], size: int = 1000) -> list[list[tu
 
 
 def _settings(folder: Path, producer: DemoProducer) -> "Settings":
-    from dcp.lake.settings_load import load_settings
+    from dcp.lake.config.settings_load import load_settings
 
     config = folder / "dcplake.toml"
     seeds = ", ".join(f'"{seed}"' for seed in producer.seeds)
@@ -114,8 +114,8 @@ def _change(client: "KvClient", day: Changes) -> None:
 
 
 def _ask(settings: "Settings", before: int, after: int) -> None:
-    from dcp.lake.query import answer, open_for_queries
-    from dcp.lake.views_sql import documents_variant_sql
+    from dcp.lake.query.query import answer, open_for_queries
+    from dcp.lake.query.views_sql import documents_variant_sql
 
     lake = open_for_queries(settings)
     for title, source in (

@@ -14,8 +14,8 @@ from dcp.cli.run_output import replicate_aloud
 from dcp.types import vbucket_of
 
 if TYPE_CHECKING:
-    from dcp.lake.settings import Settings
-    from dcp.lake.tables import LakeTables
+    from dcp.lake.config.settings import Settings
+    from dcp.lake.tables.tables import LakeTables
 
 _LOST_NODE: Final = 2
 _DIFFERENCES: Final = """\
@@ -35,7 +35,7 @@ def second_act(
     seed: int,
 ) -> None:
     """Show a failover with a lost tail; ``sound`` is the version of docs before it."""
-    from dcp.lake.query import open_for_queries
+    from dcp.lake.query.query import open_for_queries
     from dcp.producer.admin_client import AdminClient
     from dcp.producer.kv_client import KvClient
 
@@ -83,7 +83,7 @@ def _is_on_lost_node(key: bytes) -> bool:
 
 
 def _show_keys(lake: "LakeTables", title: str, writes: LostWrites) -> None:
-    from dcp.lake.sql import string_list
+    from dcp.lake.tables.sql import string_list
 
     keys = [key for key, _ in (*writes.new, *writes.updated)] + list(writes.deleted)
     found = lake.spark.sql(
@@ -116,7 +116,7 @@ def _rows(found: Iterable[tuple[object, ...]]) -> list[tuple[object, ...]]:
 
 def _show_audit(lake: "LakeTables") -> None:
     from dcp.cli.rollbacks import undone_table
-    from dcp.lake.rollbacks import undone_keys
+    from dcp.lake.query.rollbacks import undone_keys
 
     keys, total = undone_keys(lake)
     say()
@@ -125,7 +125,7 @@ def _show_audit(lake: "LakeTables") -> None:
 
 
 def _verify(settings: "Settings") -> None:
-    from dcp.lake.verify import verify
+    from dcp.lake.verify.verify import verify
 
     report = verify(settings)
     say()

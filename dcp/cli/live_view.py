@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from dcp.cli.output import table
 from dcp.client.looks import StageLook
-from dcp.lake.live_look import Connection, TaskLook
+from dcp.lake.monitor.live_look import Connection, TaskLook
 from dcp.printable import printable
 
 _BAR_WIDTH: Final = 10

@@ -125,7 +125,7 @@ def ended(name: str, work: Callable[[], int]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     except Exception as failure:
-        from dcp.lake.failures import one_line_error
+        from dcp.lake.spark.failures import one_line_error
 
         error = failure if isinstance(failure, DcplakeError) else one_line_error(failure)
         if error is None:  # a bug: its stack says where

@@ -9,7 +9,7 @@ from dcp.cli.output import say, say_json
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    from dcp.lake.maintain import STEPS
+    from dcp.lake.maintain.maintain import STEPS
 
     add_settings_options(parser)
     parser.add_argument(
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Maintain, and tell of each step."""
-    from dcp.lake.maintain import maintain
+    from dcp.lake.maintain.maintain import maintain
 
     maintain(
         settings_from(arguments),

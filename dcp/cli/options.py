@@ -4,8 +4,8 @@ import argparse
 from pathlib import Path
 
 from dcp.errors import ConfigError
-from dcp.lake.settings import Settings
-from dcp.lake.settings_load import load_settings
+from dcp.lake.config.settings import Settings
+from dcp.lake.config.settings_load import load_settings
 
 
 def add_settings_options(parser: argparse.ArgumentParser) -> None:

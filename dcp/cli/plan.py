@@ -14,7 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Plan and print."""
-    from dcp.lake.preview import preview
+    from dcp.lake.run.preview import preview
 
     plan = preview(settings_from(arguments))
     if arguments.json:

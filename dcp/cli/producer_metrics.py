@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
-from dcp.lake.prometheus import Metrics, Sample, exposition_of
+from dcp.lake.monitor.prometheus import Metrics, Sample, exposition_of
 
 if TYPE_CHECKING:
     from dcp.cli.producer_view import ProducerConnection

@@ -17,8 +17,8 @@ from dcp.cli.producer_metrics import told_groups, told_upstreams
 from dcp.cli.told_statistics import group_of_ours, told_count, told_memory
 from dcp.client.settings import TlsSettings
 from dcp.errors import DcplakeError
-from dcp.lake.connect import source_access
-from dcp.lake.settings import Settings
+from dcp.lake.config.settings import Settings
+from dcp.lake.receive.connect import source_access
 from dcp.printable import printable
 from dcp.producer.kv_connection import KvConnection
 from dcp.protocol.credentials import Credentials

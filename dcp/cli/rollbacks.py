@@ -8,7 +8,7 @@ from dcp.cli.options import add_settings_options, settings_from
 from dcp.cli.output import say, say_json, table
 
 if TYPE_CHECKING:
-    from dcp.lake.rollbacks import UndoneKey
+    from dcp.lake.query.rollbacks import UndoneKey
 
 _SHOWN_CHARACTERS: Final = 32
 
@@ -28,9 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Read and print."""
-    from dcp.lake.rollbacks import newest_epochs, undone_keys
-    from dcp.lake.run import lake_location, spark_of
-    from dcp.lake.tables import open_lake
+    from dcp.lake.query.rollbacks import newest_epochs, undone_keys
+    from dcp.lake.run.run import lake_location, spark_of
+    from dcp.lake.tables.tables import open_lake
 
     settings = settings_from(arguments)
     lake = open_lake(spark_of(settings), lake_location(settings))

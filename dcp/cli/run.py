@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Replicate."""
-    from dcp.lake.run import run as replicate
+    from dcp.lake.run.run import run as replicate
 
     observer = JsonObserver() if arguments.json else observer_for_people()
     replicate(settings_from(arguments), once=arguments.once, observer=observer)

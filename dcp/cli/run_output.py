@@ -9,15 +9,15 @@ from tqdm import tqdm
 
 from dcp.cli.output import say, say_json
 from dcp.cli.seqno_bar import SeqnoBar, SeqnoLines
-from dcp.lake.applied import AppliedVersion
-from dcp.lake.observer import NEXT_ROUND, Observer
-from dcp.lake.plan import Idle, RoundPlan
-from dcp.lake.progress import RoundProgress
-from dcp.lake.round import RoundReport
+from dcp.lake.log.applied import AppliedVersion
+from dcp.lake.log.observer import NEXT_ROUND, Observer
+from dcp.lake.log.plan import Idle, RoundPlan
+from dcp.lake.log.progress import RoundProgress
+from dcp.lake.run.round import RoundReport
 
 if TYPE_CHECKING:
-    from dcp.lake.driver import RunReport
-    from dcp.lake.settings import Settings
+    from dcp.lake.config.settings import Settings
+    from dcp.lake.run.driver import RunReport
 
 _AGAIN_SECONDS: Final = 60.0
 
@@ -101,7 +101,7 @@ def observer_for_people() -> PlainObserver:
 
 def replicate_aloud(title: str, settings: "Settings") -> "RunReport":
     """Replicate once, telling a person of each step under a title."""
-    from dcp.lake.run import run
+    from dcp.lake.run.run import run
 
     say()
     say(f"{title}:")

@@ -9,7 +9,7 @@ from typing import Any, Final
 from tqdm import tqdm
 
 from dcp.cli.output import say
-from dcp.lake.progress import Done, RoundProgress
+from dcp.lake.log.progress import Done, RoundProgress
 
 _TICK_SECONDS: Final = 0.5
 _TELL_SECONDS: Final = 10.0

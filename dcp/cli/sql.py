@@ -14,7 +14,7 @@ from dcp.cli.options import add_settings_options, settings_from
 from dcp.cli.output import say, say_json, table, unique_names
 
 if TYPE_CHECKING:
-    from dcp.lake.settings import Settings
+    from dcp.lake.config.settings import Settings
 
 TABLES = """\
 tables: docs (the replica), changes (the log)
@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Ask and print."""
-    from dcp.lake.run import lake_locked
+    from dcp.lake.run.run import lake_locked
 
     settings = settings_from(arguments)
     question = sys.stdin.read() if arguments.question == "-" else arguments.question
@@ -65,8 +65,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _ask(arguments: argparse.Namespace, settings: "Settings", question: str) -> int:
-    from dcp.lake.query import answer, first_rows, open_for_queries
-    from dcp.lake.read_only import refuse_writing
+    from dcp.lake.query.query import answer, first_rows, open_for_queries
+    from dcp.lake.query.read_only import refuse_writing
 
     lake = open_for_queries(settings)
     if not arguments.write:

@@ -20,11 +20,11 @@ def run(arguments: argparse.Namespace) -> int:
     """Read and print."""
     from dcp.cli.live_view import connection_lines, connections_json
     from dcp.cli.relay_view import ask_source
-    from dcp.lake.live_board import read_board
-    from dcp.lake.live_place import LivePlace
-    from dcp.lake.run import lake_location, spark_of
-    from dcp.lake.status import lake_status
-    from dcp.lake.tables import open_lake
+    from dcp.lake.monitor.live_board import read_board
+    from dcp.lake.monitor.live_place import LivePlace
+    from dcp.lake.query.status import lake_status
+    from dcp.lake.run.run import lake_location, spark_of
+    from dcp.lake.tables.tables import open_lake
 
     settings = settings_from(arguments)
     status = lake_status(open_lake(spark_of(settings), lake_location(settings)))

@@ -12,7 +12,7 @@ from dcp.cli.output import say, say_json
 from dcp.printable import printable
 
 if TYPE_CHECKING:
-    from dcp.lake.tail import Change
+    from dcp.lake.query.tail import Change
 
 _POLL_SECONDS: Final = 1.0
 _SHOWN_CHARACTERS: Final = 60
@@ -30,9 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print, and follow if asked to."""
-    from dcp.lake.run import lake_location, spark_of
-    from dcp.lake.tables import open_lake
-    from dcp.lake.tail import changes_since, newest_changes
+    from dcp.lake.query.tail import changes_since, newest_changes
+    from dcp.lake.run.run import lake_location, spark_of
+    from dcp.lake.tables.tables import open_lake
 
     settings = settings_from(arguments)
     lake = open_lake(spark_of(settings), lake_location(settings))

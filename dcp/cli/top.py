@@ -16,8 +16,8 @@ from dcp.cli.output import say, say_json
 from dcp.errors import ConfigError, LakeError, SourceError
 
 if TYPE_CHECKING:
-    from dcp.lake.live_look import TaskLook
-    from dcp.lake.settings import Settings
+    from dcp.lake.config.settings import Settings
+    from dcp.lake.monitor.live_look import TaskLook
 
 _REFRESH_SECONDS: Final = 1.0
 _BEGIN: Final = "\x1b[?1049h\x1b[?25l"
@@ -63,9 +63,9 @@ def _require_plain(arguments: argparse.Namespace) -> None:
 
 def _show_board(arguments: argparse.Namespace) -> int:
     from dcp.cli.live_view import board_text
-    from dcp.lake.live_board import read_board
-    from dcp.lake.live_metrics import exposition
-    from dcp.lake.live_place import LivePlace
+    from dcp.lake.monitor.live_board import read_board
+    from dcp.lake.monitor.live_metrics import exposition
+    from dcp.lake.monitor.live_place import LivePlace
 
     settings = settings_from(arguments)
     place = LivePlace.of(settings)
@@ -90,7 +90,7 @@ def _show_board(arguments: argparse.Namespace) -> int:
 
 def _require_lake(settings: "Settings") -> None:
     """Raise LakeError where there is no lake, as far as this machine can tell."""
-    from dcp.lake.lock import local_root
+    from dcp.lake.tables.lock import local_root
 
     root = None if settings.lake.schema else local_root(settings.lake.root)
     if root is not None and not (root / "changes").exists():

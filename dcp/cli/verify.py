@@ -8,11 +8,11 @@ from dcp.cli.numbers import vbucket_ranges, whole_number
 from dcp.cli.options import add_settings_options, settings_from
 from dcp.cli.output import say, say_json
 from dcp.cli.seqno_bar import SeqnoBar
-from dcp.lake.verify_report import DEFAULT_KEYS
-from dcp.lake.verify_source import VerifyObserver
+from dcp.lake.verify.verify_report import DEFAULT_KEYS
+from dcp.lake.verify.verify_source import VerifyObserver
 
 if TYPE_CHECKING:
-    from dcp.lake.progress import RoundProgress
+    from dcp.lake.log.progress import RoundProgress
 
 ABOUT: Final = """\
 Streams the metadata (key, seqno, CAS; no values) of the WHOLE bucket, from the first change on, and
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Compare, print, and raise what the result is."""
-    from dcp.lake.verify import verify
+    from dcp.lake.verify.verify import verify
 
     report = verify(
         settings_from(arguments),

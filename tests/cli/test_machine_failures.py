@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from dcp.errors import DcplakeError, SetupError
-from dcp.lake.stop_points import FILE_VARIABLE, VARIABLE
+from dcp.lake.log.stop_points import FILE_VARIABLE, VARIABLE
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.settings import ClusterSettings
 from tests.lake.receiving import SMALL_FLOW, settings_for

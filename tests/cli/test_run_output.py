@@ -9,12 +9,12 @@ import pytest
 from dcp.cli import run_output
 from dcp.cli.run_output import BarObserver, PlainObserver
 from dcp.client.addresses import NodeAddress
-from dcp.lake.flow_control_settings import FlowControlSettings
-from dcp.lake.observer import NEXT_ROUND
-from dcp.lake.plan import Idle, LeftOut, RoundPlan, StreamPlan, TaskPlan
-from dcp.lake.progress import Done, round_progress
-from dcp.lake.vbucket_state import VbucketState
-from dcp.lake.window_plan import WindowPlan
+from dcp.lake.config.flow_control_settings import FlowControlSettings
+from dcp.lake.config.window_plan import WindowPlan
+from dcp.lake.log.observer import NEXT_ROUND
+from dcp.lake.log.plan import Idle, LeftOut, RoundPlan, StreamPlan, TaskPlan
+from dcp.lake.log.progress import Done, round_progress
+from dcp.lake.tables.vbucket_state import VbucketState
 from dcp.protocol.position import Position
 from tests.client.drained import wait_for
 

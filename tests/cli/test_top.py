@@ -23,8 +23,8 @@ from dcp.cli.producer_view import ProducerView, connections_in
 from dcp.client.addresses import NodeAddress
 from dcp.client.connection import NodeConnection
 from dcp.client.settings import ConnectionSettings
-from dcp.lake.live_look import Connection, TaskLook
-from dcp.lake.memory import worker_bytes
+from dcp.lake.config.memory import worker_bytes
+from dcp.lake.monitor.live_look import Connection, TaskLook
 from dcp.producer.auth import Outcome, SaslConversation
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.settings import ClusterSettings
@@ -433,7 +433,7 @@ def _gated(task: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def test_a_board_of_tasks_without_flow_control_is_shown_too() -> None:
-    from tests.lake.test_live_board import READY, watcher
+    from tests.lake.monitor.test_live_board import READY, watcher
 
     look: TaskLook = watcher([READY]).look()
     without = TaskLook.from_json(json.loads(json.dumps(look.to_json())) | {"connections": []})

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dcp.cli.main import main
-from dcp.lake import run as lake_run
+from dcp.lake.run import run as lake_run
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.settings import ClusterSettings
 from tests.lake.receiving import settings_for

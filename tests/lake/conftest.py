@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dcp.lake.tables import DOCS, LakeIdentity, LakeLocation, LakeTables, create_lake
+from dcp.lake.tables.tables import DOCS, LakeIdentity, LakeLocation, LakeTables, create_lake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -18,7 +18,7 @@ NewLake = Callable[[int], LakeTables]
 @pytest.fixture
 def new_lake(spark: "SparkSession", tmp_path: Path) -> NewLake:
     """Returns a function that makes a lake of so many vbuckets, with its replica ``docs``."""
-    from dcp.lake.tables import ensure_replica
+    from dcp.lake.tables.tables import ensure_replica
 
     numbers = itertools.count()
 

@@ -22,9 +22,9 @@ from typing import IO, Final, cast
 import psutil
 
 from dcp.cli.main import main as dcplake
-from dcp.lake import stop_points
-from dcp.lake.session import build_session
-from dcp.lake.stop_points import FILE_VARIABLE, VARIABLE
+from dcp.lake.log import stop_points
+from dcp.lake.log.stop_points import FILE_VARIABLE, VARIABLE
+from dcp.lake.spark.session import build_session
 from tests.lake.process_tree import process_tree, stop_tree, wake_tree
 from tests.lake.statement_log import ENDED, install, log_statements, read_statements
 from tests.quick_spark import QUICK_CONF

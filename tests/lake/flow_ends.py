@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from dcp.client.delivery import Delivery, Receipt
 from dcp.client.settings import ConnectionSettings
-from dcp.lake.batches import BatchBuilder
-from dcp.lake.flow_control_settings import FlowControlSettings
-from dcp.lake.gathering import Gathering
-from dcp.lake.histories import Histories
+from dcp.lake.config.flow_control_settings import FlowControlSettings
+from dcp.lake.receive.batches import BatchBuilder
+from dcp.lake.receive.gathering import Gathering
+from dcp.lake.receive.histories import Histories
 from dcp.producer.send_window import SendWindow
 from dcp.producer.stream_windows import CONNECTION_OPAQUE, StreamWindows
 from dcp.protocol.bootstrap import STREAM_WINDOW

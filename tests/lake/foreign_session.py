@@ -13,11 +13,11 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from dcp.errors import DcplakeError
-from dcp.lake.run import run
-from dcp.lake.runtime import find_java_home
-from dcp.lake.session import delta_settings, static_settings
-from dcp.lake.settings import Settings
-from dcp.lake.verify import verify
+from dcp.lake.config.settings import Settings
+from dcp.lake.run.run import run
+from dcp.lake.spark.runtime import find_java_home
+from dcp.lake.spark.session import delta_settings, static_settings
+from dcp.lake.verify.verify import verify
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.settings import ClusterSettings
 from tests.lake.receiving import settings_for

@@ -7,7 +7,7 @@ rounds are committed to a `MemoryLake`, with what the vbucket held at each round
 import random
 from dataclasses import dataclass, field, replace
 
-from dcp.lake.vbucket_state import VbucketState, states_to_batch
+from dcp.lake.tables.vbucket_state import VbucketState, states_to_batch
 from dcp.protocol.position import Position
 from dcp.types import FailoverEntry, FailoverLog
 from tests.lake.memory_lake import MemoryLake, Row

@@ -10,7 +10,7 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
-from dcp.lake.stop_points import FILE_VARIABLE, VARIABLE
+from dcp.lake.log.stop_points import FILE_VARIABLE, VARIABLE
 from tests.lake.job_process import Job
 from tests.lake.process_tree import stopped_tree
 

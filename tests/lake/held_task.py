@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from dcp.lake.session import build_session
+from dcp.lake.spark.session import build_session
 from tests.quick_spark import QUICK_CONF
 
 HOLD_SECONDS = 300.0

@@ -12,12 +12,12 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from dcp.lake.changes import latest_round
-from dcp.lake.horizon import Horizon
-from dcp.lake.maintain import run_steps, work_on
-from dcp.lake.run import lake_location, run
-from dcp.lake.settings import Settings
-from dcp.lake.tables import LakeTables, open_lake
+from dcp.lake.config.settings import Settings
+from dcp.lake.log.changes import latest_round
+from dcp.lake.maintain.maintain import run_steps, work_on
+from dcp.lake.run.run import lake_location, run
+from dcp.lake.tables.horizon import Horizon
+from dcp.lake.tables.tables import LakeTables, open_lake
 from dcp.producer.cluster import ProducerCluster
 from tests.lake.receiving import settings_for
 from tests.lake.replicas import (

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from dcp.lake.settings import Settings
+from dcp.lake.config.settings import Settings
 from tests.quick_spark import QUICK_CONF, spark_conf_toml
 
 JOB = Path(__file__).parents[2] / "jobs" / "replicate.py"

@@ -12,16 +12,16 @@ from typing import Any
 
 import pyarrow as pa
 
-from dcp.lake.applied import AppliedVersion, applied_to_batch
-from dcp.lake.apply import plan_apply, run_apply
-from dcp.lake.apply_plan import ROW_BUDGET, RowBudget
-from dcp.lake.apply_rows import LARGE_DOCUMENT_BYTES
-from dcp.lake.changes import append_round
-from dcp.lake.history import Commit
-from dcp.lake.keys import key_string
-from dcp.lake.schema import CHANGES
-from dcp.lake.tables import LakeTables, ReplicaTable
-from dcp.lake.vbucket_state import VbucketState, states_to_batch
+from dcp.lake.apply.apply import plan_apply, run_apply
+from dcp.lake.apply.apply_plan import ROW_BUDGET, RowBudget
+from dcp.lake.apply.apply_rows import LARGE_DOCUMENT_BYTES
+from dcp.lake.log.applied import AppliedVersion, applied_to_batch
+from dcp.lake.log.changes import append_round
+from dcp.lake.tables.history import Commit
+from dcp.lake.tables.keys import key_string
+from dcp.lake.tables.schema import CHANGES
+from dcp.lake.tables.tables import LakeTables, ReplicaTable
+from dcp.lake.tables.vbucket_state import VbucketState, states_to_batch
 from dcp.protocol.position import Position
 from dcp.types import FailoverEntry, FailoverLog
 

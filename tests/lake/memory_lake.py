@@ -11,15 +11,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from dcp.lake.connect import look_at_cluster, source_access
-from dcp.lake.ending import Budget
-from dcp.lake.epochs import Fork, begun_anew, is_live
-from dcp.lake.plan import LakePosition, RoundPlan, plan_round
-from dcp.lake.receive import SourceAccess, TaskReceiver
-from dcp.lake.restart import RollbackPolicy, Standstill, restart
-from dcp.lake.schema import CHANGES
-from dcp.lake.settings import Settings
-from dcp.lake.stretch import (
+from dcp.lake.apply.stretch_rules import stretch_between
+from dcp.lake.config.settings import Settings
+from dcp.lake.log.plan import LakePosition, RoundPlan, plan_round
+from dcp.lake.log.restart import RollbackPolicy, Standstill, restart
+from dcp.lake.log.stretch import (
     EMPTY_TABLE,
     CollectionEvent,
     HeldVersion,
@@ -27,8 +23,12 @@ from dcp.lake.stretch import (
     Stretch,
     Undo,
 )
-from dcp.lake.stretch_rules import stretch_between
-from dcp.lake.vbucket_state import VbucketState, states_from_rows
+from dcp.lake.receive.connect import look_at_cluster, source_access
+from dcp.lake.receive.ending import Budget
+from dcp.lake.receive.receive import SourceAccess, TaskReceiver
+from dcp.lake.tables.epochs import Fork, begun_anew, is_live
+from dcp.lake.tables.schema import CHANGES
+from dcp.lake.tables.vbucket_state import VbucketState, states_from_rows
 
 Row = dict[str, Any]
 Place = tuple[int, str]
@@ -113,8 +113,8 @@ class MemoryLake:
     def clean(self, version: int) -> None:
         """Remove what no rollback needs while ``version`` is the one at the horizon.
 
-        The rule is the product's (`dcp.lake.cleaning`): versions before it are gone, rows that it
-        and all later ones hold leave the log.
+        The rule is the product's (`dcp.lake.maintain.cleaning`): versions before it are gone, rows
+        that it and all later ones hold leave the log.
         """
         kept = self.versions[version:]
         if any(each.held.stale for each in kept) or min(each.held.round for each in kept) == 0:

@@ -2,11 +2,11 @@
 
 import pytest
 
-from dcp.lake.applied import AppliedVersion, applied_of, unindexed_applied
-from dcp.lake.apply import plan_apply
-from dcp.lake.apply_plan import TABLE_BYTES_BY_NAMED_KEY, ApplyPlan
-from dcp.lake.history import WHOLE, history
-from dcp.lake.tables import DOCS, LakeTables, ReplicaTable
+from dcp.lake.apply.apply import plan_apply
+from dcp.lake.apply.apply_plan import TABLE_BYTES_BY_NAMED_KEY, ApplyPlan
+from dcp.lake.log.applied import AppliedVersion, applied_of, unindexed_applied
+from dcp.lake.tables.history import WHOLE, history
+from dcp.lake.tables.tables import DOCS, LakeTables, ReplicaTable
 from tests.lake.log_model import LogModel, apply_pending, documents_of, read_documents
 from tests.lake.versions import table_at
 
@@ -31,7 +31,7 @@ def next_plan(lake: LakeTables, model: LogModel) -> ApplyPlan:
 def name_keys(monkeypatch: pytest.MonkeyPatch, *, always: bool) -> None:
     """Let MERGEs name their keys from now on, or as it pays: in tables this small hardly ever."""
     table_bytes = 0 if always else TABLE_BYTES_BY_NAMED_KEY
-    monkeypatch.setattr("dcp.lake.apply.TABLE_BYTES_BY_NAMED_KEY", table_bytes)
+    monkeypatch.setattr("dcp.lake.apply.apply.TABLE_BYTES_BY_NAMED_KEY", table_bytes)
 
 
 def assert_every_version_exact(

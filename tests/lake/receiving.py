@@ -7,13 +7,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from dcp.lake.connect import look_at_cluster, source_access
-from dcp.lake.ending import Budget
-from dcp.lake.flow_control_settings import FlowControlSettings
-from dcp.lake.plan import LakePosition, RoundPlan, TaskPlan, plan_round
-from dcp.lake.receive import SourceAccess, TaskReceiver
-from dcp.lake.schema import CHANGES
-from dcp.lake.settings import (
+from dcp.lake.config.flow_control_settings import FlowControlSettings
+from dcp.lake.config.settings import (
     ApplySettings,
     LakeSettings,
     PolicySettings,
@@ -21,7 +16,12 @@ from dcp.lake.settings import (
     Settings,
     SourceSettings,
 )
-from dcp.lake.vbucket_state import VbucketState, states_from_rows
+from dcp.lake.log.plan import LakePosition, RoundPlan, TaskPlan, plan_round
+from dcp.lake.receive.connect import look_at_cluster, source_access
+from dcp.lake.receive.ending import Budget
+from dcp.lake.receive.receive import SourceAccess, TaskReceiver
+from dcp.lake.tables.schema import CHANGES
+from dcp.lake.tables.vbucket_state import VbucketState, states_from_rows
 from dcp.producer.cluster import ProducerCluster
 
 PASSWORD_FILE = "password"

@@ -5,12 +5,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from dcp.lake.applied import applied_of
-from dcp.lake.history import history
-from dcp.lake.round_record import positions_at, round_records
-from dcp.lake.tables import DOCS, LakeTables
-from dcp.lake.vbucket_state import VbucketState
-from dcp.lake.views_sql import docs_live_sql
+from dcp.lake.log.applied import applied_of
+from dcp.lake.log.round_record import positions_at, round_records
+from dcp.lake.query.views_sql import docs_live_sql
+from dcp.lake.tables.history import history
+from dcp.lake.tables.tables import DOCS, LakeTables
+from dcp.lake.tables.vbucket_state import VbucketState
 from dcp.producer.cluster import ProducerCluster
 from tests.lake.versions import table_at
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import Protocol
 
-from dcp.lake.vbucket_state import VbucketState
+from dcp.lake.tables.vbucket_state import VbucketState
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.documents import DocumentError
 from dcp.producer.settings import ClusterSettings

@@ -12,8 +12,8 @@ import pytest
 
 from dcp.cli.main import main
 from dcp.cli.relay_view import SourceReport, ask_source
-from dcp.lake.settings import Settings
-from dcp.lake.settings_load import load_settings
+from dcp.lake.config.settings import Settings
+from dcp.lake.config.settings_load import load_settings
 from dcp.producer.cluster import ProducerCluster
 from dcp.protocol.flow_spec import parse_flow_spec
 from dcp.relay.relay import Relay
@@ -164,9 +164,9 @@ def test_certificates_and_mechanisms_are_those_of_the_lake(
 def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     """A lake that has a status, without tables."""
     status = SimpleNamespace(to_json=lambda: {"round": 3})
-    monkeypatch.setattr("dcp.lake.run.session", lambda _: None)
-    monkeypatch.setattr("dcp.lake.tables.open_lake", lambda *_: None)
-    monkeypatch.setattr("dcp.lake.status.lake_status", lambda _: status)
+    monkeypatch.setattr("dcp.lake.run.run.session", lambda _: None)
+    monkeypatch.setattr("dcp.lake.tables.tables.open_lake", lambda *_: None)
+    monkeypatch.setattr("dcp.lake.query.status.lake_status", lambda _: status)
 
 
 @pytest.mark.usefixtures("no_spark")

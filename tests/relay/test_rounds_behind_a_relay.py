@@ -6,8 +6,8 @@ from threading import Thread
 
 import pytest
 
-from dcp.lake.connect import look_at_cluster
-from dcp.lake.settings import Settings
+from dcp.lake.config.settings import Settings
+from dcp.lake.receive.connect import look_at_cluster
 from dcp.producer.cluster import ProducerCluster
 from dcp.protocol.flow_spec import parse_flow_spec
 from dcp.relay.relay import Relay

@@ -13,15 +13,15 @@ from types import SimpleNamespace
 from typing import Any, Final, cast
 from unittest.mock import patch
 
-import dcp.lake.applied
-import dcp.lake.apply
-import dcp.lake.changes
-from dcp.lake.applied import commit_content
-from dcp.lake.apply_plan import ApplyPlan
-from dcp.lake.history import CLEANING, WINDOW, Commit, parse_metadata
-from dcp.lake.lineage import Lineage
-from dcp.lake.stretch import HeldVersion
-from dcp.lake.tables import LakeIdentity, LakeTables
+import dcp.lake.apply.apply
+import dcp.lake.log.applied
+import dcp.lake.log.changes
+from dcp.lake.apply.apply_plan import ApplyPlan
+from dcp.lake.log.applied import commit_content
+from dcp.lake.log.stretch import HeldVersion
+from dcp.lake.tables.history import CLEANING, WINDOW, Commit, parse_metadata
+from dcp.lake.tables.lineage import Lineage
+from dcp.lake.tables.tables import LakeIdentity, LakeTables
 from tests.lake.memory_lake import MemoryLake, Row, Version
 
 LAKE_ID: Final = "0123456789abcdef"
@@ -204,13 +204,13 @@ def tables_behind(tables: Callable[[], TablesInMemory]) -> Iterator[None]:
 
     with ExitStack() as stack:
         for module, name, stand_in in (
-            (dcp.lake.changes, "history", history),
-            (dcp.lake.changes, "reached", reached),
-            (dcp.lake.changes, "session_settings_for_a_while", lambda *_: nullcontext()),
-            (dcp.lake.changes, "_committed_writers", set()),
-            (dcp.lake.applied, "history", history),
-            (dcp.lake.apply, "_merge", merge),
-            (dcp.lake.apply, "reached", reached),
+            (dcp.lake.log.changes, "history", history),
+            (dcp.lake.log.changes, "reached", reached),
+            (dcp.lake.log.changes, "session_settings_for_a_while", lambda *_: nullcontext()),
+            (dcp.lake.log.changes, "_committed_writers", set()),
+            (dcp.lake.log.applied, "history", history),
+            (dcp.lake.apply.apply, "_merge", merge),
+            (dcp.lake.apply.apply, "reached", reached),
         ):
             stack.enter_context(patch.object(module, name, stand_in))
         yield

@@ -1,6 +1,6 @@
 """A driver of rounds: plan, receive, append, apply, with everything that may stop it on the way.
 
-It does what ``dcp.lake.driver.Driver`` does, whose own code is bound to Spark; each step is the
+It does what ``dcp.lake.run.driver.Driver`` does, whose own code is bound to Spark; each step is the
 product's. A driver dies at a step, or stands still there while another one works, and wakes.
 """
 
@@ -11,14 +11,14 @@ from typing import Final
 import pyarrow as pa
 
 from dcp.errors import FencedError, LakeError, SourceError
-from dcp.lake.apply import run_apply
-from dcp.lake.changes import append_round
-from dcp.lake.connect import look_at_cluster
-from dcp.lake.ending import Budget
-from dcp.lake.plan import RoundPlan, TaskPlan, plan_round
-from dcp.lake.receive import SourceAccess, TaskReceiver
-from dcp.lake.restart import RollbackPolicy
-from dcp.lake.settings import Settings
+from dcp.lake.apply.apply import run_apply
+from dcp.lake.config.settings import Settings
+from dcp.lake.log.changes import append_round
+from dcp.lake.log.plan import RoundPlan, TaskPlan, plan_round
+from dcp.lake.log.restart import RollbackPolicy
+from dcp.lake.receive.connect import look_at_cluster
+from dcp.lake.receive.ending import Budget
+from dcp.lake.receive.receive import SourceAccess, TaskReceiver
 from tests.lake.memory_lake import Row
 from tests.simulation.delta_tables import CHANGES, RowsToWrite, TablesInMemory
 from tests.simulation.faults import Counts, Options

@@ -23,7 +23,7 @@ import dcp.client.consumer
 import dcp.client.delivery
 import dcp.client.probe
 import dcp.client.reader
-import dcp.lake.changes
+import dcp.lake.log.changes
 import dcp.producer.auth
 import dcp.producer.bucket
 import dcp.producer.bucket_storage

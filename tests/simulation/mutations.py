@@ -12,20 +12,20 @@ from unittest.mock import patch
 
 import numpy as np
 
-import dcp.lake.changes
-import dcp.lake.plan
-import dcp.lake.receive
-import dcp.lake.restart
-import dcp.lake.stretch_rules
+import dcp.lake.apply.stretch_rules
+import dcp.lake.log.changes
+import dcp.lake.log.plan
+import dcp.lake.log.restart
+import dcp.lake.receive.receive
 import dcp.producer.resume_rules
 import dcp.relay.upstream
 from dcp.client.delivery import ConnectionEnded, Delivery
 from dcp.client.stream_keeper import StreamKeeper
 from dcp.client.vbucket_track import StreamStart
-from dcp.lake.clearing_rules import Cleared
-from dcp.lake.restart import Target
-from dcp.lake.stretch_rules import _Standing
-from dcp.lake.vbucket_state import VbucketState
+from dcp.lake.apply.clearing_rules import Cleared
+from dcp.lake.apply.stretch_rules import _Standing
+from dcp.lake.log.restart import Target
+from dcp.lake.tables.vbucket_state import VbucketState
 from dcp.producer.send_window import UNLIMITED, SendWindow
 from dcp.protocol.connection import ConsumerConnection
 from dcp.protocol.events import Items
@@ -84,16 +84,16 @@ Place = tuple[Any, str, Any]
 MUTATIONS: Final[Mapping[str, Sequence[Place]]] = {
     "publishes half snapshots": [(SnapshotAssembly, "_position_at", _half_snapshot)],
     "names a branch from the newest failover log": [
-        (dcp.lake.restart, "rollback_target", _fresh_log)
+        (dcp.lake.log.restart, "rollback_target", _fresh_log)
     ],
     "takes back no dead rows": [(_Standing, "is_live", lambda *_: True)],
     "does not notice a branch that reached our seqno": [
-        (dcp.lake.plan, "is_elsewhere", lambda *_: False)
+        (dcp.lake.log.plan, "is_elsewhere", lambda *_: False)
     ],
     "skips a seqno when it resumes": [
         (ConsumerConnection, "open_stream", _skips_one(ConsumerConnection.open_stream))
     ],
-    "resumes a snapshot from 0": [(dcp.lake.receive, "StreamStart", _from_zero)],
+    "resumes a snapshot from 0": [(dcp.lake.receive.receive, "StreamStart", _from_zero)],
     "loses the last row of a delivery": [(StreamKeeper, "take", _loses_rows(StreamKeeper.take))],
     "node ignores the window": [(SendWindow, "room_bytes", property(lambda _: UNLIMITED))],
     "node forgets what it purged": [(dcp.producer.resume_rules, "_purged", lambda *_: False)],
@@ -105,10 +105,10 @@ MUTATIONS: Final[Mapping[str, Sequence[Place]]] = {
         (RelayBucket, "is_too_early", lambda *_: False)
     ],
     "a flush takes nothing": [
-        (dcp.lake.stretch_rules, "with_events", lambda ranges, _: Cleared(ranges))
+        (dcp.lake.apply.stretch_rules, "with_events", lambda ranges, _: Cleared(ranges))
     ],
     "driver does not look for others": [
-        (dcp.lake.changes, "refuse_other_writer", lambda *_, **__: None)
+        (dcp.lake.log.changes, "refuse_other_writer", lambda *_, **__: None)
     ],
 }
 

@@ -5,7 +5,7 @@ The producer records every branch that a vbucket ever had: it is asked what was 
 
 from collections.abc import Sequence
 
-from dcp.lake.vbucket_state import VbucketState
+from dcp.lake.tables.vbucket_state import VbucketState
 from dcp.producer.cluster import ProducerCluster
 from tests.lake.memory_lake import ITEM_KINDS, Row, Version
 from tests.simulation.client_shell import SteppedReader

@@ -12,10 +12,10 @@ from random import Random
 from typing import Final
 from unittest.mock import patch
 
-from dcp.lake.connect import source_access
-from dcp.lake.flow_control_settings import FlowControlSettings
-from dcp.lake.receive import SourceAccess
-from dcp.lake.settings import RoundSettings, Settings, SourceSettings
+from dcp.lake.config.flow_control_settings import FlowControlSettings
+from dcp.lake.config.settings import RoundSettings, Settings, SourceSettings
+from dcp.lake.receive.connect import source_access
+from dcp.lake.receive.receive import SourceAccess
 from tests.simulation.client_shell import SteppedReader
 from tests.simulation.delta_tables import TablesInMemory, tables_behind
 from tests.simulation.driver import Crew

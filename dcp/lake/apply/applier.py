@@ -1,0 +1,216 @@
+"""Applies what is pending to the replicas of one lake, and knows where each of them stands.
+
+Tables that are due are applied to side by side, each by a thread with a Spark session of its own,
+since what fences a statement is a setting of its session.
+"""
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Iterable, Mapping
+from concurrent.futures import wait
+from functools import cache, partial
+from typing import TYPE_CHECKING, Final
+
+from dcp.lake.apply.apply import EMPTY_ROUNDS, plan_apply, run_apply
+from dcp.lake.apply.apply_plan import ROW_BUDGET, RowBudget
+from dcp.lake.apply.audit import write_audit
+from dcp.lake.apply.cadence import is_due, pending_of
+from dcp.lake.apply.quiet_tables import QuietTables
+from dcp.lake.config.settings import ApplySettings
+from dcp.lake.log.applied import AppliedVersion, replica_status
+from dcp.lake.log.observer import Observer
+from dcp.lake.log.planning import stale_vbuckets
+from dcp.lake.log.stop_points import reached
+from dcp.lake.maintain.horizon_guard import HorizonGuard
+from dcp.lake.maintain.small_files import SmallFiles
+from dcp.lake.spark.session import end_sessions_beside, in_pool, session_beside
+from dcp.lake.spark.threads import in_thread
+from dcp.lake.tables.history import history
+from dcp.lake.tables.tables import LakeTables, ReplicaTable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_LOG = logging.getLogger(__name__)
+
+TABLES_AT_ONCE: Final = 4
+"""How many tables are applied to at once: their MERGEs share the cores, and the driver's memory."""
+
+
+class Applier:
+    """Applies to the replicas that it knows.
+
+    `know` and `learn` are for the thread that plans rounds, `apply` is for the one that applies,
+    which may be another.
+    """
+
+    def __init__(
+        self,
+        lake: LakeTables,
+        rule: ApplySettings,
+        writer_id: str,
+        observer: Observer,
+        guard: HorizonGuard,
+    ) -> None:
+        self._lake = lake
+        self._sessions: list[SparkSession] = []
+        self._lakes = [
+            LakeTables(cache(self._start_beside), lake.location, lake.identity)
+            for _ in range(TABLES_AT_ONCE)
+        ]
+        self._rule = rule
+        self._writer_id = writer_id
+        self._observer = observer
+        self._guard = guard
+        self._small_files = SmallFiles()
+        self._quiet = QuietTables()
+        self._waiting: deque[ReplicaTable] = deque()
+        self._lock = threading.Lock()  # of the next one, which is replaced as a whole
+        self._newest: Mapping[str, AppliedVersion] = {}
+        self._replicas: tuple[ReplicaTable, ...] = ()
+
+    @property
+    def replicas(self) -> tuple[ReplicaTable, ...]:
+        """The tables that it applies to."""
+        return self._replicas
+
+    @property
+    def stale(self) -> dict[int, int]:
+        """The vbuckets that a table shows as they were at an older round, and that round."""
+        return stale_vbuckets(self._newest.values())
+
+    def know(self, replicas: tuple[ReplicaTable, ...]) -> None:
+        """Apply to these tables from now on."""
+        known = set(self._replicas)
+        self.learn(each for each in replicas if each not in known)
+        self._replicas = replicas
+
+    def learn(self, replicas: Iterable[ReplicaTable] | None = None) -> None:
+        """Look where tables stand; write the audit that a driver may have died before."""
+        for replica in self._replicas if replicas is None else replicas:
+            status = replica_status(self._lake, replica)
+            if status.applied is not None:
+                self._note(status.applied)
+                write_audit(self._lake, status)
+
+    def apply(self, to_round: int, *, force: bool) -> list[AppliedVersion]:
+        """Apply what is pending up to ``to_round``, the newest one, if it is due.
+
+        ``force`` makes it due unless `when` is never. What is raised for one table is raised when
+        the applies that were under way have ended.
+        """
+        for replica in self._replicas:
+            self._guard.look_at(replica, self._lakes[0])
+        if self._rule.when == "never":
+            return []
+        self._waiting.extend(each for each in self._replicas if not self._is_quiet(each, to_round))
+        lakes = self._lakes[: len(self._waiting)]
+        if not lakes:
+            return []
+        first, *others = lakes
+        budget = ROW_BUDGET.shared_by(len(lakes))
+        work = partial(self._apply_waiting, to_round, force=force, budget=budget)
+        beside = [in_thread(partial(work, lake)) for lake in others]
+        try:
+            made = work(first)
+        except Exception:  # a KeyboardInterrupt waits for nothing
+            wait(beside)
+            raise
+        wait(beside)
+        made += (version for each in beside for version in each.result())
+        if made:
+            self._compact(first, "changes")
+        return made
+
+    def _apply_waiting(
+        self, to_round: int, lake: LakeTables, *, force: bool, budget: RowBudget
+    ) -> list[AppliedVersion]:
+        """Apply to one waiting table after the other, until none waits."""
+        made = []
+        while self._waiting:
+            try:
+                replica = self._waiting.popleft()
+            except IndexError:  # another thread was quicker
+                break
+            try:
+                version = self._apply(lake, replica, to_round, budget, force=force)
+            except BaseException as failure:
+                self.leave_the_rest()
+                _LOG.debug("%s: %s", replica.name, failure)  # of several, one is raised
+                raise
+            if version is not None:
+                made.append(version)
+        return made
+
+    def _is_quiet(self, replica: ReplicaTable, to_round: int) -> bool:
+        """Whether it is known that nothing is to be done for a table."""
+        return self._rounds_behind(replica, to_round) < EMPTY_ROUNDS and self._quiet.is_quiet(
+            self._lakes[0], replica, to_round
+        )
+
+    def _rounds_behind(self, replica: ReplicaTable, to_round: int) -> int:
+        held = self._newest.get(replica.name)
+        return to_round - (0 if held is None else held.to_round)
+
+    def _note_quiet(
+        self, lake: LakeTables, replica: ReplicaTable, to_round: int, version: int
+    ) -> None:
+        held = self._newest.get(replica.name)
+        if held is None or not held.stale:
+            self._quiet.note(lake, replica, to_round, version)
+
+    def _apply(
+        self,
+        lake: LakeTables,
+        replica: ReplicaTable,
+        to_round: int,
+        budget: RowBudget,
+        *,
+        force: bool,
+    ) -> AppliedVersion | None:
+        seen_version = history(lake.table(replica.name), 1)[0].version
+        if not force and self._rule.when != "every_round":
+            pending = pending_of(lake, replica, to_round)
+            if pending.is_some:
+                if not is_due(self._rule, pending):
+                    return None
+            elif self._rounds_behind(replica, to_round) < EMPTY_ROUNDS:
+                self._note_quiet(lake, replica, to_round, seen_version)
+                return None
+        plan = plan_apply(lake, replica, to_round, budget)
+        if plan is None:
+            self._note_quiet(lake, replica, to_round, seen_version)
+            return None
+        reached("apply.planned")
+        with in_pool(lake.spark, "apply"):
+            version = run_apply(lake, plan, self._writer_id)
+        self._note(version)
+        if version.undone:
+            keys = None if plan.keys is None else plan.keys.names
+            write_audit(lake, replica_status(lake, replica), keys)
+        self._observer.applied(version)
+        self._compact(lake, replica.name)
+        return version
+
+    def _compact(self, lake: LakeTables, table: str) -> None:
+        with in_pool(lake.spark, "apply"):
+            self._small_files.compact(lake, table)
+
+    def _note(self, version: AppliedVersion) -> None:
+        with self._lock:
+            self._newest = {**self._newest, version.table: version}
+
+    def _start_beside(self) -> "SparkSession":
+        session = session_beside(self._lake.spark)
+        self._sessions.append(session)
+        return session
+
+    def leave_the_rest(self) -> None:
+        """Begin with no further table; what is under way goes on."""
+        self._waiting.clear()
+
+    def close(self) -> None:
+        """Let go of its sessions, when nothing is under way."""
+        if self._sessions:
+            end_sessions_beside(self._lake.spark, self._sessions)

@@ -1,0 +1,345 @@
+"""Bring a replica table from the round it stands at to a later one, in one MERGE commit.
+
+The fence is a Delta transaction id, (lake and table, the version that put the table where it stands
++ 1): a driver with a stale plan can never publish it, and a table that was restored to an older
+apply goes on from there. Delta skips a stale MERGE silently, so the commit is read back. The commit
+names the version it was made on, so that a foreign write right before it is found by every later
+apply, not by this one alone.
+
+An apply is a deterministic function of ``changes``: repeating it after a crash is harmless. It
+reads the version of ``changes`` that it was planned on, so that a driver which is stopped between
+plan and MERGE misses nothing of what maintenance cleans meanwhile.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Final
+
+import pyarrow as pa
+
+from dcp.errors import FencedError, LakeError
+from dcp.lake.apply.apply_plan import (
+    ROW_BUDGET,
+    TABLE_BYTES_BY_NAMED_KEY,
+    ApplyPlan,
+    Keys,
+    RowBudget,
+)
+from dcp.lake.apply.apply_rows import (
+    LARGE_DOCUMENT_BYTES,
+    SOURCE,
+    deletions,
+    old_rows,
+    touched_keys,
+    vbuckets_without_repeats,
+    winning_rows,
+)
+from dcp.lake.apply.apply_sql import merge_sql, source_sql
+from dcp.lake.apply.replica_facts import LakeFacts
+from dcp.lake.apply.stretch_rules import stretch_between
+from dcp.lake.config.memory import DOCUMENT_BYTES, reader_settings
+from dcp.lake.log.applied import (
+    AppliedVersion,
+    ReplicaStatus,
+    applied_of,
+    commit_content,
+    replica_status,
+    settled_lineage,
+)
+from dcp.lake.log.round_record import largest_document_bytes
+from dcp.lake.log.stop_points import reached
+from dcp.lake.log.stretch import Stretch
+from dcp.lake.tables.history import history
+from dcp.lake.tables.memory_views import memory_view
+from dcp.lake.tables.tables import LakeTables, ReplicaTable, has_deletion_vectors
+from dcp.lake.tables.transaction import FEW_JOBS_TO_JOIN, is_conflict, transaction
+
+EMPTY_ROUNDS: Final = 100
+"""After so many rounds that brought a table no row, an apply without rows moves it on."""
+
+_ATTEMPTS: Final = 5
+"""How often a MERGE is tried while maintenance rewrites the table under it."""
+
+
+def plan_apply(
+    lake: LakeTables, replica: ReplicaTable, to_round: int, budget: RowBudget = ROW_BUDGET
+) -> ApplyPlan | None:
+    """Return what brings ``replica`` to ``to_round``; None if it is there already.
+
+    It holds no more than ``budget``.
+
+    It is there, too, when no round since its last apply brought it a row to publish: no commit is
+    made for that, except after a rollback of what it holds, where a vbucket becomes stale or is no
+    longer, and every `EMPTY_ROUNDS` rounds, so that those are not searched ever again.
+
+    Raises:
+        ForeignWriteError: somebody else changed the table's rows, since our last apply or right
+            before it.
+        LakeError: the log contradicts itself (see `dcp.lake.apply.stretch_rules.stretch_between`).
+
+    """
+    status = replica_status(lake, replica)
+    # Read before anything else of the log: a cleaning is noted before it is done, so that either
+    # its note is seen, or the rows are in this version.
+    log_version = history(lake.changes, 1)[0].version
+    found = _readable_stretch(lake, replica, status, to_round, log_version, budget)
+    if found is None or not found.stretch.begins_anew:  # else no matter what rows there are
+        status.lineage.refuse_defect(replica.name, lake.table_sql(replica.name))
+    if found is None:
+        return None
+    stretch, keys = found.stretch, found.keys
+    # After a rollback it moves on at once: what it held is dead, and would be looked into for ever.
+    stays = keys is not None and not keys and stretch.stale == status.held.stale
+    if stays and not stretch.undone and to_round - status.round < EMPTY_ROUNDS:
+        return None
+    rows = _rows(lake, replica, found, log_version, budget.bytes)
+    without_repeats: frozenset[int] = frozenset()
+    if rows is None:
+        without_repeats = vbuckets_without_repeats(lake.changes, log_version, stretch)
+    return ApplyPlan(
+        table=replica.name,
+        collection_id=replica.collection_id,
+        from_round=status.round,
+        stretch=stretch,
+        keys=keys,
+        names_keys=keys is not None and _pays_to_name(lake, replica, keys),
+        rows=rows,
+        without_repeats=without_repeats,
+        base_version=status.version,
+        since_version=status.since_version,
+        log_version=log_version,
+        is_first=status.lineage.since() == -1,
+        largest_bytes=DOCUMENT_BYTES
+        if stretch.restored
+        else largest_document_bytes(lake, range(stretch.first_round, to_round + 1)),
+    )
+
+
+def _pays_to_name(lake: LakeTables, replica: ReplicaTable, keys: Keys) -> bool:
+    """Whether a MERGE that names its keys costs less than one that joins their vbuckets."""
+    if not keys:
+        return False
+    share = len(keys.vbuckets) / lake.identity.vbucket_count
+    joined_bytes = lake.table(replica.name).size_bytes() * share
+    return len(keys) * TABLE_BYTES_BY_NAMED_KEY <= joined_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Readable:
+    """What brings a replica to a round: the keys, if few, and old rows of those that are lost."""
+
+    stretch: Stretch
+    keys: Keys | None
+    olds: Sequence[pa.Table | None]
+
+
+def _readable_stretch(
+    lake: LakeTables,
+    replica: ReplicaTable,
+    status: ReplicaStatus,
+    to_round: int,
+    log_version: int,
+    budget: RowBudget,
+) -> _Readable | None:
+    """Return what brings a replica to a round, with old versions that can be read.
+
+    What of them is needed is known only with the keys; each failure rules a version out.
+    """
+    facts = LakeFacts(lake, replica, status)
+    while True:
+        stretch = stretch_to_publish(lake, replica, status, to_round, facts)
+        if stretch is None:
+            return None
+        keys = touched_keys(lake.changes, log_version, replica.collection_id, stretch, budget.rows)
+        if keys is None:
+            if facts.try_to_read(stretch.restored, facts.read_keys):
+                return _Readable(stretch, None, ())
+            continue
+        olds: list[pa.Table | None] = []
+        needed = {each.vbucket for each in keys.lost}
+        restored = {vb: version for vb, version in stretch.restored.items() if vb in needed}
+        reader = _old_rows_reader(lake, replica, keys, olds, budget.bytes)
+        if facts.try_to_read(restored, reader):
+            return _Readable(stretch, keys, olds)
+
+
+def _old_rows_reader(
+    lake: LakeTables,
+    replica: ReplicaTable,
+    keys: Keys,
+    olds: list[pa.Table | None],
+    most_bytes: int,
+) -> Callable[[int, Sequence[int]], None]:
+    """Return what reads the rows of lost keys from an old version, and adds them to ``olds``."""
+
+    def read(version: int, vbuckets: Sequence[int]) -> None:
+        names = [each.key for each in keys.lost if each.vbucket in vbuckets]
+        olds.append(old_rows(lake.table(replica.name), version, vbuckets, names, most_bytes))
+
+    return read
+
+
+def stretch_to_publish(
+    lake: LakeTables,
+    replica: ReplicaTable,
+    status: ReplicaStatus,
+    to_round: int,
+    facts: LakeFacts | None = None,
+) -> Stretch | None:
+    """Return what brings a replica to ``to_round``; None if nothing is to be done for that.
+
+    Rows that waited when the replica was last applied count: their snapshot may have ended since.
+
+    Raises:
+        LakeError: see `dcp.lake.apply.stretch_rules.stretch_between`.
+
+    """
+    if status.round >= to_round:
+        return None
+    facts = facts or LakeFacts(lake, replica, status)
+    stretch = stretch_between(status.held, to_round, facts)
+    return stretch if stretch.has_work or stretch.stale != status.held.stale else None
+
+
+def run_apply(lake: LakeTables, plan: ApplyPlan, writer_id: str) -> AppliedVersion:
+    """Commit a plan and return the version it became.
+
+    Where maintenance (OPTIMIZE, say) rewrites the table in the moment of the MERGE, nothing is
+    written and the plan still holds: it is tried again, a few times.
+
+    Raises:
+        FencedError: another driver applied to the table since the plan was made.
+        ForeignWriteError: somebody else changed the table since; found before anything is written,
+            or, if that came in the very moment of the MERGE, right after it.
+        LakeError: the table was restored to another version since the plan was made, or it was
+            rewritten in the moment of every attempt; nothing was written.
+
+    """
+    failure: Exception | None = None
+    for _ in range(_ATTEMPTS):
+        base_version = _checked_version(lake, plan)
+        failure = _merge(lake, plan, base_version, writer_id)
+        made = _read_back(lake, plan, writer_id, failure)
+        if made is not None:
+            reached("apply.read_back")
+            return made
+    raise LakeError(
+        f"{plan}: the table was rewritten in the moment of each of {_ATTEMPTS} attempts "
+        "(maintenance?), nothing was applied; run it again when that has ended"
+    ) from failure
+
+
+def _checked_version(lake: LakeTables, plan: ApplyPlan) -> int:
+    """Return the table's newest version, which has the rows that the plan was made on.
+
+    A later apply passes: the fence keeps this one from being published on top of it.
+    """
+    lineage = settled_lineage(lake, plan.table)
+    if plan.stretch.begins_anew:
+        return lineage.newest
+    lineage.refuse_defect(plan.table, lake.table_sql(plan.table))
+    is_applied_to = lineage.origin(lineage.newest) > plan.base_version
+    if not is_applied_to and not lineage.have_same_rows(lineage.newest, plan.base_version):
+        raise LakeError(
+            f"{plan}: found the table restored since, at version {lineage.newest}, expected the "
+            f"rows of version {plan.base_version}; nothing was applied, run it again"
+        )
+    return lineage.newest
+
+
+def _rows(
+    lake: LakeTables,
+    replica: ReplicaTable,
+    found: _Readable,
+    log_version: int,
+    most_bytes: int,
+) -> pa.Table | None:
+    """Return what a plan merges; None where that is too much to be held here."""
+    keys = found.keys
+    if keys is None or any(each is None for each in found.olds):
+        return None
+    rounds = {each.round for each in keys.winners}
+    if rounds and largest_document_bytes(lake, rounds) > LARGE_DOCUMENT_BYTES:
+        return None
+    won = winning_rows(lake.changes, log_version, replica.collection_id, keys.winners, most_bytes)
+    if won is None:
+        return None
+    olds = pa.concat_tables([SOURCE.empty_table(), *found.olds])
+    places = list(zip(olds["vbucket"].to_pylist(), olds["key"].to_pylist(), strict=True))
+    lost = {(each.vbucket, each.key): each for each in keys.lost}
+    restored = olds.filter(pa.array([place in lost for place in places], pa.bool_()))
+    there = set(places)
+    gone = [each for place, each in lost.items() if place not in there]
+    return pa.concat_tables([won, restored, deletions(gone)])
+
+
+def _merge(
+    lake: LakeTables, plan: ApplyPlan, base_version: int, writer_id: str
+) -> Exception | None:
+    """Run the MERGE; return how it failed, which does not say that it did not commit."""
+    metadata = {
+        "lake": lake.identity.lake_id,
+        "table": plan.table,
+        "base": base_version,
+        "writer": writer_id,
+        **commit_content(plan.from_round, plan.stretch),
+    }
+    app_id = f"{lake.identity.lake_id}:{plan.table}"
+    reader = reader_settings(plan.largest_bytes)
+    try:
+        # Without deletion vectors it writes whole files anew: then one task is too few.
+        is_little = plan.rows is not None and has_deletion_vectors(lake.table(plan.table))
+        also = reader | FEW_JOBS_TO_JOIN if is_little else reader
+        with transaction(lake.spark, app_id, plan.since_version + 1, metadata, also):
+            checked = replace(plan, base_version=base_version)
+            with _source(lake, checked) as source:
+                lake.spark.sql(merge_sql(lake.table_sql(plan.table), source, checked)).collect()
+            reached("apply.committed")
+    except Exception as error:  # Spark's own class, or the bridge's: the history decides
+        return error
+    return None
+
+
+@contextmanager
+def _source(lake: LakeTables, plan: ApplyPlan) -> Iterator[str]:
+    """Give how the MERGE names what it merges: a view of the plan's rows, or a query."""
+    if plan.rows is None:
+        log_sql = f"{lake.changes_sql} VERSION AS OF {plan.log_version}"
+        yield source_sql(lake.table_sql(plan.table), log_sql, plan)
+        return
+    with memory_view(lake.spark, f"dcplake_rows_of_{plan.table}", plan.rows) as view:
+        yield view
+
+
+def _read_back(
+    lake: LakeTables, plan: ApplyPlan, writer_id: str, failure: Exception | None
+) -> AppliedVersion | None:
+    """Return what the history says the MERGE became; None where it may be tried again."""
+    table_sql = lake.table_sql(plan.table)
+    try:
+        lineage = settled_lineage(lake, plan.table)
+    except Exception as error:
+        raise failure or error from None
+    later = (commit for commit in lineage.commits if commit.version > plan.base_version)
+    last = next((commit for commit in later if commit.is_apply), None)
+    lineage.refuse_defect(plan.table, table_sql)
+    if last is not None:
+        made = (last.writer, last.ours["from"], last.ours["to"])
+        if made == (writer_id, plan.from_round, plan.to_round):
+            return applied_of(plan.table, last)
+        raise FencedError(
+            f"another driver applied to {plan.table}: found {last}, round {last.ours['from']} -> "
+            f"{last.ours['to']} by writer {last.writer}; expected it at round {plan.from_round} "
+            f"(our writer {writer_id}); this driver stops"
+        ) from failure
+    if failure is None:
+        raise LakeError(
+            f"{plan}: Delta skipped the MERGE, but the history shows no later apply than version "
+            f"{plan.since_version}; somebody else used a transaction id of this table: restore "
+            f"it to version {plan.since_version}, or delete its folder and run again, which makes "
+            "it anew"
+        )
+    if not is_conflict(failure):
+        raise failure
+    return None

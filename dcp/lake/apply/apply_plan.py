@@ -1,0 +1,166 @@
+"""What one apply of a replica table does, as pure data. No Spark.
+
+The rules that decide it are in `dcp.lake.apply.stretch_rules`.
+"""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import pyarrow as pa
+
+from dcp.lake.config.memory import DOCUMENT_BYTES, KIBIBYTE, MEBIBYTE
+from dcp.lake.log.plan_text import number_ranges
+from dcp.lake.log.stretch import Stretch
+
+TABLE_BYTES_BY_NAMED_KEY: Final = 16 * KIBIBYTE
+"""A key that the MERGE names costs about as much as reading so much of its vbuckets does."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowBudget:
+    """What the driver may hold of one apply: places of so many rows, and so many bytes of those.
+
+    The places are of all rows that changed, the bytes of the newest one of each key. Beyond that
+    Spark's tasks read the rows that are merged.
+    """
+
+    rows: int = 20_000
+    bytes: int = 16 * MEBIBYTE
+
+    def shared_by(self, applies: int) -> "RowBudget":
+        """Return what each of several applies may hold at once."""
+        return RowBudget(self.rows // applies, self.bytes // applies)
+
+
+ROW_BUDGET: Final = RowBudget()
+
+
+@dataclass(frozen=True, slots=True)
+class Winner:
+    """The newest live row of one key: where it is in the log."""
+
+    key: str
+    round: int
+    vbucket: int
+    epoch: int
+    seqno: int
+
+
+@dataclass(frozen=True, slots=True)
+class LostKey:
+    """A key without a live row in the stretch: it becomes what it was in the base version."""
+
+    key: str
+    vbucket: int
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """Every key that an apply touches, by what becomes of it."""
+
+    winners: tuple[Winner, ...] = ()
+    lost: tuple[LostKey, ...] = ()
+
+    def __len__(self) -> int:
+        """How many keys."""
+        return len(self.winners) + len(self.lost)
+
+    @property
+    def names(self) -> list[str]:
+        """The keys."""
+        return [*(each.key for each in self.winners), *(each.key for each in self.lost)]
+
+    @property
+    def vbuckets(self) -> tuple[int, ...]:
+        """The vbuckets that they are in, in order."""
+        won = {each.vbucket for each in self.winners}
+        return tuple(sorted(won | {each.vbucket for each in self.lost}))
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyPlan:
+    """One MERGE: which stretch of the log it reads, and what it does to which table.
+
+    ``keys`` are those that it touches, none at all if the table is only moved on, or None when they
+    are too many to be held; ``names_keys`` says that the MERGE names them. ``rows`` are what is
+    merged (`dcp.lake.apply.apply_rows.SOURCE`), or None when that is too much to be held: then it
+    is a query, which need not look for the newest row of each key in the vbuckets
+    ``without_repeats``. ``base_version`` is the version of the table that the plan was made on, and
+    ``since_version`` the one that put it where it stands (an apply, or a RESTORE: the fence counts
+    it). ``log_version`` is the version of ``changes`` that is read: what maintenance cleans after
+    the plan was made is still there. ``is_first`` says that no commit has changed a row of it so
+    far: it is empty. ``largest_bytes`` is the size of the largest document that it may read.
+    """
+
+    table: str
+    collection_id: int
+    from_round: int
+    stretch: Stretch
+    keys: Keys | None = field(repr=False)
+    base_version: int
+    since_version: int
+    log_version: int
+    names_keys: bool = False
+    rows: pa.Table | None = field(default=None, repr=False, compare=False)
+    without_repeats: frozenset[int] = frozenset()
+    is_first: bool = False
+    largest_bytes: int = DOCUMENT_BYTES
+
+    @property
+    def to_round(self) -> int:
+        """The round that the table holds afterwards."""
+        return self.stretch.to_round
+
+    @property
+    def vbuckets(self) -> tuple[int, ...]:
+        """The vbuckets that it touches, in order."""
+        return self.stretch.vbuckets if self.keys is None else self.keys.vbuckets
+
+    @property
+    def method(self) -> str:
+        """How rows find their target: ``key literals`` or ``hash join``."""
+        return "key literals" if self.names_keys else "hash join"
+
+    def __str__(self) -> str:
+        """Say in one line what it does."""
+        count = "many" if self.keys is None else str(len(self.keys))
+        return (
+            f"apply {self.table}: round {self.from_round} -> {self.to_round}, {count} changed keys "
+            f"in {len(self.vbuckets)} vbuckets, by {self.method}, reading changes from round "
+            f"{self.stretch.first_round}{self._vbuckets_text()}"
+        )
+
+    def _vbuckets_text(self) -> str:
+        stretch, parts = self.stretch, []
+        if stretch.restored:
+            oldest = min(stretch.restored.values())
+            parts.append(
+                f"vbuckets {number_ranges(stretch.restored)} go back (oldest version {oldest})"
+            )
+        if stretch.replaced:
+            parts.append(f"vbuckets {number_ranges(stretch.replaced)} are replaced")
+        if stretch.cleared:
+            parts.append(f"vbuckets {number_ranges(stretch.cleared)} were flushed or dropped")
+        if stretch.revived:
+            parts.append(f"of vbuckets {number_ranges(stretch.revived)} a flush or drop is undone")
+        if stretch.stale:
+            parts.append(f"vbuckets {number_ranges(stretch.stale)} stay stale")
+        return "".join(f"; {part}" for part in parts)
+
+    def to_json(self) -> dict[str, object]:
+        """Return the plan for machines; the keys are counted, not listed."""
+        return {
+            "table": self.table,
+            "from_round": self.from_round,
+            "to_round": self.to_round,
+            "first_round": self.stretch.first_round,
+            "vbuckets": list(self.vbuckets),
+            "changed_keys": None if self.keys is None else len(self.keys),
+            "method": self.method,
+            "base_version": self.base_version,
+            "restored": {str(vb): version for vb, version in self.stretch.restored.items()},
+            "replaced": list(self.stretch.replaced),
+            "cleared": list(self.stretch.cleared),
+            "revived": list(self.stretch.revived),
+            "stale": {str(vb): number for vb, number in self.stretch.stale.items()},
+        }

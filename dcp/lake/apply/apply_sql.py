@@ -1,0 +1,237 @@
+"""The SQL of an apply: from a plan to one MERGE statement. No Spark."""
+
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+from typing import Final
+
+from dcp.lake.apply.apply_plan import ApplyPlan, Winner
+from dcp.lake.log.stretch import EMPTY_TABLE, Role, RowRange, Stretch
+from dcp.lake.tables.schema import ITEM_KINDS, REPLICA
+from dcp.lake.tables.sql import i64, integer_list, quoted, string, string_list, u64
+
+ITEM_KINDS_SQL: Final = string_list(ITEM_KINDS)
+
+# The upper 48 bits of a CAS are nanoseconds since 1970 (kv_engine docs: hybrid logical clock). So
+# h times 65,536 nanoseconds are h * 8192 / 125 microseconds, rounded down; each part of this is
+# well below 2^63, and arithmetic of BIGINT costs a tenth of that of DECIMAL.
+_HIGH_CAS: Final = "coalesce(shiftright(try_cast(c.cas AS BIGINT), 16), c.cas div 65536)"
+MODIFIED_AT_SQL: Final = (
+    f"timestamp_micros({_HIGH_CAS} div 125 * 8192 + {_HIGH_CAS} % 125 * 8192 div 125)"
+)
+
+_NAMES: Final = [quoted(name) for name in REPLICA.names]
+_PLACE: Final = (quoted("vbucket"), quoted("key"))
+
+
+def touched_sql(changes_sql: str, collection_id: int, stretch: Stretch) -> str:
+    """Return the query for every key that an apply touches; narrow columns only.
+
+    ``newest`` is its newest live row above the base, NULL where it has none.
+    """
+    if not stretch.undone:
+        newest, touched = "max(struct(c.seqno, c.epoch, c.round))", ""
+    else:
+        newest = (
+            f"max(struct(c.seqno, c.epoch, c.round)) FILTER (WHERE b.role <> {string(Role.UNDONE)})"
+        )
+        touched = f"\nHAVING count_if(b.role <> {string(Role.KEPT)}) > 0"
+    return f"""
+SELECT c.vbucket, c.key, {newest} AS newest
+{rows_sql(changes_sql, collection_id, stretch, stretch.ranges)}
+GROUP BY c.vbucket, c.key{touched}"""
+
+
+def rows_sql(
+    changes_sql: str, collection_id: int, stretch: Stretch, ranges: Iterable[RowRange]
+) -> str:
+    """Return the clauses that choose the document rows of some ranges (c, with the range b)."""
+    chosen = list(ranges)
+    # BIGINT is compared in a fraction of the time of DECIMAL. A seqno beyond it is above them all.
+    fits = all(each.high < 2**63 for each in chosen)
+    seqno, number = ("try_cast(c.seqno AS BIGINT)", i64) if fits else ("c.seqno", u64)
+    values = ", ".join(
+        f"({each.vbucket}, {each.epoch}, {number(each.low)}, {number(each.high)}, "
+        f"{string(each.role)})"
+        for each in chosen
+    )
+    vbuckets = integer_list(sorted({each.vbucket for each in chosen}))
+    if not chosen:
+        values, vbuckets = f"(-1, -1, {number(0)}, {number(0)}, '')", "-1"
+    return f"""FROM {changes_sql} c
+JOIN (VALUES {values}) AS b(vbucket, epoch, low, high, role)
+  ON c.vbucket = b.vbucket AND c.epoch = b.epoch AND {seqno} > b.low AND {seqno} <= b.high
+WHERE c.round BETWEEN {stretch.first_round} AND {stretch.to_round}
+  AND c.kind IN ({ITEM_KINDS_SQL})
+  AND c.collection_id = {collection_id} AND c.vbucket IN ({vbuckets})"""
+
+
+def collection_events_sql(
+    changes_sql: str,
+    collection_id: int,
+    from_round: int,
+    to_round: int,
+    vbuckets: Collection[int],
+) -> str:
+    """Return the query for the begins and ends of one collection in some rounds and vbuckets.
+
+    ``keeps`` is true of a drop that ended no documents: those rows have no ``collection_id``.
+    """
+    return f"""
+SELECT DISTINCT vbucket, epoch, seqno, round, collection_id IS NULL AS keeps
+FROM {changes_sql}
+WHERE kind = 'system_event'
+  AND (collection_id IS NOT NULL OR get_json_object(detail, '$.event') = 'END_COLLECTION')
+  AND round BETWEEN {from_round} AND {to_round}
+  AND vbucket IN ({_listed(vbuckets)})
+  AND coalesce(collection_id, CAST(get_json_object(detail, '$.collection_id') AS BIGINT))
+    = {collection_id}"""
+
+
+def winners_sql(changes_sql: str, collection_id: int, winners: Collection[Winner]) -> str:
+    """Return the query for some rows of the log, named one by one."""
+    values = ", ".join(
+        f"({each.round}, {each.vbucket}, {each.epoch}, {u64(each.seqno)})" for each in winners
+    )
+    return _won_rows(
+        changes_sql,
+        collection_id,
+        f"(VALUES {values}) AS w(round, vbucket, epoch, seqno)",
+        [f"c.{quoted(name)}" for name in REPLICA.names if name != "modified_at"],
+        rounds=(min(each.round for each in winners), max(each.round for each in winners)),
+        vbuckets=(each.vbucket for each in winners),
+    )
+
+
+def merge_sql(table_sql: str, source: str, plan: ApplyPlan) -> str:
+    """Return the MERGE. Only literals prune the target: its vbuckets, and its keys where that pays.
+
+    The first one only inserts: Delta then reads its source once, and shuffles it not at all for a
+    join with a table that has no rows.
+    """
+    pruning = f"t.vbucket IN ({integer_list(plan.vbuckets)})" if plan.vbuckets else "false"
+    if plan.keys and plan.names_keys:
+        pruning += f" AND t.key IN ({string_list(plan.keys.names)})"
+    assignments = ", ".join(f"t.{name} = s.{name}" for name in _NAMES)
+    matched = f"""
+WHEN MATCHED AND s.deleted THEN DELETE
+WHEN MATCHED THEN UPDATE SET {assignments}"""
+    return f"""
+MERGE INTO {table_sql} t USING {source} s
+ON t.vbucket = s.vbucket AND t.key = s.key AND {pruning}{"" if plan.is_first else matched}
+WHEN NOT MATCHED AND NOT s.deleted THEN INSERT ({", ".join(_NAMES)})
+  VALUES ({", ".join(f"s.{name}" for name in _NAMES)})"""
+
+
+def source_sql(table_sql: str, changes_sql: str, plan: ApplyPlan) -> str:
+    """Return the query for the rows to merge: each touched key once, with what becomes of it."""
+    single = [each for each in plan.stretch.ranges if each.vbucket in plan.without_repeats]
+    parts = [_single_rows(changes_sql, plan, single)] if single else []
+    rest = tuple(each for each in plan.stretch.ranges if each.vbucket not in plan.without_repeats)
+    if rest or not single:
+        parts += _newest_parts(table_sql, changes_sql, plan, replace(plan.stretch, ranges=rest))
+    return "(" + "\nUNION ALL".join(parts) + ")"
+
+
+def _newest_parts(table_sql: str, changes_sql: str, plan: ApplyPlan, stretch: Stretch) -> list[str]:
+    """Return the queries that look for the newest row of each key."""
+    touched = touched_sql(changes_sql, plan.collection_id, stretch)
+    parts = [
+        _won_rows(
+            changes_sql,
+            plan.collection_id,
+            f"(SELECT vbucket, key, newest.* FROM ({touched}) WHERE newest IS NOT NULL) w",
+            _log_columns(),
+            rounds=(stretch.first_round, stretch.to_round),
+            vbuckets=stretch.vbuckets,
+        )
+    ]
+    if stretch.restored:
+        lost = f"(SELECT vbucket, key FROM ({touched}) WHERE newest IS NULL) w"
+        parts.append(_lost_part(table_sql, plan, lost))
+    if stretch.revived:
+        parts.append(_revived_part(table_sql, plan, touched))
+    if stretch.emptied:
+        parts.append(_gone_part(table_sql, plan, touched))
+    return parts
+
+
+def _single_rows(changes_sql: str, plan: ApplyPlan, ranges: Iterable[RowRange]) -> str:
+    """Return the rows of ranges in which each key has one, without looking for its newest."""
+    rows = rows_sql(changes_sql, plan.collection_id, plan.stretch, ranges)
+    return f"SELECT {', '.join(_log_columns())}, c.kind <> 'mutation' AS deleted {rows}"
+
+
+def _won_rows(
+    changes_sql: str,
+    collection_id: int,
+    winners: str,
+    columns: Iterable[str],
+    *,
+    rounds: tuple[int, int],
+    vbuckets: Iterable[int],
+) -> str:
+    """Return the newest live rows, with their documents joined on."""
+    return f"""
+SELECT {", ".join(columns)}, c.kind <> 'mutation' AS deleted
+FROM {changes_sql} c JOIN {winners}
+  ON c.round = w.round AND c.vbucket = w.vbucket AND c.epoch = w.epoch AND c.seqno = w.seqno
+WHERE c.round BETWEEN {rounds[0]} AND {rounds[1]} AND c.kind IN ({ITEM_KINDS_SQL})
+  AND c.collection_id = {collection_id} AND c.vbucket IN ({_listed(vbuckets)})"""
+
+
+def _lost_part(table_sql: str, plan: ApplyPlan, lost: str) -> str:
+    """Return the keys without a live row, each with its row in the base version, or deleted."""
+    old = _old_rows(table_sql, plan, plan.stretch.restored)
+    columns = ", ".join(f"w.{name}" if name in _PLACE else f"o.{name}" for name in _NAMES)
+    return f"""
+SELECT {columns}, o.key IS NULL AS deleted
+FROM {lost} LEFT JOIN ({old}) o ON w.vbucket = o.vbucket AND w.key = o.key"""
+
+
+def _revived_part(table_sql: str, plan: ApplyPlan, touched: str) -> str:
+    """Return the rows of the base version that a flush or drop took, and the log does not touch."""
+    columns = ", ".join(f"o.{name}" for name in _NAMES)
+    return f"""
+SELECT {columns}, false AS deleted
+FROM ({_old_rows(table_sql, plan, plan.stretch.revived)}) o
+LEFT ANTI JOIN ({touched}) w ON w.vbucket = o.vbucket AND w.key = o.key"""
+
+
+def _old_rows(table_sql: str, plan: ApplyPlan, vbuckets: Iterable[int]) -> str:
+    """Return the query for what some vbuckets hold in the versions that they go back to."""
+    by_version: dict[int, list[int]] = {}
+    for vbucket in vbuckets:
+        version = plan.stretch.restored[vbucket]
+        if version != EMPTY_TABLE:
+            by_version.setdefault(version, []).append(vbucket)
+    olds = [
+        f"SELECT {', '.join(_NAMES)} FROM {table_sql} VERSION AS OF {version} "
+        f"WHERE vbucket IN ({_listed(some)})"
+        for version, some in sorted(by_version.items())
+    ]
+    if not olds:
+        return f"SELECT {', '.join(_NAMES)} FROM {table_sql} WHERE false"
+    return " UNION ALL ".join(olds)
+
+
+def _gone_part(table_sql: str, plan: ApplyPlan, touched: str) -> str:
+    """Return the keys of emptied vbuckets that what comes after does not know."""
+    vbuckets = _listed(plan.stretch.emptied)
+    # They only leave: of a whole table that is flushed no document is read.
+    columns = ", ".join(f"o.{name}" if name in _PLACE else f"NULL AS {name}" for name in _NAMES)
+    held = f"{table_sql} VERSION AS OF {plan.base_version}"
+    return f"""
+SELECT {columns}, true AS deleted
+FROM (SELECT vbucket, key FROM {held} WHERE vbucket IN ({vbuckets})) o
+LEFT ANTI JOIN ({touched}) w ON w.vbucket = o.vbucket AND w.key = o.key"""
+
+
+def _log_columns() -> list[str]:
+    return [
+        f"{MODIFIED_AT_SQL} AS modified_at" if name == "modified_at" else f"c.{quoted(name)}"
+        for name in REPLICA.names
+    ]
+
+
+def _listed(vbuckets: Iterable[int]) -> str:
+    return integer_list(sorted(set(vbuckets)))

@@ -1,0 +1,91 @@
+"""The thread of a continuous run that applies, while the run's own goes on receiving.
+
+It is handed the newest round whenever there may be something to apply; of those that come while it
+is busy, it goes on with the last one.
+"""
+
+import logging
+from collections.abc import Callable
+from threading import Condition
+from types import TracebackType
+
+from dcp.lake.spark.threads import in_thread
+
+_LOG = logging.getLogger(__name__)
+
+
+class ApplyThread:
+    """Applies in a thread of its own, from entering the context to leaving it.
+
+    Leaving it waits for what was handed over to be applied. Where something was raised, it calls
+    ``leave_the_rest``, which lets ``apply`` end early, and waits for that.
+    """
+
+    def __init__(
+        self, apply: Callable[[int], object], leave_the_rest: Callable[[], object]
+    ) -> None:
+        self._apply = apply
+        self._leave_the_rest = leave_the_rest
+        self._changed = Condition()  # guards the three below
+        self._wanted: int | None = None
+        self._is_busy = False
+        self._is_leaving = False
+
+    def __enter__(self) -> "ApplyThread":
+        """Begin."""
+        self._end = in_thread(self._work)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        failure: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Wait for it, unless the process is to end at once."""
+        with self._changed:
+            self._is_leaving = True
+            if failure is not None:
+                self._wanted = None
+            self._changed.notify()
+        if failure is None:
+            self._end.result()
+            return
+        self._leave_the_rest()
+        if isinstance(failure, Exception):  # else the process is to end at once
+            another = self._end.exception()
+            if another is not None and another is not failure:
+                _LOG.warning("an apply failed, too: %s", another)
+
+    def is_busy(self) -> bool:
+        """Whether an apply is under way, or will be at once."""
+        with self._changed:
+            return self._is_busy or self._wanted is not None
+
+    def check(self) -> None:
+        """Raise what an apply raised."""
+        if self._end.done():
+            self._end.result()
+
+    def hand_over(self, to_round: int) -> None:
+        """Let it apply up to this round."""
+        self.check()
+        with self._changed:
+            self._wanted = to_round
+            self._changed.notify()
+
+    def _work(self) -> None:
+        while (to_round := self._next()) is not None:
+            self._apply(to_round)
+
+    def _next(self) -> int | None:
+        """Wait for the next round to apply to; None when there will be none."""
+        with self._changed:
+            self._is_busy = False
+            while self._wanted is None:
+                if self._is_leaving:
+                    return None
+                self._changed.wait()
+            to_round, self._wanted = self._wanted, None
+            self._is_busy = True
+            return to_round

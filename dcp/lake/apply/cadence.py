@@ -1,0 +1,98 @@
+"""When pending changes are merged into a replica: a pure rule, and the facts it needs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from dcp.lake.apply.apply import stretch_to_publish
+from dcp.lake.apply.apply_sql import rows_sql
+from dcp.lake.config.settings import ApplySettings
+from dcp.lake.log.applied import replica_status
+from dcp.lake.log.changes import newest_round
+from dcp.lake.tables.history import WHOLE, WINDOW, Commit, history, reaches_creation
+from dcp.lake.tables.tables import LakeTables, ReplicaTable
+
+_NO_AGE: Final = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """What a replica table has not taken over yet.
+
+    ``takes_back``: the apply removes rows that the source has no more, or changes which vbuckets
+    are stale. That never waits.
+    """
+
+    rows: int
+    table_rows: int
+    age_seconds: float
+    takes_back: bool = False
+
+    @property
+    def is_some(self) -> bool:
+        """Whether an apply would publish something."""
+        return self.rows > 0 or self.takes_back
+
+
+def is_due(settings: ApplySettings, pending: Pending) -> bool:
+    """Whether it is time to apply, by the settings."""
+    if pending.takes_back:
+        return True
+    if pending.rows == 0:
+        return False
+    match settings.when:
+        case "every_round":
+            return True
+        case "pending_fraction":
+            return pending.rows >= settings.pending_fraction * pending.table_rows
+        case "age":
+            return pending.age_seconds >= settings.age_seconds
+    return False
+
+
+def pending_of(
+    lake: LakeTables,
+    replica: ReplicaTable,
+    to_round: int | None = None,
+    now: datetime | None = None,
+) -> Pending:
+    """Return what an apply to a round (the newest) would publish, and how old the first of it is.
+
+    Rows older than the last apply count if their snapshot has ended since; rows that still wait for
+    that do not: an apply cannot take them. Where the history no longer tells the age, it counts as
+    infinite: a log keeps twice the horizon.
+    """
+    newest_commits = history(lake.changes)
+    if to_round is None:
+        to_round = newest_round(lake, newest_commits)
+    status = replica_status(lake, replica)
+    stretch = stretch_to_publish(lake, replica, status, to_round)
+    if stretch is None:
+        return Pending(0, 0, 0.0)
+    if stretch.undone or stretch.cleared or stretch.stale != status.held.stale:
+        return Pending(0, 0, 0.0, takes_back=True)
+    published = rows_sql(lake.changes_sql, replica.collection_id, stretch, stretch.ranges)
+    row = lake.spark.sql(f"SELECT count(*) AS rows, min(c.round) AS first {published}").collect()[0]
+    if not row["rows"]:
+        return Pending(0, 0, 0.0)
+    counted = lake.spark.sql(f"SELECT count(*) FROM {lake.table_sql(replica.name)}").collect()
+    time = _time_of(lake, row["first"], newest_commits, to_round)
+    now = now or datetime.now(UTC)
+    age_seconds = _NO_AGE if time is None else (now - time).total_seconds()
+    return Pending(int(row["rows"]), int(counted[0][0]), age_seconds)
+
+
+def _time_of(
+    lake: LakeTables, round_number: int, newest_commits: Sequence[Commit], newest: int
+) -> datetime | None:
+    """Return when a round was committed, looking as far back as it can be, then at everything."""
+    commits = newest_commits
+    for limit in (newest - round_number + WINDOW, WHOLE):
+        for commit in commits:
+            if commit.round == round_number:
+                return commit.time
+        if reaches_creation(commits):
+            return None
+        commits = history(lake.changes, limit)
+    return next((commit.time for commit in commits if commit.round == round_number), None)

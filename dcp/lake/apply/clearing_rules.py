@@ -1,0 +1,98 @@
+"""Decides what a flush or drop of a collection does to the row ranges of an apply. No Spark.
+
+An event that ends a collection's documents is live or dead by the same definition as a document,
+and takes effect with the snapshot that carries it. Where it is live the collection was empty at its
+seqno: that is a state of the vbucket like the one that a version of the replica holds, and newer.
+So:
+
+* a live one that is not published yet: what the table has goes, what is live above it comes.
+* a live one that is published, above the version to go back to: nothing of that version is needed.
+* a dead one that was published: it is undone, so every row of the version to go back to returns.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from dcp.lake.log.stretch import CollectionEvent, Role, RowRange
+from dcp.lake.tables.epochs import Fork, is_live
+
+
+@dataclass(frozen=True, slots=True)
+class Cleared:
+    """Row ranges of one vbucket with the effect of its collection's events.
+
+    ``clears``: what the table has of it goes. ``base_is_empty``: of the version to go back to
+    nothing is needed. ``revives``: all that this version has returns, and what is live above it.
+    """
+
+    ranges: Sequence[RowRange]
+    clears: bool = False
+    base_is_empty: bool = False
+    revives: bool = False
+
+
+def with_events(ranges: Sequence[RowRange], events: Iterable[CollectionEvent]) -> Cleared:
+    """Return what becomes of a vbucket's row ranges above a base by its collection's events.
+
+    Events outside the ranges are in the base already, dead and never published, or not complete.
+    """
+    roles = {
+        event: role
+        for event in events
+        if not event.keeps and (role := _role_of(event, ranges)) is not None
+    }
+    live = [event for event, role in roles.items() if role is not Role.UNDONE]
+    revives = Role.UNDONE in roles.values()
+    if not roles:
+        return Cleared(ranges)
+    # Live seqnos ascend over all epochs, so the newest event is the one with the highest.
+    newest_live = max(live, key=lambda event: event.seqno, default=None)
+    if newest_live is not None:
+        ranges = _above(newest_live.seqno, ranges)
+        if roles[newest_live] is Role.FRESH:
+            rows = [each for each in ranges if each.role is not Role.UNDONE]
+            return Cleared(rows, clears=True, base_is_empty=True)
+    if revives:  # of what is published and live, the dead event may have taken any row
+        ranges = _all_fresh(ranges)
+    return Cleared(ranges, base_is_empty=newest_live is not None, revives=revives)
+
+
+def keeps_dropped_rows(
+    ranges: Sequence[RowRange],
+    events: Iterable[CollectionEvent],
+    epoch_before: int,
+    forks: Sequence[Fork],
+) -> bool:
+    """Whether the rows of a vbucket stay although it was streamed again from its beginning.
+
+    They do where the collection was dropped, the rows are kept, and the new stream, whose row
+    ranges these are, does not tell that it exists again. ``epoch_before`` is the last one before
+    the vbucket began anew: a drop that was undone by then is none. ``forks`` are all of them.
+    """
+    told = [event for event in events if _role_of(event, ranges) is not None]
+    newest = max(told, key=lambda event: event.seqno, default=None)
+    was_dropped = any(
+        event.keeps and is_live(event.epoch, event.seqno, epoch_before, forks) for event in events
+    )
+    return was_dropped if newest is None else newest.keeps
+
+
+def _role_of(event: CollectionEvent, ranges: Iterable[RowRange]) -> Role | None:
+    for each in ranges:
+        if each.epoch == event.epoch and each.low < event.seqno <= each.high:
+            return each.role
+    return None
+
+
+def _above(seqno: int, ranges: Iterable[RowRange]) -> list[RowRange]:
+    """Return the ranges without the live rows up to ``seqno``."""
+    cut = (
+        each if each.role is Role.UNDONE else replace(each, low=max(each.low, seqno))
+        for each in ranges
+    )
+    return [each for each in cut if each.low < each.high]
+
+
+def _all_fresh(ranges: Iterable[RowRange]) -> list[RowRange]:
+    """Return the ranges with what is published and live as if it were not published."""
+    return [replace(each, role=Role.FRESH) if each.role is Role.KEPT else each for each in ranges]

@@ -1,0 +1,86 @@
+"""Tells which replicas have nothing to take from new rounds, by one question for all of them.
+
+Of a bucket with many collections few change in a round. To plan an apply of each of the others
+would cost some queries a table.
+"""
+
+from collections.abc import Set
+from dataclasses import dataclass
+
+from dcp.lake.apply.apply_sql import ITEM_KINDS_SQL
+from dcp.lake.log.round_record import positions_at
+from dcp.lake.tables.history import history
+from dcp.lake.tables.tables import LakeTables, ReplicaTable
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A table's version, and the round up to which nothing was to be published to it."""
+
+    version: int
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Touched:
+    """The collections with documents in rounds after one, up to another; None: any may have some.
+
+    That is where a vbucket was rolled back or a collection began or ended.
+    """
+
+    after_round: int
+    to_round: int
+    collection_ids: Set[int] | None
+
+
+class QuietTables:
+    """What one driver knows of the tables that it applies to; its threads share it."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, _Seen] = {}
+        self._touched = _Touched(0, 0, frozenset())
+
+    def note(
+        self, lake: LakeTables, replica: ReplicaTable, round_number: int, version: int
+    ) -> None:
+        """Note that a table's version lacks nothing up to a round, and that none of it is stale.
+
+        Where rows of that round wait for the end of their snapshot, some may be this table's: then
+        nothing is noted.
+        """
+        states = positions_at(lake, round_number).values()
+        if all(state.first_pending_round is None for state in states):
+            self._seen[replica.name] = _Seen(version, round_number)
+
+    def is_quiet(self, lake: LakeTables, replica: ReplicaTable, to_round: int) -> bool:
+        """Whether that is still so at ``to_round``, and nobody has changed the table since."""
+        seen = self._seen.get(replica.name)
+        if seen is None or history(lake.table(replica.name), 1)[0].version != seen.version:
+            return False
+        if to_round == seen.round:
+            return True
+        touched = self._touched
+        if (touched.after_round, touched.to_round) != (seen.round, to_round):
+            self._touched = touched = _touched(lake, seen.round, to_round)
+        ids = touched.collection_ids
+        if ids is None or replica.collection_id in ids:
+            return False
+        self._seen[replica.name] = _Seen(seen.version, to_round)  # the next look asks for less
+        return True
+
+
+def _touched(lake: LakeTables, after_round: int, to_round: int) -> _Touched:
+    before, now = positions_at(lake, after_round), positions_at(lake, to_round)
+    for vbucket, state in now.items():
+        if (
+            vbucket not in before
+            or state.epoch != before[vbucket].epoch
+            or (state.last_collection_round or 0) > after_round
+        ):
+            return _Touched(after_round, to_round, None)
+    rows = lake.changes.rows(
+        "DISTINCT collection_id",
+        f"round > {after_round} AND round <= {to_round} AND kind IN ({ITEM_KINDS_SQL})",
+    )
+    ids = frozenset(row["collection_id"] for row in rows)
+    return _Touched(after_round, to_round, ids)

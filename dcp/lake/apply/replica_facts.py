@@ -1,0 +1,162 @@
+"""What a decision about an apply asks of a real lake (`dcp.lake.log.stretch.ReplicaFacts`)."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+
+from dcp.lake.apply.apply_sql import collection_events_sql
+from dcp.lake.log.applied import ReplicaStatus, applied_at
+from dcp.lake.log.epoch_log import forks_between
+from dcp.lake.log.round_record import round_records
+from dcp.lake.log.stretch import EMPTY_TABLE, CollectionEvent, HeldVersion
+from dcp.lake.tables.epochs import Fork
+from dcp.lake.tables.history import WHOLE, history
+from dcp.lake.tables.lineage import Lineage
+from dcp.lake.tables.schema import REPLICA
+from dcp.lake.tables.sql import integer_list
+from dcp.lake.tables.tables import LakeTables, ReplicaTable, cleaned_round
+from dcp.lake.tables.vbucket_state import VbucketState
+
+
+class LakeFacts:
+    """The facts of one replica, read as they are asked for.
+
+    Whether an old version can be read shows when the keys are known that must be read from it: it
+    counts as readable until it is found in ``unreadable``.
+    """
+
+    def __init__(self, lake: LakeTables, replica: ReplicaTable, status: ReplicaStatus) -> None:
+        self._lake = lake
+        self._replica = replica
+        self._status = status
+        self.unreadable: set[tuple[int, int]] = set()
+        """(version, vbucket)"""
+
+    @property
+    def cleaned_round(self) -> int:
+        """Up to this round the log may lack rows that were published; 0 where it is whole."""
+        return cleaned_round(self._lake, self._replica)
+
+    def states(self, rounds: Collection[int]) -> Mapping[int, Mapping[int, VbucketState]]:
+        """Return every vbucket's state after some rounds."""
+        records = round_records(self._lake, rounds)
+        return {number: record.states for number, record in records.items()}
+
+    def forks(self, after_round: int, to_round: int, vbuckets: Collection[int]) -> Sequence[Fork]:
+        """Return the forks of some vbuckets in rounds after one, up to another."""
+        return forks_between(self._lake, after_round, to_round, vbuckets)
+
+    def collection_events(
+        self, from_round: int, to_round: int, vbuckets: Collection[int]
+    ) -> Sequence[CollectionEvent]:
+        """Return what became of the replica's collection in some vbuckets, in these rounds."""
+        rows = self._lake.spark.sql(
+            collection_events_sql(
+                self._lake.changes_sql, self._replica.collection_id, from_round, to_round, vbuckets
+            )
+        ).collect()
+        return [
+            CollectionEvent(
+                row["vbucket"], row["epoch"], int(row["seqno"]), row["round"], row["keeps"]
+            )
+            for row in rows
+        ]
+
+    def older_versions(self) -> Sequence[HeldVersion]:
+        """Return the newest version of each older state of the table, newest first.
+
+        Time travel needs the history, so what that does not tell any more is left out.
+        """
+        table, version = self._replica.name, self._status.version
+        commits = history(self._lake.table(table), WHOLE)
+        lineage = Lineage(tuple(commits))
+        seen = {lineage.origin(version)}
+        found = []
+        for commit in lineage.commits:
+            origin = lineage.origin(commit.version)
+            if origin in seen:
+                continue
+            seen.add(origin)
+            applied = applied_at(table, lineage, commit.version)
+            if applied is not None and lineage.defect(commit.version) is None:
+                found.append(replace(applied.held, version=commit.version))
+        return self._with_positions(found)
+
+    def _with_positions(self, versions: Sequence[HeldVersion]) -> Sequence[HeldVersion]:
+        """Return those of which the log still has the positions; cleaning takes the oldest."""
+        rounds = {number for each in versions for number in (each.round, *each.stale.values())}
+        if not rounds:
+            return versions
+        rows = self._lake.changes.rows(
+            "DISTINCT round", f"kind = 'position' AND round IN ({integer_list(sorted(rounds))})"
+        )
+        known = {row["round"] for row in rows}
+        return [each for each in versions if known.issuperset((each.round, *each.stale.values()))]
+
+    def is_readable(self, version: int, vbucket: int) -> bool:
+        """Whether the rows of a vbucket in an old version can be read, as far as is known."""
+        return (version, vbucket) not in self.unreadable
+
+    def try_to_read(
+        self, restored: Mapping[int, int], read: Callable[[int, Sequence[int]], object]
+    ) -> bool:
+        """Read some vbuckets of each version that they are restored from; return if all could be.
+
+        What VACUUM has deleted is missed by no cheaper look. ``restored`` are versions by vbucket;
+        those where ``read`` fails for that reason are noted as unreadable.
+        """
+        before = len(self.unreadable)
+        for version in sorted(set(restored.values()) - {EMPTY_TABLE}):
+            vbuckets = sorted(vb for vb, found in restored.items() if found == version)
+            if not _can(read, version, vbuckets):
+                self.unreadable |= {
+                    (version, vbucket)
+                    for vbucket in vbuckets
+                    if len(vbuckets) == 1 or not _can(read, version, [vbucket])
+                }
+        return len(self.unreadable) == before
+
+    def read_keys(self, version: int, vbuckets: Sequence[int]) -> None:
+        """Read the key column of some vbuckets in an old version."""
+        self._lake.table(self._replica.name).query(
+            lambda name, _: (
+                f"SELECT max(key) AS key FROM {name} WHERE vbucket IN ({integer_list(vbuckets)})"
+            ),
+            pa.schema([REPLICA.field("key")]),
+            version,
+        )
+
+
+def _can(
+    read: Callable[[int, Sequence[int]], object], version: int, vbuckets: Sequence[int]
+) -> bool:
+    try:
+        read(version, vbuckets)
+    except Exception as error:  # Spark's own class, or the bridge's: the text tells
+        if is_missing_version(error):
+            return False
+        raise
+    return True
+
+
+_MISSING: tuple[str, ...] = (
+    "DELTA_VERSION_NOT_FOUND",
+    "DELTA_UNSUPPORTED_TIME_TRAVEL_BEYOND_DELETED_FILE_RETENTION_DURATION",
+    "DELTA_LOG_FILE_NOT_FOUND",
+    "DELTA_TRUNCATED_TRANSACTION_LOG",
+    "FAILED_READ_FILE.FILE_NOT_EXIST",
+    "FileNotFoundException",
+    "NoSuchKey",
+)
+
+
+def is_missing_version(error: Exception) -> bool:
+    """Whether reading an old version failed because its log or its files are gone.
+
+    In tasks, and under Spark Connect, only the text tells.
+    """
+    condition = error.getCondition() if isinstance(error, PySparkException) else None
+    text = f"{condition or ''} {error}"
+    return any(mark in text for mark in _MISSING)

@@ -1,0 +1,364 @@
+"""Which rows of the log bring a replica to a later round, rollbacks included. Pure, no Spark.
+
+For each vbucket the replica stands at a (epoch, complete seqno) and shall come to b:
+
+* a is live seen from b: publish the live rows above a, up to b.
+* a is on a dead branch, and what is live goes down to E > 0: take as *base* the newest older
+  version of the replica that is live. A key that was touched by rows of a's branch that are dead
+  now, or by rows that are new, gets its newest live row above the base, or else the row that the
+  base version has, or else is deleted. Nothing is compared with seqnos of the table: a new branch
+  may be lower.
+* E is 0: what the replica has stays, *stale*, until the new history is whole; then the vbucket is
+  replaced as a whole.
+* no base can be read any more: the empty table of the beginning is the base where the log is whole;
+  else the vbucket is stale, and the next round streams it again from its beginning.
+
+Flushes and drops of the replica's collection then change what the ranges mean (`clearing_rules`).
+
+What decides is read through `ReplicaFacts`, so that a model in memory can take Delta's place.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from dcp.errors import LakeError
+from dcp.lake.apply.clearing_rules import Cleared, keeps_dropped_rows, with_events
+from dcp.lake.log.stretch import (
+    EMPTY_TABLE,
+    REPLACED,
+    CollectionEvent,
+    HeldVersion,
+    ReplicaFacts,
+    Role,
+    RowRange,
+    Stretch,
+    Undo,
+)
+from dcp.lake.tables.epochs import Fork, is_live, live_up_to
+from dcp.lake.tables.vbucket_state import VbucketState
+
+_VERSIONS_AT_ONCE: Final = 16
+_UNREADABLE_MOST: Final = 3
+"""After so many versions that cannot be read the others are not tried: they are older."""
+
+_BEGINNING: Final = HeldVersion(EMPTY_TABLE, 0)
+"""The table as it was made, without rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Standing:
+    """What a version holds of one vbucket: its state at a round."""
+
+    round: int
+    state: VbucketState
+    version: int = EMPTY_TABLE
+
+    @property
+    def first_round(self) -> int:
+        """The oldest round that may have rows which it lacks."""
+        return self.state.first_pending_round or self.round + 1
+
+    def is_live(self, to: VbucketState, forks: Iterable[Fork]) -> bool:
+        """Whether it is on the history that leads to ``to``; ``forks`` are those since then."""
+        return is_live(self.state.epoch, self.state.complete_seqno, to.epoch, forks)
+
+
+def stretch_between(held: HeldVersion, to_round: int, facts: ReplicaFacts) -> Stretch:
+    """Return what brings a replica that holds ``held`` to ``to_round``.
+
+    Raises:
+        LakeError: the log contradicts itself.
+
+    """
+    return _Decision(held, to_round, facts).stretch()
+
+
+class _Decision:
+    """One decision while it is made, vbucket by vbucket."""
+
+    def __init__(self, held: HeldVersion, to_round: int, facts: ReplicaFacts) -> None:
+        self._facts = facts
+        self._cleaned_round = facts.cleaned_round  # asked once: it is a statement on the lake
+        self._held = held
+        self._to_round = to_round
+        self._states: dict[int, Mapping[int, VbucketState]] = {}
+        self._forks: list[Fork] = []
+        self._begins_anew = self._learn_where_from()
+        self._ranges: list[RowRange] = []
+        self._first_rounds: list[int] = []
+        self._undone: list[Undo] = []
+        self._cleared: list[int] = []
+        self._revived: list[int] = []
+        self._stale: dict[int, int] = {}
+        self._events: dict[int, set[CollectionEvent]] = {}
+
+    def stretch(self) -> Stretch:
+        self._learn_events({v: self._standing(v, self._held) for v in self._after})
+        undo: dict[int, _Standing] = {}
+        for vbucket, new in sorted(self._after.items()):
+            old = self._standing(vbucket, self._held)
+            forks = self._forks_after(vbucket, old)
+            _require_consistent(old.state, new, forks)
+            is_live = old.is_live(new, forks)
+            is_short = old.round < self._cleaned_round  # the log lacks what it needs
+            anew = any(fork.seqno == 0 for fork in forks)
+            if self._begins_anew or (anew and (is_short or not is_live)):
+                self._replace_when_whole(old, new, forks)
+            elif is_live:
+                self._publish(old, old, new, forks)
+            else:
+                undo[vbucket] = old
+        self._undo(undo)
+        return Stretch(
+            ranges=tuple(self._ranges),
+            first_round=min(self._first_rounds, default=self._to_round),
+            to_round=self._to_round,
+            log_from_round=oldest_pending_round(self._after.values(), self._to_round),
+            undone=tuple(sorted(self._undone)),
+            cleared=tuple(sorted(self._cleared)),
+            revived=tuple(sorted(self._revived)),
+            stale=self._stale,
+            begins_anew=self._begins_anew,
+        )
+
+    # --- each way
+
+    def _publish(
+        self, base: _Standing, old: _Standing, new: VbucketState, forks: Sequence[Fork]
+    ) -> None:
+        """Take the rows from a base on; what was published of them since is kept or undone."""
+        if base is old and not forks and not may_have_rows(old.state, new, old.round):
+            return
+        if base.round < self._cleaned_round:
+            self._stale[new.vbucket] = old.round
+            return
+        found = self._with_events(new.vbucket, row_ranges(base.state, old.state, new, forks))
+        if not found.clears and all(each.role is Role.KEPT for each in found.ranges):
+            return
+        self._ranges += found.ranges
+        self._first_rounds.append(base.first_round)
+        if found.clears and old.round:
+            self._cleared.append(new.vbucket)
+        if base is old:
+            return
+        version = EMPTY_TABLE if found.base_is_empty else base.version
+        if found.revives and version != EMPTY_TABLE:
+            self._revived.append(new.vbucket)
+        lost = self._forks_after(new.vbucket, old)
+        fork_seqno = min(fork.seqno for fork in lost)
+        self._undone.append(Undo(new.vbucket, version, fork_seqno))
+
+    def _replace_when_whole(self, old: _Standing, new: VbucketState, forks: Sequence[Fork]) -> None:
+        beginning = max((fork for fork in forks if fork.seqno == 0), key=lambda fork: fork.epoch)
+        if not new.is_whole or beginning.round <= self._cleaned_round:
+            self._stale[new.vbucket] = old.round
+            return
+        start = VbucketState(new.vbucket, beginning.epoch, VbucketState.beginning(0).position)
+        ranges = row_ranges(start, start, new, forks)
+        self._ranges += self._with_events(new.vbucket, ranges).ranges
+        self._first_rounds.append(beginning.round)
+        if not self._keeps_dropped_rows(new.vbucket, ranges, forks):
+            self._undone.append(Undo(new.vbucket, REPLACED, 0))
+
+    def _keeps_dropped_rows(
+        self, vbucket: int, ranges: Sequence[RowRange], forks: Sequence[Fork]
+    ) -> bool:
+        events = self._events.get(vbucket, set())
+        if not any(event.keeps for event in events):
+            return False
+        epoch_before = min(fork.epoch for fork in forks if fork.seqno == 0) - 1
+        every_fork = self._facts.forks(0, self._to_round, [vbucket])
+        return keeps_dropped_rows(ranges, events, epoch_before, every_fork)
+
+    def _undo(self, undo: Mapping[int, _Standing]) -> None:
+        bases = self._bases(undo)
+        if baseless := sorted(undo.keys() - bases.keys()):
+            self._learn([_BEGINNING], baseless)
+            bases |= {v: self._standing(v, _BEGINNING) for v in baseless}
+        self._learn_events(bases)
+        for vbucket, old in undo.items():
+            forks = self._forks_after(vbucket, bases[vbucket])
+            self._publish(bases[vbucket], old, self._after[vbucket], forks)
+
+    def _bases(self, undo: Mapping[int, _Standing]) -> dict[int, _Standing]:
+        """Return for each vbucket the newest older version that is live and readable."""
+        found: dict[int, _Standing] = {}
+        unreadable = dict.fromkeys(undo, 0)
+        versions = self._facts.older_versions() if undo else ()
+        for start in range(0, len(versions), _VERSIONS_AT_ONCE):
+            some = versions[start : start + _VERSIONS_AT_ONCE]
+            waiting = [v for v in undo if v not in found and unreadable[v] < _UNREADABLE_MOST]
+            if not waiting:
+                break
+            self._learn(some, waiting)
+            for version in some:
+                live = {
+                    vbucket: standing
+                    for vbucket in waiting
+                    if vbucket not in found
+                    and unreadable[vbucket] < _UNREADABLE_MOST
+                    and (standing := self._live_base(vbucket, version)) is not None
+                }
+                for vbucket, standing in live.items():
+                    if self._facts.is_readable(version.version, vbucket):
+                        found[vbucket] = standing
+                    else:
+                        unreadable[vbucket] += 1
+        return found
+
+    def _live_base(self, vbucket: int, version: HeldVersion) -> _Standing | None:
+        """Return what a version holds of a vbucket, if that is live and older than what is held.
+
+        After a RESTORE there are versions of later rounds, which say nothing of the table's rows.
+        """
+        standing = self._standing(vbucket, version)
+        if standing.round >= self._held.round_of(vbucket):
+            return None
+        forks = self._forks_after(vbucket, standing)
+        return standing if standing.is_live(self._after[vbucket], forks) else None
+
+    # --- what is known
+
+    def _standing(self, vbucket: int, version: HeldVersion) -> _Standing:
+        number = version.round_of(vbucket)
+        state = self._states[number].get(vbucket) or VbucketState.beginning(vbucket)
+        return _Standing(number, state, version.version)
+
+    def _forks_after(self, vbucket: int, standing: _Standing) -> list[Fork]:
+        forks = (fork for fork in self._forks if fork.vbucket == vbucket)
+        return [fork for fork in forks if standing.round < fork.round <= self._to_round]
+
+    def _learn_where_from(self) -> bool:
+        """Learn the states at both ends and the forks between; return if all begins anew.
+
+        Then the states that the replica holds do not matter: they may be lost with a damaged log.
+
+        Raises:
+            LakeError: they are lost, and matter.
+
+        """
+        held_rounds = {self._held.round, *self._held.stale.values()}
+        lost: LakeError | None = None
+        try:
+            self._states |= self._facts.states({self._to_round, *held_rounds})
+        except LakeError as error:
+            lost = error
+            self._states |= {number: {} for number in held_rounds}
+            self._states |= self._facts.states({self._to_round})
+        self._forks = self._read_forks()
+        begins_anew = all(
+            any(fork.seqno == 0 for fork in self._forks_after(v, self._standing(v, self._held)))
+            for v in self._after
+        )
+        if lost is not None and not begins_anew:
+            raise lost
+        return begins_anew
+
+    @property
+    def _after(self) -> Mapping[int, VbucketState]:
+        return self._states[self._to_round]
+
+    def _read_forks(self) -> list[Fork]:
+        moved: dict[int, int] = {}
+        for vbucket, new in self._after.items():
+            old = self._standing(vbucket, self._held)
+            if new.epoch != old.state.epoch:
+                moved[vbucket] = old.round
+        if not moved:
+            return []
+        return list(self._facts.forks(min(moved.values()), self._to_round, sorted(moved)))
+
+    def _learn_events(self, bases: Mapping[int, _Standing]) -> None:
+        """Read the events of the collection above some states; mostly there are none.
+
+        Of a vbucket that began anew all of them: a drop whose rows were kept may be long past.
+        """
+        first_rounds: dict[int, int] = {}
+        for vbucket, base in bases.items():
+            last = self._after[vbucket].last_collection_round
+            anew = any(fork.seqno == 0 for fork in self._forks_after(vbucket, base))
+            first_round = 1 if anew else base.first_round
+            if last is not None and last >= first_round:
+                first_rounds[vbucket] = first_round
+        if first_rounds:
+            for event in self._facts.collection_events(
+                min(first_rounds.values()), self._to_round, sorted(first_rounds)
+            ):
+                self._events.setdefault(event.vbucket, set()).add(event)
+
+    def _with_events(self, vbucket: int, ranges: Sequence[RowRange]) -> Cleared:
+        return with_events(ranges, self._events.get(vbucket, ()))
+
+    def _learn(self, versions: Sequence[HeldVersion], vbuckets: Sequence[int]) -> None:
+        """Read states and forks from those versions on."""
+        rounds = {version.round_of(vbucket) for version in versions for vbucket in vbuckets}
+        self._states |= self._facts.states(rounds - self._states.keys())
+        known = set(self._forks)
+        older = self._facts.forks(min(rounds), self._to_round, vbuckets)
+        self._forks += [fork for fork in older if fork not in known]
+
+
+def row_ranges(
+    base: VbucketState, old: VbucketState, new: VbucketState, forks: Sequence[Fork]
+) -> list[RowRange]:
+    """Return the rows above a base that are published at ``old``, live at ``new``, or both.
+
+    ``forks`` are the vbucket's since the base. Epochs before the base's have nothing: what of them
+    is above its complete seqno was dead then.
+    """
+    ranges: list[RowRange] = []
+    low = base.complete_seqno
+    for epoch in range(base.epoch, new.epoch + 1):
+        published = low
+        if epoch <= old.epoch:
+            published = min(old.complete_seqno, live_up_to(epoch, old.epoch, forks))
+        live = min(new.complete_seqno, live_up_to(epoch, new.epoch, forks))
+        for role, bottom, top in (
+            (Role.KEPT, low, min(published, live)),
+            (Role.UNDONE, max(low, live), published),
+            (Role.FRESH, max(low, published), live),
+        ):
+            if top > bottom:
+                ranges.append(RowRange(new.vbucket, epoch, bottom, top, role))
+    return ranges
+
+
+def may_have_rows(old: VbucketState, new: VbucketState, from_round: int) -> bool:
+    """Whether the log can hold something of this vbucket to publish, in the same epoch.
+
+    That is a document row, or the flush or drop of a collection.
+    """
+    if new.complete_seqno <= old.complete_seqno:
+        return False
+    brought = max(new.last_data_round or 0, new.last_collection_round or 0)
+    return brought > from_round or old.first_pending_round is not None
+
+
+def oldest_pending_round(states: Iterable[VbucketState], otherwise: int) -> int:
+    """Return the oldest round with a row that waits in one of these states, or an older one.
+
+    ``otherwise`` is the round from which on everything is asked for anyway.
+    """
+    pending = (state.first_pending_round for state in states)
+    return min([otherwise, *(number for number in pending if number)])
+
+
+def _require_consistent(old: VbucketState, new: VbucketState, forks: Sequence[Fork]) -> None:
+    """Raise LakeError where the log lacks a fork, or went back without one."""
+    # What was before a fork at 0 does not matter, nor whether the log still tells it.
+    anew = max((fork.epoch for fork in forks if fork.seqno == 0), default=0)
+    begun = {fork.epoch for fork in forks if fork.epoch >= anew}
+    expected = set(range(max(anew, old.epoch + 1), new.epoch + 1))
+    wayout = f"dcplake resync --vbuckets {new.vbucket} streams it again from the beginning"
+    if begun != expected or new.epoch < old.epoch:
+        raise LakeError(
+            f"changes: vbucket {new.vbucket} is in epoch {new.epoch} (was {old.epoch}), found the "
+            f"forks of epochs {sorted(begun) or '(none)'}, expected {sorted(expected) or '(none)'};"
+            f" {wayout}"
+        )
+    if not forks and new.complete_seqno < old.complete_seqno:
+        raise LakeError(
+            f"changes: vbucket {new.vbucket} went back from complete seqno {old.complete_seqno} "
+            f"to {new.complete_seqno} without a rollback; {wayout}"
+        )

@@ -1,0 +1,169 @@
+"""The section ``flow_control``: windows, their policy, acknowledgements, and the batches they feed.
+
+A batch, what is not acknowledged yet, and the smallest window that the policy gives are checked
+against each other here, so that no node ever waits for a batch that waits for it.
+"""
+
+from dataclasses import dataclass
+
+from dcp.errors import ConfigError
+from dcp.lake.config.memory import MEBIBYTE
+from dcp.lake.config.setting_keys import Section, key
+from dcp.lake.config.window_plan import LEAST_WINDOW_BYTES, planned_window_bytes
+from dcp.protocol.window_policies import Policy
+from dcp.types import U32_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class FlowControlSettings(Section):
+    """How much may be under way between a node and the tables: the bound on Python's memory."""
+
+    window_policy: str = key(
+        "static",
+        "Who sizes the windows of an executor's connections (docs/flow-control.md). static: each "
+        "has `window_bytes`. dynamic: each has `window_percent` of the quota. aggressive: all that "
+        "a round plans share `window_shared_percent` of it; both within `window_bytes` and "
+        "`window_most_bytes`. ratio: as aggressive, without these limits. none: no flow control, "
+        "see `allow_no_flow_control`.",
+        choices=tuple(map(str, Policy)),
+    )
+    window_bytes: int = key(
+        10 * MEBIBYTE,
+        "What a node may send on one connection before we acknowledge (the DCP buffer size). "
+        "dynamic, aggressive: the least of it; ratio: that of connections outside executors; none: "
+        "what a connection holds when we stop reading it.",
+        unit="bytes",
+        least=LEAST_WINDOW_BYTES,
+        most=U32_MAX,
+    )
+    window_most_bytes: int = key(
+        50 * MEBIBYTE,
+        "dynamic, aggressive: the most of it.",
+        unit="bytes",
+        least=LEAST_WINDOW_BYTES,
+        most=U32_MAX,
+    )
+    window_quota_bytes: int = key(
+        1024 * MEBIBYTE,
+        "dynamic, aggressive, ratio: the memory of one executor that the percentages are of.",
+        unit="bytes",
+        least=MEBIBYTE,
+        most=2**50,
+    )
+    window_percent: float = key(
+        1.0, "dynamic: a new connection's part of the quota.", unit="percent", least=0.01, most=100
+    )
+    window_threshold_percent: float = key(
+        10.0,
+        "dynamic: where all windows would be more than this part of the quota, each has "
+        "`window_bytes`.",
+        unit="percent",
+        least=0.01,
+        most=100,
+    )
+    window_shared_percent: float = key(
+        5.0,
+        "aggressive, ratio: the part of the quota that all connections share.",
+        unit="percent",
+        least=0.01,
+        most=100,
+    )
+    allow_no_flow_control: bool = key(
+        False,
+        "Whether `window_policy` may be none: then nothing but unread sockets bounds the memory, "
+        "and a node whose NOOPs wait behind unread data may end the connection.",
+    )
+    stream_window_bytes: int = key(
+        0,
+        "A window for each vbucket's stream, beside the connection's; 0 means none. Only "
+        "producers that follow the DCP document have it (`dcplake serve`); data servers refuse it, "
+        "which is logged, and the connection's window holds alone.",
+        unit="bytes",
+        least=0,
+        most=2**32 - 1,
+    )
+    ack_fraction: float = key(
+        0.2,
+        "Acknowledge when this part of the window has been consumed …",
+        unit="part of the window",
+        least=0.01,
+        most=0.9,
+    )
+    ack_seconds: float = key(
+        5.0, "… or when this long has passed.", unit="seconds", least=0.05, most=60
+    )
+    batch_rows: int = key(
+        10_000, "Most rows in one Arrow batch handed to Spark.", unit="rows", least=1, most=10**6
+    )
+    batch_bytes: int = key(
+        4 * MEBIBYTE,
+        "Most bytes in one Arrow batch, unless a single document is larger; the batch holds its "
+        "part of the window until Spark has taken it.",
+        unit="bytes",
+        least=1024,
+        most=2**30,
+    )
+    batch_seconds: float = key(
+        2.0, "How long rows may wait for their batch to fill.", unit="seconds", least=0.01, most=60
+    )
+
+    live_folder: str = key(
+        "",
+        "Where tasks write what they see, for `dcplake top` and `dcplake status`: on a cluster a "
+        "folder that executors and operators share; empty: each machine's folder for temporary "
+        "files, readable by its user only.",
+    )
+
+    def __post_init__(self) -> None:
+        """Check that a batch and the bytes not yet acknowledged fit the window together.
+
+        Where a window may be smaller than the one that is checked here, or is a stream's, a batch
+        is handed over earlier (``flush_bytes``).
+        """
+        Section.__post_init__(self)
+        self._check_policy()
+        window_bytes, what = self.window_bytes, "window_bytes"
+        if self.window_policy == Policy.RATIO:
+            window_bytes = planned_window_bytes(self, 1)
+            what = "the window of one connection, window_shared_percent of window_quota_bytes"
+        most = int(window_bytes * (1 - self.ack_fraction))
+        if self.batch_bytes > most:
+            raise ConfigError(
+                f"batch_bytes: found {self.batch_bytes}, expected at most {most}: a batch "
+                f"and ack_fraction ({self.ack_fraction}) must fit {what} "
+                f"({window_bytes}) together, or the node stops before a batch is full"
+            )
+        least = LEAST_WINDOW_BYTES
+        if self.stream_window_bytes and not least <= self.stream_window_bytes <= window_bytes:
+            raise ConfigError(
+                f"stream_window_bytes: found {self.stream_window_bytes}, expected 0, or from "
+                f"{least} to {what} ({window_bytes})"
+            )
+
+    def _check_policy(self) -> None:
+        if self.window_policy == Policy.NONE and not self.allow_no_flow_control:
+            raise ConfigError(
+                "window_policy: found 'none' (no flow control): NOOPs would wait behind unread "
+                "data; set allow_no_flow_control to accept that"
+            )
+        limited = self.window_policy in (Policy.DYNAMIC, Policy.AGGRESSIVE)
+        if limited and self.window_most_bytes < self.window_bytes:
+            raise ConfigError(
+                f"window_most_bytes: found {self.window_most_bytes}, expected at least "
+                f"window_bytes ({self.window_bytes}) with window_policy {self.window_policy!r}"
+            )
+
+    @property
+    def fixed_window_bytes(self) -> int:
+        """The window of connections that no policy sizes; 0: no flow control."""
+        return 0 if self.window_policy == Policy.NONE else self.window_bytes
+
+    def flush_bytes(self, window_bytes: int) -> int:
+        """Gathered bytes of one window at which a batch must be handed over, whatever it lacks.
+
+        ``window_bytes`` is its size now, 0 where it is off. With a batch and what is not
+        acknowledged yet it still has room: no node ever waits for a batch that waits for it.
+        """
+        window_bytes = window_bytes or self.window_bytes
+        released_bytes = int(window_bytes * self.ack_fraction)
+        return max(1, min(self.batch_bytes, window_bytes // 2, window_bytes - released_bytes))

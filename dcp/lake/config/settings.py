@@ -1,0 +1,324 @@
+"""Every setting of a run, as typed frozen dataclasses: one per section of the configuration file.
+
+``flow_control`` has a module of its own, ``flow_control_settings.py``. A setting's default,
+meaning, unit and allowed range stand beside it (``setting_keys.py``) and nowhere else:
+``settings_load.py`` checks values against them, ``settings_document.py`` writes
+``conf/dcplake.toml`` from them. Values are checked when the objects are made, so that no later
+code checks again.
+No secret is a setting: the password is named by reference (an environment variable or a file).
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from dcp.errors import ConfigError
+from dcp.lake.config.flow_control_settings import FlowControlSettings
+from dcp.lake.config.memory import AUTO_MEMORY, MEBIBYTE, parse_memory
+from dcp.lake.config.setting_keys import Section, key
+from dcp.lake.config.spark_master import slots_of
+from dcp.lake.tables.lock import local_root
+from dcp.protocol.credentials import ALL_MECHANISMS, SCRAM_MECHANISMS, Credentials, Secret
+from dcp.seeds import parse_seed
+
+
+@dataclass(frozen=True, slots=True)
+class SourceSettings(Section):
+    """The Couchbase cluster and bucket to read."""
+
+    seeds: tuple[str, ...] = key(
+        ("127.0.0.1:11210",),
+        "Nodes to ask for the cluster map: host, or host:port of the data service, perhaps behind "
+        "couchbase://; couchbases:// needs `tls`.",
+    )
+    bucket: str = key("default", "The bucket to replicate.")
+    username: str = key("", "The user to sign in as.")
+    password_env: str = key(
+        "DCPLAKE_PASSWORD",
+        "Name of the environment variable that holds the password.",
+        may_be_secret=True,
+    )
+    password_file: str = key(
+        "",
+        "File that holds the password (its first line); preferred when set.",
+        may_be_secret=True,
+    )
+    allow_plain: bool = key(
+        False, "Whether the password may be sent as it is (SASL PLAIN) over an unencrypted line."
+    )
+    tls: bool = key(
+        False,
+        "Whether to encrypt connections; seeds without a port are then at 11207, and not 11210.",
+    )
+    tls_ca_file: str = key("", "Certificates to trust, PEM; the system's when empty.")
+    connect_timeout_seconds: float = key(
+        10.0, "How long one connection attempt may take.", unit="seconds", least=0.05, most=600
+    )
+    bootstrap_timeout_seconds: float = key(
+        30.0,
+        "How long a connection may take until it can open streams.",
+        unit="seconds",
+        least=0.05,
+        most=600,
+    )
+    noop_interval_seconds: float = key(
+        20.0,
+        "How often a node proves that it is alive; silence of twice this long means it is dead.",
+        unit="seconds",
+        least=1,
+        most=600,
+    )
+    receiver_group_tag: str = key(
+        "",
+        "Where the seeds are those of a relay: the tag of its group that this lake belongs to, a "
+        "number of 64 bits with a sign; in none when empty. Other nodes refuse it.",
+    )
+
+    def __post_init__(self) -> None:
+        """Check that the seeds are addresses and the tag is one."""
+        Section.__post_init__(self)
+        try:
+            for seed in self.seeds:
+                parse_seed(seed, tls=self.tls)
+        except ConfigError as error:
+            raise ConfigError(f"seeds: {error}") from None
+        self.group_tag()
+
+    def group_tag(self) -> int | None:
+        """Return the tag; None where there is none.
+
+        Raises:
+            ConfigError: it is no number of 64 bits.
+
+        """
+        if not self.receiver_group_tag:
+            return None
+        if re.fullmatch(r"-?[0-9]{1,19}", self.receiver_group_tag):
+            tag = int(self.receiver_group_tag)
+            if -(2**63) <= tag < 2**63:
+                return tag
+        raise ConfigError(
+            f"receiver_group_tag: found {self.receiver_group_tag!r}, expected a decimal number "
+            "from -9223372036854775808 to 9223372036854775807, or nothing"
+        )
+
+    def credentials(self) -> Credentials:
+        """Return user and password; PLAIN is allowed where nobody can listen, or by the settings.
+
+        Raises:
+            ConfigError: no user is named; else as for ``password``.
+
+        """
+        if not self.username:
+            raise ConfigError(
+                "source.username: found none, expected the user to sign in as; it needs the role "
+                "Data DCP Reader on the bucket"
+            )
+        mechanisms = ALL_MECHANISMS if self.tls or self.allow_plain else SCRAM_MECHANISMS
+        return Credentials(self.username, Secret(self.password()), mechanisms)
+
+    def password(self, environment: Mapping[str, str] | None = None) -> str:
+        """Read the password where the settings say it is, in the process that asks.
+
+        Raises:
+            ConfigError: the file cannot be read; or it is empty, or the environment variable is
+                empty or not set, although a user is named.
+
+        """
+        if self.password_file:
+            try:
+                text = Path(self.password_file).expanduser().read_text("utf-8")
+            except (OSError, UnicodeDecodeError) as error:
+                why = getattr(error, "strerror", None) or "found no UTF-8"
+                raise ConfigError(
+                    f"source.password_file: cannot read the file that it names: {why}"
+                ) from None
+            first_line = text.split("\n", 1)[0].removesuffix("\r")
+            self._require("password_file", first_line, "the first line of the file is empty")
+            return first_line
+        found = (os.environ if environment is None else environment).get(self.password_env)
+        # Who wrote the password itself there does not find it in a log.
+        shown = re.fullmatch("[A-Z_][A-Z0-9_]*", self.password_env)
+        name = self.password_env if shown else "that it names"
+        state = "not set" if found is None else "empty"
+        self._require("password_env", found, f"the environment variable {name} is {state}")
+        return found or ""
+
+    def _require(self, key_name: str, password: str | None, found: str) -> None:
+        if self.username and not password:
+            raise ConfigError(
+                f"source.{key_name}: {found}, expected the password of user {self.username!r} in it"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class RoundSettings(Section):
+    """One round: how many tasks, how long, how much."""
+
+    tasks: int = key(
+        0,
+        "Spark tasks that read at the same time; 0 means one for every 10,000 seqnos that a round "
+        "is behind, up to one per core (on a cluster, up to 2).",
+        least=0,
+        most=4096,
+    )
+    target_bytes: int = key(
+        1024 * MEBIBYTE,
+        "A task ends its part of the round after this much was received.",
+        unit="bytes",
+        least=1,
+        most=2**50,
+    )
+    target_seconds: float = key(
+        60.0, "A task ends its part of the round after this long.", unit="seconds", least=0.1
+    )
+    node_deadline_seconds: float = key(
+        30.0,
+        "How long a node may be out of reach, or a vbucket without its stream, until it is left "
+        "out of the round and reported.",
+        unit="seconds",
+        least=0.1,
+        most=3600,
+    )
+    quiet_seconds: float = key(
+        10.0,
+        "A node that sent nothing for this long, while a vbucket is below its high seqno, is asked "
+        "what it holds; only its answer can end the vbucket as caught up.",
+        unit="seconds",
+        least=0.05,
+        most=3600,
+    )
+    minimum_interval_seconds: float = key(
+        5.0,
+        "Continuous runs: least time from the start of one round to the start of the next.",
+        unit="seconds",
+        least=0,
+        most=86400,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LakeSettings(Section):
+    """Where the tables are and how long the past stays readable."""
+
+    root: str = key("lake", "Folder of the tables (a path or a URI that Spark can write to).")
+    schema: str = key(
+        "", "Catalog schema of the tables, as catalog.schema; used instead of root when set."
+    )
+    lock: bool = key(
+        True, "Whether to take a lock file in a local root; commits are fenced with or without it."
+    )
+    horizon_hours: float = key(
+        168.0,
+        "How far back rollbacks can be undone and versions stay readable; every table's retention "
+        "follows it (docs/operations.md).",
+        unit="hours",
+        least=1,
+        most=24 * 3650,
+    )
+    deletion_vectors: bool = key(
+        True,
+        "Whether deletion vectors mark the rows that are gone. false: an apply rewrites the files "
+        "that hold them, and readers that know no deletion vectors read the tables. Chosen once, "
+        "when a lake is made; of that lake every configuration says the same.",
+    )
+
+    def __post_init__(self) -> None:
+        """Check that there is a place, and that it can be a folder."""
+        Section.__post_init__(self)
+        if self.schema:
+            return
+        folder = local_root(self.root) if self.root else None
+        if not self.root or (folder is not None and folder.is_file()):
+            found = "a file" if self.root else "nothing"
+            raise ConfigError(f"lake.root: found {found} ({self.root!r}), expected a folder")
+
+
+@dataclass(frozen=True, slots=True)
+class ApplySettings(Section):
+    """When pending changes are merged into the replica tables."""
+
+    when: str = key(
+        "every_round",
+        "every_round; pending_fraction: when the pending rows reach `pending_fraction` of the "
+        "table; age: when the oldest waits for `age_seconds`; never: another job applies.",
+        choices=("every_round", "pending_fraction", "age", "never"),
+    )
+    pending_fraction: float = key(
+        0.05, "See `when`.", unit="part of the table's rows", least=0.0001, most=100
+    )
+    age_seconds: float = key(300.0, "See `when`.", unit="seconds", least=1, most=30 * 86400)
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySettings(Section):
+    """What to do where there is a choice."""
+
+    rollback: str = key(
+        "rewrite",
+        "When the cluster lost writes and orders a rollback. rewrite: undo exactly what was lost; "
+        "resync: stream the vbucket again and replace it as a whole; fail: leave the vbucket as it "
+        "is, end with code 5.",
+        choices=("rewrite", "resync", "fail"),
+    )
+    dropped: str = key(
+        "delete",
+        "What becomes of the rows of a collection that is dropped at the source. delete: they "
+        "leave its table, in the commit of the snapshot that carries the drop; keep: they stay as "
+        "they were. It is decided when the drop is received. A flush always deletes.",
+        choices=("delete", "keep"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SparkSettings(Section):
+    """The Spark session that dcplake builds; what spark-submit is given wins over it."""
+
+    master: str = key(
+        "local[*]", "Spark master: local[N], local[*], spark://host:port, k8s://host:port or yarn."
+    )
+    driver_memory: str = key(
+        "auto",
+        "Heap of the JVM in local mode, as Spark writes it (2g, 1500m). auto: what all tasks at "
+        "once can need, 2g or more; less than that need is refused (docs/memory.md).",
+    )
+    conf: Mapping[str, str] = key({}, "Further Spark configuration.", may_be_secret=True)
+
+    def __post_init__(self) -> None:
+        """Check that the master is one, and the heap a size."""
+        Section.__post_init__(self)
+        slots_of(self.master)
+        if "spark.master" in self.conf:
+            raise ConfigError(
+                "spark.conf: found spark.master, expected it in the section itself: "
+                "[spark] master = …"
+            )
+        if self.driver_memory != AUTO_MEMORY:
+            parse_memory(self.driver_memory)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All sections. Made by `dcp.lake.config.settings_load.load_settings`, or directly in tests."""
+
+    source: SourceSettings = field(default_factory=SourceSettings)
+    flow_control: FlowControlSettings = field(default_factory=FlowControlSettings)
+    round: RoundSettings = field(default_factory=RoundSettings)
+    lake: LakeSettings = field(default_factory=LakeSettings)
+    apply: ApplySettings = field(default_factory=ApplySettings)
+    policy: PolicySettings = field(default_factory=PolicySettings)
+    spark: SparkSettings = field(default_factory=SparkSettings)
+
+
+SECTIONS: Final[Mapping[str, type[Section]]] = {
+    "source": SourceSettings,
+    "flow_control": FlowControlSettings,
+    "round": RoundSettings,
+    "lake": LakeSettings,
+    "apply": ApplySettings,
+    "policy": PolicySettings,
+    "spark": SparkSettings,
+}

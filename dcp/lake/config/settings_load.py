@@ -1,0 +1,198 @@
+"""Settings from a TOML file, the environment and options; the later wins, anything odd is an error.
+
+The environment variable of a setting is ``DCPLAKE_<SECTION>_<KEY>`` (lists separated by commas,
+tables as ``name=value`` pairs separated by commas). Options are given as ``section.key``.
+"""
+
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, dataclass, fields
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+from dcp.errors import ConfigError
+from dcp.lake.config.setting_keys import describe_expected, describe_found
+from dcp.lake.config.settings import SECTIONS, Settings
+from dcp.suggestions import did_you_mean
+
+PREFIX: Final = "DCPLAKE_"
+
+_GONE: Final = MappingProxyType(
+    {("apply", "key_literals"): "leave it out, dcplake decides by the table's size"}
+)
+"""What to do instead of a setting that there was, by section and key."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """A value as it was given, and the words that say where."""
+
+    value: object
+    where: str
+    is_text: bool = False
+
+
+def load_settings(
+    path: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    overrides: Mapping[str, object] | None = None,
+) -> Settings:
+    """Return the settings of ``path`` (if any), overridden by the environment and ``overrides``.
+
+    ``overrides`` maps ``section.key`` to a value; texts are read as in the environment.
+
+    Raises:
+        ConfigError: a section or key that does not exist, a value of the wrong type or out of
+            range, values that do not fit each other, or a file that cannot be read. Names the
+            file (or variable, or option), the key, what was found and what is expected.
+
+    """
+    given: dict[str, dict[str, _Given]] = {name: {} for name in SECTIONS}
+    if path is not None:
+        _take_file(path, given)
+    _take_environment(os.environ if environment is None else environment, given)
+    for name, value in (overrides or {}).items():
+        section, _, key = name.partition(".")
+        where = f"option {name}"
+        _require_known(section, key, where)
+        given[section][key] = _Given(value, where, isinstance(value, str))
+    return Settings(**{name: _build(name, keys) for name, keys in given.items()})
+
+
+def _take_file(path: Path, given: dict[str, dict[str, _Given]]) -> None:
+    try:
+        with path.open("rb") as file:
+            content = tomllib.load(file)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot read the configuration: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: found no valid TOML: {error}") from None
+    for section, keys in content.items():
+        if section not in SECTIONS or not isinstance(keys, dict):
+            raise ConfigError(
+                f"{path}: found {section!r}{did_you_mean(section, SECTIONS)}, expected only the "
+                f"sections {', '.join(SECTIONS)}"
+            )
+        for key, value in keys.items():
+            _require_known(section, key, f"{path}: {section}.{key}")
+            given[section][key] = _Given(value, str(path))
+
+
+def _take_environment(environment: Mapping[str, str], given: dict[str, dict[str, _Given]]) -> None:
+    of_passwords = given["source"].get("password_env")
+    for name, text in environment.items():
+        section = _section_of_variable(name)
+        if section is None:
+            if of_passwords is None or name != of_passwords.value:
+                _refuse_misspelt_section(name)
+            continue
+        key = name[len(PREFIX) + len(section) + 1 :].lower()
+        _require_known(section, key, f"environment variable {name}")
+        given[section][key] = _Given(text, f"environment variable {name}", is_text=True)
+
+
+def _section_of_variable(name: str) -> str | None:
+    if not name.startswith(PREFIX):
+        return None
+    rest = name[len(PREFIX) :].lower()
+    return next((section for section in SECTIONS if rest.startswith(section + "_")), None)
+
+
+def _refuse_misspelt_section(name: str) -> None:
+    """Raise ConfigError for a variable that means a section; others may begin like ours."""
+    if not name.startswith(PREFIX):
+        return
+    words = name[len(PREFIX) :].lower().split("_")
+    if words[0] in SECTIONS:
+        raise ConfigError(
+            f"environment variable {name}: found a section without a key, expected "
+            f"{PREFIX}{words[0].upper()}_<KEY>"
+        )
+    for section in ("_".join(words[:2]), words[0]):
+        if meant := did_you_mean(section, SECTIONS):
+            raise ConfigError(
+                f"environment variable {name}: unknown section {section!r}{meant}, expected "
+                f"{', '.join(SECTIONS)}"
+            )
+
+
+def _require_known(section: str, key: str, where: str) -> None:
+    if section not in SECTIONS:
+        raise ConfigError(
+            f"{where}: unknown section {section!r}{did_you_mean(section, SECTIONS)}, expected "
+            f"{', '.join(SECTIONS)}"
+        )
+    if (instead := _GONE.get((section, key))) is not None:
+        raise ConfigError(
+            f"{where}: found {section}.{key}, which is no setting any more: {instead}"
+        )
+    known = [known.name for known in fields(SECTIONS[section])]  # type: ignore[arg-type]
+    if key not in known:
+        raise ConfigError(
+            f"{where}: unknown key {key!r}{did_you_mean(key, known)}, section {section} has "
+            f"{', '.join(known)}"
+        )
+
+
+def _build(section: str, given: Mapping[str, _Given]) -> Any:
+    kind = SECTIONS[section]
+    values = {}
+    for key in fields(kind):  # type: ignore[arg-type]
+        if (entry := given.get(key.name)) is not None:
+            values[key.name] = _typed(section, key, entry)
+    try:
+        return kind(**values)
+    except ConfigError as error:  # the section names the key; only we know where it was given
+        told = str(error).removeprefix(f"{section}.")
+        key_name = told.partition(":")[0]
+        where = given[key_name].where if key_name in given else _places(given)
+        raise ConfigError(f"{where}: {section}.{told}") from None
+
+
+def _places(given: Mapping[str, _Given]) -> str:
+    return ", ".join(dict.fromkeys(entry.where for entry in given.values())) or "defaults"
+
+
+def _typed(section: str, key: "Field[Any]", entry: _Given) -> object:
+    default = key.default if key.default is not MISSING else {}
+    value = entry.value
+    if entry.is_text and isinstance(value, str):
+        value = _from_text(value, default)
+        if value is None:
+            expected = describe_expected(default, key.metadata)
+            if isinstance(default, tuple):
+                expected += ", here with commas between: a,b"
+            if isinstance(default, Mapping):
+                expected += ", here as name=value with commas between"
+            found = describe_found(entry.value, key.metadata)
+            raise ConfigError(
+                f"{entry.where}: {section}.{key.name}: found {found}, expected {expected}"
+            )
+    if isinstance(default, tuple) and isinstance(value, list):
+        return tuple(value)
+    if isinstance(default, Mapping) and isinstance(value, dict):
+        return MappingProxyType(value)
+    return value
+
+
+def _from_text(text: str, default: object) -> object | None:
+    """Read a text as a value of the default's type; None where it is no such value."""
+    if isinstance(default, bool):
+        return {"true": True, "false": False}.get(text.strip().lower())
+    if isinstance(default, int | float):
+        try:
+            return int(text) if isinstance(default, int) else float(text)
+        except ValueError:
+            return None
+    if isinstance(default, tuple):
+        if text.lstrip().startswith(('["', "['")):  # as in a file; [::1]:11210 is an address
+            return None
+        return tuple(part.strip() for part in text.split(","))
+    if isinstance(default, Mapping):
+        pairs = [part.partition("=") for part in text.split(",") if part.strip()]
+        if not all(separator for _, separator, _ in pairs):
+            return None
+        return {name.strip(): value.strip() for name, _, value in pairs}
+    return text

@@ -1,0 +1,305 @@
+"""Which version of a replica table holds which rounds: from its history, and as rows of the log.
+
+The history is the truth; where Delta's log cleanup took an apply, a heartbeat after it repeats what
+that said. Its index are the ``applied`` rows of ``changes``, which the first round that is planned
+after an apply writes; a reader of the index may find it behind the truth, never ahead of it.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from dcp.lake.log.plan_text import number_ranges
+from dcp.lake.log.stretch import HeldVersion, Stretch, Undo
+from dcp.lake.tables.history import WHOLE, WINDOW, Commit, history
+from dcp.lake.tables.lineage import Lineage
+from dcp.lake.tables.schema import CHANGES
+from dcp.lake.tables.tables import LakeTables, ReplicaTable
+from dcp.lake.tables.vbucket_state import FIRST_EPOCH, VbucketState
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedVersion:
+    """A version of a replica table that holds the state of ``to_round``.
+
+    What it lacks of a later round is in the log from ``log_from_round`` on: that is ``to_round``,
+    or the oldest round with a row that still waited for its snapshot's end then. ``stale`` are
+    (vbucket, round) of those that it holds as they were at an older round, ``undone`` are those
+    that it took back. What is not compared is told by the commit alone: in ``cleared`` vbuckets it
+    emptied the collection, in ``revived`` ones it undid that.
+    """
+
+    table: str
+    version: int
+    from_round: int
+    to_round: int
+    log_from_round: int
+    stale: tuple[tuple[int, int], ...] = ()
+    undone: tuple[Undo, ...] = ()
+    cleared: tuple[int, ...] = field(default=(), compare=False)
+    revived: tuple[int, ...] = field(default=(), compare=False)
+    inserted: int = field(default=0, compare=False)
+    updated: int = field(default=0, compare=False)
+    deleted: int = field(default=0, compare=False)
+
+    def __str__(self) -> str:
+        """Say in one line what happened."""
+        told = (
+            f"{self.table} version {self.version}: round {self.from_round} -> {self.to_round}, "
+            f"{self.inserted} inserted, {self.updated} updated, {self.deleted} deleted"
+        )
+        if self.undone:
+            told += f"; rolled back: vbuckets {number_ranges(each.vbucket for each in self.undone)}"
+        if self.cleared:
+            told += f"; flushed or dropped at the source: vbuckets {number_ranges(self.cleared)}"
+        if self.stale:
+            told += f"; stale: vbuckets {number_ranges(vb for vb, _ in self.stale)}"
+        return told
+
+    @property
+    def held(self) -> HeldVersion:
+        """What it holds of each vbucket."""
+        return HeldVersion(self.version, self.to_round, dict(self.stale))
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaStatus:
+    """Where a replica table stands.
+
+    ``applied`` is the apply whose rows it has (None before the first); after a RESTORE that is not
+    the newest one. ``since_version`` is the version that put the table there (-1 before the first
+    apply): the apply's own, or the RESTORE's.
+    """
+
+    applied: AppliedVersion | None
+    since_version: int
+    lineage: Lineage
+
+    @property
+    def round(self) -> int:
+        """The round that the table holds; 0 before the first apply."""
+        return self.applied.to_round if self.applied else 0
+
+    @property
+    def held(self) -> HeldVersion:
+        """What the table's newest version holds of each vbucket."""
+        stale = dict(self.applied.stale) if self.applied else {}
+        return HeldVersion(self.version, self.round, stale)
+
+    @property
+    def version(self) -> int:
+        """The table's newest version."""
+        return self.lineage.newest
+
+
+def replica_status(lake: LakeTables, replica: ReplicaTable, window: int = WINDOW) -> ReplicaStatus:
+    """Return where a replica table stands, by its history; by the index where that is cleaned.
+
+    ``window`` is how many commits the lineage has at least, where there are as many.
+    """
+    lineage = settled_lineage(lake, replica.name, window)
+    since = lineage.since()
+    if (commit := lineage.applied()) is not None:
+        return ReplicaStatus(
+            applied_of(replica.name, commit), commit.version if since is None else since, lineage
+        )
+    origin = lineage.origin(lineage.newest)
+    if origin < 0 or lineage.is_whole:
+        return ReplicaStatus(None, -1 if since is None else since, lineage)
+    if (told := lineage.told(lineage.newest)) is not None:
+        since = int(told["since"]) if since is None else since
+        return ReplicaStatus(told_applied(replica.name, told), since, lineage)
+    # A table that was dropped and made again may have older rows with higher versions there.
+    indexed = [each for each in indexed_applied(lake, [replica.name], 0) if each.version <= origin]
+    applied = indexed[-1] if indexed else None
+    if since is None:
+        since = applied.version if applied else -1
+    return ReplicaStatus(applied, since, lineage)
+
+
+def applied_at(table: str, lineage: Lineage, version: int) -> AppliedVersion | None:
+    """Return the apply whose rows a version has, sound or not; None where the history tells none.
+
+    Where log cleanup took its commit, a heartbeat may repeat what that said.
+    """
+    origin = lineage.commit(lineage.origin(version))
+    if origin is not None:
+        return applied_of(table, origin) if origin.is_apply else None
+    told = lineage.told(version)
+    return None if told is None else told_applied(table, told)
+
+
+def shown_stale(status: ReplicaStatus, newest: Mapping[int, VbucketState]) -> dict[int, int]:
+    """Return the vbuckets that a table shows as they were at an older round, and that round.
+
+    Those that its newest version says so of, and those that began anew since and are not whole.
+    """
+    held = status.held
+    anew = (vb for vb, state in newest.items() if state.epoch > FIRST_EPOCH and not state.is_whole)
+    return dict(held.stale) | {vb: held.round_of(vb) for vb in anew}
+
+
+def settled_lineage(lake: LakeTables, table: str, window: int = WINDOW) -> Lineage:
+    """Return a table's lineage, from as much of its history as its newest version needs."""
+    lineage = Lineage(tuple(history(lake.table(table), window)))
+    if lineage.is_settled:
+        return lineage
+    return Lineage(tuple(history(lake.table(table), WHOLE)))
+
+
+def applied_of(table: str, commit: Commit) -> AppliedVersion:
+    """Return what an apply's commit says about itself."""
+    counts = [
+        int(commit.metrics.get(name, "0") or 0)
+        for name in ("numTargetRowsInserted", "numTargetRowsUpdated", "numTargetRowsDeleted")
+    ]
+    emptied = (tuple(commit.ours.get(name, ())) for name in ("cleared", "revived"))
+    return _applied_from(table, commit.version, commit.ours, *emptied, *counts)
+
+
+def commit_content(from_round: int, stretch: Stretch) -> dict[str, Any]:
+    """Return what the commit of an apply says about it; `applied_of` reads it."""
+    return {
+        "from": from_round,
+        "to": stretch.to_round,
+        "log_from": stretch.log_from_round,
+        **({"first": stretch.first_round} if stretch.undone else {}),
+        **_by_vbucket(stretch.stale.items(), stretch.undone),
+        **({"cleared": list(stretch.cleared)} if stretch.cleared else {}),
+        **({"revived": list(stretch.revived)} if stretch.revived else {}),
+    }
+
+
+def heartbeat_content(status: ReplicaStatus) -> dict[str, Any]:
+    """Return what a heartbeat says of the table's rows: the apply they are of, and its fence."""
+    applied = status.applied
+    told: dict[str, Any] = {"since": status.since_version}
+    if applied is not None:
+        told |= {
+            "version": applied.version,
+            "from": applied.from_round,
+            "to": applied.to_round,
+            "log_from": applied.log_from_round,
+            **_by_vbucket(applied.stale, applied.undone),
+        }
+    return told
+
+
+def told_applied(table: str, told: Mapping[str, Any]) -> AppliedVersion | None:
+    """Return the apply that a heartbeat repeats; None where there was none yet."""
+    return _applied_from(table, int(told["version"]), told) if "to" in told else None
+
+
+def _by_vbucket(
+    stale: Iterable[tuple[int, int]], undone: Iterable[Undo]
+) -> dict[str, list[tuple[int, ...]]]:
+    """Return what is said about single vbuckets; mostly nothing is."""
+    told: dict[str, list[tuple[int, ...]]] = {
+        "stale": list(stale),
+        "undone": [(each.vbucket, each.version, each.fork_seqno) for each in undone],
+    }
+    return {name: listed for name, listed in told.items() if listed}
+
+
+def _applied_from(
+    table: str, version: int, content: Mapping[str, Any], *told_once: Any
+) -> AppliedVersion:
+    return AppliedVersion(
+        table,
+        version,
+        int(content["from"]),
+        int(content["to"]),
+        int(content["log_from"]),
+        tuple(sorted((int(vbucket), int(number)) for vbucket, number in content.get("stale", ()))),
+        tuple(sorted(Undo(*map(int, each)) for each in content.get("undone", ()))),
+        *told_once,
+    )
+
+
+def unindexed_applied(
+    lake: LakeTables, replicas: Iterable[ReplicaTable]
+) -> tuple[AppliedVersion, ...]:
+    """Return the applies that ``changes`` does not list yet, oldest first: for the next round.
+
+    A RESTORE is listed as well, with the round that it took the table back to: the newest row of a
+    table says where it stands. Looks back over the newest commits of each table: every round lists
+    what is not listed, so no more than the applies since the last round can be missing.
+    """
+    found = [each for replica in replicas for each in _recent(lake, replica.name)]
+    if not found:
+        return ()
+    tables = sorted({each.table for each in found})
+    # An apply to a round is listed by a later round.
+    listed = set(indexed_applied(lake, tables, min(each.to_round for each in found) + 1))
+    return tuple(
+        sorted((each for each in found if each not in listed), key=lambda e: (e.table, e.version))
+    )
+
+
+def _recent(lake: LakeTables, table: str) -> list[AppliedVersion]:
+    lineage = settled_lineage(lake, table)
+    found = []
+    for commit in lineage.commits[:WINDOW]:
+        if commit.is_apply:
+            found.append(applied_of(table, commit))
+        elif commit.restored is not None and lineage.defect(commit.version) is None:
+            origin = lineage.commit(lineage.origin(commit.version))
+            if origin:
+                made = applied_of(table, origin)
+                at, log_from, stale = made.to_round, made.log_from_round, made.stale
+                found.append(AppliedVersion(table, commit.version, at, at, log_from, stale))
+            elif lineage.is_whole:
+                found.append(AppliedVersion(table, commit.version, 0, 0, 0))
+    if not found and (told := lineage.told(lineage.newest)) is not None:
+        applied = told_applied(table, told)  # its commit is gone from the history
+        found += [applied] if applied else []
+    return found
+
+
+def indexed_applied(
+    lake: LakeTables, tables: Sequence[str], first_round: int
+) -> list[AppliedVersion]:
+    """Return the ``applied`` rows of some tables, of rounds from ``first_round`` on, in order."""
+    found = lake.changes.rows("round, applied", f"kind = 'applied' AND round >= {int(first_round)}")
+    found.sort(key=lambda row: (row["round"], row["applied"]["version"]))
+    rows = (row["applied"] for row in found if row["applied"]["table"] in tables)
+    return [
+        AppliedVersion(
+            row["table"],
+            row["version"],
+            row["from_round"],
+            row["to_round"],
+            row["log_from_round"],
+            tuple(sorted((each["vbucket"], each["round"]) for each in row["stale"] or ())),
+            tuple(
+                sorted(
+                    Undo(each["vbucket"], each["version"], int(each["fork_seqno"]))
+                    for each in row["undone"] or ()
+                )
+            ),
+        )
+        for row in rows
+    ]
+
+
+def applied_to_batch(applied: Iterable[AppliedVersion], round_number: int) -> pa.RecordBatch:
+    """Return the ``applied`` rows of a round, with the columns of ``changes``."""
+    rows = [
+        {
+            "round": round_number,
+            "kind": "applied",
+            "applied": {
+                "table": each.table,
+                "version": each.version,
+                "from_round": each.from_round,
+                "to_round": each.to_round,
+                "log_from_round": each.log_from_round,
+                "stale": [{"vbucket": vb, "round": number} for vb, number in each.stale],
+                "undone": [asdict(undo) for undo in each.undone],
+            },
+        }
+        for each in applied
+    ]
+    return pa.RecordBatch.from_pylist(rows, schema=CHANGES)

@@ -1,0 +1,191 @@
+"""The change log: append a round to it, and read what it says about rounds and positions.
+
+An append is a compare-and-set: its Delta transaction id is (lake id, round), and rounds are
+consecutive. Delta skips an append with a stale number *silently*, so every append is read back.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from pyspark.sql import DataFrame
+
+from dcp.errors import DcplakeError, FencedError, LakeError
+from dcp.lake.log.stop_points import reached
+from dcp.lake.log.tampering import is_settled, log_tampering, refuse_tampering
+from dcp.lake.spark.failures import known_error
+from dcp.lake.tables.history import (
+    WHOLE,
+    WINDOW,
+    Commit,
+    history,
+    metadata_json,
+    reaches_creation,
+    refuse_other_writer,
+)
+from dcp.lake.tables.tables import LakeTables
+from dcp.lake.tables.transaction import FEW_JOBS, is_conflict, session_settings_for_a_while
+
+_ATTEMPTS: Final = 5
+"""How often an append is tried while maintenance changes the log under it."""
+
+_committed_writers: set[str] = set()
+"""Writers of this process that have committed a round; the newest commits may not tell."""
+
+
+def latest_round(lake: LakeTables) -> int:
+    """Return the newest committed round; 0 where there is none."""
+    return newest_round(lake, history(lake.changes))
+
+
+def newest_round(lake: LakeTables, commits: Sequence[Commit]) -> int:
+    """Return the newest round, looking further than ``commits`` only where they hold none.
+
+    Long maintenance can push our commits out of the window, and log retention out of the history;
+    then the rows themselves tell.
+    """
+    for commit in commits:
+        if commit.round is not None:
+            return commit.round
+    if reaches_creation(commits):
+        return 0
+    for commit in history(lake.changes, WHOLE):
+        if commit.round is not None:
+            return commit.round
+    [row] = lake.changes.rows("coalesce(max(round), 0) AS round", "true")
+    return int(row["round"])
+
+
+def refuse_tampered_log(lake: LakeTables, commits: Sequence[Commit] | None = None) -> None:
+    """Raise LakeError where somebody else changed rows of ``changes``.
+
+    ``commits`` are its newest ones, where the caller has them; it looks further if it must.
+    """
+    found = history(lake.changes) if commits is None else commits
+    if not is_settled(found):
+        found = history(lake.changes, WHOLE)
+    refuse_tampering(str(lake.location), lake.changes_sql, log_tampering(found))
+
+
+def append_round(
+    lake: LakeTables, rows: DataFrame, round_number: int, writer_id: str, *, verify: bool = True
+) -> Commit:
+    """Commit a round: its rows and its positions, in one append that only one driver can win.
+
+    Args:
+        lake: where to.
+        rows: the columns of ``changes``; evaluated by the append, once more each time that
+            maintenance changes the log in its very moment.
+        round_number: the newest committed round plus 1.
+        writer_id: the random id of this driver.
+        verify: whether to look for other writers before the rows are received.
+
+    Returns:
+        The commit as Delta's history has it.
+
+    Raises:
+        FencedError: another driver committed this round, or is alternating with this one.
+        LakeError: the round is not the next one, somebody else changed rows of the log, or
+            maintenance changed it in the moment of every attempt; nothing was committed.
+
+    """
+    metadata: dict[str, Any] = {"lake": lake.identity.lake_id, "round": round_number}
+    metadata["writer"] = writer_id
+    if verify:
+        commits = history(lake.changes)
+        has_committed = writer_id in _committed_writers
+        if has_committed and not any(commit.writer for commit in commits):
+            commits = history(lake.changes, WHOLE)  # much maintenance since
+        refuse_other_writer(commits, writer_id, has_committed=has_committed)
+        refuse_wrong_round(newest_round(lake, commits), round_number, commits)
+        refuse_tampered_log(lake, commits)
+        # So that a change of rows that slips in between is found by the next round.
+        metadata["base"] = commits[0].version
+    writer = (
+        rows.write.format("delta")
+        .mode("append")
+        .option("txnAppId", lake.identity.lake_id)
+        .option("txnVersion", str(round_number))
+        .option("userMetadata", metadata_json(metadata))
+    )
+    failure: Exception | None = None
+    for _ in range(_ATTEMPTS):
+        try:
+            # Delta looks up the newest transaction id, which reads the table's whole state.
+            with session_settings_for_a_while(lake.spark, FEW_JOBS):
+                if lake.location.schema is not None:
+                    writer.saveAsTable(lake.changes_sql.replace("`", ""))
+                else:
+                    writer.save(lake.location.path("changes"))
+            reached("round.committed")
+        except Exception as error:  # Spark's own class, or the bridge's: the history decides
+            failure = error
+            if (commit := _after_failure(lake, round_number, writer_id, error)) is not None:
+                return commit
+        else:
+            return _committed(lake, round_number, writer_id)
+    raise LakeError(
+        f"round {round_number}: the log was changed in the moment of each of {_ATTEMPTS} appends "
+        "(maintenance?), nothing was committed; run it again when that has ended"
+    ) from failure
+
+
+def refuse_wrong_round(newest: int, round_number: int, commits: Sequence[Commit]) -> None:
+    """Raise FencedError or LakeError where ``round_number`` is not the one after ``newest``."""
+    if round_number == newest + 1:
+        return
+    if round_number <= newest:
+        winner = next((commit for commit in commits if commit.round == round_number), None)
+        raise FencedError(
+            f"round {round_number} is committed already"
+            + (f" as {winner} by writer {winner.writer}" if winner else "")
+            + f": found newest round {newest}, expected {round_number - 1}; this driver stops"
+        )
+    raise LakeError(f"round {round_number}: found newest round {newest}, expected the one before")
+
+
+def _committed(lake: LakeTables, round_number: int, writer_id: str) -> Commit:
+    commits = history(lake.changes, WINDOW)
+    for commit in commits:
+        if commit.round == round_number:
+            if commit.writer == writer_id:
+                _committed_writers.add(writer_id)
+                return commit
+            raise FencedError(
+                f"another driver committed round {round_number}: found {commit} by writer "
+                f"{commit.writer}, expected writer {writer_id}; this driver stops"
+            )
+    raise FencedError(
+        f"round {round_number} by writer {writer_id} was not committed: found newest round "
+        f"{newest_round(lake, commits)}; another driver writes to this lake, this driver stops"
+    )
+
+
+def _after_failure(
+    lake: LakeTables, round_number: int, writer_id: str, error: Exception
+) -> Commit | None:
+    """Decide by what is there: an append that reported a failure may have committed.
+
+    Returns None where it may be tried again: another commit came first, and it was no round.
+    """
+    try:
+        commits = history(lake.changes)
+    except Exception:
+        if (known := known_error(error, f"round {round_number}")) is not None:
+            raise known from error
+        told = str(error).strip().partition("\n")[0]
+        raise DcplakeError(
+            f"round {round_number}: Spark is gone ({told}), so that it is not known whether the "
+            "round was committed; run it again, it goes on from what is there"
+        ) from error
+    for commit in commits:
+        if commit.round == round_number and commit.writer == writer_id:
+            _committed_writers.add(writer_id)
+            return commit
+    if any(commit.round is not None and commit.round >= round_number for commit in commits):
+        raise FencedError(
+            f"another driver wrote to this lake while round {round_number} was committed; "
+            "this driver stops"
+        ) from error
+    if not is_conflict(error):
+        raise error
+    return None

@@ -1,0 +1,342 @@
+"""What a round will do, decided before it does anything: pure data that prints well.
+
+``plan_round`` compares the positions in ``changes`` with what the cluster holds and spreads the
+vbuckets that are behind, or on another branch, over the tasks. None of them means ``Idle``: no
+round and no commit. The plan holds no secret.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING, Any, Final
+
+from dcp.client.addresses import NodeAddress
+from dcp.lake.config.flow_control_settings import FlowControlSettings
+from dcp.lake.config.settings import RoundSettings
+from dcp.lake.config.window_plan import WindowPlan
+from dcp.lake.log.plan_text import idle_text, left_out_json, plan_json, plan_text
+from dcp.lake.log.restart import Standstill
+from dcp.lake.tables.vbucket_state import FIRST_EPOCH, VbucketState
+
+if TYPE_CHECKING:
+    from dcp.client.probe import ClusterView
+    from dcp.lake.log.applied import AppliedVersion
+
+SEQNOS_OF_A_TASK: Final = 10_000
+"""A round gets a further task for each so many seqnos; a task reads them in a tenth of a second."""
+
+CLUSTER_TASKS: Final = 2
+"""How many tasks a round has at most where the cluster decides how many run at once.
+
+`RoundSettings.tasks` says another number.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamPlan:
+    """One vbucket to stream: from which node, from which state, to which seqno at least.
+
+    ``begins_epoch`` says that the state is the beginning of a new epoch, which the round records.
+    A target that was reached before asks no more than whether the producer still agrees.
+    """
+
+    state: VbucketState
+    node: NodeAddress
+    target_seqno: int
+    begins_epoch: bool = False
+
+    @property
+    def vbucket(self) -> int:
+        """The vbucket."""
+        return self.state.vbucket
+
+    @property
+    def reads_on(self) -> bool:
+        """Whether no budget ends it inside its first snapshot (`dcp.lake.log.restart` says why)."""
+        return self.state.fruitless_rollbacks > 0 and self.state.complete_seqno == 0
+
+    @property
+    def backlog(self) -> int:
+        """Seqnos between here and the target: the most rows that can be missing."""
+        return max(0, self.target_seqno - self.state.position.seqno)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPlan:
+    """One Spark task: what it streams, and its share of what the round only writes down.
+
+    ``carried`` are states of vbuckets that no task streams, ``left_out`` those of them that should
+    have been; ``applied`` are replica versions that the log does not list yet.
+    """
+
+    index: int
+    streams: tuple[StreamPlan, ...]
+    carried: tuple[VbucketState, ...]
+    windows: WindowPlan
+    left_out: "tuple[LeftOut, ...]" = ()
+    applied: "tuple[AppliedVersion, ...]" = ()
+
+    @property
+    def nodes(self) -> tuple[NodeAddress, ...]:
+        """The nodes it connects to, one connection each."""
+        return tuple(sorted({stream.node for stream in self.streams}))
+
+    @property
+    def backlog(self) -> int:
+        """Seqnos that its vbuckets are behind."""
+        return sum(stream.backlog for stream in self.streams)
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A vbucket that is behind, or may be, and cannot be streamed now."""
+
+    vbucket: int
+    reason: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class RoundPlan:
+    """The whole round. Its tasks write the position of every vbucket, streamed or carried."""
+
+    lake_id: str
+    round: int
+    tasks: tuple[TaskPlan, ...]
+    left_out: tuple[LeftOut, ...]
+    target_bytes: int
+    target_seconds: float
+
+    @property
+    def streams(self) -> tuple[StreamPlan, ...]:
+        """The streams of all tasks, by vbucket."""
+        streams = (stream for task in self.tasks for stream in task.streams)
+        return tuple(sorted(streams, key=lambda stream: stream.vbucket))
+
+    @property
+    def backlog(self) -> int:
+        """Seqnos that its streams are behind."""
+        return sum(task.backlog for task in self.tasks)
+
+    def listing(self, applied: "Sequence[AppliedVersion]") -> "RoundPlan":
+        """Return the plan of a round that lists these replica versions as well."""
+        count = len(self.tasks)
+        tasks = (replace(task, applied=tuple(applied[task.index :: count])) for task in self.tasks)
+        return replace(self, tasks=tuple(tasks))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the plan as a JSON object; seqnos are exact integers."""
+        return plan_json(self)
+
+    def __str__(self) -> str:
+        return plan_text(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """No stream is needed, or none is possible: no round, no commit."""
+
+    lake_id: str
+    latest_round: int
+    left_out: tuple[LeftOut, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return this as a JSON object."""
+        return {
+            "lake": self.lake_id,
+            "round": None,
+            "latest_round": self.latest_round,
+            "left_out": left_out_json(self.left_out),
+        }
+
+    def __str__(self) -> str:
+        return idle_text(self)
+
+
+@dataclass(frozen=True, slots=True)
+class LakePosition:
+    """Where a lake stands: its newest round, and each vbucket's state there.
+
+    ``restarts`` says of vbuckets that must begin a new epoch in which state they do, or why they
+    cannot.
+    """
+
+    lake_id: str
+    latest_round: int
+    states: Mapping[int, VbucketState] = field(default_factory=dict)
+    restarts: Mapping[int, VbucketState | Standstill] = field(default_factory=dict)
+
+    def state(self, vbucket: int) -> VbucketState:
+        """Return the vbucket's state; the beginning where the lake has not met it yet."""
+        return self.states.get(vbucket) or VbucketState.beginning(vbucket)
+
+
+def plan_round(
+    position: LakePosition,
+    cluster: "ClusterView",
+    settings: RoundSettings,
+    flow: FlowControlSettings,
+    slots: int | Callable[[], int],
+    *,
+    targets: Mapping[int, int] | None = None,
+    skip: Mapping[int, LeftOut] | None = None,
+) -> RoundPlan | Idle:
+    """Plan the next round.
+
+    Args:
+        position: where the lake stands.
+        cluster: map, high seqnos and unreachable nodes, asked for just now.
+        settings: number of tasks, bytes and seconds.
+        flow: policy and numbers of the windows.
+        slots: how many tasks Spark runs at the same time (0: unknown); or what tells it, asked only
+            where there is something to stream.
+        targets: seqnos to reach instead of the high seqnos (a run that ends there).
+        skip: vbuckets not to stream now, with the reason to report.
+
+    """
+    goals = cluster.high_seqnos if targets is None else targets
+    streams: list[StreamPlan] = []
+    left_out: list[LeftOut] = []
+    for vbucket in range(cluster.map.vbucket_count):
+        state = position.state(vbucket)
+        goal = goals.get(vbucket)
+        restarted = position.restarts.get(vbucket)
+        if restarted is not None or is_elsewhere(state, cluster):
+            goal = cluster.high_seqnos.get(vbucket)  # what was to be reached may be lost
+        elif goal is not None and not is_behind(state, goal):
+            continue
+        planned = _stream_or_reason(
+            vbucket,
+            state if restarted is None else restarted,
+            goal,
+            cluster,
+            skip or {},
+            begins_epoch=restarted is not None,
+        )
+        if isinstance(planned, StreamPlan):
+            streams.append(planned)
+        else:
+            left_out.append(planned)
+    if not streams:
+        return Idle(position.lake_id, position.latest_round, tuple(left_out))
+    slots = slots if isinstance(slots, int) else slots()
+    if slots < 0:
+        raise ValueError(f"slots: found {slots}, expected 0 or more")
+    streamed = {stream.vbucket for stream in streams}
+    vbuckets = {*range(cluster.map.vbucket_count), *position.states}
+    carried = [position.state(vbucket) for vbucket in sorted(vbuckets - streamed)]
+    shares = _spread(streams, _task_count(streams, slots, settings.tasks))
+    return RoundPlan(
+        lake_id=position.lake_id,
+        round=position.latest_round + 1,
+        tasks=_tasks(shares, carried, left_out, flow),
+        left_out=tuple(left_out),
+        target_bytes=settings.target_bytes,
+        target_seconds=settings.target_seconds,
+    )
+
+
+def _task_count(streams: Collection[StreamPlan], slots: int, wanted: int) -> int:
+    """Return how many tasks share the streams: what was ``wanted``, else as many as they are worth.
+
+    Each task costs a connection to each of its nodes, a worker's turn and a file of ``changes``.
+    """
+    at_once = slots or wanted or CLUSTER_TASKS
+    worth = wanted or 1 + sum(stream.backlog for stream in streams) // SEQNOS_OF_A_TASK
+    return min(at_once, worth, len(streams))
+
+
+def is_behind(state: VbucketState, target_seqno: int) -> bool:
+    """Whether rows up to ``target_seqno`` may be missing, or wait for their snapshot's end.
+
+    A vbucket that began anew and may be empty by now must prove it, so that its old rows can go.
+    """
+    if state.epoch > FIRST_EPOCH and not state.is_whole:
+        return True
+    return target_seqno > max(state.caught_up_seqno, state.position.complete_seqno)
+
+
+def is_elsewhere(state: VbucketState, cluster: "ClusterView") -> bool:
+    """Whether the producer seems to be on another history than what was read: it must be asked.
+
+    It holds less than we do, or writes on a branch that the log accepted with our data lacks. The
+    seqnos alone do not tell: a new branch may have come to the very seqno of the lost one.
+    """
+    if state.position.seqno == 0 or state.failover_log is None:
+        return False
+    high = cluster.high_seqnos.get(state.vbucket)
+    if high is not None and high < state.position.seqno:
+        return True
+    log = cluster.failover_logs.get(state.vbucket)
+    return log is not None and log.current_uuid != state.failover_log.current_uuid
+
+
+def _stream_or_reason(
+    vbucket: int,
+    state: VbucketState | Standstill,
+    goal: int | None,
+    cluster: "ClusterView",
+    skip: Mapping[int, LeftOut],
+    *,
+    begins_epoch: bool,
+) -> StreamPlan | LeftOut:
+    if vbucket in skip:
+        return skip[vbucket]
+    if isinstance(state, Standstill):
+        return LeftOut(vbucket, state.reason, state.detail)
+    node = cluster.map.owner(vbucket)
+    if node is None:
+        return LeftOut(vbucket, "no active node", "the cluster map names no active node for it")
+    if node in cluster.unreachable:
+        return LeftOut(vbucket, "node unreachable", f"{node}: {cluster.unreachable[node]}")
+    if goal is None:
+        return LeftOut(vbucket, "no high seqno", f"{node} did not tell its high seqno")
+    return StreamPlan(state, node, goal, begins_epoch)
+
+
+def _spread(streams: Sequence[StreamPlan], count: int) -> list[tuple[StreamPlan, ...]]:
+    """Give the largest backlogs first, node by node in turn, always to the least loaded task."""
+    shares: list[list[StreamPlan]] = [[] for _ in range(count)]
+    loads = [(0, 0, index) for index in range(count)]
+    heapify(loads)
+    for stream in _largest_first(streams):
+        backlog, streams_there, index = heappop(loads)
+        shares[index].append(stream)
+        heappush(loads, (backlog + stream.backlog, streams_there + 1, index))
+    return [tuple(sorted(share, key=_longest_waiting)) for share in shares]
+
+
+def _tasks(
+    shares: Sequence[tuple[StreamPlan, ...]],
+    carried: Sequence[VbucketState],
+    left_out: Sequence[LeftOut],
+    flow: FlowControlSettings,
+) -> tuple[TaskPlan, ...]:
+    """Give each task its streams, its part of what is only written down, and its windows.
+
+    These are sized as if all tasks ran at once in one executor.
+    """
+    connections = sum(len({stream.node for stream in share}) for share in shares)
+    windows = WindowPlan.of(flow, connections)
+    tasks = []
+    for index, share in enumerate(shares):
+        carries = tuple(carried[index :: len(shares)])
+        vbuckets = {state.vbucket for state in carries}
+        misses = tuple(left for left in left_out if left.vbucket in vbuckets)
+        tasks.append(TaskPlan(index, share, carries, windows, misses))
+    return tuple(tasks)
+
+
+def _largest_first(streams: Collection[StreamPlan]) -> list[StreamPlan]:
+    """Largest backlog first; the nodes take turns among equals, so that no task gets one node's."""
+    turn: dict[NodeAddress, int] = {}
+    ranked = []
+    for stream in sorted(streams, key=lambda stream: (-stream.backlog, stream.vbucket)):
+        turn[stream.node] = turn.get(stream.node, 0) + 1
+        ranked.append((-stream.backlog, turn[stream.node], stream.node, stream.vbucket, stream))
+    return [stream for *_, stream in sorted(ranked, key=lambda entry: entry[:4])]
+
+
+def _longest_waiting(stream: StreamPlan) -> tuple[int, int]:
+    """Streams open in this order: a task that runs out of budget serves the others next time."""
+    return stream.state.last_data_round or 0, stream.vbucket

@@ -1,0 +1,127 @@
+"""The next round of a lake: from what is durable there and what the cluster holds, to a plan."""
+
+from collections.abc import Callable, Iterable, Mapping
+
+from dcp.client.probe import ClusterView
+from dcp.errors import LakeError
+from dcp.lake.config.settings import Settings
+from dcp.lake.log.applied import AppliedVersion
+from dcp.lake.log.changes import latest_round
+from dcp.lake.log.epoch_log import forks_between, live_complete_seqnos
+from dcp.lake.log.plan import Idle, LakePosition, LeftOut, RoundPlan, plan_round
+from dcp.lake.log.restart import RollbackPolicy, Standstill, restart, rollback_target
+from dcp.lake.log.round_record import positions_at
+from dcp.lake.spark.session import session_slots
+from dcp.lake.tables.epochs import begun_anew
+from dcp.lake.tables.tables import LakeTables, cleaned_round
+from dcp.lake.tables.vbucket_state import VbucketState
+
+
+def next_round(
+    lake: LakeTables,
+    cluster: ClusterView,
+    settings: Settings,
+    slots: Callable[[], int],
+    *,
+    stale: Mapping[int, int] | None = None,
+    targets: Mapping[int, int] | None = None,
+    skip: Mapping[int, LeftOut] | None = None,
+) -> RoundPlan | Idle:
+    """Return what the next round does; nothing is written.
+
+    Args:
+        lake: where it is to go.
+        cluster: what was asked of it just now; it is the lake's (`require_same_bucket`).
+        settings: all of them.
+        slots: how many tasks it may have; asked only where there is something to stream.
+        stale: vbuckets that a replica holds as they were at that round (`stale_vbuckets`).
+        targets: seqnos to reach instead of the high seqnos.
+        skip: vbuckets not to stream now, with the reason to report.
+    """
+    position = lake_position(lake, settings, stale or {})
+    return plan_round(
+        position,
+        cluster,
+        settings.round,
+        settings.flow_control,
+        slots,
+        targets=targets,
+        skip=skip,
+    )
+
+
+def lake_position(lake: LakeTables, settings: Settings, stale: Mapping[int, int]) -> LakePosition:
+    """Return where a lake stands, and how vbuckets begin anew that must; see `next_round`."""
+    newest = latest_round(lake)
+    states = positions_at(lake, newest)
+    policy = RollbackPolicy(settings.policy.rollback)
+    restarts = _ordered_restarts(lake, states, newest, policy)
+    restarts |= _stale_restarts(lake, states, newest, stale)
+    return LakePosition(lake.identity.lake_id, newest, states, restarts)
+
+
+def stale_vbuckets(versions: Iterable[AppliedVersion]) -> dict[int, int]:
+    """Return the vbuckets that some versions hold as they were at an older round, and that one."""
+    stale: dict[int, int] = {}
+    for vbucket, number in (each for version in versions for each in version.stale):
+        stale[vbucket] = min(number, stale.get(vbucket, number))
+    return stale
+
+
+def _stale_restarts(
+    lake: LakeTables, states: Mapping[int, VbucketState], newest: int, stale: Mapping[int, int]
+) -> dict[int, VbucketState | Standstill]:
+    """Return the stale vbuckets that must be streamed from their beginning, and are not yet.
+
+    A replica could not take them back, because neither an old version nor the log tells how.
+    """
+    if not stale:
+        return {}
+    forks = forks_between(lake, min(stale.values()), newest, stale.keys())
+    begun = begun_anew(stale, forks, cleaned_round(lake))
+    return {
+        vbucket: states[vbucket].beginning_epoch(0, 0)
+        for vbucket in stale
+        if vbucket in states and vbucket not in begun
+    }
+
+
+def _ordered_restarts(
+    lake: LakeTables, states: Mapping[int, VbucketState], newest: int, policy: RollbackPolicy
+) -> dict[int, VbucketState | Standstill]:
+    """Return how the vbuckets that a rollback was ordered for begin their next epoch."""
+    ordered = [state for state in states.values() if state.order is not None]
+    bounds = {state.vbucket: rollback_target(state, policy).seqno for state in ordered}
+    complete = live_complete_seqnos(lake, ordered, bounds, newest)
+    return {
+        state.vbucket: restart(state, [complete.get(state.vbucket, 0)], policy) for state in ordered
+    }
+
+
+def tasks_at_once(lake: LakeTables, *, beside_apply: bool = False) -> int:
+    """Return how many tasks a round may have; 0 where the cluster decides.
+
+    A receiving task keeps its core until it is done. So on one machine a round leaves half of the
+    cores to an apply that is under way; where there is one only, Spark lets them take turns.
+    """
+    slots = session_slots(lake.spark)
+    if slots and beside_apply:
+        return max(1, slots // 2)
+    return slots
+
+
+def require_same_bucket(lake: LakeTables, cluster: ClusterView, bucket: str) -> None:
+    """Refuse a cluster whose bucket is not the one that the lake holds.
+
+    Raises:
+        LakeError: uuid or number of vbuckets differ: the bucket was made anew.
+
+    """
+    identity = lake.identity
+    found = (cluster.map.bucket_uuid, cluster.map.vbucket_count)
+    if found != (identity.bucket_uuid, identity.vbucket_count):
+        raise LakeError(
+            f"{lake.location}: found bucket {bucket!r} with uuid {found[0]!r} and {found[1]} "
+            f"vbuckets, expected uuid {identity.bucket_uuid!r} and {identity.vbucket_count}; "
+            "it was made anew, use another lake for it"
+        )

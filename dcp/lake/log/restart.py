@@ -1,0 +1,139 @@
+"""Where a vbucket goes on after its producer ordered a rollback: a pure decision.
+
+The new epoch forks at E, the newest complete seqno on the live history at or below the seqno that
+was ordered. The uuid that goes with E is that of the newest entry at or below it in the failover
+log that was accepted *with that data*: in a freshly fetched one there may be a branch, of a second
+failover, that was never read. At 0 the uuid is 0.
+
+A producer that does not know the branch of a request orders a rollback to 0. Nearly always there is
+common history all the same, so the first retry is at the newest common ancestor of both logs, with
+its uuid. (kv_engine's own replication does the like, ``dcp/passive_stream.cc``.)
+
+A producer that has purged tombstones may order back to 0 whoever resumes inside the first snapshot,
+and so again and again where that is larger than a round. Such an order is fruitless, too: after it
+the vbucket is read to its first snapshot's end in one round, whatever the budget.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from dcp.lake.tables.vbucket_state import VbucketState
+from dcp.types import FailoverEntry, FailoverLog
+
+FRUITLESS_MOST: Final = 2
+"""So many rollbacks in a row that lead to the very request that they refused are no progress."""
+
+
+class RollbackPolicy(StrEnum):
+    """What a lake does about a rollback."""
+
+    REWRITE = "rewrite"
+    """Undo exactly what is lost; stream on from the common history."""
+    RESYNC = "resync"
+    """Stream the vbucket again from its beginning, and replace it when it is complete."""
+    FAIL = "fail"
+    """Leave the vbucket as it is, and report it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """How far back to go: to a complete seqno of at most ``seqno``, on one of these branches.
+
+    ``log`` says which branch holds a seqno.
+    """
+
+    seqno: int
+    log: FailoverLog | None
+
+    def uuid_at(self, seqno: int) -> int:
+        """Return the branch to name in a request at ``seqno``."""
+        return 0 if self.log is None else self.log.uuid_at(seqno)
+
+
+@dataclass(frozen=True, slots=True)
+class Standstill:
+    """Nothing can be done about the order; the vbucket stays as it is, for this reason."""
+
+    reason: str
+    detail: str
+
+
+def restart(
+    state: VbucketState, complete_seqnos: Iterable[int], policy: RollbackPolicy
+) -> VbucketState | Standstill:
+    """Return the state in which ``state``, which has an order, begins its next epoch.
+
+    Args:
+        state: the vbucket's, with its order.
+        complete_seqnos: snapshot ends that were reached on its live history; others may be among
+            them that are too high.
+        policy: what the lake's settings say.
+
+    """
+    if state.order is None:
+        raise ValueError(f"vbucket {state.vbucket}: found no rollback order, expected one")
+    if policy is RollbackPolicy.FAIL:
+        return Standstill(
+            "rollback",
+            f"{state.order}; policy.rollback is fail: set it to rewrite or resync, or run "
+            f"dcplake resync --vbuckets {state.vbucket}",
+        )
+    target = rollback_target(state, policy)
+    seqno = max((each for each in complete_seqnos if each <= target.seqno), default=0)
+    if seqno == 0:
+        return _begun(state, 0, 0)
+    return _begun(state, seqno, target.uuid_at(seqno))
+
+
+def rollback_target(state: VbucketState, policy: RollbackPolicy) -> Target:
+    """Return how far back an order leads."""
+    order = state.order
+    assert order is not None
+    if policy is RollbackPolicy.RESYNC:
+        return Target(0, None)
+    ours, theirs = state.failover_log, order.failover_log
+    if ours is None:
+        return Target(0, None)
+    if order.to_seqno == 0 and order.is_for_unknown_branch and theirs is not None:
+        return common_history(ours, theirs, state.position.seqno)
+    return Target(order.to_seqno, ours)
+
+
+def common_history(ours: FailoverLog, theirs: FailoverLog, our_seqno: int) -> Target:
+    """Return up to which seqno two logs tell the same history, and its branches in our log.
+
+    A branch ends, in a log, where the next newer one begins; our newest one at ``our_seqno``. Both
+    hold a common branch up to the earlier one of its two ends.
+    """
+    ends: dict[int, int | None] = {}
+    end: int | None = None
+    for entry in theirs.entries:
+        ends[entry.vb_uuid] = end
+        end = entry.seqno
+    shared: list[FailoverEntry] = []
+    seqno, our_end = 0, our_seqno
+    for entry in ours.entries:
+        if entry.vb_uuid in ends:
+            their_end = ends[entry.vb_uuid]
+            if not shared:
+                seqno = our_end if their_end is None else min(our_end, their_end)
+            shared.append(entry)
+        our_end = min(our_seqno, entry.seqno)
+    return Target(seqno, FailoverLog(tuple(shared))) if shared else Target(0, None)
+
+
+def _begun(state: VbucketState, seqno: int, vb_uuid: int) -> VbucketState | Standstill:
+    order = state.order
+    assert order is not None
+    is_refused_again = (vb_uuid, seqno) == (order.from_vb_uuid, order.from_seqno)
+    is_fruitless = is_refused_again or seqno == state.complete_seqno == 0
+    if is_refused_again and state.fruitless_rollbacks + 1 >= FRUITLESS_MOST:
+        return Standstill(
+            "rollback without progress",
+            f"{order}, again, although nothing was read since the last order; the node does not "
+            f"follow the protocol, or lost more than it says: "
+            f"dcplake resync --vbuckets {state.vbucket} streams it again from the beginning",
+        )
+    return state.beginning_epoch(seqno, vb_uuid, is_fruitless=is_fruitless)

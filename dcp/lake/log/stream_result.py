@@ -1,0 +1,128 @@
+"""What a task received of one vbucket: why its stream ended, and the state that follows from it."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from dcp.client.addresses import NodeAddress
+from dcp.lake.log.plan import LeftOut, StreamPlan
+from dcp.lake.tables.rollback_order import RollbackOrder
+from dcp.lake.tables.vbucket_state import VbucketState
+from dcp.protocol.position import Position
+from dcp.types import FailoverLog
+
+_LEAST_SHARE: Final = 0.005
+"""Less than half a percent of the time is not worth a word."""
+
+
+class Outcome(StrEnum):
+    """Why a vbucket's part of a round ended; a ``status`` row tells it."""
+
+    REACHED = "reached"
+    """The target seqno was reached, and the end of its snapshot."""
+    CAUGHT_UP = "caught_up"
+    """At a snapshot's end below the target, and the node said that it holds nothing beyond it."""
+    BUDGET = "budget"
+    """The task's bytes or seconds were used up; the next round goes on from here. ``reason`` and
+    ``detail`` say what kept a stream from being open, if anything did."""
+    ROLLBACK = "rollback"
+    """The producer ordered a rollback; the next round begins a new epoch."""
+    STOPPED = "stopped"
+    """The source failed; ``reason`` and ``detail`` say how."""
+    LEFT_OUT = "left_out"
+    """It was behind and could not be streamed at all; ``reason`` and ``detail`` say why."""
+
+
+def left_out_status(left: LeftOut) -> str:
+    """Return the ``detail`` of the status row of a vbucket that was not streamed, JSON."""
+    told = {"outcome": str(Outcome.LEFT_OUT), "reason": left.reason, "detail": left.detail}
+    return json.dumps(told | {"largest_bytes": 0})
+
+
+@dataclass(slots=True)
+class StreamResult:
+    """One vbucket in one task of a round. Its counts are filled in when the task ends.
+
+    ``position_of`` is the consumer's, which alone keeps where a vbucket stands.
+    """
+
+    plan: StreamPlan
+    position_of: Callable[[int], Position]
+    failover_log: FailoverLog | None = None
+    purge_seqno: int | None = None
+    node: NodeAddress | None = None
+    opened_at: float = 0.0
+    rows: int = 0
+    frame_bytes: int = 0
+    largest_bytes: int = 0
+    escaped_keys: int = 0
+    brought_collections: bool = False
+    """Whether a collection began, was flushed or was dropped."""
+    undecodable_values: int = 0
+    window_full: float = 0.0
+    """The part of its task's time in which the node could send nothing: the window was full."""
+    gate: str = ""
+    """The stage that the window then waited for, most of the time."""
+    order: RollbackOrder | None = None
+    outcome: Outcome | None = None
+    reason: str = ""
+    detail: str = ""
+
+    @property
+    def position(self) -> Position:
+        """Where the vbucket stands: behind the rows that were taken."""
+        return self.position_of(self.plan.vbucket)
+
+    @property
+    def target_reached(self) -> bool:
+        """Whether the end of a snapshot at or beyond the target was reached."""
+        return self.position.complete_seqno >= self.plan.target_seqno
+
+    @property
+    def reads_on(self) -> bool:
+        """Whether it must not end before a snapshot's end."""
+        return self.plan.reads_on and self.position.complete_seqno == 0
+
+    def end(self, outcome: Outcome, reason: str = "", detail: str = "") -> None:
+        """Note why this vbucket gets no more in this round."""
+        self.outcome, self.reason, self.detail = outcome, reason, detail
+
+    def state(self, round_number: int) -> VbucketState:
+        """Return the vbucket's state after the round."""
+        caught_up = None
+        if self.outcome in (Outcome.REACHED, Outcome.CAUGHT_UP):
+            # Never the target itself: a node may have lost it, and write other data at its seqnos.
+            caught_up = max(self.position.complete_seqno, self.plan.state.caught_up_seqno)
+        state = self.plan.state.advanced(
+            round_number,
+            self.position,
+            brought_rows=self.rows > 0,
+            brought_collections=self.brought_collections,
+            failover_log=self.failover_log,
+            caught_up_seqno=caught_up,
+            purge_seqno=self.purge_seqno,
+        )
+        return state if self.order is None else state.ordered(self.order)
+
+    def status(self) -> str:
+        """Return the ``detail`` of the status row, JSON."""
+        told: dict[str, Any] = {
+            "outcome": str(self.outcome),
+            "rows": self.rows,
+            "bytes": self.frame_bytes,
+            "largest_bytes": self.largest_bytes,
+            "seqno": self.position.seqno,
+            "complete_seqno": self.position.complete_seqno,
+            "target_seqno": self.plan.target_seqno,
+        }
+        if self.escaped_keys:
+            told["escaped_keys"] = self.escaped_keys
+        if self.undecodable_values:
+            told["undecodable_values"] = self.undecodable_values
+        if self.window_full >= _LEAST_SHARE:
+            told |= {"window_full": round(self.window_full, 3), "gate": self.gate}
+        if self.reason:
+            told |= {"reason": self.reason, "detail": self.detail}
+        return json.dumps(told)

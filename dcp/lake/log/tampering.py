@@ -1,0 +1,132 @@
+"""What others did to a lake's tables behind our back, read off their histories. No Spark.
+
+``changes`` is append-only but for our own cleaning: any other change of its rows makes the lake's
+state untrue, and stops every run. A VACUUM that kept less than the horizon took files of old
+versions: only a rollback that needs one of them fails, so that is a warning.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from dcp.errors import REREAD_COMMAND, LakeError
+from dcp.lake.log.applied import ReplicaStatus
+from dcp.lake.tables.history import Commit
+from dcp.lake.tables.horizon import Horizon, duration
+from dcp.lake.tables.lineage import Lineage
+
+
+@dataclass(frozen=True, slots=True)
+class Tampering:
+    """A commit of others that took something from us: of which table, which commit, and what.
+
+    ``sound_version`` is the one to take the table back to, where that helps.
+    """
+
+    table: str
+    commit: Commit
+    harm: str
+    sound_version: int | None = None
+
+    def __str__(self) -> str:
+        """Say it in one line."""
+        return f"table {self.table}: {self.commit} {self.harm}"
+
+
+def log_tampering(commits: Sequence[Commit]) -> Tampering | None:
+    """Return what is wrong with the rows of ``changes``; None where all of them are ours.
+
+    They must be those of our newest round (or cleaning), made on the rows that it was made on. A
+    RESTORE that takes a foreign change back mends the table, one that takes rounds back harms it.
+    Every round checks this before it is committed, so what is older than the newest one is sound.
+
+    Args:
+        commits: newest first; they must reach back to the newest round's ``base``, or be all.
+
+    """
+    if not commits:
+        return None
+    lineage = Lineage(tuple(commits))
+    ours = next((commit for commit in commits if commit.is_log_write), None)
+    left_at = -1 if ours is None else ours.version
+    if not lineage.have_same_rows(lineage.newest, left_at):
+        culprit = _culprit(lineage, left_at, lineage.newest + 1)
+        return Tampering("changes", culprit, _harm(culprit), left_at if left_at >= 0 else None)
+    if ours is not None and not lineage.have_same_rows(ours.version - 1, ours.base):
+        culprit = _culprit(lineage, ours.base, ours.version)
+        return Tampering("changes", culprit, _harm(culprit))
+    return None
+
+
+def is_settled(commits: Sequence[Commit]) -> bool:
+    """Whether no older commit can change what `log_tampering` says."""
+    ours = next((commit for commit in commits if commit.is_log_write), None)
+    reaches = ours is not None and ours.base >= commits[-1].version
+    return reaches or (bool(commits) and commits[-1].version == 0)
+
+
+def refuse_tampering(place: str, changes_sql: str, found: Tampering | None) -> None:
+    """Raise LakeError where somebody changed rows of ``changes``; it says what helps."""
+    if found is None:
+        return
+    restore = (
+        f"take it back with RESTORE TABLE {changes_sql} TO VERSION AS OF {found.sound_version}, or "
+        if found.sound_version is not None
+        else ""
+    )
+    raise LakeError(
+        f"{place}: found that {found} by somebody else, expected no change of its rows other than "
+        f"dcplake's; {restore}read the bucket again with {REREAD_COMMAND}"
+    )
+
+
+def refuse_log_behind(place: str, newest_round: int, replicas: Mapping[str, ReplicaStatus]) -> None:
+    """Raise LakeError where ``changes`` ends before the round that a replica stands at.
+
+    That is so after ``changes`` alone was put back from a copy: its own history tells nothing.
+    """
+    for table, status in replicas.items():
+        if status.round > newest_round:
+            raise LakeError(
+                f"{place}: found round {newest_round} as the newest of changes, but table {table} "
+                f"at round {status.round} (version {status.version}); expected no replica ahead of "
+                "the log: it was put back to an older state. Put the newer one back, or read the "
+                f"bucket again with {REREAD_COMMAND}"
+            )
+
+
+def short_vacuums(
+    table: str, commits: Iterable[Commit], horizon: Horizon, now: datetime
+) -> tuple[Tampering, ...]:
+    """Return the VACUUMs that took files of versions within the horizon, newest first.
+
+    Whoever ran them, and whatever the horizon was then. Delta writes no commit for a VACUUM on S3
+    unless ``spark.databricks.delta.vacuum.logging.enabled`` is set: there they go unseen.
+    """
+    found = []
+    for commit in commits:
+        if commit.operation != "VACUUM START" or commit.retention_seconds is None:
+            continue
+        gone_before = commit.time - timedelta(seconds=commit.retention_seconds)
+        if gone_before > horizon.start(now) and commit.retention_seconds < horizon.seconds:
+            harm = (
+                f"kept {duration(commit.retention_seconds)} of the horizon's {horizon}: "
+                f"what was replaced before {gone_before:%Y-%m-%d %H:%M:%S} UTC may be gone; a "
+                "rollback to before that is made up from changes, or streams its vbuckets again"
+            )
+            found.append(Tampering(table, commit, harm))
+    return tuple(found)
+
+
+def _culprit(lineage: Lineage, after: int, before: int) -> Commit:
+    """Return the newest change of rows by others between two versions."""
+    newest = (lineage.commit(version) for version in range(before - 1, after, -1))
+    changes = [each for each in newest if each is not None and not each.keeps_rows]
+    foreign = [each for each in changes if each.restored is None and not each.is_log_write]
+    return (foreign or changes)[0]
+
+
+def _harm(commit: Commit) -> str:
+    if commit.restored is not None:
+        return f"took it back to version {commit.restored}"
+    return "changed its rows"

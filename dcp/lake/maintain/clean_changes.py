@@ -1,0 +1,74 @@
+"""The step of maintenance that removes from ``changes`` what nothing needs; rules: cleaning.py."""
+
+from collections.abc import Iterator
+
+from dcp.lake.log.applied import indexed_applied
+from dcp.lake.log.round_record import round_records
+from dcp.lake.maintain.cleaning import (
+    CleaningPlan,
+    NotYet,
+    plan_cleaning,
+    rounds_to_judge,
+    versions_within,
+)
+from dcp.lake.maintain.maintenance_work import StepReport, Work, unless_driver_writes
+from dcp.lake.tables.history import CLEANING, history
+from dcp.lake.tables.lineage import Lineage
+from dcp.lake.tables.tables import record_cleaned_round
+from dcp.lake.tables.transaction import described
+
+STEP = "clean"
+
+
+def clean(work: Work) -> Iterator[StepReport]:
+    """Remove the rows of ``changes`` that no version within the time to keep can need."""
+    plan = cleaning_of(work)
+    if isinstance(plan, NotYet):
+        yield StepReport(STEP, "changes", str(plan))
+        return
+    rows = _count(work, plan)
+    if work.dry_run or not rows:
+        told = f"would remove {rows:,} rows up to round {plan.to_round}"
+        if not rows:
+            told = f"no row up to round {plan.to_round} is left that is not needed"
+        yield StepReport(STEP, "changes", told, figures={"rows": rows, "to_round": plan.to_round})
+        return
+    yield unless_driver_writes(STEP, "changes", lambda: _remove(work, plan))
+
+
+def cleaning_of(work: Work) -> CleaningPlan | NotYet:
+    """Return what may be removed by now; nothing is written."""
+    start = work.kept.start(work.now)
+    if not work.replicas:
+        return NotYet("there is no replica table")
+    versions = {}
+    for replica in work.replicas:
+        lineage = Lineage(tuple(work.commits(replica)))
+        indexed = [] if lineage.is_whole else indexed_applied(work.lake, [replica.name], 0)
+        found = versions_within(replica, lineage, start, indexed)
+        if isinstance(found, NotYet):
+            return found
+        versions[replica] = found
+    records = round_records(work.lake, rounds_to_judge(versions.values()))
+    return plan_cleaning(versions, {number: found.states for number, found in records.items()})
+
+
+def _count(work: Work, plan: CleaningPlan) -> int:
+    counted = f"SELECT count(*) FROM {work.lake.changes_sql} WHERE {plan.condition_sql()}"
+    return int(work.lake.spark.sql(counted).collect()[0][0])
+
+
+def _remove(work: Work, plan: CleaningPlan) -> StepReport:
+    lake = work.lake
+    # First the note, then the deed: a rebuild must never take a log for whole that is not.
+    record_cleaned_round(lake, plan.replicas, plan.to_round)
+    base = history(lake.changes, 1)[0].version
+    metadata = work.metadata(STEP) | {CLEANING: plan.to_round, "base": base}
+    with described(lake.spark, metadata):
+        deleted = lake.spark.sql(
+            f"DELETE FROM {lake.changes_sql} WHERE {plan.condition_sql()}"
+        ).collect()
+    rows = int(deleted[0][0])
+    told = f"removed {rows:,} rows up to round {plan.to_round}"
+    figures = {"rows": rows, "to_round": plan.to_round}
+    return StepReport(STEP, "changes", told, done=True, figures=figures)

@@ -1,0 +1,155 @@
+"""Which rows of ``changes`` no rollback within the horizon and no apply can need. No Spark.
+
+Rows are judged by what the replicas held at the horizon, never by their age. Let R be the oldest
+round that a version of any replica within the horizon stands at, the one that was current when it
+began included. Whatever is rolled back within the horizon is undone from one of these versions, and
+the log adds to it only what that version lacks. So a document row may go when it came up to R and
+lies at or below ``complete`` of its vbucket, in that round's epoch or before, at R and at the round
+of every replica when the horizon began. Later rounds ask for less: what they complete is more, and
+where a rollback takes them back, what follows is of a newer epoch.
+
+What finds versions and branches stays for ever: ``complete``, ``rollback``, ``applied`` and
+``system_event`` rows.
+``position`` and ``status`` rows stay from the oldest round that such a version still reads on.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from dcp.lake.log.applied import AppliedVersion, applied_at
+from dcp.lake.log.plan_text import number_ranges
+from dcp.lake.tables.horizon import version_at
+from dcp.lake.tables.lineage import Lineage
+from dcp.lake.tables.schema import ITEM_KINDS
+from dcp.lake.tables.sql import integer_list, string_list, u64
+from dcp.lake.tables.tables import ReplicaTable
+from dcp.lake.tables.vbucket_state import VbucketState
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Document rows of one vbucket up to here, on this epoch or an earlier one, are not needed."""
+
+    epoch: int
+    seqno: int
+
+
+@dataclass(frozen=True, slots=True)
+class CleaningPlan:
+    """What may go: document rows up to ``to_round`` within ``bounds``; positions before ``keep``.
+
+    ``bounds`` are by vbucket, for all of them; ``replicas`` are those whose rows may go.
+    """
+
+    to_round: int
+    keep_positions_from: int
+    bounds: tuple[Bound, ...]
+    replicas: tuple[ReplicaTable, ...]
+
+    def documents_sql(self) -> str:
+        """Return the condition for the document rows that may go."""
+        seqnos = ", ".join(u64(bound.seqno) for bound in self.bounds)
+        epochs = integer_list(bound.epoch for bound in self.bounds)
+        collections = integer_list(replica.collection_id for replica in self.replicas)
+        return (
+            f"round <= {self.to_round} AND kind IN ({string_list(ITEM_KINDS)}) "
+            f"AND collection_id IN ({collections}) "
+            f"AND seqno <= get(array({seqnos}), vbucket) "
+            f"AND epoch <= get(array({epochs}), vbucket)"
+        )
+
+    def positions_sql(self) -> str:
+        """Return the condition for the position and status rows that may go."""
+        return f"round < {self.keep_positions_from} AND kind IN ('position', 'status')"
+
+    def condition_sql(self) -> str:
+        """Return the condition for all rows that may go."""
+        return f"({self.documents_sql()}) OR ({self.positions_sql()})"
+
+
+@dataclass(frozen=True, slots=True)
+class NotYet:
+    """Nothing may be removed, and why."""
+
+    reason: str
+
+    def __str__(self) -> str:
+        """Say it."""
+        return f"nothing is removed: {self.reason}"
+
+
+def versions_within(
+    replica: ReplicaTable,
+    lineage: Lineage,
+    horizon_start: datetime,
+    indexed: Sequence[AppliedVersion],
+) -> list[AppliedVersion] | NotYet:
+    """Return the applies that the versions of a replica within the horizon stand at.
+
+    Args:
+        replica: the table.
+        lineage: all that its history knows.
+        horizon_start: when the horizon begins.
+        indexed: what the log's index tells of the table, oldest first, for what the history has
+            forgotten.
+
+    """
+    first = version_at(lineage.commits, horizon_start)
+    if first is None:
+        return NotYet(f"table {replica.name} has no version from before {horizon_start:%F %T} UTC")
+    found: list[AppliedVersion] = []
+    for version in range(first.version, lineage.newest + 1):
+        applied = _applied_at(replica, lineage, version, indexed)
+        if applied is None:
+            return NotYet(f"table {replica.name} held no round at version {version}")
+        if applied not in found[-1:]:
+            found.append(applied)
+    return found
+
+
+def _applied_at(
+    replica: ReplicaTable, lineage: Lineage, version: int, indexed: Sequence[AppliedVersion]
+) -> AppliedVersion | None:
+    origin = lineage.origin(version)
+    if lineage.commit(origin) is not None or lineage.told(version) is not None:
+        return applied_at(replica.name, lineage, version)
+    older = [each for each in indexed if each.version <= origin]
+    return older[-1] if older else None
+
+
+def rounds_to_judge(versions: Iterable[Sequence[AppliedVersion]]) -> set[int]:
+    """Return the rounds whose states decide: of each replica the first one, and the oldest."""
+    return {number for each in versions for number in (each[0].to_round, _oldest(each))}
+
+
+def plan_cleaning(
+    versions: Mapping[ReplicaTable, Sequence[AppliedVersion]],
+    states: Mapping[int, Mapping[int, VbucketState]],
+) -> CleaningPlan | NotYet:
+    """Return what may go, given by replica what its versions within the horizon stand at.
+
+    ``states`` are the states of every vbucket, by round, for `rounds_to_judge`.
+    """
+    for replica, applied in versions.items():
+        if stale := sorted({vbucket for each in applied for vbucket, _ in each.stale}):
+            # What they held is from older rounds, and what they wait for is not applied.
+            return NotYet(f"table {replica.name} had stale vbuckets: {number_ranges(stale)}")
+    rounds = rounds_to_judge(versions.values())
+    to_round = min(rounds, default=0)
+    if to_round == 0:
+        return NotYet("a replica held no round when the horizon began")
+    judges = [states[number] for number in sorted(rounds)]
+    bounds = [
+        Bound(
+            min(each[vbucket].epoch for each in judges),
+            min(each[vbucket].complete_seqno for each in judges),
+        )
+        for vbucket in sorted(judges[0])
+    ]
+    log_from = min(each.log_from_round for applied in versions.values() for each in applied)
+    return CleaningPlan(to_round, min(log_from, to_round), tuple(bounds), tuple(versions))
+
+
+def _oldest(versions: Sequence[AppliedVersion]) -> int:
+    return min(each.to_round for each in versions)

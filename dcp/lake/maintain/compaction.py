@@ -1,0 +1,88 @@
+"""The steps of maintenance that deal in files: OPTIMIZE writes few large ones, VACUUM deletes old.
+
+VACUUM goes by the table property that holds the horizon, and is not run where that is not right.
+"""
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Final
+
+from dcp.lake.maintain.maintenance_work import (
+    StepReport,
+    Work,
+    maintenance_metadata,
+    unless_driver_writes,
+)
+from dcp.lake.maintain.retention import wrong_properties
+from dcp.lake.spark.session import session_slots
+from dcp.lake.tables.history import history
+from dcp.lake.tables.horizon import FILE_RETENTION, HOUR_SECONDS
+from dcp.lake.tables.tables import LakeTables
+from dcp.lake.tables.transaction import described
+
+_RETAIN_IGNORED: Final = "spark.databricks.delta.vacuum.retentionWindowIgnore.enabled"
+_LISTING_TASKS: Final = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
+_CLUSTER_LISTING_TASKS: Final = 64
+
+
+def optimize(work: Work) -> Iterator[StepReport]:
+    """Put the rows of small files into larger ones, sorted for the tables' queries."""
+    for table in work.tables:
+        yield unless_driver_writes("optimize", table, partial(_optimize, work, table))
+
+
+def _optimize(work: Work, table: str) -> StepReport:
+    spark, table_sql = work.lake.spark, work.lake.table_sql(table)
+    if work.dry_run:
+        detail = spark.sql(f"DESCRIBE DETAIL {table_sql}").collect()[0]
+        files, size = int(detail["numFiles"]), int(detail["sizeInBytes"])
+        told = f"would look at {files:,} files, {size:,} bytes"
+        return StepReport("optimize", table, told, figures={"files": files, "bytes": size})
+    return optimize_table(work.lake, table)
+
+
+def optimize_table(
+    lake: LakeTables, table: str, settings: Mapping[str, str] | None = None
+) -> StepReport:
+    """Put the rows of a table's small files into larger ones, sorted for its queries.
+
+    ``settings`` are those of the session for this statement.
+    """
+    with described(lake.spark, maintenance_metadata(lake, "optimize"), settings):
+        [done] = lake.spark.sql(f"OPTIMIZE {lake.table_sql(table)}").collect()
+    metrics = done["metrics"]
+    added, removed = int(metrics["numFilesAdded"]), int(metrics["numFilesRemoved"])
+    told = f"{removed:,} files became {added:,}" if removed or added else "nothing to do"
+    figures = {"files_added": added, "files_removed": removed}
+    return StepReport("optimize", table, told, done=bool(removed or added), figures=figures)
+
+
+def vacuum(work: Work) -> Iterator[StepReport]:
+    """Delete the files that only versions from before the time to keep need."""
+    wrong = wrong_properties(work.lake, work.replicas, work.horizon)
+    for table in work.tables:
+        if FILE_RETENTION in wrong.get(table, ()):
+            told = f"left alone: {FILE_RETENTION} is not the horizon; the step retention mends it"
+            yield StepReport("vacuum", table, told)
+        else:
+            yield _vacuum(work, table)
+
+
+def _vacuum(work: Work, table: str) -> StepReport:
+    spark, table_sql = work.lake.spark, work.lake.table_sql(table)
+    # By default it lists folders in 10,000 tasks, whatever the size of the table.
+    tasks = 2 * session_slots(spark) or _CLUSTER_LISTING_TASKS
+    also = {_LISTING_TASKS: str(tasks), _RETAIN_IGNORED: "false"}
+    hours = int(-(-work.kept.seconds // HOUR_SECONDS))
+    longer = f" RETAIN {hours} HOURS" if work.kept != work.horizon else ""
+    with described(spark, work.metadata("vacuum"), also):
+        rows = spark.sql(
+            f"VACUUM {table_sql}{longer}{' DRY RUN' if work.dry_run else ''}"
+        ).collect()
+    if work.dry_run:
+        told = f"would delete {len(rows):,} files"
+        return StepReport("vacuum", table, told, figures={"files": len(rows)})
+    newest = history(work.lake.table(table), 1)[0]
+    files = int(newest.metrics.get("numDeletedFiles", "0"))
+    told = f"deleted {files:,} files that no version within {work.kept} needs"
+    return StepReport("vacuum", table, told, done=bool(files), figures={"files": files})

@@ -1,0 +1,86 @@
+"""Keeps the horizon while a driver runs: properties, heartbeats, and a look at what others did.
+
+The driver looks at ``changes`` before it plans a round, and at the replicas before it applies to
+them. The first look reads the properties and histories of all tables; later ones read nothing until
+a heartbeat may be due.
+"""
+
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from dcp.lake.log.applied import replica_status
+from dcp.lake.log.changes import newest_round, refuse_tampered_log
+from dcp.lake.log.tampering import refuse_log_behind, short_vacuums
+from dcp.lake.maintain.heartbeat import beat, newest_commit_time
+from dcp.lake.maintain.retention import keep_retention
+from dcp.lake.tables.history import history
+from dcp.lake.tables.horizon import Horizon
+from dcp.lake.tables.tables import LakeTables, ReplicaTable, replicas_in
+
+LOOK_BACK: Final = 500
+"""Commits of a replica that are searched for a VACUUM that kept too little.
+
+Old versions of ``changes`` are of no use to anybody: its VACUUMs do no harm."""
+
+_LOG = logging.getLogger(__name__)
+
+
+class HorizonGuard:
+    """Looks after the horizon of one open lake, for one process."""
+
+    def __init__(
+        self,
+        lake: LakeTables,
+        horizon: Horizon,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._lake = lake
+        self._horizon = horizon
+        self._clock = clock
+        self._newest: dict[str, datetime] = {}
+
+    def look(self) -> bool:
+        """Keep the horizon of ``changes``, and at first of all tables; return if it got a beat.
+
+        Raises:
+            LakeError: somebody changed rows of ``changes``, or put it back to an older state.
+
+        """
+        if not self._newest:
+            self._first_look()
+        return self._beat(self._lake, None)
+
+    def look_at(self, replica: ReplicaTable, lake: LakeTables) -> bool:
+        """Keep the horizon of a replica; return whether it got a beat.
+
+        For the thread that applies to it, in its session: a beat says which apply the rows are of.
+        """
+        return self._beat(lake, replica)
+
+    def _first_look(self) -> None:
+        lake, now, replicas = self._lake, self._clock(), replicas_in(self._lake)
+        commits = history(lake.changes)
+        refuse_tampered_log(lake, commits)
+        statuses = {each.name: replica_status(lake, each, LOOK_BACK) for each in replicas}
+        refuse_log_behind(str(lake.location), newest_round(lake, commits), statuses)
+        self._newest["changes"] = commits[0].time
+        for table, status in statuses.items():
+            self._newest[table] = status.lineage.commits[0].time
+            for vacuum in short_vacuums(table, status.lineage.commits, self._horizon, now):
+                _LOG.warning("%s: %s", lake.location, vacuum)
+        keep_retention(lake, replicas, self._horizon)
+
+    def _beat(self, lake: LakeTables, replica: ReplicaTable | None) -> bool:
+        """Make a heartbeat if the newest version is old; ask for its age only if it may be."""
+        table = "changes" if replica is None else replica.name
+        begin = self._clock() - timedelta(seconds=self._horizon.heartbeat_seconds)
+        if table in self._newest and self._newest[table] > begin:
+            return False
+        self._newest[table] = newest_commit_time(lake, table)
+        if self._newest[table] > begin:
+            return False
+        is_ours = beat(lake, replica)
+        self._newest[table] = newest_commit_time(lake, table)
+        return is_ours

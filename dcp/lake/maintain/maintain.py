@@ -1,0 +1,166 @@
+"""Maintenance of a lake: table properties, heartbeats, cleaning of the log, OPTIMIZE and VACUUM.
+
+Nothing here removes what a rollback within the horizon may need; what would is refused, with its
+cost. Each commit says that it is ours.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from dcp.errors import ConfigError
+from dcp.lake.config.settings import Settings
+from dcp.lake.log.applied import replica_status
+from dcp.lake.log.changes import newest_round, refuse_tampered_log
+from dcp.lake.log.tampering import refuse_log_behind
+from dcp.lake.maintain.clean_changes import clean
+from dcp.lake.maintain.compaction import optimize, vacuum
+from dcp.lake.maintain.heartbeat import beat, newest_commit_time
+from dcp.lake.maintain.maintenance_work import StepReport, Work
+from dcp.lake.maintain.retention import keep_retention, recorded_horizon, wrong_properties
+from dcp.lake.run.run import lake_location, lake_locked, spark_of
+from dcp.lake.tables.history import history
+from dcp.lake.tables.horizon import HOUR_SECONDS, Horizon, Loss, loss
+from dcp.lake.tables.tables import LakeTables, open_lake, replicas_in
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def maintain(
+    settings: Settings,
+    *,
+    steps: Sequence[str] | None = None,
+    retain_hours: float | None = None,
+    dry_run: bool = False,
+    spark: "SparkSession | None" = None,
+    told: Callable[[StepReport], object] = lambda _: None,
+) -> list[StepReport]:
+    """Maintain the lake of these settings, with its lock held; ``told`` hears of each step at once.
+
+    The horizon is the larger one of ``lake.horizon_hours`` and of what the newest run kept: only a
+    run makes it shorter.
+
+    Args:
+        settings: all of them; only those of the lake and of Spark matter.
+        steps: which of `STEPS` to do, in their order; None means all.
+        retain_hours: keep more than the horizon.
+        dry_run: whether to write nothing, and only say what would be done.
+        spark: the session to use; None builds or takes over one.
+        told: called after each step on each table.
+
+    Raises:
+        ConfigError: ``retain_hours`` is below the horizon; it says what that would cost.
+        LakeError: there is no lake, or somebody else changed the log.
+        FencedError: a driver works on the lake.
+
+    """
+    with (
+        nullcontext(lake_location(settings))
+        if dry_run
+        else lake_locked(settings, "dcplake maintain")
+    ) as location:
+        lake = open_lake(spark_of(settings, spark), location)
+        horizon = max(
+            Horizon.of_hours(settings.lake.horizon_hours),
+            recorded_horizon(lake),
+            key=lambda each: each.seconds,
+        )
+        work = work_on(lake, horizon, retain_hours, dry_run=dry_run)
+        reports = []
+        for report in run_steps(work, steps):
+            reports.append(report)
+            told(report)
+        return reports
+
+
+def work_on(
+    lake: LakeTables,
+    horizon: Horizon,
+    retain_hours: float | None = None,
+    *,
+    now: datetime | None = None,
+    dry_run: bool = False,
+) -> Work:
+    """Return the work on a lake with a horizon of any length, if it keeps to it.
+
+    VACUUM alone goes by the real time, whatever ``now`` says.
+
+    Raises:
+        ConfigError: ``retain_hours`` is below the horizon; it says what that would cost.
+
+    """
+    kept_seconds = horizon.seconds if retain_hours is None else retain_hours * HOUR_SECONDS
+    now = now or datetime.now(UTC)
+    if kept_seconds >= horizon.seconds:
+        return Work(lake, replicas_in(lake), horizon, Horizon(kept_seconds), now, dry_run)
+    work = Work(lake, replicas_in(lake), horizon, horizon, now, dry_run)
+    losses = (
+        loss(replica.name, work.commits(replica), horizon, kept_seconds, now)
+        for replica in work.replicas
+    )
+    raise ConfigError(_refusal(kept_seconds, horizon, [each for each in losses if each], now))
+
+
+def run_steps(work: Work, steps: Sequence[str] | None = None) -> Iterator[StepReport]:
+    """Do the steps one after the other; yield what each did to each table.
+
+    Raises:
+        LakeError: somebody else changed the log; nothing was done.
+
+    """
+    lake = work.lake
+    commits = history(lake.changes)
+    refuse_tampered_log(lake, commits)
+    statuses = {each.name: replica_status(lake, each) for each in work.replicas}
+    refuse_log_behind(str(lake.location), newest_round(lake, commits), statuses)
+    for name, step in STEPS.items():
+        if steps is None or name in steps:
+            yield from step(work)
+
+
+def _retention(work: Work) -> Iterator[StepReport]:
+    """Put the table properties right: VACUUM and log cleanup go by them."""
+    if work.dry_run:
+        for table, wrong in wrong_properties(work.lake, work.replicas, work.horizon).items():
+            told = f"would set {', '.join(wrong)} to the horizon of {work.horizon}"
+            yield StepReport("retention", table, told)
+        return
+    for table, told in keep_retention(work.lake, work.replicas, work.horizon).items():
+        yield StepReport("retention", table, told, done=True)
+
+
+def _heartbeat(work: Work) -> Iterator[StepReport]:
+    """Give a table whose newest version is old a new one with the same rows."""
+    for replica in (None, *work.replicas):
+        table = "changes" if replica is None else replica.name
+        age = work.now - newest_commit_time(work.lake, table)
+        if age.total_seconds() < work.horizon.heartbeat_seconds:
+            continue
+        if work.dry_run:
+            yield StepReport("heartbeat", table, "would make a new version with the same rows")
+        elif beat(work.lake, replica):
+            told = "made a new version with the same rows"
+            yield StepReport("heartbeat", table, told, done=True)
+
+
+STEPS: Final[Mapping[str, Callable[[Work], Iterator[StepReport]]]] = {
+    "retention": _retention,
+    "heartbeat": _heartbeat,
+    "clean": clean,
+    "optimize": optimize,
+    "vacuum": vacuum,
+}
+"""What maintenance can do, in the order in which it does it."""
+
+
+def _refusal(kept_seconds: float, horizon: Horizon, losses: Sequence[Loss], now: datetime) -> str:
+    lost = "; ".join(str(each) for each in losses) or "no version that there is now"
+    since = datetime.fromtimestamp(now.timestamp() - kept_seconds, UTC)
+    return (
+        f"--retain-hours: found {kept_seconds / HOUR_SECONDS:g}, expected the horizon of {horizon} "
+        f"or more. It would remove {lost}; rollbacks to what was before "
+        f"{since:%Y-%m-%d %H:%M:%S} UTC could not be undone any more. Nothing was done. If that is "
+        "what you want, lower lake.horizon_hours and let `dcplake run` start with it first"
+    )

@@ -1,0 +1,59 @@
+"""Table properties that hold the horizon: compared with the setting, and put right."""
+
+import logging
+from collections.abc import Iterable, Mapping
+
+from dcp.lake.tables.horizon import FILE_RETENTION, RECORDED, Horizon, interval_seconds
+from dcp.lake.tables.sql import string
+from dcp.lake.tables.tables import LakeTables, ReplicaTable
+
+_LOG = logging.getLogger(__name__)
+
+
+def keep_retention(
+    lake: LakeTables, replicas: Iterable[ReplicaTable], horizon: Horizon
+) -> dict[str, str]:
+    """Make Delta keep ``changes`` and the replicas for the horizon; return by table what changed.
+
+    Somebody may have changed the properties, or the setting is another one since the last run. It
+    is told through the log as well.
+    """
+    told = {}
+    for table, wrong in wrong_properties(lake, replicas, horizon).items():
+        wanted = horizon.properties() | {RECORDED: horizon.recorded}
+        # Both retentions at once: Delta refuses a log that is kept shorter than the files.
+        names = (*horizon.properties(), *((RECORDED,) if RECORDED in wrong else ()))
+        listed = ", ".join(f"{string(name)} = {string(wanted[name])}" for name in names)
+        table_sql = lake.table_sql(table)
+        lake.spark.sql(f"ALTER TABLE {table_sql} SET TBLPROPERTIES ({listed})").collect()
+        found = ", ".join(f"{name} {value or 'not set'}" for name, value in wrong.items())
+        told[table] = f"found {found}; set to the horizon of {horizon}"
+        _LOG.warning("%s: table %s: %s", lake.location, table, told[table])
+    return told
+
+
+def wrong_properties(
+    lake: LakeTables, replicas: Iterable[ReplicaTable], horizon: Horizon
+) -> dict[str, dict[str, str]]:
+    """Return by table which properties do not fit the horizon, with what was found."""
+    found = {}
+    for table in ("changes", *(replica.name for replica in replicas)):
+        properties = _properties(lake, table)
+        wrong = {name: properties.get(name, "") for name in horizon.differing(properties)}
+        if table == "changes" and properties.get(RECORDED) != horizon.recorded:
+            wrong[RECORDED] = properties.get(RECORDED, "")
+        if wrong:
+            found[table] = wrong
+    return found
+
+
+def recorded_horizon(lake: LakeTables) -> Horizon:
+    """Return the horizon that the newest run kept, whatever the table properties say by now."""
+    properties = _properties(lake, "changes")
+    if (seconds := properties.get(RECORDED)) is not None:
+        return Horizon(float(seconds))
+    return Horizon(interval_seconds(properties.get(FILE_RETENTION, "")) or 7 * 86400)
+
+
+def _properties(lake: LakeTables, table: str) -> Mapping[str, str]:
+    return lake.table(table).properties()

@@ -1,0 +1,62 @@
+"""Keeps the files of a lake's tables few while a driver runs: each round and each apply adds some.
+
+What a MERGE reads grows with them, and so does Delta's own log. After every `COMMITS` commits of a
+table OPTIMIZE makes a large file of its small ones; what is large already stays as it is.
+"""
+
+import logging
+from functools import partial
+from typing import Final
+
+from dcp.lake.config.memory import DOCUMENT_BYTES, MEBIBYTE, reader_settings
+from dcp.lake.maintain.compaction import optimize_table
+from dcp.lake.maintain.maintenance_work import unless_driver_writes
+from dcp.lake.tables.history import Commit, history
+from dcp.lake.tables.tables import LakeTables
+
+_LOG = logging.getLogger(__name__)
+
+COMMITS: Final = 64
+"""Commits of a table between two compactions."""
+
+MOST_BYTES: Final = 256 * MEBIBYTE
+"""A larger table whose files were never put in order is left to `dcplake maintain`: the first
+OPTIMIZE of a table rewrites it whole."""
+
+_LOOK_BACK: Final = 4
+"""An OPTIMIZE is looked for in so many times as many commits: other commits may come between."""
+
+
+class SmallFiles:
+    """Compacts tables when it is time to, for one process."""
+
+    def __init__(self) -> None:
+        self._due: dict[str, int] = {}  # by table, the version from which on it may be time
+
+    def compact(self, lake: LakeTables, table: str) -> None:
+        """Compact a table if it is time to; what another driver does meanwhile comes first."""
+        newest = history(lake.table(table), 1)[0].version
+        if newest < self._due.get(table, COMMITS):
+            return
+        last = _last_optimize(lake, table)
+        due = COMMITS if last is None else last.version + COMMITS
+        if newest >= due:
+            due = newest + 1 + COMMITS
+            if last is not None or lake.table(table).size_bytes() <= MOST_BYTES:
+                # The driver's memory is for documents of any size: docs/memory.md.
+                step = partial(optimize_table, lake, table, reader_settings(DOCUMENT_BYTES))
+                _LOG.debug("%s", unless_driver_writes("optimize", table, step))
+            else:
+                _LOG.warning(
+                    "table %s: found %d commits and no OPTIMIZE, and more than %d MiB; runs keep "
+                    "its files few after one `dcplake maintain`, which rewrites it whole",
+                    table,
+                    newest,
+                    MOST_BYTES // MEBIBYTE,
+                )
+        self._due[table] = due
+
+
+def _last_optimize(lake: LakeTables, table: str) -> Commit | None:
+    commits = history(lake.table(table), _LOOK_BACK * COMMITS)
+    return next((commit for commit in commits if commit.operation == "OPTIMIZE"), None)

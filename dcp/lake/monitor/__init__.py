@@ -1,0 +1,1 @@
+"""A running task as others see it: live files, and metrics."""

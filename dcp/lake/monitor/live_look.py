@@ -1,0 +1,224 @@
+"""What one receiving task sees at a moment: its connections, its stages, and what gates whom.
+
+What a connection waits for is the first of these that holds:
+
+    reconnecting: <error>           it ended; the next attempt comes by itself
+    bootstrap: <step>               it is being set up
+    window full: <stage>            the node may send nothing before that stage goes on
+    windows of n streams full: …    the same for some vbuckets that have windows of their own
+    reading                         data came within the last second
+    a stream                        none is open at this node
+    the end of a snapshot           a vbucket stands inside one, and nothing comes
+    new changes                     the producer has nothing for us
+
+The stage that gates is the last one that holds bytes, seen from the socket: what is behind it waits
+for work, what is before it waits for it.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Final, TypeVar
+
+from dcp.client.looks import ConnectionLook, StageLook, WindowLook
+from dcp.lake.config.window_plan import WindowPlan
+
+FORMAT: Final = 2
+READING_SECONDS: Final = 1.0
+_LONGEST_TEXT: Final = 300
+_OF_ONE_RUN: Final = re.compile(r"[0-9a-f]{8}|r\d+")
+"""What of a task's name is a lake's id or a round's number."""
+
+GATES: Final[Mapping[str, str]] = {
+    "spark": "Spark takes the batch",
+    "batch": "rows wait for their batch to fill",
+    "handover": "Python makes rows of what it received",
+    "acknowledgement": "what was freed is not acknowledged yet",
+}
+"""Names of stages as gates, from the last to the first, and what then happens."""
+
+SLOWEST: Final[Mapping[str, str]] = {
+    "spark": "Spark was the slowest",
+    "batch": "batches waited to fill",
+    "handover": "Python was the slowest",
+    "acknowledgement": "acknowledgements were on their way",
+}
+"""The same afterwards."""
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """One connection of the task. ``window`` is None without flow control, or while there is none.
+
+    ``received_bytes``, ``released_bytes`` and ``acknowledged_bytes`` only grow.
+    ``stream_windows`` counts the streams that have windows of their own, and those that are full.
+    """
+
+    node: str
+    name: str
+    waits_for: str
+    gate: str = ""
+    window: WindowLook | None = None
+    stages: tuple[StageLook, ...] = ()
+    received_bytes: int = 0
+    released_bytes: int = 0
+    acknowledged_bytes: int = 0
+    acks: int = 0
+    bytes_per_second: float = 0.0
+    stream_window_bytes: int = 0
+    stream_windows: int = 0
+    full_stream_windows: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TaskLook:
+    """One task. ``seconds`` is how long it runs; rates are of the last moments.
+
+    ``gate_seconds`` says how long, in all, which stage was what a full window waited for.
+    ``windows`` are those that the driver planned for the executor. ``resident_bytes`` is the
+    process's memory (None: the system does not tell), ``bound_bytes`` the most that it takes by the
+    formula of docs/memory.md; 0: not known. ``undecodable_values`` are as they were sent.
+    """
+
+    task: str
+    round: int
+    host: str
+    pid: int
+    at: float
+    seconds: float = 0.0
+    vbuckets: int = 0
+    open_vbuckets: int = 0
+    rows: int = 0
+    bytes: int = 0
+    rows_per_second: float = 0.0
+    bytes_per_second: float = 0.0
+    connections: tuple[Connection, ...] = ()
+    stages: tuple[StageLook, ...] = ()
+    gate_seconds: Mapping[str, float] = field(default_factory=dict)
+    windows: WindowPlan | None = None
+    resident_bytes: int | None = None
+    bound_bytes: int = 0
+    undecodable_values: int = 0
+
+    @property
+    def label(self) -> str:
+        """A short name that stays the same from round to round: ``t0``, ``verify-t0``."""
+        parts = self.task.removeprefix("dcplake-").split(".")[0].split("-")
+        return "-".join(part for part in parts if not _OF_ONE_RUN.fullmatch(part)) or self.task
+
+    @property
+    def top_gate(self) -> str:
+        """The stage that full windows waited for most; empty where none did."""
+        return max(self.gate_seconds, key=lambda gate: self.gate_seconds[gate], default="")
+
+    @property
+    def window_full_share(self) -> float:
+        """The part of the time in which a window was full, of all windows together."""
+        windows = [each.window for each in self.connections if each.window is not None]
+        if not windows or self.seconds <= 0:
+            return 0.0
+        full = sum(each.full_seconds for each in windows)
+        return min(1.0, full / (self.seconds * len(windows)))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return this as a JSON object."""
+        return {"format": FORMAT, **asdict(self)}
+
+    @classmethod
+    def from_json(cls, found: object) -> "TaskLook":
+        """Read what ``to_json`` wrote.
+
+        Raises:
+            ValueError: it is something else.
+        """
+        if not isinstance(found, dict) or found.get("format") != FORMAT:
+            raise ValueError("expected a look of a task, of this format")
+        try:
+            values = {each.name: found[each.name] for each in fields(cls)}
+            values["stages"] = tuple(_read(StageLook, each) for each in found["stages"])
+            if found["windows"] is not None:
+                values["windows"] = _read(WindowPlan, found["windows"])
+            values["connections"] = tuple(_connection(each) for each in found["connections"])
+            return cls(**values)
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"expected a look of a task: {error!r}") from None
+
+
+_T = TypeVar("_T", StageLook, WindowLook, Connection, WindowPlan)
+
+
+def _read(kind: type[_T], found: Mapping[str, Any], **others: Any) -> _T:
+    return kind(**({each.name: found[each.name] for each in fields(kind)} | others))
+
+
+def _connection(found: Mapping[str, Any]) -> Connection:
+    window = None if found["window"] is None else _read(WindowLook, found["window"])
+    stages = tuple(_read(StageLook, each) for each in found["stages"])
+    return _read(Connection, found, window=window, stages=stages)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStreams:
+    """What a task knows of its vbuckets at one node: open ones, and those inside a snapshot."""
+
+    streaming: int = 0
+    in_snapshot: int = 0
+
+
+def connection_of(
+    look: ConnectionLook, behind: Iterable[StageLook], streams: NodeStreams, batch_bytes: int = 0
+) -> Connection:
+    """Return how a connection stands; ``behind`` are the task's stages, shared by all of them.
+
+    ``batch_bytes`` is what a batch may hold; 0: not known.
+    """
+    own = (
+        StageLook("frame", look.longest_bytes, look.unfinished_bytes),
+        StageLook("handover", look.held_limit_bytes, look.received_bytes - look.taken_bytes),
+        StageLook("batch", batch_bytes, look.taken_bytes - look.given_bytes),
+        StageLook("spark", batch_bytes, look.given_bytes - look.released_bytes),
+    )
+    stages = (*own, *behind)
+    gate = ""
+    if look.full_stream_windows or (look.window is not None and look.window.is_full):
+        gate = gating_stage(stages)
+    return Connection(
+        node=str(look.node),
+        name=look.name,
+        waits_for=_waits_for(look, gate, streams)[:_LONGEST_TEXT],
+        gate=gate,
+        window=look.window,
+        stages=own if look.name else (),
+        received_bytes=look.received_bytes,
+        released_bytes=look.released_bytes,
+        acknowledged_bytes=look.acknowledged_bytes,
+        acks=look.acks,
+        stream_window_bytes=look.stream_window_bytes,
+        stream_windows=streams.streaming if look.stream_window_bytes else 0,
+        full_stream_windows=look.full_stream_windows,
+    )
+
+
+def gating_stage(stages: Iterable[StageLook]) -> str:
+    """Return the last stage that holds anything: the one that the others wait for."""
+    used = {stage.name for stage in stages if stage.in_use}
+    if "batches" in used:  # perhaps one of another connection, or without bytes
+        return "spark"
+    return next((gate for gate in GATES if gate in used), "acknowledgement")
+
+
+def _waits_for(look: ConnectionLook, gate: str, streams: NodeStreams) -> str:
+    if not look.name:
+        return f"reconnecting: {look.error or 'not tried yet'}"
+    if not look.is_ready:
+        after = f" (before: {look.error})" if look.error else ""
+        return f"bootstrap: {look.waits_for}{after}"
+    if gate and (look.window is None or not look.window.is_full):
+        return f"windows of {look.full_stream_windows} streams full: {gate}: {GATES[gate]}"
+    if gate:
+        return f"window full: {gate}: {GATES[gate]}"
+    if look.quiet_seconds is not None and look.quiet_seconds < READING_SECONDS:
+        return "reading"
+    if not streams.streaming:
+        return "a stream"
+    return "the end of a snapshot" if streams.in_snapshot else "new changes"

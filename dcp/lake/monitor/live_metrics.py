@@ -1,0 +1,101 @@
+"""What the tasks of a lake see, as metrics: Prometheus' text format, one exposition.
+
+Labels are bounded: the task's number, the node, the stage. Counters begin anew with each task, as
+those of a process that was started again. The names are those of flow control in the field.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from dcp.client.looks import StageLook
+from dcp.lake.monitor.live_look import Connection, TaskLook
+from dcp.lake.monitor.prometheus import Metrics, Sample, exposition_of
+
+_METRICS: Final[Metrics] = {
+    "dcp_window_bytes": ("gauge", "Window of the connection: what the node may have outstanding."),
+    "dcp_window_overflow_bytes_max": ("gauge", "Most by which one message went beyond the window."),
+    "dcp_recv_bytes_total": ("counter", "Bytes received that flow control counts."),
+    "dcp_freed_bytes_total": ("counter", "Bytes that left this process's memory."),
+    "dcp_acked_bytes_total": ("counter", "Bytes acknowledged to the node."),
+    "dcp_unacked_bytes": ("gauge", "What the node counts as not acknowledged."),
+    "dcp_ack_total": ("counter", "Acknowledgements sent."),
+    "dcp_window_full_seconds_total": ("counter", "How long the window was full."),
+    "credit_used": ("gauge", "What a stage holds."),
+    "credit_limit": ("gauge", "What a stage may hold; then the stage before waits."),
+    "fc_gating": (
+        "gauge",
+        "1 for the stage, or acknowledgement, that a full window waits for.",
+    ),
+    "fc_gating_seconds_total": ("counter", "How long full windows waited for a stage."),
+    "window_policy": ("gauge", "1 for the policy that sizes the windows of the executor."),
+    "window_quota_bytes": ("gauge", "Memory of the executor that the policy's parts are of."),
+    "window_connections": ("gauge", "Most connections that share it at once, as planned."),
+    "window_shared_bytes": ("gauge", "Windows of all of them."),
+    "dcplake_task_rows": ("gauge", "Document rows that the task received."),
+    "dcplake_task_undecodable_values": (
+        "gauge",
+        "Values of them that cannot be decoded, and are as they were sent.",
+    ),
+    "dcplake_task_open_vbuckets": ("gauge", "Vbuckets that the task still reads."),
+    "dcplake_task_resident_bytes": ("gauge", "Resident memory of the task's Python process."),
+    "dcplake_task_memory_bound_bytes": ("gauge", "The most that it takes (docs/memory.md)."),
+    "dcplake_task_round": ("gauge", "The round that the task works for."),
+}
+
+
+def exposition(looks: Iterable[TaskLook]) -> str:
+    """Return the metrics of all tasks; of two looks with one label the newer one's."""
+    newest: dict[str, TaskLook] = {}
+    for look in sorted(looks, key=lambda look: look.at):
+        newest[look.label] = look
+    samples = [sample for _, look in sorted(newest.items()) for sample in _samples(look)]
+    return exposition_of(samples, _METRICS)
+
+
+def _samples(look: TaskLook) -> Iterator[Sample]:
+    task = (("task", look.label),)
+    yield Sample("dcplake_task_rows", task, look.rows)
+    yield Sample("dcplake_task_undecodable_values", task, look.undecodable_values)
+    yield Sample("dcplake_task_open_vbuckets", task, look.open_vbuckets)
+    yield Sample("dcplake_task_round", task, look.round)
+    if look.resident_bytes is not None:
+        yield Sample("dcplake_task_resident_bytes", task, look.resident_bytes)
+    if look.bound_bytes:
+        yield Sample("dcplake_task_memory_bound_bytes", task, look.bound_bytes)
+    if look.windows is not None:
+        yield Sample("window_policy", (*task, ("policy", look.windows.policy)), 1)
+        yield Sample("window_quota_bytes", task, look.windows.quota_bytes)
+        yield Sample("window_connections", task, look.windows.connections)
+        yield Sample("window_shared_bytes", task, look.windows.windows_bytes)
+    for stage in look.stages:
+        yield from _of_stage(stage, task)
+    shared = {stage.name for stage in look.stages}
+    for gate in sorted({each.gate for each in look.connections} & shared):
+        yield Sample("fc_gating", (*task, ("stage", gate)), 1)
+    for gate, seconds in sorted(look.gate_seconds.items()):
+        yield Sample("fc_gating_seconds_total", (*task, ("stage", gate)), seconds)
+    for connection in look.connections:
+        labels = (*task, ("node", connection.node))
+        yield from _of_connection(connection, labels)
+        for stage in connection.stages:
+            yield from _of_stage(stage, labels)
+        if connection.gate and connection.gate not in shared:
+            yield Sample("fc_gating", (*labels, ("stage", connection.gate)), 1)
+
+
+def _of_connection(each: Connection, labels: tuple[tuple[str, str], ...]) -> Iterator[Sample]:
+    if each.window is not None:
+        yield Sample("dcp_window_bytes", labels, each.window.size)
+        yield Sample("dcp_unacked_bytes", labels, each.window.in_use)
+        yield Sample("dcp_window_overflow_bytes_max", labels, each.window.overshoot_bytes)
+        yield Sample("dcp_window_full_seconds_total", labels, each.window.full_seconds)
+    yield Sample("dcp_recv_bytes_total", labels, each.received_bytes)
+    yield Sample("dcp_freed_bytes_total", labels, each.released_bytes)
+    yield Sample("dcp_acked_bytes_total", labels, each.acknowledged_bytes)
+    yield Sample("dcp_ack_total", labels, each.acks)
+
+
+def _of_stage(stage: StageLook, labels: tuple[tuple[str, str], ...]) -> Iterator[Sample]:
+    labels = (*labels, ("stage", stage.name), ("kind", stage.kind))
+    yield Sample("credit_used", labels, stage.in_use)
+    yield Sample("credit_limit", labels, stage.size)

@@ -1,0 +1,101 @@
+"""The looks of one receiving task, one after the other: rates, and what full windows waited for.
+
+The board's thread looks, and the task's own when it ends: one after the other, so that each moment
+is counted once. Both only read what the task counts.
+"""
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from time import monotonic, time
+
+from dcp.client.addresses import NodeAddress
+from dcp.client.looks import ConnectionLook, StageLook
+from dcp.lake.config.window_plan import WindowPlan
+from dcp.lake.monitor.live_look import NodeStreams, TaskLook, connection_of
+from dcp.process_memory import resident_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class TaskState:
+    """What a task tells of itself."""
+
+    vbuckets: int
+    open_vbuckets: int
+    rows: int
+    connections: Sequence[ConnectionLook]
+    stages: Sequence[StageLook]
+    streams: Mapping[NodeAddress, NodeStreams]
+    windows: WindowPlan | None = None
+    batch_bytes: int = 0
+    bound_bytes: int = 0
+    undecodable_values: int = 0
+
+
+class TaskWatcher:
+    """Looks at one task again and again."""
+
+    def __init__(self, task: str, round_number: int, state: Callable[[], TaskState]) -> None:
+        """Begin; ``state`` must be cheap and change nothing."""
+        self._task = task
+        self._round = round_number
+        self._state = state
+        self._began = self._seen_at = monotonic()
+        self._rows = 0
+        self._bytes = 0
+        self._bytes_of: dict[str, int] = {}
+        self._gate_seconds: dict[str, float] = {}
+        self._lock = threading.Lock()
+
+    def look(self) -> TaskLook:
+        """Look now; from any thread."""
+        with self._lock:
+            return self._look()
+
+    def _look(self) -> TaskLook:
+        state, now = self._state(), monotonic()
+        seconds = max(1e-6, now - self._seen_at)
+        connections = tuple(
+            connection_of(
+                each,
+                state.stages,
+                state.streams.get(each.node, NodeStreams()),
+                state.batch_bytes,
+            )
+            for each in state.connections
+        )
+        for gate in {each.gate for each in connections if each.gate}:
+            self._gate_seconds[gate] = self._gate_seconds.get(gate, 0.0) + seconds
+        new_bytes = {
+            each.name: each.received_bytes - self._bytes_of.get(each.name, 0)
+            for each in connections
+        }
+        connections = tuple(
+            replace(each, bytes_per_second=new_bytes[each.name] / seconds) for each in connections
+        )
+        self._bytes_of = {each.name: each.received_bytes for each in connections}
+        self._bytes += sum(new_bytes.values())
+        new_rows, self._rows, self._seen_at = state.rows - self._rows, state.rows, now
+        return TaskLook(
+            task=self._task,
+            round=self._round,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            at=time(),
+            seconds=now - self._began,
+            vbuckets=state.vbuckets,
+            open_vbuckets=state.open_vbuckets,
+            rows=state.rows,
+            bytes=self._bytes,
+            rows_per_second=new_rows / seconds,
+            bytes_per_second=sum(new_bytes.values()) / seconds,
+            connections=connections,
+            stages=tuple(state.stages),
+            gate_seconds=dict(self._gate_seconds),
+            windows=state.windows,
+            resident_bytes=resident_bytes(),
+            bound_bytes=state.bound_bytes,
+            undecodable_values=state.undecodable_values,
+        )

@@ -1,0 +1,1 @@
+"""SQL on a lake, its views, and what it tells of itself."""

@@ -1,0 +1,180 @@
+"""Opens a lake for people: its tables under their plain names, its views, and the answers.
+
+A folder lake's tables get their names in a database of their own, in the session's catalog where
+that one ends with the session; so ``docs VERSION AS OF 3`` works as it does in a catalog schema.
+A catalog that outlives the session (Hive, Unity) is other people's: nothing is made in it, and the
+names are temporary views. Nothing that somebody else made is ever dropped or replaced, except
+temporary views of the same names in the same session.
+"""
+
+import re
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
+from pyspark.sql import DataFrame, Row, SparkSession
+
+from dcp.errors import ConfigError, DcplakeError
+from dcp.lake.config.settings import Settings
+from dcp.lake.query.views import register_views
+from dcp.lake.run.run import lake_location, spark_of
+from dcp.lake.spark.failures import known_error
+from dcp.lake.spark.session import DELTA_CATALOG
+from dcp.lake.tables.sql import dotted, quoted, string
+from dcp.lake.tables.tables import LakeTables, ReplicaTable, open_lake, replicas_in
+
+_SESSION_CATALOG: Final = "spark_catalog"
+_NO_TIME_TRAVEL: Final = "UNSUPPORTED_FEATURE.TIME_TRAVEL"
+_NO_PYTHON_VALUE: Final = "NOT_IMPLEMENTED"
+_AS_STRING: Final = "; this type has no value in Python: cast it to STRING"
+
+_CONTEXT_LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+"""PySpark's; they print each error with its stack, as JSON, to standard error."""
+
+_MESSAGE_CHARACTERS: Final = 2000
+_PLACE: Final = re.compile(r"\n== SQL(?: \((line [^\n]*)\))? ==")
+"""Where Spark's message begins to cite the statement; after that comes nothing but the citation."""
+_PLAN: Final = re.compile(r"(?:; line \d+ pos \d+|SQLSTATE: \w{5})(?=;\n)")
+"""What stands before the query plan that Spark adds to the errors of its analysis."""
+
+
+def open_for_queries(settings: Settings, spark: SparkSession | None = None) -> LakeTables:
+    """Open the lake of ``settings``, name its tables and make its views.
+
+    Raises:
+        LakeError: there is no lake.
+
+    """
+    lake = open_lake(spark_of(settings, spark), lake_location(settings))
+    replicas = replicas_in(lake)
+    name_tables(lake, replicas)
+    register_views(lake, replicas)
+    return lake
+
+
+def name_tables(lake: LakeTables, replicas: Sequence[ReplicaTable]) -> None:
+    """Make the lake's tables known by their plain names, in the session's current schema."""
+    if lake.location.schema is not None:
+        lake.spark.sql(f"USE {dotted(lake.location.schema)}")
+        return
+    tables = ("changes", *(replica.name for replica in replicas))
+    if not catalog_ends_with_session(lake.spark):
+        for table in tables:
+            lake.spark.sql(
+                f"CREATE OR REPLACE TEMPORARY VIEW {quoted(table)} AS "
+                f"SELECT * FROM {lake.table_sql(table)}"
+            )
+        return
+    # One database per lake and place, so that a name in it can only be ours, and is right.
+    database = "dcplake_" + sha256(f"{lake.identity.lake_id} {lake.location}".encode()).hexdigest()
+    folder = Path(tempfile.gettempdir()) / database[:24]
+    database = f"{_SESSION_CATALOG}.{quoted(database[:24])}"
+    place = string(f"file:{folder}")  # no URI: Spark would take its %20 for a name
+    lake.spark.sql(f"CREATE DATABASE IF NOT EXISTS {database} LOCATION {place}")
+    with suppress(OSError):  # Spark makes the folder, but the tables are in the lake's
+        folder.rmdir()
+    for table in tables:
+        place = string(lake.location.path(table))
+        lake.spark.sql(
+            f"CREATE TABLE IF NOT EXISTS {database}.{quoted(table)} USING delta LOCATION {place}"
+        )
+    lake.spark.sql(f"USE {database}")
+
+
+def catalog_ends_with_session(spark: SparkSession) -> bool:
+    """Whether the session's own catalog is in memory: what is made there touches nobody else."""
+    return (
+        spark.conf.get("spark.sql.catalogImplementation", "in-memory") == "in-memory"
+        and spark.conf.get(f"spark.sql.catalog.{_SESSION_CATALOG}", "") == DELTA_CATALOG
+    )
+
+
+def answer(spark: SparkSession, question: str) -> DataFrame:
+    """Return the answer to one SQL statement.
+
+    Raises:
+        ConfigError: Spark does not understand it; the message is Spark's own, on one line,
+            without its stack. Most errors of a statement's values appear in `first_rows` only.
+        DcplakeError: Spark could not do it, for reasons that are not in the statement.
+
+    """
+    with _errors_on_one_line():
+        return spark.sql(question)
+
+
+def first_rows(found: DataFrame, count: int) -> list[Row]:
+    """Return the first rows of an answer, which is when Spark computes it.
+
+    Raises:
+        ConfigError: the statement divides by zero, casts what cannot be cast and the like.
+        DcplakeError: Spark could not do it, for reasons that are not in the statement.
+
+    """
+    with _errors_on_one_line():
+        return found.limit(count).collect()
+
+
+@contextmanager
+def _errors_on_one_line() -> Iterator[None]:
+    try:
+        with context_loggers_silent():
+            yield
+    except (PySparkException, Py4JJavaError) as error:
+        if "java.lang.StackOverflowError" in str(error):
+            raise ConfigError(
+                "SQL: found a statement that is nested too deeply for Spark, expected fewer "
+                "brackets or terms within each other"
+            ) from None
+        raise known_error(error, "SQL") or _in_its_words(error) from None
+    except (ValueError, OverflowError) as error:  # a date beyond Python's calendar
+        raise ConfigError(f"SQL: {one_line(str(error))}{_AS_STRING}") from None
+
+
+def _in_its_words(error: PySparkException | Py4JJavaError) -> DcplakeError:
+    if isinstance(error, PySparkException):
+        return ConfigError(f"SQL: {one_line(str(error))}{_hint(error)}")
+    # Of a class that PySpark does not know: a task failed.
+    message = error.java_exception.toString().split("\nDriver stacktrace", 1)[0]
+    return DcplakeError(f"SQL: {one_line(message)}")
+
+
+@contextmanager
+def context_loggers_silent() -> Iterator[None]:
+    """Let PySpark print no error while this goes on."""
+    loggers = [PySparkLogger.getLogger(name) for name in _CONTEXT_LOGGERS]
+    before = [logger.disabled for logger in loggers]
+    for logger in loggers:
+        logger.disabled = True
+    try:
+        yield
+    finally:
+        for logger, disabled in zip(loggers, before, strict=True):
+            logger.disabled = disabled
+
+
+def _hint(error: PySparkException) -> str:
+    condition = error.getCondition() or ""
+    if condition.startswith(_NO_TIME_TRAVEL):
+        return (
+            "; the plain names are views in this session, because its catalog outlives it: "
+            "for time travel name the table delta.`<folder of the lake>/docs`"
+        )
+    return _AS_STRING if condition == _NO_PYTHON_VALUE else ""
+
+
+def one_line(message: str) -> str:
+    """Return Spark's message without stack, plan and citation, but with the place that it names."""
+    text = message.split("\n\nJVM stacktrace", 1)[0].split("\n\tat ", 1)[0]
+    place = ""
+    if cited := _PLACE.search(text):
+        text, place = text[: cited.start()], f" ({cited[1]})" if cited[1] else ""
+    if plan := _PLAN.search(text):
+        text = text[: plan.end()]
+    line = " ".join(part.strip() for part in text.splitlines() if part.strip()) + place
+    return line if len(line) <= _MESSAGE_CHARACTERS else line[: _MESSAGE_CHARACTERS - 1] + "…"

@@ -1,0 +1,132 @@
+"""What rollbacks did to a lake: read from its audit and its log, for ``dcplake rollbacks``."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from dcp.lake.query.views_sql import RESTREAM
+from dcp.lake.tables.tables import AUDIT_TABLE, LakeTables, audit_exists
+
+NEWEST: Final = 100
+"""Rollbacks that are told unless more are asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """A vbucket's history went on elsewhere: at which seqno, in which round, and by which order."""
+
+    vbucket: int
+    epoch: int
+    round: int
+    reason: str
+    fork_seqno: int
+    from_seqno: int | None
+    from_vb_uuid: int | None
+    to_seqno: int | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return this as a JSON object."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+    def __str__(self) -> str:
+        """Say it in one line."""
+        place = f"round {self.round}: vbucket {self.vbucket} goes on from seqno {self.fork_seqno}"
+        if self.from_seqno is None:
+            return f"{place} ({self.reason})"
+        return (
+            f"{place}; it had read up to {self.from_seqno} of branch {self.from_vb_uuid:016x}, the "
+            f"producer ordered it back to {self.to_seqno}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class UndoneKey:
+    """A key that an apply took back; a state is (seqno, vb_uuid, value), None where there was none.
+
+    ``restored_version`` is the version of the table that its row came from: 0 is the empty table,
+    -1 says that the vbucket was replaced as a whole.
+    """
+
+    table: str
+    version: int
+    restored_version: int
+    round: int
+    time: datetime
+    vbucket: int
+    fork_seqno: int
+    key: str
+    before: tuple[int, int, bytes] | None
+    after: tuple[int, int, bytes] | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return this as a JSON object."""
+        told = {name: getattr(self, name) for name in self.__slots__}
+        told["time"] = self.time.isoformat()
+        for name in ("before", "after"):
+            if (state := told[name]) is not None:
+                told[name] = {"seqno": state[0], "vb_uuid": state[1], "value": state[2]}
+        return told
+
+
+def newest_epochs(lake: LakeTables, count: int = NEWEST) -> list[Epoch]:
+    """Return the newest rollbacks, newest first."""
+    rows = lake.changes.rows(
+        "vbucket, epoch, round, seqno, detail, rollback", "kind = 'rollback' ORDER BY round"
+    )
+    orders: dict[tuple[int, int], Mapping[str, Any]] = {}  # the newest of each vbucket and epoch
+    epochs = []
+    for row in rows:
+        vbucket, epoch = row["vbucket"], row["epoch"]
+        if row["seqno"] is None:
+            orders[vbucket, epoch] = row["rollback"]
+            continue
+        order = None if row["detail"] else orders.get((vbucket, epoch - 1))
+        told = order or {}
+        epochs.append(
+            Epoch(
+                vbucket,
+                epoch,
+                row["round"],
+                row["detail"] or (RESTREAM if order is None else "rollback"),
+                int(row["seqno"]),
+                *(_integer(told.get(name)) for name in ("from_seqno", "from_vb_uuid", "to_seqno")),
+            )
+        )
+    epochs.sort(key=lambda each: (-each.round, each.vbucket, -each.epoch))
+    return epochs[:count]
+
+
+def undone_keys(lake: LakeTables, count: int = NEWEST) -> tuple[list[UndoneKey], int]:
+    """Return the keys that were taken back, those of the newest applies first, and how many."""
+    if not audit_exists(lake):
+        return [], 0
+    audit = lake.table(AUDIT_TABLE)
+    [[total]] = (row.values() for row in audit.rows("count(*) AS total", "true"))
+    newest = f"true ORDER BY time DESC, version DESC, vbucket, key LIMIT {int(count)}"
+    found = [
+        UndoneKey(
+            row["table"],
+            row["version"],
+            row["restored_version"],
+            row["round"],
+            row["time"],
+            row["vbucket"],
+            int(row["fork_seqno"]),
+            row["key"],
+            _state(row["before"]),
+            _state(row["after"]),
+        )
+        for row in audit.rows("*", newest)
+    ]
+    return found, total
+
+
+def _state(told: Mapping[str, Any] | None) -> tuple[int, int, bytes] | None:
+    if told is None or told["seqno"] is None:
+        return None
+    return int(told["seqno"]), int(told["vb_uuid"]), told["value"] or b""
+
+
+def _integer(value: Any) -> int | None:
+    return None if value is None else int(value)

@@ -1,0 +1,186 @@
+"""Where a lake stands: its rounds, its replicas, what waits, and what the newest round left out."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from dcp.errors import LakeError
+from dcp.lake.log.applied import ReplicaStatus, replica_status, shown_stale
+from dcp.lake.log.changes import newest_round, refuse_tampered_log
+from dcp.lake.log.plan_text import number_ranges
+from dcp.lake.log.round_record import UNDECODABLE, VbucketReport, round_record
+from dcp.lake.log.tampering import refuse_log_behind, short_vacuums
+from dcp.lake.maintain.horizon_guard import LOOK_BACK
+from dcp.lake.maintain.retention import recorded_horizon, wrong_properties
+from dcp.lake.query.views_sql import AS_SENT_SQL
+from dcp.lake.tables.history import Commit, history
+from dcp.lake.tables.horizon import Horizon
+from dcp.lake.tables.tables import LakeTables, ReplicaTable, refuse_lost_replica, replicas_in
+from dcp.lake.tables.vbucket_state import VbucketState
+from dcp.printable import printable
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaSummary:
+    """One replica table: its version, the round it holds, its documents.
+
+    ``defect`` says which commit of others stops every apply; empty if all is well. ``stale`` are
+    the vbuckets that it shows as they were at an older round, until they are whole again.
+    ``undecodable_values`` counts the documents whose value is as it was sent.
+    """
+
+    table: str
+    version: int
+    round: int
+    documents: int
+    defect: str
+    stale: tuple[int, ...] = ()
+    undecodable_values: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LakeStatus:
+    """A lake at one moment.
+
+    ``waiting`` are the vbuckets whose newest rows wait for a snapshot's end; ``stuck`` those that
+    the newest round could not bring further, or could not stream at all, with its reason. What the
+    cluster holds by now is not asked. ``horizon_seconds`` is how far back rollbacks can be undone,
+    and ``warnings`` say what others did that shortens it, or to the log.
+    """
+
+    place: str
+    lake_id: str
+    bucket: str
+    vbuckets: int
+    round: int
+    waiting: tuple[int, ...]
+    stuck: tuple[VbucketReport, ...]
+    replicas: tuple[ReplicaSummary, ...]
+    horizon_seconds: float = 0.0
+    warnings: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return this as a JSON object."""
+        return {
+            "lake": self.lake_id,
+            "place": self.place,
+            "bucket": self.bucket,
+            "vbuckets": self.vbuckets,
+            "round": self.round,
+            "waiting_for_snapshot_end": list(self.waiting),
+            "horizon_seconds": self.horizon_seconds,
+            "warnings": list(self.warnings),
+            "stuck": [report.to_json() for report in self.stuck],
+            "replicas": [
+                {
+                    "table": replica.table,
+                    "version": replica.version,
+                    "round": replica.round,
+                    "documents": replica.documents,
+                    "undecodable_values": replica.undecodable_values,
+                    "defect": replica.defect,
+                    "stale": list(replica.stale),
+                }
+                for replica in self.replicas
+            ],
+        }
+
+    def __str__(self) -> str:
+        """Say it in a few lines."""
+        lines = [
+            f"lake {self.lake_id} at {self.place}: bucket {self.bucket!r}, {self.vbuckets} "
+            f"vbuckets, round {self.round}"
+        ]
+        for replica in self.replicas:
+            behind = self.round - replica.round
+            place = f"last applied at round {replica.round}" if behind > 0 else "holds that round"
+            lines.append(
+                f"  {replica.table}: version {replica.version}, {replica.documents:,} documents, "
+                + place
+            )
+            if replica.defect:
+                lines.append(f"    no apply is possible: found {replica.defect} by somebody else")
+            if replica.undecodable_values:
+                lines.append(f"    {replica.undecodable_values:,} {UNDECODABLE}")
+            if replica.stale:
+                lines.append(
+                    f"    stale, until they are streamed whole: vbuckets "
+                    f"{number_ranges(replica.stale)}"
+                )
+        if self.waiting:
+            lines.append(f"  waiting for their snapshot's end: {len(self.waiting)} vbuckets")
+        lines += [
+            f"  vbucket {report.vbucket} stands still: {report.reason}: {printable(report.detail)}"
+            for report in self.stuck
+        ]
+        lines += [f"  warning: {warning}" for warning in self.warnings]
+        return "\n".join(lines)
+
+
+def lake_status(lake: LakeTables) -> LakeStatus:
+    """Read where ``lake`` stands."""
+    commits = history(lake.changes)
+    newest = newest_round(lake, commits)
+    record = round_record(lake, newest)
+    horizon = recorded_horizon(lake)
+    replicas = {replica: replica_status(lake, replica, LOOK_BACK) for replica in replicas_in(lake)}
+    return LakeStatus(
+        place=str(lake.location),
+        lake_id=lake.identity.lake_id,
+        bucket=lake.identity.bucket,
+        vbuckets=lake.identity.vbucket_count,
+        round=newest,
+        waiting=tuple(
+            v for v, state in sorted(record.states.items()) if not state.position.is_complete
+        ),
+        stuck=tuple(report for report in record.reports if report.failed or report.reason),
+        replicas=tuple(_summary(lake, *each, record.states) for each in replicas.items()),
+        horizon_seconds=horizon.seconds,
+        warnings=tuple(_warnings(lake, horizon, commits, replicas)),
+    )
+
+
+def _warnings(
+    lake: LakeTables,
+    horizon: Horizon,
+    commits: Sequence[Commit],
+    replicas: Mapping[ReplicaTable, ReplicaStatus],
+) -> Iterator[str]:
+    """Say what the next run would refuse or warn of; nothing is refused here."""
+    try:
+        refuse_tampered_log(lake, commits)
+        statuses = {replica.name: status for replica, status in replicas.items()}
+        refuse_log_behind(str(lake.location), newest_round(lake, commits), statuses)
+        if newest_round(lake, commits):
+            refuse_lost_replica(lake)
+    except LakeError as error:
+        yield str(error)
+    for table, wrong in wrong_properties(lake, replicas, horizon).items():
+        found = ", ".join(f"{name} {value or 'not set'}" for name, value in wrong.items())
+        yield f"table {table}: found {found}, expected the horizon of {horizon}"
+    now = datetime.now(UTC)
+    for replica, status in replicas.items():
+        for short in short_vacuums(replica.name, status.lineage.commits, horizon, now):
+            yield str(short)
+
+
+def _summary(
+    lake: LakeTables,
+    replica: ReplicaTable,
+    status: ReplicaStatus,
+    states: Mapping[int, VbucketState],
+) -> ReplicaSummary:
+    [counts] = lake.table(replica.name).rows(
+        f"count(*) AS documents, count(CASE WHEN {AS_SENT_SQL} THEN 1 END) AS undecodable", "true"
+    )
+    defect = status.lineage.defect(status.version)
+    return ReplicaSummary(
+        replica.name,
+        status.version,
+        status.round,
+        counts["documents"],
+        "" if defect is None else str(defect),
+        tuple(sorted(shown_stale(status, states))),
+        counts["undecodable"],
+    )

@@ -1,0 +1,85 @@
+"""The newest document changes of a lake, as they become durable."""
+
+import heapq
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
+
+from dcp.lake.log.changes import latest_round
+from dcp.lake.tables.schema import ITEM_KINDS
+from dcp.lake.tables.sql import string_list
+from dcp.lake.tables.tables import LakeTables
+
+_SHOWN_BYTES = 4096
+_ORDER = attrgetter("round", "seqno", "vbucket")
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One row of the log; ``value`` holds at most its first 4 KiB."""
+
+    round: int
+    kind: str
+    vbucket: int
+    seqno: int
+    cas: int
+    key: str
+    value_bytes: int
+    value: bytes
+
+
+def newest_changes(lake: LakeTables, count: int) -> tuple[int, list[Change]]:
+    """Return the latest round, and the last ``count`` changes up to it, oldest first.
+
+    Two queries, however many rounds it takes: how many changes the rounds brought, then the rows.
+    """
+    newest = latest_round(lake)
+    per_round = lake.changes.rows(
+        "round, count(*) AS found",
+        f"round <= {newest} AND kind IN ({string_list(ITEM_KINDS)}) "
+        f"GROUP BY round ORDER BY round DESC LIMIT {int(count)}",
+    )
+    if not per_round:
+        return newest, []
+    counts = itertools.accumulate(row["found"] for row in per_round)
+    enough = sum(1 for rows in counts if rows < count)
+    first = per_round[min(enough, len(per_round) - 1)]["round"]
+    return newest, _changes(lake, first, newest, count)
+
+
+def changes_since(lake: LakeTables, round_number: int) -> tuple[int, Iterator[Change]]:
+    """Return the latest round and the changes of the rounds after ``round_number``."""
+    newest = latest_round(lake)
+    if newest == round_number:
+        return newest, iter(())
+    return newest, iter(_changes(lake, round_number + 1, newest, None))
+
+
+def _changes(lake: LakeTables, first: int, last: int, count: int | None) -> list[Change]:
+    def newest(rows: Iterable[Mapping[str, Any]]) -> list[Change]:
+        changes = map(_change, rows)
+        if count is None:
+            return sorted(changes, key=_ORDER)
+        return heapq.nlargest(count, changes, key=_ORDER)[::-1]
+
+    return lake.changes.take_rows(
+        "round, kind, vbucket, seqno, cas, key, value",
+        f"round BETWEEN {first} AND {last} AND kind IN ({string_list(ITEM_KINDS)})",
+        newest,
+    )
+
+
+def _change(row: Mapping[str, Any]) -> Change:
+    value = row["value"] or b""
+    return Change(
+        round=row["round"],
+        kind=row["kind"],
+        vbucket=row["vbucket"],
+        seqno=int(row["seqno"]),
+        cas=int(row["cas"]),
+        key=row["key"],
+        value_bytes=len(value),
+        value=value[:_SHOWN_BYTES],
+    )

@@ -1,0 +1,111 @@
+"""Views of a lake for people who query it: documents, what is pending, positions, rounds.
+
+In a catalog schema they are made there, once; for a folder they are temporary views of the session.
+``rounds`` reads Delta's history, which no view can, so it is always a view of the session and shows
+the rounds up to its registration. ``pending_changes`` knows the applies up to its registration, and
+later ones as soon as a round lists them: make it anew to see at once what an apply left.
+
+    documents, documents_variant, docs_live    for ``docs``; with the suffix ``__scope__collection``
+                                               for the replica of another collection
+    pending_changes, positions, rounds, epochs, rollbacks, row_history, stale_vbuckets
+
+``stale_vbuckets`` knows the applies up to its registration, too.
+"""
+
+from collections.abc import Sequence
+
+from pyspark.sql import DataFrame
+
+from dcp.lake.log.applied import replica_status, shown_stale
+from dcp.lake.log.changes import latest_round
+from dcp.lake.log.round_record import positions_at
+from dcp.lake.log.stretch import HeldVersion
+from dcp.lake.query.views_sql import (
+    docs_live_sql,
+    documents_sql,
+    documents_variant_sql,
+    epochs_sql,
+    pending_changes_sql,
+    positions_sql,
+    rollbacks_sql,
+    row_history_sql,
+    stale_vbuckets_sql,
+    vbucket_of_sql,
+)
+from dcp.lake.tables.history import WHOLE, history
+from dcp.lake.tables.sql import dotted, quoted
+from dcp.lake.tables.tables import AUDIT_TABLE, DOCS, LakeTables, ReplicaTable, audit_exists
+
+
+def register_views(lake: LakeTables, replicas: Sequence[ReplicaTable] = (DOCS,)) -> list[str]:
+    """Make or renew all views and the function ``vbucket_of(key)``; return the views' names.
+
+    The replica tables must exist (`dcp.lake.tables.tables.ensure_replica`).
+    """
+    views = lake_views(lake, replicas)
+    for name, query in views.items():
+        if lake.location.schema is not None:
+            view = f"{dotted(lake.location.schema)}.{quoted(name)}"
+            lake.spark.sql(f"CREATE OR REPLACE VIEW {view} AS {query}")
+        else:
+            lake.spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW {quoted(name)} AS {query}")
+    rounds(lake).createOrReplaceTempView("rounds")
+    lake.spark.sql(
+        "CREATE OR REPLACE TEMPORARY FUNCTION vbucket_of(key STRING) RETURNS INT "
+        f"RETURN {vbucket_of_sql(lake.identity.vbucket_count)}"
+    )
+    return [*views, "rounds"]
+
+
+def lake_views(lake: LakeTables, replicas: Sequence[ReplicaTable]) -> dict[str, str]:
+    """Return the query of each view, by its name."""
+    views: dict[str, str] = {}
+    for replica in replicas:
+        table_sql = lake.table_sql(replica.name)
+        suffix = replica.name.removeprefix(DOCS.name)
+        views["documents" + suffix] = documents_sql(table_sql)
+        views["documents_variant" + suffix] = documents_variant_sql(table_sql)
+        views["docs_live" + suffix] = docs_live_sql(table_sql, lake.changes_sql, replica)
+    statuses = {each.name: replica_status(lake, each) for each in replicas}
+    held = {name: status.held for name, status in statuses.items()}
+    held = held or {DOCS.name: HeldVersion(-1, 0)}  # no table yet, or any more: all is pending
+    views["pending_changes"] = pending_changes_sql(lake.changes_sql, replicas or (DOCS,), held)
+    views["positions"] = positions_sql(lake.changes_sql)
+    views["epochs"] = epochs_sql(lake.changes_sql)
+    views["row_history"] = row_history_sql(lake.changes_sql)
+    audit = lake.table_sql(AUDIT_TABLE) if audit_exists(lake) else None
+    views["rollbacks"] = rollbacks_sql(audit)
+    newest = positions_at(lake, latest_round(lake))
+    shown = {name: shown_stale(status, newest) for name, status in statuses.items()}
+    views["stale_vbuckets"] = stale_vbuckets_sql(lake.changes_sql, shown)
+    return views
+
+
+def rounds(lake: LakeTables, limit: int = WHOLE) -> DataFrame:
+    """Return the rounds that the history still knows: number, version, time, size, vbuckets.
+
+    ``rows`` are documents, ``bytes`` theirs on the wire, as a run reports them; ``stored_bytes`` is
+    what the commit wrote, and ``vbuckets`` how many of them brought a document.
+    """
+    commits = [
+        (
+            commit.round,
+            commit.version,
+            commit.time,
+            int(commit.metrics.get("numOutputBytes", "0")),
+        )
+        for commit in history(lake.changes, limit)
+        if commit.round is not None
+    ]
+    frame = lake.spark.createDataFrame(
+        commits, "round BIGINT, version BIGINT, time TIMESTAMP, stored_bytes BIGINT"
+    )
+    told = lake.spark.sql(
+        "SELECT round, "
+        "sum(CAST(get_json_object(detail, '$.rows') AS BIGINT)) AS rows, "
+        "sum(CAST(get_json_object(detail, '$.bytes') AS BIGINT)) AS bytes, "
+        "count_if(position.last_data_round = round) AS vbuckets "
+        f"FROM {lake.changes_sql} WHERE kind IN ('position', 'status') GROUP BY round"
+    )
+    columns = ("round", "version", "time", "rows", "bytes", "stored_bytes", "vbuckets")
+    return frame.join(told, "round", "left").select(*columns).orderBy("round")

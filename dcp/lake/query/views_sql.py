@@ -1,0 +1,304 @@
+"""The SQL of the lake's views. No Spark.
+
+All of them find the rounds they need by themselves, so that a view once made stays right.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from dcp.lake.apply.apply_sql import ITEM_KINDS_SQL, MODIFIED_AT_SQL
+from dcp.lake.log.stretch import HeldVersion
+from dcp.lake.tables.keys import ESCAPE_PREFIX
+from dcp.lake.tables.schema import AUDIT, POSITION, REPLICA, spark_types
+from dcp.lake.tables.sql import integer_list, quoted, string
+from dcp.lake.tables.tables import ReplicaTable
+from dcp.wire.vocabulary import ALL_DATATYPE_BITS, Datatype
+
+VARIANT_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Spark parses no larger text into a VARIANT."""
+
+_LAYERS: Final = int(Datatype.SNAPPY | Datatype.XATTR)
+
+RESTREAM: Final = "stale, streamed whole"
+"""Why an epoch begins without an order: what was lost could not be taken back (`stretch_rules`)."""
+
+AS_SENT_SQL: Final = "datatype > 1"
+"""Whether a value could not be decoded, and is as it was sent (`dcp.lake.tables.schema`)."""
+
+_TEXT: Final = "try_validate_utf8(CAST(value AS STRING))"
+_NULL_REASON: Final = f"""CASE WHEN document IS NOT NULL THEN NULL
+       WHEN datatype > {ALL_DATATYPE_BITS} THEN 'unknown datatype'
+       WHEN datatype & {_LAYERS} = {_LAYERS} THEN 'bad snappy or xattrs'
+       WHEN datatype & {_LAYERS} = {int(Datatype.SNAPPY)} THEN 'bad snappy'
+       WHEN datatype & {_LAYERS} = {int(Datatype.XATTR)} THEN 'bad xattrs'
+       WHEN value IS NULL OR octet_length(value) = 0 THEN 'empty'
+       WHEN {_TEXT} IS NULL THEN 'not UTF-8'
+       WHEN octet_length(value) > {VARIANT_BYTES_MAX} THEN 'too large'
+       WHEN get_json_object({_TEXT}, '$') IS NULL THEN 'invalid JSON'
+       ELSE 'duplicate keys' END AS document_null_reason"""
+_METADATA: Final = (
+    "vbucket, key, key_bytes, seqno, vb_uuid, epoch, cas, rev, flags, expiry, datatype, xattrs"
+)
+
+
+def documents_sql(table_sql: str) -> str:
+    """Return the documents with their JSON as text, and where that is NULL, why.
+
+    The JSON bit is the server's own finding (it parses what it stores); where the bit is not set
+    the text is parsed here.
+    """
+    text = (
+        f"IF(datatype = {int(Datatype.JSON)} OR try_parse_json({_TEXT}) IS NOT NULL, {_TEXT}, NULL)"
+    )
+    return _documents_sql(table_sql, text)
+
+
+def documents_variant_sql(table_sql: str) -> str:
+    """Return the documents as VARIANT, and where that is NULL, why."""
+    return _documents_sql(table_sql, f"try_parse_json({_TEXT})")
+
+
+def _documents_sql(table_sql: str, document: str) -> str:
+    """Return the documents, of those that could be decoded also in another form."""
+    return f"""
+SELECT {_METADATA}, modified_at, document, {_NULL_REASON}, value
+FROM (SELECT *, IF({AS_SENT_SQL}, NULL, {document}) AS document FROM {table_sql})"""
+
+
+def positions_sql(changes_sql: str) -> str:
+    """Return the newest position of every vbucket, one column for each field."""
+    fields = ", ".join(f"position.{quoted(field.name)}" for field in POSITION)
+    return f"""
+SELECT round, vbucket, epoch, {fields}
+FROM {changes_sql}
+WHERE kind = 'position' AND round = {_newest_round(changes_sql)}"""
+
+
+def pending_changes_sql(
+    changes_sql: str, replicas: Sequence[ReplicaTable], held: Mapping[str, HeldVersion]
+) -> str:
+    """Return the live rows that are in the log and not yet in their replica table.
+
+    ``state`` is ``complete`` where an apply may publish the row, ``incomplete`` where it waits for
+    its snapshot's end. The log's index of applies tells what a table has, and is behind an apply
+    until a round is planned after it; so ``held`` says for each table where it stands now. Of a
+    stale vbucket it has nothing that is live.
+    """
+    branches = [
+        f"""
+SELECT {string(replica.name)} AS table, c.round, c.kind,
+  CASE WHEN c.seqno <= b.high THEN 'complete' ELSE 'incomplete' END AS state,
+  c.vbucket, c.epoch, c.key, c.key_bytes, c.seqno, c.vb_uuid, c.cas, c.rev, c.flags, c.expiry,
+  c.datatype, c.xattrs, c.value
+{_live_rows(changes_sql, replica)} AND NOT EXISTS (
+    SELECT 1 FROM {changes_sql} p
+    WHERE p.kind = 'position' AND p.round = greatest(
+        {held[replica.name].round}, {_newest_apply(changes_sql, replica, "to_round")})
+      AND p.vbucket NOT IN ({integer_list([-1, *sorted(held[replica.name].stale)])})
+      AND p.vbucket = c.vbucket AND p.epoch >= c.epoch AND p.position.complete_seqno >= c.seqno)"""
+        for replica in replicas
+    ]
+    return "\nUNION ALL".join(branches)
+
+
+def docs_live_sql(table_sql: str, changes_sql: str, replica: ReplicaTable) -> str:
+    """Return the replica overlaid with the complete changes that are not applied yet.
+
+    A flush or drop that is complete ends what the table and the overlay have at lower seqnos.
+
+    The overlay starts at the ``log_from_round`` of the newest row in the log's index of applies.
+    It can hold changes that the table has already, of a version that is not listed yet or of a
+    round with rows that waited; they are the newest of their keys, so the result is the same.
+
+    A vbucket that must be taken back first, or is stale, has no overlay: until the next apply it is
+    shown as the table holds it.
+
+    The log is named before the table, and a query takes its versions in that order: an apply that
+    lands between the two makes the index seem behind, which does no harm. The other way round, an
+    apply and the round that lists it could land between, and their changes would be in neither.
+
+    After a RESTORE of the table the index is ahead of it until the
+    next apply, or the next round, lists where it stands.
+    """
+    columns = ", ".join(quoted(name) for name in REPLICA.names)
+    row = ", ".join(
+        f"'modified_at', {MODIFIED_AT_SQL}" if name == "modified_at" else f"'{name}', c.{name}"
+        for name in REPLICA.names
+    )
+    overlay = f"""
+SELECT c.vbucket, c.key, max_by(c.kind, c.seqno) AS kind,
+  max_by(named_struct({row}), c.seqno) AS newest
+{_live_rows(changes_sql, replica)} AND c.seqno <= b.high AND NOT b.must_go_back
+GROUP BY c.vbucket, c.key"""
+    newest = ", ".join(f"newest.{quoted(name)} AS {quoted(name)}" for name in REPLICA.names)
+    cleared = f"SELECT * FROM ({_bounds(changes_sql, replica)}) WHERE NOT must_go_back"
+    return f"""
+SELECT {newest} FROM ({overlay}) WHERE kind = 'mutation'
+UNION ALL
+SELECT {columns} FROM {table_sql} t
+LEFT ANTI JOIN ({overlay}) o ON t.vbucket = o.vbucket AND t.key = o.key
+LEFT ANTI JOIN ({cleared}) e ON t.vbucket = e.vbucket AND t.seqno < e.cleared_seqno"""
+
+
+def row_history_sql(changes_sql: str) -> str:
+    """Return every received version of every document, over all branches.
+
+    ``is_live`` is false on a dead branch; ``died_in_round`` is the round that began the epoch which
+    left it behind. ``cleared_at_seqno`` is where a flush or drop of its collection ended it, by the
+    history that it is on, and ``cleared_in_round`` the round that brought that; NULL where none
+    did.
+    """
+    died = "array_min(filter(b.forks, f -> f.epoch > c.epoch AND c.seqno > f.seqno))"
+    # What was undone before the row died did not end it; what came on other branches neither.
+    was_undone = (
+        "exists(forks, f -> f.epoch > e.epoch AND e.seqno > f.seqno "
+        "AND f.epoch < coalesce(died.epoch, f.epoch + 1))"
+    )
+    cleared = (
+        "array_min(filter(ends, e -> e.seqno > seqno AND e.epoch >= epoch "
+        f"AND e.epoch < coalesce(died.epoch, e.epoch + 1) AND NOT coalesce({was_undone}, false)))"
+    )
+    return f"""
+SELECT collection_id, vbucket, key, key_bytes, round, epoch, kind, seqno, vb_uuid, cas, rev, expiry,
+  datatype, xattrs, value, detail, died IS NULL AS is_live, died.round AS died_in_round,
+  cleared.seqno AS cleared_at_seqno, cleared.round AS cleared_in_round
+FROM (SELECT *, {cleared} AS cleared
+      FROM (SELECT c.*, b.forks, d.ends, {died} AS died
+            FROM {changes_sql} c
+            LEFT JOIN (SELECT vbucket, collect_list(struct(epoch, seqno, round)) AS forks
+                       FROM {changes_sql} WHERE kind = 'rollback' AND seqno IS NOT NULL
+                       GROUP BY vbucket) b ON c.vbucket = b.vbucket
+            LEFT JOIN (SELECT vbucket, collection_id,
+                         collect_list(struct(seqno, round, epoch)) AS ends
+                       FROM {changes_sql} WHERE kind = 'system_event' AND collection_id IS NOT NULL
+                       GROUP BY vbucket, collection_id) d
+              ON c.vbucket = d.vbucket AND c.collection_id = d.collection_id
+            WHERE c.kind IN ({ITEM_KINDS_SQL})))"""
+
+
+def epochs_sql(changes_sql: str) -> str:
+    """Return the beginnings of epochs, each with the newest order of its vbucket before it.
+
+    ``fork_seqno`` is where history goes on: what earlier epochs hold above it is dead.
+    """
+    return f"""
+SELECT f.vbucket, f.epoch, f.seqno AS fork_seqno, f.round,
+  coalesce(f.detail, IF(max(o.round) IS NULL, {string(RESTREAM)}, 'rollback')) AS reason,
+  max(o.round) AS ordered_in_round,
+  max_by(o.rollback, o.round).from_seqno AS from_seqno,
+  max_by(o.rollback, o.round).to_seqno AS to_seqno,
+  max_by(o.rollback, o.round).from_vb_uuid AS from_vb_uuid,
+  max_by(o.rollback, o.round).failover_log AS server_failover_log
+FROM {changes_sql} f
+LEFT JOIN {changes_sql} o
+  ON o.kind = 'rollback' AND o.seqno IS NULL AND o.vbucket = f.vbucket AND o.epoch = f.epoch - 1
+    AND o.round < f.round AND f.detail IS NULL
+WHERE f.kind = 'rollback' AND f.seqno IS NOT NULL
+GROUP BY f.vbucket, f.epoch, f.seqno, f.round, f.detail"""
+
+
+def rollbacks_sql(audit_sql: str | None) -> str:
+    """Return what rollbacks took back, key by key; ``audit_sql`` is None where there was none."""
+    if audit_sql is None:
+        columns = ", ".join(
+            f"CAST(NULL AS {kind}) AS {quoted(name)}" for name, kind in spark_types(AUDIT)
+        )
+        return f"SELECT {columns} WHERE false"
+    return f"SELECT {', '.join(quoted(name) for name in AUDIT.names)} FROM {audit_sql}"
+
+
+def stale_vbuckets_sql(changes_sql: str, shown: Mapping[str, Mapping[int, int]]) -> str:
+    """Return the vbuckets that a replica shows as they were, and the branch that they were on.
+
+    They wait for the first complete snapshot after they began anew. ``shown`` are rounds by table
+    and vbucket.
+    """
+    stale = [
+        f"({string(table)}, {vbucket}, CAST({number} AS BIGINT))"
+        for table, rounds in shown.items()
+        for vbucket, number in sorted(rounds.items())
+    ]
+    values = ", ".join(stale) or "('', -1, CAST(0 AS BIGINT))"
+    return f"""
+SELECT s.table, s.vbucket, s.round, p.position.complete_seqno AS seqno, p.position.vb_uuid
+FROM (VALUES {values}) AS s(table, vbucket, round)
+LEFT JOIN {changes_sql} p ON p.kind = 'position' AND p.round = s.round AND p.vbucket = s.vbucket
+WHERE s.vbucket >= 0"""
+
+
+def vbucket_of_sql(vbucket_count: int) -> str:
+    """Return the body of the SQL function ``vbucket_of(key)`` for values of the column ``key``.
+
+    Couchbase's CRC rule. On a literal it folds to a literal, so ``WHERE vbucket = vbucket_of('k')
+    AND key = 'k'`` reads the files of one vbucket only.
+    """
+    prefix = string(ESCAPE_PREFIX)
+    binary = (
+        f"CASE WHEN startswith(key, {prefix}) THEN unhex(substr(key, {len(ESCAPE_PREFIX) + 1})) "
+        "ELSE CAST(key AS BINARY) END"
+    )
+    return f"CAST((shiftright(crc32({binary}), 16) & 32767) % {int(vbucket_count)} AS INT)"
+
+
+def _newest_round(changes_sql: str) -> str:
+    return f"(SELECT max(round) FROM {changes_sql} WHERE kind = 'position')"
+
+
+def _newest_apply(changes_sql: str, replica: ReplicaTable, field: str) -> str:
+    """Return a field of the newest row in the log's index of applies; 0 before the first."""
+    return (
+        f"(SELECT coalesce(max_by(applied.{field}, struct(round, applied.version)), 0) "
+        f"FROM {changes_sql} "
+        f"WHERE kind = 'applied' AND applied.table = {string(replica.name)})"
+    )
+
+
+def _live_rows(changes_sql: str, replica: ReplicaTable) -> str:
+    """Return FROM … WHERE … for the live document rows (c) that the replica can lack.
+
+    What a complete flush or drop ended is not among them. ``b`` are the vbucket's bounds.
+    """
+    return f"""
+FROM {changes_sql} c
+JOIN ({_bounds(changes_sql, replica)}) b
+  ON c.vbucket = b.vbucket AND c.seqno > b.cleared_seqno
+    AND NOT exists(b.forks, f -> f.epoch > c.epoch AND c.seqno > f.seqno)
+WHERE c.kind IN ({ITEM_KINDS_SQL}) AND c.collection_id = {replica.collection_id}
+  AND c.round >= {_newest_apply(changes_sql, replica, "log_from_round")}"""
+
+
+def _bounds(changes_sql: str, replica: ReplicaTable) -> str:
+    """Return SELECT … of what bounds each vbucket's live rows that the replica can lack.
+
+    Only scalar subqueries let a reader skip the older files, and each costs a look at the table's
+    file list: so there is one, for the round to begin at, and the bounds come from the rows of the
+    same rounds. So does the newest apply: a later round lists it. A fork of an
+    earlier round kills rows of still earlier ones only. ``must_go_back`` says that the replica's
+    rows are not live: a later fork lies below what it holds, or it is stale. ``cleared_seqno`` is
+    that of the newest complete and live flush or drop of the collection, or 0.
+    """
+    is_apply = f"kind = 'applied' AND applied.table = {string(replica.name)}"
+    is_end = f"kind = 'system_event' AND collection_id = {replica.collection_id}"
+    is_live = "NOT exists(forks, f -> f.epoch > e.epoch AND e.seqno > f.seqno)"
+    return f"""
+SELECT vbucket, high, forks, must_go_back,
+  coalesce(array_max(transform(filter(ends, e -> e.seqno <= high AND {is_live}), e -> e.seqno)), 0)
+    AS cleared_seqno
+FROM (SELECT vbucket,
+        max_by(position.complete_seqno, round) FILTER (WHERE kind = 'position') AS high,
+        collect_list(struct(epoch, seqno)) FILTER (WHERE kind = 'rollback') AS forks,
+        collect_list(struct(epoch, seqno)) FILTER (WHERE kind = 'system_event') AS ends,
+        coalesce(min(seqno) FILTER (WHERE kind = 'rollback' AND round > newest.to_round)
+            < max_by(position.complete_seqno, round)
+              FILTER (WHERE kind = 'position' AND round <= newest.to_round), false)
+          OR coalesce(exists(any_value(newest.stale), s -> s.vbucket = vbucket), false)
+          AS must_go_back
+      FROM (SELECT kind, vbucket, round, epoch, seqno, position,
+              max_by(applied, IF({is_apply}, struct(round, applied.version), NULL)) OVER ()
+                AS newest
+            FROM {changes_sql}
+            WHERE (kind = 'position' OR kind = 'rollback' AND seqno IS NOT NULL
+                OR {is_end} OR {is_apply})
+              AND round >= {_newest_apply(changes_sql, replica, "log_from_round")})
+      WHERE vbucket IS NOT NULL
+      GROUP BY vbucket)"""

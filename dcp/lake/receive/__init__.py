@@ -1,0 +1,1 @@
+"""One task: streams in, batches of the change log out."""

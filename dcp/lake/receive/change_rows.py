@@ -1,0 +1,74 @@
+"""From the events of a task's streams to rows of ``changes``."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from dcp.lake.log.plan import StreamPlan
+from dcp.lake.receive.batches import BatchBuilder
+from dcp.lake.receive.histories import Histories
+from dcp.lake.receive.system_events import DroppedPolicy, emptied_collection, system_event_text
+from dcp.lake.tables.rollback_order import RollbackOrder, order_row
+from dcp.protocol.events import (
+    Event,
+    SeqnoAdvanced,
+    SnapshotCompleted,
+    SnapshotStarted,
+    SystemEventReceived,
+)
+from dcp.types import FailoverLog
+
+
+class ChangeRows:
+    """Puts the events of one task's streams into a batch, with epoch and branch."""
+
+    def __init__(
+        self,
+        streams: Iterable[StreamPlan],
+        batches: BatchBuilder,
+        histories: Histories,
+        dropped: DroppedPolicy,
+    ) -> None:
+        """``batches`` has the same ``histories``."""
+        self._batches = batches
+        self._histories = histories
+        self._dropped = dropped
+        for stream in streams:
+            histories.set_epoch(stream.vbucket, stream.state.epoch)
+            if stream.state.failover_log is not None:
+                histories.set_log(stream.vbucket, stream.state.failover_log)
+
+    def accepted(self, vbucket: int, log: FailoverLog) -> None:
+        """Take the failover log that a stream was accepted with: it tells its rows' branches."""
+        self._histories.set_log(vbucket, log)
+
+    def add(self, event: Event) -> None:
+        """Add the row of an event that is none of documents; nothing where it has none."""
+        match event:
+            case SnapshotStarted():
+                self._batches.add_event(
+                    "snapshot_marker",
+                    event.vbucket,
+                    snap_start=event.snapshot.start,
+                    snap_end=event.snapshot.end,
+                    snap_flags=event.flags,
+                )
+            case SnapshotCompleted():
+                self._at_seqno("complete", event.vbucket, event.seqno)
+            case SeqnoAdvanced():
+                self._at_seqno("seqno_advanced", event.vbucket, event.seqno)
+            case SystemEventReceived():
+                self._at_seqno(
+                    "system_event",
+                    event.vbucket,
+                    event.seqno,
+                    collection_id=emptied_collection(event, self._dropped),
+                    detail=system_event_text(event),
+                )
+
+    def add_rollback(self, vbucket: int, order: RollbackOrder) -> None:
+        """Add a rollback that a node ordered."""
+        self._batches.add_event("rollback", vbucket, rollback=order_row(order))
+
+    def _at_seqno(self, kind: str, vbucket: int, seqno: int, **values: Any) -> None:
+        uuid = self._histories.uuid(vbucket, seqno)
+        self._batches.add_event(kind, vbucket, seqno=seqno, vb_uuid=uuid, **values)

@@ -1,0 +1,105 @@
+"""What a task gathers for Spark, and when it is handed over.
+
+A batch is handed over when one of these is so; each alone would leave somebody waiting:
+
+    it has no rows                              nothing would come of it: its bytes go back at once
+    it has ``batch_rows`` rows                  Spark takes no more at once
+    it has ``batch_bytes`` bytes                likewise
+    it holds so much of a connection's window   that node has no room, and waits for the batch
+    it holds so much of a stream's window       that stream waits likewise (``flush_bytes``)
+    ``batch_seconds`` are over                  rows would wait for those that do not come
+
+All that was gathered is handed over then, one batch after the other, and its deliveries are
+released when Spark has taken the last one. So a node waits for what Spark holds and for nothing
+else: a document larger than a batch and a delivery larger than its window pass, since nothing more
+of them has to come first. Nothing is gathered meanwhile. Nothing here knows of sockets or Spark.
+"""
+
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+
+from dcp.client.delivery import Delivery, Receipt
+from dcp.client.looks import StageLook
+from dcp.lake.config.flow_control_settings import FlowControlSettings
+from dcp.lake.receive.batches import BatchBuilder
+from dcp.protocol.window import CONNECTION, Window
+
+
+class Gathering:
+    """The rows of one task and the receipts of their deliveries, until Spark has taken them."""
+
+    def __init__(
+        self, flow: FlowControlSettings, batches: BatchBuilder, clock: Callable[[], float]
+    ) -> None:
+        """Begin with nothing; rows are added to ``batches`` by who reads the deliveries."""
+        self._flow = flow
+        self._batches = batches
+        self._clock = clock
+        self.taken_bytes = 0
+        """What the task took in so far, of all connections that it had."""
+        self._receipts: list[Receipt] = []
+        self._gathered: set[Window] = set()
+        self._began_at = 0.0
+        self._is_offered = False
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no delivery is here, not even one without bytes."""
+        return not self._receipts
+
+    @property
+    def due_at(self) -> float:
+        """When what is here is due at the latest."""
+        return self._began_at + self._flow.batch_seconds
+
+    def take_in(self, delivery: Delivery) -> None:
+        """Take a delivery in; its rows follow, its events are not kept."""
+        if delivery.receipt is None:
+            return
+        if self.is_empty:
+            self._began_at = self._clock()
+        self.taken_bytes += delivery.frame_bytes
+        self._receipts.append(delivery.receipt)
+        self._gathered.update(delivery.receipt.windows)
+
+    def is_due(self) -> bool:
+        """Whether it must be handed over now."""
+        return not self.is_empty and (
+            self._batches.rows == 0
+            or self._batches.rows >= self._flow.batch_rows
+            or self._gathered_bytes >= self._flow.batch_bytes
+            or any(map(self._holds_enough, self._gathered))
+            or self._clock() >= self.due_at
+        )
+
+    @property
+    def _gathered_bytes(self) -> int:
+        connections = (window for window in self._gathered if window.opaque == CONNECTION)
+        return sum(window.taken - window.given for window in connections)
+
+    def _holds_enough(self, window: Window) -> bool:
+        return window.taken - window.given >= self._flow.flush_bytes(window.size_bytes)
+
+    def hand_over(self) -> Iterator[pa.RecordBatch]:
+        """Yield all that is here; who asks for the next batch has taken the last."""
+        receipts, self._receipts = self._receipts, []
+        self._gathered.clear()
+        for receipt in receipts:
+            receipt.give()
+        for rows in self._batches.flush():
+            self._is_offered = True
+            yield rows
+            self._is_offered = False
+        for receipt in receipts:
+            receipt.release()
+
+    def look(self, target_bytes: int) -> tuple[StageLook, ...]:
+        """Return how the task's own stages stand, from any thread.
+
+        Batches that Spark has not taken yet, and what the round may bring.
+        """
+        return (
+            StageLook("batches", 1, int(self._is_offered)),
+            StageLook("staging", target_bytes, self.taken_bytes),
+        )

@@ -1,0 +1,403 @@
+"""The executor's side of a round: streams to Arrow batches, the positions last.
+
+Runs inside ``mapInArrow``, one call for each task of the plan. A batch's bytes are released to flow
+control when Spark asks for the next batch, that is, when it has taken this one; until then the node
+may send only the rest of the window (``gathering.py``). Whatever goes wrong at the source ends a
+vbucket with a ``status`` row and never the task, so that one dead node does not discard what
+another sent. Only a refused password or bucket fails the task: no other node would answer
+differently.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from socket import gethostname
+from time import monotonic
+from typing import Final
+
+import pyarrow as pa
+
+from dcp.client.addresses import NodeAddress
+from dcp.client.consumer import Consumer
+from dcp.client.consumer_events import VbucketStopped
+from dcp.client.delivery import Delivery
+from dcp.client.settings import ConsumerSettings
+from dcp.client.vbucket_track import StreamStart
+from dcp.errors import AuthenticationError, BucketError, ConfigError
+from dcp.lake.config.flow_control_settings import FlowControlSettings
+from dcp.lake.config.memory import worker_bytes
+from dcp.lake.config.settings import SourceSettings
+from dcp.lake.log.applied import applied_to_batch
+from dcp.lake.log.plan import RoundPlan, TaskPlan
+from dcp.lake.log.progress import Done, RoundProgress
+from dcp.lake.log.stop_points import reached
+from dcp.lake.log.stream_result import Outcome, StreamResult, left_out_status
+from dcp.lake.monitor.live_board import live_board
+from dcp.lake.monitor.live_look import NodeStreams, TaskLook
+from dcp.lake.monitor.live_place import LivePlace
+from dcp.lake.monitor.live_task import TaskState, TaskWatcher
+from dcp.lake.receive.arrow_memory import return_freed_memory
+from dcp.lake.receive.batches import BatchBuilder
+from dcp.lake.receive.change_rows import ChangeRows
+from dcp.lake.receive.ending import Budget, Ending, EndPolicy
+from dcp.lake.receive.gathering import Gathering
+from dcp.lake.receive.histories import Histories
+from dcp.lake.receive.system_events import DroppedPolicy, collection_of
+from dcp.lake.spark.task_errors import TaskError
+from dcp.lake.tables.rollback_order import RollbackOrder
+from dcp.lake.tables.vbucket_state import states_to_batch
+from dcp.protocol.credentials import Credentials
+from dcp.protocol.events import (
+    Event,
+    FailoverLogReceived,
+    Items,
+    RollbackOrdered,
+    SeqnosReceived,
+    SnapshotStarted,
+    StreamOpened,
+    SystemEventReceived,
+)
+from dcp.types import FailoverLog
+
+_LONGEST_WAIT_SECONDS: Final = 0.25
+"""How late a deadline of ours may be noticed."""
+_HERE: Final = (
+    "; tasks read the password where they run: docs/operations.md, How tasks get the password"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceAccess:
+    """What a task needs beside the plan.
+
+    The password is not here but read where the task runs: Spark serves what tasks are made of.
+    """
+
+    seeds: tuple[str, ...]
+    consumer: ConsumerSettings
+    source: SourceSettings
+    flow_control: FlowControlSettings
+    quiet_seconds: float
+    dropped: DroppedPolicy = DroppedPolicy.DELETE
+    live: LivePlace | None = None
+    """Where tasks show what they see; None: nowhere."""
+
+
+def receive_function(
+    plan: RoundPlan, access: SourceAccess, progress: RoundProgress | None = None
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return the function for ``spark.range(0, tasks, 1, tasks).mapInArrow``."""
+    budget = Budget(plan.target_bytes, plan.target_seconds)
+
+    def receive(indices: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return_freed_memory()
+        for batch in indices:
+            for index in batch.column(0).to_pylist():
+                name = f"dcplake-{plan.lake_id[:8]}-r{plan.round}-t{index}.{_attempt()}"
+                task = TaskReceiver(plan.tasks[index], plan.round, budget, access, name)
+                for rows in task.batches():
+                    yield rows
+                    if progress is not None:
+                        progress.note(index, task.done)
+
+    return receive
+
+
+def _attempt() -> int:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return 0 if context is None else context.attemptNumber()
+
+
+class TaskReceiver:
+    """Streams the vbuckets of one task until each has its outcome.
+
+    Deliveries come in, their rows are gathered, batches go out; what a vbucket's part came to is
+    its `StreamResult`.
+    """
+
+    def __init__(
+        self,
+        plan: TaskPlan,
+        round_number: int,
+        budget: Budget,
+        access: SourceAccess,
+        name: str,
+    ) -> None:
+        """Prepare; nothing is asked of the source yet.
+
+        Raises:
+            TaskError: the password is not here.
+
+        """
+        self._plan = plan
+        self._round = round_number
+        self._access = access
+        self._budget = budget
+        self._name = name
+        self._policy = EndPolicy(
+            budget, access.quiet_seconds, access.consumer.node_deadline_seconds
+        )
+        try:
+            self._consumer = self._new_consumer()
+        except ConfigError as error:
+            raise TaskError(error) from None
+        self.results = {
+            stream.vbucket: StreamResult(stream, self._consumer.position) for stream in plan.streams
+        }
+        """What was received, by vbucket; each has its outcome when ``stream`` has ended."""
+        self._open = set(self.results)
+        self._server_logs: dict[int, FailoverLog] = {}
+        flow, histories = access.flow_control, Histories()
+        self._batches = BatchBuilder(round_number, histories, flow.batch_rows, flow.batch_bytes)
+        self._rows = ChangeRows(plan.streams, self._batches, histories, access.dropped)
+        self._gathering = Gathering(flow, self._batches, monotonic)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of all streams, then status and position rows.
+
+        Raises:
+            TaskError: as for ``stream``.
+
+        """
+        yield from self.stream()
+        yield from self._closing_rows()
+
+    @property
+    def done(self) -> Done:
+        """How far its vbuckets have moved on."""
+        seqnos = sum(
+            result.position.seqno - result.plan.state.position.seqno
+            for result in self.results.values()
+        )
+        return Done(seqnos, int(self._batches.counts.frame_bytes.sum()))
+
+    def stream(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows that the streams bring, without status and position rows.
+
+        Raises:
+            TaskError: user, password or bucket were refused.
+
+        """
+        try:
+            yield from self._stream()
+        except (AuthenticationError, BucketError) as error:
+            raise TaskError(error) from None
+
+    def _stream(self) -> Iterator[pa.RecordBatch]:
+        watcher = TaskWatcher(self._name, self._round, self._state)
+        try:
+            with live_board(self._access.live, self._name, watcher.look):
+                yield from self._consume()
+                self._note_flow(watcher.look())
+        finally:
+            self._consumer.close()
+
+    def _new_consumer(self) -> Consumer:
+        settings = self._access.consumer
+        connection = replace(settings.connection, window_bytes=self._plan.windows.window_bytes)
+        return Consumer(
+            [
+                StreamStart(
+                    stream.vbucket,
+                    stream.node,
+                    stream.state.position,
+                    stream.state.failover_log,
+                    purge_seqno=stream.state.purge_seqno,
+                )
+                for stream in self._plan.streams
+            ],
+            self._access.seeds,
+            replace(settings, connection=connection),
+            self._credentials(),
+            self._name,
+        )
+
+    def _credentials(self) -> Credentials:
+        try:
+            return self._access.source.credentials()
+        except ConfigError as error:
+            raise ConfigError(f"a Spark task on {gethostname()}: {error}{_HERE}") from None
+
+    def _consume(self) -> Iterator[pa.RecordBatch]:
+        self._policy.begin(monotonic())
+        while self._open:
+            if self._is_used_up():
+                self._end_by_budget()
+                if not self._open:
+                    break
+            delivery = self._consumer.next(self._wait_seconds())
+            if delivery is not None:
+                self._take(delivery)
+            self._end_what_is_over()
+            if self._gathering.is_due():
+                yield from self._hand_over()
+        yield from self._hand_over()
+
+    def _is_used_up(self) -> bool:
+        """Whether the task has received enough, or long enough."""
+        enough = self._gathering.taken_bytes >= self._budget.target_bytes
+        return enough or monotonic() >= self._policy.ends_at
+
+    def _end_by_budget(self) -> None:
+        """End all that the budget may end; what is read on goes on alone."""
+        over = [vbucket for vbucket in self._open if not self.results[vbucket].reads_on]
+        closes = len(over) < len(self._open)  # otherwise the connections end with the task
+        for ending in list(self._policy.out_of_budget(sorted(over), self._consumer)):
+            self._end_by(ending, closes=closes)
+
+    def _wait_seconds(self) -> float:
+        now = monotonic()
+        deadline = now + _LONGEST_WAIT_SECONDS
+        if now < self._policy.ends_at:
+            deadline = min(deadline, self._policy.ends_at)
+        if not self._gathering.is_empty:
+            deadline = min(deadline, self._gathering.due_at)
+        return max(0.0, deadline - now)
+
+    # What arrives
+
+    def _take(self, delivery: Delivery) -> None:
+        now = monotonic()
+        self._policy.received(delivery.node, delivery.frame_bytes, now)
+        self._gathering.take_in(delivery)
+        moved = set(delivery.positions)
+        # Failover logs first: the rows and the rollback of the same delivery need them.
+        for event in delivery.events:
+            if isinstance(event, StreamOpened) and event.vbucket in self._open:
+                self._opened(event, delivery.node, now)
+                moved.add(event.vbucket)  # perhaps all that was asked: does the producer agree?
+            elif isinstance(event, FailoverLogReceived) and event.failover_log is not None:
+                self._server_logs[event.vbucket] = event.failover_log
+            elif isinstance(event, SeqnosReceived) and delivery.node is not None:
+                self._policy.answered(delivery.node, dict(event.seqnos), now)
+        for event in delivery.events:
+            if isinstance(event, Items):
+                self._batches.add_documents(event.columns)
+            elif getattr(event, "vbucket", None) in self._open:
+                self._take_event(event)
+        # Last, since positions are behind all rows of the delivery.
+        for vbucket in moved & self._open:
+            if self.results[vbucket].target_reached:
+                self._end(self.results[vbucket], Outcome.REACHED)
+
+    def _opened(self, event: StreamOpened, node: NodeAddress | None, now: float) -> None:
+        result = self.results[event.vbucket]
+        result.failover_log = event.failover_log
+        result.node, result.opened_at = node, now
+        self._rows.accepted(event.vbucket, event.failover_log)
+
+    def _take_event(self, event: Event) -> None:
+        """Take an event of a vbucket that is open."""
+        match event:
+            case RollbackOrdered():
+                self._roll_back(event)
+                return
+            case VbucketStopped():
+                result = self.results[event.vbucket]
+                self._end(result, Outcome.STOPPED, str(event.reason), event.detail)
+                return
+            case SnapshotStarted() if event.purge_seqno is not None:
+                self.results[event.vbucket].purge_seqno = event.purge_seqno
+            case SystemEventReceived() if collection_of(event) is not None:
+                self.results[event.vbucket].brought_collections = True
+        self._rows.add(event)
+
+    def _roll_back(self, event: RollbackOrdered) -> None:
+        requested = event.requested
+        order = RollbackOrder(
+            requested.vb_uuid, requested.seqno, event.seqno, self._server_logs.get(event.vbucket)
+        )
+        self._rows.add_rollback(event.vbucket, order)
+        result = self.results[event.vbucket]
+        result.order = order
+        self._end(result, Outcome.ROLLBACK, "rollback", str(order))
+
+    # When a vbucket ends
+
+    def _end(
+        self,
+        result: StreamResult,
+        outcome: Outcome,
+        reason: str = "",
+        detail: str = "",
+        *,
+        closes: bool = True,
+    ) -> None:
+        """End a vbucket's part where it stands; of its stream, if one is open, nothing follows."""
+        result.end(outcome, reason, detail)
+        self._open.discard(result.plan.vbucket)
+        if closes:
+            self._consumer.stop_stream(result.plan.vbucket)
+
+    def _end_what_is_over(self) -> None:
+        if not self._gathering.is_empty:  # a node may be waiting for these bytes to be released
+            return
+        waiting = [self.results[vbucket] for vbucket in self._open]
+        for ending in list(self._policy.endings(waiting, self._consumer, monotonic())):
+            self._end_by(ending)
+
+    def _end_by(self, ending: Ending, *, closes: bool = True) -> None:
+        result = self.results[ending.vbucket]
+        self._end(result, ending.outcome, ending.reason, ending.detail, closes=closes)
+
+    # What goes to Spark
+
+    def _hand_over(self) -> Iterator[pa.RecordBatch]:
+        """Give Spark all that is here."""
+        for rows in self._gathering.hand_over():
+            yield rows
+            self._policy.handed_over(monotonic())
+            reached("round.received")
+
+    def _closing_rows(self) -> Iterator[pa.RecordBatch]:
+        for vbucket, result in self.results.items():
+            self._batches.counts.fill(result)
+            self._batches.add_event("status", vbucket, detail=result.status())
+            if result.plan.begins_epoch:
+                fork = result.plan.state.position.seqno
+                self._batches.add_event("rollback", vbucket, seqno=fork)
+        epochs = {state.vbucket: state.epoch for state in self._plan.carried}
+        for left in self._plan.left_out:
+            detail = left_out_status(left)
+            self._batches.add_event("status", left.vbucket, epochs[left.vbucket], detail=detail)
+        yield from self._batches.flush()
+        states = [result.state(self._round) for result in self.results.values()]
+        yield states_to_batch([*states, *self._plan.carried], self._round)
+        if self._plan.applied:
+            yield applied_to_batch(self._plan.applied, self._round)
+
+    # What others see
+
+    def _state(self) -> TaskState:
+        """Return how the task stands; called by another thread."""
+        streams: dict[NodeAddress, list[int]] = {}
+        still_open = list(self._open)
+        for vbucket in still_open:
+            result = self.results[vbucket]
+            if result.node is not None:
+                counts = streams.setdefault(result.node, [0, 0])
+                counts[0] += 1
+                counts[1] += not result.position.is_complete
+        connections = self._consumer.look()
+        flow = self._access.flow_control
+        held_bytes = self._plan.windows.held_bytes
+        return TaskState(
+            vbuckets=len(self.results),
+            open_vbuckets=len(still_open),
+            rows=int(self._batches.counts.rows.sum()),
+            connections=connections,
+            stages=(
+                self._consumer.look_at_buffers(),
+                *self._gathering.look(self._budget.target_bytes),
+            ),
+            streams={node: NodeStreams(*counts) for node, counts in streams.items()},
+            windows=self._plan.windows,
+            batch_bytes=flow.batch_bytes,
+            bound_bytes=worker_bytes(len(connections), held_bytes, flow.batch_bytes),
+            undecodable_values=int(self._batches.counts.undecodable_values.sum()),
+        )
+
+    def _note_flow(self, look: TaskLook) -> None:
+        for result in self.results.values():
+            result.window_full, result.gate = look.window_full_share, look.top_gate

@@ -1,0 +1,1 @@
+"""Rounds and applies, one after the other or side by side."""

@@ -1,0 +1,101 @@
+"""A run that ends: what it wants to reach, and which vbuckets it gives up. No Spark.
+
+It wants the seqnos that the cluster held at its start, lowered where a failover lost some of them.
+It gives up vbuckets that make no progress, so that it ends whatever a node does.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from dcp.lake.log.plan import LeftOut, RoundPlan
+from dcp.lake.log.stream_result import Outcome
+
+if TYPE_CHECKING:
+    from dcp.client.probe import ClusterView
+    from dcp.lake.run.round import RoundReport
+
+_FRUITLESS_ROUNDS: Final = 3
+"""After so many rounds in a row without any progress what is behind is given up."""
+
+_AGREEMENTS: Final = 3
+"""So often a node is asked again that agrees with us and tells something else."""
+
+_EPOCHS_MOST: Final = 30
+"""More than a failover log has entries: so many rollbacks of a vbucket in one run lead nowhere."""
+
+
+class BoundedRun:
+    """``goals`` are seqnos by vbucket; ``given_up`` says why a vbucket is not tried again."""
+
+    def __init__(self, cluster: "ClusterView") -> None:
+        """Want what the cluster holds now."""
+        self.goals: dict[int, int] = dict(cluster.high_seqnos)
+        self.given_up: dict[int, LeftOut] = {}
+        self._agreed: Counter[int] = Counter()
+        self._begun: Counter[int] = Counter()
+        self._fruitless = 0
+
+    def learn(self, plan: RoundPlan, report: "RoundReport") -> None:
+        """Take note of what a round brought, and what it did not."""
+        progress = _progress(plan, report)
+        self._fruitless = 0 if any(progress.values()) else self._fruitless + 1
+        self._give_up_what_stands_still(report, progress)
+        self._give_up_what_contradicts_itself(plan)
+        # A node that proved to hold less than it did: a failover lost the rest.
+        self.goals |= {
+            each.vbucket: each.complete_seqno
+            for each in report.vbuckets
+            if each.outcome is Outcome.CAUGHT_UP
+        }
+
+    def look(self, cluster: "ClusterView") -> None:
+        """Lower the goals where the cluster holds less by now; add those not known before."""
+        known = cluster.high_seqnos
+        lowered = {vb: min(goal, known.get(vb, goal)) for vb, goal in self.goals.items()}
+        self.goals = {**known, **lowered}
+
+    def _give_up_what_stands_still(
+        self, report: "RoundReport", progress: Mapping[int, bool]
+    ) -> None:
+        everything = self._fruitless >= _FRUITLESS_ROUNDS
+        for each in report.vbuckets:
+            if each.failed and not progress[each.vbucket]:
+                self.given_up[each.vbucket] = LeftOut(each.vbucket, each.reason, each.detail)
+            elif everything and each.outcome is Outcome.BUDGET:
+                detail = each.detail or f"{_FRUITLESS_ROUNDS} rounds brought nothing of it"
+                self.given_up[each.vbucket] = LeftOut(each.vbucket, "no progress", detail)
+
+    def _give_up_what_contradicts_itself(self, plan: RoundPlan) -> None:
+        """Give up vbuckets whose node says one thing and does another, again and again.
+
+        It agreed while it told of a lower high seqno or another branch (such vbuckets are asked for
+        although their target was reached, see `dcp.lake.log.plan.is_elsewhere`); or it ordered one
+        rollback after another.
+        """
+        for stream in plan.streams:
+            vbucket = stream.vbucket
+            if stream.begins_epoch:
+                self._begun[vbucket] += 1
+            elif stream.target_seqno <= stream.state.complete_seqno:
+                self._agreed[vbucket] += 1
+            detail = ""
+            if self._agreed[vbucket] >= _AGREEMENTS:
+                detail = "it told of another branch or a lower seqno, and went on from ours"
+            elif self._begun[vbucket] >= _EPOCHS_MOST:
+                detail = f"it ordered {self._begun[vbucket]} rollbacks in this run"
+            if detail:
+                self.given_up[vbucket] = LeftOut(vbucket, "node contradicts itself", detail)
+
+
+def _progress(plan: RoundPlan, report: "RoundReport") -> dict[int, bool]:
+    """Return for each streamed vbucket whether the round brought it further.
+
+    A rollback does: each leads further back, or is reported by the plan (`dcp.lake.log.restart`).
+    """
+    before = {stream.vbucket: stream.state.position.seqno for stream in plan.streams}
+    return {
+        each.vbucket: each.seqno > before[each.vbucket]
+        or each.outcome in (Outcome.REACHED, Outcome.CAUGHT_UP, Outcome.ROLLBACK)
+        for each in report.vbuckets
+    }

@@ -1,0 +1,236 @@
+"""One driver of one lake: plans, rounds and applies in the order that makes a run.
+
+It can be killed at any instant: each step begins by reading what is durable.
+"""
+
+import secrets
+import threading
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Final
+
+from dcp.client.probe import ClusterView
+from dcp.errors import (
+    AuthenticationError,
+    BucketError,
+    IncompleteRunError,
+    RemoteProtocolError,
+    SourceError,
+    StoppedError,
+)
+from dcp.lake.apply.applier import Applier
+from dcp.lake.apply.apply_thread import ApplyThread
+from dcp.lake.config.settings import Settings
+from dcp.lake.log.applied import AppliedVersion, unindexed_applied
+from dcp.lake.log.observer import NEXT_ROUND, Observer
+from dcp.lake.log.plan import Idle, LeftOut, RoundPlan
+from dcp.lake.log.plan_text import left_out_lines
+from dcp.lake.log.planning import next_round, require_same_bucket, tasks_at_once
+from dcp.lake.log.progress import round_progress
+from dcp.lake.maintain.horizon_guard import HorizonGuard
+from dcp.lake.receive.connect import look_at_cluster
+from dcp.lake.receive.receive import SourceAccess
+from dcp.lake.run.bounded_run import BoundedRun
+from dcp.lake.run.round import RoundReport, run_round
+from dcp.lake.spark.session import in_pool, session_slots
+from dcp.lake.tables.collections import replicas_of
+from dcp.lake.tables.horizon import Horizon
+from dcp.lake.tables.tables import LakeTables, ReplicaTable, ensure_replica, replicas_in
+
+_CHECK_SECONDS: Final = 1.0
+"""How often a run that waits looks whether its applies go on."""
+
+
+@dataclass(slots=True)
+class RunReport:
+    """What a run did."""
+
+    rounds: list[RoundReport] = field(default_factory=list)
+    applied: list[AppliedVersion] = field(default_factory=list)
+    left_out: tuple[LeftOut, ...] = ()
+
+
+class Driver:
+    """One driver of one lake. Its writer id is in every commit it makes."""
+
+    def __init__(
+        self, lake: LakeTables, settings: Settings, access: SourceAccess, observer: Observer
+    ) -> None:
+        self.lake = lake
+        self.writer_id = secrets.token_hex(8)
+        self._settings = settings
+        self._access = access
+        self._observer = observer
+        self._ensured: set[ReplicaTable] = set()
+        self._report = RunReport()
+        self._guard = HorizonGuard(lake, Horizon.of_hours(settings.lake.horizon_hours))
+        self._applier = Applier(lake, settings.apply, self.writer_id, observer, self._guard)
+        self._is_applying: Callable[[], bool] = lambda: False
+
+    def once(self, cluster: ClusterView, stop: threading.Event) -> RunReport:
+        """Run rounds until the seqnos of ``cluster`` are complete, then apply.
+
+        Raises:
+            IncompleteRunError: some vbuckets could not be read; all else is committed and applied.
+            StoppedError: ``stop`` came first; what was read is committed.
+
+        """
+        bounds = BoundedRun(cluster)
+        while True:
+            plan = self.plan(cluster, targets=bounds.goals, skip=bounds.given_up)
+            if isinstance(plan, Idle):
+                if self.apply(plan.latest_round, force=True):
+                    continue  # what could not be taken back must be streamed again
+                self._report.left_out = (*plan.left_out, *self._stale(plan.left_out))
+                self._observer.idle(plan)
+                _refuse_incomplete(self._report.left_out)
+                return self._report
+            if stop.is_set():
+                raise StoppedError(
+                    "the run was asked to stop before it had read all that the cluster held at its "
+                    "start; what it has read is committed, the next run goes on from there"
+                )
+            report = self.round(plan)
+            bounds.learn(plan, report)
+            self.apply(report.round, force=False)
+            cluster = look_at_cluster(self._access)
+            bounds.look(cluster)
+
+    def continuously(self, stop: threading.Event) -> RunReport:
+        """Run a round whenever there is something to do, at most one each minimum interval.
+
+        Beside it another thread applies: what it is to apply to is handed over, and not waited for.
+        When ``stop`` is set, the round under way ends, and is applied if that is due.
+        A cluster that cannot be looked at is looked at again, until it refuses us for good.
+
+        Raises:
+            AuthenticationError, BucketError: user, password or bucket are refused.
+
+        """
+        with ApplyThread(self._apply_newest, self._applier.leave_the_rest) as applying:
+            self._is_applying = applying.is_busy
+            while not stop.is_set():
+                self._pass(applying, stop)
+        return self._report
+
+    def _pass(self, applying: ApplyThread, stop: threading.Event) -> None:
+        """Look, run a round if one is due, hand over what there is to apply, and wait."""
+        begin = monotonic()
+        reason = NEXT_ROUND
+        applying.check()
+        try:
+            cluster = look_at_cluster(self._access)
+        except (AuthenticationError, BucketError):
+            raise
+        except (SourceError, RemoteProtocolError) as error:
+            reason = f"the cluster: {error}"
+        else:
+            plan = self.plan(cluster)
+            if isinstance(plan, Idle):
+                self._observer.idle(plan)
+                newest = plan.latest_round
+            else:
+                newest = self.round(plan).round
+            applying.hand_over(newest)
+            # This run has no end: of what it did, only the newest is kept.
+            self._report.rounds = self._report.rounds[-1:]
+        due_at = begin + self._settings.round.minimum_interval_seconds
+        if (wait_seconds := due_at - monotonic()) > 0 and not stop.is_set():
+            self._observer.waiting(wait_seconds, reason)
+        while (wait_seconds := due_at - monotonic()) > 0:
+            applying.check()
+            if stop.wait(min(wait_seconds, _CHECK_SECONDS)):
+                break
+
+    def _apply_newest(self, to_round: int) -> None:
+        self.apply(to_round, force=False)
+        self._report.applied = self._report.applied[-1:]
+
+    def plan(
+        self,
+        cluster: ClusterView,
+        targets: Mapping[int, int] | None = None,
+        skip: Mapping[int, LeftOut] | None = None,
+    ) -> RoundPlan | Idle:
+        """Return what the next round does, from what is durable and what the cluster holds.
+
+        Raises:
+            LakeError: the cluster's bucket is not the one that the lake holds, or somebody changed
+                the log behind our back.
+
+        """
+        require_same_bucket(self.lake, cluster, self._settings.source.bucket)
+        self._ensure_replicas(cluster)
+        self._guard.look()
+        if self._settings.apply.when == "never":  # somebody else applies, meanwhile too
+            self._applier.learn()
+        plan = next_round(
+            self.lake,
+            cluster,
+            self._settings,
+            lambda: tasks_at_once(self.lake, beside_apply=self._is_applying()),
+            stale=self._applier.stale,
+            targets=targets,
+            skip=skip,
+        )
+        if isinstance(plan, RoundPlan):
+            return plan.listing(unindexed_applied(self.lake, self._applier.replicas))
+        return plan
+
+    def round(self, plan: RoundPlan) -> RoundReport:
+        """Run one round and tell of it."""
+        with round_progress(is_local=session_slots(self.lake.spark) > 0) as progress:
+            self._observer.planned(plan, progress)
+            with in_pool(self.lake.spark, "receive"):
+                report = run_round(self.lake, plan, self._access, self.writer_id, progress)
+        self._report.rounds.append(report)
+        self._observer.committed(report)
+        return report
+
+    def apply(self, to_round: int, *, force: bool) -> list[AppliedVersion]:
+        """Apply what is pending up to ``to_round``, the newest one, if it is due.
+
+        ``force`` makes it due unless `when` is never.
+        """
+        made = self._applier.apply(to_round, force=force)
+        self._report.applied += made
+        return made
+
+    def close(self) -> None:
+        """Let go of what it had of Spark; it can do nothing more."""
+        self._applier.close()
+
+    def _ensure_replicas(self, cluster: ClusterView) -> None:
+        """Make the tables of new collections; those of dropped ones go on being applied to.
+
+        They bring no rows, but the log is kept for as long as a table stands at an old round.
+        """
+        wanted = [each for each in replicas_of(cluster.manifest) if each not in self._ensured]
+        for replica in wanted:
+            ensure_replica(
+                self.lake,
+                replica,
+                horizon_hours=self._settings.lake.horizon_hours,
+                deletion_vectors=self._settings.lake.deletion_vectors,
+            )
+        if wanted:
+            self._ensured.update(wanted)
+            self._applier.know(replicas_in(self.lake))
+
+    def _stale(self, known: Collection[LeftOut]) -> tuple[LeftOut, ...]:
+        """Return the vbuckets that a table still shows as they were, unless another job applies."""
+        if self._settings.apply.when == "never":
+            return ()
+        told = {left.vbucket for left in known}
+        detail = "a table shows its old rows until it is streamed whole"
+        stale = sorted(self._applier.stale)
+        return tuple(LeftOut(vb, "stale", detail) for vb in stale if vb not in told)
+
+
+def _refuse_incomplete(left_out: tuple[LeftOut, ...]) -> None:
+    if left_out:
+        raise IncompleteRunError(
+            f"{len(left_out)} vbuckets could not be read to where they were at the start; "
+            "all others are committed and applied\n" + "\n".join(left_out_lines(left_out))
+        )

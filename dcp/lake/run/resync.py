@@ -1,0 +1,165 @@
+"""``dcplake resync``: let vbuckets be streamed again from their beginning, whatever happened.
+
+It commits a round in which those vbuckets begin a new epoch at 0; nothing is streamed and no row of
+a replica is touched. The old rows stay, marked stale, until the new history of a vbucket is whole;
+then it is replaced. With all vbuckets at once it repairs a damaged lake, too: it needs nothing of
+the lake then but the newest round's number, and takes files of the log that cannot be read out of
+the table.
+"""
+
+import secrets
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from dcp.errors import ConfigError, LakeError
+from dcp.lake.config.settings import Settings
+from dcp.lake.log.applied import replica_status
+from dcp.lake.log.changes import append_round, newest_round
+from dcp.lake.log.round_record import positions_at
+from dcp.lake.run.run import lake_locked, spark_of
+from dcp.lake.spark.failures import spark_errors
+from dcp.lake.tables.history import CLEANING, WHOLE, history
+from dcp.lake.tables.schema import CHANGES
+from dcp.lake.tables.tables import (
+    LakeTables,
+    ReplicaTable,
+    open_lake,
+    record_cleaned_round,
+    replicas_in,
+)
+from dcp.lake.tables.transaction import described
+from dcp.lake.tables.vbucket_state import FIRST_EPOCH, VbucketState, states_to_batch
+
+
+@dataclass(frozen=True, slots=True)
+class Resync:
+    """What was committed: the round, and the vbuckets that begin anew in it."""
+
+    round: int
+    version: int
+    vbuckets: tuple[int, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return this as a JSON object."""
+        return {"round": self.round, "version": self.version, "vbuckets": list(self.vbuckets)}
+
+
+def resync(settings: Settings, vbuckets: Collection[int] | None = None) -> Resync:
+    """Let some vbuckets, or all, be streamed again by the next run.
+
+    Raises:
+        ConfigError: a vbucket that the bucket does not have.
+        LakeError: there is no lake; or its log is damaged, and not all vbuckets are to begin anew,
+            or rows of dropped collections are kept: only the log tells which those are.
+        FencedError: another driver works on the lake.
+
+    """
+    with lake_locked(settings, "dcplake resync") as location:
+        lake = open_lake(spark_of(settings), location)
+        keeps_dropped = settings.policy.dropped == "keep"
+        return commit_resync(lake, vbuckets, keeps_dropped=keeps_dropped)
+
+
+def commit_resync(
+    lake: LakeTables, vbuckets: Collection[int] | None = None, *, keeps_dropped: bool = False
+) -> Resync:
+    """Commit the round; see `resync`. ``keeps_dropped``: ``policy.dropped`` is ``keep``."""
+    every = range(lake.identity.vbucket_count)
+    chosen = tuple(sorted(set(every if vbuckets is None else vbuckets)))
+    if unknown := [vbucket for vbucket in chosen if vbucket not in every]:
+        raise ConfigError(f"vbuckets: found {unknown}, expected 0 to {every[-1]}")
+    replicas = replicas_in(lake)
+    commits = history(lake.changes, WHOLE)
+    newest = newest_round(lake, commits)
+    is_whole_lake = len(chosen) == len(every)
+    if not is_whole_lake:
+        for replica in replicas:
+            lineage = replica_status(lake, replica).lineage
+            lineage.refuse_defect(replica.name, lake.table_sql(replica.name))
+    number = 1 + max([newest, *(replica_status(lake, each).round for each in replicas)])
+    states = _states(lake, newest, number, is_needed=not is_whole_lake)
+    writer_id = secrets.token_hex(8)
+    if is_whole_lake and not _is_readable(lake):
+        if keeps_dropped:
+            raise LakeError(
+                f"{lake.changes.where}: cannot be read, so that nothing tells any more which "
+                "collections were dropped and keep their rows (policy.dropped is keep). Put its "
+                "files back from a copy; or copy those replica tables, and run resync with "
+                "--set policy.dropped=delete: the next run empties them"
+            )
+        _empty(lake, replicas, newest, writer_id)
+    after = {vb: states.get(vb) or VbucketState.beginning(vb) for vb in every}
+    after |= {vb: after[vb].beginning_epoch(0, 0) for vb in chosen}
+    commit = append_round(
+        lake,
+        lake.spark.createDataFrame(_rows(after, chosen, number)),
+        number,
+        writer_id,
+        verify=not is_whole_lake,  # else whatever is there does not matter
+    )
+    return Resync(number, commit.version, chosen)
+
+
+def _states(
+    lake: LakeTables, newest: int, number: int, *, is_needed: bool
+) -> Mapping[int, VbucketState]:
+    """Return the newest states; of a log that lost them, only that no epoch is used twice.
+
+    A vbucket begins one epoch in a round at most, so none is higher than rounds have counted.
+    """
+    try:
+        with spark_errors("the newest positions cannot be read"):
+            return positions_at(lake, newest)
+    except LakeError:
+        if is_needed:
+            raise
+    every = range(lake.identity.vbucket_count)
+    # Events of collections may be anywhere in such a log: one that was dropped keeps its rows yet.
+    lost = {vb: VbucketState.beginning(vb) for vb in every}
+    return {
+        vb: replace(state, epoch=FIRST_EPOCH + number, last_collection_round=newest or None)
+        for vb, state in lost.items()
+    }
+
+
+def _is_readable(lake: LakeTables) -> bool:
+    try:
+        with spark_errors("changes"):
+            lake.spark.sql(f"SELECT bit_xor(xxhash64(*)) FROM {lake.changes_sql}").collect()
+    except LakeError:
+        return False
+    return True
+
+
+def _empty(lake: LakeTables, replicas: Sequence[ReplicaTable], newest: int, writer_id: str) -> None:
+    """Take all files out of ``changes``.
+
+    A DELETE without a condition reads no file. Delta cannot take out one alone that is unreadable.
+    The files stay on the disk, and in the older versions, for as long as the horizon keeps those.
+    """
+    record_cleaned_round(lake, replicas, newest)
+    base = history(lake.changes, 1)[0].version
+    ours = {"lake": lake.identity.lake_id, "writer": writer_id, CLEANING: newest, "base": base}
+    with described(lake.spark, ours):
+        lake.spark.sql(f"DELETE FROM {lake.changes_sql}").collect()
+
+
+def _rows(after: Mapping[int, VbucketState], chosen: Collection[int], number: int) -> pa.Table:
+    forks = [
+        {
+            "round": number,
+            "epoch": after[vbucket].epoch,
+            "vbucket": vbucket,
+            "kind": "rollback",
+            "seqno": 0,
+            "detail": "resync",
+        }
+        for vbucket in chosen
+    ]
+    states = [after[vbucket] for vbucket in sorted(after)]
+    return pa.Table.from_batches(
+        [pa.RecordBatch.from_pylist(forks, schema=CHANGES), states_to_batch(states, number)]
+    )

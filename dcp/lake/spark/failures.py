@@ -1,0 +1,232 @@
+"""Translates failures of Spark, its JVM and the machine into our errors: one line with a remedy.
+
+Spark wraps a cause many times, in ways that depend on where it came up. So the texts of the whole
+chain are searched, Java's stack and Python's, by a table with one row for each known cause.
+"""
+
+import re
+import signal
+import subprocess
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Final
+
+from py4j.protocol import Py4JError, Py4JJavaError
+
+from dcp.errors import REREAD_COMMAND, DcplakeError, LakeError, SetupError
+from dcp.lake.spark.leftovers import kept_log
+from dcp.lake.spark.task_errors import original_error
+
+_JVM_SECONDS: Final = 10.0
+"""How long a process takes to end after its connections were closed."""
+
+_COPY: Final = "put it back from a copy"
+_REPLICA: Final = f"{_COPY}, or delete the table's folder: the next run makes the table again"
+_AUDIT: Final = f"{_COPY}, or delete the table's folder: only what it told of rollbacks is lost"
+_REMEDIES: Final = {
+    ("changes", False): f"{_COPY}, or read the bucket again with {REREAD_COMMAND}",
+    ("changes", True): f"{_COPY}, or set lake.root to a new place and read the bucket again there",
+    ("docs", False): _REPLICA,
+    ("docs", True): _REPLICA,
+    ("undone", False): _AUDIT,
+    ("undone", True): _AUDIT,
+}
+"""By table (each replica's name begins with ``docs``), and whether it is its Delta log."""
+
+_IN_PYTHON: Final = r"(?:OSError|PermissionError): \[Errno \d+\] "
+_IN_JAVA: Final = r"(?:IOException|FSError|FileSystemException): (?:.*: )?"
+
+
+@dataclass(frozen=True, slots=True)
+class _Cause:
+    """A cause that we know: how its text is found, the error that it is, and what that says.
+
+    A group of the pattern is the file that it names. Without ``what_to_do`` that goes by the table,
+    and by whether the file is one of its Delta log.
+    """
+
+    pattern: re.Pattern[str]
+    error: type[DcplakeError]
+    found: str
+    what_to_do: str = ""
+    is_log: bool = False
+
+
+_CAUSES: Final = (
+    _Cause(
+        re.compile(
+            f"(?:{_IN_PYTHON}|{_IN_JAVA})"
+            "(?:No space left on device|Disk quota exceeded|File too large)"
+        ),
+        SetupError,
+        "a disk is full",
+        "make room where the lake is and where Spark keeps temporary files (spark.local.dir, "
+        "TMPDIR), and run again: nothing that is committed is lost",
+    ),
+    _Cause(
+        re.compile(
+            r"(/\S+) \((?:Permission denied|Read-only file system)\)"
+            r"|AccessDeniedException: (/\S+)|Mkdirs failed to create (\S+)"
+            rf"|{_IN_PYTHON}(?:Permission denied|Read-only file system)(?:: '([^'\n]*)')?"
+            rf"|{_IN_JAVA}(?:Permission denied|Read-only file system)"
+        ),
+        SetupError,
+        "this user may not read or write it",
+        "give the user that right (or mount the file system writable) and run again: nothing that "
+        "is committed is lost",
+    ),
+    _Cause(
+        re.compile(r"ClassNotFoundException: Class (\S+FileSystem) not found"),
+        SetupError,
+        "found no such class, expected Spark to know the file system of lake.root",
+        "add its jar: [spark.conf] spark.jars (docs/operations.md)",
+    ),
+    _Cause(
+        re.compile(
+            r"\[DELTA_(?:VERSIONS_NOT_CONTIGUOUS|TRUNCATED_TRANSACTION_LOG|STATE_RECOVER_ERROR|"
+            r"LOG_FILE_NOT_FOUND\w*|MISSING_PART_FILES|CREATE_TABLE_WITH_NON_EMPTY_LOCATION)\]"
+            r"(?: (\w*:?/\S+?):)?"
+            r"|while reading file (\S+/_delta_log/\S+?)\.?\s"
+            r"|FileNotFoundException: (?:File )?(\S+/_delta_log/\S+)"
+        ),
+        LakeError,
+        "files of the table's Delta log are damaged or gone",
+        is_log=True,
+    ),
+    _Cause(
+        re.compile(
+            r"\[FAILED_READ_FILE\b[^\n]* reading file (\S+?)\.?\s"
+            r"|FileNotFoundException: (?:File )?(\S+\.(?:parquet|bin))\b"
+            r"|\[(?:DELTA_FILE_NOT_FOUND\w*|DELTA_DELETION_VECTOR\w*)\]"
+        ),
+        LakeError,
+        "a file of the table is damaged or gone",
+    ),
+)
+
+
+def known_error(failure: BaseException, what: str = "") -> DcplakeError | None:
+    """Return what a failure means whose cause we know; None for any other.
+
+    ``what`` was done, or where: the line begins with it. An error that a task
+    raised as `TaskError` is returned as that error.
+    """
+    named = f"{what}: " if what else ""
+    told = _told(failure)
+    if (error := original_error(told)) is not None:
+        return error
+    for cause in _CAUSES:
+        if (match := cause.pattern.search(told)) is not None:
+            file = next(filter(None, match.groups()), "")
+            place = f"{file}: " if file else ""
+            what_to_do = cause.what_to_do or remedy(file, what, is_log=cause.is_log)
+            return cause.error(f"{named}{place}{cause.found}; {what_to_do}")
+    if (ended := _ended_jvm(failure)) is not None:
+        return DcplakeError(
+            f"{named}Spark's JVM has ended ({ended}), maybe for want of memory: run again, nothing "
+            "that is committed is lost"
+        )
+    return None
+
+
+def one_line_error(failure: BaseException, what: str = "") -> DcplakeError | None:
+    """Return the same, and for other failures of Spark what it says; None for a bug of ours."""
+    if (known := known_error(failure, what)) is not None or not _is_of_spark(failure):
+        return known
+    named = f"{what}: " if what else ""
+    log = kept_log()
+    more = "" if log is None else f"; Spark's log has the whole of it: {log}"
+    return DcplakeError(f"{named}{innermost(failure)}{more}")
+
+
+@contextmanager
+def spark_errors(what: str) -> Iterator[None]:
+    """Let an error of ours be itself, and one of Spark's a line that begins with ``what``."""
+    try:
+        yield
+    except DcplakeError:
+        raise
+    except Exception as failure:  # Spark's own class, or the bridge's, by where it failed
+        if (error := one_line_error(failure, what)) is None:
+            raise
+        raise error from failure
+
+
+def remedy(file: str, what: str, *, is_log: bool) -> str:
+    """Return what to do about a damaged file of a table, or of its Delta log.
+
+    The table is that of the file; without one, that which ``what`` ends with the name of.
+    """
+    folder, log, _ = file.partition("/_delta_log")
+    named = folder if log else folder.rpartition("/")[0]
+    table = named.rpartition("/")[2] if file else what.rpartition("table ")[2]
+    return _REMEDIES.get((table.partition("__")[0], is_log), _COPY)
+
+
+def _chain(failure: BaseException | None) -> Iterator[BaseException]:
+    while failure is not None:
+        yield failure
+        failure = failure.__cause__ or failure.__context__
+
+
+def _told(failure: BaseException) -> str:
+    """Return the texts of a failure and of its causes, Java's among them."""
+    return "\n".join(
+        getattr(each, "_stackTrace", "") + "".join(traceback.format_exception_only(each))
+        for each in _chain(failure)
+    )
+
+
+def innermost(failure: BaseException) -> str:
+    """Return the line that tells most: of what Java raised, the cause of all causes."""
+    causes = re.findall(r"^(?:Caused by)?: (\S*(?:Exception|Error)\b.*)$", _told(failure), re.M)
+    return causes[-1] if causes else str(failure).strip().partition("\n")[0]
+
+
+def _is_of_spark(failure: BaseException) -> bool:
+    module = type(failure).__module__.partition(".")[0]
+    return module in ("pyspark", "py4j", "delta")
+
+
+_jvms: "list[subprocess.Popen[bytes]]" = []
+
+
+def watch_jvm(process: "subprocess.Popen[bytes]") -> None:
+    """Remember the JVM that this process started, to tell its end from other failures."""
+    _jvms[:] = [process]
+
+
+_SHUTTING_DOWN: Final = re.compile(
+    r"dagScheduler\(\)\" is null|dagScheduler\(\) is null|stopped SparkContext"
+    r"|SparkContext was shut down|Shutdown in progress"
+)
+"""What a JVM answers while it ends: by a SIGTERM to the whole process group, say."""
+
+
+def _ended_jvm(failure: BaseException) -> str | None:
+    """Return how the JVM ended that this process started; None where it runs, or is another's."""
+    for process in _jvms:
+        is_ending = _SHUTTING_DOWN.search(_told(failure)) is not None
+        if not is_ending and not any(map(_is_lost_connection, _chain(failure))):
+            continue
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_JVM_SECONDS)
+        code = process.poll()
+        if code is not None:
+            return f"exit code {code}" if code >= 0 else f"killed by {_signal_name(-code)}"
+    return None
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"
+
+
+def _is_lost_connection(failure: BaseException) -> bool:
+    """Whether the JVM may have ended: it did not answer, where `Py4JJavaError` is an answer."""
+    answers = isinstance(failure, Py4JJavaError)
+    return isinstance(failure, Py4JError | ConnectionError | EOFError) and not answers

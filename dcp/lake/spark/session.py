@@ -1,0 +1,428 @@
+"""The only place that makes a Spark session, or takes one over, and sets it up for Delta.
+
+Three cases, told apart here and nowhere else:
+
+* this Python process starts Spark itself: everything is set, and Spark's own output goes to a file;
+* ``spark-submit`` has started the JVM: its settings win, the Delta jars join its class path;
+* a session exists already (a notebook, a Spark Connect client): only what a session may set is set.
+
+Why each setting: the tables below. ``docs/operations.md`` says what an operator may change.
+"""
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from dcp.errors import ConfigError, SetupError
+from dcp.lake.config.memory import writer_settings
+from dcp.lake.config.spark_master import TASK_ATTEMPTS, local_master, slots_of
+from dcp.lake.spark.failures import innermost, known_error, watch_jvm
+from dcp.lake.spark.launch_properties import launch_properties
+from dcp.lake.spark.leftovers import (
+    kept_log,
+    remove_empty_warehouse_at_exit,
+    sockets_folder,
+    temporary_log_file,
+)
+from dcp.lake.spark.log4j import write_log4j_properties
+from dcp.lake.spark.runtime import delta_jars, find_java_home
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+DELTA_EXTENSION: Final = "io.delta.sql.DeltaSparkSessionExtension"
+DELTA_CATALOG: Final = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+
+JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+_JARS: Final = "spark.jars"
+_EXTENSIONS: Final = "spark.sql.extensions"
+_PYTHON: Final = "spark.pyspark.python"
+_PYTHON_VARIABLE: Final = "PYSPARK_PYTHON"
+
+MALLOC_ARENAS: Final = "2"
+
+_POOL: Final = "spark.scheduler.pool"
+
+_SETTINGS: Final["WeakKeyDictionary[SparkSession, dict[str, str]]"] = WeakKeyDictionary()
+"""Of `note_settings`."""
+
+LOOPBACK: Final = "127.0.0.1"
+
+PARQUET_IN_LIST: Final = 200
+"""Longest IN list that Parquet's reader may get. It becomes a chain of ORs that is serialised
+recursively: at 1,000 it overflowed the stack of a task, which ends the whole JVM."""
+
+
+def build_session(
+    *,
+    app_name: str = "dcplake",
+    master: str | None = None,
+    driver_memory: str = "2g",
+    log_file: Path | None = None,
+    extra: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """Return a session that is ready for the lake; the one that exists already where there is one.
+
+    Args:
+        app_name: shown in Spark's UI and logs.
+        master: for example ``local[2]``; None means what spark-submit says, else all local cores.
+        driver_memory: the JVM's heap, as Spark writes it (``2g``). In local mode that is all of it.
+        log_file: where Spark's own output goes; None chooses a new file in the temporary folder.
+        extra: further Spark settings; they win over ours (the JVM's options, jars and extensions
+            are added to ours), and what spark-submit was given wins over both.
+
+    Raises:
+        SetupError: Java or the Delta jars are missing, or Spark did not start (names its log).
+        ConfigError: the session that exists lacks Delta, or its master is of an unknown kind.
+
+    """
+    import delta.exceptions  # noqa: F401  (registers Delta's typed errors)
+
+    settings = dict(extra or {})
+    session = SparkSession.getActiveSession()
+    if session is not None:
+        return _set_up(session, settings)
+    remove_empty_warehouse_at_exit()
+    if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit made the JVM
+        return _start_in_submitted_jvm(app_name, master, settings)
+    return _set_up(_start(app_name, master, driver_memory, log_file, settings), settings)
+
+
+def session_slots(spark: SparkSession) -> int:
+    """Return how many tasks of a session run at once; 0 where the cluster decides."""
+    master = spark.conf.get("spark.master", "")
+    return slots_of(master) if master else 0
+
+
+def note_settings(spark: SparkSession) -> None:
+    """Keep the settings that a session has while no statement is under way, for those beside it."""
+    _SETTINGS[spark] = dict(spark.conf.getAll)
+
+
+def session_beside(spark: SparkSession) -> SparkSession:
+    """Return a session of its own for another thread, with the settings that were noted of this.
+
+    A statement may be under way in it, for which some are others (`dcp.lake.tables.transaction`).
+    """
+    settings = _SETTINGS.get(spark) or spark.conf.getAll
+    theirs: Any = spark  # Spark Connect has a class of its own
+    beside: SparkSession = theirs.cloneSession() if _is_connect(spark) else spark.newSession()
+    found = beside.conf.getAll
+    for key in found.keys() - settings.keys():
+        beside.conf.unset(key)
+    for key, value in settings.items():
+        if found.get(key) != value:
+            beside.conf.set(key, value)
+    return beside
+
+
+def end_sessions_beside(spark: SparkSession, sessions: Sequence[SparkSession]) -> None:
+    """Let go of what `session_beside` made, and let ``spark`` be the active session again."""
+    for session in sessions:
+        if _is_connect(session):  # at the process's end its client would ask a server that is gone
+            client: Any = session.client
+            client.close()
+    if sessions and not _is_connect(spark):
+        with suppress(Py4JError, OSError):  # a JVM that is gone: the run's own failure tells of it
+            spark.createDataFrame([], "a INT")  # which is what makes a session the active one
+
+
+def _is_connect(spark: SparkSession) -> bool:
+    return type(spark).__module__.startswith("pyspark.sql.connect.")
+
+
+@contextmanager
+def in_pool(spark: SparkSession, name: str) -> Iterator[None]:
+    """Let the jobs of this thread be in a pool of Spark's fair scheduler meanwhile."""
+    if _is_connect(spark):  # there the server has the threads
+        yield
+        return
+    context = spark.sparkContext
+    before = context.getLocalProperty(_POOL)
+    context.setLocalProperty(_POOL, name)
+    try:
+        yield
+    finally:
+        # None takes it away again.
+        context.setLocalProperty(_POOL, before)  # type: ignore[arg-type]  # its stub has no None
+
+
+def static_settings(driver_memory: str, log4j: Path | None) -> dict[str, str]:
+    """Return what must be set before Spark starts, besides the jars."""
+    settings = {
+        _EXTENSIONS: DELTA_EXTENSION,
+        "spark.sql.catalog.spark_catalog": DELTA_CATALOG,
+        "spark.driver.memory": driver_memory,
+        "spark.task.maxFailures": str(TASK_ATTEMPTS),
+        # A second copy of a task would open the same streams again and lose the first one's.
+        "spark.speculation": "false",
+        # What receives and what applies side by side have a pool each (`in_pool`).
+        "spark.scheduler.mode": "FAIR",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        # 1.5 times as fast as TCP for short tasks, and no port to guard.
+        "spark.python.unix.domain.socket.enabled": "true",
+    }
+    if log4j is not None:
+        settings[JAVA_OPTIONS] = f"-Dlog4j2.configurationFile={log4j.as_uri()}"
+    return settings
+
+
+def delta_settings() -> dict[str, str]:
+    """Return what brings Delta's jars to the driver and to executors.
+
+    Raises:
+        SetupError: the jars are missing and cannot be brought.
+
+    """
+    return {_JARS: ",".join(str(jar) for jar in delta_jars())}
+
+
+def guarding_settings(master: str) -> dict[str, str]:
+    """Return what keeps strangers out of the processes of a session under this master.
+
+    Without it Spark's block manager gives whoever asks what tasks are made of, data included. Spark
+    makes a secret of its own for each session, but not under a standalone master: there it is that
+    of the cluster, which its owner sets.
+    """
+    if master.startswith("spark://"):
+        return {}
+    settings = {"spark.authenticate": "true", "spark.network.crypto.enabled": "true"}
+    if master.startswith("local"):  # all of Spark is on this machine
+        settings |= {
+            "spark.driver.bindAddress": LOOPBACK,
+            "spark.driver.host": LOOPBACK,
+            # Whoever may write to these sockets is served without a further question.
+            "spark.python.unix.domain.socket.dir": str(sockets_folder()),
+        }
+    return settings
+
+
+def lasting_settings(master: str) -> dict[str, str]:
+    """Return what keeps a session under this master alive on a machine that sleeps for a while.
+
+    Spark would give up the executor that it has not heard of. Local mode has no scheduler that
+    could take it back (found with Spark 4.2): the session would end for it.
+    """
+    if not master.startswith("local"):
+        return {}
+    return {"spark.storage.blockManagerHeartbeatTimeoutMs": "3650d"}
+
+
+def warehouse_settings() -> dict[str, str]:
+    """Return Spark's own folder of tables, the current one's, where Spark would not find it itself.
+
+    It takes the path from its URI and decodes nothing: a space becomes a folder with ``%20``.
+    """
+    folder = Path("spark-warehouse").absolute()
+    if folder.as_uri() == f"file://{folder}":
+        return {}
+    return {"spark.sql.warehouse.dir": f"file:{folder}"}
+
+
+def python_of_tasks(configured: str | None, master: str) -> str:
+    """Return the Python that tasks run in: what ``spark.pyspark.python`` says, else this one.
+
+    On a cluster ``PYSPARK_PYTHON`` counts, too. With a local master it is ignored: images set it
+    for other programs, to a Python that may lack dcplake.
+    """
+    elsewhere = "" if master.startswith("local") else os.environ.get(_PYTHON_VARIABLE)
+    return configured or elsewhere or sys.executable
+
+
+def required_settings() -> dict[str, str]:
+    """Return what rows and statements depend on, in every session; it can be set at any time."""
+    return {
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.ansi.enabled": "true",
+        # Keys written as literals may contain ${.
+        "spark.sql.variable.substitute": "false",
+        "spark.sql.parquet.pushdown.inFilterThreshold": str(PARQUET_IN_LIST),
+        # A version is needed until the rollback horizon has passed since it was superseded.
+        "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration": (
+            "false"
+        ),
+    }
+
+
+def session_settings(slots: int) -> dict[str, str]:
+    """Return what a session works well with; all of it can be set at any time."""
+    cores = str(max(1, slots))
+    return {
+        "spark.sql.shuffle.partitions": cores,
+        "spark.databricks.delta.snapshotPartitions": cores,
+        # MERGE's outer join: hashing beats sorting the whole target.
+        "spark.sql.join.preferSortMergeJoin": "false",
+        "spark.sql.parquet.compression.codec": "zstd",
+        # Memory of a writing and of a reading task, however large the documents: memory.py.
+        **writer_settings(),
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+        # Without these every OPTIMIZE rewrites the whole table up to 100 GiB.
+        "spark.databricks.delta.optimize.clustering.mergeStrategy.minCubeSize.threshold": str(
+            64 * 1024 * 1024
+        ),
+        "spark.databricks.delta.optimize.clustering.mergeStrategy.minCubeSize.targetCubeSize": (
+            str(256 * 1024 * 1024)
+        ),
+    }
+
+
+def _start(
+    app_name: str,
+    master: str | None,
+    driver_memory: str,
+    log_file: Path | None,
+    extra: Mapping[str, str],
+) -> SparkSession:
+    os.environ["JAVA_HOME"] = str(find_java_home())
+    # glibc gives every thread an arena of its own, which keeps what was freed; JVM and workers too.
+    os.environ.setdefault("MALLOC_ARENA_MAX", MALLOC_ARENAS)
+    log_file = log_file or temporary_log_file()
+    settings = static_settings(driver_memory, write_log4j_properties(log_file))
+    settings |= delta_settings()
+    settings["spark.master"] = local_master(master or "local[*]")
+    settings["spark.app.name"] = app_name
+    settings |= guarding_settings(settings["spark.master"])
+    settings |= lasting_settings(settings["spark.master"])
+    settings = _overridden(settings, extra)
+    try:
+        return _start_jvm(settings, log_file)
+    except SetupError:
+        kept_log()
+        raise
+
+
+def _start_jvm(settings: Mapping[str, str], log_file: Path) -> SparkSession:
+    """Start Spark; what its JVM prints, warnings of Java itself too, goes to ``log_file``."""
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+
+    conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
+    try:
+        with log_file.open("ab") as output, launch_properties(settings):
+            gateway = launch_gateway(  # type: ignore[no-untyped-call]
+                popen_kwargs={"stdout": output, "stderr": output}
+            )
+        watch_jvm(gateway.proc)
+        theirs = gateway.jvm.java.lang.System.getProperty  # spark-defaults.conf is in it, too
+        for key, value in warehouse_settings().items():
+            if theirs(key) is None:
+                conf.set(key, value)
+        os.environ[_PYTHON_VARIABLE] = python_of_tasks(theirs(_PYTHON), settings["spark.master"])
+        with _sigint_kept():
+            _keep_quiet_at_the_end(SparkContext(conf=conf, gateway=gateway))
+        return SparkSession.builder.getOrCreate()
+    except (PySparkException, Py4JError, OSError) as failure:
+        raise SetupError(
+            f"Spark did not start with spark.master {settings['spark.master']!r}: "
+            f"{known_error(failure) or innermost(failure)}; its log says more: {log_file}"
+        ) from failure
+
+
+def _start_in_submitted_jvm(
+    app_name: str, master: str | None, extra: Mapping[str, str]
+) -> SparkSession:
+    from pyspark import SparkConf, SparkContext
+
+    SparkContext._ensure_initialized()
+    conf = SparkConf()  # what spark-submit was given
+    jvm: Any = SparkContext._jvm
+    # For what Python workers print, of sockets that the JVM was quicker to close, say. Spark's own
+    # log has its stream already, and goes where it went.
+    jvm.java.lang.System.setErr(jvm.java.io.PrintStream(str(temporary_log_file())))
+    given = dict(conf.getAll())
+    ours = static_settings("", None) | warehouse_settings() | {"spark.app.name": app_name}
+    running = given.get("spark.master") or master or "local[*]"
+    if running.startswith("local"):  # on a cluster its owner decides: docs/operations.md
+        ours |= guarding_settings(running) | lasting_settings(running)
+    if not _has_class(jvm, DELTA_EXTENSION):
+        ours |= delta_settings()
+    wanted = _overridden(_overridden(ours, extra), given)
+    _add_to_class_path(jvm, wanted.get(_JARS, ""), given.get(_JARS, ""))
+    for key, value in wanted.items():
+        if value and key != JAVA_OPTIONS:  # the JVM runs already
+            conf.set(key, value)
+    conf.set("spark.master", local_master(running))
+    os.environ[_PYTHON_VARIABLE] = python_of_tasks(conf.get(_PYTHON), running)
+    with _sigint_kept():
+        session = SparkSession.builder.config(conf=conf).getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    _keep_quiet_at_the_end(session.sparkContext)
+    return _set_up(session, extra, given)
+
+
+def _overridden(ours: Mapping[str, str], theirs: Mapping[str, str]) -> dict[str, str]:
+    """Return settings in which theirs win; of what is a list, both are there, nothing twice."""
+    joined = {}
+    if JAVA_OPTIONS in ours and JAVA_OPTIONS in theirs:
+        joined[JAVA_OPTIONS] = f"{ours[JAVA_OPTIONS]} {theirs[JAVA_OPTIONS]}"
+    for key in (_JARS, _EXTENSIONS):
+        names = f"{ours.get(key, '')},{theirs.get(key, '')}".split(",")
+        if listed := ",".join(dict.fromkeys(filter(None, names))):
+            joined[key] = listed
+    return {**ours, **theirs, **joined}
+
+
+def _keep_quiet_at_the_end(context: "SparkContext") -> None:
+    """When the JVM ends, let PySpark's accumulator server print no stack trace.
+
+    The call that fails then reports the same, in one line.
+    """
+    context._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]  # of one object
+
+
+@contextmanager
+def _sigint_kept() -> Iterator[None]:
+    """Put the handler of SIGINT back: PySpark's own would cancel the round under way at once."""
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, handler)
+
+
+def _has_class(jvm: Any, name: str) -> bool:
+    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    return loader.getResource(name.replace(".", "/") + ".class") is not None
+
+
+def _add_to_class_path(jvm: Any, jars: str, submitted: str) -> None:
+    """Put jars on the driver's class path, too, where spark-submit puts only its own."""
+    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    there = submitted.split(",")
+    for jar in filter(None, jars.split(",")):
+        if jar not in there:
+            loader.addURL(jvm.java.net.URL(jar if ":" in jar else Path(jar).absolute().as_uri()))
+
+
+def _set_up(
+    session: SparkSession, extra: Mapping[str, str], given: Mapping[str, str] | None = None
+) -> SparkSession:
+    """Set what a session may set: ours, then ``extra``; nothing of what it was ``given``."""
+    extensions = session.conf.get(_EXTENSIONS, "") or ""
+    if DELTA_EXTENSION not in extensions:
+        raise ConfigError(
+            f"The Spark session was started without Delta: found {_EXTENSIONS} = {extensions!r}, "
+            f"expected it to contain {DELTA_EXTENSION}."
+        )
+    slots = session_slots(session) or os.cpu_count() or 1
+    wanted = session_settings(slots) | required_settings()
+    for key, value in extra.items():
+        if key in wanted or session.conf.isModifiable(key):
+            wanted[key] = value
+    for key in (given or {}).keys() - required_settings().keys():
+        wanted.pop(key, None)
+    for key, value in wanted.items():
+        session.conf.set(key, value)
+    return session

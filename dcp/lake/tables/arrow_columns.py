@@ -1,0 +1,45 @@
+"""Whole columns from numpy to the Arrow types of the lake's tables, without an object per value."""
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from dcp.lake.tables.schema import U64
+
+
+def u64_column(values: NDArray[np.uint64], present: NDArray[np.bool_] | None = None) -> pa.Array:
+    """Return DECIMAL(20,0) values; null where ``present`` is false.
+
+    A decimal128 is a 16-byte little-endian integer: the value, then eight zero bytes.
+    """
+    words = np.zeros((len(values), 2), "<u8")
+    words[:, 0] = values
+    validity = None
+    if present is not None and not present.all():
+        validity = pa.py_buffer(np.packbits(present, bitorder="little"))
+    return pa.Array.from_buffers(U64, len(values), [validity, pa.py_buffer(words)])
+
+
+def integer_column(
+    values: NDArray[Any], kind: pa.DataType, present: NDArray[np.bool_] | None = None
+) -> pa.Array:
+    """Return integers of the Arrow type ``kind``; null where ``present`` is false."""
+    mask = None if present is None or present.all() else ~present
+    return pa.array(values.astype(kind.to_pandas_dtype(), copy=False), kind, mask=mask)
+
+
+def constant_column(value: Any, kind: pa.DataType, rows: int) -> pa.Array:
+    """Return ``rows`` times the same value."""
+    return pa.repeat(pa.scalar(value, kind), rows)
+
+
+def nullified(column: pa.Array, present: NDArray[np.bool_]) -> pa.Array:
+    """Return a column without nulls, not copied, with nulls where ``present`` is false."""
+    if present.all():
+        return column
+    bits = np.concatenate([np.zeros(column.offset, np.bool_), present])
+    validity = pa.py_buffer(np.packbits(bits, bitorder="little"))
+    buffers = [validity, *column.buffers()[1:]]
+    return pa.Array.from_buffers(column.type, len(column), buffers, offset=column.offset)

@@ -1,0 +1,178 @@
+"""What the Delta history of a lake's tables tells: our commits, and other people's.
+
+Every commit of ours carries JSON in its user metadata:
+``{"dcplake": {"lake": …, "writer": …, …}}``.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+
+from dcp.errors import FencedError
+from dcp.lake.tables.lake_table import LakeTable
+from dcp.wire.json_tree import json_tree
+
+METADATA_KEY: Final = "dcplake"
+
+HEARTBEAT: Final = "heartbeat"
+CLEANING: Final = "cleaned"
+"""Keys in the metadata of commits of `maintain.heartbeat` and of `maintain.cleaning`."""
+
+WINDOW: Final = 50
+"""Commits that a look at the history reads at first."""
+
+WHOLE: Final = 1_000_000
+"""More commits than a log keeps."""
+
+DATA_PRESERVING: Final = frozenset(
+    {
+        "CREATE TABLE",
+        "OPTIMIZE",
+        "REORG",
+        "VACUUM START",
+        "VACUUM END",
+        "SET TBLPROPERTIES",
+        "UNSET TBLPROPERTIES",
+        "CLUSTER BY",
+        "COMPUTE STATS",
+        "UPGRADE PROTOCOL",
+        "ADD FEATURE",
+        "DROP FEATURE",
+        "SET TABLE COMMENT",
+        "CHANGE COLUMN",
+    }
+)
+"""Operations that leave every row of a table as it is, whoever does them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One version of a table. ``ours`` is what dcplake wrote into it; empty if others made it.
+
+    ``restored`` is the version that a RESTORE took the table back to, where it names one.
+    ``retention_seconds`` is what a VACUUM kept (the one it was given, else the table's own): it
+    deleted files that were removed earlier than that.
+    """
+
+    version: int
+    time: datetime
+    operation: str
+    ours: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Mapping[str, str] = field(default_factory=dict)
+    restored: int | None = None
+    retention_seconds: float | None = None
+
+    def __str__(self) -> str:
+        """Say which commit it is, for messages."""
+        return f"version {self.version} ({self.operation}, {self.time:%Y-%m-%d %H:%M:%S} UTC)"
+
+    @property
+    def writer(self) -> str | None:
+        """The random id of the driver that made it; None if it is not ours."""
+        return self.ours.get("writer")
+
+    @property
+    def round(self) -> int | None:
+        """The round that this commit is; None if it is none."""
+        return self.ours.get("round") if self.operation == "WRITE" else None
+
+    @property
+    def is_apply(self) -> bool:
+        """Whether it is one of our applies (OPTIMIZE may inherit the metadata of one)."""
+        return self.operation == "MERGE" and "to" in self.ours
+
+    @property
+    def is_heartbeat(self) -> bool:
+        """Whether it is an append of ours without rows: a new version with the rows of the last."""
+        rows = int(self.metrics.get("numOutputRows", "0") or 0)
+        return self.operation == "WRITE" and HEARTBEAT in self.ours and rows == 0
+
+    @property
+    def is_cleaning(self) -> bool:
+        """Whether it is our removal of rows of ``changes`` that nothing needs any more."""
+        return self.operation == "DELETE" and CLEANING in self.ours
+
+    @property
+    def is_log_write(self) -> bool:
+        """Whether it is a commit of ours that changes rows of ``changes``, or accepts a change."""
+        return self.round is not None or self.is_cleaning
+
+    @property
+    def base(self) -> int:
+        """The version on which it was made, as far as its driver had looked."""
+        return int(self.ours.get("base", self.version - 1))
+
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether it leaves every row of the table as it is."""
+        return self.operation in DATA_PRESERVING or self.is_heartbeat
+
+
+def metadata_json(content: Mapping[str, Any]) -> str:
+    """Return the user metadata of a commit of ours."""
+    return json.dumps({METADATA_KEY: dict(content)}, separators=(",", ":"), sort_keys=True)
+
+
+def parse_metadata(text: str | None) -> dict[str, Any]:
+    """Return what `metadata_json` wrote; empty for anything else, others may write there too."""
+    if not text:
+        return {}
+    try:
+        content = json_tree(text)
+    except ValueError:
+        return {}
+    ours = content.get(METADATA_KEY) if isinstance(content, dict) else None
+    return ours if isinstance(ours, dict) else {}
+
+
+def history(table: LakeTable, limit: int = WINDOW) -> list[Commit]:
+    """Return the newest ``limit`` commits of a table, newest first."""
+    return [_commit(told) for told in table.commits(limit)]
+
+
+def _commit(told: Mapping[str, Any]) -> Commit:
+    operation = told.get("operation") or ""
+    parameters = told.get("operationParameters") or {}
+    metrics = told.get("operationMetrics") or {}
+    restored = parameters.get("version") if operation == "RESTORE" else None
+    kept = parameters.get("specifiedRetentionMillis")
+    kept = parameters.get("defaultRetentionMillis") if kept is None else kept
+    return Commit(
+        told["version"],
+        told["time"],
+        operation,
+        parse_metadata(told.get("userMetadata")),
+        {name: str(value) for name, value in metrics.items()},
+        None if restored is None else int(restored),
+        None if kept is None else int(kept) / 1000,
+    )
+
+
+def reaches_creation(commits: Sequence[Commit]) -> bool:
+    """Whether these commits go back to the table's first one, so that nothing older can exist."""
+    return bool(commits) and commits[-1].version == 0
+
+
+def refuse_other_writer(
+    commits: Sequence[Commit], writer_id: str, *, has_committed: bool = False
+) -> None:
+    """Raise FencedError where another driver committed after a commit of this one.
+
+    ``has_committed`` says that this one did, so that its commit is older if ``commits`` lack it.
+    """
+    newer: list[Commit] = []
+    for commit in commits:
+        if commit.writer == writer_id:
+            break
+        if commit.writer is not None:
+            newer.append(commit)
+    else:
+        if not has_committed:
+            return  # whoever wrote before us may have ended
+    if newer:
+        raise FencedError(
+            f"another driver writes to this lake: found {newer[-1]} by writer {newer[-1].writer} "
+            f"after our own commits (writer {writer_id}), expected none; this driver stops"
+        )

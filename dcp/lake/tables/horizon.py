@@ -1,0 +1,151 @@
+"""The rollback horizon: how long versions and changes stay, and what a shorter time would cost.
+
+Delta counts the age of a data file from the commit that removed it, and the age of a version from
+its *creation*: log cleanup forgets a version that was superseded a second ago. So files are kept
+for the horizon H, the log for 2 H, and the newest version is made anew with the same rows once it
+is older than H/4 (`dcp.lake.maintain.heartbeat`): what was current within H is then never older
+than 2 H. Pure.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import pairwise
+from typing import Final
+
+from dcp.lake.tables.history import Commit
+
+HOUR_SECONDS: Final = 3600
+
+FILE_RETENTION: Final = "delta.deletedFileRetentionDuration"
+LOG_RETENTION: Final = "delta.logRetentionDuration"
+
+RECORDED: Final = "dcplake.horizonSeconds"
+"""Property of ``changes``: the horizon that the newest run kept."""
+
+_UNIT_SECONDS: Final = {
+    "week": 7 * 86400.0,
+    "day": 86400.0,
+    "hour": 3600.0,
+    "minute": 60.0,
+    "second": 1.0,
+    "millisecond": 1e-3,
+    "microsecond": 1e-6,
+}
+_PART: Final = re.compile(r"\s*(-?[0-9]+(?:\.[0-9]+)?)\s+([a-z]+?)s?(?=\s|$)")
+
+
+@dataclass(frozen=True, slots=True)
+class Horizon:
+    """How far back rollbacks can be undone: any positive time here, an hour or more in settings."""
+
+    seconds: float
+
+    def __post_init__(self) -> None:
+        """Reject no time at all."""
+        if not 0 < self.seconds < float("inf"):
+            raise ValueError(f"horizon: found {self.seconds} seconds, expected more than 0")
+
+    @classmethod
+    def of_hours(cls, hours: float) -> "Horizon":
+        """Return the horizon of a setting."""
+        return cls(hours * HOUR_SECONDS)
+
+    @property
+    def heartbeat_seconds(self) -> float:
+        """The age of its newest version at which a table gets a new one."""
+        return self.seconds / 4
+
+    def start(self, now: datetime) -> datetime:
+        """Return the moment from which on every state must stay readable."""
+        return now - timedelta(seconds=self.seconds)
+
+    @property
+    def recorded(self) -> str:
+        """How the property `RECORDED` has it."""
+        return str(float(self.seconds))
+
+    def properties(self) -> dict[str, str]:
+        """Return the table properties that make Delta keep to it."""
+        return {FILE_RETENTION: _interval(self.seconds), LOG_RETENTION: _interval(2 * self.seconds)}
+
+    def differing(self, properties: Mapping[str, str]) -> dict[str, str]:
+        """Return those of `properties` that a table does not have, whatever their wording."""
+        return {
+            name: wanted
+            for name, wanted in self.properties().items()
+            if interval_seconds(properties.get(name, "")) != interval_seconds(wanted)
+        }
+
+    def __str__(self) -> str:
+        """Say how long it is."""
+        return duration(self.seconds)
+
+
+def duration(seconds: float) -> str:
+    """Say a time in hours, or in seconds where it is shorter than one."""
+    if seconds < HOUR_SECONDS:
+        return f"{seconds:g} seconds"
+    return f"{seconds / HOUR_SECONDS:g} hours"
+
+
+def interval_seconds(text: str) -> float | None:
+    """Return the seconds of an interval as Delta's properties have it; None where it is none.
+
+    For example ``interval 7 days`` or ``2 hours 30 minutes``; months have no fixed length.
+    """
+    rest = text.strip().lower().removeprefix("interval").strip()
+    seconds = 0.0
+    while rest:
+        part = _PART.match(rest)
+        if part is None or part[2] not in _UNIT_SECONDS:
+            return None
+        seconds += float(part[1]) * _UNIT_SECONDS[part[2]]
+        rest = rest[part.end() :]
+    return round(seconds, 3) if text.strip() else None
+
+
+def _interval(seconds: float) -> str:
+    """Return an interval as Delta writes and reads it, exact to a millisecond."""
+    milliseconds = max(1, round(seconds * 1000))
+    if milliseconds % 1000:
+        return f"interval {milliseconds} milliseconds"
+    return f"interval {milliseconds // 1000} seconds"
+
+
+def version_at(commits: Sequence[Commit], moment: datetime) -> Commit | None:
+    """Return the commit that was a table's newest one at ``moment``; None if none here was.
+
+    ``commits`` are newest first, as `dcp.lake.tables.history.history` gives them.
+    """
+    return next((commit for commit in commits if commit.time <= moment), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """What a time shorter than the horizon would take from a table, oldest version first."""
+
+    table: str
+    versions: tuple[Commit, ...]
+
+    def __str__(self) -> str:
+        """Say it in a few words."""
+        first, last = self.versions[0], self.versions[-1]
+        words = f"{len(self.versions)} versions of {self.table} ({first.version} to {last.version}"
+        rounds = [int(commit.ours["to"]) for commit in self.versions if commit.is_apply]
+        return words + (f", rounds {rounds[0]} to {rounds[-1]})" if rounds else ")")
+
+
+def loss(
+    table: str, commits: Sequence[Commit], horizon: Horizon, kept_seconds: float, now: datetime
+) -> Loss | None:
+    """Return which versions of a table a rollback would miss if only ``kept_seconds`` were kept.
+
+    These are the ones that were superseded within the horizon, and before that shorter time.
+    """
+    begin, end = horizon.start(now), now - timedelta(seconds=kept_seconds)
+    lost = [
+        older for newer, older in pairwise(commits) if begin < newer.time <= end
+    ]  # commits are newest first: each is superseded by the one before it
+    return Loss(table, tuple(reversed(lost))) if lost else None

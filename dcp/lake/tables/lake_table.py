@@ -1,0 +1,348 @@
+"""One Delta table of a lake: what its log tells, and a few of its rows, without Spark where it can.
+
+Where the table's folder is on this machine, delta-rs reads it in milliseconds and this process
+needs no JVM. Spark is asked where that is not so (another store, a catalog), and where delta-rs
+cannot read the table: what Spark says then is what users look up.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import pyarrow as pa
+from deltalake import DeltaTable as StoredTable  # Spark has a class of that name, too
+from deltalake import QueryBuilder
+from pyspark.errors import PySparkException
+
+from dcp.errors import LakeError
+from dcp.lake.spark.failures import remedy, spark_errors
+from dcp.lake.tables.schema import spark_ddl
+from dcp.lake.tables.sql import standard_string, string
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Statement = Callable[[str, Callable[[str], str]], str]
+"""Makes a query from how the table is called and from what makes a literal of a text."""
+
+StartSpark = Callable[[], "SparkSession"]
+"""Returns a session; the first call starts Spark, where it does not run."""
+
+_MISSING: Final = frozenset(
+    {
+        "DELTA_MISSING_DELTA_TABLE",
+        "DELTA_TABLE_NOT_FOUND",
+        "PATH_NOT_FOUND",
+        "TABLE_OR_VIEW_NOT_FOUND",
+        "SCHEMA_NOT_FOUND",
+    }
+)
+_REDACTED: Final = "*********(redacted)"
+"""What Spark shows for a value that may be a secret, or has ``url`` in it or in its key."""
+
+_MOST_REMEMBERED: Final = 500
+"""Commits of a table that are remembered at most."""
+
+_NAME: Final = "t"
+_LOG = logging.getLogger(__name__)
+_Found = TypeVar("_Found")
+
+
+@dataclass(frozen=True, slots=True)
+class RememberedLog:
+    """The newest commits of a table, newest first, and the file of the newest one, as it was."""
+
+    commits: list[dict[str, Any]]
+    limit: int
+    file: Path
+    file_identity: tuple[int, int]
+
+    @classmethod
+    def of(cls, folder: Path, commits: list[dict[str, Any]], limit: int) -> "RememberedLog":
+        """Remember what was read just now."""
+        file = _commit_file(folder, commits[0]["version"])
+        return cls(commits, limit, file, _identity(file))
+
+    def is_newest(self) -> bool:
+        """Whether no commit has come since, and the table was not made anew."""
+        following = _commit_file(self.file.parent.parent, int(self.file.stem) + 1)
+        try:
+            return _identity(self.file) == self.file_identity and not following.exists()
+        except FileNotFoundError:
+            return False
+
+
+@dataclass(frozen=True, slots=True)
+class LakeTable:
+    """A table: how SQL names it, how messages do, and its folder where that is on this machine.
+
+    ``remembered`` is what an open lake has read of the logs of its tables, by the tables' names in
+    SQL: it saves reading a log to which nobody has added anything.
+    """
+
+    sql: str
+    where: str
+    folder: Path | None
+    start_spark: StartSpark
+    remembered: dict[str, RememberedLog] = field(default_factory=dict, repr=False, compare=False)
+
+    def exists(self) -> bool:
+        """Whether there is a Delta table."""
+        if self.folder is not None and not (self.folder / "_delta_log").is_dir():
+            return False
+        # delta-rs also says no where the log is damaged; then Spark decides.
+        if self._by_delta_rs(lambda folder: StoredTable.is_deltatable(str(folder))):
+            return True
+        with spark_errors(self.where):
+            try:
+                self.start_spark().sql(f"SHOW TBLPROPERTIES {self.sql}").collect()
+            except PySparkException as error:
+                if error.getCondition() in _MISSING:
+                    return False
+                raise
+        return True
+
+    def properties(self) -> dict[str, str]:
+        """Return the table's properties.
+
+        Raises:
+            LakeError: there is no Delta table, or it cannot be read.
+
+        """
+        if not self.exists():
+            if self.folder is not None and not any(self.folder.rglob("*.parquet")):
+                raise LakeError(
+                    f"{self.where}: found no Delta table there, expected one; name the right place "
+                    "(lake.root, --lake), or make it: the first `dcplake run` does"
+                )
+            what_to_do = remedy("", self.where, is_log=True)
+            raise LakeError(
+                f"{self.where}: found no Delta table there, expected one; where files of it are, "
+                f"its Delta log is gone: {what_to_do}"
+            )
+        found = self._by_delta_rs(lambda folder: dict(_open(folder).metadata().configuration))
+        return self._properties_by_spark() if found is None else found
+
+    def table_id(self) -> str:
+        """Return Delta's own id of the table: one that is dropped and made again has another."""
+        found = self._by_delta_rs(lambda folder: str(_open(folder).metadata().id))
+        if found is None:
+            found = str(self._detail_by_spark("id"))
+        return found
+
+    def size_bytes(self) -> int:
+        """Return the size of the newest version's files."""
+        found = self._by_delta_rs(
+            lambda folder: sum(pa.table(_open(folder).get_add_actions())["size_bytes"].to_pylist())
+        )
+        if found is None:
+            found = int(self._detail_by_spark("sizeInBytes"))
+        return found
+
+    def require_columns(self, expected: pa.Schema) -> None:
+        """Raise LakeError unless the table has these columns, in any order."""
+        found = self._by_delta_rs(lambda folder: pa.schema(_open(folder).schema().to_arrow()))
+        if found is None or _columns(found) != _columns(expected):
+            self._require_columns_by_spark(expected)
+
+    def commits(self, limit: int) -> list[dict[str, Any]]:
+        """Return the newest commits, newest first, as Delta describes them.
+
+        Of each ``version``, ``time``, ``operation``, ``operationParameters``, ``operationMetrics``
+        and ``userMetadata``.
+        """
+        known = self.remembered.get(self.sql)
+        if known is not None and known.limit >= limit and known.is_newest():
+            return known.commits[:limit]
+        found = self._by_delta_rs(lambda folder: self._read_commits(folder, limit))
+        return self._commits_by_spark(limit) if found is None else found
+
+    def _read_commits(self, folder: Path, limit: int) -> list[dict[str, Any]]:
+        found = _commits(folder, limit)
+        if limit <= _MOST_REMEMBERED:
+            self.remembered[self.sql] = RememberedLog.of(folder, found, limit)
+        return found
+
+    def rows(self, columns: str, condition: str) -> list[dict[str, Any]]:
+        """Return rows of the newest version; both are SQL that Spark and DataFusion understand."""
+        return self.take_rows(columns, condition, list)
+
+    def take_rows(
+        self, columns: str, condition: str, take: Callable[[Iterator[dict[str, Any]]], _Found]
+    ) -> _Found:
+        """Return what ``take`` makes of such rows, which are read as it asks for them.
+
+        It may be called twice, and must not return None.
+        """
+        select, where = f"SELECT {columns} FROM", f"WHERE {condition}"
+        found = self._by_delta_rs(lambda folder: take(_query(folder, f"{select} {_NAME} {where}")))
+        if found is None:
+            with spark_errors(self.where):
+                read = self.start_spark().sql(f"{select} {self.sql} {where}").toArrow()
+            found = take(_rows_of(read.to_batches()))
+        return found
+
+    def query(
+        self, statement: Statement, schema: pa.Schema, version: int | None = None
+    ) -> pa.Table:
+        """Return what a query finds in a version, or the newest one, as columns of ``schema``."""
+        found = self.bounded_query(statement, schema, version, None)
+        assert found is not None, "without a bound nothing is too much"
+        return found
+
+    def bounded_query(
+        self,
+        statement: Statement,
+        schema: pa.Schema,
+        version: int | None,
+        most_bytes: int | None,
+    ) -> pa.Table | None:
+        """Return the same; None where it is more than ``most_bytes``, of rows with a ``value``."""
+        found = self._by_delta_rs(
+            lambda folder: _Rows.read(
+                StoredTable(str(folder), version=version),
+                statement(_NAME, standard_string),
+                schema,
+                most_bytes,
+            )
+        )
+        if found is not None:
+            return found.table
+        return self._query_by_spark(statement, schema, version, most_bytes)
+
+    def _query_by_spark(
+        self, statement: Statement, schema: pa.Schema, version: int | None, most_bytes: int | None
+    ) -> pa.Table | None:
+        spark = self.start_spark()
+        name = self.sql if version is None else f"{self.sql} VERSION AS OF {version}"
+        text = statement(name, string)
+        if most_bytes is not None:
+            counted = f"SELECT coalesce(sum(octet_length(value)), 0) FROM ({text})"
+            if spark.sql(counted).collect()[0][0] > most_bytes:
+                return None
+        return spark.sql(text).toArrow().select(schema.names).cast(schema)
+
+    def _by_delta_rs(self, read: Callable[[Path], _Found]) -> _Found | None:
+        if self.folder is None:
+            return None
+        try:
+            return read(self.folder)
+        except Exception as failure:  # of many classes, not all of them documented
+            _LOG.debug("%s: delta-rs: %s; Spark is asked", self.where, failure)
+            return None
+
+    def _properties_by_spark(self) -> dict[str, str]:
+        spark = self.start_spark()
+        with spark_errors(self.where):
+            # DESCRIBE DETAIL counts the table's files as well: a Spark job after each commit.
+            shown = spark.sql(f"SHOW TBLPROPERTIES {self.sql}").collect()
+            if all(row["value"] != _REDACTED for row in shown):
+                return {row["key"]: row["value"] for row in shown}
+            found: dict[str, str] = self._detail_by_spark("properties")
+        return found
+
+    def _detail_by_spark(self, column: str) -> Any:
+        described = self.start_spark().sql(f"DESCRIBE DETAIL {self.sql}")
+        return described.select(column).collect()[0][column]
+
+    def _require_columns_by_spark(self, schema: pa.Schema) -> None:
+        spark = self.start_spark()
+        found, expected = (
+            {f"{column.name} {column.dataType.simpleString()}" for column in frame.schema}
+            for frame in (
+                spark.sql(f"SELECT * FROM {self.sql} LIMIT 0"),
+                spark.createDataFrame([], spark_ddl(schema)),
+            )
+        )
+        if found != expected:
+            raise LakeError(
+                f"{self.where}: found the columns "
+                f"{', '.join(sorted(found - expected)) or '(none other)'}, "
+                f"expected {', '.join(sorted(expected - found)) or 'no such columns'}"
+            )
+
+    def _commits_by_spark(self, limit: int) -> list[dict[str, Any]]:
+        if self.folder is not None:
+            self._properties_by_spark()  # of a damaged log it says more than DESCRIBE HISTORY
+        with spark_errors(self.where):
+            described = self.start_spark().sql(f"DESCRIBE HISTORY {self.sql} LIMIT {limit}")
+            rows = described.selectExpr(
+                "version",
+                "unix_micros(timestamp) AS micros",
+                "operation",
+                "operationParameters",
+                "operationMetrics",
+                "userMetadata",
+            ).collect()
+        return sorted(
+            ({**row.asDict(), "time": _utc(row["micros"])} for row in rows),
+            key=lambda commit: -commit["version"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """What delta-rs found; no table where that is too large."""
+
+    table: pa.Table | None
+
+    @classmethod
+    def read(
+        cls, table: StoredTable, statement: str, schema: pa.Schema, most_bytes: int | None
+    ) -> "_Rows":
+        found = QueryBuilder().register(_NAME, table).execute(statement)
+        batches, bytes_read = [], 0
+        for batch in pa.RecordBatchReader.from_stream(found):
+            batches.append(batch.select(schema.names).cast(schema))
+            bytes_read += batches[-1].nbytes
+            if most_bytes is not None and bytes_read > most_bytes:
+                return cls(None)
+        return cls(pa.Table.from_batches(batches, schema))
+
+
+def _open(folder: Path) -> StoredTable:
+    return StoredTable(str(folder))
+
+
+def _commits(folder: Path, limit: int) -> list[dict[str, Any]]:
+    """Return what the log's files say; as in Spark, a commit's time is that of its file.
+
+    And never before that of the commit before it.
+    """
+    told = sorted(_open(folder).history(limit), key=lambda commit: int(commit["version"]))
+    least = _utc(0)
+    for commit in told:
+        file = _commit_file(folder, commit["version"])
+        time = _utc(file.stat().st_mtime_ns // 1_000_000 * 1000)
+        commit["time"] = least = max(time, least + timedelta(milliseconds=1))
+    return told[::-1]
+
+
+def _commit_file(folder: Path, version: int) -> Path:
+    return folder / "_delta_log" / f"{version:020d}.json"
+
+
+def _identity(file: Path) -> tuple[int, int]:
+    found = file.stat()
+    return found.st_ino, found.st_mtime_ns
+
+
+def _query(folder: Path, statement: str) -> Iterator[dict[str, Any]]:
+    found = QueryBuilder().register(_NAME, _open(folder)).execute(statement)
+    return _rows_of(pa.record_batch(batch) for batch in found)
+
+
+def _rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
+    for batch in batches:
+        yield from batch.to_pylist()
+
+
+def _columns(schema: pa.Schema) -> dict[str, pa.DataType]:
+    return {column.name: column.type for column in schema}
+
+
+def _utc(micros: int) -> datetime:
+    return datetime.fromtimestamp(0, UTC) + timedelta(microseconds=micros)

@@ -1,0 +1,152 @@
+"""What the rows of a replica's versions go back to, read off its history. No Spark.
+
+A version has the rows of its *origin*: the newest commit up to it that changed rows. Maintenance
+and heartbeats change none; a RESTORE takes the origin of the version that it names. An origin is
+sound if it is an apply of ours that was made on the very rows that it was planned on (its
+``base``). A heartbeat repeats what the apply before it said, for the time when Delta's log cleanup
+has taken that commit.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dcp.errors import REREAD_COMMAND, ForeignWriteError
+from dcp.lake.tables.history import HEARTBEAT, Commit
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """The newest commits of a table, newest first, and where each version's rows come from."""
+
+    commits: tuple[Commit, ...]
+    _by_version: dict[int, Commit] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Index the commits."""
+        by_version = {commit.version: commit for commit in self.commits}
+        object.__setattr__(self, "_by_version", by_version)
+
+    @property
+    def newest(self) -> int:
+        """The table's newest version."""
+        return self.commits[0].version
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether these commits go back to the table's first one."""
+        return self.commits[-1].version == 0
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether no older commit can change what is said about the newest version."""
+        commit = self.commit(self.origin(self.newest))
+        if commit is None:
+            return self.is_whole
+        return not commit.is_apply or self.is_whole or commit.base >= self.commits[-1].version
+
+    def commit(self, version: int) -> Commit | None:
+        """Return the commit of a version; None where it is not among these."""
+        return self._by_version.get(version)
+
+    def origin(self, version: int) -> int:
+        """Return the version whose rows ``version`` has; below the oldest known one if it is older.
+
+        -1 means a table as it was made, without rows.
+        """
+        for commit in self._path(version):
+            version = commit.version
+            if commit.restored is not None:
+                version = commit.restored
+            elif commit.keeps_rows:
+                version -= 1
+        return version
+
+    def _path(self, version: int) -> Iterator[Commit]:
+        """Yield the commits that gave ``version`` its rows, back to the one that changed them."""
+        while (commit := self.commit(version)) is not None:
+            yield commit
+            if commit.restored is not None:
+                version = commit.restored
+            elif commit.keeps_rows:
+                version -= 1
+            else:
+                return
+
+    def told(self, version: int) -> Mapping[str, Any] | None:
+        """Return what a heartbeat says of the rows of ``version``; None where none does.
+
+        That is the content of `dcp.lake.maintain.heartbeat`. A heartbeat counts only if nothing can
+        have come between it and the version that its driver had looked at.
+        """
+        for commit in self._path(version):
+            between = (self.commit(each) for each in range(commit.base + 1, commit.version))
+            if commit.is_heartbeat and all(each and each.keeps_rows for each in between):
+                told: Mapping[str, Any] = commit.ours[HEARTBEAT]
+                return told
+        return None
+
+    def newest_with_rows_of(self, version: int) -> int:
+        """Return the newest version that has the rows of ``version``: the last one to be forgotten.
+
+        Log cleanup takes versions by their age, so an old state is best read at this one.
+        """
+        same = (c.version for c in self.commits if self.have_same_rows(c.version, version))
+        return next(same, version)
+
+    def since(self) -> int | None:
+        """Return the version of the commit that put the table where it stands.
+
+        It is the newest apply or RESTORE, and -1 before the first; None where no commit here tells.
+        It grows with every commit that changes rows, and maintenance leaves it as it is: so it
+        fences an apply (`dcp.lake.apply.apply`), after a RESTORE to an older apply too.
+        """
+        for commit in self.commits:
+            if not commit.keeps_rows:
+                return commit.version
+        return -1 if self.is_whole else None
+
+    def applied(self) -> Commit | None:
+        """Return the newest apply that the newest version goes back to, whatever came upon it."""
+        commit = self.commit(self.origin(self.newest))
+        while commit is not None and not commit.is_apply:
+            commit = self.commit(self.origin(commit.version - 1))
+        return commit
+
+    def have_same_rows(self, version: int, other: int) -> bool:
+        """Whether two versions have the same rows; what is older than the history counts as so."""
+        found, expected, oldest = self.origin(version), self.origin(other), self.commits[-1].version
+        return found == expected or max(found, expected) < oldest
+
+    def defect(self, version: int) -> Commit | None:
+        """Return a commit of others that the rows of ``version`` suffer from; None if all is well.
+
+        That is their newest change of rows, or a change right before our own apply, which was
+        planned on the rows before it.
+        """
+        origin = self.commit(self.origin(version))
+        if origin is None:
+            return None
+        if not origin.is_apply:
+            return origin
+        if self.have_same_rows(origin.version - 1, origin.base):
+            return None
+        between = (self.commit(each) for each in range(origin.version - 1, origin.base, -1))
+        changes = (each for each in between if each and not each.keeps_rows and not each.is_apply)
+        return next(changes, origin)
+
+    def refuse_defect(self, table: str, table_sql: str) -> None:
+        """Raise ForeignWriteError where the newest rows are not ours; it says what helps."""
+        if (commit := self.defect(self.newest)) is None:
+            return
+        sound = next((c.version for c in self.commits if self.defect(c.version) is None), None)
+        restore = (
+            f"take it back with RESTORE TABLE {table_sql} TO VERSION AS OF {sound}, or "
+            if sound is not None
+            else ""
+        )
+        raise ForeignWriteError(
+            f"table {table}: found {commit} by somebody else, expected no change of its rows "
+            f"other than dcplake's; {restore}drop the table (delete its folder): the next run makes"
+            f" it again from changes; or read every vbucket again with {REREAD_COMMAND}"
+        )

@@ -1,0 +1,197 @@
+"""The columns of the lake's two kinds of tables, as Spark DDL and as Arrow schemas.
+
+Unsigned 64-bit values (seqno, cas, vb_uuid, rev) are DECIMAL(20,0): exact over all 64 bits,
+ordered, and readable by every engine. Unsigned 32-bit values are BIGINT. ``key`` is STRING because
+Delta can neither cluster nor keep statistics on BINARY; ``key_bytes`` is set only where the key is
+not UTF-8, and ``key`` is then an injective escape of it (``dcp/lake/tables/keys.py``).
+
+``value`` is the document, inflated and without its xattrs, and ``datatype`` says of it 0 (raw) or 1
+(JSON). Above 1 the value could not be decoded: both are as they were sent, and ``xattrs`` is null.
+Then bit 2 is SNAPPY, bit 4 XATTR, others mean nothing that we know; ``detail`` in ``changes`` says
+what is wrong.
+
+``changes`` has one row per event worth keeping. ``kind`` says which columns are set:
+
+    mutation, deletion, expiration   seqno … value: the document's new state;
+                                     detail: why the value could not be decoded, null where it was
+    snapshot_marker                  snap_start, snap_end, snap_flags
+    complete                         seqno: a snapshot end that was reached
+    seqno_advanced                   seqno
+    system_event                     seqno, detail (JSON); collection_id, where documents of that
+                                     collection end here: those at lower seqnos of the vbucket are
+                                     gone (it was flushed or dropped, or begins)
+    rollback                         rollback: what the producer ordered, with no seqno; or
+                                     epoch and seqno: a new epoch begins, and what earlier ones hold
+                                     above this seqno (the fork) is on a dead branch
+    status                           detail (JSON): every streamed vbucket has one in each round:
+                                     how it ended, what it brought, and why it stopped if it did
+    position                         position: the state to go on from, per vbucket and round
+    applied                          applied: which replica version holds which rounds
+"""
+
+from typing import Final
+
+import pyarrow as pa
+
+U64: Final = pa.decimal128(20, 0)
+
+FAILOVER_ENTRY: Final = pa.struct([("vb_uuid", U64), ("seqno", U64)])
+
+ROLLBACK: Final = pa.struct(
+    [
+        ("from_seqno", U64),
+        ("to_seqno", U64),
+        ("from_vb_uuid", U64),
+        ("failover_log", pa.list_(FAILOVER_ENTRY)),
+    ]
+)
+
+POSITION: Final = pa.struct(
+    [
+        ("vb_uuid", U64),
+        ("seqno", U64),
+        ("snap_start", U64),
+        ("snap_end", U64),
+        ("complete_seqno", U64),
+        ("caught_up_seqno", U64),  # high seqno that was reached or proven to hold nothing for us
+        ("first_pending_round", pa.int64()),  # oldest round with rows above complete_seqno, or null
+        ("last_data_round", pa.int64()),  # newest round that brought this vbucket a document row
+        ("last_complete_round", pa.int64()),  # newest round in which complete_seqno moved
+        ("last_collection_round", pa.int64()),  # newest round with a collection's begin or end
+        ("failover_log", pa.list_(FAILOVER_ENTRY)),
+        ("filter_fingerprint", pa.string()),  # null so far: streams are not filtered
+        ("manifest_uid", U64),  # null so far: system events tell it, and are kept as they are
+        ("purge_seqno", U64),  # null unless a snapshot marker of version 2.2 tells it
+        ("order", ROLLBACK),  # a rollback that was ordered and not yet followed, or null
+        ("fruitless_rollbacks", pa.int32()),  # orders in a row that led nowhere
+    ]
+)
+
+STALE: Final = pa.struct([("vbucket", pa.int32()), ("round", pa.int64())])
+
+UNDONE: Final = pa.struct([("vbucket", pa.int32()), ("version", pa.int64()), ("fork_seqno", U64)])
+
+APPLIED: Final = pa.struct(
+    [
+        ("table", pa.string()),
+        ("version", pa.int64()),
+        ("from_round", pa.int64()),
+        ("to_round", pa.int64()),
+        ("log_from_round", pa.int64()),  # what this version lacks is in the log from here on
+        ("stale", pa.list_(STALE)),  # vbuckets that it holds as they were at an older round
+        (
+            "undone",
+            pa.list_(UNDONE),
+        ),  # vbuckets that it took back (see `log.stretch.Undo`)
+    ]
+)
+
+CHANGES: Final = pa.schema(
+    [
+        ("round", pa.int64()),
+        ("epoch", pa.int32()),
+        ("vbucket", pa.int32()),
+        ("kind", pa.string()),
+        ("seqno", U64),
+        ("vb_uuid", U64),
+        ("collection_id", pa.int64()),
+        ("key", pa.string()),
+        ("key_bytes", pa.binary()),
+        ("cas", U64),
+        ("rev", U64),
+        ("flags", pa.int64()),
+        ("expiry", pa.int64()),
+        ("lock_time", pa.int64()),
+        ("delete_time", pa.int64()),
+        ("datatype", pa.int32()),
+        ("xattrs", pa.string()),
+        ("value", pa.binary()),
+        ("snap_start", U64),
+        ("snap_end", U64),
+        ("snap_flags", pa.int64()),
+        ("detail", pa.string()),
+        ("position", POSITION),
+        ("rollback", ROLLBACK),
+        ("applied", APPLIED),
+    ]
+)
+"""One row per event."""
+
+REPLICA: Final = pa.schema(
+    [
+        ("vbucket", pa.int32()),
+        ("key", pa.string()),
+        ("key_bytes", pa.binary()),
+        ("seqno", U64),
+        ("vb_uuid", U64),
+        ("epoch", pa.int32()),
+        ("cas", U64),
+        ("rev", U64),
+        ("flags", pa.int64()),
+        ("expiry", pa.int64()),
+        ("datatype", pa.int32()),
+        ("xattrs", pa.string()),
+        ("value", pa.binary()),
+        ("modified_at", pa.timestamp("us", tz="UTC")),
+    ]
+)
+"""One row per living document; ``modified_at`` is the time in the CAS (its upper 48 bits, ns)."""
+
+DOCUMENT_STATE: Final = pa.struct(
+    [
+        ("seqno", U64),
+        ("vb_uuid", U64),
+        ("epoch", pa.int32()),
+        ("cas", U64),
+        ("value", pa.binary()),
+    ]
+)
+
+AUDIT: Final = pa.schema(
+    [
+        ("table", pa.string()),
+        ("version", pa.int64()),  # the apply that undid it
+        ("restored_version", pa.int64()),  # of the table; 0 is the empty one, -1: replaced whole
+        ("round", pa.int64()),
+        ("time", pa.timestamp("us", tz="UTC")),
+        ("vbucket", pa.int32()),
+        ("fork_seqno", U64),  # what was above it is undone
+        ("key", pa.string()),
+        ("key_bytes", pa.binary()),
+        ("before", DOCUMENT_STATE),  # null: the key was deleted on the dead branch
+        ("after", DOCUMENT_STATE),  # null: the key is not on the live history
+    ]
+)
+"""The table ``undone``: one row for each key that a rollback took back, in each replica."""
+
+ITEM_KINDS: Final = ("mutation", "deletion", "expiration")
+
+
+def spark_ddl(schema: pa.Schema) -> str:
+    """Return the Spark DDL of an Arrow schema, column by column."""
+    return ", ".join(f"`{name}` {kind}" for name, kind in spark_types(schema))
+
+
+def spark_types(schema: pa.Schema) -> list[tuple[str, str]]:
+    """Return name and Spark type of each column of an Arrow schema."""
+    return [(column.name, _spark_type(column.type)) for column in schema]
+
+
+_SPARK_TYPES: Final = {
+    pa.int32(): "INT",
+    pa.int64(): "BIGINT",
+    pa.bool_(): "BOOLEAN",
+    pa.string(): "STRING",
+    pa.binary(): "BINARY",
+    pa.timestamp("us", tz="UTC"): "TIMESTAMP",
+    U64: "DECIMAL(20,0)",
+}
+
+
+def _spark_type(kind: pa.DataType) -> str:
+    if pa.types.is_struct(kind):
+        inner = ", ".join(f"`{field.name}`: {_spark_type(field.type)}" for field in kind)
+        return f"STRUCT<{inner}>"
+    if pa.types.is_list(kind):
+        return f"ARRAY<{_spark_type(kind.value_type)}>"
+    return _SPARK_TYPES[kind]

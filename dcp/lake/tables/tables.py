@@ -1,0 +1,494 @@
+"""The tables of a lake: where they are, how they are made, and that they are ours.
+
+A lake is a folder (a path or URI that Spark can write) or a catalog schema. Its identity is in the
+table properties of ``changes`` (``dcplake.*``); each replica names the lake it belongs to.
+"""
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from dcp.errors import ConfigError, LakeError
+from dcp.lake.log.round_record import RoundRecord
+from dcp.lake.spark.failures import spark_errors
+from dcp.lake.tables.horizon import RECORDED, Horizon
+from dcp.lake.tables.lake_table import LakeTable, RememberedLog, StartSpark
+from dcp.lake.tables.lock import local_root
+from dcp.lake.tables.schema import AUDIT, CHANGES, REPLICA, spark_ddl
+from dcp.lake.tables.sql import dotted, quoted, string
+
+FORMAT_VERSION: Final = 3
+
+AUDIT_TABLE: Final = "undone"
+"""What rollbacks took back, key by key (`dcp.lake.apply.audit`)."""
+
+DEFAULT_HORIZON_HOURS: Final = 7 * 24.0
+
+_NAME_MAX: Final = 80
+"""Characters of a scope's or a collection's name (251 at most) in the name of its table."""
+
+_S3_SCHEMES: Final = ("s3", "s3a", "s3n")
+
+_REPLICA_PROPERTY: Final = "dcplake.replica."
+
+_CLEANED_ROUND: Final = "dcplake.cleanedRound"
+
+_DELETION_VECTORS: Final = "delta.enableDeletionVectors"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaTable:
+    """One replica table and the collection that it holds."""
+
+    name: str
+    collection_id: int
+
+
+DOCS: Final = ReplicaTable("docs", 0)
+"""The replica of the default collection."""
+
+
+def replica_of(scope: str, collection: str, collection_id: int) -> ReplicaTable:
+    """Return the replica table of a collection: ``docs__<scope>__<collection>__<id in hex>``.
+
+    The default one has its own short name. The id keeps any two collections apart: those whose
+    names run together (``a__b``/``c``, ``a``/``b__c``), those that differ in case only, and one
+    that was dropped and made anew, which has a new id. So the names are there to be read, may be
+    shortened, or lose what no catalog takes (``%``, ``-``).
+    """
+    if collection_id == DOCS.collection_id:
+        return DOCS
+    names = (re.sub(r"[^A-Za-z0-9_]", "_", name)[:_NAME_MAX] for name in (scope, collection))
+    return ReplicaTable("__".join(("docs", *names, f"{collection_id:x}")), collection_id)
+
+
+@dataclass(frozen=True, slots=True)
+class LakeIdentity:
+    """Which bucket a lake holds; fixed when the lake is made."""
+
+    lake_id: str
+    bucket: str
+    bucket_uuid: str
+    vbucket_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class LakeLocation:
+    """Where a lake's tables are: exactly one of a folder and a catalog schema.
+
+    A folder on this machine is made absolute, with ``~`` resolved, as its lock file's is.
+    """
+
+    root: str | None = None
+    schema: str | None = None
+
+    def __post_init__(self) -> None:
+        """Reject both and neither, and resolve the folder."""
+        if (self.root is None) == (self.schema is None):
+            raise ValueError(
+                f"lake location: found root {self.root!r} and schema {self.schema!r}, "
+                "expected exactly one of them"
+            )
+        folder = None if self.root is None else local_root(self.root)
+        if folder is not None and not str(self.root).startswith("file:"):
+            object.__setattr__(self, "root", str(folder.absolute()))
+
+    def __str__(self) -> str:
+        """Name the place, for messages."""
+        return self.root if self.root is not None else f"schema {self.schema}"
+
+    def path(self, table: str) -> str:
+        """Return the path of a table of a folder lake."""
+        assert self.root is not None
+        return f"{self.root.rstrip('/')}/{table}"
+
+    def table_sql(self, table: str) -> str:
+        """Return how SQL names a table."""
+        if self.schema is not None:
+            return f"{dotted(self.schema)}.{quoted(table)}"
+        return f"delta.{quoted(self.path(table))}"
+
+    def table(self, name: str, start_spark: StartSpark) -> LakeTable:
+        """Return a table of a lake at this place, which need not be there."""
+        folder = None if self.root is None else local_root(self.path(name))
+        return LakeTable(self.table_sql(name), f"{self}: table {name}", folder, start_spark)
+
+
+@dataclass(frozen=True, slots=True)
+class LakeTables:
+    """An open lake: a place, the identity that was found there, and what starts Spark.
+
+    ``remembered_rounds`` is for `dcp.lake.log.round_record` alone, ``remembered_logs`` for its
+    tables.
+    """
+
+    start_spark: StartSpark
+    location: LakeLocation
+    identity: LakeIdentity
+    remembered_rounds: dict[int, RoundRecord] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    remembered_logs: dict[str, RememberedLog] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session; it starts when it is asked for the first time."""
+        return self.start_spark()
+
+    @property
+    def changes(self) -> LakeTable:
+        """The change log."""
+        return self.table("changes")
+
+    def table(self, name: str) -> LakeTable:
+        """Return a table of this lake, which need not be there."""
+        table = self.location.table(name, self.start_spark)
+        return replace(table, remembered=self.remembered_logs)
+
+    @property
+    def changes_sql(self) -> str:
+        """How SQL names the change log."""
+        return self.location.table_sql("changes")
+
+    def table_sql(self, table: str) -> str:
+        """How SQL names a table of this lake."""
+        return self.location.table_sql(table)
+
+
+def create_lake(
+    start_spark: StartSpark,
+    location: LakeLocation,
+    identity: LakeIdentity,
+    *,
+    horizon_hours: float = DEFAULT_HORIZON_HOURS,
+    deletion_vectors: bool = True,
+) -> LakeTables:
+    """Make the lake, or open the one that is there if it holds the same bucket.
+
+    The horizon may be any time here, a second or less; of a lake that is there it stays as it is
+    (`dcp.lake.maintain.retention.keep_retention` changes it).
+
+    Two drivers may do this at once: one table is made, and both go on with its identity, which is
+    then the winner's (``lake_id`` differs from the one given).
+
+    Raises:
+        LakeError: what is there is no lake, a lake of another bucket, or of another format.
+        ConfigError: what is there was made with deletion vectors, and shall have none, or reversed.
+
+    """
+    changes = location.table("changes", start_spark)
+    if location.root is not None and changes.folder is None:
+        refuse_unsafe_store(start_spark(), location.root)
+    if not changes.exists():
+        horizon = Horizon.of_hours(horizon_hours)
+        _make_lake(changes, location, identity, horizon, deletion_vectors=deletion_vectors)
+    if location.schema is not None:
+        detail = start_spark().sql(f"DESCRIBE DETAIL {changes.sql}").collect()[0]
+        refuse_unsafe_store(start_spark(), detail["location"])
+    lake = open_lake(start_spark, location)
+    found = lake.identity
+    for name in ("bucket", "bucket_uuid", "vbucket_count"):
+        if getattr(found, name) != getattr(identity, name):
+            raise LakeError(
+                f"{location}: found a lake with {name} {getattr(found, name)!r}, expected "
+                f"{getattr(identity, name)!r}; a lake holds one bucket, use another place"
+            )
+    _require_deletion_vectors(lake.changes, deletion_vectors)
+    return lake
+
+
+def _make_lake(
+    changes: LakeTable,
+    location: LakeLocation,
+    identity: LakeIdentity,
+    horizon: Horizon,
+    *,
+    deletion_vectors: bool,
+) -> None:
+    properties = horizon.properties() | {
+        "delta.dataSkippingStatsColumns": "round,epoch,vbucket,kind,seqno,collection_id",
+        **_deletion_vectors(deletion_vectors),
+        "dcplake.formatVersion": str(FORMAT_VERSION),
+        "dcplake.lake": identity.lake_id,
+        "dcplake.bucket": identity.bucket,
+        "dcplake.bucketUuid": identity.bucket_uuid,
+        "dcplake.vbuckets": str(identity.vbucket_count),
+        RECORDED: horizon.recorded,
+    }
+    if location.schema is not None:
+        changes.start_spark().sql(f"CREATE SCHEMA IF NOT EXISTS {dotted(location.schema)}")
+    # Rounds arrive in order, so files hold few rounds each; clustering keeps that after OPTIMIZE.
+    _create(changes, _columns_sql(CHANGES, "round"), properties)
+
+
+def _deletion_vectors(is_wanted: bool) -> dict[str, str]:
+    # Not even "false" where they are not wanted: it would be a feature of the table all the same.
+    return {_DELETION_VECTORS: "true"} if is_wanted else {}
+
+
+def has_deletion_vectors(table: LakeTable) -> bool:
+    """Whether a table's rows are deleted by vectors: its files then stay as they are."""
+    return table.properties().get(_DELETION_VECTORS) == "true"
+
+
+def _require_deletion_vectors(table: LakeTable, are_wanted: bool) -> None:
+    """Raise ConfigError if a table was made otherwise: Delta keeps a feature that it had."""
+    had = has_deletion_vectors(table)
+    if had != are_wanted:
+        words = ("without", "with")
+        raise ConfigError(
+            f"lake.deletion_vectors: found {str(are_wanted).lower()}, but {table.where} was made "
+            f"{words[had]} deletion vectors; expected {str(had).lower()}, or the place of a new "
+            "lake"
+        )
+
+
+def open_lake(start_spark: StartSpark, location: LakeLocation) -> LakeTables:
+    """Open the lake at ``location``; Spark is started only where nothing else can read it.
+
+    Raises:
+        LakeError: there is none, it is somebody else's table, or of another format version.
+
+    """
+    changes = location.table("changes", start_spark)
+    where, properties = changes.where, changes.properties()
+    if "dcplake.lake" not in properties:
+        raise LakeError(
+            f"{where}: found a Delta table without the property dcplake.lake, expected a lake; "
+            "it is somebody else's table and is left alone"
+        )
+    version = properties.get("dcplake.formatVersion", "")
+    if version != str(FORMAT_VERSION):
+        raise LakeError(
+            f"{where}: found lake format {version!r}, expected {FORMAT_VERSION}; "
+            "set lake.root to a new place and run again, which reads the bucket anew (CHANGELOG.md "
+            "says why)"
+        )
+    changes.require_columns(CHANGES)
+    identity = LakeIdentity(
+        properties["dcplake.lake"],
+        properties.get("dcplake.bucket", ""),
+        properties.get("dcplake.bucketUuid", ""),
+        int(properties.get("dcplake.vbuckets", "0")),
+    )
+    return LakeTables(start_spark, location, identity)
+
+
+def refuse_unsafe_store(spark: SparkSession, place: str) -> None:
+    """Refuse S3 unless it was said how commits to it exclude each other: only then a fence holds.
+
+    Delta's own log store for S3 is safe within one driver process only (Delta docs, "Storage
+    configuration"); the others it knows have an atomic "put if absent".
+
+    Raises:
+        LakeError: ``place`` is on S3 and no log store is configured.
+
+    """
+    scheme = urlsplit(place).scheme
+    if scheme not in _S3_SCHEMES:
+        return
+    keys = (f"spark.delta.logStore.{scheme}.impl", "spark.delta.logStore.class")
+    if any(spark.conf.get(key, None) for key in keys):
+        return
+    raise LakeError(
+        f"{place}: found no setting {keys[0]}, expected one: by default two drivers could commit "
+        "the same version on S3. Set it to io.delta.storage.S3DynamoDBLogStore (with the jar "
+        "delta-storage-s3-dynamodb), or to io.delta.storage.S3SingleDriverLogStore where nothing "
+        "else will ever write to this lake"
+    )
+
+
+def find_lake(start_spark: StartSpark, location: LakeLocation) -> LakeTables | None:
+    """Open the lake at ``location``; None where there is no table at all.
+
+    Raises:
+        LakeError: there is a table, and it is no lake of ours.
+
+    """
+    changes = location.table("changes", start_spark)
+    return open_lake(start_spark, location) if changes.exists() else None
+
+
+def ensure_replica(
+    lake: LakeTables,
+    replica: ReplicaTable,
+    *,
+    horizon_hours: float = DEFAULT_HORIZON_HOURS,
+    deletion_vectors: bool = True,
+) -> None:
+    """Make the replica table unless it is there.
+
+    Raises:
+        LakeError: a table of that name is there and is not this lake's replica.
+        ConfigError: it was made with deletion vectors, and shall have none, or the reverse.
+
+    """
+    table = lake.table(replica.name)
+    ours = {
+        "dcplake.lake": lake.identity.lake_id,
+        "dcplake.collectionId": str(replica.collection_id),
+    }
+    properties = Horizon.of_hours(horizon_hours).properties() | {
+        "delta.dataSkippingStatsColumns": "vbucket,key,seqno,modified_at,datatype",
+        **_deletion_vectors(deletion_vectors),
+        **ours,
+    }
+    _create(table, _columns_sql(REPLICA, "vbucket, key"), properties)
+    found = table.properties()
+    for name, expected in ours.items():
+        if found.get(name) != expected:
+            raise LakeError(
+                f"{table.where}: found {name} {found.get(name)!r}, expected {expected!r}; "
+                "it is not this lake's replica and is left alone"
+            )
+    _require_deletion_vectors(table, deletion_vectors)
+    table.require_columns(REPLICA)
+    if replica != DOCS:
+        _list_replica(lake, replica)
+
+
+def ensure_audit(lake: LakeTables) -> None:
+    """Make the table ``undone`` unless it is there.
+
+    Raises:
+        LakeError: a table of that name is there and is not this lake's.
+
+    """
+    table = lake.table(AUDIT_TABLE)
+    _create(table, _columns_sql(AUDIT, "vbucket, key"), {"dcplake.lake": lake.identity.lake_id})
+    found = table.properties()
+    if found.get("dcplake.lake") != lake.identity.lake_id:
+        raise LakeError(
+            f"{table.where}: found dcplake.lake {found.get('dcplake.lake')!r}, expected "
+            f"{lake.identity.lake_id!r}; it is not this lake's and is left alone"
+        )
+    table.require_columns(AUDIT)
+
+
+def audit_exists(lake: LakeTables) -> bool:
+    """Whether a rollback was ever undone in this lake."""
+    return lake.table(AUDIT_TABLE).exists()
+
+
+def replicas_in(lake: LakeTables) -> tuple[ReplicaTable, ...]:
+    """Return the lake's replica tables: ``docs`` first, then the others, by their ids.
+
+    ``changes`` lists them in its properties from the moment they are made; of a dropped collection,
+    too. One whose table somebody dropped is left out until it is made again.
+    """
+    return tuple(each for each in _known_replicas(lake) if replica_exists(lake, each))
+
+
+def refuse_lost_replica(lake: LakeTables, wanted: Collection[ReplicaTable] | None = None) -> None:
+    """Raise LakeError where one of them, or any, was made and is not there any more.
+
+    The caller knows that the lake has rounds: before the first one there may be no replica yet.
+    """
+    for each in _known_replicas(lake):
+        if (wanted is None or each in wanted) and not replica_exists(lake, each):
+            raise LakeError(
+                f"{lake.table(each.name).where}: found no Delta table there, expected the "
+                "replica: put it back from a copy, or delete its folder if there is any, and the "
+                "next run makes it again"
+            )
+
+
+def _known_replicas(lake: LakeTables) -> tuple[ReplicaTable, ...]:
+    return (DOCS, *sorted(_listed_replicas(lake), key=lambda each: each.collection_id))
+
+
+def _listed_replicas(lake: LakeTables) -> list[ReplicaTable]:
+    return [
+        ReplicaTable(key.removeprefix(_REPLICA_PROPERTY), int(value))
+        for key, value in lake.changes.properties().items()
+        if key.startswith(_REPLICA_PROPERTY)
+    ]
+
+
+def _list_replica(lake: LakeTables, replica: ReplicaTable) -> None:
+    """Name a replica in the properties of ``changes``, in a key of its own: nothing is overwritten.
+
+    That comes after the table was made, and is made up for by the next run if that one was killed
+    between the two.
+    """
+    if replica not in _listed_replicas(lake):
+        key, value = _REPLICA_PROPERTY + replica.name, str(replica.collection_id)
+        lake.spark.sql(
+            f"ALTER TABLE {lake.changes_sql} SET TBLPROPERTIES ({string(key)} = {string(value)})"
+        )
+
+
+def cleaned_round(lake: LakeTables, replica: ReplicaTable | None = None) -> int:
+    """Return the newest round of which document rows may be missing in ``changes``; 0 if none is.
+
+    Of all collections, or of one replica's: rows up to that round cannot be applied again to a
+    table that does not have them. A collection that is newer than the cleaning lost none.
+    """
+    return max(_cleanings(lake, replica).values(), default=0)
+
+
+def record_cleaned_round(
+    lake: LakeTables, replicas: Sequence[ReplicaTable], round_number: int
+) -> None:
+    """Note, before it is done, that document rows up to a round are removed. It never goes back.
+
+    Each round has properties of its own, and the largest one counts: whoever was stopped on the way
+    here, and notes an older round than others did since, takes nothing back.
+    """
+    whose = [_cleaned_key(each) for each in replicas or (None,)]  # or a lake that lost its tables
+    noted = {f"{key}.{round_number}": str(round_number) for key in whose}
+    listed = ", ".join(f"{string(key)} = {string(value)}" for key, value in noted.items())
+    lake.spark.sql(f"ALTER TABLE {lake.changes_sql} SET TBLPROPERTIES ({listed})")
+    older = [
+        key
+        for each in replicas
+        for key, number in _cleanings(lake, each).items()
+        if number < round_number
+    ]
+    if older:
+        listed = ", ".join(string(key) for key in older)
+        lake.spark.sql(f"ALTER TABLE {lake.changes_sql} UNSET TBLPROPERTIES IF EXISTS ({listed})")
+
+
+def _cleanings(lake: LakeTables, replica: ReplicaTable | None) -> dict[str, int]:
+    """Return the properties that note cleanings, and the round that each one names."""
+    properties = lake.changes.properties()
+    begin = f"{_cleaned_key(replica)}."
+    return {key: int(value) for key, value in properties.items() if f"{key}.".startswith(begin)}
+
+
+def _cleaned_key(replica: ReplicaTable | None) -> str:
+    return _CLEANED_ROUND if replica is None else f"{_CLEANED_ROUND}.{replica.name}"
+
+
+def replica_exists(lake: LakeTables, replica: ReplicaTable) -> bool:
+    """Whether the replica table was made already."""
+    return lake.table(replica.name).exists()
+
+
+def _create(table: LakeTable, columns: str, properties: Mapping[str, str]) -> None:
+    """Make a table unless it is there."""
+    if table.exists():
+        return
+    listed = ", ".join(f"{string(key)} = {string(value)}" for key, value in properties.items())
+    with spark_errors(table.where):
+        try:
+            table.start_spark().sql(
+                f"CREATE TABLE IF NOT EXISTS {table.sql} {columns} TBLPROPERTIES ({listed})"
+            ).collect()
+        except PySparkException:
+            # Another driver's creation came between; the check of what is there now decides.
+            if not table.exists():
+                raise
+
+
+def _columns_sql(schema: pa.Schema, cluster_by: str) -> str:
+    return f"({spark_ddl(schema)}) USING delta CLUSTER BY ({cluster_by})"

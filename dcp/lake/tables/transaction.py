@@ -1,0 +1,101 @@
+"""Session settings that fence one statement and say in its commit whose it is.
+
+Delta reads them for *every* write of the session, so they are set for one statement and put back as
+they were, whatever happens.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
+
+from pyspark.sql import SparkSession
+
+from dcp.lake.tables.history import metadata_json
+
+_DELTA: Final = "spark.databricks.delta."
+
+FEW_JOBS: Final = {"spark.sql.adaptive.enabled": "false"}
+"""Session settings for a statement on little data: with others each stage is a job of its own."""
+
+FEW_ROWS: Final = {"spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+"""Session settings for a statement on few rows: their projections are interpreted.
+
+Spark would write Java for them in every task, and compile it: more work than the rows are. Scans
+and filters are compiled all the same.
+"""
+
+FEW_JOBS_TO_JOIN: Final = {
+    **FEW_JOBS,
+    "spark.sql.autoBroadcastJoinThreshold": "-1",
+    "spark.sql.shuffle.partitions": "1",
+}
+"""The same where tables are joined: each broadcast would be a job, too, and each partition a file.
+"""
+
+_CONFLICTS: Final = ("DELTA_CONCURRENT_", "DELTA_METADATA_CHANGED", "DELTA_PROTOCOL_CHANGED")
+"""How Delta's conditions begin where another commit came first; nothing was written then."""
+
+
+@contextmanager
+def transaction(
+    spark: SparkSession,
+    app_id: str,
+    version: int,
+    metadata: Mapping[str, Any],
+    also: Mapping[str, str] | None = None,
+) -> Iterator[None]:
+    """Fence the statements within by (``app_id``, ``version``), which must be above the last one.
+
+    A statement whose version is stale does nothing and raises nothing: read the commit back.
+    The source of a MERGE within is read where it is needed, not copied to disk first: it must give
+    the same rows every time. ``also`` are further settings for the same statements.
+    """
+    settings = {
+        _DELTA + "write.txnAppId": app_id,
+        _DELTA + "write.txnVersion": str(version),
+        _DELTA + "commitInfo.userMetadata": metadata_json(metadata),
+        _DELTA + "merge.materializeSource": "none",
+        **(also or {}),
+    }
+    with session_settings_for_a_while(spark, settings):
+        yield
+
+
+def is_conflict(error: Exception) -> bool:
+    """Whether a statement failed because another commit came in the same moment.
+
+    What class such an error has depends on where Spark's bridge met it; its condition is in the
+    text.
+    """
+    return any(condition in str(error) for condition in _CONFLICTS)
+
+
+@contextmanager
+def described(
+    spark: SparkSession, metadata: Mapping[str, Any], also: Mapping[str, str] | None = None
+) -> Iterator[None]:
+    """Say in the commits of the statements within whose they are; nothing is fenced.
+
+    ``also`` are further settings for the same statements.
+    """
+    named = {_DELTA + "commitInfo.userMetadata": metadata_json(metadata)}
+    with session_settings_for_a_while(spark, {**named, **(also or {})}):
+        yield
+
+
+@contextmanager
+def session_settings_for_a_while(
+    spark: SparkSession, settings: Mapping[str, str]
+) -> Iterator[None]:
+    """Set some session settings for the statements within, and put back what was there."""
+    before = {key: spark.conf.get(key, None) for key in settings}
+    try:
+        for key, value in settings.items():
+            spark.conf.set(key, value)
+        yield
+    finally:
+        for key, old in before.items():
+            if old is None:
+                spark.conf.unset(key)
+            else:
+                spark.conf.set(key, old)

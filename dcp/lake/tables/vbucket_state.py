@@ -1,0 +1,247 @@
+"""What a lake knows about one vbucket after a round: the content of its ``position`` row.
+
+Pure data and pure transitions. All unsigned 64-bit values are Python ints here and DECIMAL(20,0) in
+tables; nothing passes through a float or a signed 64-bit integer on the way.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import pyarrow as pa
+
+from dcp.errors import LakeError
+from dcp.lake.tables.rollback_order import (
+    RollbackOrder,
+    failover_log_from,
+    failover_rows,
+    order_from_row,
+    order_row,
+)
+from dcp.lake.tables.schema import CHANGES
+from dcp.protocol.position import Position
+from dcp.types import U16_MAX, FailoverLog, require_unsigned
+
+FIRST_EPOCH = 0
+
+_ROUNDS: Final = (
+    "first_pending_round",
+    "last_data_round",
+    "last_complete_round",
+    "last_collection_round",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class VbucketState:
+    """One vbucket's position and what a round needs to go on from it.
+
+    ``failover_log`` is the one that was accepted together with the data up to ``position``.
+    ``first_pending_round`` may name an earlier round than needed, never a later one.
+    ``last_complete_round`` is the newest round in which an end was reached, on the branch that the
+    vbucket follows now: None after a rollback to 0 says that no state of it is whole yet.
+    ``last_collection_round`` is the newest round that brought a collection's begin or end, on any
+    branch.
+    ``order`` is a rollback that was ordered and not yet followed; ``fruitless_rollbacks`` counts
+    those in a row after which nothing was gained: they led to the request that was refused, or to 0
+    inside the first snapshot.
+    """
+
+    vbucket: int
+    epoch: int
+    position: Position
+    caught_up_seqno: int = 0
+    first_pending_round: int | None = None
+    last_data_round: int | None = None
+    last_complete_round: int | None = None
+    last_collection_round: int | None = None
+    failover_log: FailoverLog | None = None
+    filter_fingerprint: str | None = None
+    manifest_uid: int | None = None
+    purge_seqno: int | None = None
+    order: RollbackOrder | None = None
+    fruitless_rollbacks: int = 0
+
+    def __post_init__(self) -> None:
+        """Reject values that no round can lead to."""
+        require_unsigned("vbucket", self.vbucket, U16_MAX)
+        require_unsigned("epoch", self.epoch, 2**31 - 1)
+        require_unsigned("caught_up_seqno", self.caught_up_seqno)
+        for name in ("manifest_uid", "purge_seqno"):
+            if (value := getattr(self, name)) is not None:
+                require_unsigned(name, value)
+        for name in _ROUNDS:
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise ValueError(f"{name}: found {value}, expected a round (1 or more) or None")
+
+    @classmethod
+    def beginning(cls, vbucket: int) -> "VbucketState":
+        """Return the state of a vbucket of which nothing was read yet."""
+        return cls(vbucket, FIRST_EPOCH, Position.beginning())
+
+    @property
+    def complete_seqno(self) -> int:
+        """Rows up to here may be published."""
+        return self.position.complete_seqno
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the rows up to ``complete_seqno`` are a state of the source, an empty one too."""
+        return self.complete_seqno > 0 or self.last_complete_round is not None
+
+    def beginning_epoch(
+        self, seqno: int, vb_uuid: int, *, is_fruitless: bool = False
+    ) -> "VbucketState":
+        """Return the state at the start of the next epoch, which forks at a complete ``seqno``.
+
+        ``vb_uuid`` names the branch that holds it. What was caught up with is forgotten: the node
+        that proved it may have lost it.
+        """
+        return replace(
+            self,
+            epoch=self.epoch + 1,
+            position=Position.complete_at(vb_uuid, seqno),
+            caught_up_seqno=seqno,
+            first_pending_round=None,
+            last_complete_round=self.last_complete_round if seqno else None,
+            purge_seqno=None,
+            order=None,
+            fruitless_rollbacks=self.fruitless_rollbacks + 1 if is_fruitless else 0,
+        )
+
+    def advanced(
+        self,
+        round_number: int,
+        position: Position,
+        *,
+        brought_rows: bool,
+        brought_collections: bool = False,
+        failover_log: FailoverLog | None = None,
+        caught_up_seqno: int | None = None,
+        purge_seqno: int | None = None,
+    ) -> "VbucketState":
+        """Return the state after ``round_number`` streamed up to ``position`` in the same epoch.
+
+        What is None stays as it was. A vbucket that was not streamed keeps its state as it is. One
+        that is caught up at seqno 0 is empty at the source: that state is whole.
+
+        Raises:
+            ValueError: the position goes back; only a rollback may, in a new epoch.
+
+        """
+        before = self.position
+        if position.seqno < before.seqno or position.complete_seqno < before.complete_seqno:
+            raise ValueError(
+                f"vbucket {self.vbucket}: found position {position} after {before}, "
+                "expected one that does not go back"
+            )
+        is_empty = position.seqno == 0 and caught_up_seqno is not None
+        completed = position.complete_seqno > before.complete_seqno or is_empty
+        return replace(
+            self,
+            position=position,
+            caught_up_seqno=self.caught_up_seqno if caught_up_seqno is None else caught_up_seqno,
+            first_pending_round=self._first_pending(round_number, position, completed),
+            last_data_round=round_number if brought_rows else self.last_data_round,
+            last_complete_round=round_number if completed else self.last_complete_round,
+            last_collection_round=round_number
+            if brought_collections
+            else self.last_collection_round,
+            failover_log=failover_log or self.failover_log,
+            purge_seqno=self.purge_seqno if purge_seqno is None else purge_seqno,
+            fruitless_rollbacks=self.fruitless_rollbacks if failover_log is None else 0,
+        )
+
+    def ordered(self, order: RollbackOrder) -> "VbucketState":
+        """Return the state with a rollback that was ordered, for the next plan to follow."""
+        return replace(self, order=order)
+
+    def _first_pending(self, round_number: int, position: Position, completed: bool) -> int | None:
+        """Return the oldest round that may hold rows above the complete seqno.
+
+        A complete seqno moves to a snapshot's end, at or beyond every row of earlier rounds; so
+        whatever is pending after a move was brought by this round.
+        """
+        if position.is_complete:
+            return None
+        return round_number if completed else (self.first_pending_round or round_number)
+
+
+def states_to_batch(states: Iterable[VbucketState], round_number: int) -> pa.RecordBatch:
+    """Return the ``position`` rows of a round, with the columns of ``changes``."""
+    rows = [_row(state, round_number) for state in states]
+    return pa.RecordBatch.from_pylist(rows, schema=CHANGES)
+
+
+def states_from_rows(rows: Iterable[Mapping[str, Any]]) -> dict[int, VbucketState]:
+    """Return the states of ``position`` rows (Spark's or Arrow's, as mappings), by vbucket.
+
+    Raises:
+        LakeError: a vbucket has two rows.
+
+    """
+    states: dict[int, VbucketState] = {}
+    for row in rows:
+        state = _state(row)
+        if state.vbucket in states:
+            raise LakeError(
+                f"changes: found two position rows of vbucket {state.vbucket} in one round, "
+                "expected one"
+            )
+        states[state.vbucket] = state
+    return states
+
+
+def _row(state: VbucketState, round_number: int) -> dict[str, Any]:
+    position = state.position
+    log = state.failover_log
+    return {
+        "round": round_number,
+        "epoch": state.epoch,
+        "vbucket": state.vbucket,
+        "kind": "position",
+        "seqno": position.seqno,
+        "vb_uuid": position.vb_uuid,
+        "position": {
+            "vb_uuid": position.vb_uuid,
+            "seqno": position.seqno,
+            "snap_start": position.snap_start,
+            "snap_end": position.snap_end,
+            "complete_seqno": position.complete_seqno,
+            "caught_up_seqno": state.caught_up_seqno,
+            **{name: getattr(state, name) for name in _ROUNDS},
+            "failover_log": None if log is None else failover_rows(log),
+            "filter_fingerprint": state.filter_fingerprint,
+            "manifest_uid": state.manifest_uid,
+            "purge_seqno": state.purge_seqno,
+            "order": None if state.order is None else order_row(state.order),
+            "fruitless_rollbacks": state.fruitless_rollbacks,
+        },
+    }
+
+
+def _state(row: Mapping[str, Any]) -> VbucketState:
+    inner: Mapping[str, Any] = row["position"]
+    position = Position(
+        *(
+            int(inner[name])
+            for name in ("vb_uuid", "seqno", "snap_start", "snap_end", "complete_seqno")
+        )
+    )
+    return VbucketState(
+        vbucket=row["vbucket"],
+        epoch=row["epoch"],
+        position=position,
+        caught_up_seqno=int(inner["caught_up_seqno"] or 0),
+        **{name: inner[name] for name in _ROUNDS},
+        failover_log=failover_log_from(inner["failover_log"]),
+        filter_fingerprint=inner["filter_fingerprint"],
+        manifest_uid=_int_or_none(inner["manifest_uid"]),
+        purge_seqno=_int_or_none(inner["purge_seqno"]),
+        order=order_from_row(inner["order"]),
+        fruitless_rollbacks=inner["fruitless_rollbacks"],
+    )
+
+
+def _int_or_none(value: Any) -> int | None:
+    return None if value is None else int(value)

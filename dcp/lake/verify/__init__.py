@@ -1,0 +1,1 @@
+"""Comparing a lake with its bucket."""

@@ -1,0 +1,180 @@
+"""Compare the replicas of a lake with the source: by key, seqno and CAS, vbucket by vbucket.
+
+Three looks, each at less:
+
+1. all vbuckets by a digest: one metadata-only stream against one aggregate over the replicas;
+2. the vbuckets whose digests differ, key by key: what the source changed above the replica's
+   complete seqno is on its way and dropped, the rest are suspects;
+3. the suspects again, with a fresh stream and the newest versions: what still differs is reported.
+
+Nothing is written, to the lake or to the source. The replicas are pinned before the source is asked
+what it holds, so the source is never older than what it is compared with, unless it lost writes.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from dcp.lake.config.settings import Settings
+from dcp.lake.log.changes import latest_round
+from dcp.lake.log.planning import require_same_bucket
+from dcp.lake.receive.connect import look_at_cluster, source_access
+from dcp.lake.run.run import lake_location, spark_of
+from dcp.lake.spark.failures import spark_errors
+from dcp.lake.tables.collections import replicas_of
+from dcp.lake.tables.tables import (
+    LakeTables,
+    ReplicaTable,
+    open_lake,
+    refuse_lost_replica,
+    replicas_in,
+)
+from dcp.lake.verify.verify_frames import replica_digests, replica_rows, source_digests
+from dcp.lake.verify.verify_keys import ALL_EQUAL, KeyComparison, KeysCompared
+from dcp.lake.verify.verify_pins import Pin, chosen_vbuckets, pin_replicas, unpinned_vbuckets
+from dcp.lake.verify.verify_report import DEFAULT_KEYS, TableCompared, VerifyReport
+from dcp.lake.verify.verify_source import SourceReader, VerifyObserver
+from dcp.lake.verify.verify_stream import StreamEnding, metadata_access
+from dcp.wire.vocabulary import SystemEventKind
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def verify(
+    settings: Settings,
+    *,
+    vbuckets: Collection[int] | None = None,
+    keys: int = DEFAULT_KEYS,
+    observer: VerifyObserver | None = None,
+    spark: "SparkSession | None" = None,
+) -> VerifyReport:
+    """Compare the lake's replicas with the bucket; all of its metadata is read.
+
+    Args:
+        settings: all of them.
+        vbuckets: which to compare; None means all.
+        keys: how many keys that differ are listed (all are counted).
+        observer: hears of each look.
+        spark: the session to use; None builds or takes over one.
+
+    Raises:
+        ConfigError: a vbucket that the bucket does not have.
+        AuthenticationError, BucketError, NodeUnavailableError: the cluster cannot be read at all.
+        LakeError: there is no lake, or it holds another bucket.
+        DcplakeError: Spark failed.
+
+    """
+    begin = monotonic()
+    access = metadata_access(source_access(settings))
+    cluster = look_at_cluster(access)
+    lake = open_lake(spark_of(settings, spark), lake_location(settings))
+    require_same_bucket(lake, cluster, settings.source.bucket)
+    chosen = chosen_vbuckets(vbuckets, lake.identity.vbucket_count)
+    in_bucket = set(replicas_of(cluster.manifest))
+    if latest_round(lake):
+        refuse_lost_replica(lake, in_bucket)
+    replicas = replicas_in(lake)
+    dropped = tuple(each for each in replicas if each not in in_bucket)
+    kept = kept_vbuckets(lake) if dropped else {}
+    reader = SourceReader(lake, settings, access, observer or VerifyObserver())
+    tables, found = _look(reader, replicas, chosen, keys, kept) if replicas else ((), ALL_EQUAL)
+    return VerifyReport(
+        place=str(lake.location),
+        lake_id=lake.identity.lake_id,
+        tables=tables,
+        vbuckets=len(reader.readable(chosen)) if replicas else 0,
+        suspects=found.suspects,
+        counts=found.counts,
+        keys=found.keys,
+        not_compared=tuple(left for _, left in sorted(reader.not_compared.items())),
+        dropped=tuple(each.name for each in dropped if each.collection_id not in kept),
+        kept={
+            each.name: kept[each.collection_id] for each in dropped if each.collection_id in kept
+        },
+        seconds=monotonic() - begin,
+    )
+
+
+def kept_vbuckets(lake: LakeTables) -> dict[int, frozenset[int]]:
+    """Return the vbuckets of dropped collections in which the lake keeps the rows, by collection.
+
+    The newest drop that was received decides.
+    """
+    rows = lake.spark.sql(
+        f"""
+SELECT id, vbucket FROM (
+  SELECT CAST(get_json_object(detail, '$.collection_id') AS BIGINT) AS id, vbucket, round, seqno,
+    collection_id IS NULL AS keeps
+  FROM {lake.changes_sql} WHERE kind = 'system_event'
+    AND get_json_object(detail, '$.event') = '{SystemEventKind.END_COLLECTION.name}')
+GROUP BY id, vbucket HAVING max_by(keeps, struct(round, seqno))"""
+    ).collect()
+    kept: dict[int, set[int]] = {}
+    for row in rows:
+        kept.setdefault(row["id"], set()).add(row["vbucket"])
+    return {collection_id: frozenset(vbuckets) for collection_id, vbuckets in kept.items()}
+
+
+def _look(
+    reader: SourceReader,
+    replicas: tuple[ReplicaTable, ...],
+    chosen: frozenset[int],
+    keys: int,
+    kept: Mapping[int, frozenset[int]],
+) -> tuple[tuple[TableCompared, ...], KeysCompared]:
+    """Take the first look, and the others where it found something."""
+    pins = pin_replicas(reader.lake, replicas, chosen, kept)
+    reader.leave_out(unpinned_vbuckets(pins))
+    rows = reader.read("comparing", chosen, lambda source: source_digests(source, pins).collect())
+    reader.leave_out_failed(
+        [StreamEnding.parse(row["vbucket"], row["ending"]) for row in rows if row["ending"]]
+    )
+    found = digests_of(row for row in rows if not row["ending"])
+    with spark_errors("verify failed in Spark"):
+        held = digests_of(replica_digests(replica_rows(reader.lake, pins, chosen)).collect())
+    tables = tuple(
+        TableCompared(pin.replica.name, pin.version, pin.round, _documents(pin, held))
+        for pin in pins
+        if pin.complete
+    )
+    differing = reader.readable(differing_vbuckets(pins, found, held))
+    if not differing:
+        return tables, ALL_EQUAL
+    return tables, KeyComparison(reader, replicas, kept).compare(pins, differing, keys)
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """What one vbucket of one collection holds, in three numbers."""
+
+    documents: int
+    hash_sum: int
+    hash_xor: int
+
+
+Digests = Mapping[tuple[int, int], Digest]
+"""By collection and vbucket; without those that hold nothing. One of -1 documents equals none."""
+
+
+def digests_of(rows: Iterable[Any]) -> Digests:
+    """Return the digests of the rows of an aggregate."""
+    return {
+        (row["collection_id"], row["vbucket"]): Digest(
+            row["documents"], int(row["hash_sum"]), row["hash_xor"]
+        )
+        for row in rows
+        if row["documents"]
+    }
+
+
+def differing_vbuckets(pins: Sequence[Pin], found: Digests, held: Digests) -> set[int]:
+    """Return the vbuckets in which the digests of some pinned collection differ."""
+    pinned = ((pin.replica.collection_id, vbucket) for pin in pins for vbucket in pin.complete)
+    return {group[1] for group in pinned if found.get(group) != held.get(group)}
+
+
+def _documents(pin: Pin, held: Digests) -> int:
+    of_table = (held.get((pin.replica.collection_id, vbucket)) for vbucket in pin.complete)
+    return sum(each.documents for each in of_table if each)

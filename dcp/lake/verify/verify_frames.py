@@ -1,0 +1,158 @@
+"""The questions of a verification, as DataFrames over the source's rows and the replicas'.
+
+First whole vbuckets are compared by a digest that no order and no partition changes: the number of
+documents, and sum and xor of a hash of (key, seqno, CAS). Only vbuckets whose digests differ are
+compared key by key.
+"""
+
+from collections.abc import Collection, Sequence
+from functools import reduce
+from typing import TYPE_CHECKING, Final
+
+from dcp.lake.tables.schema import spark_ddl
+from dcp.lake.tables.sql import integer_list
+from dcp.lake.verify.verify_pins import Pin, pins_table
+from dcp.lake.verify.verify_stream import SOURCE_ROWS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from dcp.lake.tables.tables import LakeTables
+
+_VBUCKET: Final = ["collection_id", "vbucket"]
+_KEY: Final = [*_VBUCKET, "key"]
+
+_HASH: Final = "xxhash64(key, seqno, cas)"
+# Rows without a key tell of flushes and drops. A digest says nothing where the stream still told
+# documents below one: then it counts -1 documents, and equals none.
+_IS_TOLD: Final = "FILTER (WHERE key IS NOT NULL)"
+_HAS_GONE: Final = f"max(seqno) FILTER (WHERE key IS NULL) > min(seqno) {_IS_TOLD}"
+_DIGEST: Final = {
+    "documents": f"IF({_HAS_GONE}, -1, count(*) {_IS_TOLD})",
+    "hash_sum": f"coalesce(sum(CAST({_HASH} AS DECIMAL(20,0))) {_IS_TOLD}, 0)",
+    "hash_xor": f"coalesce(bit_xor({_HASH}) {_IS_TOLD}, 0)",
+}
+
+IN_REPLICA_ONLY: Final = "in replica only"
+IN_SOURCE_ONLY: Final = "in source only"
+DIFFERS: Final = "different"
+REPEATED: Final = "repeated in replica"
+KINDS: Final = (IN_REPLICA_ONLY, IN_SOURCE_ONLY, DIFFERS, REPEATED)
+
+_CLEARED_SEQNO: Final = (
+    "coalesce(max(IF(key IS NULL, told.seqno, NULL)) OVER (PARTITION BY collection_id, vbucket), 0)"
+)
+
+# What the source ended: by a deletion, or by a flush or drop of the collection above the document.
+_GONE: Final = "(told IS NULL OR told.deleted OR told.seqno < cleared_seqno)"
+
+# In this order. What the source changed above the complete seqno is on its way, a deletion too, and
+# a flush or drop of the whole collection.
+_KIND: Final = f"""CASE
+WHEN ending IS NOT NULL THEN 'ending'
+WHEN complete_seqno IS NULL OR key IS NULL THEN NULL
+WHEN copies > 1 THEN '{REPEATED}'
+WHEN cleared_seqno > complete_seqno THEN NULL
+WHEN told.seqno > complete_seqno THEN NULL
+WHEN held IS NULL THEN CASE WHEN {_GONE} THEN NULL ELSE '{IN_SOURCE_ONLY}' END
+WHEN {_GONE} THEN '{IN_REPLICA_ONLY}'
+WHEN told.seqno = held.seqno AND told.cas = held.cas THEN NULL
+ELSE '{DIFFERS}' END"""
+
+COMPARED: Final = (
+    "collection_id",
+    "vbucket",
+    "key",
+    "kind",
+    "held.seqno AS replica_seqno",
+    "held.cas AS replica_cas",
+    "copies",
+    "told.seqno AS source_seqno",
+    "told.cas AS source_cas",
+    "told.deleted AS source_deleted",
+    "ending",
+)
+
+
+def replica_rows(lake: "LakeTables", pins: Sequence[Pin], vbuckets: Collection[int]) -> "DataFrame":
+    """Return the rows of the pinned versions in some vbuckets; there is at least one pin."""
+    narrowed = len(vbuckets) < lake.identity.vbucket_count
+    where = f"WHERE vbucket IN ({integer_list(sorted(vbuckets))})" if narrowed else ""
+    parts = [
+        lake.spark.sql(
+            f"SELECT {pin.replica.collection_id}L AS collection_id, vbucket, key, seqno, cas "
+            f"FROM {lake.table_sql(pin.replica.name)} VERSION AS OF {pin.version} {where}"
+        )
+        for pin in pins
+    ]
+    return reduce(lambda one, other: one.unionAll(other), parts)
+
+
+def replica_digests(replica: "DataFrame") -> "DataFrame":
+    """Return the digest of each vbucket of each collection, as the replicas have it."""
+    from pyspark.sql import functions as f
+
+    digest = [f.expr(sql).alias(name) for name, sql in _DIGEST.items()]
+    return replica.groupBy(*_VBUCKET).agg(*digest)
+
+
+def source_digests(source: "DataFrame", pins: Sequence[Pin]) -> "DataFrame":
+    """Return the digests of what the source holds up to the pins, and how each stream ended.
+
+    A key that changed while it was streamed counts twice; then the digest differs, and the key by
+    key comparison finds that all is well.
+    """
+    from pyspark.sql import functions as f
+
+    digest = [f.expr(sql).alias(name) for name, sql in _DIGEST.items()]
+    return (
+        source.join(_pins(source.sparkSession, pins), _VBUCKET, "left")
+        .where("key IS NULL OR (NOT deleted AND seqno <= complete_seqno)")
+        .groupBy(*_VBUCKET)
+        .agg(*digest, f.expr("max(ending)").alias("ending"))
+    )
+
+
+def differences(
+    source: "DataFrame",
+    replica: "DataFrame",
+    pins: Sequence[Pin],
+    seen: "DataFrame | None" = None,
+) -> "DataFrame":
+    """Return the keys that differ, and how each stream ended (``kind`` is then 'ending').
+
+    Args:
+        source: rows of whole vbuckets, which hold the newest state of each key.
+        replica: rows of the same vbuckets.
+        pins: up to which seqnos they are compared.
+        seen: an earlier answer: keys that are not in it are left out.
+
+    """
+    from pyspark.sql import functions as f
+
+    told = source.groupBy(*_KEY).agg(
+        f.expr("max(struct(seqno, cas, deleted))").alias("told"),
+        f.expr("max(ending)").alias("ending"),
+    )
+    held = replica.groupBy(*_KEY).agg(
+        f.expr("max(struct(seqno, cas))").alias("held"), f.expr("count(*)").alias("copies")
+    )
+    found = (
+        told.join(held, _KEY, "full_outer")
+        .join(_pins(source.sparkSession, pins), _VBUCKET, "left")
+        .withColumn("cleared_seqno", f.expr(_CLEARED_SEQNO))
+        .withColumn("kind", f.expr(_KIND))
+        .where("kind IS NOT NULL")
+        .selectExpr(*COMPARED)
+    )
+    if seen is None:
+        return found
+    again = seen.where("ending IS NULL").selectExpr(*_KEY, "true AS again")
+    return found.join(again, _KEY, "left").where("ending IS NOT NULL OR again").drop("again")
+
+
+def _pins(spark: "SparkSession", pins: Sequence[Pin]) -> "DataFrame":
+    return spark.createDataFrame(pins_table(pins)).hint("broadcast")
+
+
+SOURCE_DDL: Final = spark_ddl(SOURCE_ROWS)

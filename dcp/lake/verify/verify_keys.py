@@ -1,0 +1,164 @@
+"""The second and the third look of a verification: key by key, in vbuckets whose digests differ.
+
+Both ask the same question; the third one of what the second one found, with a fresh stream and the
+newest versions. The answers stay in Spark: a table that is wrong as a whole must not end up here.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dcp.lake.log.plan import LeftOut
+from dcp.lake.spark.failures import spark_errors
+from dcp.lake.tables.sql import integer_list
+from dcp.lake.tables.tables import ReplicaTable
+from dcp.lake.verify.verify_frames import IN_REPLICA_ONLY, KINDS, differences, replica_rows
+from dcp.lake.verify.verify_pins import Pin, pin_replicas, unpinned_vbuckets
+from dcp.lake.verify.verify_report import Difference, Side
+from dcp.lake.verify.verify_source import SourceReader
+from dcp.lake.verify.verify_stream import StreamEnding
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+@dataclass(frozen=True, slots=True)
+class KeysCompared:
+    """How many keys differed at first, and which still do: counted by kind, the first listed."""
+
+    suspects: int
+    counts: dict[str, int]
+    keys: tuple[Difference, ...]
+
+
+ALL_EQUAL = KeysCompared(0, dict.fromkeys(KINDS, 0), ())
+
+
+class KeyComparison:
+    """Compares keys of some replicas with the source."""
+
+    def __init__(
+        self,
+        reader: SourceReader,
+        replicas: tuple[ReplicaTable, ...],
+        kept: Mapping[int, frozenset[int]],
+    ) -> None:
+        self._reader = reader
+        self._replicas = replicas
+        self._kept_vbuckets = kept
+        self._names = {each.collection_id: each.name for each in replicas}
+
+    def compare(self, pins: Sequence[Pin], vbuckets: frozenset[int], keys: int) -> KeysCompared:
+        """Return what differs in some vbuckets at both looks; list ``keys`` of it at most."""
+        with self._kept(lambda source: self._compared(source, pins, vbuckets), vbuckets) as seen:
+            suspects = self._settle(seen, pins)
+            again = self._reader.readable(suspects)
+            if not again:
+                return ALL_EQUAL
+            newest = pin_replicas(self._reader.lake, self._replicas, again, self._kept_vbuckets)
+            self._reader.leave_out(unpinned_vbuckets(newest))
+            with self._kept(
+                lambda source: self._compared(source, newest, again, seen), again
+            ) as left:
+                still = self._reader.readable(self._settle(left, newest))
+                return KeysCompared(
+                    sum(suspects.values()),
+                    self._counts(left, still),
+                    self._listed(left, still, keys),
+                )
+
+    def _compared(
+        self,
+        source: "DataFrame",
+        pins: Sequence[Pin],
+        vbuckets: frozenset[int],
+        seen: "DataFrame | None" = None,
+    ) -> "DataFrame":
+        return differences(source, replica_rows(self._reader.lake, pins, vbuckets), pins, seen)
+
+    @contextmanager
+    def _kept(
+        self, question: Callable[["DataFrame"], "DataFrame"], vbuckets: frozenset[int]
+    ) -> "Iterator[DataFrame]":
+        """Ask once, and keep the answer, which may be larger than the driver, until it is read."""
+
+        def ask(source: "DataFrame") -> "DataFrame":
+            answer = question(source).persist()
+            answer.count()
+            return answer
+
+        answer = self._reader.read("looking closer", vbuckets, ask)
+        try:
+            with spark_errors("verify failed in Spark"):
+                yield answer
+        finally:
+            answer.unpersist()
+
+    def _settle(self, answer: "DataFrame", pins: Sequence[Pin]) -> dict[int, int]:
+        """Return the keys that differ, counted by vbucket; note the vbuckets that tell nothing."""
+        endings = [
+            StreamEnding.parse(row["vbucket"], row["ending"])
+            for row in answer.where("ending IS NOT NULL").collect()
+        ]
+        self._reader.leave_out_failed(endings)
+        keys = answer.where("ending IS NULL")
+        grouped = keys.groupBy("collection_id", "vbucket", "kind").count().collect()
+        lacking = {(row[0], row[1]) for row in grouped if row["kind"] == IN_REPLICA_ONLY}
+        self._reader.leave_out(undecidable(lacking, endings, pins))
+        counts: dict[int, int] = {}
+        for row in grouped:
+            counts[row["vbucket"]] = counts.get(row["vbucket"], 0) + row["count"]
+        return counts
+
+    def _counts(self, answer: "DataFrame", vbuckets: frozenset[int]) -> dict[str, int]:
+        rows = _of_vbuckets(answer, vbuckets).groupBy("kind").count().collect()
+        return dict.fromkeys(KINDS, 0) | {row["kind"]: row["count"] for row in rows}
+
+    def _listed(
+        self, answer: "DataFrame", vbuckets: frozenset[int], most: int
+    ) -> tuple[Difference, ...]:
+        ordered = _of_vbuckets(answer, vbuckets).orderBy("collection_id", "vbucket", "key")
+        return tuple(
+            Difference(
+                self._names[row["collection_id"]],
+                row["vbucket"],
+                row["key"],
+                row["kind"],
+                _side(row["replica_seqno"], row["replica_cas"]),
+                _side(row["source_seqno"], row["source_cas"], deleted=bool(row["source_deleted"])),
+            )
+            for row in ordered.limit(most).collect()
+        )
+
+
+def undecidable(
+    lacking: Collection[tuple[int, int]], endings: Sequence[StreamEnding], pins: Sequence[Pin]
+) -> list[LeftOut]:
+    """Return the vbuckets where a key that the source lacks may just have been deleted.
+
+    ``lacking`` are collection and vbucket of such keys. A deletion above the complete seqno would
+    be on its way, and drop the key from the answer; but the source forgets deletions in time.
+    """
+    purged = {each.vbucket: each.purge_seqno for each in endings}
+    return [
+        LeftOut(
+            vbucket,
+            "deletions purged",
+            f"the source forgot deletions up to seqno {purge_seqno}, above {seqno}, where "
+            f"{pin.replica.name} stands: a missing key proves nothing; replicate first",
+        )
+        for pin in pins
+        for vbucket, seqno in pin.complete.items()
+        if (pin.replica.collection_id, vbucket) in lacking
+        and (purge_seqno := purged.get(vbucket, 0)) > seqno
+    ]
+
+
+def _side(seqno: Any, cas: Any, *, deleted: bool = False) -> Side | None:
+    return None if seqno is None else Side(int(seqno), int(cas), deleted)
+
+
+def _of_vbuckets(answer: "DataFrame", vbuckets: frozenset[int]) -> "DataFrame":
+    listed = integer_list(sorted(vbuckets)) or "-1"
+    return answer.where(f"ending IS NULL AND vbucket IN ({listed})")

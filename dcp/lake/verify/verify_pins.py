@@ -1,0 +1,121 @@
+"""What a verification compares: each replica at one version, each vbucket up to one seqno.
+
+A replica's version holds every vbucket at its complete seqno in the round that was applied last.
+What the source has above it is not the replica's business yet: it waits for a round or an apply.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from dcp.errors import ConfigError
+from dcp.lake.log.applied import ReplicaStatus, replica_status
+from dcp.lake.log.plan import LeftOut
+from dcp.lake.log.plan_text import number_ranges
+from dcp.lake.log.round_record import positions_at
+from dcp.lake.tables.arrow_columns import integer_column, u64_column
+from dcp.lake.tables.tables import LakeTables, ReplicaTable
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """One replica at ``version``; ``complete`` has the complete seqno of each vbucket to compare.
+
+    ``unpinned`` are the vbuckets of which that version holds no complete state.
+    """
+
+    replica: ReplicaTable
+    version: int
+    round: int
+    complete: Mapping[int, int]
+    unpinned: tuple[int, ...] = ()
+
+
+def pinned_seqnos(lake: LakeTables, replica: ReplicaStatus) -> dict[int, int]:
+    """Return up to which seqno each vbucket of a replica's version is what the source held.
+
+    A vbucket that is left out is not compared, and is reported as such.
+    """
+    if replica.round == 0:  # before the first apply nothing is promised
+        return dict.fromkeys(range(lake.identity.vbucket_count), 0)
+    states = positions_at(lake, replica.round)
+    stale = replica.held.stale
+    return {vb: state.complete_seqno for vb, state in states.items() if vb not in stale}
+
+
+def pin_replicas(
+    lake: LakeTables,
+    replicas: Sequence[ReplicaTable],
+    vbuckets: Collection[int],
+    kept: Mapping[int, frozenset[int]],
+) -> tuple[Pin, ...]:
+    """Return the newest version of each replica, with the seqnos of these vbuckets.
+
+    ``kept`` are those, by collection, that hold rows which the source has dropped: left out.
+    """
+    return tuple(
+        _pin(lake, replica, set(vbuckets) - kept.get(replica.collection_id, frozenset()))
+        for replica in replicas
+    )
+
+
+def _pin(lake: LakeTables, replica: ReplicaTable, vbuckets: Collection[int]) -> Pin:
+    status = replica_status(lake, replica)
+    seqnos = pinned_seqnos(lake, status)
+    return Pin(
+        replica,
+        status.version,
+        status.round,
+        {vbucket: seqnos[vbucket] for vbucket in sorted(vbuckets) if vbucket in seqnos},
+        tuple(vbucket for vbucket in sorted(vbuckets) if vbucket not in seqnos),
+    )
+
+
+def unpinned_vbuckets(pins: Sequence[Pin]) -> list[LeftOut]:
+    """Return the vbuckets that cannot be compared, with the table that has no state of them."""
+    return [
+        LeftOut(
+            vbucket,
+            "stale",
+            f"{pin.replica.name} waits for its first complete snapshot after a rollback",
+        )
+        for pin in pins
+        for vbucket in pin.unpinned
+    ]
+
+
+def chosen_vbuckets(wanted: Collection[int] | None, vbucket_count: int) -> frozenset[int]:
+    """Return the vbuckets to compare; all of them where none are named.
+
+    Raises:
+        ConfigError: a vbucket that the bucket does not have.
+
+    """
+    every = frozenset(range(vbucket_count))
+    if wanted is None:
+        return every
+    if unknown := sorted(set(wanted) - every):
+        raise ConfigError(
+            f"vbuckets: found {number_ranges(unknown)}, expected numbers from 0 to "
+            f"{vbucket_count - 1}"
+        )
+    return frozenset(wanted)
+
+
+def pins_table(pins: Sequence[Pin]) -> pa.Table:
+    """Return (collection_id, vbucket, complete_seqno) of all pins."""
+    entries = [
+        (pin.replica.collection_id, vbucket, seqno)
+        for pin in pins
+        for vbucket, seqno in pin.complete.items()
+    ]
+    collections, vbuckets, seqnos = zip(*entries, strict=True) if entries else ((), (), ())
+    return pa.table(
+        {
+            "collection_id": integer_column(np.array(collections, np.int64), pa.int64()),
+            "vbucket": integer_column(np.array(vbuckets, np.int32), pa.int32()),
+            "complete_seqno": u64_column(np.array(seqnos, np.uint64)),
+        }
+    )

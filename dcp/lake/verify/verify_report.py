@@ -1,0 +1,180 @@
+"""What a verification found: for people, as JSON, and as the error that it is."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from dcp.errors import DcplakeError, IncompleteRunError, VerifyError
+from dcp.lake.log.plan import LeftOut
+from dcp.lake.log.plan_text import left_out_json, number_ranges
+
+DEFAULT_KEYS: Final = 20
+"""How many keys that differ are listed."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableCompared:
+    """One replica table: the version that was compared first, and the documents that it holds."""
+
+    table: str
+    version: int
+    round: int
+    documents: int
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """A key's newest state on one side."""
+
+    seqno: int
+    cas: int
+    deleted: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Return this as a JSON object."""
+        return {"seqno": self.seqno, "cas": self.cas, "deleted": self.deleted}
+
+    def __str__(self) -> str:
+        state = "deleted at " if self.deleted else ""
+        return f"{state}seqno {self.seqno} cas {self.cas}"
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A key that differs; a side that does not know of it is None."""
+
+    table: str
+    vbucket: int
+    key: str
+    kind: str
+    replica: Side | None
+    source: Side | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return this as a JSON object."""
+        return {
+            "table": self.table,
+            "vbucket": self.vbucket,
+            "key": self.key,
+            "kind": self.kind,
+            "replica": self.replica.to_json() if self.replica else None,
+            "source": self.source.to_json() if self.source else None,
+        }
+
+    def __str__(self) -> str:
+        return (
+            f"  {self.table} vbucket {self.vbucket} key {self.key!r}: {self.kind}; "
+            f"replica: {self.replica or 'nothing'}; source: {self.source or 'nothing'}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """What was compared, what differs, and what could not be compared.
+
+    ``counts`` has all keys that differ, by kind; ``keys`` the first of them. ``suspects`` are those
+    that differed at the first look. ``dropped`` and ``kept`` are tables of collections that the
+    bucket has no more: the former must be empty, and are compared; the latter keep what they had
+    in the vbuckets that received the drop under ``policy.dropped = "keep"``.
+    """
+
+    place: str
+    lake_id: str
+    tables: tuple[TableCompared, ...]
+    vbuckets: int
+    suspects: int
+    counts: Mapping[str, int]
+    keys: tuple[Difference, ...]
+    not_compared: tuple[LeftOut, ...]
+    dropped: tuple[str, ...]
+    kept: Mapping[str, frozenset[int]]
+    seconds: float
+
+    @property
+    def differing(self) -> int:
+        """How many keys differ."""
+        return sum(self.counts.values())
+
+    @property
+    def result(self) -> str:
+        """In a word."""
+        if self.differing:
+            return "different"
+        return "incomplete" if self.not_compared else "equal"
+
+    def error(self) -> DcplakeError | None:
+        """Return what the caller shall end with; None where all is equal."""
+        if self.differing:
+            kinds = ", ".join(f"{count:,} {kind}" for kind, count in self.counts.items() if count)
+            return VerifyError(f"found {self.differing:,} keys that differ ({kinds}), expected 0")
+        if self.not_compared:
+            which = number_ranges({left.vbucket for left in self.not_compared})
+            first = self.not_compared[0]
+            return IncompleteRunError(
+                f"vbuckets {which} were not compared, the others are equal; "
+                f"vbucket {first.vbucket}: {first.reason}: {first.detail}"
+            )
+        return None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return this as a JSON object; seqnos and CAS are exact integers."""
+        return {
+            "result": self.result,
+            "lake": self.lake_id,
+            "place": self.place,
+            "tables": [
+                {
+                    "table": each.table,
+                    "version": each.version,
+                    "round": each.round,
+                    "documents": each.documents,
+                }
+                for each in self.tables
+            ],
+            "vbuckets": self.vbuckets,
+            "suspects": self.suspects,
+            "differing": self.differing,
+            "differing_by_kind": dict(self.counts),
+            "keys": [each.to_json() for each in self.keys],
+            "not_compared": left_out_json(self.not_compared),
+            "dropped_collections": list(self.dropped),
+            "kept_collections": list(self.kept),
+            "seconds": round(self.seconds, 3),
+        }
+
+    def __str__(self) -> str:
+        lines = [
+            f"{each.table}: version {each.version} (round {each.round}), "
+            f"{each.documents:,} documents"
+            for each in self.tables
+        ]
+        if not (lines or self.dropped or self.kept):
+            lines = ["no replica table yet: nothing to compare"]
+        lines += [
+            f"{name}: its collection was dropped at the source, so it must be empty"
+            for name in self.dropped
+        ]
+        lines += [
+            f"{name}: its collection was dropped at the source; its rows are kept in vbuckets "
+            f'{number_ranges(vbuckets)} (policy.dropped was "keep" then) and not compared there'
+            for name, vbuckets in self.kept.items()
+        ]
+        told = f"{self.vbuckets} vbuckets compared in {self.seconds:.1f} s"
+        if self.suspects:
+            told += f", {self.suspects:,} keys looked at twice"
+        lines.append(told)
+        lines += [str(each) for each in self.keys]
+        if (more := self.differing - len(self.keys)) > 0:
+            lines.append(f"  … and {more:,} more keys")
+        lines += _not_compared_lines(self.not_compared)
+        return "\n".join([*lines, self.result])
+
+
+def _not_compared_lines(left_out: tuple[LeftOut, ...]) -> list[str]:
+    by_reason: dict[tuple[str, str], list[int]] = {}
+    for left in left_out:
+        by_reason.setdefault((left.reason, left.detail), []).append(left.vbucket)
+    return [
+        f"  not compared: vbuckets {number_ranges(vbuckets)}: {reason} ({detail})"
+        for (reason, detail), vbuckets in by_reason.items()
+    ]

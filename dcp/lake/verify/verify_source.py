@@ -1,0 +1,112 @@
+"""Reads vbuckets of the source for a verification, and remembers which could not be compared."""
+
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from dcp.client.probe import ClusterView
+from dcp.lake.config.settings import Settings
+from dcp.lake.log.plan import Idle, LakePosition, LeftOut, TaskPlan, plan_round
+from dcp.lake.log.planning import require_same_bucket, tasks_at_once
+from dcp.lake.log.progress import RoundProgress, round_progress
+from dcp.lake.receive.connect import look_at_cluster
+from dcp.lake.receive.receive import SourceAccess
+from dcp.lake.spark.failures import spark_errors
+from dcp.lake.spark.session import session_slots
+from dcp.lake.tables.tables import LakeTables
+from dcp.lake.verify.verify_frames import SOURCE_DDL
+from dcp.lake.verify.verify_stream import StreamEnding, read_function
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+T = TypeVar("T")
+
+
+class VerifyObserver:
+    """Hears of each look at the source; this one ignores all. Methods must return quickly."""
+
+    def reading(
+        self, look: str, vbuckets: int, seqnos: int, progress: RoundProgress | None
+    ) -> None:
+        """Hear that streams begin; ``progress`` tells how far they are, where that is known."""
+
+    def ended(self) -> None:
+        """Hear that the look is over, however it ended."""
+
+
+class SourceReader:
+    """Streams vbuckets from their beginning, as often as it is asked to.
+
+    ``not_compared`` has the vbuckets of which nothing can be said, with the first reason.
+    """
+
+    def __init__(
+        self,
+        lake: LakeTables,
+        settings: Settings,
+        access: SourceAccess,
+        observer: VerifyObserver,
+    ) -> None:
+        self.lake = lake
+        self.not_compared: dict[int, LeftOut] = {}
+        self._settings = settings
+        self._access = access
+        self._observer = observer
+
+    def read(self, look: str, vbuckets: frozenset[int], question: Callable[["DataFrame"], T]) -> T:
+        """Stream some vbuckets and return the answer to ``question``, which is asked once.
+
+        Raises:
+            AuthenticationError, BucketError, NodeUnavailableError: the cluster cannot be read.
+            DcplakeError: Spark failed.
+
+        """
+        cluster = look_at_cluster(self._access)
+        require_same_bucket(self.lake, cluster, self._settings.source.bucket)
+        tasks = self._plan(cluster, vbuckets)
+        with round_progress(is_local=session_slots(self.lake.spark) > 0) as progress:
+            streams = sum(len(task.streams) for task in tasks)
+            backlog = sum(task.backlog for task in tasks)
+            self._observer.reading(look, streams, backlog, progress)
+            read = read_function(self.lake.identity.lake_id, tasks, self._access, progress)
+            count = len(tasks)
+            source = self.lake.spark.range(0, count, 1, max(1, count)).mapInArrow(read, SOURCE_DDL)
+            try:
+                with spark_errors("verify failed in Spark"):
+                    return question(source)
+            finally:
+                self._observer.ended()
+
+    def leave_out(self, vbuckets: Collection[LeftOut]) -> None:
+        """Note vbuckets of which nothing can be said."""
+        for left in vbuckets:
+            self.not_compared.setdefault(left.vbucket, left)
+
+    def leave_out_failed(self, endings: Sequence[StreamEnding]) -> None:
+        """Note the vbuckets whose streams did not bring everything."""
+        failed = (each for each in endings if each.reason)
+        self.leave_out([LeftOut(each.vbucket, each.reason, each.detail) for each in failed])
+
+    def readable(self, vbuckets: Collection[int]) -> frozenset[int]:
+        """Return those of the vbuckets of which something can be said."""
+        return frozenset(vbuckets) - self.not_compared.keys()
+
+    def _plan(self, cluster: ClusterView, vbuckets: frozenset[int]) -> tuple[TaskPlan, ...]:
+        """Spread the streams over tasks; note the vbuckets that have no node to stream from.
+
+        What the source holds nothing of needs no stream.
+        """
+        targets = {v: seqno for v, seqno in cluster.high_seqnos.items() if v in vbuckets}
+        position = LakePosition(self.lake.identity.lake_id, 0)
+        slots = tasks_at_once(self.lake)
+        settings = self._settings
+        plan = plan_round(
+            position,
+            cluster,
+            settings.round,
+            settings.flow_control,
+            slots,
+            targets=targets,
+        )
+        self.leave_out([left for left in plan.left_out if left.vbucket in vbuckets])
+        return () if isinstance(plan, Idle) else plan.tasks

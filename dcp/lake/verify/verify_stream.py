@@ -1,0 +1,128 @@
+"""The executor's side of a verification: keys, seqnos and CAS of whole vbuckets, without values.
+
+Runs inside ``mapInArrow`` as a round does, with a round's streams (`dcp.lake.receive.receive`):
+each starts at seqno 0 and ends at the end of the snapshot that holds its target. Rows leave as they
+come, so memory is bounded by the flow control window; the last row of a vbucket says how its stream
+ended. A row without a key tells that a collection began, was flushed or was dropped: what the
+stream told of it at lower seqnos is gone.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dcp.lake.log.plan import TaskPlan
+from dcp.lake.log.progress import RoundProgress
+from dcp.lake.log.stream_result import Outcome, StreamResult
+from dcp.lake.receive.arrow_memory import return_freed_memory
+from dcp.lake.receive.ending import UNLIMITED
+from dcp.lake.receive.receive import SourceAccess, TaskReceiver
+from dcp.lake.receive.system_events import DroppedPolicy
+from dcp.lake.tables.schema import ITEM_KINDS, U64
+
+_NO_ROUND: Final = 0
+
+SOURCE_ROWS: Final = pa.schema(
+    [
+        ("collection_id", pa.int64()),
+        ("vbucket", pa.int32()),
+        ("key", pa.string()),
+        ("seqno", U64),
+        ("cas", U64),
+        ("deleted", pa.bool_()),
+        ("ending", pa.string()),  # of one row per vbucket, which has nothing else
+    ]
+)
+
+_ITEM_KINDS: Final = pa.array(ITEM_KINDS)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEnding:
+    """How the stream of a vbucket ended.
+
+    ``reason`` is empty where its target was reached, or the node proved that there is no more.
+    """
+
+    vbucket: int
+    reason: str = ""
+    detail: str = ""
+    purge_seqno: int = 0
+
+    @classmethod
+    def of(cls, result: StreamResult) -> "StreamEnding":
+        """Return the ending of a stream that has its outcome."""
+        purge_seqno = result.purge_seqno or 0
+        if result.outcome in (Outcome.REACHED, Outcome.CAUGHT_UP):
+            return cls(result.plan.vbucket, purge_seqno=purge_seqno)
+        reason = result.reason or str(result.outcome)
+        return cls(result.plan.vbucket, reason, result.detail, purge_seqno)
+
+    def to_text(self) -> str:
+        """Return the column ``ending``, JSON."""
+        told = {"reason": self.reason, "detail": self.detail, "purge_seqno": self.purge_seqno}
+        return json.dumps(told)
+
+    @classmethod
+    def parse(cls, vbucket: int, text: str) -> "StreamEnding":
+        """Read the column ``ending``."""
+        return cls(vbucket, **json.loads(text))
+
+
+def metadata_access(access: SourceAccess) -> SourceAccess:
+    """Return the same access to the source, for connections to which no values are sent."""
+    connection = replace(access.consumer.connection, metadata_only=True, receiver_group_tag=None)
+    consumer = replace(access.consumer, connection=connection)
+    # What the source holds is asked, whatever a lake keeps of it.
+    return replace(access, consumer=consumer, dropped=DroppedPolicy.DELETE)
+
+
+def read_function(
+    lake_id: str,
+    tasks: Sequence[TaskPlan],
+    access: SourceAccess,
+    progress: RoundProgress | None = None,
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return the function for ``spark.range(0, tasks, 1, tasks).mapInArrow``."""
+
+    def read(indices: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return_freed_memory()
+        for batch in indices:
+            for index in batch.column(0).to_pylist():
+                name = f"dcplake-verify-{lake_id[:8]}-t{index}"
+                receiver = TaskReceiver(tasks[index], _NO_ROUND, UNLIMITED, access, name)
+                for rows in receiver.stream():
+                    yield narrow_rows(rows)
+                    if progress is not None:
+                        progress.note(index, receiver.done)
+                yield ending_rows([StreamEnding.of(each) for each in receiver.results.values()])
+
+    return read
+
+
+def narrow_rows(changes: pa.RecordBatch) -> pa.RecordBatch:
+    """Return what is compared of the document rows of a batch of ``changes``."""
+    is_item = pc.is_in(changes.column("kind"), _ITEM_KINDS)
+    is_end = pc.and_(
+        pc.equal(changes.column("kind"), "system_event"),
+        pc.is_valid(changes.column("collection_id")),
+    )
+    items = changes.filter(pc.or_(is_item, is_end))
+    ready = {
+        name: items.column(name) for name in ("collection_id", "vbucket", "key", "seqno", "cas")
+    }
+    ready["deleted"] = pc.not_equal(items.column("kind"), "mutation")
+    ready["ending"] = pa.nulls(items.num_rows, pa.string())
+    return pa.RecordBatch.from_arrays(
+        [ready[column.name] for column in SOURCE_ROWS], schema=SOURCE_ROWS
+    )
+
+
+def ending_rows(endings: Sequence[StreamEnding]) -> pa.RecordBatch:
+    """Return the rows that say how streams ended."""
+    rows = [{"vbucket": each.vbucket, "ending": each.to_text()} for each in endings]
+    return pa.RecordBatch.from_pylist(rows, schema=SOURCE_ROWS)

@@ -1,0 +1,188 @@
+"""Applies against the model: each version of a replica is exact, whatever a round holds.
+
+Fences, foreign writes and rollback are tried in the files ``test_apply_*.py``.
+"""
+
+import random
+
+import pytest
+
+from dcp.lake.apply.apply import plan_apply, run_apply
+from dcp.lake.apply.apply_plan import Keys, RowBudget
+from dcp.lake.log.applied import replica_status, unindexed_applied
+from dcp.lake.query.views import register_views
+from dcp.lake.tables.tables import DOCS, ReplicaTable, ensure_replica
+from tests.lake.conftest import NewLake
+from tests.lake.log_model import LogModel, apply_pending, read_documents
+from tests.lake.model_applies import assert_every_version_exact, name_keys
+from tests.seeds import seeds
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+HIGH = {0: 2**63 - 3, 1: 2**64 - 500}
+"""First seqnos that cross the signed range."""
+
+
+@pytest.mark.parametrize("seed", seeds(1, first=11))
+def test_every_version_and_docs_live_are_exact(
+    new_lake: NewLake, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    print(f"seed {seed}")
+    lake = new_lake(4)
+    model = LogModel(lake, seed, first_seqnos=HIGH)
+    register_views(lake)
+    choice = random.Random(seed)
+    for _ in range(4):
+        index = unindexed_applied(lake, [DOCS]) if choice.random() < 0.7 else ()
+        model.commit(model.next_round(applied=index))
+        live = model.documents_at(model.complete[model.round])
+        assert read_documents(lake, "SELECT * FROM docs_live") == live
+        if choice.random() < 0.6:
+            to_round = choice.randint(max(1, model.round - 1), model.round)
+            budget = RowBudget(rows=choice.choice((10_000, 2)))
+            name_keys(monkeypatch, always=choice.random() < 0.5)
+            apply_pending(lake, [DOCS], to_round, "writer-1", budget=budget)
+            assert read_documents(lake, "SELECT * FROM docs_live") == live
+    apply_pending(lake, [DOCS], model.round, "writer-1")
+    assert assert_every_version_exact(lake, model) >= 2
+    live = model.documents_at(model.complete[model.round])
+    assert read_documents(lake, f"SELECT * FROM {lake.table_sql('docs')}") == live
+
+
+def test_all_columns_survive(new_lake: NewLake) -> None:
+    lake = new_lake(1)
+    model = LogModel(lake, 5, first_seqnos={0: 2**64 - 100})
+    [vb] = model.vbuckets
+    model.write_snapshot(vb, 12)
+    rows = model.read(vb, 100, 1)
+    model.commit(model.next_round(rows))
+    apply_pending(lake, [DOCS], 1, "w")
+    found = lake.spark.sql(f"SELECT * FROM {lake.table_sql('docs')}").toArrow().to_pylist()
+    expected = {row["key"]: row for row in rows if row["kind"] == "mutation"}
+    assert {row["key"] for row in found} == expected.keys()
+    for row in found:
+        for name in ("vbucket", "key_bytes", "seqno", "vb_uuid", "cas", "rev", "flags", "value"):
+            assert row[name] == expected[row["key"]][name], name
+        nanoseconds = expected[row["key"]]["cas"] // 65536 * 65536
+        micros = row["modified_at"].timestamp()
+        assert micros == pytest.approx(nanoseconds / 1e9, abs=0.001)
+
+
+def test_pending_rows_of_old_rounds_are_published_when_their_snapshot_ends(
+    new_lake: NewLake,
+) -> None:
+    lake = new_lake(1)
+    model = LogModel(lake, 3)
+    [vb] = model.vbuckets
+    model.write_snapshot(vb, 9)
+    for number in (1, 2):
+        model.commit(model.next_round(model.read(vb, 3, number)))
+        assert plan_apply(lake, DOCS, number) is None
+    model.commit(model.next_round(model.read(vb, 3, 3)))
+    plan = plan_apply(lake, DOCS, 3)
+    assert plan is not None and plan.stretch.first_round == 1
+    run_apply(lake, plan, "w")
+    assert_every_version_exact(lake, model)
+
+
+def test_every_way_to_apply_publishes_the_same(
+    new_lake: NewLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keys named in the MERGE or not, rows held by the driver or read by Spark's tasks."""
+    lake = new_lake(2)
+    model = LogModel(lake, 21)
+    none, no_rows = RowBudget(rows=0), RowBudget(bytes=0)
+    ways = [(RowBudget(), True), (RowBudget(), False), (no_rows, True), (none, False)]
+    tables = [ReplicaTable(f"docs_{number}", 0) for number in range(len(ways))]
+    for table in tables:
+        ensure_replica(lake, table)
+    for _ in range(3):
+        model.commit(model.next_round())
+        for table, (budget, names) in zip(tables, ways, strict=True):
+            name_keys(monkeypatch, always=names)
+            plan = plan_apply(lake, table, model.round, budget)
+            if plan is None:
+                continue
+            assert plan.method == ("key literals" if names else "hash join")
+            assert (plan.rows is None) == (budget != RowBudget())
+            run_apply(lake, plan, "w")
+    apply_pending(lake, [DOCS], model.round, "w")
+    assert_every_version_exact(lake, model)
+    expected = model.documents_at(model.complete[model.round])
+    assert expected
+    for table in tables:
+        assert read_documents(lake, f"SELECT * FROM {lake.table_sql(table.name)}") == expected
+
+
+def test_keys_are_named_where_the_table_is_large(new_lake: NewLake) -> None:
+    lake = new_lake(1)
+    model = LogModel(lake, 8, keys=12_000)
+    [vb] = model.vbuckets
+    for number, (items, method) in enumerate([(11_000, "hash join"), (3, "key literals")], 1):
+        model.write_snapshot(vb, items)
+        model.commit(model.next_round(model.read(vb, items, number)))
+        plan = plan_apply(lake, DOCS, number)
+        assert plan is not None and plan.method == method
+        run_apply(lake, plan, "w")
+    assert_every_version_exact(lake, model)
+
+
+def test_collections_have_their_own_tables(new_lake: NewLake) -> None:
+    lake = new_lake(1)
+    model = LogModel(lake, 9)
+    beer = ReplicaTable("docs__brewery__beer", 8)
+    ensure_replica(lake, beer)
+    [vb] = model.vbuckets
+    for number, collection in enumerate((0, 8, 0, 8), 1):
+        model.write_snapshot(vb, 5, collection)
+        model.commit(model.next_round(model.read(vb, 5, number)))
+    made = apply_pending(lake, [DOCS, beer], 4, "w")
+    assert [each.table for each in made] == [DOCS.name, beer.name]
+    assert_every_version_exact(lake, model)
+    assert_every_version_exact(lake, model, beer)
+
+
+def test_nothing_between_makes_no_commit_and_an_effect_free_merge_makes_one(
+    new_lake: NewLake,
+) -> None:
+    lake = new_lake(1)
+    model = LogModel(lake, 4)
+    [vb] = model.vbuckets
+    model.commit(model.next_round([]))
+    assert plan_apply(lake, DOCS, 1) is None
+    assert replica_status(lake, DOCS).version == 0
+    model.write_snapshot(vb, 3)
+    rows = [row | {"kind": "deletion", "value": None} for row in model.read(vb, 3, 2)]
+    model.commit(model.next_round(rows))
+    plan = plan_apply(lake, DOCS, 2)
+    assert plan is not None
+    applied = run_apply(lake, plan, "w")  # deletes what was never there
+    assert (applied.version, applied.inserted, applied.deleted) == (1, 0, 0)
+    assert plan_apply(lake, DOCS, 2) is None
+    assert replica_status(lake, DOCS).round == 2
+
+
+def test_a_collection_without_rows_is_not_searched_from_the_beginning_for_ever(
+    new_lake: NewLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dcp.lake.apply.apply.EMPTY_ROUNDS", 3)
+    lake = new_lake(1)
+    model = LogModel(lake, 56)
+    empty = ReplicaTable("docs__s__c__8", 8)
+    ensure_replica(lake, empty)
+    [vb] = model.vbuckets
+    for number in (1, 2, 3):
+        assert plan_apply(lake, empty, model.round) is None
+        model.write_snapshot(vb, 3)
+        model.commit(model.next_round(model.read(vb, 3, number)))
+    plan = plan_apply(lake, empty, 3)
+    assert plan is not None and plan.keys == Keys()
+    made = run_apply(lake, plan, "w")
+    assert (made.to_round, made.inserted) == (3, 0)
+    assert plan_apply(lake, empty, 3) is None
+    model.write_snapshot(vb, 3, collection_id=8)
+    model.commit(model.next_round(model.read(vb, 3, 4)))
+    plan = plan_apply(lake, empty, 4)
+    assert plan is not None and plan.stretch.first_round == 4
+    run_apply(lake, plan, "w")
+    assert assert_every_version_exact(lake, model, empty) == 2

@@ -1,0 +1,103 @@
+"""What others do to a replica: foreign writes, RESTORE, a drop.
+
+A foreign write stops every apply until a RESTORE takes it back; a dropped replica is made again
+from the log.
+"""
+
+import re
+import shutil
+from typing import Any
+
+import pytest
+
+from dcp.errors import ForeignWriteError
+from dcp.lake.apply.apply import plan_apply, run_apply
+from dcp.lake.apply.apply_sql import merge_sql
+from dcp.lake.log.applied import replica_status, unindexed_applied
+from dcp.lake.query.views import register_views
+from dcp.lake.tables.tables import DOCS, ensure_replica
+from tests.lake.conftest import NewLake
+from tests.lake.log_model import LogModel, apply_pending, read_documents
+from tests.lake.model_applies import applies, next_plan, require_exact
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+def test_a_foreign_write_stops_the_apply_before_anything_is_written(new_lake: NewLake) -> None:
+    lake = new_lake(2)
+    model = LogModel(lake, 51)
+    plan = next_plan(lake, model)
+    run_apply(lake, plan, "w")
+    plan = next_plan(lake, model)
+    docs = lake.table_sql("docs")
+    lake.spark.sql(f"OPTIMIZE {docs}").collect()
+    lake.spark.sql(f"ALTER TABLE {docs} SET TBLPROPERTIES ('note' = 'x')")
+    run_apply(lake, plan, "w")  # maintenance changes no row
+    plan = next_plan(lake, model)
+    lake.spark.sql(f"UPDATE {docs} SET rev = rev + 1")
+    version = replica_status(lake, DOCS).version
+    with pytest.raises(ForeignWriteError, match=rf"docs: found version {version} \(UPDATE, 20"):
+        run_apply(lake, plan, "w")
+    with pytest.raises(ForeignWriteError, match=r"expected no change of its rows"):
+        plan_apply(lake, DOCS, model.round)
+    assert replica_status(lake, DOCS).version == version
+
+
+def test_a_foreign_write_right_before_the_merge_is_found_by_every_apply_until_restored(
+    new_lake: NewLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = new_lake(2)
+    model = LogModel(lake, 52)
+    register_views(lake)
+    docs = lake.table_sql("docs")
+    first, second, third = applies(lake, model, 3)
+    plan = next_plan(lake, model)
+
+    def write_first(*arguments: Any) -> str:
+        lake.spark.newSession().sql(f"UPDATE {docs} SET rev = rev + 1")
+        return merge_sql(*arguments)
+
+    monkeypatch.setattr("dcp.lake.apply.apply.merge_sql", write_first)
+    culprit = rf"docs: found version {third.version + 1} \(UPDATE"
+    with pytest.raises(ForeignWriteError, match=culprit):
+        run_apply(lake, plan, "w")
+    monkeypatch.undo()
+    assert replica_status(lake, DOCS).version == third.version + 2  # it came to be all the same
+    for _ in range(2):
+        model.commit(model.next_round())
+        with pytest.raises(ForeignWriteError, match=culprit):
+            plan_apply(lake, DOCS, model.round)
+    with pytest.raises(ForeignWriteError) as refusal:
+        plan_apply(lake, DOCS, model.round)
+    [remedy] = re.findall(r"RESTORE TABLE .* TO VERSION AS OF \d+", str(refusal.value))
+    assert remedy == f"RESTORE TABLE {docs} TO VERSION AS OF {third.version}"
+    lake.spark.sql(remedy)
+    applies(lake, model, 1)
+    require_exact(lake, model)
+    model.commit(model.next_round(applied=unindexed_applied(lake, [DOCS])))
+    # An older version of ours does as well: the applies after it are made again.
+    lake.spark.sql(f"RESTORE TABLE {docs} TO VERSION AS OF {first.version}")
+    status = replica_status(lake, DOCS)
+    assert (status.round, status.since_version) == (first.to_round, status.version)
+    model.commit(model.next_round(applied=unindexed_applied(lake, [DOCS])))
+    live = model.documents_at(model.complete[model.round])
+    assert read_documents(lake, "SELECT * FROM docs_live") == live
+    [again] = apply_pending(lake, [DOCS], second.to_round, "w")
+    assert (again.from_round, again.to_round) == (first.to_round, second.to_round)
+    apply_pending(lake, [DOCS], model.round, "w")
+    require_exact(lake, model)
+
+
+def test_a_dropped_replica_is_made_again_from_the_log(new_lake: NewLake) -> None:
+    lake = new_lake(2)
+    model = LogModel(lake, 53)
+    register_views(lake)
+    applies(lake, model, 2)
+    shutil.rmtree(lake.location.path("docs"))
+    ensure_replica(lake, DOCS)
+    plan = plan_apply(lake, DOCS, model.round)
+    assert plan is not None and plan.from_round == 0
+    run_apply(lake, plan, "w")
+    model.commit(model.next_round(applied=unindexed_applied(lake, [DOCS])))
+    apply_pending(lake, [DOCS], model.round, "w")
+    require_exact(lake, model)

@@ -1,0 +1,194 @@
+"""Rollback on real tables: undone exactly, in one commit, from the version that fits."""
+
+import random
+from itertools import pairwise
+
+import pyarrow as pa
+import pytest
+
+from dcp.lake.apply.apply import plan_apply, run_apply
+from dcp.lake.apply.apply_plan import RowBudget
+from dcp.lake.apply.audit import write_audit
+from dcp.lake.log.applied import applied_of, applied_to_batch, replica_status, unindexed_applied
+from dcp.lake.log.changes import append_round
+from dcp.lake.log.stretch import HeldVersion, Undo
+from dcp.lake.query.views import register_views
+from dcp.lake.tables.history import WHOLE, history
+from dcp.lake.tables.schema import CHANGES
+from dcp.lake.tables.tables import DOCS, LakeTables
+from tests.lake.conftest import NewLake
+from tests.lake.forking_log import ForkingLog
+from tests.lake.log_model import status_row
+from tests.lake.memory_lake import ITEM_KINDS, Place, Row, Version
+from tests.lake.model_applies import name_keys
+from tests.lake.versions import table_at
+from tests.seeds import seeds
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+Found = dict[Place, int]
+"""(vbucket, key) -> cas."""
+
+
+def commit_round(lake: LakeTables, log: ForkingLog, *, fork_chance: float, index: bool) -> None:
+    """Commit the log's next round to the real log, too; with the index of applies or without."""
+    log.commit_round(fork_chance=fork_chance)
+    number = log.lake.round
+    rows = [row for row in log.lake.rows if row["round"] == number] + [status_row(number)]
+    listed = unindexed_applied(lake, [DOCS]) if index else ()
+    table = pa.Table.from_batches(
+        [pa.RecordBatch.from_pylist(rows, schema=CHANGES), applied_to_batch(listed, number)]
+    )
+    append_round(lake, lake.spark.createDataFrame(table), number, "w", verify=False)
+
+
+def found_in(table: pa.Table) -> Found:
+    rows = table.select(["vbucket", "key", "cas"]).to_pylist()
+    found = {(row["vbucket"], row["key"]): int(row["cas"]) for row in rows}
+    assert len(found) == len(rows), "a key is there twice"
+    return found
+
+
+def live(log: ForkingLog) -> Found:
+    """What ``docs_live`` must show: the newest complete state, or the table where it goes back."""
+    held = log.lake.versions[-1].held
+    stretch = log.lake.stretch(log.lake.round)
+    going_back = {*stretch.restored, *stretch.replaced, *held.stale}
+    shown = {p: r["cas"] for p, r in log.lake.versions[-1].rows.items() if p[0] in going_back}
+    for vb in log.vbuckets:
+        documents = log.truth[log.lake.round, vb.vbucket]
+        if vb.vbucket not in going_back and documents is not None:
+            shown |= {(vb.vbucket, key): cas for key, cas in documents.items()}
+    return shown
+
+
+def was_deleted(log: ForkingLog, held: HeldVersion, place: Place, fork_seqno: int) -> bool:
+    """Whether a deletion above the fork was published in a version."""
+    state = log.lake.states_at[held.round][place[0]]
+    return fork_seqno > 0 and any(
+        (row["vbucket"], row["key"]) == place
+        and row["kind"] in ("deletion", "expiration")
+        and row["round"] <= held.round
+        and row["epoch"] == state.epoch
+        and fork_seqno < row["seqno"] <= state.complete_seqno
+        for row in log.lake.rows
+    )
+
+
+def was_flushed(log: ForkingLog, after: Version, undo: Undo, place: Place) -> bool:
+    """Whether a flush that is undone had ended a key of the version that is gone back to."""
+    is_revived = undo.vbucket in after.revived
+    return is_revived and place in log.lake.versions[undo.version].rows
+
+
+def cleared_by(log: ForkingLog, item: Row) -> int | None:
+    """Return the seqno at which a live flush ended a live row."""
+    [vb] = [vb for vb in log.vbuckets if vb.vbucket == item["vbucket"]]
+    later = (each for each in vb.items if each["seqno"] > item["seqno"])
+    return next((each["seqno"] for each in later if each["kind"] == "system_event"), None)
+
+
+def replaced_by_less(
+    log: ForkingLog, held: HeldVersion, place: Place, old: Row | None, new: Row | None
+) -> bool:
+    """Whether a key of a replaced vbucket is gone, older than it was, or back."""
+    if old is None:
+        assert new is not None
+        return bool(new["seqno"] <= log.lake.states_at[held.round][place[0]].complete_seqno)
+    return new is None or (new["cas"] != old["cas"] and new["seqno"] <= old["seqno"])
+
+
+def taken_back(log: ForkingLog) -> set[tuple[int, int, str]]:
+    """(version, vbucket, key) of what the applies took back, by the rule of the audit."""
+    found = set()
+    for before, after in pairwise(log.lake.versions):
+        for undo in after.undone:
+            for place in before.rows.keys() | after.rows.keys():
+                old, new = before.rows.get(place), after.rows.get(place)
+                if place[0] != undo.vbucket:
+                    continue
+                if undo.is_replacement:
+                    is_undone = replaced_by_less(log, before.held, place, old, new)
+                elif old is None:
+                    is_back = new is not None and new["seqno"] <= undo.fork_seqno
+                    is_undone = is_back or (
+                        new is not None
+                        and (
+                            was_deleted(log, before.held, place, undo.fork_seqno)
+                            or was_flushed(log, after, undo, place)
+                        )
+                    )
+                else:
+                    is_changed = new is None or new["cas"] != old["cas"]
+                    is_undone = is_changed and old["seqno"] > undo.fork_seqno
+                if is_undone:
+                    found.add((after.held.round, *place))
+    return found
+
+
+@pytest.mark.parametrize("seed", seeds(1, first=882))
+def test_every_version_and_docs_live_are_exact_over_forks(
+    new_lake: NewLake, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    lake = new_lake(6)
+    log = ForkingLog(seed, vbuckets=6, flush_chance=0.1)
+    choice = random.Random(seed)
+    register_views(lake)
+    for number in range(1, 7):
+        commit_round(lake, log, fork_chance=0.3, index=choice.random() < 0.8)
+        if number == 6 or choice.random() < 0.7:
+            in_memory = log.lake.apply(number)
+            name_keys(monkeypatch, always=choice.random() < 0.5)
+            plan = plan_apply(lake, DOCS, number, RowBudget(rows=choice.choice((10_000, 1))))
+            assert (plan is None) == (in_memory is None)
+            if plan is not None:
+                run_apply(lake, plan, "w")
+                keys = plan.keys.names if plan.keys and number % 2 else None
+                write_audit(lake, replica_status(lake, DOCS), keys)
+                write_audit(lake, replica_status(lake, DOCS))  # once only
+        if number in (3, 6):
+            assert found_in(lake.spark.sql("SELECT * FROM docs_live").toArrow()) == live(log)
+    log.require_exact()
+    require_told(lake, log)
+    applied = [
+        applied_of(DOCS.name, commit)
+        for commit in reversed(history(lake.table(DOCS.name), WHOLE))
+        if commit.is_apply
+    ]
+    assert [each.to_round for each in applied] == [
+        version.held.round for version in log.lake.versions[1:]
+    ]
+    for each, version in zip(applied, log.lake.versions[1:], strict=True):
+        table = table_at(lake.location.path(DOCS.name), each.version)
+        assert found_in(table) == {p: r["cas"] for p, r in version.rows.items()}, str(each)
+    assert any(each.undone for each in applied), "this seed undid nothing"
+    assert any(each.cleared for each in applied), "this seed cleared nothing"
+    assert any(each.revived for each in applied), "this seed revived nothing"
+
+
+def require_told(lake: LakeTables, log: ForkingLog) -> None:
+    """Audit, epochs and row history say what the log's truth says."""
+    register_views(lake)
+    rows = lake.spark.sql("SELECT round, vbucket, key FROM rollbacks").collect()
+    assert {tuple(row) for row in rows} == taken_back(log)
+    assert len(rows) == len(taken_back(log))
+    forks = [row for row in log.lake.rows if row["kind"] == "rollback"]
+    rows = lake.spark.sql("SELECT vbucket, epoch, CAST(fork_seqno AS BIGINT) FROM epochs").collect()
+    assert sorted(tuple(row) for row in rows) == sorted(
+        (row["vbucket"], row["epoch"], row["seqno"]) for row in forks
+    )
+    rows = lake.spark.sql(
+        "SELECT vbucket, epoch, CAST(seqno AS BIGINT), CAST(cleared_at_seqno AS BIGINT) "
+        "FROM row_history WHERE is_live"
+    ).collect()
+    alive = {
+        (vb.vbucket, item["epoch"], item["seqno"], cleared_by(log, item))
+        for vb in log.vbuckets
+        for item in vb.items
+        if item["kind"] in ITEM_KINDS
+    }
+    assert {tuple(row) for row in rows} == alive
+    [[everything]] = lake.spark.sql("SELECT count(*) FROM row_history").collect()
+    assert everything == sum(row["kind"] in ITEM_KINDS for row in log.lake.rows)
+    rows = lake.spark.sql("SELECT vbucket, round FROM stale_vbuckets").collect()
+    assert {row["vbucket"]: row["round"] for row in rows} == log.lake.versions[-1].held.stale

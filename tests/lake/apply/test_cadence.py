@@ -1,0 +1,44 @@
+"""What counts as pending, and how old it is."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from dcp.lake.apply import cadence
+from dcp.lake.apply.apply import plan_apply, run_apply
+from dcp.lake.apply.cadence import Pending, pending_of
+from dcp.lake.tables.history import history
+from dcp.lake.tables.tables import DOCS
+from tests.lake.conftest import NewLake
+from tests.lake.log_model import LogModel
+
+pytestmark = pytest.mark.slow
+
+
+def test_what_is_pending_follows_the_positions(
+    new_lake: NewLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = new_lake(2)
+    model = LogModel(lake, 1)
+    first, second = model.vbuckets
+    assert pending_of(lake, DOCS) == Pending(0, 0, 0.0)
+    model.write_snapshot(first, 5)
+    model.write_snapshot(second, 4)
+    opened = model.commit(model.next_round(model.read(first, 3, 1)))
+    assert pending_of(lake, DOCS).rows == 0  # an apply could take nothing of it
+    model.commit(model.next_round(model.read(second, 4, 2)))
+    assert pending_of(lake, DOCS).rows == 4
+    plan = plan_apply(lake, DOCS, 2)
+    assert plan is not None
+    run_apply(lake, plan, "w")
+    assert pending_of(lake, DOCS).rows == 0
+    model.commit(model.next_round(model.read(first, 2, 3)))
+    # The rows of round 1 waited through the apply, and are the oldest. A short look at the
+    # history does not reach them.
+    monkeypatch.setattr(cadence, "WINDOW", 0)
+    monkeypatch.setattr(cadence, "history", lambda *a: history(*a)[: a[1] if len(a) > 1 else 1])
+    pending = pending_of(lake, DOCS, now=opened.time + timedelta(seconds=90))
+    assert (pending.rows, pending.age_seconds) == (5, 90.0)
+    now = datetime.now(UTC)
+    monkeypatch.setattr(cadence, "history", lambda *a: history(*a)[:1])
+    assert pending_of(lake, DOCS, now=now).age_seconds == float("inf")

@@ -1,0 +1,197 @@
+"""Collections without changes cost an apply nothing, and are applied to as soon as they have some.
+
+Also: what a driver remembers of a table is never believed after somebody else wrote to it.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from dcp.errors import ForeignWriteError, LakeError
+from dcp.lake.apply import quiet_tables
+from dcp.lake.apply.apply import plan_apply
+from dcp.lake.apply.cadence import pending_of
+from dcp.lake.config.settings import ApplySettings
+from dcp.lake.log.observer import Observer
+from dcp.lake.log.plan import RoundPlan
+from dcp.lake.receive.connect import look_at_cluster, source_access
+from dcp.lake.run.driver import Driver
+from dcp.lake.run.run import lake_location, open_or_create
+from dcp.lake.tables.tables import ReplicaTable
+from dcp.producer.cluster import ProducerCluster
+from dcp.producer.settings import ClusterSettings
+from tests.lake.receiving import settings_for
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+VBUCKETS: Final = 4
+
+
+class Scene:
+    """A driver of a bucket with three collections that hold documents, and an empty one; warm."""
+
+    def __init__(self, spark: "SparkSession", cluster: ProducerCluster, folder: Path) -> None:
+        self.cluster = cluster
+        cluster.create_scope("shop")
+        self.ids = {"docs": 0} | {
+            f"docs__shop__{name}__{number:x}": number
+            for name in ("a", "b")
+            for number in [cluster.create_collection("shop", name)]
+        }
+        empty = cluster.create_collection("shop", "empty")
+        self.empty = f"docs__shop__empty__{empty:x}"
+        settings = settings_for(cluster, folder)
+        self._access = source_access(settings)
+        self.lake = open_or_create(
+            lambda: spark, settings, lake_location(settings), look_at_cluster(self._access)
+        )
+        self.driver = Driver(self.lake, settings, self._access, Observer())
+        self.written: dict[str, int] = {}
+        self.planned: list[str] = []
+        self.round = 0
+
+    def write(self, table: str, count: int = 20) -> None:
+        self.written[table] = self.written.get(table, 0) + 1
+        for number in range(count):
+            value = b"%d" % self.written[table]
+            self.cluster.set(b"key-%d" % number, value, collection=self.ids[table])
+
+    def receive(self) -> None:
+        plan = self.driver.plan(look_at_cluster(self._access))
+        assert isinstance(plan, RoundPlan)
+        self.round = self.driver.round(plan).round
+
+    def apply(self) -> set[str]:
+        """Apply up to the newest round; return to which tables; `planned` has those looked at."""
+        self.planned.clear()
+        return {each.table for each in self.driver.apply(self.round, force=False)}
+
+    def newest(self, table: str) -> set[bytes]:
+        found = self.lake.spark.sql(f"SELECT value FROM {self.lake.table_sql(table)}").collect()
+        return {bytes(row["value"]) for row in found}
+
+
+@pytest.fixture
+def scene(
+    spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Scene]:
+    with ProducerCluster(ClusterSettings(nodes=2, vbuckets=VBUCKETS, seed=6)) as cluster:
+        made = Scene(spark, cluster, tmp_path)
+
+        def noted(lake: Any, replica: ReplicaTable, *more: Any, **named: Any) -> Any:
+            made.planned.append(replica.name)
+            return plan_apply(lake, replica, *more, **named)
+
+        monkeypatch.setattr("dcp.lake.apply.applier.plan_apply", noted)
+        for table in made.ids:
+            made.write(table)
+        made.receive()
+        assert made.apply() == set(made.ids)
+        assert made.apply() == set()
+        yield made
+
+
+def test_only_tables_with_changes_are_looked_at(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = list(scene.ids)[1:]
+    for _ in range(3):
+        scene.write(a)
+        scene.receive()
+        assert scene.apply() == {a}
+        assert scene.planned == [a]
+        assert scene.apply() == set()
+        assert scene.planned in ([a], [])  # once, to learn that it is quiet, too
+    scene.write(b)
+    scene.receive()
+    assert scene.apply() == {b}
+    assert (scene.newest(a), scene.newest(b), scene.newest("docs")) == ({b"4"}, {b"2"}, {b"1"})
+    for module in ("applier", "apply"):
+        monkeypatch.setattr(f"dcp.lake.apply.{module}.EMPTY_ROUNDS", 2)
+    scene.write(b)
+    scene.receive()
+    assert scene.apply() == {*scene.ids, scene.empty}  # so that the log need not be kept for them
+
+
+def test_where_applies_wait_a_quiet_table_is_asked_about_once(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def noted(lake: Any, replica: ReplicaTable, to_round: int) -> Any:
+        asked.append(replica.name)
+        return pending_of(lake, replica, to_round)
+
+    monkeypatch.setattr("dcp.lake.apply.applier.pending_of", noted)
+    applier = scene.driver._applier
+    monkeypatch.setattr(applier, "_rule", ApplySettings(when="age", age_seconds=3600))
+    monkeypatch.setattr(applier, "_quiet", quiet_tables.QuietTables())
+    a = [*scene.ids][1]
+    scene.write(a)
+    scene.receive()
+    assert scene.apply() == set()
+    assert set(asked) == {*scene.ids, scene.empty}
+    asked.clear()
+    assert scene.apply() == set()
+    assert asked == [a]
+    for module in ("applier", "apply"):
+        monkeypatch.setattr(f"dcp.lake.apply.{module}.EMPTY_ROUNDS", 1)
+    assert scene.apply() == {*scene.ids, scene.empty} - {a}  # these hold that round, nothing waits
+
+
+def test_a_rollback_or_a_flush_concerns_them_all(scene: Scene) -> None:
+    a, b = list(scene.ids)[1:]
+    scene.write("docs")
+    scene.receive()
+    assert scene.apply() == {"docs"}
+    scene.cluster.flush_collection("shop", "b")
+    scene.receive()
+    assert b in scene.apply()
+    assert scene.newest(b) == set()
+    scene.apply()
+    scene.cluster.pause_replication()
+    scene.write(a)
+    scene.receive()
+    assert scene.apply() == {a}
+    scene.cluster.failover(scene.cluster.vbucket_owner(0))
+    scene.receive()
+    scene.receive()
+    scene.apply()
+    assert set(scene.planned) == {*scene.ids, scene.empty}
+
+
+def test_rows_that_wait_for_the_end_of_a_snapshot_are_somebodys(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pending = {
+        0: SimpleNamespace(first_pending_round=None),
+        1: SimpleNamespace(first_pending_round=7),
+    }
+    monkeypatch.setattr(quiet_tables, "positions_at", lambda *_: pending)
+    lake: Any = None  # not asked: the table is not noted
+    tables, replica = quiet_tables.QuietTables(), ReplicaTable("docs", 0)
+    tables.note(lake, replica, 7, version=3)
+    assert not tables.is_quiet(lake, replica, 7)
+
+
+def test_a_foreign_write_is_found(scene: Scene) -> None:
+    a, b = list(scene.ids)[1:]
+    table = scene.lake.table_sql(b)
+    scene.lake.spark.sql(f"DELETE FROM {table} WHERE key = 'key-1'").collect()
+    with pytest.raises(ForeignWriteError, match=b):
+        scene.apply()
+    scene.lake.spark.sql(f"RESTORE TABLE {table} TO VERSION AS OF 1").collect()
+    scene.write(a)
+    scene.receive()
+    assert scene.apply() == {a}
+    assert b in scene.planned
+    scene.lake.spark.sql(f"DELETE FROM {scene.lake.changes_sql} WHERE vbucket = 1").collect()
+    scene.write("docs")
+    with pytest.raises(LakeError, match="changes"):
+        scene.receive()

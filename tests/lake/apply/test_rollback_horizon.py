@@ -1,0 +1,298 @@
+"""The horizon against real Delta: log cleanup at checkpoints, VACUUM, and others' hands in the log.
+
+Delta cuts its log at midnight, whatever the retention: no setting makes that finer. So a table that
+stands still is made by setting the times of its log files back, which is all that Delta goes by.
+"""
+
+import logging
+import os
+import re
+import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+import pytest
+from pyspark.errors import PySparkException
+
+from dcp.errors import ConfigError, LakeError
+from dcp.lake.apply.apply import plan_apply
+from dcp.lake.log.applied import AppliedVersion, replica_status, unindexed_applied
+from dcp.lake.log.round_record import positions_at
+from dcp.lake.maintain.heartbeat import beat
+from dcp.lake.maintain.horizon_guard import HorizonGuard
+from dcp.lake.maintain.maintain import run_steps, work_on
+from dcp.lake.maintain.retention import keep_retention, recorded_horizon, wrong_properties
+from dcp.lake.query.status import lake_status
+from dcp.lake.query.views import register_views
+from dcp.lake.tables.history import history
+from dcp.lake.tables.horizon import FILE_RETENTION, Horizon
+from dcp.lake.tables.tables import (
+    DOCS,
+    LakeLocation,
+    LakeTables,
+    cleaned_round,
+    ensure_replica,
+    open_lake,
+)
+from dcp.lake.tables.transaction import described
+from tests.lake.conftest import NewLake
+from tests.lake.log_model import Documents, LogModel, apply_pending, read_documents
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+DAY_SECONDS: Final = 86400
+LISTING_TASKS: Final = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
+
+
+def stand_still(lake: LakeTables, table: str, days: int) -> None:
+    """Make every version and every file of a table so much older."""
+    for file in Path(lake.location.path(table)).rglob("*"):
+        then = file.stat().st_mtime - days * DAY_SECONDS
+        os.utime(file, (then, then))
+
+
+def round_and_apply(lake: LakeTables, model: LogModel, items: int = 4) -> AppliedVersion:
+    """Commit one round with a whole snapshot of each vbucket, and apply it."""
+    rows = []
+    for vb in model.vbuckets:
+        model.write_snapshot(vb, items)
+        rows += model.read(vb, items, model.round + 1)
+    model.commit(model.next_round(rows, applied=unindexed_applied(lake, [DOCS])))
+    [made] = apply_pending(lake, [DOCS], model.round, "w")
+    return made
+
+
+def log_versions(lake: LakeTables, table: str) -> list[int]:
+    folder = Path(lake.location.path(table)) / "_delta_log"
+    return sorted(int(file.stem) for file in folder.glob("*.json") if file.stem.isdigit())
+
+
+def looked(guard: HorizonGuard, lake: LakeTables) -> list[str]:
+    """Let a guard look as a driver that applies does; return the tables that got a beat."""
+    beaten = ["changes"] if guard.look() else []
+    return beaten + (["docs"] if guard.look_at(DOCS, lake) else [])
+
+
+def documents_at(lake: LakeTables, version: int) -> Documents:
+    return read_documents(lake, f"SELECT * FROM {lake.table_sql('docs')} VERSION AS OF {version}")
+
+
+def test_properties_follow_the_setting_and_others_do_not_change_them(
+    new_lake: NewLake, caplog: pytest.LogCaptureFixture
+) -> None:
+    lake, horizon = new_lake(1), Horizon(90)
+    assert wrong_properties(lake, [DOCS], Horizon.of_hours(168)) == {}
+    assert len(keep_retention(lake, [DOCS], horizon)) == 2
+    assert recorded_horizon(lake) == horizon
+    docs = lake.table_sql("docs")
+    lake.spark.sql(f"ALTER TABLE {docs} SET TBLPROPERTIES ('{FILE_RETENTION}' = 'interval 1 hour')")
+    lake.spark.sql(f"ALTER TABLE {docs} UNSET TBLPROPERTIES ('delta.logRetentionDuration')")
+    guard = HorizonGuard(lake, horizon)
+    with caplog.at_level(logging.WARNING, "dcp"):
+        assert not guard.look()
+    record = caplog.records[-1]
+    assert f"{FILE_RETENTION} interval 1 hour" in record.getMessage()
+    assert "delta.logRetentionDuration not set" in record.getMessage()
+    assert wrong_properties(lake, [DOCS], horizon) == {}
+    versions = [history(lake.table(table), 1)[0] for table in ("changes", "docs")]
+    assert looked(HorizonGuard(lake, horizon), lake) == []  # nothing to do, nothing is committed
+    assert versions == [history(lake.table(table), 1)[0] for table in ("changes", "docs")]
+    assert cleaned_round(lake) == cleaned_round(lake, DOCS) == 0
+
+    # Two drivers that look at once: both are content, and no row is touched.
+    lakes = [open_lake(cache(lake.spark.newSession), lake.location) for _ in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        assert any(pool.map(lambda each: beat(each, DOCS), lakes))
+    lineage = replica_status(lake, DOCS).lineage
+    assert lineage.commits[0].is_heartbeat
+    assert lineage.origin(lineage.newest) == -1
+
+
+@pytest.mark.parametrize("with_guard", [True, False])
+def test_what_was_current_before_a_long_pause_outlives_log_cleanup(
+    new_lake: NewLake, with_guard: bool
+) -> None:
+    lake, horizon = new_lake(1), Horizon(1000)
+    docs = lake.table_sql("docs")
+    model = LogModel(lake, 61)
+    lake.spark.sql(f"ALTER TABLE {docs} SET TBLPROPERTIES ('delta.checkpointInterval' = '2')")
+    keep_retention(lake, [DOCS], horizon)
+    first = round_and_apply(lake, model)
+    assert first.version == 3  # the next commit makes a checkpoint
+    before = documents_at(lake, first.version)
+    for table in ("docs", "changes"):
+        stand_still(lake, table, days=3)
+    guard = HorizonGuard(lake, horizon)
+    if with_guard:
+        assert looked(guard, lake) == ["changes", "docs"]
+        assert looked(guard, lake) == []
+        assert first.version not in log_versions(lake, "docs")  # its commit is gone, not its rows
+        status = replica_status(lake, DOCS)
+        assert status.applied == first
+        assert status.since_version == first.version
+        assert unindexed_applied(lake, [DOCS]) in ((), (first,))
+    second = round_and_apply(lake, model)
+    assert second.from_round == first.to_round
+    assert min(log_versions(lake, "docs")) > first.version
+    require_exact_newest(lake, model)
+    if with_guard:
+        # Its files, days old as well, count from their removal, which is now.
+        [compacted, *_] = run_steps(work_on(lake, horizon), ["optimize", "vacuum"])
+        assert compacted.done
+        beat = first.version + 1
+        assert documents_at(lake, beat) == before
+        lineage = replica_status(lake, DOCS).lineage
+        assert lineage.newest_with_rows_of(first.version) == beat
+        assert lineage.defect(lineage.newest) is None
+    else:
+        with pytest.raises(PySparkException, match=r"DELTA_(VERSION_NOT_FOUND|LOG_FILE_NOT_FOUND)"):
+            documents_at(lake, first.version)
+
+
+def require_exact_newest(lake: LakeTables, model: LogModel) -> None:
+    found = read_documents(lake, f"SELECT * FROM {lake.table_sql('docs')}")
+    assert found == model.documents_at(model.complete[model.round])
+
+
+def test_maintenance_keeps_what_a_shorter_vacuum_takes(
+    new_lake: NewLake, caplog: pytest.LogCaptureFixture
+) -> None:
+    lake, horizon = new_lake(1), Horizon(600)
+    docs = lake.table_sql("docs")
+    keep_retention(lake, [DOCS], horizon)
+    model = LogModel(lake, 62)
+    first = round_and_apply(lake, model)
+    before = documents_at(lake, first.version)
+    round_and_apply(lake, model, items=6)
+    with pytest.raises(ConfigError, match=r"found 0\.1, .*horizon of 600 seconds") as refusal:
+        work_on(lake, horizon, retain_hours=0.1)
+    assert "no version that there is now" in str(refusal.value)
+    with pytest.raises(ConfigError, match=r"would remove [23] versions of docs .* rounds 1 to 1\)"):
+        work_on(lake, horizon, retain_hours=0)
+
+    dry_run = work_on(lake, horizon, dry_run=True)
+    dry = [str(report) for report in run_steps(dry_run, ["clean", "optimize"])]
+    assert "clean changes: nothing is removed: table docs has no version from before" in dry[0]
+    assert history(lake.table("docs"), 1)[0].operation == "MERGE"
+    reports = {(each.step, each.table): each for each in run_steps(work_on(lake, horizon))}
+    assert reports["optimize", "docs"].done
+    assert not reports["vacuum", "docs"].done
+    made = history(lake.table("docs"), 3)
+    assert [commit.operation for commit in made] == ["VACUUM END", "VACUUM START", "OPTIMIZE"]
+    assert {commit.ours["maintenance"] for commit in made} == {"vacuum", "optimize"}
+    assert documents_at(lake, first.version) == before
+    require_exact_newest(lake, model)
+    plan = plan_apply(lake, DOCS, model.round)
+    assert plan is None, "maintenance moved the table"
+
+    # What anybody can do who thinks that a table need not keep so much.
+    lowered = f"SET TBLPROPERTIES ('{FILE_RETENTION}' = 'interval 1 second')"
+    for table_sql in (docs, lake.changes_sql):
+        lake.spark.sql(f"ALTER TABLE {table_sql} {lowered}").collect()
+    for report in run_steps(work_on(lake, horizon), ["vacuum"]):
+        assert not report.done and "left alone" in report.told
+    time.sleep(1.2)
+    with described(lake.spark, {}, {LISTING_TASKS: "2"}):
+        lake.spark.sql(f"VACUUM {docs}").collect()
+    with pytest.raises(Exception, match=r"FILE_NOT_EXIST|FileNotFound|does not exist"):
+        documents_at(lake, first.version)
+    with caplog.at_level(logging.WARNING, "dcp"):
+        looked(HorizonGuard(lake, horizon), lake)
+    assert "kept 1 seconds of the horizon's 600 seconds" in caplog.text
+    [warning] = lake_status(lake).warnings
+    assert "table docs" in warning and "VACUUM START" in warning
+    require_exact_newest(lake, model)
+
+
+def test_cleaning_leaves_what_the_version_at_the_horizon_needs(new_lake: NewLake) -> None:
+    lake, horizon = new_lake(2), Horizon(600)
+    model = LogModel(lake, 63)
+    round_and_apply(lake, model)
+    model.write_snapshot(model.vbuckets[0], 4)
+    waiting = model.read(model.vbuckets[0], 2, 2)  # inside a snapshot
+    model.write_snapshot(model.vbuckets[1], 4)
+    model.commit(model.next_round([*waiting, *model.read(model.vbuckets[1], 4, 2)]))
+    [kept] = apply_pending(lake, [DOCS], 2, "w")
+    moment = history(lake.table("docs"), 1)[0].time
+    model.commit(model.next_round(model.read(model.vbuckets[0], 100, 3)))
+    apply_pending(lake, [DOCS], 3, "w")
+    before = set(item_seqnos(lake))
+    then = moment + timedelta(seconds=horizon.seconds)  # when `kept` is the version at the horizon
+
+    early = work_on(lake, horizon, now=moment)
+    assert [str(report) for report in run_steps(early, ["clean"])] == [
+        "clean changes: nothing is removed: table docs has no version from before "
+        f"{horizon.start(moment):%F %T} UTC"
+    ]
+    [report] = run_steps(work_on(lake, horizon, now=then), ["clean"])
+    assert report.done and report.figures["to_round"] == kept.to_round == 2
+    assert cleaned_round(lake) == cleaned_round(lake, DOCS) == 2
+    complete = model.complete[2]
+    gone = before - set(item_seqnos(lake))
+    assert gone == {(vbucket, seqno) for vbucket, seqno in before if seqno <= complete[vbucket]}
+    assert len(gone) == 12 and len(before) == 16
+    assert positions_at(lake, kept.to_round).keys() == {0, 1}
+    [again] = run_steps(work_on(lake, horizon, now=then), ["clean"])
+    assert again.figures["rows"] == 0 and not again.done
+    # What was removed is in the table: the next round, its apply and the overlay are exact.
+    commits = history(lake.changes, 1)
+    assert commits[0].is_cleaning
+    register_views(lake)
+    round_and_apply(lake, model)
+    live = model.documents_at(model.complete[model.round])
+    assert read_documents(lake, "SELECT * FROM docs_live") == live
+    require_exact_newest(lake, model)
+    looked(HorizonGuard(lake, horizon), lake)
+    # A table that lacks what was cleaned is not filled with the rest of it, but streamed again.
+    shutil.rmtree(lake.location.path("docs"))
+    ensure_replica(lake, DOCS)
+    plan = plan_apply(lake, DOCS, model.round)
+    assert plan is not None
+    assert plan.stretch.stale == {0: 0, 1: 0}
+    assert not plan.stretch.has_work
+
+
+def item_seqnos(lake: LakeTables) -> list[tuple[int, int]]:
+    rows = lake.spark.sql(
+        f"SELECT vbucket, seqno FROM {lake.changes_sql} "
+        "WHERE kind IN ('mutation', 'deletion', 'expiration')"
+    ).collect()
+    return [(row["vbucket"], int(row["seqno"])) for row in rows]
+
+
+def test_hands_in_the_log_stop_the_next_run_until_they_are_taken_back(
+    new_lake: NewLake, tmp_path: Path
+) -> None:
+    lake, horizon = new_lake(1), Horizon.of_hours(168)
+    model = LogModel(lake, 64)
+    round_and_apply(lake, model)
+    shutil.copytree(lake.location.path("changes"), tmp_path / "copy" / "changes")
+    round_and_apply(lake, model)
+    lake.spark.sql(f"DELETE FROM {lake.changes_sql} WHERE kind = 'mutation'").collect()
+    culprit = history(lake.changes, 1)[0].version
+    found = rf"changes: version {culprit} \(DELETE, .* dcplake resync"
+    with pytest.raises(LakeError, match=found) as refusal:
+        looked(HorizonGuard(lake, horizon), lake)
+    table = model.next_round()
+    with pytest.raises(LakeError, match=found):
+        model.commit(table)
+    with pytest.raises(LakeError, match=found):
+        list(run_steps(work_on(lake, horizon), []))
+    assert any("dcplake resync" in warning for warning in lake_status(lake).warnings)
+    [remedy] = re.findall(r"RESTORE TABLE .* TO VERSION AS OF \d+", str(refusal.value))
+    lake.spark.sql(remedy).collect()
+    model.commit(table)
+    lake.spark.sql(f"RESTORE TABLE {lake.changes_sql} TO VERSION AS OF {culprit - 1}").collect()
+    with pytest.raises(LakeError, match=rf"\(RESTORE, .* took it back to version {culprit - 1}"):
+        looked(HorizonGuard(lake, horizon), lake)
+
+    # The log alone put back from a copy: its history knows nothing of it.
+    shutil.copytree(lake.location.path("docs"), tmp_path / "copy" / "docs")
+    older = open_lake(lambda: lake.spark, LakeLocation(root=str(tmp_path / "copy")))
+    message = r"found round 1 as the newest of changes, but table docs at round 2"
+    with pytest.raises(LakeError, match=message):
+        looked(HorizonGuard(older, horizon), older)

@@ -1,0 +1,187 @@
+"""Where a vbucket goes on after a rollback order: decided without anything else."""
+
+from dataclasses import replace
+
+import pytest
+
+from dcp.lake.log.restart import (
+    RollbackPolicy,
+    Standstill,
+    common_history,
+    restart,
+    rollback_target,
+)
+from dcp.lake.tables.rollback_order import RollbackOrder
+from dcp.lake.tables.vbucket_state import VbucketState
+from dcp.protocol.position import Position
+from dcp.types import FailoverEntry, FailoverLog
+
+A, B, C, D = 0xA, 0xB, 0xC, 0xD
+REWRITE = RollbackPolicy.REWRITE
+
+
+def log(*entries: tuple[int, int]) -> FailoverLog:
+    return FailoverLog(tuple(FailoverEntry(*entry) for entry in entries))
+
+
+def ordered(
+    seqno: int, to: int, ours: FailoverLog, theirs: FailoverLog | None, *, epoch: int = 0
+) -> VbucketState:
+    """A vbucket complete at ``seqno``, whose request there was answered with ROLLBACK ``to``."""
+    uuid = ours.uuid_at(seqno)
+    state = VbucketState(5, epoch, Position.complete_at(uuid, seqno), failover_log=ours)
+    return state.ordered(RollbackOrder(uuid if seqno else 0, seqno, to, theirs))
+
+
+@pytest.mark.parametrize(
+    ("state", "complete", "expected"),
+    [
+        pytest.param(
+            ordered(100, 80, log((A, 0)), log((B, 80), (A, 0))), [30, 60, 100], (60, A),
+            id="the newest complete seqno at or below",
+        ),
+        pytest.param(
+            ordered(100, 80, log((A, 0)), log((B, 80), (A, 0))), [30, 80], (80, A),
+            id="the branch is the one that was read, not the server's new one",
+        ),
+        pytest.param(
+            ordered(100, 90, log((B, 50), (A, 0)), log((C, 90), (B, 50), (A, 0))),
+            [50, 70], (70, B),
+            id="the newest entry at or below",
+        ),
+        pytest.param(
+            ordered(100, 60, log((B, 50), (A, 0)), log((C, 60), (B, 50), (A, 0))),
+            [40, 90], (40, A),
+            id="an older branch where that holds it",
+        ),
+        pytest.param(
+            ordered(100, 80, log((A, 0)), log((B, 80), (A, 0))), [90], (0, 0),
+            id="nothing complete as low as that",
+        ),
+        pytest.param(
+            ordered(130, 0, log((B, 100), (A, 0)), log((C, 80), (A, 0))), [60, 100], (60, A),
+            id="an unknown branch: the newest common ancestor",
+        ),
+        pytest.param(
+            ordered(130, 0, log((B, 100), (A, 0)), log((C, 100), (A, 0))), [100], (100, A),
+            id="an unknown branch that began at the very seqno: its own ancestor",
+        ),
+        pytest.param(
+            ordered(130, 0, log((B, 100), (A, 0)), log((D, 100), (C, 0))), [60, 100], (0, 0),
+            id="no common ancestor",
+        ),
+        pytest.param(
+            ordered(130, 0, log((B, 100), (A, 0)), log((B, 100), (A, 0))), [60, 100], (0, 0),
+            id="a known branch and 0: purged tombstones, nothing less helps",
+        ),
+        pytest.param(
+            ordered(130, 0, log((B, 100), (A, 0)), None), [60, 100], (0, 0),
+            id="the server did not tell its log",
+        ),
+        pytest.param(
+            ordered(2**64 - 1, 2**64 - 5, log((A, 0)), log((B, 2**64 - 5), (A, 0))),
+            [2**63, 2**64 - 6], (2**64 - 6, A),
+            id="beyond the signed range",
+        ),
+    ],
+)  # fmt: skip
+def test_restart(state: VbucketState, complete: list[int], expected: tuple[int, int]) -> None:
+    begun = restart(state, complete, REWRITE)
+    assert isinstance(begun, VbucketState)
+    position = begun.position
+    assert (position.seqno, position.vb_uuid) == expected
+    assert position == Position.complete_at(expected[1], expected[0])
+    assert (begun.epoch, begun.order, begun.caught_up_seqno) == (1, None, expected[0])
+    assert begun.first_pending_round is None
+    assert begun.failover_log == state.failover_log
+
+
+def test_a_position_inside_a_snapshot_goes_back_to_what_is_complete() -> None:
+    state = replace(
+        ordered(100, 80, log((A, 0)), log((B, 85), (A, 0))),
+        position=Position(A, 100, 80, 120, 80),
+        first_pending_round=4,
+    )
+    begun = restart(state, [50, 80], REWRITE)
+    assert isinstance(begun, VbucketState)
+    assert begun.position == Position.complete_at(A, 80)
+
+
+def test_a_rollback_without_progress_is_tried_once_more_then_reported() -> None:
+    state = ordered(80, 80, log((A, 0)), log((A, 0)))
+    again = restart(state, [80], REWRITE)
+    assert isinstance(again, VbucketState)
+    assert (again.position.seqno, again.fruitless_rollbacks) == (80, 1)
+    assert state.order is not None
+    reported = restart(again.ordered(state.order), [80], REWRITE)
+    assert isinstance(reported, Standstill)
+    assert reported.reason == "rollback without progress"
+    assert "dcplake resync --vbuckets 5" in reported.detail
+
+
+def test_progress_forgets_what_was_fruitless() -> None:
+    state = replace(ordered(80, 60, log((A, 0)), log((A, 0))), fruitless_rollbacks=1)
+    begun = restart(state, [60], REWRITE)
+    assert isinstance(begun, VbucketState)
+    assert begun.fruitless_rollbacks == 0
+
+
+def test_an_accepted_stream_forgets_what_was_fruitless() -> None:
+    state = replace(ordered(80, 80, log((A, 0)), None), fruitless_rollbacks=1, order=None)
+    streamed = state.advanced(3, state.position, brought_rows=False, failover_log=log((A, 0)))
+    assert streamed.fruitless_rollbacks == 0
+    refused = state.advanced(3, state.position, brought_rows=False)
+    assert refused.fruitless_rollbacks == 1
+
+
+def test_a_server_that_orders_rollbacks_for_ever_is_reported_in_the_end() -> None:
+    """Whatever it answers, each restart lies further back, or it is reported."""
+    state = ordered(100, 100, log((C, 90), (B, 50), (A, 0)), log((D, 0)))
+    requests = 0
+    while not isinstance(begun := restart(state, [20, 50, 70, 95, 100], REWRITE), Standstill):
+        requests += 1
+        assert requests <= 6
+        position = begun.position
+        order = RollbackOrder(position.vb_uuid, position.seqno, position.seqno, log((D, 0)))
+        state = begun.ordered(order)
+    assert begun.reason == "rollback without progress"
+
+
+def test_resync_goes_to_the_beginning_and_fail_goes_nowhere() -> None:
+    state = ordered(100, 80, log((A, 0)), log((B, 80), (A, 0)))
+    begun = restart(state, [80], RollbackPolicy.RESYNC)
+    assert isinstance(begun, VbucketState)
+    assert begun.position == Position.beginning()
+    assert not begun.is_whole
+    stays = restart(state, [80], RollbackPolicy.FAIL)
+    assert isinstance(stays, Standstill)
+    assert "from seqno 100" in stays.detail
+    assert "policy.rollback" in stays.detail
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "our_seqno", "expected"),
+    [
+        (log((A, 0)), log((A, 0)), 70, 70),
+        (log((A, 0)), log((B, 50), (A, 0)), 70, 50),
+        (log((A, 0)), log((B, 90), (A, 0)), 70, 70),
+        (log((C, 40), (A, 0)), log((B, 50), (A, 0)), 70, 40),
+        (log((C, 60), (A, 0)), log((B, 50), (A, 0)), 70, 50),
+        (log((C, 60), (B, 30), (A, 0)), log((D, 80), (B, 30), (A, 0)), 70, 60),
+        (log((A, 0)), log((B, 0)), 70, 0),
+    ],
+)
+def test_common_history(
+    ours: FailoverLog, theirs: FailoverLog, our_seqno: int, expected: int
+) -> None:
+    assert common_history(ours, theirs, our_seqno).seqno == expected
+
+
+def test_target_needs_an_accepted_log() -> None:
+    state = replace(ordered(100, 80, log((A, 0)), log((B, 80), (A, 0))), failover_log=None)
+    assert rollback_target(state, REWRITE).seqno == 0
+
+
+def test_an_order_that_leads_forward_cannot_be_made() -> None:
+    with pytest.raises(ValueError, match="found seqno 120, expected at most the requested 100"):
+        RollbackOrder(A, 100, 120)

@@ -1,0 +1,134 @@
+"""Rollback where the past is gone: vacuumed versions, a RESTORE, a cleaned log, a dropped table."""
+
+import shutil
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dcp.lake.apply.apply import plan_apply, run_apply
+from dcp.lake.config.settings import ApplySettings
+from dcp.lake.log.applied import AppliedVersion, replica_status
+from dcp.lake.log.changes import latest_round
+from dcp.lake.log.stretch import EMPTY_TABLE
+from dcp.lake.maintain.maintain import run_steps, work_on
+from dcp.lake.run.run import lake_location, run
+from dcp.lake.tables.horizon import Horizon
+from dcp.lake.tables.tables import DOCS, LakeTables, cleaned_round, open_lake
+from dcp.lake.tables.transaction import described
+from dcp.producer.cluster import ProducerCluster
+from dcp.producer.settings import ClusterSettings
+from tests.lake.receiving import settings_for
+from tests.lake.replicas import source_rows, table_rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+VBUCKETS = 3
+LISTING_TASKS = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
+"""VACUUM lists folders in 10,000 tasks unless it is told otherwise."""
+SAFETY = "spark.databricks.delta.retentionDurationCheck.enabled"
+
+
+def newest(lake: LakeTables) -> AppliedVersion:
+    applied = replica_status(lake, DOCS).applied
+    assert applied is not None
+    return applied
+
+
+def change(cluster: ProducerCluster, value: int) -> None:
+    with cluster.batch():
+        for number in range(0, 30, 1 + value % 3):
+            cluster.set(b"key-%d" % number, b'{"n": %d}' % value)
+        cluster.delete(b"key-%d" % (value % 3 * (1 + value % 3)))
+
+
+def lose(cluster: ProducerCluster, seqnos: int) -> None:
+    cluster.crash_restart(0, lost_seqnos=seqnos)
+
+
+def take_files_of_old_versions(lake: LakeTables) -> None:
+    docs = lake.table_sql(DOCS.name)
+    lake.spark.sql(f"OPTIMIZE {docs} FULL").collect()
+    with described(lake.spark, {}, {SAFETY: "false", LISTING_TASKS: "2"}):
+        lake.spark.sql(f"VACUUM {docs} RETAIN 0 HOURS").collect()
+
+
+def clean(lake: LakeTables) -> None:
+    """Remove what only versions before the newest need, as if the horizon began now."""
+    later = datetime.now(UTC) + timedelta(seconds=600)
+    [cleaned] = run_steps(work_on(lake, Horizon(600), now=later), ["clean"])
+    assert cleaned.done
+    assert cleaned_round(lake, DOCS) > 0
+
+
+def test_an_apply_finds_the_log_as_it_was_planned_on(spark: "SparkSession", tmp_path: Path) -> None:
+    """A driver is stopped between plan and MERGE, and maintenance cleans what the MERGE needs.
+
+    It makes a vbucket again from the log, for the version to go back to cannot be read.
+    """
+    with ProducerCluster(ClusterSettings(nodes=1, vbuckets=VBUCKETS, seed=22)) as cluster:
+        settings = settings_for(cluster, tmp_path, round={"quiet_seconds": 0.2})
+        for value in (0, 1):
+            change(cluster, value)
+            run(settings, once=True, spark=spark)
+        lake = open_lake(lambda: spark, lake_location(settings))
+        take_files_of_old_versions(lake)
+        lose(cluster, 3)
+        run(replace(settings, apply=ApplySettings(when="never")), once=True, spark=spark)
+        plan = plan_apply(lake, DOCS, latest_round(lake))
+        assert plan is not None
+        assert {undo.version for undo in plan.stretch.undone} == {EMPTY_TABLE}
+        clean(lake)
+        run_apply(lake, plan, "writer")
+        high = {vbucket: cluster.high_seqno(vbucket) for vbucket in range(VBUCKETS)}
+        assert table_rows(lake, None) == source_rows(cluster, high)
+
+
+def test_a_past_that_is_gone_is_made_up_for(spark: "SparkSession", tmp_path: Path) -> None:
+    with ProducerCluster(ClusterSettings(nodes=1, vbuckets=VBUCKETS, seed=21)) as cluster:
+        settings = settings_for(cluster, tmp_path, round={"quiet_seconds": 0.2})
+
+        def follow() -> None:
+            run(settings, once=True, spark=spark)
+            high = {vbucket: cluster.high_seqno(vbucket) for vbucket in range(VBUCKETS)}
+            assert table_rows(lake(), None) == source_rows(cluster, high)
+
+        def lake() -> LakeTables:
+            return open_lake(lambda: spark, lake_location(settings))
+
+        change(cluster, 0)
+        follow()
+        change(cluster, 1)
+        follow()
+
+        # The files of the version to go back to are gone: made again from the log.
+        docs = lake().table_sql(DOCS.name)
+        take_files_of_old_versions(lake())
+        lose(cluster, 3)
+        follow()
+        assert {undo.version for undo in newest(lake()).undone} == {0}
+
+        # Taken back by hand to a version that holds what was rolled back since.
+        change(cluster, 2)
+        follow()
+        phantoms = newest(lake()).version
+        lose(cluster, 3)
+        change(cluster, 3)
+        follow()
+        spark.sql(f"RESTORE TABLE {docs} TO VERSION AS OF {phantoms}").collect()
+        follow()
+        assert newest(lake()).undone
+
+        # The log is cleaned and the table dropped: nothing but the cluster knows the rows.
+        clean(lake())
+        change(cluster, 4)
+        lose(cluster, 2)
+        follow()  # a rollback after a cleaning finds what it needs
+        shutil.rmtree(lake().location.path(DOCS.name))
+        follow()
+        assert all(undo.is_replacement for undo in newest(lake()).undone)

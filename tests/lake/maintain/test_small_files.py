@@ -1,0 +1,120 @@
+"""Tables stay in few files while rounds and applies go on; no version has other rows for that."""
+
+import logging
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+from deltalake import DeltaTable
+
+from dcp.lake.config.settings import Settings
+from dcp.lake.log.observer import Observer
+from dcp.lake.log.plan import RoundPlan
+from dcp.lake.maintain import small_files
+from dcp.lake.receive.connect import look_at_cluster, source_access
+from dcp.lake.run.driver import Driver
+from dcp.lake.run.run import lake_location, open_or_create
+from dcp.lake.tables.history import WHOLE, history
+from dcp.producer.cluster import ProducerCluster
+from dcp.producer.settings import ClusterSettings
+from tests.lake.receiving import settings_for
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+COMMITS: Final = 2
+KEYS: Final = 20
+TABLES: Final = ("changes", "docs")
+
+
+class Source:
+    """A bucket of which each round changes every document, and what a driver makes of it."""
+
+    def __init__(self, spark: "SparkSession", cluster: ProducerCluster, settings: Settings) -> None:
+        self._cluster, self._settings = cluster, settings
+        self._access = source_access(settings)
+        view = look_at_cluster(self._access)
+        self.lake = open_or_create(lambda: spark, settings, lake_location(settings), view)
+        self.rounds = 0
+        self.shown: dict[int, int] = {}
+
+    def driver(self) -> Driver:
+        return Driver(self.lake, self._settings, self._access, Observer())
+
+    def round_and_apply(self, driver: Driver) -> None:
+        self.rounds += 1
+        for number in range(KEYS):
+            self._cluster.set(b"key-%d" % number, b"%d" % self.rounds)
+        plan = driver.plan(look_at_cluster(self._access))
+        assert isinstance(plan, RoundPlan)
+        [version] = driver.apply(driver.round(plan).round, force=False)
+        self.shown[version.version] = self.rounds
+
+    def files(self, table: str) -> int:
+        folder = self.lake.table(table).folder
+        assert folder is not None
+        return len(DeltaTable(str(folder)).file_uris())
+
+    def operations(self, table: str) -> list[str]:
+        return [each.operation for each in reversed(history(self.lake.table(table), WHOLE))]
+
+    def values(self, version: int) -> set[bytes]:
+        docs = self.lake.table_sql("docs")
+        rows = self.lake.spark.sql(f"SELECT value FROM {docs} VERSION AS OF {version}").collect()
+        assert len(rows) == KEYS
+        return {bytes(row["value"]) for row in rows}
+
+
+@pytest.fixture
+def source(
+    spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Source]:
+    monkeypatch.setattr(small_files, "COMMITS", COMMITS)
+    with ProducerCluster(ClusterSettings(vbuckets=4, seed=5)) as cluster:
+        yield Source(spark, cluster, settings_for(cluster, tmp_path))
+
+
+def test_files_stay_few_and_versions_as_they_were(source: Source) -> None:
+    driver = source.driver()
+    most = dict.fromkeys(TABLES, 0)
+    for _ in range(3 * COMMITS + 1):
+        source.round_and_apply(driver)
+        most = {table: max(most[table], source.files(table)) for table in TABLES}
+    for table in TABLES:
+        operations = source.operations(table)
+        compacted = [at for at, operation in enumerate(operations) if operation == "OPTIMIZE"]
+        assert len(compacted) == 3, operations
+        assert {after - before for before, after in pairwise(compacted)} == {COMMITS + 1}
+        assert most[table] <= COMMITS + 2  # those since, and two that OPTIMIZE left
+    for version, number in source.shown.items():
+        assert source.values(version) == {b"%d" % number}
+    newest = history(source.lake.table("docs"), 1)[0].version
+    assert source.values(newest) == {b"%d" % source.rounds}
+
+
+def test_drivers_that_end_after_each_round_compact_no_more_often(source: Source) -> None:
+    for _ in range(2 * COMMITS):
+        source.round_and_apply(source.driver())
+    for table in TABLES:
+        assert source.operations(table).count("OPTIMIZE") == 2, source.operations(table)
+
+
+def test_a_large_table_that_was_never_in_order_is_left_to_maintenance(
+    source: Source, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(small_files, "MOST_BYTES", 0)
+    driver = source.driver()
+    with caplog.at_level(logging.WARNING, logger=small_files.__name__):
+        for _ in range(COMMITS + 1):
+            source.round_and_apply(driver)
+    assert "OPTIMIZE" not in source.operations("docs")
+    assert caplog.text.count("table docs: found") == 1
+    assert "dcplake maintain" in caplog.text
+    source.lake.spark.sql(f"OPTIMIZE {source.lake.table_sql('docs')}").collect()
+    for _ in range(COMMITS + 1):
+        source.round_and_apply(driver)
+    assert source.operations("docs").count("OPTIMIZE") == 2

@@ -1,0 +1,317 @@
+"""The quality suite on real tables: every kind of violation planted is named, sound rows pass."""
+
+import json
+import socket
+from collections.abc import Mapping
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from dcp.errors import ConfigError, LakeError
+from dcp.lake.log.changes import append_round
+from dcp.lake.log.stretch import HeldVersion
+from dcp.lake.quality.quality import (
+    ReplicaVersion,
+    _complete_sql,
+    check_replica,
+    check_version,
+    newest_version,
+)
+from dcp.lake.quality.quality_suite import QualitySuite, load_suite
+from dcp.lake.tables.keys import key_string
+from dcp.lake.tables.schema import CHANGES, REPLICA, spark_ddl
+from dcp.lake.tables.tables import DOCS, LakeTables
+from dcp.lake.tables.vbucket_state import VbucketState, states_to_batch
+from dcp.protocol.position import Position
+from dcp.types import vbucket_of
+from tests.lake.conftest import NewLake
+from tests.lake.log_model import apply_pending
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.slow
+
+VBUCKETS = 64
+COMPLETE_SEQNO = 2**64 - 10
+NOT_JSON = [
+    b"",
+    b" ",
+    b"{}x",
+    b"{}] x",
+    b"{},0] x",
+    b"1,2",
+    b"],[",
+    b'{"a":1}{"b":2}',
+    b"{'a':1}",
+    b"{a:1}",
+    b"[1,]",
+    b'{"a":1',
+    b"NaN",
+    b"[-Infinity]",
+    b"nul",
+    b"01",
+    b'"a\x01b"',
+    b'"\xff"',
+    b"// no\n1",
+]
+JSON = [
+    b"{}",
+    b'  {"a": [1, {"b": null}]}\n',
+    b"1",
+    b'"text"',
+    b"null",
+    b'{"a":1,"a":2}',
+    b"1e400",
+    b"12345678901234567890123",
+    '"ü€😀"'.encode(),
+    b'"\\ud800"',
+    b'{"a":"' + b"x" * 21_000_000 + b'"}',
+]
+KEYS = [b"plain", b"", b"\x00", b"\xff\xfe", b"\\x41", "schlüssel".encode(), b"k" * 250]
+
+
+def row(key: bytes, **different: Any) -> dict[str, Any]:
+    """A sound row of a replica, but for what is given."""
+    text = key_string(key)
+    sound = {
+        "vbucket": vbucket_of(key, VBUCKETS),
+        "key": text,
+        "key_bytes": key if text.startswith("\\x") else None,
+        "seqno": Decimal(COMPLETE_SEQNO),
+        "vb_uuid": Decimal(2**64 - 1),
+        "epoch": 0,
+        "cas": Decimal(2**64 - 1),
+        "rev": Decimal(1),
+        "flags": 0,
+        "expiry": 0,
+        "datatype": 1,
+        "xattrs": '{"_sync": {"rev": 1}}',
+        "value": b'{"a": 1}',
+        "modified_at": None,
+    }
+    return sound | different
+
+
+def sound_rows() -> list[dict[str, Any]]:
+    return [
+        *(row(key) for key in KEYS),
+        *(row(b"json %d" % number, value=value) for number, value in enumerate(JSON)),
+        *(
+            row(b"raw %d" % number, value=value, datatype=0)
+            for number, value in enumerate(NOT_JSON)
+        ),
+        row(b"without xattrs", xattrs=None),
+    ]
+
+
+# By key: what is wrong with the row, and the expectations that must name it.
+PLANTED: Mapping[bytes, tuple[Mapping[str, Any], set[str]]] = {
+    b"elsewhere": (
+        {"vbucket": (vbucket_of(b"elsewhere", VBUCKETS) + 1) % VBUCKETS},
+        {"key_in_its_vbucket"},
+    ),
+    b"beyond": ({"seqno": Decimal(COMPLETE_SEQNO + 1)}, {"within_complete_seqno"}),
+    b"high vbucket": (
+        {"vbucket": VBUCKETS},
+        {"vbucket_in_range", "key_in_its_vbucket", "within_complete_seqno"},
+    ),
+    b"low vbucket": (
+        {"vbucket": -1},
+        {"vbucket_in_range", "key_in_its_vbucket", "within_complete_seqno"},
+    ),
+    b"no vbucket": (
+        {"vbucket": None},
+        {"vbucket_present", "vbucket_in_range", "key_in_its_vbucket", "within_complete_seqno"},
+    ),
+    b"seqno 0": ({"seqno": Decimal(0)}, {"seqno_positive"}),
+    b"no seqno": ({"seqno": None}, {"seqno_present", "within_complete_seqno"}),
+    b"cas 0": ({"cas": Decimal(0)}, {"cas_positive"}),
+    b"no cas": ({"cas": None}, {"cas_present"}),
+    b"no uuid": ({"vb_uuid": None}, {"vb_uuid_present"}),
+    b"no epoch": ({"epoch": None}, {"epoch_present"}),
+    b"no datatype": ({"datatype": None}, {"datatype_present"}),
+    b"no value": ({"value": None}, {"value_present", "document_parses"}),
+    b"snappy": ({"datatype": 2}, {"datatype_known"}),
+    b"xattrs": ({"xattrs": "[1]"}, {"xattrs_parse"}),
+    b"\xfe": ({"key_bytes": None}, {"key_escaped_where_needed", "key_in_its_vbucket"}),
+    **{
+        b"not json %d" % number: ({"value": value}, {"document_parses"})
+        for number, value in enumerate(NOT_JSON)
+    },
+}
+
+
+def version_of(spark: "SparkSession", rows: list[dict[str, Any]]) -> ReplicaVersion:
+    """Rows as a replica version whose vbuckets are all complete up to `COMPLETE_SEQNO`."""
+    ordered = [tuple(each[name] for name in REPLICA.names) for each in rows]
+    spark.createDataFrame(ordered, spark_ddl(REPLICA)).createOrReplaceTempView("planted")
+    return ReplicaVersion(
+        table="planted",
+        version=0,
+        applied_round=1,
+        vbucket_count=VBUCKETS,
+        rows_sql="SELECT * FROM planted",
+        complete_sql=(
+            f"SELECT CAST(id AS INT) AS vbucket, {COMPLETE_SEQNO}BD AS complete_seqno "
+            f"FROM range({VBUCKETS})"
+        ),
+    )
+
+
+def test_sound_rows_pass_quietly(
+    spark: "SparkSession", monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    connect = socket.socket.connect
+
+    def refuse_strangers(self: socket.socket, address: Any) -> None:
+        local = self.family == socket.AF_UNIX or address[0] in ("127.0.0.1", "::1", "localhost")
+        assert local, f"a connection to {address}"
+        connect(self, address)
+
+    monkeypatch.setattr(socket.socket, "connect", refuse_strangers)
+    report = check_version(spark, version_of(spark, sound_rows()), load_suite())
+    assert report.failed == ()
+    assert report.rows == len(sound_rows())
+    written = capfd.readouterr()
+    assert (written.out, written.err) == ("", "")
+
+
+def test_every_planted_violation_is_named(spark: "SparkSession") -> None:
+    planted = [row(key, **different) for key, (different, _) in PLANTED.items()]
+    twice = [row(b"twice"), row(b"twice", seqno=Decimal(1))]
+    without_key = row(b"without key") | {"key": None}
+    rows = [*sound_rows(), *planted, *twice, without_key]
+    report = check_version(spark, version_of(spark, rows), load_suite())
+
+    expected: dict[str, set[str | None]] = {spec.name: set() for spec in load_suite().expectations}
+    for key, (_, names) in PLANTED.items():
+        for name in names:
+            expected[name].add(key_string(key))
+    for name in ("key_present", "key_escaped_where_needed", "key_in_its_vbucket"):
+        expected[name].add(None)
+    expected["vbucket_and_key_unique"] = {"twice"}
+
+    for result in report.results:
+        keys = expected[result.name]
+        count = 2 if result.name == "vbucket_and_key_unique" else len(keys)
+        assert result.violations == count, result
+        shown = {sample["key"] for sample in result.samples}
+        assert shown <= keys, result
+        assert len(result.samples) == min(count, 5), result
+    assert all(expected.values()), "an expectation that no planted row breaks"
+
+    assert "key_in_its_vbucket: 6 rows against" in str(report)
+    exact = next(each for each in report.results if each.name == "seqno_present")
+    assert exact.samples[0]["seqno"] is None
+    beyond = json.dumps(report.to_json())
+    assert str(COMPLETE_SEQNO + 1) in beyond
+
+
+def test_expectation_that_cannot_be_computed_never_counts_as_held(spark: "SparkSession") -> None:
+    suite = load_suite()
+    foreign = replace(suite.expectations[0], kwargs={"column": "no_such_column"})
+    of_all = replace(
+        suite.expectations[0],
+        name="row_count",
+        type="expect_table_row_count_to_equal",
+        kwargs={"value": 10},
+    )
+    report = check_version(
+        spark,
+        version_of(spark, [row(b"a")]),
+        replace(suite, expectations=(foreign, suite.expectations[1], of_all)),
+    )
+    assert [each.passed for each in report.results] == [False, True, False]
+    assert str(report.results[2]).startswith("FAIL  row_count: found 1, against: ")
+    assert "no_such_column" in report.results[0].problem
+    assert "could not be checked" in str(report)
+
+
+def test_column_of_a_suite_that_is_no_sql_is_named(spark: "SparkSession") -> None:
+    suite = load_suite()
+    broken = QualitySuite("mine", {"odd": "no_such_column > 1"}, suite.expectations[:1])
+    with pytest.raises(ConfigError, match=r"suite 'mine': column 'odd': .*no_such_column"):
+        check_version(spark, version_of(spark, [row(b"a")]), broken)
+
+
+def test_rows_that_are_no_replica_are_refused(spark: "SparkSession") -> None:
+    other = replace(version_of(spark, []), rows_sql="SELECT 1 AS id")
+    with pytest.raises(LakeError, match=r"found columns id; expected vbucket, key, .* too"):
+        check_version(spark, other, load_suite())
+
+
+def commit_round(lake: LakeTables, number: int, documents: Mapping[bytes, int]) -> None:
+    """Append a round that brings ``documents`` (key to seqno), complete in every vbucket."""
+    count = lake.identity.vbucket_count
+    mutations = [
+        {
+            "round": number,
+            "epoch": 0,
+            "vbucket": vbucket_of(key, count),
+            "kind": "mutation",
+            "seqno": seqno,
+            "vb_uuid": 7,
+            "collection_id": 0,
+            "key": key.decode(),
+            "cas": 2**63 + seqno,
+            "rev": 1,
+            "flags": 0,
+            "expiry": 0,
+            "datatype": 1,
+            "value": b"{}",
+        }
+        for key, seqno in documents.items()
+    ]
+    highest = max(documents.values())
+    position = Position(7, highest, highest, highest, highest)
+    states = [
+        VbucketState.beginning(vbucket).advanced(number, position, brought_rows=True)
+        for vbucket in range(count)
+    ]
+    batches = [
+        pa.RecordBatch.from_pylist(mutations, schema=CHANGES),
+        states_to_batch(states, number),
+    ]
+    frame = lake.spark.createDataFrame(pa.Table.from_batches(batches))
+    append_round(lake, frame, number, "writer-1")
+
+
+def test_replica_is_checked_at_its_newest_version_against_its_own_round(new_lake: NewLake) -> None:
+    lake = new_lake(4)
+    commit_round(lake, 1, {b"a": 1, b"b": 2, b"c": 3})
+    apply_pending(lake, [DOCS], 1, "writer-1")
+    # Received but not applied: the replica is still measured by round 1.
+    commit_round(lake, 2, {b"a": 9})
+
+    checked = newest_version(lake, "docs")
+    assert checked.applied_round == 1
+    report = check_replica(lake)
+    assert report.failed == ()
+    assert (report.rows, report.version) == (3, checked.version)
+
+    lake.spark.sql(f"UPDATE {lake.table_sql('docs')} SET seqno = 4 WHERE key = 'b'").collect()
+    failed = check_replica(lake).failed
+    assert [each.name for each in failed] == ["within_complete_seqno"]
+    assert failed[0].samples == ({"vbucket": vbucket_of(b"b", 4), "key": "b", "seqno": 4},)
+
+
+def test_table_that_is_not_there_is_named(new_lake: NewLake, tmp_path: Path) -> None:
+    lake = new_lake(4)
+    with pytest.raises(LakeError, match=r"found no table docs__s__c") as refusal:
+        check_replica(lake, "docs__s__c")
+    assert str(tmp_path) in str(refusal.value)
+
+
+def test_a_stale_vbucket_is_measured_at_the_round_that_it_shows() -> None:
+    query = _complete_sql("c", HeldVersion(7, 9, {2: 4, 5: 4}))
+    assert query == (
+        "SELECT vbucket, position.complete_seqno FROM c WHERE kind = 'position' AND round = 9 "
+        "AND vbucket NOT IN (2, 5) UNION ALL "
+        "SELECT vbucket, position.complete_seqno FROM c WHERE kind = 'position' AND round = 4 "
+        "AND vbucket IN (2, 5)"
+    )

@@ -1,0 +1,127 @@
+"""The plain names of a lake's tables: right, and in nobody's way."""
+
+import logging
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dcp.errors import ConfigError, DcplakeError
+from dcp.lake.query import query
+from dcp.lake.tables.tables import DOCS
+from tests.lake.conftest import NewLake
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def somebody(spark: "SparkSession") -> "Iterator[SparkSession]":
+    """A session with a table ``docs`` of somebody else in its current schema."""
+    spark.sql("USE default")
+    spark.sql("CREATE TABLE default.docs USING delta AS SELECT 42 AS theirs")
+    yield spark
+    spark.sql("USE spark_catalog.default")
+    spark.sql("DROP TABLE default.docs")
+    for view in ("changes", "docs"):
+        spark.sql(f"DROP VIEW IF EXISTS {view}")
+
+
+def test_other_tables_of_these_names_stay(somebody: "SparkSession", new_lake: NewLake) -> None:
+    first, second = new_lake(1), new_lake(2)
+    for lake in (first, second, first):
+        query.name_tables(lake, [DOCS])
+        assert "key" in somebody.sql("SELECT * FROM docs VERSION AS OF 0").columns
+        found = somebody.sql("DESCRIBE DETAIL changes").collect()[0]["location"]
+        assert found.endswith(lake.location.path("changes"))
+    assert somebody.sql("SELECT theirs FROM default.docs").collect()[0][0] == 42
+
+
+def test_no_folder_stays(
+    somebody: "SparkSession",
+    new_lake: NewLake,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = tmp_path / "with spaces and 100%"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    query.name_tables(new_lake(1), [DOCS])
+    assert "key" in somebody.sql("SELECT * FROM docs VERSION AS OF 0").columns
+    assert list(tmp_path.rglob("*dcplake_*")) == []
+
+
+def test_nothing_is_made_in_a_catalog_that_stays(
+    somebody: "SparkSession", new_lake: NewLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = new_lake(1)
+    monkeypatch.setattr(query, "catalog_ends_with_session", lambda _: False)
+    databases = somebody.sql("SHOW DATABASES").collect()
+    query.name_tables(lake, [DOCS])
+    assert somebody.sql("SHOW DATABASES").collect() == databases
+    assert somebody.sql("SELECT theirs FROM default.docs").collect()[0][0] == 42
+    assert "key" in somebody.sql("SELECT * FROM docs").columns
+    with pytest.raises(ConfigError, match=r"for time travel name the table delta.`<folder"):
+        query.answer(somebody, "SELECT * FROM docs VERSION AS OF 0")
+
+
+@pytest.mark.parametrize(
+    ("question", "told"),
+    [
+        ("SELECT\n 1/0", r"\[DIVIDE_BY_ZERO\] .* SQLSTATE: 22012 \(line 2, position 2\)$"),
+        ("SELECT cast('a' AS int)", r"\[CAST_INVALID_INPUT\] .* \(line 1, position 8\)$"),
+        (
+            "SELECT raise_error('two\nlines')",
+            r"\[USER_RAISED_EXCEPTION\] two lines SQLSTATE: P0001$",
+        ),
+        ("SELECT nosuch", r"`nosuch` cannot be resolved.* SQLSTATE: 42703; line 1 pos 7$"),
+        ("SELEC", r"at or near 'SELEC'\. SQLSTATE: 42601 \(line 1, pos 0\)$"),
+        pytest.param(
+            "SELECT " + "(" * 5000 + "1" + ")" * 5000,
+            r"nested too deeply for Spark, expected fewer brackets",
+            id="brackets",
+        ),
+        ("SELECT interval 1 month", r"YearMonthIntervalType.*; this type .* cast it to STRING$"),
+    ],
+)
+def test_each_error_is_one_line(
+    spark: "SparkSession", capfd: pytest.CaptureFixture[str], question: str, told: str
+) -> None:
+    with pytest.raises(ConfigError, match=told) as raised:
+        query.first_rows(query.answer(spark, question), 1)
+    assert "\n" not in str(raised.value)
+    assert capfd.readouterr().err == ""
+    assert not logging.getLogger("SQLQueryContextLogger").disabled, "others may want it"
+
+
+def test_a_file_that_is_gone_is_no_error_of_the_statement(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    spark.range(3).write.parquet(str(tmp_path / "gone"))
+    found = query.answer(spark, f"SELECT * FROM parquet.`{tmp_path}/gone`")
+    for file in (tmp_path / "gone").glob("*.parquet"):
+        file.unlink()
+    with pytest.raises(DcplakeError, match=r"damaged or gone") as raised:
+        query.first_rows(found, 5)
+    assert raised.value.exit_code == 7
+    assert "\n" not in str(raised.value)
+
+
+def test_naming_the_tables_leaves_no_folder(
+    spark: "SparkSession",
+    new_lake: NewLake,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    query.name_tables(new_lake(1), [DOCS])
+    assert "key" in spark.sql("SELECT * FROM docs VERSION AS OF 0").columns
+    assert list(temporary.iterdir()) == []
+    spark.sql("USE spark_catalog.default")

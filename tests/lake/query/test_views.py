@@ -1,0 +1,103 @@
+"""What the views say about documents, pending changes, positions and rounds."""
+
+import json
+from typing import Any
+
+import pytest
+
+from dcp.lake.query.views import register_views
+from dcp.lake.tables.tables import DOCS, LakeTables
+from tests.lake.conftest import NewLake
+from tests.lake.log_model import LogModel, apply_pending
+
+pytestmark = pytest.mark.slow
+
+LARGE = b'{"a": "' + b"x" * (20 * 1024 * 1024) + b'"}'
+
+DOCUMENTS = [
+    # value, datatype, the document is JSON text, why it is no VARIANT
+    (b'{"a": 1}', 1, True, None),
+    (b'{"a": 1}', 0, True, None),
+    (b"[1, 2", 0, False, "invalid JSON"),
+    (b'{"a": 1, "a": 2}', 1, True, "duplicate keys"),
+    (b"\xff\xfe", 0, False, "not UTF-8"),
+    (b"", 0, False, "empty"),
+    (LARGE, 1, True, "too large"),
+    (b'{"a": 1, "b": ' + b"[" * 500 + b"]" * 500 + b"}", 0, True, None),
+    (b"[" * 200_000 + b"]" * 200_000, 0, False, "invalid JSON"),
+    (b'{"a":' * 200_000 + b"1" + b"}" * 200_000, 0, False, "invalid JSON"),
+]
+
+
+def rows(lake: LakeTables, query: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = lake.spark.sql(query).toArrow().to_pylist()
+    return found
+
+
+def test_documents_as_text_and_as_variant_with_the_reason_why_not(new_lake: NewLake) -> None:
+    lake = new_lake(1)
+    model = LogModel(lake, 1)
+    [vb] = model.vbuckets
+    model.write_snapshot(vb, len(DOCUMENTS))
+    changes = [
+        row | {"kind": "mutation", "value": value, "datatype": datatype, "key": f"k{number}"}
+        for number, (row, (value, datatype, _, _)) in enumerate(
+            zip(model.read(vb, 100, 1), DOCUMENTS, strict=True)
+        )
+    ]
+    model.commit(model.next_round(changes))
+    register_views(lake)
+    apply_pending(lake, [DOCS], 1, "w")
+    texts = rows(lake, "SELECT document, value FROM documents ORDER BY key")
+    variants = rows(
+        lake,
+        "SELECT document_null_reason AS reason, document IS NULL AS missing, "
+        "variant_get(document, '$.a', 'int') AS a FROM documents_variant ORDER BY key",
+    )
+    for (value, _, is_json, reason), text, variant in zip(DOCUMENTS, texts, variants, strict=True):
+        assert text["document"] == (value.decode() if is_json else None)
+        assert text["value"] == value
+        assert (variant["reason"], variant["missing"]) == (reason, reason is not None)
+        if reason is None:
+            assert variant["a"] == json.loads(value)["a"]
+
+
+def test_pending_changes_positions_and_rounds(new_lake: NewLake) -> None:
+    lake = new_lake(2)
+    model = LogModel(lake, 2)
+    first, second = model.vbuckets
+    model.write_snapshot(first, 4)
+    model.write_snapshot(second, 6)
+    model.commit(model.next_round(model.read(first, 4, 1)))
+    apply_pending(lake, [DOCS], 1, "w")
+    model.write_snapshot(first, 3)
+    number = 2
+    changes = model.read(first, 3, number) + model.read(second, 5, number)
+    model.commit(model.next_round(changes))
+    register_views(lake)
+    pending = rows(lake, "SELECT state, vbucket, seqno, `table` FROM pending_changes")
+    states = {(row["vbucket"], int(row["seqno"])): row["state"] for row in pending}
+    # The apply of round 1 is not in the log's index yet; the table's history tells of it.
+    assert states == {(0, item.seqno): "complete" for item in first.items[4:]} | {
+        (1, item.seqno): "incomplete" for item in second.items[:5]
+    }
+    positions = rows(lake, "SELECT * FROM positions ORDER BY vbucket")
+    assert [row["round"] for row in positions] == [2, 2]
+    assert [int(row["complete_seqno"]) for row in positions] == [
+        vb.state.complete_seqno for vb in (first, second)
+    ]
+    listed = rows(lake, "SELECT round, version, vbuckets, stored_bytes > 0 AS b FROM rounds")
+    assert listed == [
+        {"round": 1, "version": 1, "vbuckets": 1, "b": True},
+        {"round": 2, "version": 2, "vbuckets": 2, "b": True},
+    ]
+
+
+def test_a_key_look_up_reads_the_files_of_one_vbucket(new_lake: NewLake) -> None:
+    lake = new_lake(64)
+    register_views(lake)
+    plan = lake.spark.sql(
+        "EXPLAIN SELECT * FROM docs_live WHERE vbucket = vbucket_of('airport_EDDB') "
+        "AND key = 'airport_EDDB'"
+    ).collect()[0][0]
+    assert "crc32" not in plan, "the function was not folded into a literal"

@@ -1,0 +1,238 @@
+"""The order of a run's steps, without Spark: rounds are scripted, the cluster is a fake."""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dcp.client.addresses import NodeAddress
+from dcp.client.cluster_map import ClusterMap
+from dcp.client.probe import ClusterView
+from dcp.errors import (
+    AuthenticationError,
+    DcplakeError,
+    IncompleteRunError,
+    NodeUnavailableError,
+    RemoteProtocolError,
+    SourceError,
+    StoppedError,
+)
+from dcp.lake.config.flow_control_settings import FlowControlSettings
+from dcp.lake.config.settings import RoundSettings, Settings
+from dcp.lake.log.applied import AppliedVersion
+from dcp.lake.log.observer import Observer
+from dcp.lake.log.plan import Idle, LakePosition, LeftOut, RoundPlan, plan_round
+from dcp.lake.log.round_record import VbucketReport
+from dcp.lake.log.stream_result import Outcome
+from dcp.lake.run import driver as driver_module
+from dcp.lake.run.driver import Driver
+from dcp.lake.run.round import RoundReport
+from dcp.lake.tables.tables import LakeIdentity, LakeLocation, LakeTables
+from dcp.lake.tables.vbucket_state import VbucketState
+from dcp.protocol.position import Position
+from dcp.types import FailoverEntry, FailoverLog
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+NODE = NodeAddress("a", 1)
+
+
+def view(*high_seqnos: int) -> ClusterView:
+    count = len(high_seqnos)
+    cluster_map = ClusterMap("b", "uuid", 1, 1, (NODE,), (0,) * count, frozenset())
+    return ClusterView(cluster_map, dict(enumerate(high_seqnos)), MappingProxyType({}))
+
+
+def no_spark() -> "SparkSession":
+    raise AssertionError("Spark is not needed here")
+
+
+class Scripted(Driver):
+    """A driver whose rounds end each vbucket as ``outcome_of`` says."""
+
+    def __init__(self, outcome_of: Callable[[int, int], tuple[Outcome, int]]) -> None:
+        quick = RoundSettings(minimum_interval_seconds=0.001)
+        lake = LakeTables(
+            no_spark, LakeLocation(root="/nowhere"), LakeIdentity("lake", "b", "uuid", 1)
+        )
+        access: Any = None  # only look_at_cluster would use it
+        super().__init__(lake, replace(Settings(), round=quick), access, Observer())
+        self._outcome_of = outcome_of
+        self.states: dict[int, VbucketState] = {}
+        self.keeps_states = False
+        self.rounds: list[set[int]] = []
+        self.idle: list[tuple[LeftOut, ...]] = []
+        self.on_plan: Callable[[], None] = lambda: None
+
+    def plan(
+        self,
+        cluster: ClusterView,
+        targets: Mapping[int, int] | None = None,
+        skip: Mapping[int, LeftOut] | None = None,
+    ) -> RoundPlan | Idle:
+        self.on_plan()
+        position = LakePosition("lake", len(self.rounds), self.states)
+        plan = plan_round(
+            position,
+            cluster,
+            RoundSettings(),
+            FlowControlSettings(),
+            1,
+            targets=targets,
+            skip=skip,
+        )
+        if isinstance(plan, Idle):
+            self.idle.append(plan.left_out)
+        return plan
+
+    def round(self, plan: RoundPlan) -> RoundReport:
+        self.rounds.append({stream.vbucket for stream in plan.streams})
+        reports = []
+        for stream in plan.streams:
+            outcome, seqno = self._outcome_of(stream.vbucket, stream.target_seqno)
+            position = Position(0xAB if seqno else 0, seqno, seqno, seqno, seqno)
+            if not self.keeps_states:
+                self.states[stream.vbucket] = VbucketState(stream.vbucket, 0, position, seqno)
+            reports.append(
+                VbucketReport(
+                    stream.vbucket,
+                    outcome,
+                    0,
+                    0,
+                    0,
+                    seqno,
+                    seqno,
+                    stream.target_seqno,
+                    str(outcome),
+                )
+            )
+        return RoundReport(plan.round, 0, 0.0, tuple(reports), plan.left_out)
+
+    def apply(self, to_round: int, *, force: bool) -> list[AppliedVersion]:
+        return []
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ClusterView | DcplakeError]]:
+    """What the next looks at the cluster find; the last one stays."""
+    script: list[ClusterView | DcplakeError] = []
+
+    def look(_: object) -> ClusterView:
+        found = script.pop(0) if len(script) > 1 else script[0]
+        if isinstance(found, DcplakeError):
+            raise found
+        return found
+
+    monkeypatch.setattr(driver_module, "look_at_cluster", look)
+    yield script
+
+
+def after_plans(driver: Scripted, count: int) -> threading.Event:
+    """Return an event that is set when ``count`` plans were made."""
+    stop, made = threading.Event(), [0]
+
+    def one_more() -> None:
+        made[0] += 1
+        if made[0] >= count:
+            stop.set()
+
+    driver.on_plan = one_more
+    return stop
+
+
+def test_a_rolled_back_vbucket_is_streamed_again_in_the_next_round(
+    looks: list[ClusterView | DcplakeError],
+) -> None:
+    looks.append(view(10, 10))
+    ordered: list[int] = []
+
+    def outcome_of(vbucket: int, target: int) -> tuple[Outcome, int]:
+        if vbucket and not ordered:
+            ordered.append(vbucket)
+            return Outcome.ROLLBACK, 0
+        return Outcome.REACHED, target
+
+    driver = Scripted(outcome_of)
+    driver.once(view(10, 10), threading.Event())
+    assert driver.rounds == [{0, 1}, {1}]
+    assert driver.idle == [()]
+
+
+def test_a_node_that_contradicts_itself_for_ever_is_left_out(
+    looks: list[ClusterView | DcplakeError],
+) -> None:
+    """It tells a lower high seqno than what was read, and accepts our place again and again."""
+    looks.append(view(7))
+    driver = Scripted(lambda _, __: (Outcome.REACHED, 10))
+    log = FailoverLog((FailoverEntry(0xAB, 0),))
+    driver.states[0] = VbucketState(0, 0, Position.complete_at(0xAB, 10), 10, failover_log=log)
+    driver.keeps_states = True
+    with pytest.raises(IncompleteRunError, match="node contradicts itself"):
+        driver.once(view(7), threading.Event())
+    assert driver.rounds == [{0}] * 3
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [NodeUnavailableError("gone"), SourceError("ETMPFAIL"), RemoteProtocolError("no JSON")],
+)
+def test_a_continuous_run_outlives_a_cluster_in_trouble(
+    looks: list[ClusterView | DcplakeError], trouble: DcplakeError
+) -> None:
+    looks += [trouble, trouble, view(10)]
+    driver = Scripted(lambda _, target: (Outcome.REACHED, target))
+    driver.continuously(after_plans(driver, 2))
+    assert driver.rounds == [{0}]
+
+
+def test_a_continuous_run_ends_when_it_is_refused(
+    looks: list[ClusterView | DcplakeError],
+) -> None:
+    looks.append(AuthenticationError("no"))
+    with pytest.raises(AuthenticationError):
+        Scripted(lambda _, target: (Outcome.REACHED, target)).continuously(threading.Event())
+
+
+def test_a_goal_that_its_node_lost_is_lowered(looks: list[ClusterView | DcplakeError]) -> None:
+    """A failover to a replica that held less: proven empty at 7 of 10, the run is done."""
+    looks.append(view(7))
+    driver = Scripted(lambda _, __: (Outcome.CAUGHT_UP, 7))
+    driver.once(view(10), threading.Event())
+    assert driver.rounds == [{0}]
+    assert driver.idle == [()]
+
+
+def test_a_bounded_run_that_was_asked_to_stop_says_so(
+    looks: list[ClusterView | DcplakeError],
+) -> None:
+    looks.append(view(10))
+    driver = Scripted(lambda _, __: (Outcome.BUDGET, 5))
+    with pytest.raises(StoppedError) as caught:
+        driver.once(view(10), after_plans(driver, 2))
+    assert caught.value.exit_code == 130
+    assert driver.rounds == [{0}]
+
+
+def test_a_bounded_run_that_is_done_when_it_is_asked_to_stop_is_done(
+    looks: list[ClusterView | DcplakeError],
+) -> None:
+    looks.append(view(10))
+    driver = Scripted(lambda _, target: (Outcome.REACHED, target))
+    driver.once(view(10), after_plans(driver, 2))
+    assert driver.rounds == [{0}]
+
+
+def test_what_stopped_ends_a_bounded_run_as_incomplete(
+    looks: list[ClusterView | DcplakeError],
+) -> None:
+    looks.append(view(10, 10))
+    driver = Scripted(
+        lambda vbucket, target: (Outcome.STOPPED, 0) if vbucket else (Outcome.REACHED, target)
+    )
+    with pytest.raises(IncompleteRunError, match="1 vbuckets"):
+        driver.once(view(10, 10), threading.Event())
+    assert driver.rounds == [{0, 1}]

@@ -1,0 +1,112 @@
+"""``dcplake resync``: the way out of a lake that somebody damaged, and of a policy that fails."""
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dcp.errors import ConfigError, IncompleteRunError, LakeError
+from dcp.lake.log.applied import replica_status
+from dcp.lake.log.changes import latest_round
+from dcp.lake.query.status import lake_status
+from dcp.lake.run.resync import commit_resync
+from dcp.lake.run.run import lake_location, run
+from dcp.lake.tables.tables import DOCS, open_lake
+from dcp.producer.cluster import ProducerCluster
+from dcp.producer.settings import ClusterSettings
+from tests.lake.receiving import settings_for
+from tests.lake.replicas import require_live_exact, rows_of, source_rows, table_rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from dcp.lake.log.applied import AppliedVersion
+    from dcp.lake.tables.tables import LakeTables
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+VBUCKETS = 4
+
+
+def high(cluster: ProducerCluster) -> dict[int, int]:
+    return {vbucket: cluster.high_seqno(vbucket) for vbucket in range(VBUCKETS)}
+
+
+def test_resync_mends_whatever_was_done_to_a_lake(spark: "SparkSession", tmp_path: Path) -> None:
+    with ProducerCluster(ClusterSettings(nodes=1, vbuckets=VBUCKETS, seed=9)) as cluster:
+        for number in range(40):
+            cluster.set(b"key-%d" % number, b'{"n": 1}')
+        settings = settings_for(cluster, tmp_path, round={"quiet_seconds": 0.2})
+        run(settings, once=True, spark=spark)
+        lake = open_lake(lambda: spark, lake_location(settings))
+        with pytest.raises(ConfigError, match=r"found \[4, 9\], expected 0 to 3"):
+            commit_resync(lake, [1, 4, 9])
+
+        # Two vbuckets of a healthy lake: the others are not streamed again.
+        opened = cluster.counters().streams_opened
+        done = commit_resync(lake, [1, 2])
+        assert (done.round, done.vbuckets) == (latest_round(lake), (1, 2))
+        run(settings, once=True, spark=spark)
+        again = cluster.counters().streams_opened
+        assert {vb for vb in again if again[vb] != opened[vb]} == {1, 2}
+        assert {undo.vbucket for undo in _newest(lake).undone} == {1, 2}
+        assert table_rows(lake, None) == source_rows(cluster, high(cluster))
+
+        # The log is emptied, the table tampered with, and documents go on changing.
+        for number in range(20):
+            cluster.delete(b"key-%d" % number)
+        lake.spark.sql(f"DELETE FROM {lake.changes_sql}").collect()
+        lake.spark.sql(f"DELETE FROM {lake.table_sql(DOCS.name)} WHERE vbucket = 3").collect()
+        with pytest.raises(LakeError, match=r"changes: .*DELETE.* dcplake resync"):
+            run(settings, once=True, spark=spark)
+        with pytest.raises(LakeError):
+            commit_resync(lake, [1])
+        commit_resync(lake)
+        assert table_rows(lake, None).keys() <= {0, 1, 2}, "a resync touches no table"
+        run(settings, once=True, spark=spark)
+        assert table_rows(lake, None) == source_rows(cluster, high(cluster))
+        require_live_exact(lake, cluster, latest_round(lake))
+
+        # The whole log is put back from a copy that is older than the table.
+        shutil.copytree(lake.location.path("changes"), tmp_path / "copy")
+        cluster.set(b"key-1", b'{"n": 2}')
+        run(settings, once=True, spark=spark)
+        shutil.rmtree(lake.location.path("changes"))
+        shutil.copytree(tmp_path / "copy", lake.location.path("changes"))
+        lake = open_lake(lambda: spark, lake_location(settings))
+        with pytest.raises(LakeError, match=r"expected no replica ahead of the log.*resync"):
+            run(settings, once=True, spark=spark)
+        commit_resync(lake)
+        run(settings, once=True, spark=spark)
+        assert table_rows(lake, None) == source_rows(cluster, high(cluster))
+        assert lake_status(lake).warnings == ()
+
+
+def _newest(lake: "LakeTables") -> "AppliedVersion":
+    applied = replica_status(lake, DOCS).applied
+    assert applied is not None
+    return applied
+
+
+def test_the_policy_fail_reports_and_resync_is_the_way_on(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    with ProducerCluster(ClusterSettings(nodes=1, vbuckets=VBUCKETS, seed=10)) as cluster:
+        for number in range(20):
+            cluster.set(b"key-%d" % number, b'{"n": 1}')
+        settings = settings_for(
+            cluster, tmp_path, round={"quiet_seconds": 0.2}, policy={"rollback": "fail"}
+        )
+        run(settings, once=True, spark=spark)
+        lake = open_lake(lambda: spark, lake_location(settings))
+        before = rows_of(lake, lake.table_sql(DOCS.name))
+        cluster.crash_restart(0, lost_seqnos=2)
+        with pytest.raises(IncompleteRunError, match=r"policy.rollback is fail"):
+            run(settings, once=True, spark=spark)
+        assert rows_of(lake, lake.table_sql(DOCS.name)) == before
+        [reason] = {report.reason for report in lake_status(lake).stuck}
+        assert reason == "rollback"
+        commit_resync(lake)
+        run(settings, once=True, spark=spark)
+        assert table_rows(lake, None) == source_rows(cluster, high(cluster))

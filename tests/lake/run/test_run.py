@@ -1,0 +1,425 @@
+"""Whole runs on Spark and Delta against the real producer."""
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dcp.errors import (
+    AuthenticationError,
+    BucketError,
+    FencedError,
+    IncompleteRunError,
+    LakeError,
+    StoppedError,
+)
+from dcp.lake.config.settings import Settings
+from dcp.lake.log.changes import latest_round
+from dcp.lake.log.observer import Observer
+from dcp.lake.log.plan import Idle
+from dcp.lake.log.stream_result import Outcome
+from dcp.lake.query.status import lake_status
+from dcp.lake.query.views import register_views
+from dcp.lake.run.round import RoundReport
+from dcp.lake.run.run import lake_location, run
+from dcp.lake.tables.tables import LakeTables, open_lake
+from dcp.producer.cluster import ProducerCluster
+from dcp.producer.documents import DocumentError
+from dcp.producer.settings import ClusterSettings
+from tests.client.drained import wait_for
+from tests.lake.receiving import QUICK_ROUND, QUICK_SOURCE, SMALL_FLOW, settings_for
+from tests.lake.replicas import (
+    complete_seqnos,
+    durable_seqnos,
+    require_every_version_exact,
+    require_live_exact,
+    require_no_row_twice,
+    rows_of,
+    source_rows,
+)
+from tests.seeds import seeds
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+VBUCKETS = 4
+
+
+@pytest.fixture
+def cluster() -> Iterator[ProducerCluster]:
+    with ProducerCluster(ClusterSettings(nodes=2, vbuckets=VBUCKETS, seed=11)) as cluster:
+        yield cluster
+
+
+class Collector(Observer):
+    """Remembers the rounds, and checks or changes something after each."""
+
+    def __init__(self) -> None:
+        self.reports: list[RoundReport] = []
+        self.idles: list[Idle] = []
+
+    def committed(self, report: RoundReport) -> None:
+        self.reports.append(report)
+
+    def idle(self, idle: Idle) -> None:
+        self.idles.append(idle)
+
+
+def fill(cluster: ProducerCluster, count: int, start: int = 0) -> None:
+    with cluster.batch():
+        for number in range(start, start + count):
+            cluster.set(b"key-%d" % number, b'{"n": %d}' % number)
+
+
+def opened(spark: "SparkSession", settings: Settings) -> LakeTables:
+    return open_lake(lambda: spark, lake_location(settings))
+
+
+def require_exact(lake: LakeTables, cluster: ProducerCluster) -> None:
+    require_every_version_exact(lake, cluster)
+    require_live_exact(lake, cluster, latest_round(lake))
+    require_no_row_twice(lake)
+
+
+def test_once_replicates_the_bucket_and_ends_idle(
+    spark: "SparkSession", cluster: ProducerCluster, tmp_path: Path
+) -> None:
+    fill(cluster, 300)
+    settings = settings_for(cluster, tmp_path)
+    first = run(settings, once=True, spark=spark)
+    assert [report.rows for report in first.rounds] == [300]
+    assert "300 rows" in str(first.rounds[0])
+    assert json.loads(json.dumps(first.rounds[0].to_json()))["rows"] == 300
+    lake = opened(spark, settings)
+    high = {vbucket: cluster.high_seqno(vbucket) for vbucket in range(VBUCKETS)}
+    assert complete_seqnos(lake, 1) == high
+    assert rows_of(lake, lake.table_sql("docs")) == source_rows(cluster, high)
+    again = Collector()
+    second = run(settings, once=True, spark=spark, observer=again)
+    assert (second.rounds, second.applied, len(again.idles)) == ([], [], 1)
+    assert latest_round(lake) == 1
+    require_exact(lake, cluster)
+    register_views(lake)
+    [listed] = spark.sql("SELECT rows, bytes FROM rounds").collect()
+    assert tuple(listed) == (first.rounds[0].rows, first.rounds[0].frame_bytes)
+    assert spark.sql("SELECT count(*) FROM pending_changes").collect()[0][0] == 0
+    assert lake_status(lake).stuck == ()
+
+
+def test_an_apply_is_indexed_by_the_next_round(
+    spark: "SparkSession", cluster: ProducerCluster, tmp_path: Path
+) -> None:
+    settings = settings_for(cluster, tmp_path)
+    for start in (0, 20, 40):
+        fill(cluster, 20, start)
+        run(settings, once=True, spark=spark)
+    lake = opened(spark, settings)
+    rows = lake.spark.sql(
+        f"SELECT round, applied.from_round, applied.to_round FROM {lake.changes_sql} "
+        "WHERE kind = 'applied' ORDER BY round"
+    ).collect()
+    assert [tuple(row) for row in rows] == [(2, 0, 1), (3, 1, 2)]
+
+
+@pytest.mark.parametrize("seed", seeds(1, first=1))
+def test_every_version_equals_the_source_at_its_complete_seqnos(
+    spark: "SparkSession", cluster: ProducerCluster, tmp_path: Path, seed: int
+) -> None:
+    """P1: random writes, deletes and expiries, small budgets, lost connections, restarts."""
+    rng = Random(seed)
+    print(f"seed {seed}")
+    settings = settings_for(
+        cluster,
+        tmp_path,
+        flow_control=SMALL_FLOW,
+        round={"target_bytes": 4000, "tasks": 2},
+        apply={"when": "every_round"},
+    )
+    fill(cluster, 400)  # several times the budget of a task: rounds stop inside the snapshots
+    inside: list[bool] = []
+
+    class Disturber(Observer):
+        def committed(self, report: RoundReport) -> None:
+            lake = opened(spark, settings)
+            require_live_exact(lake, cluster, report.round)
+            seqnos = {each.vbucket: each for each in report.vbuckets}
+            inside.append(any(each.seqno > each.complete_seqno for each in seqnos.values()))
+            if report.round < 6:
+                disturb(cluster, rng)
+
+    for _ in range(3):  # restarts: each run begins from what is durable
+        disturb(cluster, rng)
+        run(settings, once=True, spark=spark, observer=Disturber())
+    lake = opened(spark, settings)
+    assert require_every_version_exact(lake, cluster) >= 3
+    require_live_exact(lake, cluster, latest_round(lake))
+    require_no_row_twice(lake)
+    assert any(inside), "found no round that stopped inside a snapshot"
+
+
+def disturb(cluster: ProducerCluster, rng: Random) -> None:
+    """Write, overwrite (so that snapshots de-duplicate), delete, expire; sometimes cut the line."""
+    with cluster.batch():
+        for _ in range(rng.randrange(5, 25)):
+            key = b"key-%d" % rng.randrange(150)
+            kind = rng.random()
+            if kind < 0.25:
+                with suppress(DocumentError):  # it is not there, or has expired by now
+                    cluster.delete(key)
+            elif kind < 0.4:
+                cluster.set(key, b'{"expires": true}', expiry=1)
+            else:
+                cluster.set(key, b'{"random": %d}' % rng.randrange(10**6))
+        if rng.random() < 0.5:
+            cluster.expire_due(cluster.bucket.now() + 10)
+    if rng.random() < 0.4:
+        cluster.snapshot_cut_after(rng.randrange(1, 15))
+
+
+@pytest.mark.parametrize("fault", ["kill", "hang", "refuse"])
+def test_a_node_lost_in_mid_round_leaves_the_others_data(
+    spark: "SparkSession", cluster: ProducerCluster, tmp_path: Path, fault: str
+) -> None:
+    """P6: the other node's data commits; the vbuckets are reported; the run says so at its end."""
+    fill(cluster, 200)
+    settings = settings_for(cluster, tmp_path, source=QUICK_SOURCE, round=QUICK_ROUND)
+    heard = Collector()
+
+    class Fault(Collector):
+        def planned(self, plan: object, progress: object) -> None:
+            if fault == "refuse":
+                cluster.refuse_node(1)
+                cluster.drop_connections(1)
+            else:
+                getattr(cluster, f"{fault}_node")(1)
+
+        def committed(self, report: RoundReport) -> None:
+            heard.committed(report)
+
+    lost = [vb for vb in range(VBUCKETS) if cluster.vbucket_owner(vb) == 1]
+    with pytest.raises(IncompleteRunError) as caught:
+        run(settings, once=True, spark=spark, observer=Fault())
+    assert caught.value.exit_code == 5
+    assert f"{len(lost)} vbuckets could not be read" in str(caught.value)
+    reasons = {left.vbucket: left.reason for left in heard.reports[0].incomplete}
+    assert sorted(reasons) == lost
+    assert set(reasons.values()) == {"node unavailable"}
+    lake = opened(spark, settings)
+    require_exact(lake, cluster)
+    seqnos = complete_seqnos(lake, latest_round(lake))
+    for vbucket in range(VBUCKETS):
+        expected = 0 if vbucket in lost else cluster.high_seqno(vbucket)
+        assert seqnos[vbucket] == expected
+    cluster.restore_node(1)
+    run(settings, once=True, spark=spark)
+    require_exact(lake, cluster)
+    high = {vbucket: cluster.high_seqno(vbucket) for vbucket in range(VBUCKETS)}
+    assert complete_seqnos(lake, latest_round(lake)) == high
+    sent = cluster.counters().seqnos_sent
+    assert {vb: sorted(seqnos) for vb, seqnos in sent.items()} == durable_seqnos(lake)
+
+
+@pytest.mark.parametrize("fault", ["kill", "hang", "refuse"])
+def test_a_node_lost_while_its_rows_flow_is_never_called_caught_up(
+    spark: "SparkSession", cluster: ProducerCluster, tmp_path: Path, fault: str
+) -> None:
+    """P6: its streams are open, some of its vbuckets brought rows, others stand at seqno 0."""
+    with cluster.batch():
+        for number in range(4000):
+            cluster.set(b"key-%d" % number, b'{"n": %d, "pad": "%s"}' % (number, b"x" * 1000))
+    flow = {"window_bytes": 16384, "batch_bytes": 4096}
+    settings = settings_for(
+        cluster, tmp_path, source=QUICK_SOURCE, round=QUICK_ROUND, flow_control=flow
+    )
+    lost = [vb for vb in range(VBUCKETS) if cluster.vbucket_owner(vb) == 1]
+
+    def lose_node() -> None:
+        wait_for(
+            "rows of the node flow and all its streams are open",
+            lambda: (
+                set(lost) <= cluster.counters().streams_opened.keys()
+                and any(cluster.counters().items_sent.get(vb, 0) for vb in lost)
+            ),
+            timeout_seconds=300,  # Spark may take long to start
+        )
+        getattr(cluster, f"{fault}_node")(1)
+        if fault == "refuse":
+            cluster.drop_connections(1)
+
+    heard = Collector()
+    fault_thread = threading.Thread(target=lose_node)
+    fault_thread.start()
+    with pytest.raises(IncompleteRunError) as caught:
+        run(settings, once=True, spark=spark, observer=heard)
+    fault_thread.join()
+    assert caught.value.exit_code == 5
+    assert f"{len(lost)} vbuckets could not be read" in str(caught.value)
+    outcomes = {each.vbucket: each for each in heard.reports[0].vbuckets}
+    assert {vb for vb, each in outcomes.items() if each.outcome is Outcome.STOPPED} == set(lost)
+    assert {each.outcome for each in outcomes.values()} == {Outcome.STOPPED, Outcome.REACHED}
+    assert all(cluster.seeds[1] in outcomes[vb].detail for vb in lost)
+    lake = opened(spark, settings)
+    require_exact(lake, cluster)
+    cluster.restore_node(1)
+    run(settings, once=True, spark=spark)
+    require_exact(lake, cluster)
+    high = {vbucket: cluster.high_seqno(vbucket) for vbucket in range(VBUCKETS)}
+    assert complete_seqnos(lake, latest_round(lake)) == high
+    require_no_row_twice(lake)
+
+
+def test_a_continuous_run_follows_the_bucket_and_stops_when_asked(
+    spark: "SparkSession", cluster: ProducerCluster, tmp_path: Path
+) -> None:
+    fill(cluster, 20)
+    settings = settings_for(cluster, tmp_path, round={"minimum_interval_seconds": 0.2})
+    stop = threading.Event()
+
+    class Writer(Collector):
+        def committed(self, report: RoundReport) -> None:
+            super().committed(report)
+            if report.round < 3:
+                fill(cluster, 10, 20 * report.round)
+            else:
+                stop.set()
+
+    heard = Writer()
+    run(settings, once=False, spark=spark, observer=heard, stop=stop)
+    assert [report.round for report in heard.reports] == [1, 2, 3]
+    require_exact(opened(spark, settings), cluster)
+
+
+@pytest.mark.parametrize(
+    ("change", "error"), [({"bucket": "none"}, BucketError), ({}, AuthenticationError)]
+)
+def test_wrong_password_and_unknown_bucket(
+    spark: "SparkSession",
+    cluster: ProducerCluster,
+    tmp_path: Path,
+    change: dict[str, str],
+    error: type[Exception],
+) -> None:
+    settings = settings_for(cluster, tmp_path, source=change)
+    if not change:
+        Path(settings.source.password_file).write_text("wrong")
+    with pytest.raises(error):
+        run(settings, once=True, spark=spark)
+    assert not (tmp_path / "lake" / "changes").exists()
+
+
+def test_another_bucket_in_the_same_lake_is_refused(
+    spark: "SparkSession", cluster: ProducerCluster, tmp_path: Path
+) -> None:
+    fill(cluster, 10)
+    settings = settings_for(cluster, tmp_path)
+    run(settings, once=True, spark=spark)
+    with (
+        ProducerCluster(ClusterSettings(vbuckets=VBUCKETS, seed=12)) as other,
+        pytest.raises(LakeError, match="bucket_uuid"),
+    ):
+        run(settings_for(other, tmp_path), once=True, spark=spark)
+
+
+def test_a_second_driver_is_refused_at_once_by_the_lock(
+    spark: "SparkSession", cluster: ProducerCluster, tmp_path: Path
+) -> None:
+    fill(cluster, 10)
+    settings = settings_for(cluster, tmp_path)
+    errors: list[str] = []
+
+    class Second(Observer):
+        def planned(self, plan: object, progress: object) -> None:
+            with pytest.raises(FencedError) as caught:
+                run(settings, once=True, spark=spark)
+            errors.append(str(caught.value))
+
+    run(settings, once=True, spark=spark, observer=Second())
+    assert len(errors) == 1
+    assert '"pid"' in errors[0]
+
+
+def test_a_second_driver_without_the_lock_is_fenced(
+    spark: "SparkSession", cluster: ProducerCluster, tmp_path: Path
+) -> None:
+    """P7: of two drivers that planned the same round one commits, the other stops."""
+    fill(cluster, 10)
+    settings = settings_for(cluster, tmp_path)
+    settings = replace(settings, lake=replace(settings.lake, lock=False))
+
+    class Second(Observer):
+        def planned(self, plan: object, progress: object) -> None:
+            run(settings, once=True, spark=spark)
+
+    with pytest.raises(FencedError, match="round 1"):
+        run(settings, once=True, spark=spark, observer=Second())
+    lake = opened(spark, settings)
+    assert latest_round(lake) == 1
+    require_exact(lake, cluster)
+
+
+def test_an_apply_planned_before_another_drivers_is_never_published(
+    spark: "SparkSession",
+    cluster: ProducerCluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """P7: paused between planning and MERGE while another driver applies a later round."""
+    fill(cluster, 30)
+    settings = settings_for(cluster, tmp_path, lake={"root": str(tmp_path / "lake"), "lock": False})
+    steps: list[str] = []
+
+    def other_driver(step: str) -> None:
+        steps.append(step)
+        if steps.count("apply.planned") == 1 and step == "apply.planned":
+            fill(cluster, 20, start=20)
+            run(settings, once=True, spark=spark)
+
+    monkeypatch.setattr("dcp.lake.apply.applier.reached", other_driver)
+    with pytest.raises(FencedError, match="another driver applied to docs"):
+        run(settings, once=True, spark=spark)
+    assert steps == ["apply.planned", "apply.planned"]
+    lake = opened(spark, settings)
+    assert latest_round(lake) == 2
+    require_exact(lake, cluster)
+
+
+def test_two_drivers_that_alternate_are_told_apart(
+    spark: "SparkSession", cluster: ProducerCluster, tmp_path: Path
+) -> None:
+    """P7: whoever finds another writer's round after its own first one stops."""
+    fill(cluster, 200)
+    settings = settings_for(
+        cluster,
+        tmp_path,
+        flow_control=SMALL_FLOW,
+        round={"target_bytes": 1500, "tasks": 1},
+        lake={"root": str(tmp_path / "lake"), "lock": False},
+    )
+    stop = threading.Event()
+    rounds: list[tuple[str, int]] = []
+
+    class OneRound(Observer):
+        def committed(self, report: RoundReport) -> None:
+            rounds.append(("second", report.round))
+            stop.set()
+
+    class First(Observer):
+        def committed(self, report: RoundReport) -> None:
+            rounds.append(("first", report.round))
+            with pytest.raises(StoppedError):
+                run(settings, once=True, spark=spark, observer=OneRound(), stop=stop)
+
+    with pytest.raises(FencedError, match="another driver"):
+        run(settings, once=True, spark=spark, observer=First())
+    assert rounds == [("first", 1), ("second", 2)]
+    lake = opened(spark, settings)
+    require_exact(lake, cluster)
+    run(settings, once=True, spark=spark)
+    require_exact(lake, cluster)

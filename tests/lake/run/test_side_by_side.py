@@ -1,0 +1,258 @@
+"""P1 to P5 where a driver receives and applies at once: killed and stopped at every pair of steps.
+
+Both threads are held, each at a step of its own, when the process is killed. What a killed driver
+leaves is what is on the disk: of the other pairs a copy of the lake is taken while all processes of
+the driver are stopped, which costs no further start of Spark.
+"""
+
+import signal
+import threading
+from collections.abc import Iterator
+from copy import copy
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dcp.lake.log import stop_points
+from dcp.lake.log.applied import replica_status
+from dcp.lake.log.changes import latest_round
+from dcp.lake.log.planning import tasks_at_once
+from dcp.lake.log.stop_points import FILE_VARIABLE, STEPS, VARIABLE
+from dcp.lake.run.run import lake_location, run
+from dcp.lake.spark.threads import in_thread
+from dcp.lake.tables.tables import DOCS, LakeTables, open_lake, replicas_in
+from dcp.producer.cluster import ProducerCluster
+from dcp.producer.settings import ClusterSettings
+from tests.client.drained import wait_for
+from tests.lake.held_lakes import copies_at, held_files, stops_at
+from tests.lake.job_process import EndlessJob, Job
+from tests.lake.receiving import settings_for
+from tests.lake.replicas import (
+    complete_seqnos,
+    require_every_version_exact,
+    require_live_exact,
+    require_no_row_twice,
+    rows_of,
+    source_rows,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from dcp.lake.config.settings import Settings
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+VBUCKETS = 4
+PATIENCE_SECONDS = 120.0
+ROUND_STEPS = [step for step in STEPS if step.startswith("round.")]
+APPLY_STEPS = [step for step in STEPS if not step.startswith("round.")]
+
+
+@pytest.fixture
+def cluster() -> Iterator[ProducerCluster]:
+    with ProducerCluster(ClusterSettings(nodes=2, vbuckets=VBUCKETS, seed=5)) as cluster:
+        yield cluster
+
+
+class Scene:
+    """A lake with an apply pending that takes rows back, and a driver that begins with it."""
+
+    def __init__(self, spark: "SparkSession", cluster: ProducerCluster, folder: Path) -> None:
+        self.spark, self.cluster, self.folder = spark, cluster, folder
+        self.settings = self._settings("every_round")
+        self._written = 0
+        self.write(80)
+        run(self.settings, once=True, spark=spark)
+        self.lake: LakeTables = open_lake(lambda: spark, lake_location(self.settings))
+
+    def _settings(self, when: str) -> "Settings":
+        return settings_for(
+            self.cluster,
+            self.folder,
+            apply={"when": when},
+            round={"minimum_interval_seconds": 0.2},
+        )
+
+    def write(self, count: int) -> None:
+        """Change some documents, add some, and delete one."""
+        for number in range(self._written // 2, self._written // 2 + count):
+            self.cluster.set(b"key-%d" % number, b'{"n": %d}' % self._written)
+        self.cluster.delete(b"key-%d" % (self._written // 2))
+        self._written += count
+
+    def lose_and_go_on(self) -> int:
+        """Let both nodes lose what was published; receive that and apply nothing of it."""
+        for node in (0, 1):
+            self.cluster.crash_restart(node, lost_seqnos=7)
+        return self.go_on()
+
+    def go_on(self) -> int:
+        """Receive some changes and apply none of them; return the newest round."""
+        self.write(30)
+        run(self._settings("never"), once=True, spark=self.spark)
+        return latest_round(self.lake)
+
+    def hold(self, apply_step: str, *round_steps: str) -> tuple[Job, list[Path]]:
+        """Start a driver; return it when both of its threads are held, with the files of each step.
+
+        It is held at the first one of the steps of a round.
+        """
+        steps = (apply_step, *round_steps)
+        held = held_files(self.folder, steps)
+        job = EndlessJob(self.settings, self.folder, **stops_at(self.folder, steps))
+        try:
+            job.wait_for(held[0])
+            self.write(20)
+            job.wait_for(held[1])
+        except BaseException:
+            job.end()
+            raise
+        return job, held
+
+    def left_in(self, folder: Path) -> "Scene":
+        """Return this scene with the copy of its lake in a folder."""
+        left = copy(self)
+        left.folder = folder
+        left.settings = left._settings("every_round")
+        left.lake = open_lake(lambda: self.spark, lake_location(left.settings))
+        return left
+
+    def has_round(self, number: int) -> bool:
+        return latest_round(self.lake) >= number
+
+    def require_exact(self) -> None:
+        require_every_version_exact(self.lake, self.cluster)
+        require_no_row_twice(self.lake)
+
+    def require_live_exact(self) -> None:
+        require_live_exact(self.lake, self.cluster, latest_round(self.lake))
+
+    def has_everything(self) -> bool:
+        """Whether the newest round holds all that was written: no further one comes then."""
+        return complete_seqnos(self.lake, latest_round(self.lake)) == self.high_seqnos()
+
+    def high_seqnos(self) -> dict[int, int]:
+        return {vbucket: self.cluster.high_seqno(vbucket) for vbucket in range(VBUCKETS)}
+
+    def require_as_the_bucket(self) -> None:
+        assert self.has_everything()
+        held = rows_of(self.lake, self.lake.table_sql("docs"))
+        assert held == source_rows(self.cluster, self.high_seqnos())
+
+
+@pytest.mark.parametrize("apply_step", APPLY_STEPS)
+def test_killed_at_each_step_of_a_round_while_an_apply_is_at_one_of_its_own(
+    spark: "SparkSession", cluster: ProducerCluster, tmp_path: Path, apply_step: str
+) -> None:
+    scene = Scene(spark, cluster, tmp_path)
+    pending = scene.lose_and_go_on()
+    job, [_, *held] = scene.hold(apply_step, *ROUND_STEPS)
+    try:
+        copies = list(copies_at(job, held, Path(str(scene.settings.lake.root))))
+    finally:
+        job.end()
+    assert job.process.returncode == -signal.SIGKILL
+    lefts = [*map(scene.left_in, copies), scene]
+    is_applied = apply_step != "apply.planned"
+    for round_step, left in zip(ROUND_STEPS, lefts, strict=True):
+        print(f"apply at {apply_step}, round at {round_step}")
+        is_committed = round_step in ("round.committed", "round.read_back")
+        assert latest_round(left.lake) == pending + is_committed
+        assert (replica_status(left.lake, DOCS).round == pending) == is_applied
+        run(left.settings, once=True, spark=spark)
+        left.require_as_the_bucket()
+        left.require_exact()
+    scene.require_live_exact()
+
+
+def test_sigterm_ends_the_round_and_the_apply_under_way(
+    spark: "SparkSession", cluster: ProducerCluster, tmp_path: Path
+) -> None:
+    scene = Scene(spark, cluster, tmp_path)
+    pending = scene.lose_and_go_on()
+    job, held = scene.hold("apply.planned", "round.received")
+    try:
+        job.process.send_signal(signal.SIGTERM)
+        for file in held:
+            file.unlink()
+        assert job.wait() == 0, job.output()
+    finally:
+        job.end()
+    assert "Traceback" not in job.output()
+    assert latest_round(scene.lake) == pending + 1
+    assert replica_status(scene.lake, DOCS).round == pending + 1
+    scene.require_exact()
+    run(scene.settings, once=True, spark=spark)  # that round may have begun amid the writes
+    scene.require_as_the_bucket()
+
+
+def test_a_slow_apply_delays_no_round(
+    spark: "SparkSession", cluster: ProducerCluster, tmp_path: Path
+) -> None:
+    """Rounds go on, and ``docs_live`` with them, while a table's MERGE does not end."""
+    scene = Scene(spark, cluster, tmp_path)
+    pending = scene.go_on()
+    job, [applying, receiving] = scene.hold("apply.planned", "round.planned")
+    try:
+        receiving.unlink()
+        for wanted in range(pending + 1, pending + 4):
+            job.wait_until(f"round {wanted}", partial(scene.has_round, wanted))
+            job.wait_until("all that was written", scene.has_everything)
+            scene.require_live_exact()
+            scene.write(10)
+        assert replica_status(scene.lake, DOCS).round < pending
+        applying.unlink()
+        job.wait_until("the apply", lambda: replica_status(scene.lake, DOCS).round > pending + 1)
+        job.process.send_signal(signal.SIGTERM)
+        assert job.wait() == 0, job.output()
+    finally:
+        job.end()
+    scene.require_exact()
+
+
+def test_tables_of_two_collections_are_applied_to_at_once(
+    spark: "SparkSession",
+    cluster: ProducerCluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One table's apply stands still; the other's, of the same round, is committed meanwhile."""
+    cluster.create_scope("s")
+    cluster.create_collection("s", "c")
+    for number in range(20):
+        cluster.set(b"key-%d" % number, b"1")
+        cluster.set(b"key-%d" % number, b"2", collection="s.c")
+    held = tmp_path / "held"
+    monkeypatch.setattr(stop_points, "_reached", {})
+    monkeypatch.setenv(VARIABLE, "apply.planned=pause")
+    monkeypatch.setenv(FILE_VARIABLE, str(held))
+    settings = settings_for(cluster, tmp_path)
+    running = in_thread(partial(run, settings, once=True, spark=spark, stop=threading.Event()))
+    wait_for("an apply that stands still", held.exists, PATIENCE_SECONDS)
+    lake = open_lake(lambda: spark, lake_location(settings))
+    tables = replicas_in(lake)
+
+    def rounds() -> list[int]:
+        return sorted(replica_status(lake, each).round for each in tables)
+
+    wait_for("the other one's apply", lambda: rounds() == [0, 1], PATIENCE_SECONDS)
+    held.unlink()
+    assert len(running.result(PATIENCE_SECONDS).applied) == 2
+    assert rounds() == [1, 1]
+    found = [rows_of(lake, lake.table_sql(each.name)) for each in tables]
+    assert [sum(map(len, by_vbucket.values())) for by_vbucket in found] == [20, 20]
+
+
+@pytest.mark.parametrize(
+    ("master", "alone", "beside"),
+    [("local[8]", 8, 4), ("local[3]", 3, 1), ("local[1]", 1, 1), ("spark://host:7077", 0, 0)],
+)
+def test_a_round_leaves_half_of_one_machine_to_an_apply(
+    master: str, alone: int, beside: int
+) -> None:
+    lake: Any = SimpleNamespace(spark=SimpleNamespace(conf={"spark.master": master}))
+    assert tasks_at_once(lake) == alone
+    assert tasks_at_once(lake, beside_apply=True) == beside

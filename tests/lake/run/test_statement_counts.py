@@ -1,0 +1,133 @@
+"""What a driver that has run before asks of Spark: jobs and commits, counted.
+
+Times belong to ``benchmarks/rounds``; these numbers do not depend on the machine.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import pytest
+
+from dcp.lake.config.settings import Settings
+from dcp.lake.log.observer import Observer
+from dcp.lake.log.plan import Idle, RoundPlan
+from dcp.lake.receive.connect import look_at_cluster, source_access
+from dcp.lake.run.driver import Driver
+from dcp.lake.run.round import RoundReport
+from dcp.lake.run.run import lake_location, open_or_create
+from dcp.lake.tables.history import history
+from dcp.lake.tables.transaction import session_settings_for_a_while
+from dcp.producer.cluster import ProducerCluster
+from dcp.producer.settings import ClusterSettings
+from tests.lake.receiving import settings_for
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+DOCUMENTS: Final = 3000
+CHANGES: Final = 1000
+
+ROUND_JOBS: Final = 2  # the state of the log, for the fence; the append
+APPLY_JOBS: Final = 7  # the state of the table; the files; three joins, two for deletion vectors
+AUDIT_JOBS: Final = 2  # the state of the table, for the fence; the append
+CREATE_JOBS: Final = 1  # of its table, once in a lake's life
+
+_Found = TypeVar("_Found")
+
+
+@dataclass
+class WarmDriver:
+    """A driver that has committed a round and an apply, and a count of what it does."""
+
+    driver: Driver
+    settings: Settings
+    cluster: ProducerCluster
+    spark: "SparkSession"
+
+    def counted(self, step: Callable[[], _Found]) -> tuple[_Found, int, int]:
+        """Return what a step returns, its Spark jobs, and its commits."""
+        jobs, versions = self._jobs(), self._versions()
+        found = step()
+        return found, self._jobs() - jobs, self._versions() - versions
+
+    def plan(self) -> RoundPlan | Idle:
+        return self.driver.plan(look_at_cluster(source_access(self.settings)))
+
+    def round(self) -> RoundReport:
+        plan = self.plan()
+        assert isinstance(plan, RoundPlan)
+        return self.driver.round(plan)
+
+    def change(self, documents: int, seed: int) -> None:
+        """Write so many changes, each of another document."""
+        for number in Random(seed).sample(range(DOCUMENTS), documents):
+            self.cluster.set(b"key-%d" % number, b'{"seed": %d}' % seed)
+
+    def _jobs(self) -> int:
+        context: Any = self.spark.sparkContext
+        return int(context._jsc.sc().dagScheduler().numTotalJobs())
+
+    def _versions(self) -> int:
+        tables = [self.driver.lake.table(name) for name in ("changes", "docs", "undone")]
+        return sum(history(table, 1)[0].version + 1 for table in tables if table.exists())
+
+
+@pytest.fixture
+def warm(spark: "SparkSession", tmp_path: Path) -> Iterator[WarmDriver]:
+    with ProducerCluster(ClusterSettings(nodes=2, vbuckets=4, seed=4)) as cluster:
+        for number in range(DOCUMENTS):
+            cluster.set(b"key-%d" % number, b"1")
+        settings = settings_for(cluster, tmp_path)
+        access = source_access(settings)
+        lake = open_or_create(
+            lambda: spark, settings, lake_location(settings), look_at_cluster(access)
+        )
+        made = WarmDriver(Driver(lake, settings, access, Observer()), settings, cluster, spark)
+        # As Spark has it by itself: tests' sessions save the jobs that this one must not need.
+        with session_settings_for_a_while(spark, {"spark.sql.adaptive.enabled": "true"}):
+            for seed in (1, 2):
+                made.driver.apply(made.round().round, force=False)
+                made.change(100, seed)
+            made.driver.apply(made.round().round, force=False)
+            yield made
+
+
+def test_an_idle_look_asks_nothing_of_spark(warm: WarmDriver) -> None:
+    idle, jobs, commits = warm.counted(warm.plan)
+    assert isinstance(idle, Idle)
+    assert (jobs, commits) == (0, 0)
+    applied, jobs, commits = warm.counted(lambda: warm.driver.apply(idle.latest_round, force=False))
+    assert (applied, jobs, commits) == ([], 0, 0)
+
+
+def test_a_round_of_a_thousand_changes_and_its_apply(warm: WarmDriver) -> None:
+    warm.change(CHANGES, seed=3)
+    report, jobs, commits = warm.counted(warm.round)
+    assert report.rows == CHANGES
+    assert jobs <= ROUND_JOBS
+    assert commits == 1
+    [applied], jobs, commits = warm.counted(lambda: warm.driver.apply(report.round, force=False))
+    assert applied.updated == CHANGES
+    assert jobs <= APPLY_JOBS
+    assert commits == 1
+
+
+def test_an_apply_that_takes_a_hundred_rows_back(warm: WarmDriver) -> None:
+    warm.change(CHANGES, seed=3)
+    warm.driver.apply(warm.round().round, force=False)
+    for node in range(2):
+        warm.cluster.crash_restart(node, lost_seqnos=25)
+    warm.change(1, seed=5)
+    ordered, begun = warm.round(), warm.round()
+    assert warm.driver.apply(ordered.round, force=False) == []
+    applied, jobs, commits = warm.counted(lambda: warm.driver.apply(begun.round, force=False))
+    [version] = applied
+    assert len(version.undone) == 4
+    assert version.updated + version.deleted >= 100
+    assert jobs <= APPLY_JOBS + AUDIT_JOBS + CREATE_JOBS
+    assert commits == 3, "the apply, and the audit's table with its first rows"

@@ -1,0 +1,241 @@
+"""P7: a driver is stopped (SIGSTOP) wherever it is, another takes over, and the first one wakes.
+
+Stopped are the driver, its JVM and their Python workers, while a statement runs or between two.
+These lakes have no lock file, as those in object stores have none: only the fences of commits
+protect them. A stopped process looks at nothing meanwhile: it wakes with a view of the lake, and
+with connections, of long ago.
+"""
+
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from dcp.errors import FencedError
+from dcp.lake.config.settings import Settings
+from dcp.lake.log.stop_points import FILE_VARIABLE, VARIABLE
+from dcp.lake.run.run import run
+from dcp.lake.tables.tables import AUDIT_TABLE, DOCS, cleaned_round
+from dcp.producer.cluster import ProducerCluster
+from dcp.producer.settings import ClusterSettings
+from tests.lake.driver_host import DriverHost, Ended
+from tests.lake.interrupted_lakes import InterruptedLakes, commits_in, data_files_in
+from tests.seeds import seeds
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+FENCED: Final = FencedError.exit_code
+IDLE_SECONDS: Final = 40.0
+"""After so long the nodes close a connection that answers no NOOP."""
+QUICKLY_GIVEN_UP: Final = {"spark.network.timeout": "40s", "spark.network.timeoutInterval": "5s"}
+"""After so long without a heartbeat Spark gives an executor up, but in local mode."""
+STOPPED_SECONDS: Final = 50.0
+"""Longer than both."""
+
+
+@dataclass(frozen=True)
+class Scene:
+    lakes: InterruptedLakes
+    host: DriverHost
+    receiving: Path
+    """A file that is there while no worker shall pause. Without it a Python worker pauses after its
+    first batch, and makes it to say so."""
+
+
+@pytest.fixture(scope="module")
+def scene(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    [seed] = seeds(1, first=8000)
+    folder = tmp_path_factory.mktemp("stopped")
+    receiving = folder / "receiving"
+    receiving.touch()
+    settings = ClusterSettings(nodes=2, vbuckets=4, seed=seed, idle_timeout_seconds=IDLE_SECONDS)
+    with ProducerCluster(settings) as cluster:
+        host = DriverHost(
+            folder / "host",
+            QUICKLY_GIVEN_UP | {"spark.python.worker.reuse": "false"},
+            **{VARIABLE: "round.received=pause", FILE_VARIABLE: str(receiving)},
+        )
+        try:
+            yield Scene(InterruptedLakes(cluster, spark, folder, seed), host, receiving)
+        finally:
+            host.kill()
+
+
+def require_fenced(ended: Ended) -> None:
+    assert ended.code == FENCED, ended.output
+    assert "another driver" in ended.output or "is committed already" in ended.output
+    assert "Traceback" not in ended.output
+
+
+# --- between two statements
+
+
+@pytest.mark.parametrize(
+    ("step", "code"),
+    [
+        ("round.planned", FENCED),
+        ("round.committed", 0),  # its round is durable, and others went on from there
+        ("apply.planned", FENCED),
+        ("apply.committed", FENCED),
+    ],
+)
+def test_stopped_between_two_statements(scene: Scene, step: str, code: int) -> None:
+    lakes, host = scene.lakes, scene.host
+    settings = lakes.pending()
+    lakes.write()
+    paused = host.begin(lakes.words("run", settings, "--once"), step)
+    host.wait_until(paused.exists, step)
+    host.stop()
+    lakes.take_over(settings)
+    paused.unlink()
+    host.wake()
+    ended = host.ended()
+    assert ended.code == code, ended.output
+    if code == FENCED:
+        require_fenced(ended)
+    lakes.require_exact(settings)
+
+
+# --- inside a round
+
+
+def test_stopped_while_a_worker_receives_until_every_time_limit_is_over(scene: Scene) -> None:
+    """The node closes the connections, and Spark must not give its own executor up for lost."""
+    lakes, host = scene.lakes, scene.host
+    settings = lakes.pending()
+    lakes.write()
+    scene.receiving.unlink()
+    host.begin(lakes.words("run", settings, "--once"))
+    host.wait_until(scene.receiving.exists, "the first batch")
+    host.stop()
+    stopped_at = time.monotonic()
+    assert host.statement == "append changes"
+    lakes.take_over(settings)
+    time.sleep(max(0.0, STOPPED_SECONDS - (time.monotonic() - stopped_at)))
+    scene.receiving.unlink()
+    host.wake()
+    ended = host.ended()
+    scene.receiving.touch()
+    require_fenced(ended)
+    lakes.require_exact(settings)
+
+
+def test_stopped_while_a_round_is_written(scene: Scene) -> None:
+    lakes, host = scene.lakes, scene.host
+    settings = lakes.pending()
+    lakes.write()
+    stop_in(scene, settings, "append changes", writing="changes", words=("run", "--once"))
+    lakes.take_over(settings)
+    host.wake()
+    require_fenced(host.ended())
+    lakes.require_exact(settings)
+
+
+# --- inside an apply
+
+
+@pytest.mark.parametrize("writing", [None, "docs"])
+def test_stopped_inside_a_merge(scene: Scene, writing: str | None) -> None:
+    lakes, host = scene.lakes, scene.host
+    settings = lakes.pending()
+    stop_in(scene, settings, "MERGE docs", writing=writing, words=("run", "--once"))
+    lakes.take_over(settings)
+    host.wake()
+    require_fenced(host.ended())
+    lakes.require_exact(settings)
+
+
+def test_stopped_inside_the_audit_of_an_apply(scene: Scene) -> None:
+    """Its apply is durable, so another may write its audit; that is there once."""
+    lakes, host = scene.lakes, scene.host
+    settings = lakes.pending()
+    stop_in(scene, settings, "INSERT undone", words=("run", "--once"))
+    lakes.take_over(settings)
+    host.wake()
+    ended = host.ended()
+    assert ended.code == 0, ended.output
+    lakes.require_exact(settings)
+    lake = lakes.lake(settings)
+    twice = lakes.spark.sql(
+        f"SELECT version, vbucket, key FROM {lake.table_sql(AUDIT_TABLE)} "
+        "GROUP BY version, vbucket, key HAVING count(*) > 1"
+    ).collect()
+    assert twice == []
+
+
+# --- inside maintenance
+
+
+@pytest.mark.parametrize(
+    ("step", "statement"),
+    [
+        ("retention", "ALTER changes"),
+        ("heartbeat", "INSERT docs"),
+        ("clean", "ALTER changes"),
+        ("clean", "DELETE changes"),
+        ("optimize", "OPTIMIZE docs"),
+        ("vacuum", "VACUUM changes"),
+    ],
+)
+def test_stopped_inside_maintenance(scene: Scene, step: str, statement: str) -> None:
+    lakes, host = scene.lakes, scene.host
+    settings = lakes.old()
+    stop_in(scene, settings, statement, words=("maintain", "--step", step))
+    lakes.take_over(settings)
+    lakes.maintain(settings)
+    noted = cleaned_round(lakes.lake(settings), DOCS)
+    host.wake()
+    ended = host.ended()
+    assert "Traceback" not in ended.output
+    assert ended.code == 0, ended.output
+    assert cleaned_round(lakes.lake(settings), DOCS) == noted
+    if step == "clean":  # whoever makes the table again must not take the log for whole
+        shutil.rmtree(Path(settings.lake.root) / "docs")
+        run(settings, once=True, spark=lakes.spark)
+    lakes.require_newest_exact(settings)
+
+
+def test_a_stopped_driver_keeps_its_lock_and_goes_on(scene: Scene) -> None:
+    lakes, host = scene.lakes, scene.host
+    settings = lakes.pending()
+    settings = replace(settings, lake=replace(settings.lake, lock=True))
+    stop_in(scene, settings, "MERGE docs", words=("run", "--once"))
+    with pytest.raises(FencedError, match=r'another driver works on it .*"pid"'):
+        run(settings, once=True, spark=lakes.spark)
+    host.wake()
+    ended = host.ended()
+    assert ended.code == 0, ended.output
+    lakes.require_exact(settings)
+
+
+def stop_in(
+    scene: Scene,
+    settings: Settings,
+    statement: str,
+    *,
+    words: tuple[str, ...],
+    writing: str | None = None,
+) -> None:
+    """Run a command until it is in a statement (and writes data files), and stop it there.
+
+    What the statement does for a while is drawn. That it is stopped is looked at afterwards, when
+    nothing moves any more: it must still be in the statement, and may not have committed.
+    """
+    lakes, host = scene.lakes, scene.host
+    root, table = settings.lake.root, statement.split()[1]
+    files = data_files_in(root, writing) if writing else 0
+    host.begin(lakes.words(words[0], settings, *words[1:]))
+    host.wait_until(lambda: host.statement == statement, statement)
+    commits = commits_in(root, table)
+    if writing:
+        host.wait_until(lambda: data_files_in(root, writing) > files, f"data of {statement}")
+    host.stop()
+    assert host.statement == statement
+    assert commits_in(root, table) == commits

@@ -1,0 +1,159 @@
+"""What Spark and the machine raise, as one of our errors: by the texts that they really have."""
+
+import errno
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from py4j.protocol import Py4JError, Py4JNetworkError
+from pyspark.errors import PySparkException
+
+from dcp.errors import DcplakeError, LakeError, SetupError, VerifyError
+from dcp.lake.spark import failures
+from dcp.lake.spark.failures import known_error, one_line_error, spark_errors, watch_jvm
+from dcp.lake.spark.task_errors import TaskError
+
+REPLICA = "delete the table's folder: the next run makes the table again"
+RESYNC = "read the bucket again with dcplake resync"
+ELSEWHERE = "set lake.root to a new place and read the bucket again there"
+CASES = [
+    (
+        "An error occurred while calling o61.sql.\n: org.apache.spark.SparkException: Job aborted\n"
+        "\tat x\nCaused by: java.io.IOException: No space left on device\n\tat y",
+        SetupError,
+        "a disk is full; make room",
+    ),
+    ("FSError: java.io.IOException: Disk quota exceeded", SetupError, "a disk is full"),
+    (
+        "java.io.FileNotFoundException: /lake/docs/part-1.parquet (Read-only file system)",
+        SetupError,
+        "/lake/docs/part-1.parquet: this user may not read or write it",
+    ),
+    (
+        "ExitCodeException: Mkdirs failed to create file:/lake/changes (exists=false, cwd=file:/)",
+        SetupError,
+        "file:/lake/changes: this user may not read or write it",
+    ),
+    (
+        "[FAILED_READ_FILE.NO_HINT] Encountered error while reading file "
+        "file:/lake/changes/part-0.parquet.  SQLSTATE: KD001",
+        LakeError,
+        f"file:/lake/changes/part-0.parquet: a file of the table is damaged or gone; .*{RESYNC}",
+    ),
+    (
+        "[FAILED_READ_FILE.FILE_NOT_EXIST] Encountered error while reading file "
+        "s3a://b/docs__s__c__8/part-0.parquet. File does not exist.",
+        LakeError,
+        f"s3a://b/docs__s__c__8/part-0.parquet: a file .*{REPLICA}",
+    ),
+    (
+        "[FAILED_READ_FILE.NO_HINT] Encountered error while reading file file:///l/docs/_delta_log/"
+        "00000000000000000003.json.  SQLSTATE: KD001",
+        LakeError,
+        f"00000000000000000003.json: files of the table's Delta log .*{REPLICA}",
+    ),
+    (
+        "[DELTA_TRUNCATED_TRANSACTION_LOG] file:/l/changes/_delta_log/00000000000000000000.json: "
+        "Unable to reconstruct state at version 3",
+        LakeError,
+        f"files of the table's Delta log are damaged or gone; .*{ELSEWHERE}",
+    ),
+    (
+        "[FAILED_READ_FILE.NO_HINT] Encountered error while reading file file:/other/x.parquet. ",
+        LakeError,
+        "file:/other/x.parquet: a file of the table is damaged or gone; put it back from a copy$",
+    ),
+]
+
+
+@pytest.mark.parametrize(("told", "kind", "line"), CASES)
+def test_a_cause_that_is_known(told: str, kind: type[DcplakeError], line: str) -> None:
+    with pytest.raises(kind, match=line) as found, spark_errors("round 3 failed"):
+        raise Py4JError(told)
+    assert type(found.value) is kind
+    assert str(found.value).startswith("round 3 failed: ")
+    assert "\n" not in str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("table", "helps"), [("changes", ELSEWHERE), ("docs", REPLICA), ("docs__s__c__8", REPLICA)]
+)
+def test_a_gap_in_a_log_names_no_file(table: str, helps: str) -> None:
+    failure = Py4JError("[DELTA_VERSIONS_NOT_CONTIGUOUS] Versions (0, 1, 3) are not contiguous.")
+    assert helps in str(known_error(failure, f"/data/my table/lake: table {table}"))
+
+
+@pytest.mark.parametrize(
+    ("table", "helps"), [("changes", RESYNC), ("docs", REPLICA), ("undone", "of rollbacks is lost")]
+)
+def test_a_data_file_that_is_gone_without_its_name(table: str, helps: str) -> None:
+    failure = Py4JError("[DELTA_FILE_NOT_FOUND] a file that the transaction log names is gone")
+    assert helps in str(known_error(failure, f"/data/my table/lake: table {table}"))
+
+
+def test_the_cause_of_a_cause_counts() -> None:
+    try:
+        try:
+            raise OSError(errno.ENOSPC, "No space left on device", "/tmp/x")
+        except OSError as cause:
+            raise RuntimeError("the task failed") from cause
+    except RuntimeError as failure:
+        assert isinstance(one_line_error(failure), SetupError)
+
+
+def test_what_is_ours_stays_and_a_bug_keeps_its_stack() -> None:
+    with pytest.raises(VerifyError, match=r"^said so$"), spark_errors("verify"):
+        raise VerifyError("said so")
+    with pytest.raises(VerifyError, match=r"^said so$"), spark_errors("verify"):
+        raise Py4JError(f"Job aborted\n{TaskError(VerifyError('said so'))}\n")
+    assert one_line_error(TypeError("a bug")) is None
+    with pytest.raises(TypeError), spark_errors("verify"):
+        raise TypeError("a bug")
+
+
+def test_of_another_failure_of_spark_the_innermost_cause_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(failures, "kept_log", lambda: Path("/tmp/its/spark.log"))
+    failure = Py4JError(
+        "An error occurred while calling o1.getResult.\n: org.apache.spark.SparkException: "
+        "Exception thrown in awaitResult: \n\tat a\nCaused by: java.lang.Odd: x\n\tat b\n"
+        "Caused by: java.lang.IllegalStateException: no such thing\n\tat c\n"
+    )
+    error = one_line_error(failure, "verify")
+    assert type(error) is DcplakeError
+    assert str(error) == (
+        "verify: java.lang.IllegalStateException: no such thing; Spark's log has the whole of it: "
+        "/tmp/its/spark.log"
+    )
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> "Iterator[subprocess.Popen[bytes]]":
+    monkeypatch.setattr(failures, "_jvms", [])
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    watch_jvm(process)
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def test_a_jvm_that_was_killed(watched: "subprocess.Popen[bytes]") -> None:
+    assert one_line_error(TypeError("a bug")) is None, "it runs"
+    watched.kill()
+    watched.wait()
+    assert one_line_error(TypeError("a bug")) is None, "of ours, all the same"
+    error = one_line_error(Py4JNetworkError("Answer from Java side is empty"), "round 2 failed")
+    assert type(error) is DcplakeError
+    assert str(error).startswith("round 2 failed: Spark's JVM has ended (killed by SIGKILL)")
+
+
+def test_a_jvm_that_answers_while_it_ends(watched: "subprocess.Popen[bytes]") -> None:
+    """As after a SIGTERM to the whole process group: what it says then is not the reason."""
+    threading.Timer(0.5, watched.terminate).start()
+    told = 'Cannot invoke "x" because the return value of "SparkContext.dagScheduler()" is null'
+    error = one_line_error(PySparkException(told), "round 2 failed")
+    assert str(error).startswith("round 2 failed: Spark's JVM has ended (killed by SIGTERM)")

@@ -1,0 +1,82 @@
+"""Options of the JVM by what it has to do; the archive of classes where set-up made one."""
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dcp.lake.receive.connect import look_at_cluster, source_access
+from dcp.lake.run.run import is_large_load, lake_location, run
+from dcp.lake.run.run import run as run_module
+from dcp.lake.spark import jvm_options as options
+from dcp.lake.tables.tables import LakeLocation
+from dcp.producer.cluster import ProducerCluster
+from dcp.producer.settings import ClusterSettings
+from tests.lake.receiving import settings_for
+from tests.lake.run.test_driver import view
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+QUICK = "-XX:TieredStopAtLevel=1"
+
+
+@pytest.fixture
+def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    archive = tmp_path / "my venv" / "classes.jsa"
+    archive.parent.mkdir()
+    monkeypatch.setattr(options, "class_archive_path", lambda: archive)
+    return archive
+
+
+@pytest.mark.parametrize("is_long", [True, False])
+def test_only_a_jvm_that_does_not_live_long_has_the_quick_compiler(
+    archive: Path, is_long: bool
+) -> None:
+    assert (QUICK in shlex.split(options.jvm_options(is_long=is_long))) != is_long
+
+
+def test_an_archive_is_named_where_there_is_one(archive: Path) -> None:
+    named = f"-XX:SharedArchiveFile={archive}"
+    assert named not in shlex.split(options.jvm_options(is_long=False))
+    archive.touch()
+    assert named in shlex.split(options.jvm_options(is_long=False))
+
+
+@pytest.mark.parametrize(
+    ("high_seqnos", "is_large"), [((600_000, 399_999), False), ((600_000, 400_000), True)]
+)
+def test_a_load_is_large_from_a_million_changes_on(
+    tmp_path: Path, high_seqnos: tuple[int, ...], is_large: bool
+) -> None:
+    lake = LakeLocation(root=str(tmp_path))
+    assert is_large_load(lake, view(*high_seqnos)) == is_large
+
+
+@pytest.mark.parametrize(
+    "elsewhere", [LakeLocation(root="s3a://bucket/lake"), LakeLocation(schema="spark_catalog.lake")]
+)
+def test_what_a_lake_elsewhere_lacks_is_not_known(elsewhere: LakeLocation) -> None:
+    assert not is_large_load(elsewhere, view(2_000_000))
+
+
+def test_what_a_lake_holds_already_does_not_count(
+    spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_module, "MANY_CHANGES", 30)
+    with ProducerCluster(ClusterSettings(nodes=1, vbuckets=4, seed=1)) as cluster:
+        settings = settings_for(cluster, tmp_path)
+
+        def is_large() -> bool:
+            return is_large_load(lake_location(settings), look_at_cluster(source_access(settings)))
+
+        for number in range(40):
+            cluster.set(b"key-%d" % number, b"1")
+        assert is_large()
+        run(settings, once=True, spark=spark)
+        for number in range(29):
+            cluster.set(b"key-%d" % number, b"2")
+        assert not is_large()
+        cluster.set(b"another", b"1")
+        assert is_large()

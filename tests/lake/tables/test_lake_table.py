@@ -1,0 +1,192 @@
+"""What delta-rs reads of a table, without Spark, is what Spark reads; and who is asked when."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+import pytest
+
+from dcp.errors import LakeError
+from dcp.lake.tables import lake_table
+from dcp.lake.tables.history import WHOLE, history
+from dcp.lake.tables.lake_table import LakeTable
+from dcp.lake.tables.schema import AUDIT, REPLICA
+from dcp.lake.tables.tables import (
+    DOCS,
+    LakeIdentity,
+    LakeLocation,
+    LakeTables,
+    create_lake,
+    ensure_replica,
+    open_lake,
+)
+from dcp.lake.tables.transaction import described
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.slow
+
+STATEMENTS = (
+    "INSERT INTO {docs} (vbucket, key, seqno, value) SELECT CAST(id % 2 AS INT), concat('k', id), "
+    "CAST(id + 18446744073709551000BD AS DECIMAL(20,0)), CAST(concat('v', id) AS BINARY) "
+    "FROM range(500)",
+    "DELETE FROM {docs} WHERE key LIKE 'k7%'",  # deletion vectors
+    "ALTER TABLE {docs} SET TBLPROPERTIES ('dcplake.a' = 'it''s \"url\" ü')",
+    "UPDATE {docs} SET value = X'ff00' WHERE vbucket = 1",
+    "OPTIMIZE {docs} FULL",
+    "RESTORE TABLE {docs} TO VERSION AS OF 4",
+    "VACUUM {docs} RETAIN 200 HOURS",
+    "VACUUM {docs}",
+)
+
+FEW_TASKS = {"spark.sql.sources.parallelPartitionDiscovery.parallelism": "2"}  # of VACUUM: 10,000
+
+
+def never() -> "SparkSession":
+    """Starts Spark, as far as these tests allow it."""
+    raise AssertionError("Spark was started")
+
+
+@pytest.fixture(scope="module")
+def made(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> LakeTables:
+    """A lake whose replica was changed by many people."""
+    location = LakeLocation(root=str(tmp_path_factory.mktemp("made") / "lake"))
+    identity = LakeIdentity("lake-1", "default", "bucket-uuid", 2)
+    lake = create_lake(lambda: spark, location, identity)
+    ensure_replica(lake, DOCS)
+    for statement in STATEMENTS:
+        with described(spark, {}, FEW_TASKS):
+            spark.sql(statement.format(docs=lake.table_sql(DOCS.name))).collect()
+    return lake
+
+
+@pytest.fixture
+def changed(made: LakeTables, tmp_path: Path) -> LakeTables:
+    """Returns a copy of that lake, with the times of its files."""
+    shutil.copytree(made.location.path(""), tmp_path / "lake")
+    return open_lake(made.start_spark, LakeLocation(root=str(tmp_path / "lake")))
+
+
+def of_spark(table: LakeTable) -> LakeTable:
+    """Return the table as one that is not on this machine."""
+    return replace(table, folder=None)
+
+
+def without_spark(table: LakeTable) -> LakeTable:
+    return replace(table, start_spark=never)
+
+
+def in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(rows, key=lambda row: str(row["key"]))
+
+
+def test_both_read_the_same(changed: LakeTables) -> None:
+    table = changed.table(DOCS.name)
+    quick, slow = without_spark(table), of_spark(table)
+    for limit in (1, 3, WHOLE):
+        assert history(quick, limit) == history(slow, limit)
+    told = slow.properties()
+    assert quick.properties() == {name: told[name] for name in quick.properties()}
+    assert {name for name in told if name.startswith("dcplake.")} <= quick.properties().keys()
+    quick.require_columns(REPLICA)
+    for condition in ("true", "vbucket = 1 AND seqno IS NOT NULL", "key IN ('k1', 'k70')"):
+        rows = in_order(quick.rows("vbucket, key, seqno, value", condition))
+        assert rows == in_order(slow.rows("vbucket, key, seqno, value", condition))
+    counted = quick.rows("count(*) AS found, max(seqno) AS newest", "true")
+    assert table.folder is not None
+    polars_found = pl.scan_delta(str(table.folder)).select(pl.len()).collect().item()
+    assert counted[0]["found"] == polars_found == len(in_order(quick.rows("key", "true")))
+    assert counted == slow.rows("count(*) AS found, max(seqno) AS newest", "true")
+
+
+def test_after_a_checkpoint_and_without_the_files_before_it(changed: LakeTables) -> None:
+    table = changed.table(DOCS.name)
+    for number in range(12):
+        changed.spark.sql(
+            f"ALTER TABLE {table.sql} SET TBLPROPERTIES ('dcplake.b' = '{number}')"
+        ).collect()
+    assert table.folder is not None
+    log = table.folder / "_delta_log"
+    checkpoint = max(int(file.name.split(".")[0]) for file in log.glob("*.checkpoint*.parquet"))
+    for file in log.glob("*.json"):
+        if int(file.stem) < checkpoint:
+            file.unlink()
+    quick, slow = without_spark(table), of_spark(table)
+    assert history(quick, WHOLE) == history(slow, WHOLE)
+    assert quick.properties()["dcplake.b"] == "11"
+    assert quick.rows("count(*) AS found", "true") == slow.rows("count(*) AS found", "true")
+
+
+def test_a_table_that_is_not_there(tmp_path: Path) -> None:
+    table = LakeTable("delta.`x`", "the lake: table x", tmp_path / "x", never)
+    assert not table.exists()
+    with pytest.raises(LakeError, match=r"^the lake: table x: found no Delta table there"):
+        table.properties()
+
+
+def test_spark_says_what_is_wrong_with_other_columns(changed: LakeTables) -> None:
+    with pytest.raises(LakeError, match=r"docs: found the columns .*expected .*restored_version"):
+        changed.table(DOCS.name).require_columns(AUDIT)
+
+
+def test_spark_is_asked_where_the_log_cannot_be_read(changed: LakeTables) -> None:
+    table = changed.table(DOCS.name)
+    assert table.folder is not None
+    shutil.rmtree(table.folder / "_delta_log")
+    (table.folder / "_delta_log").mkdir()
+    (table.folder / "_delta_log" / "00000000000000000000.json").write_text("{")
+    with pytest.raises(LakeError, match=r"files of the table's Delta log are damaged or gone"):
+        table.properties()
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The limits with which a log was read."""
+    found: list[int] = []
+    read = lake_table._commits
+
+    def counted(folder: Path, limit: int) -> list[dict[str, Any]]:
+        found.append(limit)
+        return read(folder, limit)
+
+    monkeypatch.setattr(lake_table, "_commits", counted)
+    return found
+
+
+def test_a_log_is_read_again_only_where_something_came(
+    changed: LakeTables, reads: list[int]
+) -> None:
+    whole = history(changed.table(DOCS.name), 50)
+    assert history(changed.table(DOCS.name), 50) == whole
+    assert history(changed.table(DOCS.name), 3) == whole[:3]
+    assert reads == [50]
+    docs = changed.table_sql(DOCS.name)
+    changed.spark.sql(f"ALTER TABLE {docs} SET TBLPROPERTIES ('dcplake.c' = '1')").collect()
+    newer = history(changed.table(DOCS.name), 50)
+    assert [each.version for each in newer] == [whole[0].version + 1, *(c.version for c in whole)]
+    assert history(changed.table(DOCS.name), 60) == newer
+    assert reads == [50, 50, 60]
+    history(changed.table(DOCS.name), WHOLE)
+    history(changed.table(DOCS.name), WHOLE)  # so many are not remembered
+    assert reads == [50, 50, 60, WHOLE, WHOLE]
+
+
+def test_a_table_that_was_made_anew_is_read_anew(
+    changed: LakeTables, tmp_path: Path, reads: list[int]
+) -> None:
+    table = changed.table(DOCS.name)
+    assert table.folder is not None
+    before = history(table)
+    copy = tmp_path / "copy"
+    shutil.copytree(table.folder, copy)
+    shutil.rmtree(table.folder)
+    shutil.copytree(copy, table.folder, copy_function=shutil.copy)
+    after = history(changed.table(DOCS.name))
+    assert len(reads) == 2
+    assert [each.version for each in after] == [each.version for each in before]
+    assert after[0].time > before[0].time
+    shutil.rmtree(table.folder)
+    assert not changed.table(DOCS.name).exists()

@@ -1,0 +1,263 @@
+"""The small parts of a run: lock file, stop points, stop signals, typed errors across Spark."""
+
+import ast
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from dcp.errors import (
+    AuthenticationError,
+    ConfigError,
+    DcplakeError,
+    FencedError,
+    RemoteProtocolError,
+    SetupError,
+)
+from dcp.lake.apply.cadence import Pending, is_due
+from dcp.lake.config.settings import ApplySettings
+from dcp.lake.log import stop_points
+from dcp.lake.log.stop_points import FILE_VARIABLE, STEPS, VARIABLE, reached
+from dcp.lake.run.stop_signals import stop_on_signals
+from dcp.lake.spark.task_errors import TaskError, original_error
+from dcp.lake.tables.collections import replicas_of
+from dcp.lake.tables.lock import LOCK_NAME, local_root, locked
+from dcp.lake.tables.tables import LakeLocation
+
+HOLD = """
+import sys, pathlib
+from dcp.lake.tables.lock import locked
+with locked(pathlib.Path(sys.argv[1]), "holder", makes_lake=True):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize(
+    ("root", "folder"),
+    [
+        ("lake", Path("lake")),
+        ("/a/lake", Path("/a/lake")),
+        ("file:/a/b%20c", Path("/a/b c")),
+        ("file:///a/b", Path("/a/b")),
+        ("s3a://bucket/lake", None),
+        ("hdfs://host/lake", None),
+        ("abfss://x@y/lake", None),
+    ],
+)
+def test_only_local_roots_have_a_lock_file(root: str, folder: Path | None) -> None:
+    assert local_root(root) == folder
+
+
+def test_a_lake_is_where_its_lock_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    for root in ("~/lake", "lake", "./a:b", str(tmp_path / "x")):
+        folder = local_root(root)
+        assert folder is not None
+        assert LakeLocation(root=root).path("docs") == str(folder.absolute() / "docs")
+    assert LakeLocation(root="~/lake").path("docs") == str(tmp_path / "home" / "lake" / "docs")
+    for root in ("s3a://bucket/~/x", "file:///a/lake"):
+        assert LakeLocation(root=root + "/").path("docs") == f"{root}/docs"
+    assert LakeLocation(root="/").path("docs") == "/docs"
+
+
+def test_a_held_lock_names_its_holder_and_ends_with_its_process(tmp_path: Path) -> None:
+    root = tmp_path / "new" / "lake"
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(root)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert holder.stdout is not None
+    assert holder.stdin is not None
+    assert holder.stdout.readline() == b"held\n"
+    with (
+        pytest.raises(FencedError, match=f'"pid": {holder.pid}.*holder'),
+        locked(root, "second", makes_lake=True),
+    ):
+        pytest.fail("the lock was given twice")
+    holder.kill()
+    holder.wait()
+    holder.stdin.close()
+    holder.stdout.close()
+    with locked(root, "third", makes_lake=False):
+        assert f'"pid": {os.getpid()}' in (root / LOCK_NAME).read_text()
+
+
+def test_a_lock_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with (
+        pytest.raises(SetupError, match=r"lock file .*file/_dcplake\.lock: cannot open"),
+        locked(tmp_path / "file", "x", makes_lake=True),
+    ):
+        pytest.fail("locked a file")
+
+
+def test_a_stop_point_acts_at_its_count_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed: list[int] = []
+    monkeypatch.setattr(os, "kill", lambda _pid, number: killed.append(number))
+    monkeypatch.setattr(stop_points, "_reached", {})
+    monkeypatch.setenv(VARIABLE, "round.committed:2=kill")
+    for step in ("round.planned", "round.committed", "round.read_back"):
+        reached(step)
+    assert killed == []
+    reached("round.committed")
+    reached("round.committed")
+    assert killed == [signal.SIGKILL]
+    # With a file, the first process that makes it is the only one to act.
+    monkeypatch.setattr(stop_points, "_reached", {})
+    monkeypatch.setenv(FILE_VARIABLE, str(tmp_path / "made"))
+    (tmp_path / "made").write_text("")
+    reached("round.committed")
+    reached("round.committed")
+    assert killed == [signal.SIGKILL]
+
+
+def test_a_paused_step_goes_on_when_its_file_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stop_points, "_reached", {})
+    monkeypatch.setenv(VARIABLE, "apply.planned=pause")
+    with pytest.raises(ConfigError, match=FILE_VARIABLE):
+        reached("apply.planned")
+    file = tmp_path / "pause"
+    monkeypatch.setenv(FILE_VARIABLE, str(file))
+    monkeypatch.setattr(stop_points, "_reached", {})
+    waiting = threading.Thread(target=reached, args=("apply.planned",))
+    waiting.start()
+    end = time.monotonic() + 90
+    while not file.exists():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    assert waiting.is_alive()
+    file.unlink()
+    waiting.join(90)
+    assert not waiting.is_alive()
+
+
+@pytest.mark.parametrize("wanted", ["nowhere=kill", "round.planned=stop", "round.planned:x=kill"])
+def test_an_unknown_stop_is_refused(wanted: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, wanted)
+    with pytest.raises(ConfigError, match=r"expected <step>.*round\.planned"):
+        reached("round.planned")
+
+
+def test_the_first_signal_asks_and_the_second_acts() -> None:
+    acted: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: acted.append(number))
+    try:
+        with stop_on_signals() as event:
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert event.wait(90)
+            assert acted == []
+            os.kill(os.getpid(), signal.SIGTERM)
+            end = time.monotonic() + 90
+            while not acted:
+                assert time.monotonic() < end
+                time.sleep(0.01)
+        assert acted == [signal.SIGTERM]
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_an_error_crosses_spark_as_itself() -> None:
+    error = AuthenticationError('127.0.0.1:1: user "u" refused\nsecond line')
+    text = (
+        f"Job aborted\n  Traceback ...\ndcp.lake.task_errors.TaskError: {TaskError(error)}\n  at x"
+    )
+    found = original_error(text)
+    assert isinstance(found, AuthenticationError)
+    assert str(found) == str(error)
+    assert original_error("something else") is None
+    odd = original_error('dcplake-task-error:{"type": "os", "message": "m"}')
+    assert type(odd) is DcplakeError
+
+
+@pytest.mark.parametrize(
+    ("rule", "pending", "due"),
+    [
+        (ApplySettings(), Pending(0, 10, 0), False),
+        (ApplySettings(), Pending(1, 10, 0), True),
+        (ApplySettings(when="pending_fraction", pending_fraction=0.1), Pending(9, 100, 99), False),
+        (ApplySettings(when="pending_fraction", pending_fraction=0.1), Pending(10, 100, 0), True),
+        (ApplySettings(when="pending_fraction"), Pending(1, 0, 0), True),
+        (ApplySettings(when="age", age_seconds=60), Pending(5, 0, 59.9), False),
+        (ApplySettings(when="age", age_seconds=60), Pending(5, 0, 60.0), True),
+        (ApplySettings(when="never"), Pending(5, 0, 1e9), False),
+    ],
+)
+def test_when_an_apply_is_due(rule: ApplySettings, pending: Pending, due: bool) -> None:
+    assert is_due(rule, pending) is due
+
+
+def test_replicas_of_a_manifest() -> None:
+    manifest = (
+        b'{"uid":"3","scopes":[{"name":"_default","uid":"0","collections":'
+        b'[{"name":"_default","uid":"0"},{"name":"users","uid":"1a"}]},'
+        b'{"name":"s","uid":"8","collections":[]}]}'
+    )
+    assert [(each.name, each.collection_id) for each in replicas_of(manifest)] == [
+        ("docs", 0),
+        ("docs___default__users__1a", 26),
+    ]
+    assert [each.name for each in replicas_of(None)] == ["docs"]
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        b'{"scopes":[{"name":"x","collections":[{"name":"y"}]}]}',
+        *(b"[]", b'"x"', b"5", b"null", b'{"scopes":[5]}', b'{"scopes":5}'),
+        b'{"scopes":[{"name":"x","collections":[{"name":5,"uid":"9"}]}]}',
+        b'{"scopes":[{"name":"x","collections":[{"name":"y","uid":"-9"}]}]}',
+        b'{"scopes":[{"name":"x","collections":[{"name":"y","uid":"fffffffff9"}]}]}',
+        b'{"scopes":[{"name":"x","collections":[{"name":"y","uid":"9"},{"name":"y","uid":"9"}]}]}',
+    ],
+)
+def test_what_is_no_manifest_is_refused(manifest: bytes) -> None:
+    with pytest.raises(RemoteProtocolError, match="collections manifest"):
+        replicas_of(manifest)
+
+
+def test_every_named_step_is_a_step_of_the_code() -> None:
+    """A step that the list lacks could not be killed at; one that nothing reaches proves nothing.
+
+    Each statement that commits data of a round or an apply is followed by one.
+    """
+    reached_steps: Counter[str] = Counter()
+    committing: dict[str, bool] = {}
+    for path in sorted((Path(stop_points.__file__).parent).glob("*.py")):
+        tree = ast.parse(path.read_text())
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "reached":
+                [step] = node.args
+                assert isinstance(step, ast.Constant), f"{path.name}: a step must be a literal"
+                reached_steps[str(step.value)] += 1
+        committing |= _commits(path.name, tree)
+    assert set(reached_steps) == set(STEPS)
+    assert max(reached_steps.values()) == 1
+    assert committing == {
+        "changes.py:append_round": True,
+        "apply.py:_merge": True,
+        "audit.py:write_audit": True,
+        "heartbeat.py:beat": False,  # adds and takes no row: nothing can be half done
+    }
+
+
+def _commits(name: str, tree: ast.Module) -> dict[str, bool]:
+    """Return the functions that commit under a transaction id, and whether they name a step."""
+    found = {}
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.FunctionDef) or name == "transaction.py":
+            continue
+        text = ast.unparse(node)
+        if "transaction(" in text or "txnAppId" in text:
+            found[f"{name}:{node.name}"] = "reached(" in text
+    return found

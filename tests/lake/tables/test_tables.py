@@ -1,0 +1,253 @@
+"""Making and opening lakes: ours, somebody else's, two drivers at once, folders and schemas."""
+
+import re
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from time import sleep
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+from dcp.errors import FencedError, LakeError
+from dcp.lake.log.changes import append_round, latest_round, newest_round
+from dcp.lake.log.round_record import positions_at
+from dcp.lake.query.status import lake_status
+from dcp.lake.query.views import register_views
+from dcp.lake.tables.history import WHOLE, history
+from dcp.lake.tables.schema import CHANGES, spark_ddl
+from dcp.lake.tables.sql import string
+from dcp.lake.tables.tables import (
+    DOCS,
+    FORMAT_VERSION,
+    LakeIdentity,
+    LakeLocation,
+    create_lake,
+    ensure_replica,
+    open_lake,
+    refuse_unsafe_store,
+    replica_of,
+    replicas_in,
+)
+from tests.lake.conftest import NewLake
+from tests.lake.log_model import LogModel, apply_pending, read_documents
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.slow
+
+IDENTITY = LakeIdentity("lake-1", "default", "bucket-uuid", 2)
+
+
+def test_a_lake_is_opened_as_it_was_made(spark: "SparkSession", tmp_path: Path) -> None:
+    location = LakeLocation(root=str(tmp_path / "it's a `lake`"))
+    create_lake(lambda: spark, location, IDENTITY)
+    lake = open_lake(lambda: spark, location)
+    assert lake.identity == IDENTITY
+    assert (latest_round(lake), positions_at(lake, 0)) == (0, {})
+    again = create_lake(
+        lambda: spark, location, LakeIdentity("lake-2", "default", "bucket-uuid", 2)
+    )
+    assert again.identity == IDENTITY
+    with pytest.raises(LakeError, match=r"found a lake with bucket 'default', expected 'beer'"):
+        create_lake(lambda: spark, location, LakeIdentity("lake-2", "beer", "bucket-uuid", 2))
+
+
+def test_names_that_spark_would_not_show_are_found(spark: "SparkSession", tmp_path: Path) -> None:
+    """Spark shows no value that has ``url`` in it or in its key."""
+    location = LakeLocation(root=str(tmp_path))
+    create_lake(lambda: spark, location, LakeIdentity("lake-1", "curls", "bucket-uuid", 2))
+    lake = open_lake(lambda: spark, location)
+    assert lake.identity.bucket == "curls"
+    urls = replica_of("shop", "urls", 8)
+    ensure_replica(lake, urls)
+    assert replicas_in(lake) == (urls,)
+
+
+def test_what_is_no_lake_is_named_and_left_alone(spark: "SparkSession", tmp_path: Path) -> None:
+    location = LakeLocation(root=str(tmp_path))
+    with pytest.raises(LakeError, match=r"table changes: found no Delta table there"):
+        open_lake(lambda: spark, location)
+    changes = location.table_sql("changes")
+    spark.sql(f"CREATE TABLE {changes} (a INT) USING delta")
+    for attempt in (
+        open_lake,
+        lambda start, place: create_lake(start, place, IDENTITY),
+    ):
+        with pytest.raises(LakeError, match=r"without the property dcplake.lake"):
+            attempt(lambda: spark, location)
+    spark.sql(f"ALTER TABLE {changes} SET TBLPROPERTIES ('dcplake.lake' = 'x')")
+    with pytest.raises(LakeError, match=rf"found lake format '', expected {FORMAT_VERSION}"):
+        open_lake(lambda: spark, location)
+    now = f"'dcplake.formatVersion' = '{FORMAT_VERSION}'"
+    spark.sql(f"ALTER TABLE {changes} SET TBLPROPERTIES ({now})")
+    with pytest.raises(LakeError, match=r"found the columns a int, expected applied struct"):
+        open_lake(lambda: spark, location)
+
+
+def test_a_replica_of_another_lake_is_refused(new_lake: NewLake) -> None:
+    lake = new_lake(1)
+    with pytest.raises(LakeError, match=r"collectionId '0', expected '9'"):
+        ensure_replica(lake, type(DOCS)(DOCS.name, 9))
+    assert replica_of("_default", "_default", 0) == DOCS
+
+
+def test_a_store_without_a_safe_log_is_refused(spark: "SparkSession") -> None:
+    location = LakeLocation(root="s3a://bucket/lake")
+    with pytest.raises(LakeError, match=r"found no setting spark\.delta\.logStore\.s3a\.impl"):
+        create_lake(lambda: spark, location, IDENTITY)
+    refuse_unsafe_store(spark, "/tmp/lake")
+    refuse_unsafe_store(spark, "abfss://container@account.dfs.core.windows.net/lake")
+    spark.conf.set("spark.delta.logStore.s3a.impl", "io.delta.storage.S3SingleDriverLogStore")
+    try:
+        refuse_unsafe_store(spark, str(location))
+    finally:
+        spark.conf.unset("spark.delta.logStore.s3a.impl")
+
+
+def test_every_collection_has_a_table_name_of_its_own() -> None:
+    collections = [
+        *(("a__b", "c", 8), ("a", "b__c", 9), ("a", "B__C", 10), ("a", "b__c", 11)),
+        *(("x" * 251, "y" * 251, 12), ("x" * 251, "y" * 250 + "z", 13), ("s%", "c-1", 0xFFFFFFFF)),
+    ]
+    names = [replica_of(*collection).name for collection in collections]
+    assert names[:2] == ["docs__a__b__c__8", "docs__a__b__c__9"]
+    assert names[-1] == "docs__s___c_1__ffffffff"
+    assert len({name.lower() for name in names}) == len(names)
+    assert all(re.fullmatch(r"[A-Za-z0-9_]{1,200}", name) for name in names)
+
+
+def test_replicas_are_known_from_the_moment_they_are_made(new_lake: NewLake) -> None:
+    lake = new_lake(1)
+    first, again = replica_of("shop", "orders", 26), replica_of("shop", "orders", 8)
+    for replica in (first, again, first):
+        ensure_replica(lake, replica)
+    assert replicas_in(open_lake(lambda: lake.spark, lake.location)) == (DOCS, again, first)
+    version = history(lake.changes)[0].version
+    ensure_replica(lake, first)
+    assert history(lake.changes)[0].version == version
+    shutil.rmtree(lake.location.path(again.name))
+    assert replicas_in(lake) == (DOCS, first)
+    assert [replica.table for replica in lake_status(lake).replicas] == [DOCS.name, first.name]
+
+
+def test_two_drivers_make_one_lake(spark: "SparkSession", tmp_path: Path) -> None:
+    location = LakeLocation(root=str(tmp_path / "lake"))
+
+    def make(number: int) -> LakeIdentity:
+        identity = LakeIdentity(f"lake-{number}", "default", "bucket-uuid", 2)
+        session = spark.newSession()
+        return create_lake(lambda: session, location, identity).identity
+
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(make, (1, 2))
+    assert first == second == open_lake(lambda: spark, location).identity
+
+
+def test_one_round_has_one_winner_and_the_loser_stops(new_lake: NewLake) -> None:
+    lake = new_lake(2)
+    model = LogModel(lake, 1)
+    first = model.next_round()
+    commit = model.commit(first, "writer-1")
+    assert (commit.round, commit.writer) == (1, "writer-1")
+    frame = lake.spark.createDataFrame(first)
+    with pytest.raises(FencedError, match=r"round 1 .* by writer writer-1"):
+        append_round(lake, frame, 1, "writer-2")
+    with pytest.raises(FencedError, match=r"another driver committed round 1: .* writer-1"):
+        append_round(lake, frame, 1, "writer-2", verify=False)  # as if both had looked at once
+    with pytest.raises(LakeError, match=r"round 3: found newest round 1"):
+        append_round(lake, frame, 3, "writer-1")
+    assert lake.spark.sql(f"SELECT count(*) FROM {lake.changes_sql}").collect()[0][0] == len(first)
+
+
+def test_alternating_drivers_one_goes_on(new_lake: NewLake) -> None:
+    lake = new_lake(2)
+    model = LogModel(lake, 2)
+    model.commit(model.next_round(), "writer-1")
+    model.commit(model.next_round(), "writer-2")
+    table = model.next_round()
+    with pytest.raises(FencedError, match=r"by writer writer-2 after our own commits"):
+        model.commit(table, "writer-1")
+    model.commit(table, "writer-2")
+    assert latest_round(lake) == 3
+    expected = {vb.vbucket: vb.state for vb in model.vbuckets}
+    assert positions_at(lake, 3) == expected
+    commits = history(lake.changes, WHOLE)
+    assert newest_round(lake, [c for c in commits if c.round is None]) == 0  # reaches creation
+    with pytest.raises(LakeError, match=r"found 0 positions in round 9"):
+        positions_at(lake, 9)
+
+
+def test_a_catalog_schema_holds_a_lake_and_its_views(spark: "SparkSession") -> None:
+    lake = create_lake(lambda: spark, LakeLocation(schema="lake_db"), IDENTITY)
+    ensure_replica(lake, DOCS)
+    model = LogModel(lake, 3)
+    model.commit(model.next_round())
+    names = register_views(lake)
+    apply_pending(lake, [DOCS], 1, "w")
+    model.commit(model.next_round())
+    live = model.documents_at(model.complete[2])
+    assert read_documents(lake, "SELECT * FROM lake_db.docs_live") == live
+    assert {"documents", "docs_live", "positions"} <= set(names)
+    spark.sql("DROP SCHEMA lake_db CASCADE")
+
+
+def test_strings_and_vbuckets_in_sql_are_exact(new_lake: NewLake) -> None:
+    from dcp.lake.tables.keys import key_string
+    from dcp.types import vbucket_of
+
+    lake = new_lake(64)
+    register_views(lake)
+    keys = [
+        b"",
+        b"\0",
+        b"\xff",
+        b"\\x00",
+        b"it's ${x} \\n \n\"`",
+        "\U0001f600Ä".encode(),
+        b"k" * 250,
+    ]
+    texts = [key_string(key) for key in keys]
+    columns = ", ".join(f"{string(text)}, vbucket_of({string(text)})" for text in texts)
+    row = lake.spark.sql(f"SELECT {columns}").toArrow()
+    found = [column[0].as_py() for column in row.columns]
+    assert found[::2] == texts
+    assert found[1::2] == [vbucket_of(key, 64) for key in keys]
+
+
+def test_maintenance_in_the_moment_of_an_append_costs_an_attempt(
+    new_lake: NewLake, tmp_path: Path
+) -> None:
+    """As `maintain` does to a lake without a lock file: the rows are evaluated once more."""
+    lake = new_lake(1)
+    model = LogModel(lake, 3)
+    rows = model.next_round()
+    evaluated, altered = tmp_path / "evaluated", tmp_path / "altered"
+    folder = str(tmp_path)
+
+    def wait(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        marks = Path(folder)
+        (marks / "evaluated").touch()
+        while not (marks / "altered").exists():
+            sleep(0.05)
+        yield from batches
+
+    def alter() -> None:
+        while not evaluated.exists():
+            sleep(0.05)
+        statement = f"ALTER TABLE {lake.changes_sql} SET TBLPROPERTIES ('note' = 'x')"
+        lake.spark.newSession().sql(statement)
+        evaluated.unlink()
+        altered.touch()
+
+    frame = lake.spark.createDataFrame(rows).mapInArrow(wait, spark_ddl(CHANGES))
+    with ThreadPoolExecutor(1) as pool:
+        altering = pool.submit(alter)
+        commit = append_round(lake, frame, 1, "writer-1")
+        altering.result()
+    assert evaluated.exists(), "the append ran again"
+    assert (commit.version, commit.round) == (2, 1)
+    assert lake.spark.sql(f"SELECT count(*) FROM {lake.changes_sql}").collect()[0][0] == len(rows)

@@ -1,0 +1,347 @@
+"""Verifications of real tables against the real producer: what they find, and what they let pass.
+
+The tests share one lake, which is as they found it when they end; the cluster may have moved on
+meanwhile, which a verification must let pass.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+from dcp.cli.main import main
+from dcp.lake.config.settings import Settings
+from dcp.lake.log.progress import RoundProgress
+from dcp.lake.run.run import lake_location, run
+from dcp.lake.tables.tables import DOCS, LakeTables, ReplicaTable, ensure_replica, open_lake
+from dcp.lake.verify.verify import verify
+from dcp.lake.verify.verify_frames import (
+    DIFFERS,
+    IN_REPLICA_ONLY,
+    IN_SOURCE_ONLY,
+    REPEATED,
+    differences,
+)
+from dcp.lake.verify.verify_pins import Pin
+from dcp.lake.verify.verify_report import VerifyReport
+from dcp.lake.verify.verify_source import VerifyObserver
+from dcp.lake.verify.verify_stream import SOURCE_ROWS
+from dcp.producer.cluster import ProducerCluster
+from dcp.producer.settings import ClusterSettings
+from tests.lake.receiving import PASSWORD_FILE, QUICK_ROUND, QUICK_SOURCE, USER, settings_for
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+VBUCKETS = 4
+DOCUMENTS = 300
+VALUE_BYTES = 5_000
+ODD_KEYS = (b"\xff\xfe", b"\\x41", b"nul\0key")
+REPLICA_COLUMNS = ("collection_id", "vbucket", "key", "seqno", "cas")
+
+
+@dataclass(frozen=True)
+class World:
+    """A bucket and its lake."""
+
+    cluster: ProducerCluster
+    settings: Settings
+    lake: LakeTables
+    folder: Path
+
+    def verify(self, **options: object) -> VerifyReport:
+        return verify(self.settings, spark=self.lake.spark, **options)  # type: ignore[arg-type]
+
+    def sql(self, statement: str) -> None:
+        self.lake.spark.sql(statement.replace("DOCS", self.lake.table_sql("docs"))).collect()
+
+    @contextmanager
+    def tampered(self, *statements: str) -> Iterator[None]:
+        """Change the replica by hand, and take that back in the end."""
+        version = self.lake.spark.sql(f"DESCRIBE HISTORY {self.lake.table_sql('docs')} LIMIT 1")
+        before = version.collect()[0]["version"]
+        for statement in statements:
+            self.sql(statement)
+        try:
+            yield
+        finally:
+            self.sql(f"RESTORE TABLE DOCS TO VERSION AS OF {before}")
+
+
+def write(cluster: ProducerCluster, count: int) -> None:
+    """Write documents, the keys that are no STRING among them, and delete one."""
+    with cluster.batch():
+        for number in range(count):
+            cluster.set(b"key-%d" % number, b"v" * VALUE_BYTES)
+        for key in ODD_KEYS:
+            cluster.set(key, b"{}")
+        cluster.set(b"deleted", b"{}")
+        cluster.delete(b"deleted")
+
+
+def cluster_settings() -> ClusterSettings:
+    """Settings with which the same writes give the same history: no clock, no randomness."""
+    return ClusterSettings(nodes=2, vbuckets=VBUCKETS, seed=11, clock=lambda: 1.7e9)
+
+
+def start_beyond_signed(cluster: ProducerCluster) -> None:
+    cluster.start_vbucket_at(0, seqno=2**63 + 7, cas=2**63 + 2**62)
+
+
+@pytest.fixture(scope="module")
+def world(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    folder = tmp_path_factory.mktemp("verify")
+    with ProducerCluster(cluster_settings()) as cluster:
+        start_beyond_signed(cluster)
+        write(cluster, DOCUMENTS)
+        settings = settings_for(cluster, folder, source=QUICK_SOURCE, round=QUICK_ROUND)
+        run(settings, once=True, spark=spark)
+        lake = open_lake(lambda: spark, lake_location(settings))
+        ensure_replica(lake, ReplicaTable("docs__s__dropped__8", 8))
+        yield World(cluster, settings, lake, folder)
+
+
+C = 2**63 + 100
+PINNED = (Pin(DOCS, 0, 1, {0: C, 1: 5}), Pin(ReplicaTable("docs__s__c__8", 8), 0, 1, {0: C}))
+CASES: dict[str, tuple[list[tuple[int, int, bool]], list[tuple[int, int]], str | None]] = {
+    "the same": ([(C, 7, False)], [(C, 7)], None),
+    "changed twice": ([(3, 1, False), (C, 7, False)], [(C, 7)], None),
+    "another cas": ([(C, 2**64 - 1, False)], [(C, 2**64 - 2)], DIFFERS),
+    "another seqno": ([(C - 1, 7, False)], [(C, 7)], DIFFERS),
+    "ahead of its pin": ([(C, 7, False)], [(C + 1, 7)], DIFFERS),
+    "not in the replica": ([(C, 7, False)], [], IN_SOURCE_ONLY),
+    "not in the source": ([], [(C, 7)], IN_REPLICA_ONLY),
+    "deleted long ago": ([(C, 7, True)], [(C - 1, 7)], IN_REPLICA_ONLY),
+    "deleted on both sides": ([(C, 7, True)], [], None),
+    "made and deleted": ([(C - 1, 7, False), (C, 8, True)], [], None),
+    "changed just now": ([(C, 7, False), (C + 1, 8, False)], [(C, 7)], None),
+    "deleted just now": ([(C + 1, 8, True)], [(C, 7)], None),
+    "made just now": ([(C + 1, 8, False)], [], None),
+    "made again just now": ([(C + 1, 8, False)], [(3, 3)], None),
+    "twice": ([(C, 7, False)], [(C, 7), (C, 7)], REPEATED),
+    "twice, and changed just now": ([(C + 1, 8, False)], [(C, 7), (C, 7)], REPEATED),
+}
+"""By key: what the source sends (seqno, cas, deleted), what a replica holds, what differs."""
+
+
+def rows_of_source(collection: int, vbucket: int) -> list[dict[str, object]]:
+    return [
+        {
+            "collection_id": collection,
+            "vbucket": vbucket,
+            "key": key,
+            "seqno": Decimal(seqno),
+            "cas": Decimal(cas),
+            "deleted": deleted,
+        }
+        for key, (sent, _, _) in CASES.items()
+        for seqno, cas, deleted in sent
+    ]
+
+
+def rows_of_replica(collection: int, vbucket: int) -> list[dict[str, object]]:
+    return [
+        {
+            "collection_id": collection,
+            "vbucket": vbucket,
+            "key": key,
+            "seqno": Decimal(seqno),
+            "cas": Decimal(cas),
+        }
+        for key, (_, held, _) in CASES.items()
+        for seqno, cas in held
+    ]
+
+
+def test_what_is_a_difference(spark: "SparkSession") -> None:
+    """In each of two collections for itself; vbucket 2, and vbucket 1 of one, have no pin."""
+    sent = rows_of_source(0, 0) + rows_of_source(0, 2) + rows_of_source(8, 1)
+    sent += [{"vbucket": 0, "ending": "ending of 0"}, {"vbucket": 2, "ending": "ending of 2"}]
+    held = [*rows_of_replica(0, 0), *rows_of_replica(0, 2)]
+    held += [row | {"collection_id": 8} for row in rows_of_replica(0, 0)]
+    narrow = pa.schema([SOURCE_ROWS.field(n) for n in REPLICA_COLUMNS])
+    source = spark.createDataFrame(pa.Table.from_pylist(sent, schema=SOURCE_ROWS))
+    replica = spark.createDataFrame(pa.Table.from_pylist(held, schema=narrow))
+    found = differences(source, replica, PINNED).collect()
+    assert {row["ending"] for row in found if row["kind"] == "ending"} == {
+        "ending of 0",
+        "ending of 2",
+    }
+    kinds = {(row["collection_id"], row["vbucket"], row["key"]): row["kind"] for row in found}
+    assert {key[2]: kind for key, kind in kinds.items() if key[:2] == (0, 0)} == {
+        key: kind for key, (_, _, kind) in CASES.items() if kind
+    }
+    assert {key[2]: kind for key, kind in kinds.items() if key[0] == 8} == {
+        key: REPEATED if len(held) > 1 else IN_REPLICA_ONLY
+        for key, (_, held, _) in CASES.items()
+        if held
+    }
+    assert {key[:2] for key in kinds} == {(0, 0), (8, 0), (None, 0), (None, 2)}
+
+
+class Hooks(VerifyObserver):
+    """Does something when a look begins or ends, and remembers the looks."""
+
+    def __init__(
+        self,
+        begin: Callable[[int], object] = lambda _: None,
+        end: Callable[[int], object] = lambda _: None,
+    ) -> None:
+        self.looks: list[tuple[str, int]] = []
+        self.seqnos: list[int] = []
+        self._begin = begin
+        self._end = end
+        self._progress: RoundProgress | None = None
+
+    def reading(
+        self, look: str, vbuckets: int, seqnos: int, progress: RoundProgress | None
+    ) -> None:
+        self.looks.append((look, vbuckets))
+        self._progress = progress
+        self._begin(len(self.looks))
+
+    def ended(self) -> None:
+        if self._progress is not None:
+            self.seqnos.append(self._progress.done().seqnos)
+        self._end(len(self.looks))
+
+
+def key_in(cluster: ProducerCluster, vbucket: int, number: int = 0) -> str:
+    keys = (f"key-{n}" for n in range(DOCUMENTS))
+    return [key for key in keys if cluster.vbucket_of(key.encode()) == vbucket][number]
+
+
+def test_an_equal_lake_takes_one_look_without_values(world: World) -> None:
+    hooks = Hooks()
+    sent_before = world.cluster.counters().bytes_sent
+    found = world.verify(observer=hooks)
+    assert world.cluster.counters().bytes_sent - sent_before < DOCUMENTS * VALUE_BYTES / 10
+    assert (found.result, found.suspects, found.differing) == ("equal", 0, 0)
+    assert found.error() is None
+    assert [(each.table, each.round, each.documents) for each in found.tables] == [
+        ("docs", 1, DOCUMENTS + len(ODD_KEYS)),
+        ("docs__s__dropped__8", 0, 0),  # it must be empty
+    ]
+    assert (found.vbuckets, found.dropped) == (VBUCKETS, ("docs__s__dropped__8",))
+    assert hooks.looks == [("comparing", VBUCKETS)]
+    assert hooks.seqnos[0] > DOCUMENTS
+
+
+def test_changes_by_hand_are_found_key_by_key(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changed, missing, renamed, doubled = (key_in(world.cluster, 0, n) for n in range(4))
+    with world.tampered(
+        f"UPDATE DOCS SET cas = cas + 1 WHERE key = '{changed}'",
+        f"DELETE FROM DOCS WHERE key = '{missing}'",
+        f"UPDATE DOCS SET key = 'extra' WHERE key = '{renamed}'",
+        f"INSERT INTO DOCS SELECT * FROM DOCS WHERE key = '{doubled}'",
+    ):
+        hooks = Hooks()
+        found = world.verify(observer=hooks)
+        config = world.folder / "dcplake.toml"
+        seeds = ", ".join(f'"{seed}"' for seed in world.cluster.seeds)
+        config.write_text(
+            f'[source]\nseeds = [{seeds}]\nusername = "{USER}"\n'
+            f'password_file = "{world.folder / PASSWORD_FILE}"\n'
+            f'[lake]\nroot = "{world.folder / "lake"}"\n'
+        )
+        words = ["verify", "--config", str(config), "--vbuckets", "0-1", "--keys", "2", "--json"]
+        assert main(words) == 10
+        assert main([*words, "--vbuckets", "1-2"]) == 0
+    assert hooks.looks == [("comparing", VBUCKETS), *[("looking closer", 1)] * 2]
+    assert {(each.key, each.kind) for each in found.keys} == {
+        (changed, DIFFERS),
+        (missing, IN_SOURCE_ONLY),
+        (renamed, IN_SOURCE_ONLY),
+        ("extra", IN_REPLICA_ONLY),
+        (doubled, REPEATED),
+    }
+    assert found.counts == {DIFFERS: 1, IN_SOURCE_ONLY: 2, IN_REPLICA_ONLY: 1, REPEATED: 1}
+    held = world.cluster.state_at(0, world.cluster.high_seqno(0))
+    by_key = {each.key: each for each in found.keys}
+    wrong, right = by_key[changed], held[changed.encode()]
+    assert wrong.source is not None and wrong.replica is not None
+    assert (wrong.source.seqno, wrong.source.cas) == (right.seqno, right.cas)
+    assert (wrong.replica.seqno, wrong.replica.cas) == (right.seqno, right.cas + 1)
+    assert right.seqno > 2**63
+    assert by_key[missing].replica is None
+    assert by_key["extra"].source is None
+    captured = capsys.readouterr()
+    told, again = map(json.loads, captured.out.splitlines())
+    assert (told["result"], told["differing"], len(told["keys"])) == ("different", 5, 2)
+    assert told["keys"] == [each.to_json() for each in found.keys[:2]]
+    assert (again["result"], again["vbuckets"]) == ("equal", 2)
+    assert "dcplake verify: found 5 keys that differ" in captured.err
+
+
+def test_a_change_that_was_taken_back_meanwhile_is_none(world: World) -> None:
+    """The third look is at the newest version."""
+    where = f"WHERE key = '{key_in(world.cluster, 1)}'"
+    world.sql(f"UPDATE DOCS SET seqno = seqno + 1 {where}")
+
+    def take_back(look: int) -> None:
+        if look == 2:
+            world.sql(f"UPDATE DOCS SET seqno = seqno - 1 {where}")
+
+    found = world.verify(observer=Hooks(end=take_back))
+    assert (found.result, found.suspects, found.differing) == ("equal", 1, 0)
+
+
+def test_what_changes_meanwhile_and_what_waits_is_no_difference(world: World) -> None:
+    def change(look: int) -> None:
+        with world.cluster.batch():
+            for number in range(DOCUMENTS // 2):
+                world.cluster.set(b"key-%d" % number, b"changed at look %d" % look)
+            world.cluster.set(b"new at look %d" % look, b"{}")
+            world.cluster.delete(b"key-%d" % (DOCUMENTS - 1 - look))
+
+    change(0)  # waits for a run
+    hooks = Hooks(begin=change)
+    found = world.verify(observer=hooks)
+    assert (found.result, found.suspects) == ("equal", 0)
+    assert len(hooks.looks) == 2, "the vbuckets must have been looked at key by key"
+
+
+def test_a_dead_node_makes_the_result_incomplete(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also one that dies while it is read."""
+    owned = [v for v in range(VBUCKETS) if world.cluster.vbucket_owner(v) == 1]
+    try:
+        found = world.verify(observer=Hooks(begin=lambda _: world.cluster.kill_node(1)))
+        assert [left.vbucket for left in found.not_compared] == owned
+        assert {left.reason for left in found.not_compared} == {"node unavailable"}
+        found = world.verify()
+    finally:
+        world.cluster.restore_node(1)
+    assert [left.vbucket for left in found.not_compared] == owned
+    assert {left.reason for left in found.not_compared} == {"node unreachable"}
+    assert (found.result, found.vbuckets) == ("incomplete", VBUCKETS - len(owned))
+    error = found.error()
+    assert error is not None and error.exit_code == 5
+
+
+def test_rows_of_a_branch_that_the_source_lost_are_a_difference(
+    world: World, tmp_path: Path
+) -> None:
+    """The same history, but for its end: a failover lost that, and nothing was run since."""
+    with ProducerCluster(cluster_settings()) as promoted:
+        start_beyond_signed(promoted)
+        with promoted.batch():
+            for number in range(DOCUMENTS - 2):
+                promoted.set(b"key-%d" % number, b"v" * VALUE_BYTES)
+        settings = replace(settings_for(promoted, tmp_path), lake=world.settings.lake)
+        found = verify(settings, spark=world.lake.spark, keys=100)
+    lost = {f"key-{n}" for n in (DOCUMENTS - 2, DOCUMENTS - 1)}
+    assert {each.kind for each in found.keys} == {IN_REPLICA_ONLY}
+    assert {each.key for each in found.keys} == lost | {"\\xfffe", "\\x5c783431", "nul\0key"}
+    assert found.differing == len(found.keys)
+    assert found.result == "different"
