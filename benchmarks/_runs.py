@@ -10,9 +10,9 @@ from benchmarks._producer import PASSWORD, USER, BenchProducer
 from dcp.lake.config.settings import LakeSettings, RoundSettings, Settings, SourceSettings
 from dcp.lake.log.applied import AppliedVersion
 from dcp.lake.log.observer import Observer
-from dcp.lake.log.plan import RoundPlan
 from dcp.lake.log.progress import RoundProgress
-from dcp.lake.run.round import RoundReport
+from dcp.lake.log.round_plan import RoundPlan
+from dcp.lake.log.round_report import RoundReport
 from dcp.lake.spark.session import build_session
 
 if TYPE_CHECKING:

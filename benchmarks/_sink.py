@@ -17,7 +17,6 @@ from dcp.client.consumer import Consumer
 from dcp.client.settings import ConnectionSettings, ConsumerSettings
 from dcp.client.vbucket_track import StreamStart
 from dcp.lake.config.flow_control_settings import FlowControlSettings
-from dcp.lake.config.window_plan import planned_window_bytes
 from dcp.protocol.credentials import Credentials, Secret
 from dcp.protocol.events import Items
 from dcp.protocol.position import Position
@@ -180,7 +179,7 @@ def _take(
 def _connection(flow: FlowControlSettings, connections: int) -> ConnectionSettings:
     return ConnectionSettings(
         "default",
-        window_bytes=planned_window_bytes(flow, connections),
+        window_bytes=flow.planned_window_bytes(connections),
         ack_fraction=flow.ack_fraction,
         allow_no_flow_control=flow.allow_no_flow_control,
         unread_limit_bytes=flow.window_bytes,

@@ -29,7 +29,8 @@ import pyarrow as pa
 from benchmarks._producer import BenchProducer, producer
 from benchmarks._runs import StepTimes, line, session, settings_for
 from dcp.lake.config.settings import Settings
-from dcp.lake.log.plan import LakePosition, RoundPlan, plan_round
+from dcp.lake.log.plan import LakePosition, plan_round
+from dcp.lake.log.round_plan import RoundPlan
 from dcp.lake.receive.connect import look_at_cluster, source_access
 from dcp.lake.receive.ending import Budget
 from dcp.lake.receive.receive import TaskReceiver, receive_function

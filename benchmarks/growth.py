@@ -27,11 +27,12 @@ from benchmarks._producer import BenchProducer, producer
 from benchmarks._runs import MIB, session, settings_for
 from benchmarks.rounds import Cost, Meter
 from dcp.lake.log.observer import Observer
-from dcp.lake.log.plan import RoundPlan
+from dcp.lake.log.round_plan import RoundPlan
 from dcp.lake.receive.connect import look_at_cluster, source_access
 from dcp.lake.receive.receive import SourceAccess
 from dcp.lake.run.driver import Driver
-from dcp.lake.run.run import lake_location, open_or_create, spark_of
+from dcp.lake.run.run import open_or_create
+from dcp.lake.tables.opening import lake_location, spark_of
 
 STEPS: Final = ("plan", "round", "apply", "idle")
 _WARM_UP: Final = 10

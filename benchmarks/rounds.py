@@ -38,9 +38,9 @@ from benchmarks._runs import (
 )
 from dcp.lake.config.settings import Settings
 from dcp.lake.log.applied import AppliedVersion
-from dcp.lake.log.plan import RoundPlan
 from dcp.lake.log.progress import RoundProgress
-from dcp.lake.run.round import RoundReport
+from dcp.lake.log.round_plan import RoundPlan
+from dcp.lake.log.round_report import RoundReport
 from dcp.lake.run.run import run
 from dcp.lake.tables.history import history
 from dcp.lake.tables.schema import CHANGES, REPLICA, spark_ddl

@@ -4,6 +4,8 @@ Whoever connects chooses a connection's name, and a server what it refuses with:
 in one could clear a screen, and a line feed forge a line. What is not printable is shown escaped.
 """
 
+from collections.abc import Iterable
+
 
 def printable(text: str) -> str:
     r"""Return a text as a part of one line: ``\x1b``, ``\n``; for people, who may mistake it."""
@@ -26,6 +28,17 @@ def printable_name(name: bytes) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else _bytes_of(c) for c in text)
+
+
+def number_ranges(numbers: Iterable[int]) -> str:
+    """Return ``0-3, 7, 9-10`` for the numbers."""
+    ranges: list[list[int]] = []
+    for number in sorted(numbers):
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    return ", ".join(f"{low}-{high}" if high > low else f"{low}" for low, high in ranges)
 
 
 def _bytes_of(character: str) -> str:

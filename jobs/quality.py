@@ -15,7 +15,7 @@ from dcp.errors import QualityError
 from dcp.lake.config.settings_load import load_settings
 from dcp.lake.quality.quality import check_replica
 from dcp.lake.quality.quality_suite import load_suite
-from dcp.lake.run.run import lake_location, spark_of
+from dcp.lake.tables.opening import lake_location, spark_of
 from dcp.lake.tables.tables import open_lake
 
 

@@ -269,7 +269,7 @@ PLANTED = [
     ("dcp/lake/a.py", "from tests.lake import fixtures", "tests.lake.fixtures"),
     ("dcp/types.py", "from dcp.wire import frame", "dcp.wire.frame"),
     ("dcp/errors.py", "from dcp.types import Seqno", "dcp.types.Seqno"),
-    ("dcp/__init__.py", "from dcp.lake import run", "dcp.lake.run.run"),
+    ("dcp/__init__.py", "from dcp.lake import run", "dcp.lake.run"),
     ("jobs/replicate.py", "from dcp.client import consumer", "dcp.client.consumer"),
     ("airflow/dags/d.py", "import dcp.errors", "dcp.errors"),
     ("airflow/dags/d.py", "from jobs import replicate", "jobs.replicate"),

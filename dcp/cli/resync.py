@@ -21,8 +21,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Commit the round that begins them anew."""
-    from dcp.lake.log.plan_text import number_ranges
     from dcp.lake.run.resync import resync
+    from dcp.printable import number_ranges
 
     done = resync(settings_from(arguments), arguments.vbuckets)
     if arguments.json:

@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Read and print."""
     from dcp.lake.query.rollbacks import newest_epochs, undone_keys
-    from dcp.lake.run.run import lake_location, spark_of
+    from dcp.lake.tables.opening import lake_location, spark_of
     from dcp.lake.tables.tables import open_lake
 
     settings = settings_from(arguments)

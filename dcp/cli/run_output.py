@@ -11,9 +11,9 @@ from dcp.cli.output import say, say_json
 from dcp.cli.seqno_bar import SeqnoBar, SeqnoLines
 from dcp.lake.log.applied import AppliedVersion
 from dcp.lake.log.observer import NEXT_ROUND, Observer
-from dcp.lake.log.plan import Idle, RoundPlan
 from dcp.lake.log.progress import RoundProgress
-from dcp.lake.run.round import RoundReport
+from dcp.lake.log.round_plan import Idle, RoundPlan
+from dcp.lake.log.round_report import RoundReport
 
 if TYPE_CHECKING:
     from dcp.lake.config.settings import Settings

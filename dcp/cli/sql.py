@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Ask and print."""
-    from dcp.lake.run.run import lake_locked
+    from dcp.lake.tables.opening import lake_locked
 
     settings = settings_from(arguments)
     question = sys.stdin.read() if arguments.question == "-" else arguments.question

@@ -23,7 +23,7 @@ def run(arguments: argparse.Namespace) -> int:
     from dcp.lake.monitor.live_board import read_board
     from dcp.lake.monitor.live_place import LivePlace
     from dcp.lake.query.status import lake_status
-    from dcp.lake.run.run import lake_location, spark_of
+    from dcp.lake.tables.opening import lake_location, spark_of
     from dcp.lake.tables.tables import open_lake
 
     settings = settings_from(arguments)

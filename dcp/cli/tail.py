@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print, and follow if asked to."""
     from dcp.lake.query.tail import changes_since, newest_changes
-    from dcp.lake.run.run import lake_location, spark_of
+    from dcp.lake.tables.opening import lake_location, spark_of
     from dcp.lake.tables.tables import open_lake
 
     settings = settings_from(arguments)

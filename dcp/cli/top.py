@@ -90,7 +90,7 @@ def _show_board(arguments: argparse.Namespace) -> int:
 
 def _require_lake(settings: "Settings") -> None:
     """Raise LakeError where there is no lake, as far as this machine can tell."""
-    from dcp.lake.tables.lock import local_root
+    from dcp.lake.config.lake_root import local_root
 
     root = None if settings.lake.schema else local_root(settings.lake.root)
     if root is not None and not (root / "changes").exists():

@@ -12,8 +12,8 @@ from dcp.client.addresses import NodeAddress
 from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.lake.config.window_plan import WindowPlan
 from dcp.lake.log.observer import NEXT_ROUND
-from dcp.lake.log.plan import Idle, LeftOut, RoundPlan, StreamPlan, TaskPlan
 from dcp.lake.log.progress import Done, round_progress
+from dcp.lake.log.round_plan import Idle, LeftOut, RoundPlan, StreamPlan, TaskPlan
 from dcp.lake.tables.vbucket_state import VbucketState
 from dcp.protocol.position import Position
 from tests.client.drained import wait_for

@@ -12,9 +12,10 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from dcp.lake.query.views import register_views
-from dcp.lake.run.run import lake_location, run
+from dcp.lake.run.run import run
 from dcp.lake.spark.runtime import find_java_home
 from dcp.lake.spark.session import build_session, delta_settings, static_settings
+from dcp.lake.tables.opening import lake_location
 from dcp.lake.tables.tables import open_lake
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.settings import ClusterSettings

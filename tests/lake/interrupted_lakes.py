@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Final
 from dcp.lake.config.settings import Settings
 from dcp.lake.log.changes import latest_round
 from dcp.lake.maintain.maintain import run_steps, work_on
-from dcp.lake.run.run import lake_location, run
+from dcp.lake.run.run import run
 from dcp.lake.tables.horizon import Horizon
+from dcp.lake.tables.opening import lake_location
 from dcp.lake.tables.tables import LakeTables, open_lake
 from dcp.producer.cluster import ProducerCluster
 from tests.lake.receiving import settings_for

@@ -13,8 +13,9 @@ import pyarrow as pa
 
 from dcp.lake.apply.stretch_rules import stretch_between
 from dcp.lake.config.settings import Settings
-from dcp.lake.log.plan import LakePosition, RoundPlan, plan_round
+from dcp.lake.log.plan import LakePosition, plan_round
 from dcp.lake.log.restart import RollbackPolicy, Standstill, restart
+from dcp.lake.log.round_plan import RoundPlan
 from dcp.lake.log.stretch import (
     EMPTY_TABLE,
     CollectionEvent,

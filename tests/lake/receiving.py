@@ -16,7 +16,8 @@ from dcp.lake.config.settings import (
     Settings,
     SourceSettings,
 )
-from dcp.lake.log.plan import LakePosition, RoundPlan, TaskPlan, plan_round
+from dcp.lake.log.plan import LakePosition, plan_round
+from dcp.lake.log.round_plan import RoundPlan, TaskPlan
 from dcp.lake.receive.connect import look_at_cluster, source_access
 from dcp.lake.receive.ending import Budget
 from dcp.lake.receive.receive import SourceAccess, TaskReceiver

@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 
 from dcp.lake.log.applied import applied_of
-from dcp.lake.log.round_record import positions_at, round_records
+from dcp.lake.log.round_records import positions_at, round_records
 from dcp.lake.query.views_sql import docs_live_sql
 from dcp.lake.tables.history import history
 from dcp.lake.tables.tables import DOCS, LakeTables

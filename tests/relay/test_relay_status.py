@@ -164,7 +164,7 @@ def test_certificates_and_mechanisms_are_those_of_the_lake(
 def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     """A lake that has a status, without tables."""
     status = SimpleNamespace(to_json=lambda: {"round": 3})
-    monkeypatch.setattr("dcp.lake.run.run.session", lambda _: None)
+    monkeypatch.setattr("dcp.lake.tables.opening.session", lambda _: None)
     monkeypatch.setattr("dcp.lake.tables.tables.open_lake", lambda *_: None)
     monkeypatch.setattr("dcp.lake.query.status.lake_status", lambda _: status)
 

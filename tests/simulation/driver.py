@@ -14,8 +14,9 @@ from dcp.errors import FencedError, LakeError, SourceError
 from dcp.lake.apply.apply import run_apply
 from dcp.lake.config.settings import Settings
 from dcp.lake.log.changes import append_round
-from dcp.lake.log.plan import RoundPlan, TaskPlan, plan_round
+from dcp.lake.log.plan import plan_round
 from dcp.lake.log.restart import RollbackPolicy
+from dcp.lake.log.round_plan import RoundPlan, TaskPlan
 from dcp.lake.receive.connect import look_at_cluster
 from dcp.lake.receive.ending import Budget
 from dcp.lake.receive.receive import SourceAccess, TaskReceiver

@@ -47,7 +47,7 @@ from dcp.lake.log.applied import (
     replica_status,
     settled_lineage,
 )
-from dcp.lake.log.round_record import largest_document_bytes
+from dcp.lake.log.round_records import largest_document_bytes
 from dcp.lake.log.stop_points import reached
 from dcp.lake.log.stretch import Stretch
 from dcp.lake.tables.history import history

@@ -9,8 +9,8 @@ from typing import Final
 import pyarrow as pa
 
 from dcp.lake.config.memory import DOCUMENT_BYTES, KIBIBYTE, MEBIBYTE
-from dcp.lake.log.plan_text import number_ranges
 from dcp.lake.log.stretch import Stretch
+from dcp.printable import number_ranges
 
 TABLE_BYTES_BY_NAMED_KEY: Final = 16 * KIBIBYTE
 """A key that the MERGE names costs about as much as reading so much of its vbuckets does."""

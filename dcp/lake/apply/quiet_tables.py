@@ -8,7 +8,7 @@ from collections.abc import Set
 from dataclasses import dataclass
 
 from dcp.lake.apply.apply_sql import ITEM_KINDS_SQL
-from dcp.lake.log.round_record import positions_at
+from dcp.lake.log.round_records import positions_at
 from dcp.lake.tables.history import history
 from dcp.lake.tables.tables import LakeTables, ReplicaTable
 

@@ -9,7 +9,7 @@ from pyspark.errors import PySparkException
 from dcp.lake.apply.apply_sql import collection_events_sql
 from dcp.lake.log.applied import ReplicaStatus, applied_at
 from dcp.lake.log.epoch_log import forks_between
-from dcp.lake.log.round_record import round_records
+from dcp.lake.log.round_records import round_records
 from dcp.lake.log.stretch import EMPTY_TABLE, CollectionEvent, HeldVersion
 from dcp.lake.tables.epochs import Fork
 from dcp.lake.tables.history import WHOLE, history

@@ -5,13 +5,16 @@ against each other here, so that no node ever waits for a batch that waits for i
 """
 
 from dataclasses import dataclass
+from typing import Final
 
 from dcp.errors import ConfigError
 from dcp.lake.config.memory import MEBIBYTE
 from dcp.lake.config.setting_keys import Section, key
-from dcp.lake.config.window_plan import LEAST_WINDOW_BYTES, planned_window_bytes
-from dcp.protocol.window_policies import Policy
+from dcp.protocol.window_policies import Policy, PolicySettings, window_of_each
 from dcp.types import U32_MAX
+
+LEAST_WINDOW_BYTES: Final = 4096
+"""Below it a window is nothing but waiting; ``ratio`` has no lower bound of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +127,7 @@ class FlowControlSettings(Section):
         self._check_policy()
         window_bytes, what = self.window_bytes, "window_bytes"
         if self.window_policy == Policy.RATIO:
-            window_bytes = planned_window_bytes(self, 1)
+            window_bytes = self.planned_window_bytes(1)
             what = "the window of one connection, window_shared_percent of window_quota_bytes"
         most = int(window_bytes * (1 - self.ack_fraction))
         if self.batch_bytes > most:
@@ -157,6 +160,30 @@ class FlowControlSettings(Section):
     def fixed_window_bytes(self) -> int:
         """The window of connections that no policy sizes; 0: no flow control."""
         return 0 if self.window_policy == Policy.NONE else self.window_bytes
+
+    def planned_window_bytes(self, connections: int) -> int:
+        """Return the window of each of so many connections that are there at once.
+
+        Where the policy gives more to those that come first (``dynamic``), it is what the last
+        gets.
+        """
+        window_bytes = window_of_each(self.policy_settings, self.window_quota_bytes, connections)
+        if self.window_policy == Policy.RATIO:
+            return max(window_bytes, LEAST_WINDOW_BYTES)
+        return window_bytes
+
+    @property
+    def policy_settings(self) -> PolicySettings:
+        """The policy and its numbers in kv_engine's words."""
+        return PolicySettings(
+            policy=Policy(self.window_policy),
+            size_bytes=self.window_bytes,
+            most_bytes=self.window_most_bytes,
+            percent=self.window_percent,
+            threshold_percent=self.window_threshold_percent,
+            aggressive_percent=self.window_shared_percent,
+            ratio=self.window_shared_percent / 100,
+        )
 
     def flush_bytes(self, window_bytes: int) -> int:
         """Gathered bytes of one window at which a batch must be handed over, whatever it lacks.

@@ -17,10 +17,10 @@ from typing import Final
 
 from dcp.errors import ConfigError
 from dcp.lake.config.flow_control_settings import FlowControlSettings
+from dcp.lake.config.lake_root import local_root
 from dcp.lake.config.memory import AUTO_MEMORY, MEBIBYTE, parse_memory
 from dcp.lake.config.setting_keys import Section, key
 from dcp.lake.config.spark_master import slots_of
-from dcp.lake.tables.lock import local_root
 from dcp.protocol.credentials import ALL_MECHANISMS, SCRAM_MECHANISMS, Credentials, Secret
 from dcp.seeds import parse_seed
 

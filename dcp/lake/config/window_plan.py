@@ -6,16 +6,9 @@ them when so many are there (``dcp/protocol/window_policies.py``). Nothing is re
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
 
+from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.lake.config.memory import READ_BUFFER_BYTES
-from dcp.protocol.window_policies import Policy, PolicySettings, window_of_each
-
-if TYPE_CHECKING:
-    from dcp.lake.config.flow_control_settings import FlowControlSettings
-
-LEAST_WINDOW_BYTES: Final = 4096
-"""Below it a window is nothing but waiting; ``ratio`` has no lower bound of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +26,10 @@ class WindowPlan:
     held_bytes: int
 
     @classmethod
-    def of(cls, flow: "FlowControlSettings", connections: int) -> "WindowPlan":
+    def of(cls, flow: FlowControlSettings, connections: int) -> "WindowPlan":
         """Return the windows of so many connections of an executor."""
         connections = max(1, connections)
-        window_bytes = planned_window_bytes(flow, connections)
+        window_bytes = flow.planned_window_bytes(connections)
         held_bytes = window_bytes or flow.window_bytes + READ_BUFFER_BYTES
         quota_bytes = flow.window_quota_bytes
         return cls(flow.window_policy, quota_bytes, connections, window_bytes, held_bytes)
@@ -53,27 +46,3 @@ class WindowPlan:
             f"windows of {self.window_bytes:,} bytes for at most {self.connections} connections "
             f"({self.policy})"
         )
-
-
-def planned_window_bytes(flow: "FlowControlSettings", connections: int) -> int:
-    """Return the window of each of so many connections that are there at once.
-
-    Where the policy gives more to those that come first (``dynamic``), it is what the last gets.
-    """
-    window_bytes = window_of_each(policy_settings(flow), flow.window_quota_bytes, connections)
-    if flow.window_policy == Policy.RATIO:
-        return max(window_bytes, LEAST_WINDOW_BYTES)
-    return window_bytes
-
-
-def policy_settings(flow: "FlowControlSettings") -> PolicySettings:
-    """Return the settings of a run in kv_engine's words."""
-    return PolicySettings(
-        policy=Policy(flow.window_policy),
-        size_bytes=flow.window_bytes,
-        most_bytes=flow.window_most_bytes,
-        percent=flow.window_percent,
-        threshold_percent=flow.window_threshold_percent,
-        aggressive_percent=flow.window_shared_percent,
-        ratio=flow.window_shared_percent / 100,
-    )

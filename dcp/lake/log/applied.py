@@ -11,13 +11,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from dcp.lake.log.plan_text import number_ranges
 from dcp.lake.log.stretch import HeldVersion, Stretch, Undo
 from dcp.lake.tables.history import WHOLE, WINDOW, Commit, history
 from dcp.lake.tables.lineage import Lineage
 from dcp.lake.tables.schema import CHANGES
 from dcp.lake.tables.tables import LakeTables, ReplicaTable
 from dcp.lake.tables.vbucket_state import FIRST_EPOCH, VbucketState
+from dcp.printable import number_ranges
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,9 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from dcp.lake.log.applied import AppliedVersion
-    from dcp.lake.log.plan import Idle, RoundPlan
     from dcp.lake.log.progress import RoundProgress
-    from dcp.lake.run.round import RoundReport
+    from dcp.lake.log.round_plan import Idle, RoundPlan
+    from dcp.lake.log.round_report import RoundReport
 
 NEXT_ROUND: Final = "the next round"
 """What a run waits for when all is well."""

@@ -1,26 +1,25 @@
-"""What a round will do, decided before it does anything: pure data that prints well.
+"""Plans a round before it does anything.
 
 ``plan_round`` compares the positions in ``changes`` with what the cluster holds and spreads the
 vbuckets that are behind, or on another branch, over the tasks. None of them means ``Idle``: no
-round and no commit. The plan holds no secret.
+round and no commit.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from dcp.client.addresses import NodeAddress
 from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.lake.config.settings import RoundSettings
 from dcp.lake.config.window_plan import WindowPlan
-from dcp.lake.log.plan_text import idle_text, left_out_json, plan_json, plan_text
 from dcp.lake.log.restart import Standstill
+from dcp.lake.log.round_plan import Idle, LeftOut, RoundPlan, StreamPlan, TaskPlan
 from dcp.lake.tables.vbucket_state import FIRST_EPOCH, VbucketState
 
 if TYPE_CHECKING:
     from dcp.client.probe import ClusterView
-    from dcp.lake.log.applied import AppliedVersion
 
 SEQNOS_OF_A_TASK: Final = 10_000
 """A round gets a further task for each so many seqnos; a task reads them in a tenth of a second."""
@@ -30,127 +29,6 @@ CLUSTER_TASKS: Final = 2
 
 `RoundSettings.tasks` says another number.
 """
-
-
-@dataclass(frozen=True, slots=True)
-class StreamPlan:
-    """One vbucket to stream: from which node, from which state, to which seqno at least.
-
-    ``begins_epoch`` says that the state is the beginning of a new epoch, which the round records.
-    A target that was reached before asks no more than whether the producer still agrees.
-    """
-
-    state: VbucketState
-    node: NodeAddress
-    target_seqno: int
-    begins_epoch: bool = False
-
-    @property
-    def vbucket(self) -> int:
-        """The vbucket."""
-        return self.state.vbucket
-
-    @property
-    def reads_on(self) -> bool:
-        """Whether no budget ends it inside its first snapshot (`dcp.lake.log.restart` says why)."""
-        return self.state.fruitless_rollbacks > 0 and self.state.complete_seqno == 0
-
-    @property
-    def backlog(self) -> int:
-        """Seqnos between here and the target: the most rows that can be missing."""
-        return max(0, self.target_seqno - self.state.position.seqno)
-
-
-@dataclass(frozen=True, slots=True)
-class TaskPlan:
-    """One Spark task: what it streams, and its share of what the round only writes down.
-
-    ``carried`` are states of vbuckets that no task streams, ``left_out`` those of them that should
-    have been; ``applied`` are replica versions that the log does not list yet.
-    """
-
-    index: int
-    streams: tuple[StreamPlan, ...]
-    carried: tuple[VbucketState, ...]
-    windows: WindowPlan
-    left_out: "tuple[LeftOut, ...]" = ()
-    applied: "tuple[AppliedVersion, ...]" = ()
-
-    @property
-    def nodes(self) -> tuple[NodeAddress, ...]:
-        """The nodes it connects to, one connection each."""
-        return tuple(sorted({stream.node for stream in self.streams}))
-
-    @property
-    def backlog(self) -> int:
-        """Seqnos that its vbuckets are behind."""
-        return sum(stream.backlog for stream in self.streams)
-
-
-@dataclass(frozen=True, slots=True)
-class LeftOut:
-    """A vbucket that is behind, or may be, and cannot be streamed now."""
-
-    vbucket: int
-    reason: str
-    detail: str
-
-
-@dataclass(frozen=True, slots=True)
-class RoundPlan:
-    """The whole round. Its tasks write the position of every vbucket, streamed or carried."""
-
-    lake_id: str
-    round: int
-    tasks: tuple[TaskPlan, ...]
-    left_out: tuple[LeftOut, ...]
-    target_bytes: int
-    target_seconds: float
-
-    @property
-    def streams(self) -> tuple[StreamPlan, ...]:
-        """The streams of all tasks, by vbucket."""
-        streams = (stream for task in self.tasks for stream in task.streams)
-        return tuple(sorted(streams, key=lambda stream: stream.vbucket))
-
-    @property
-    def backlog(self) -> int:
-        """Seqnos that its streams are behind."""
-        return sum(task.backlog for task in self.tasks)
-
-    def listing(self, applied: "Sequence[AppliedVersion]") -> "RoundPlan":
-        """Return the plan of a round that lists these replica versions as well."""
-        count = len(self.tasks)
-        tasks = (replace(task, applied=tuple(applied[task.index :: count])) for task in self.tasks)
-        return replace(self, tasks=tuple(tasks))
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the plan as a JSON object; seqnos are exact integers."""
-        return plan_json(self)
-
-    def __str__(self) -> str:
-        return plan_text(self)
-
-
-@dataclass(frozen=True, slots=True)
-class Idle:
-    """No stream is needed, or none is possible: no round, no commit."""
-
-    lake_id: str
-    latest_round: int
-    left_out: tuple[LeftOut, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return this as a JSON object."""
-        return {
-            "lake": self.lake_id,
-            "round": None,
-            "latest_round": self.latest_round,
-            "left_out": left_out_json(self.left_out),
-        }
-
-    def __str__(self) -> str:
-        return idle_text(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,10 @@ from dcp.lake.config.settings import Settings
 from dcp.lake.log.applied import AppliedVersion
 from dcp.lake.log.changes import latest_round
 from dcp.lake.log.epoch_log import forks_between, live_complete_seqnos
-from dcp.lake.log.plan import Idle, LakePosition, LeftOut, RoundPlan, plan_round
+from dcp.lake.log.plan import LakePosition, plan_round
 from dcp.lake.log.restart import RollbackPolicy, Standstill, restart, rollback_target
-from dcp.lake.log.round_record import positions_at
+from dcp.lake.log.round_plan import Idle, LeftOut, RoundPlan
+from dcp.lake.log.round_records import positions_at
 from dcp.lake.spark.session import session_slots
 from dcp.lake.tables.epochs import begun_anew
 from dcp.lake.tables.tables import LakeTables, cleaned_round

@@ -3,36 +3,18 @@
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any, Final
 
 from dcp.client.addresses import NodeAddress
-from dcp.lake.log.plan import LeftOut, StreamPlan
+from dcp.lake.log.round_plan import LeftOut, StreamPlan
 from dcp.lake.tables.rollback_order import RollbackOrder
+from dcp.lake.tables.round_record import Outcome
 from dcp.lake.tables.vbucket_state import VbucketState
 from dcp.protocol.position import Position
 from dcp.types import FailoverLog
 
 _LEAST_SHARE: Final = 0.005
 """Less than half a percent of the time is not worth a word."""
-
-
-class Outcome(StrEnum):
-    """Why a vbucket's part of a round ended; a ``status`` row tells it."""
-
-    REACHED = "reached"
-    """The target seqno was reached, and the end of its snapshot."""
-    CAUGHT_UP = "caught_up"
-    """At a snapshot's end below the target, and the node said that it holds nothing beyond it."""
-    BUDGET = "budget"
-    """The task's bytes or seconds were used up; the next round goes on from here. ``reason`` and
-    ``detail`` say what kept a stream from being open, if anything did."""
-    ROLLBACK = "rollback"
-    """The producer ordered a rollback; the next round begins a new epoch."""
-    STOPPED = "stopped"
-    """The source failed; ``reason`` and ``detail`` say how."""
-    LEFT_OUT = "left_out"
-    """It was behind and could not be streamed at all; ``reason`` and ``detail`` say why."""
 
 
 def left_out_status(left: LeftOut) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from dcp.lake.log.applied import indexed_applied
-from dcp.lake.log.round_record import round_records
+from dcp.lake.log.round_records import round_records
 from dcp.lake.maintain.cleaning import (
     CleaningPlan,
     NotYet,

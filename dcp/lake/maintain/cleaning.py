@@ -18,13 +18,13 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from dcp.lake.log.applied import AppliedVersion, applied_at
-from dcp.lake.log.plan_text import number_ranges
 from dcp.lake.tables.horizon import version_at
 from dcp.lake.tables.lineage import Lineage
 from dcp.lake.tables.schema import ITEM_KINDS
 from dcp.lake.tables.sql import integer_list, string_list, u64
 from dcp.lake.tables.tables import ReplicaTable
 from dcp.lake.tables.vbucket_state import VbucketState
+from dcp.printable import number_ranges
 
 
 @dataclass(frozen=True, slots=True)

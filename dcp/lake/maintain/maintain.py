@@ -19,9 +19,9 @@ from dcp.lake.maintain.compaction import optimize, vacuum
 from dcp.lake.maintain.heartbeat import beat, newest_commit_time
 from dcp.lake.maintain.maintenance_work import StepReport, Work
 from dcp.lake.maintain.retention import keep_retention, recorded_horizon, wrong_properties
-from dcp.lake.run.run import lake_location, lake_locked, spark_of
 from dcp.lake.tables.history import history
 from dcp.lake.tables.horizon import HOUR_SECONDS, Horizon, Loss, loss
+from dcp.lake.tables.opening import lake_location, lake_locked, spark_of
 from dcp.lake.tables.tables import LakeTables, open_lake, replicas_in
 
 if TYPE_CHECKING:

@@ -23,9 +23,9 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from dcp.errors import ConfigError, DcplakeError
 from dcp.lake.config.settings import Settings
 from dcp.lake.query.views import register_views
-from dcp.lake.run.run import lake_location, spark_of
 from dcp.lake.spark.failures import known_error
 from dcp.lake.spark.session import DELTA_CATALOG
+from dcp.lake.tables.opening import lake_location, spark_of
 from dcp.lake.tables.sql import dotted, quoted, string
 from dcp.lake.tables.tables import LakeTables, ReplicaTable, open_lake, replicas_in
 

@@ -8,17 +8,17 @@ from typing import Any
 from dcp.errors import LakeError
 from dcp.lake.log.applied import ReplicaStatus, replica_status, shown_stale
 from dcp.lake.log.changes import newest_round, refuse_tampered_log
-from dcp.lake.log.plan_text import number_ranges
-from dcp.lake.log.round_record import UNDECODABLE, VbucketReport, round_record
+from dcp.lake.log.round_records import round_record
 from dcp.lake.log.tampering import refuse_log_behind, short_vacuums
 from dcp.lake.maintain.horizon_guard import LOOK_BACK
 from dcp.lake.maintain.retention import recorded_horizon, wrong_properties
 from dcp.lake.query.views_sql import AS_SENT_SQL
 from dcp.lake.tables.history import Commit, history
 from dcp.lake.tables.horizon import Horizon
+from dcp.lake.tables.round_record import UNDECODABLE, VbucketReport
 from dcp.lake.tables.tables import LakeTables, ReplicaTable, refuse_lost_replica, replicas_in
 from dcp.lake.tables.vbucket_state import VbucketState
-from dcp.printable import printable
+from dcp.printable import number_ranges, printable
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from dcp.lake.log.plan import StreamPlan
+from dcp.lake.log.round_plan import StreamPlan
 from dcp.lake.receive.batches import BatchBuilder
 from dcp.lake.receive.histories import Histories
 from dcp.lake.receive.system_events import DroppedPolicy, emptied_collection, system_event_text

@@ -1,11 +1,10 @@
 """From settings to what the client needs, and the look at the cluster before a round."""
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from dcp.client.addresses import parse_seeds
 from dcp.client.probe import ClusterView, probe_cluster
 from dcp.client.settings import ConnectionSettings, ConsumerSettings, TlsSettings
-from dcp.errors import ConfigError
 from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.lake.config.settings import Settings, SourceSettings
 from dcp.lake.monitor.live_place import LivePlace
@@ -13,10 +12,7 @@ from dcp.lake.receive.receive import SourceAccess
 from dcp.lake.receive.system_events import DroppedPolicy
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-_CARRIERS: Final = ("spark.executorEnv", "spark.yarn.appMasterEnv", "spark.kubernetes.driverEnv")
-_ENCRYPTION: Final = ("spark.network.crypto.enabled", "spark.ssl.rpc.enabled")
+    pass
 
 
 def source_access(settings: Settings) -> SourceAccess:
@@ -57,30 +53,6 @@ def connection_settings(source: SourceSettings, flow: FlowControlSettings) -> Co
         receiver_group_tag=source.group_tag(),
         tls=TlsSettings(source.tls_ca_file or None) if source.tls else None,
     )
-
-
-def refuse_open_password(spark: "SparkSession", source: SourceSettings) -> None:
-    """Refuse a session of somebody else that would hand the password to strangers.
-
-    What ``spark.executorEnv`` names becomes a part of every task, the others are settings; and
-    Spark's processes give tasks and settings to whoever asks, unless they authenticate each other.
-
-    Raises:
-        ConfigError: the password is in such a setting, and strangers are let in.
-
-    """
-
-    def is_on(key: str) -> bool:
-        return (spark.conf.get(key, "") or "").lower() == "true"
-
-    names = [f"{prefix}.{source.password_env}" for prefix in _CARRIERS]
-    carrier = next((name for name in names if spark.conf.get(name, "")), None)
-    if carrier is not None and not (is_on("spark.authenticate") and any(map(is_on, _ENCRYPTION))):
-        raise ConfigError(
-            f"found the password in {carrier}, which Spark gives to whoever asks over the network;"
-            f" expected spark.authenticate and {_ENCRYPTION[0]} to be true, or the password where"
-            " the executors find it themselves (docs/operations.md, How tasks get the password)"
-        )
 
 
 def look_at_cluster(access: SourceAccess) -> ClusterView:

@@ -27,10 +27,10 @@ from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.lake.config.memory import worker_bytes
 from dcp.lake.config.settings import SourceSettings
 from dcp.lake.log.applied import applied_to_batch
-from dcp.lake.log.plan import RoundPlan, TaskPlan
 from dcp.lake.log.progress import Done, RoundProgress
+from dcp.lake.log.round_plan import RoundPlan, TaskPlan
 from dcp.lake.log.stop_points import reached
-from dcp.lake.log.stream_result import Outcome, StreamResult, left_out_status
+from dcp.lake.log.stream_result import StreamResult, left_out_status
 from dcp.lake.monitor.live_board import live_board
 from dcp.lake.monitor.live_look import NodeStreams, TaskLook
 from dcp.lake.monitor.live_place import LivePlace
@@ -44,6 +44,7 @@ from dcp.lake.receive.histories import Histories
 from dcp.lake.receive.system_events import DroppedPolicy, collection_of
 from dcp.lake.spark.task_errors import TaskError
 from dcp.lake.tables.rollback_order import RollbackOrder
+from dcp.lake.tables.round_record import Outcome
 from dcp.lake.tables.vbucket_state import states_to_batch
 from dcp.protocol.credentials import Credentials
 from dcp.protocol.events import (

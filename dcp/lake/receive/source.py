@@ -27,13 +27,13 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from dcp.errors import ConfigError, NodeUnavailableError
 from dcp.lake.config.settings import Settings, SourceSettings
 from dcp.lake.config.settings_load import load_settings
-from dcp.lake.log.plan import Idle, LakePosition, TaskPlan, plan_round
-from dcp.lake.log.plan_text import left_out_lines
-from dcp.lake.log.stream_result import Outcome
+from dcp.lake.log.plan import LakePosition, plan_round
+from dcp.lake.log.round_plan import Idle, TaskPlan, left_out_lines
 from dcp.lake.receive.connect import look_at_cluster, source_access
 from dcp.lake.receive.ending import UNLIMITED
 from dcp.lake.receive.living_documents import DOCUMENTS, living_documents
 from dcp.lake.receive.receive import SourceAccess, TaskReceiver
+from dcp.lake.tables.round_record import Outcome
 from dcp.lake.tables.schema import CHANGES, spark_ddl
 from dcp.suggestions import did_you_mean
 

@@ -8,12 +8,12 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from dcp.lake.log.plan import LeftOut, RoundPlan
-from dcp.lake.log.stream_result import Outcome
+from dcp.lake.log.round_plan import LeftOut, RoundPlan
+from dcp.lake.tables.round_record import Outcome
 
 if TYPE_CHECKING:
     from dcp.client.probe import ClusterView
-    from dcp.lake.run.round import RoundReport
+    from dcp.lake.log.round_report import RoundReport
 
 _FRUITLESS_ROUNDS: Final = 3
 """After so many rounds in a row without any progress what is behind is given up."""

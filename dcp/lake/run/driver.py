@@ -24,15 +24,15 @@ from dcp.lake.apply.apply_thread import ApplyThread
 from dcp.lake.config.settings import Settings
 from dcp.lake.log.applied import AppliedVersion, unindexed_applied
 from dcp.lake.log.observer import NEXT_ROUND, Observer
-from dcp.lake.log.plan import Idle, LeftOut, RoundPlan
-from dcp.lake.log.plan_text import left_out_lines
 from dcp.lake.log.planning import next_round, require_same_bucket, tasks_at_once
 from dcp.lake.log.progress import round_progress
+from dcp.lake.log.round_plan import Idle, LeftOut, RoundPlan, left_out_lines
+from dcp.lake.log.round_report import RoundReport
 from dcp.lake.maintain.horizon_guard import HorizonGuard
 from dcp.lake.receive.connect import look_at_cluster
 from dcp.lake.receive.receive import SourceAccess
 from dcp.lake.run.bounded_run import BoundedRun
-from dcp.lake.run.round import RoundReport, run_round
+from dcp.lake.run.round import run_round
 from dcp.lake.spark.session import in_pool, session_slots
 from dcp.lake.tables.collections import replicas_of
 from dcp.lake.tables.horizon import Horizon

@@ -3,10 +3,11 @@
 from dcp.lake.config.settings import Settings
 from dcp.lake.config.spark_master import slots_of
 from dcp.lake.log.applied import replica_status
-from dcp.lake.log.plan import Idle, LakePosition, RoundPlan, plan_round
+from dcp.lake.log.plan import LakePosition, plan_round
 from dcp.lake.log.planning import lake_position, require_same_bucket, stale_vbuckets
+from dcp.lake.log.round_plan import Idle, RoundPlan
 from dcp.lake.receive.connect import look_at_cluster, source_access
-from dcp.lake.run.run import lake_location, spark_of
+from dcp.lake.tables.opening import lake_location, spark_of
 from dcp.lake.tables.tables import find_lake, replicas_in
 
 NEW_LAKE = "(a new lake)"

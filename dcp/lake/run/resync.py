@@ -18,10 +18,10 @@ from dcp.errors import ConfigError, LakeError
 from dcp.lake.config.settings import Settings
 from dcp.lake.log.applied import replica_status
 from dcp.lake.log.changes import append_round, newest_round
-from dcp.lake.log.round_record import positions_at
-from dcp.lake.run.run import lake_locked, spark_of
+from dcp.lake.log.round_records import positions_at
 from dcp.lake.spark.failures import spark_errors
 from dcp.lake.tables.history import CLEANING, WHOLE, history
+from dcp.lake.tables.opening import lake_locked, spark_of
 from dcp.lake.tables.schema import CHANGES
 from dcp.lake.tables.tables import (
     LakeTables,

@@ -1,121 +1,20 @@
 """One round: receive what the plan says, commit it in one append, read back what happened."""
 
-from dataclasses import dataclass
 from time import monotonic
-from typing import Any, Final
 
 from dcp.lake.log.changes import append_round
-from dcp.lake.log.plan import SEQNOS_OF_A_TASK, LeftOut, RoundPlan
-from dcp.lake.log.plan_text import left_out_json, left_out_lines, number_ranges
+from dcp.lake.log.plan import SEQNOS_OF_A_TASK
 from dcp.lake.log.progress import RoundProgress
-from dcp.lake.log.round_record import UNDECODABLE, VbucketReport, round_record
+from dcp.lake.log.round_plan import RoundPlan
+from dcp.lake.log.round_records import round_record
+from dcp.lake.log.round_report import RoundReport
 from dcp.lake.log.stop_points import reached
-from dcp.lake.log.stream_result import Outcome
-from dcp.lake.monitor.live_look import SLOWEST
 from dcp.lake.receive.receive import SourceAccess, receive_function
 from dcp.lake.spark.failures import spark_errors
+from dcp.lake.tables.round_record import Outcome, VbucketReport
 from dcp.lake.tables.schema import CHANGES, spark_ddl
 from dcp.lake.tables.tables import LakeTables
 from dcp.lake.tables.transaction import FEW_ROWS, session_settings_for_a_while
-
-_WORTH_A_LINE: Final = 0.05
-
-
-@dataclass(frozen=True, slots=True)
-class RoundReport:
-    """What a committed round brought."""
-
-    round: int
-    version: int
-    seconds: float
-    vbuckets: tuple[VbucketReport, ...]
-    left_out: tuple[LeftOut, ...]
-
-    @property
-    def rows(self) -> int:
-        """Document rows of all vbuckets."""
-        return sum(report.rows for report in self.vbuckets)
-
-    @property
-    def frame_bytes(self) -> int:
-        """Their bytes on the wire."""
-        return sum(report.frame_bytes for report in self.vbuckets)
-
-    @property
-    def escaped_keys(self) -> int:
-        """Rows whose key cannot be a STRING as it is (`dcp.lake.tables.keys`)."""
-        return sum(report.escaped_keys for report in self.vbuckets)
-
-    @property
-    def undecodable_values(self) -> int:
-        """Rows whose value is as it was sent (`dcp.lake.tables.schema`, ``datatype``)."""
-        return sum(report.undecodable_values for report in self.vbuckets)
-
-    @property
-    def window_full(self) -> float:
-        """The part of the time in which nodes could send nothing; the mean over the vbuckets."""
-        return sum(report.window_full for report in self.vbuckets) / max(1, len(self.vbuckets))
-
-    @property
-    def gate(self) -> str:
-        """The stage that full windows waited for most; empty where that is not known."""
-        shares: dict[str, float] = {}
-        for report in self.vbuckets:
-            if report.gate:
-                shares[report.gate] = shares.get(report.gate, 0.0) + report.window_full
-        return max(shares, key=lambda gate: shares[gate], default="")
-
-    @property
-    def incomplete(self) -> tuple[LeftOut, ...]:
-        """Every vbucket that did not go on, with the reason: planned or not.
-
-        One that was rolled back does: the next round begins its new epoch.
-        """
-        failed = (
-            LeftOut(report.vbucket, report.reason, report.detail)
-            for report in self.vbuckets
-            if report.reason and report.outcome is not Outcome.ROLLBACK
-        )
-        return (*self.left_out, *failed)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return this as a JSON object."""
-        return {
-            "round": self.round,
-            "version": self.version,
-            "seconds": round(self.seconds, 3),
-            "rows": self.rows,
-            "bytes": self.frame_bytes,
-            "escaped_keys": self.escaped_keys,
-            "undecodable_values": self.undecodable_values,
-            "window_full": round(self.window_full, 3),
-            "gate": self.gate,
-            "vbuckets": [report.to_json() for report in self.vbuckets],
-            "left_out": left_out_json(self.left_out),
-        }
-
-    def __str__(self) -> str:
-        counts = [
-            f"{outcome.replace('_', ' ')} {number_ranges(vbuckets)}"
-            for outcome in Outcome
-            if (vbuckets := [item.vbucket for item in self.vbuckets if item.outcome is outcome])
-        ]
-        head = (
-            f"round {self.round} (version {self.version}): {self.rows:,} rows, "
-            f"{self.frame_bytes:,} bytes in {self.seconds:.1f} s; vbuckets: {'; '.join(counts)}"
-        )
-        lines = [head, *left_out_lines(self.incomplete)]
-        if self.escaped_keys:
-            lines.append(
-                f"  {self.escaped_keys:,} rows have a key that is not UTF-8 (or begins with \\x): "
-                "the column key has it in hexadecimal, key_bytes as it is"
-            )
-        if self.undecodable_values:
-            lines.append(f"  {self.undecodable_values:,} {UNDECODABLE}")
-        if self.window_full >= _WORTH_A_LINE:
-            slowest = f", {SLOWEST[self.gate]}" if self.gate in SLOWEST else ""
-            lines.append(f"  window full {self.window_full:.0%} of the time{slowest}")
-        return "\n".join(lines)
 
 
 def run_round(

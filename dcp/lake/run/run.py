@@ -5,27 +5,24 @@ started again: each step begins by reading what is durable.
 """
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from functools import cache
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from dcp.client.probe import ClusterView
 from dcp.errors import LakeError
-from dcp.lake.config.memory import MEBIBYTE, direct_memory_options, heap_bytes
+from dcp.lake.config.lake_root import local_root
 from dcp.lake.config.settings import Settings
-from dcp.lake.config.spark_master import slots_of
 from dcp.lake.log.changes import latest_round
 from dcp.lake.log.observer import Observer
-from dcp.lake.log.round_record import positions_at
-from dcp.lake.receive.connect import look_at_cluster, refuse_open_password, source_access
+from dcp.lake.log.round_records import positions_at
+from dcp.lake.receive.connect import look_at_cluster, source_access
 from dcp.lake.run.driver import Driver, RunReport
 from dcp.lake.run.stop_signals import stop_on_signals
-from dcp.lake.spark.jvm_options import MANY_CHANGES, jvm_options
-from dcp.lake.spark.session import JAVA_OPTIONS, build_session, note_settings
+from dcp.lake.spark.jvm_options import MANY_CHANGES
 from dcp.lake.tables.lake_table import StartSpark
-from dcp.lake.tables.lock import local_root, locked
+from dcp.lake.tables.opening import lake_locked, spark_of
 from dcp.lake.tables.tables import LakeIdentity, LakeLocation, LakeTables, create_lake, find_lake
 
 if TYPE_CHECKING:
@@ -76,89 +73,6 @@ def run(
                 return driver.once(cluster, stopped) if once else driver.continuously(stopped)
     finally:
         observer.ended()
-
-
-def lake_location(settings: Settings) -> LakeLocation:
-    """Return where the lake of these settings is."""
-    if settings.lake.schema:
-        return LakeLocation(schema=settings.lake.schema)
-    return LakeLocation(root=settings.lake.root)
-
-
-@contextmanager
-def lake_locked(
-    settings: Settings, command: str, *, makes_lake: bool = False
-) -> Iterator[LakeLocation]:
-    """Hold the lock of a local lake, unless settings do without it; give where the lake is.
-
-    A command that does not make the lake makes no folder for it either.
-
-    Raises:
-        FencedError: another process holds it; names the process.
-        SetupError: the lock file cannot be made.
-
-    """
-    location = lake_location(settings)
-    has_lock = settings.lake.lock and location.root is not None
-    root = local_root(settings.lake.root) if has_lock else None
-    with locked(root, command, makes_lake=makes_lake):
-        yield location
-
-
-def spark_of(
-    settings: Settings,
-    spark: "SparkSession | None" = None,
-    *,
-    is_long: Callable[[], bool] = lambda: False,
-) -> StartSpark:
-    """Return what returns ``spark``, or starts the session of these settings when it is needed.
-
-    ``is_long`` is asked then: see `jvm_options`. Of several threads that need it, one starts it.
-
-    Raises:
-        ConfigError: ``spark`` would hand the password to strangers.
-
-    """
-    if spark is not None:
-        refuse_open_password(spark, settings.source)
-        note_settings(spark)
-
-    @cache
-    def start() -> "SparkSession":
-        if spark is not None:
-            return spark
-        started = session(settings, is_long=is_long())
-        refuse_open_password(started, settings.source)
-        note_settings(started)
-        return started
-
-    starting = threading.Lock()
-
-    def start_once() -> "SparkSession":
-        with starting:
-            return start()
-
-    return start_once
-
-
-def session(settings: Settings, *, is_long: bool = False) -> "SparkSession":
-    """Return the Spark session of these settings, or the one that is there already.
-
-    Its JVM keeps to the memory of docs/memory.md, and has the options of `jvm_options`.
-
-    Raises:
-        ConfigError: the heap is too small for the tasks of a local master.
-
-    """
-    tasks = slots_of(settings.spark.master) or 1
-    options = direct_memory_options(tasks, settings.flow_control.batch_bytes)
-    options = f"{options} {jvm_options(is_long=is_long)}"
-    theirs = settings.spark.conf.get(JAVA_OPTIONS, "")
-    return build_session(
-        master=settings.spark.master,
-        driver_memory=f"{heap_bytes(settings.spark.driver_memory, tasks) // MEBIBYTE}m",
-        extra={**settings.spark.conf, JAVA_OPTIONS: f"{options} {theirs}".strip()},
-    )
 
 
 def open_or_create(

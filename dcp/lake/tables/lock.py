@@ -8,23 +8,11 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
-from urllib.parse import unquote, urlsplit
 
 from dcp.errors import FencedError, SetupError
 from dcp.file_lock import FileLock, LockHeldError
 
 LOCK_NAME: Final = "_dcplake.lock"
-
-
-def local_root(root: str) -> Path | None:
-    """Return the folder of a lake root on this machine; None where it is in another store."""
-    parts = urlsplit(root)
-    if parts.scheme == "file":
-        return Path(unquote(parts.path))
-    return None if "://" in root or parts.scheme in _REMOTE_SCHEMES else Path(root).expanduser()
-
-
-_REMOTE_SCHEMES: Final = ("s3", "s3a", "gs", "abfs", "abfss", "hdfs", "wasbs", "dbfs")
 
 
 @contextlib.contextmanager

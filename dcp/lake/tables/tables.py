@@ -15,11 +15,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from dcp.errors import ConfigError, LakeError
-from dcp.lake.log.round_record import RoundRecord
+from dcp.lake.config.lake_root import local_root
 from dcp.lake.spark.failures import spark_errors
 from dcp.lake.tables.horizon import RECORDED, Horizon
 from dcp.lake.tables.lake_table import LakeTable, RememberedLog, StartSpark
-from dcp.lake.tables.lock import local_root
+from dcp.lake.tables.round_record import RoundRecord
 from dcp.lake.tables.schema import AUDIT, CHANGES, REPLICA, spark_ddl
 from dcp.lake.tables.sql import dotted, quoted, string
 

@@ -20,9 +20,9 @@ from dcp.lake.config.settings import Settings
 from dcp.lake.log.changes import latest_round
 from dcp.lake.log.planning import require_same_bucket
 from dcp.lake.receive.connect import look_at_cluster, source_access
-from dcp.lake.run.run import lake_location, spark_of
 from dcp.lake.spark.failures import spark_errors
 from dcp.lake.tables.collections import replicas_of
+from dcp.lake.tables.opening import lake_location, spark_of
 from dcp.lake.tables.tables import (
     LakeTables,
     ReplicaTable,

@@ -12,11 +12,11 @@ import pyarrow as pa
 
 from dcp.errors import ConfigError
 from dcp.lake.log.applied import ReplicaStatus, replica_status
-from dcp.lake.log.plan import LeftOut
-from dcp.lake.log.plan_text import number_ranges
-from dcp.lake.log.round_record import positions_at
+from dcp.lake.log.round_plan import LeftOut
+from dcp.lake.log.round_records import positions_at
 from dcp.lake.tables.arrow_columns import integer_column, u64_column
 from dcp.lake.tables.tables import LakeTables, ReplicaTable
+from dcp.printable import number_ranges
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dcp.errors import DcplakeError, IncompleteRunError, VerifyError
-from dcp.lake.log.plan import LeftOut
-from dcp.lake.log.plan_text import left_out_json, number_ranges
+from dcp.lake.log.round_plan import LeftOut, left_out_json
+from dcp.printable import number_ranges
 
 DEFAULT_KEYS: Final = 20
 """How many keys that differ are listed."""

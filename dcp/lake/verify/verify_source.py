@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 from dcp.client.probe import ClusterView
 from dcp.lake.config.settings import Settings
-from dcp.lake.log.plan import Idle, LakePosition, LeftOut, TaskPlan, plan_round
+from dcp.lake.log.plan import LakePosition, plan_round
 from dcp.lake.log.planning import require_same_bucket, tasks_at_once
 from dcp.lake.log.progress import RoundProgress, round_progress
+from dcp.lake.log.round_plan import Idle, LeftOut, TaskPlan
 from dcp.lake.receive.connect import look_at_cluster
 from dcp.lake.receive.receive import SourceAccess
 from dcp.lake.spark.failures import spark_errors

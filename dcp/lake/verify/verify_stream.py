@@ -15,13 +15,14 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dcp.lake.log.plan import TaskPlan
 from dcp.lake.log.progress import RoundProgress
-from dcp.lake.log.stream_result import Outcome, StreamResult
+from dcp.lake.log.round_plan import TaskPlan
+from dcp.lake.log.stream_result import StreamResult
 from dcp.lake.receive.arrow_memory import return_freed_memory
 from dcp.lake.receive.ending import UNLIMITED
 from dcp.lake.receive.receive import SourceAccess, TaskReceiver
 from dcp.lake.receive.system_events import DroppedPolicy
+from dcp.lake.tables.round_record import Outcome
 from dcp.lake.tables.schema import ITEM_KINDS, U64
 
 _NO_ROUND: Final = 0

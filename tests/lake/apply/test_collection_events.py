@@ -14,7 +14,8 @@ from dcp.lake.config.settings import ApplySettings, PolicySettings, Settings
 from dcp.lake.query.query import name_tables
 from dcp.lake.query.views import register_views
 from dcp.lake.run.resync import commit_resync
-from dcp.lake.run.run import lake_location, run
+from dcp.lake.run.run import run
+from dcp.lake.tables.opening import lake_location
 from dcp.lake.tables.tables import LakeTables, ReplicaTable, open_lake, replicas_in
 from dcp.lake.verify.verify import verify
 from dcp.lake.verify.verify_report import VerifyReport

@@ -16,10 +16,11 @@ from dcp.lake.apply.apply import plan_apply
 from dcp.lake.apply.cadence import pending_of
 from dcp.lake.config.settings import ApplySettings
 from dcp.lake.log.observer import Observer
-from dcp.lake.log.plan import RoundPlan
+from dcp.lake.log.round_plan import RoundPlan
 from dcp.lake.receive.connect import look_at_cluster, source_access
 from dcp.lake.run.driver import Driver
-from dcp.lake.run.run import lake_location, open_or_create
+from dcp.lake.run.run import open_or_create
+from dcp.lake.tables.opening import lake_location
 from dcp.lake.tables.tables import ReplicaTable
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.settings import ClusterSettings

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from dcp.lake.log.plan import Idle, plan_round
+from dcp.lake.log.plan import plan_round
 from dcp.lake.log.restart import RollbackPolicy
+from dcp.lake.log.round_plan import Idle
 from dcp.lake.log.stretch import REPLACED
 from dcp.lake.receive.connect import look_at_cluster
 from dcp.producer.cluster import ProducerCluster

@@ -21,7 +21,7 @@ from pyspark.errors import PySparkException
 from dcp.errors import ConfigError, LakeError
 from dcp.lake.apply.apply import plan_apply
 from dcp.lake.log.applied import AppliedVersion, replica_status, unindexed_applied
-from dcp.lake.log.round_record import positions_at
+from dcp.lake.log.round_records import positions_at
 from dcp.lake.maintain.heartbeat import beat
 from dcp.lake.maintain.horizon_guard import HorizonGuard
 from dcp.lake.maintain.maintain import run_steps, work_on

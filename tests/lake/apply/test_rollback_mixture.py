@@ -19,14 +19,15 @@ from dcp.lake.config.settings import Settings
 from dcp.lake.log.applied import AppliedVersion
 from dcp.lake.log.changes import latest_round
 from dcp.lake.log.observer import Observer
-from dcp.lake.log.plan import RoundPlan
-from dcp.lake.log.round_record import positions_at
+from dcp.lake.log.round_plan import RoundPlan
+from dcp.lake.log.round_records import positions_at
 from dcp.lake.log.stretch import EMPTY_TABLE, REPLACED
 from dcp.lake.maintain.maintain import run_steps, work_on
 from dcp.lake.receive.connect import look_at_cluster, source_access
 from dcp.lake.run.driver import Driver
-from dcp.lake.run.run import lake_location, open_or_create
+from dcp.lake.run.run import open_or_create
 from dcp.lake.tables.horizon import Horizon
+from dcp.lake.tables.opening import lake_location
 from dcp.lake.tables.tables import DOCS, cleaned_round
 from dcp.lake.tables.transaction import described
 from dcp.producer.cluster import ProducerCluster

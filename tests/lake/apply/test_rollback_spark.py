@@ -13,10 +13,11 @@ import pytest
 from dcp.client.probe import ClusterView
 from dcp.lake.log.changes import latest_round
 from dcp.lake.log.observer import Observer
-from dcp.lake.log.round_record import positions_at
+from dcp.lake.log.round_records import positions_at
 from dcp.lake.receive.connect import look_at_cluster, source_access
 from dcp.lake.run.driver import Driver
-from dcp.lake.run.run import lake_location, open_or_create
+from dcp.lake.run.run import open_or_create
+from dcp.lake.tables.opening import lake_location
 from tests.lake.receiving import settings_for
 from tests.lake.replicas import require_every_version_exact, source_rows, table_rows
 from tests.lake.rollback_history import Chances, History

@@ -21,7 +21,7 @@ from dcp.lake.config.memory import (
     worker_bytes,
 )
 from dcp.lake.config.settings import Settings, SparkSettings
-from dcp.lake.run.run import session
+from dcp.lake.tables.opening import session
 
 DOCS = Path(__file__).parents[3] / "docs" / "memory.md"
 VECTORISED = "spark.sql.parquet.enableVectorizedReader"

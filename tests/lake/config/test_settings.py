@@ -9,11 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcp.errors import ConfigError
-from dcp.lake.config.flow_control_settings import FlowControlSettings
+from dcp.lake.config.flow_control_settings import LEAST_WINDOW_BYTES, FlowControlSettings
 from dcp.lake.config.settings import SECTIONS, Settings, SourceSettings
 from dcp.lake.config.settings_document import document
 from dcp.lake.config.settings_load import load_settings
-from dcp.lake.config.window_plan import LEAST_WINDOW_BYTES
 
 CONF = Path(__file__).parents[3] / "conf" / "dcplake.toml"
 

@@ -8,17 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcp.lake.config.flow_control_settings import FlowControlSettings
+from dcp.lake.config.flow_control_settings import LEAST_WINDOW_BYTES, FlowControlSettings
 from dcp.lake.config.memory import MEBIBYTE, READ_BUFFER_BYTES, memory_bound, worker_bytes
 from dcp.lake.config.settings import RoundSettings
-from dcp.lake.config.window_plan import (
-    LEAST_WINDOW_BYTES,
-    WindowPlan,
-    planned_window_bytes,
-    policy_settings,
-)
-from dcp.lake.log.plan import RoundPlan, plan_round
-from dcp.lake.log.plan_text import plan_json, plan_text
+from dcp.lake.config.window_plan import WindowPlan
+from dcp.lake.log.plan import plan_round
+from dcp.lake.log.round_plan import RoundPlan, plan_json, plan_text
 from dcp.protocol.window_policies import WindowPolicies
 from tests.lake.log.test_plan import cluster, lake
 
@@ -48,7 +43,7 @@ def flow_of(policy: str, **changes: float) -> FlowControlSettings:
 def test_the_defaults(policy: str, windows: dict[int, int]) -> None:
     """A policy gives each of so many connections the same window: that of the last to come."""
     flow = flow_of(policy)
-    assert {each: planned_window_bytes(flow, max(1, each)) for each in windows} == windows
+    assert {each: flow.planned_window_bytes(max(1, each)) for each in windows} == windows
     for connections, window_bytes in windows.items():
         plan = WindowPlan.of(flow, connections)
         assert plan.window_bytes == window_bytes
@@ -64,7 +59,7 @@ def test_without_flow_control_the_limit_of_what_is_unread_counts() -> None:
 def test_ratio_never_gives_less_than_the_least_window() -> None:
     numbers = {"window_quota_bytes": MIB, "window_shared_percent": 1.0, "window_bytes": 8192}
     flow = flow_of("ratio", batch_bytes=4096, **numbers)
-    assert [planned_window_bytes(flow, each) for each in (1, 2, 3)] == [10_485, 5_242, 4096]
+    assert [flow.planned_window_bytes(each) for each in (1, 2, 3)] == [10_485, 5_242, 4096]
 
 
 @given(
@@ -86,7 +81,7 @@ def test_no_plan_has_more_in_its_windows_than_policy_and_formula_say(
         batch_bytes=2048,
     )
     plan = WindowPlan.of(flow, tasks * nodes)
-    policies = WindowPolicies(policy_settings(flow), quota)
+    policies = WindowPolicies(flow.policy_settings, quota)
     for number in range(tasks * nodes):
         policies.connect(str(number))
     assert plan.window_bytes <= max(LEAST_WINDOW_BYTES, *policies.sizes.values())

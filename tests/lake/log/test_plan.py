@@ -16,15 +16,13 @@ from dcp.lake.config.settings import RoundSettings
 from dcp.lake.log.plan import (
     CLUSTER_TASKS,
     SEQNOS_OF_A_TASK,
-    Idle,
     LakePosition,
-    LeftOut,
-    RoundPlan,
     is_behind,
     is_elsewhere,
     plan_round,
 )
 from dcp.lake.log.restart import Standstill
+from dcp.lake.log.round_plan import Idle, LeftOut, RoundPlan
 from dcp.lake.tables.rollback_order import RollbackOrder
 from dcp.lake.tables.vbucket_state import VbucketState
 from dcp.protocol.position import Position

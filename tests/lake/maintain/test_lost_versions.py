@@ -14,8 +14,9 @@ from dcp.lake.log.applied import AppliedVersion, replica_status
 from dcp.lake.log.changes import latest_round
 from dcp.lake.log.stretch import EMPTY_TABLE
 from dcp.lake.maintain.maintain import run_steps, work_on
-from dcp.lake.run.run import lake_location, run
+from dcp.lake.run.run import run
 from dcp.lake.tables.horizon import Horizon
+from dcp.lake.tables.opening import lake_location
 from dcp.lake.tables.tables import DOCS, LakeTables, cleaned_round, open_lake
 from dcp.lake.tables.transaction import described
 from dcp.producer.cluster import ProducerCluster

@@ -11,12 +11,13 @@ from deltalake import DeltaTable
 
 from dcp.lake.config.settings import Settings
 from dcp.lake.log.observer import Observer
-from dcp.lake.log.plan import RoundPlan
+from dcp.lake.log.round_plan import RoundPlan
 from dcp.lake.maintain import small_files
 from dcp.lake.receive.connect import look_at_cluster, source_access
 from dcp.lake.run.driver import Driver
-from dcp.lake.run.run import lake_location, open_or_create
+from dcp.lake.run.run import open_or_create
 from dcp.lake.tables.history import WHOLE, history
+from dcp.lake.tables.opening import lake_location
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.settings import ClusterSettings
 from tests.lake.receiving import settings_for

@@ -30,7 +30,8 @@ from dcp.lake.config.memory import (
     worker_bytes,
 )
 from dcp.lake.config.settings import LakeSettings, RoundSettings, Settings, SourceSettings
-from dcp.lake.log.plan import LakePosition, RoundPlan, plan_round
+from dcp.lake.log.plan import LakePosition, plan_round
+from dcp.lake.log.round_plan import RoundPlan
 from dcp.lake.query.views import register_views
 from dcp.lake.receive.connect import look_at_cluster, source_access
 from dcp.lake.receive.ending import Budget

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 import pytest
 
 from dcp.client.addresses import NodeAddress
-from dcp.lake.log.plan import StreamPlan
-from dcp.lake.log.stream_result import Outcome, StreamResult
+from dcp.lake.log.round_plan import StreamPlan
+from dcp.lake.log.stream_result import StreamResult
 from dcp.lake.receive.ending import Budget, Ending, EndPolicy
+from dcp.lake.tables.round_record import Outcome
 from dcp.lake.tables.vbucket_state import VbucketState
 from dcp.protocol.position import Position
 

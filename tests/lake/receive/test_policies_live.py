@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dcp.lake.run.run import lake_location, run
+from dcp.lake.run.run import run
+from dcp.lake.tables.opening import lake_location
 from dcp.lake.tables.tables import open_lake
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.send_window import SendWindow

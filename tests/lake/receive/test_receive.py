@@ -16,12 +16,12 @@ import pyarrow as pa
 import pytest
 
 from dcp.errors import AuthenticationError, BucketError, NodeUnavailableError
-from dcp.lake.log.plan import LakePosition, RoundPlan, plan_round
-from dcp.lake.log.round_record import VbucketReport
-from dcp.lake.log.stream_result import Outcome
+from dcp.lake.log.plan import LakePosition, plan_round
+from dcp.lake.log.round_plan import RoundPlan
+from dcp.lake.log.round_report import RoundReport
 from dcp.lake.receive.connect import look_at_cluster
-from dcp.lake.run.round import RoundReport
 from dcp.lake.spark.task_errors import TaskError, original_error
+from dcp.lake.tables.round_record import Outcome, VbucketReport
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.kv_client import KvClient
 from dcp.producer.settings import ClusterSettings

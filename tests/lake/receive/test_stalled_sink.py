@@ -20,7 +20,8 @@ from dcp.errors import LocalProtocolError
 from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.lake.config.memory import DOCUMENT_BYTES, MEBIBYTE
 from dcp.lake.config.settings import Settings
-from dcp.lake.log.plan import LakePosition, RoundPlan, plan_round
+from dcp.lake.log.plan import LakePosition, plan_round
+from dcp.lake.log.round_plan import RoundPlan
 from dcp.lake.monitor.live_board import read_board
 from dcp.lake.monitor.live_look import Connection, TaskLook
 from dcp.lake.monitor.live_place import LivePlace

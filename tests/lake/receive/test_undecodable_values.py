@@ -14,13 +14,14 @@ import pytest
 
 from dcp.cli.run_output import JsonObserver
 from dcp.client.consumer_events import StopReason
-from dcp.lake.log.stream_result import Outcome
 from dcp.lake.monitor.live_board import read_board
 from dcp.lake.monitor.live_metrics import exposition
 from dcp.lake.monitor.live_place import LivePlace
 from dcp.lake.query.status import lake_status
 from dcp.lake.query.views import register_views
-from dcp.lake.run.run import lake_location, run
+from dcp.lake.run.run import run
+from dcp.lake.tables.opening import lake_location
+from dcp.lake.tables.round_record import Outcome
 from dcp.lake.tables.tables import LakeTables, open_lake
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.settings import ClusterSettings

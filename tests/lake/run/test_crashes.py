@@ -15,8 +15,9 @@ from dcp.errors import FencedError, LakeError, StoppedError
 from dcp.lake.log.applied import applied_of
 from dcp.lake.log.changes import latest_round
 from dcp.lake.log.stop_points import FILE_VARIABLE, STEPS, VARIABLE
-from dcp.lake.run.run import lake_location, run
+from dcp.lake.run.run import run
 from dcp.lake.tables.history import WHOLE, history
+from dcp.lake.tables.opening import lake_location
 from dcp.lake.tables.tables import AUDIT_TABLE, LakeTables, open_lake
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.settings import ClusterSettings

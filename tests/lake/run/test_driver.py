@@ -24,12 +24,12 @@ from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.lake.config.settings import RoundSettings, Settings
 from dcp.lake.log.applied import AppliedVersion
 from dcp.lake.log.observer import Observer
-from dcp.lake.log.plan import Idle, LakePosition, LeftOut, RoundPlan, plan_round
-from dcp.lake.log.round_record import VbucketReport
-from dcp.lake.log.stream_result import Outcome
+from dcp.lake.log.plan import LakePosition, plan_round
+from dcp.lake.log.round_plan import Idle, LeftOut, RoundPlan
+from dcp.lake.log.round_report import RoundReport
 from dcp.lake.run import driver as driver_module
 from dcp.lake.run.driver import Driver
-from dcp.lake.run.round import RoundReport
+from dcp.lake.tables.round_record import Outcome, VbucketReport
 from dcp.lake.tables.tables import LakeIdentity, LakeLocation, LakeTables
 from dcp.lake.tables.vbucket_state import VbucketState
 from dcp.protocol.position import Position

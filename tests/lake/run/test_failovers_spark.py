@@ -17,10 +17,11 @@ from dcp.client.probe import ClusterView
 from dcp.lake.log.applied import replica_status
 from dcp.lake.log.changes import latest_round
 from dcp.lake.log.observer import Observer
-from dcp.lake.log.round_record import positions_at
+from dcp.lake.log.round_records import positions_at
 from dcp.lake.receive.connect import look_at_cluster, source_access
 from dcp.lake.run.driver import Driver
-from dcp.lake.run.run import lake_location, open_or_create
+from dcp.lake.run.run import open_or_create
+from dcp.lake.tables.opening import lake_location
 from dcp.lake.tables.tables import DOCS, LakeTables
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.documents import DocumentError

@@ -15,7 +15,7 @@ from random import Random
 import pyarrow as pa
 import pytest
 
-from dcp.lake.log.plan import RoundPlan, TaskPlan
+from dcp.lake.log.round_plan import RoundPlan, TaskPlan
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.settings import ClusterSettings
 from tests.client.consuming import consuming, settings

@@ -11,7 +11,8 @@ from dcp.lake.log.applied import replica_status
 from dcp.lake.log.changes import latest_round
 from dcp.lake.query.status import lake_status
 from dcp.lake.run.resync import commit_resync
-from dcp.lake.run.run import lake_location, run
+from dcp.lake.run.run import run
+from dcp.lake.tables.opening import lake_location
 from dcp.lake.tables.tables import DOCS, open_lake
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.settings import ClusterSettings

@@ -22,12 +22,13 @@ from dcp.errors import (
 from dcp.lake.config.settings import Settings
 from dcp.lake.log.changes import latest_round
 from dcp.lake.log.observer import Observer
-from dcp.lake.log.plan import Idle
-from dcp.lake.log.stream_result import Outcome
+from dcp.lake.log.round_plan import Idle
+from dcp.lake.log.round_report import RoundReport
 from dcp.lake.query.status import lake_status
 from dcp.lake.query.views import register_views
-from dcp.lake.run.round import RoundReport
-from dcp.lake.run.run import lake_location, run
+from dcp.lake.run.run import run
+from dcp.lake.tables.opening import lake_location
+from dcp.lake.tables.round_record import Outcome
 from dcp.lake.tables.tables import LakeTables, open_lake
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.documents import DocumentError

@@ -21,8 +21,9 @@ from dcp.lake.log.applied import replica_status
 from dcp.lake.log.changes import latest_round
 from dcp.lake.log.planning import tasks_at_once
 from dcp.lake.log.stop_points import FILE_VARIABLE, STEPS, VARIABLE
-from dcp.lake.run.run import lake_location, run
+from dcp.lake.run.run import run
 from dcp.lake.spark.threads import in_thread
+from dcp.lake.tables.opening import lake_location
 from dcp.lake.tables.tables import DOCS, LakeTables, open_lake, replicas_in
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.settings import ClusterSettings

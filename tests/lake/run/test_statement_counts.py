@@ -13,12 +13,13 @@ import pytest
 
 from dcp.lake.config.settings import Settings
 from dcp.lake.log.observer import Observer
-from dcp.lake.log.plan import Idle, RoundPlan
+from dcp.lake.log.round_plan import Idle, RoundPlan
+from dcp.lake.log.round_report import RoundReport
 from dcp.lake.receive.connect import look_at_cluster, source_access
 from dcp.lake.run.driver import Driver
-from dcp.lake.run.round import RoundReport
-from dcp.lake.run.run import lake_location, open_or_create
+from dcp.lake.run.run import open_or_create
 from dcp.lake.tables.history import history
+from dcp.lake.tables.opening import lake_location
 from dcp.lake.tables.transaction import session_settings_for_a_while
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.settings import ClusterSettings

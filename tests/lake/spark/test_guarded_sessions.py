@@ -12,9 +12,9 @@ import pytest
 
 from dcp.errors import ConfigError
 from dcp.lake.config.settings import SourceSettings
-from dcp.lake.receive.connect import refuse_open_password
 from dcp.lake.spark.launch_properties import SUBMIT_ARGUMENTS, launch_properties, properties_text
 from dcp.lake.spark.session import guarding_settings
+from dcp.lake.tables.opening import refuse_open_password
 from tests.quick_spark import QUICK_CONF
 
 if TYPE_CHECKING:

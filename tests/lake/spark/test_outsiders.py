@@ -19,7 +19,8 @@ import psutil
 import pytest
 from pyspark.serializers import CloudPickleSerializer
 
-from dcp.lake.log.plan import LakePosition, RoundPlan, plan_round
+from dcp.lake.log.plan import LakePosition, plan_round
+from dcp.lake.log.round_plan import RoundPlan
 from dcp.lake.log.stop_points import FILE_VARIABLE, VARIABLE
 from dcp.lake.receive.connect import look_at_cluster, source_access
 from dcp.lake.receive.receive import receive_function

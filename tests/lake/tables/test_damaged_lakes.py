@@ -17,8 +17,9 @@ import pytest
 
 from dcp.cli.main import main
 from dcp.errors import REREAD_COMMAND, LakeError, SetupError
-from dcp.lake.run.run import lake_location, run
+from dcp.lake.run.run import run
 from dcp.lake.tables.history import history
+from dcp.lake.tables.opening import lake_location
 from dcp.lake.tables.tables import FORMAT_VERSION, open_lake
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.settings import ClusterSettings

@@ -21,13 +21,14 @@ from dcp.errors import (
     SetupError,
 )
 from dcp.lake.apply.cadence import Pending, is_due
+from dcp.lake.config.lake_root import local_root
 from dcp.lake.config.settings import ApplySettings
 from dcp.lake.log import stop_points
 from dcp.lake.log.stop_points import FILE_VARIABLE, STEPS, VARIABLE, reached
 from dcp.lake.run.stop_signals import stop_on_signals
 from dcp.lake.spark.task_errors import TaskError, original_error
 from dcp.lake.tables.collections import replicas_of
-from dcp.lake.tables.lock import LOCK_NAME, local_root, locked
+from dcp.lake.tables.lock import LOCK_NAME, locked
 from dcp.lake.tables.tables import LakeLocation
 
 HOLD = """

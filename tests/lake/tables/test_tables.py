@@ -13,7 +13,7 @@ import pytest
 
 from dcp.errors import FencedError, LakeError
 from dcp.lake.log.changes import append_round, latest_round, newest_round
-from dcp.lake.log.round_record import positions_at
+from dcp.lake.log.round_records import positions_at
 from dcp.lake.query.status import lake_status
 from dcp.lake.query.views import register_views
 from dcp.lake.tables.history import WHOLE, history

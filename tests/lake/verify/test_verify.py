@@ -18,7 +18,8 @@ import pytest
 from dcp.cli.main import main
 from dcp.lake.config.settings import Settings
 from dcp.lake.log.progress import RoundProgress
-from dcp.lake.run.run import lake_location, run
+from dcp.lake.run.run import run
+from dcp.lake.tables.opening import lake_location
 from dcp.lake.tables.tables import DOCS, LakeTables, ReplicaTable, ensure_replica, open_lake
 from dcp.lake.verify.verify import verify
 from dcp.lake.verify.verify_frames import (

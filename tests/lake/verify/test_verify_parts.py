@@ -11,7 +11,8 @@ import pytest
 
 from dcp.cli.numbers import vbucket_ranges
 from dcp.errors import ConfigError, IncompleteRunError, VerifyError
-from dcp.lake.log.plan import LakePosition, LeftOut, RoundPlan, plan_round
+from dcp.lake.log.plan import LakePosition, plan_round
+from dcp.lake.log.round_plan import LeftOut, RoundPlan
 from dcp.lake.receive.connect import look_at_cluster, source_access
 from dcp.lake.tables.tables import DOCS, ReplicaTable
 from dcp.lake.verify.verify import Digest, differing_vbuckets

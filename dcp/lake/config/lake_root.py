@@ -1,0 +1,15 @@
+"""Where a lake's root is: a folder of this machine, or another store."""
+
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+_REMOTE_SCHEMES: Final = ("s3", "s3a", "gs", "abfs", "abfss", "hdfs", "wasbs", "dbfs")
+
+
+def local_root(root: str) -> Path | None:
+    """Return the folder of a lake root on this machine; None where it is in another store."""
+    parts = urlsplit(root)
+    if parts.scheme == "file":
+        return Path(unquote(parts.path))
+    return None if "://" in root or parts.scheme in _REMOTE_SCHEMES else Path(root).expanduser()

@@ -1,0 +1,232 @@
+"""A round's plan: what each task streams, and how that reads for people and for machines.
+
+Pure data. It holds no secret.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from dcp.client.addresses import NodeAddress
+from dcp.lake.config.window_plan import WindowPlan
+from dcp.lake.log.applied import AppliedVersion
+from dcp.lake.tables.vbucket_state import VbucketState
+from dcp.printable import number_ranges, printable
+
+_LISTED: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class StreamPlan:
+    """One vbucket to stream: from which node, from which state, to which seqno at least.
+
+    ``begins_epoch`` says that the state is the beginning of a new epoch, which the round records.
+    A target that was reached before asks no more than whether the producer still agrees.
+    """
+
+    state: VbucketState
+    node: NodeAddress
+    target_seqno: int
+    begins_epoch: bool = False
+
+    @property
+    def vbucket(self) -> int:
+        """The vbucket."""
+        return self.state.vbucket
+
+    @property
+    def reads_on(self) -> bool:
+        """Whether no budget ends it inside its first snapshot (`dcp.lake.log.restart` says why)."""
+        return self.state.fruitless_rollbacks > 0 and self.state.complete_seqno == 0
+
+    @property
+    def backlog(self) -> int:
+        """Seqnos between here and the target: the most rows that can be missing."""
+        return max(0, self.target_seqno - self.state.position.seqno)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPlan:
+    """One Spark task: what it streams, and its share of what the round only writes down.
+
+    ``carried`` are states of vbuckets that no task streams, ``left_out`` those of them that should
+    have been; ``applied`` are replica versions that the log does not list yet.
+    """
+
+    index: int
+    streams: tuple[StreamPlan, ...]
+    carried: tuple[VbucketState, ...]
+    windows: WindowPlan
+    left_out: "tuple[LeftOut, ...]" = ()
+    applied: tuple[AppliedVersion, ...] = ()
+
+    @property
+    def nodes(self) -> tuple[NodeAddress, ...]:
+        """The nodes it connects to, one connection each."""
+        return tuple(sorted({stream.node for stream in self.streams}))
+
+    @property
+    def backlog(self) -> int:
+        """Seqnos that its vbuckets are behind."""
+        return sum(stream.backlog for stream in self.streams)
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A vbucket that is behind, or may be, and cannot be streamed now."""
+
+    vbucket: int
+    reason: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class RoundPlan:
+    """The whole round. Its tasks write the position of every vbucket, streamed or carried."""
+
+    lake_id: str
+    round: int
+    tasks: tuple[TaskPlan, ...]
+    left_out: tuple[LeftOut, ...]
+    target_bytes: int
+    target_seconds: float
+
+    @property
+    def streams(self) -> tuple[StreamPlan, ...]:
+        """The streams of all tasks, by vbucket."""
+        streams = (stream for task in self.tasks for stream in task.streams)
+        return tuple(sorted(streams, key=lambda stream: stream.vbucket))
+
+    @property
+    def backlog(self) -> int:
+        """Seqnos that its streams are behind."""
+        return sum(task.backlog for task in self.tasks)
+
+    def listing(self, applied: Sequence[AppliedVersion]) -> "RoundPlan":
+        """Return the plan of a round that lists these replica versions as well."""
+        count = len(self.tasks)
+        tasks = (replace(task, applied=tuple(applied[task.index :: count])) for task in self.tasks)
+        return replace(self, tasks=tuple(tasks))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the plan as a JSON object; seqnos are exact integers."""
+        return plan_json(self)
+
+    def __str__(self) -> str:
+        return plan_text(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """No stream is needed, or none is possible: no round, no commit."""
+
+    lake_id: str
+    latest_round: int
+    left_out: tuple[LeftOut, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return this as a JSON object."""
+        return {
+            "lake": self.lake_id,
+            "round": None,
+            "latest_round": self.latest_round,
+            "left_out": left_out_json(self.left_out),
+        }
+
+    def __str__(self) -> str:
+        return idle_text(self)
+
+
+def plan_text(plan: RoundPlan) -> str:
+    """Return a few lines: what streams from where, how far it is behind, what is left out."""
+    streams = plan.streams
+    backlog = sum(stream.backlog for stream in streams)
+    head = (
+        f"round {plan.round}: {len(streams)} vbuckets, {backlog:,} seqnos behind, "
+        f"{len(plan.tasks)} tasks of at most {plan.target_bytes:,} bytes "
+        f"and {plan.target_seconds:g} s each"
+    )
+    windows = dict.fromkeys(f"  {task.windows}" for task in plan.tasks)
+    lines = [head, *windows, *map(_task_text, plan.tasks), *map(_epoch_text, plan.streams)]
+    return "\n".join([*filter(None, lines), *left_out_lines(plan.left_out)])
+
+
+def _epoch_text(stream: StreamPlan) -> str:
+    if not stream.begins_epoch:
+        return ""
+    position = stream.state.position
+    return (
+        f"  vbucket {stream.vbucket}: epoch {stream.state.epoch} begins at seqno {position.seqno} "
+        f"(branch {position.vb_uuid:016x})"
+    )
+
+
+def idle_text(idle: Idle) -> str:
+    """Return why there is no round."""
+    head = f"no round: after round {idle.latest_round} "
+    head += "nothing can be streamed" if idle.left_out else "no vbucket is behind"
+    return "\n".join([head, *left_out_lines(idle.left_out)])
+
+
+def _task_text(task: TaskPlan) -> str:
+    by_node = [
+        f"{node}: vbuckets "
+        + number_ranges(stream.vbucket for stream in task.streams if stream.node == node)
+        for node in task.nodes
+    ]
+    return f"  task {task.index}: {task.backlog:,} seqnos; " + "; ".join(by_node)
+
+
+def left_out_lines(left_out: tuple[LeftOut, ...]) -> list[str]:
+    """Return a line for each reason, with the vbuckets that it concerns."""
+    by_reason: dict[tuple[str, str], list[int]] = {}
+    for left in left_out:
+        by_reason.setdefault((left.reason, left.detail), []).append(left.vbucket)
+    lines = [
+        f"  left out: vbuckets {number_ranges(vbuckets)}: {reason} ({printable(detail)})"
+        for (reason, detail), vbuckets in by_reason.items()
+    ]
+    more = len(lines) - _LISTED
+    return [*lines[:_LISTED], f"  … and {more} more reasons"] if more > 0 else lines
+
+
+def plan_json(plan: RoundPlan) -> dict[str, Any]:
+    """Return the plan as a JSON object."""
+    return {
+        "lake": plan.lake_id,
+        "round": plan.round,
+        "target_bytes": plan.target_bytes,
+        "target_seconds": plan.target_seconds,
+        "tasks": [
+            {
+                "index": task.index,
+                "nodes": [str(node) for node in task.nodes],
+                "carried": len(task.carried),
+                "window_bytes": task.windows.window_bytes,
+                "streams": [
+                    {
+                        "vbucket": stream.vbucket,
+                        "node": str(stream.node),
+                        "epoch": stream.state.epoch,
+                        "vb_uuid": f"{stream.state.position.vb_uuid:016x}",
+                        "seqno": stream.state.position.seqno,
+                        "snap_start": stream.state.position.snap_start,
+                        "snap_end": stream.state.position.snap_end,
+                        "complete_seqno": stream.state.position.complete_seqno,
+                        "target_seqno": stream.target_seqno,
+                        "begins_epoch": stream.begins_epoch,
+                    }
+                    for stream in task.streams
+                ],
+            }
+            for task in plan.tasks
+        ],
+        "left_out": left_out_json(plan.left_out),
+    }
+
+
+def left_out_json(left_out: tuple[LeftOut, ...]) -> list[dict[str, Any]]:
+    """Return the vbuckets that are left out as JSON objects."""
+    return [
+        {"vbucket": left.vbucket, "reason": left.reason, "detail": left.detail} for left in left_out
+    ]

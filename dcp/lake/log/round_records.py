@@ -1,0 +1,82 @@
+"""Reads what committed rounds say.
+
+A round never changes once it is committed, so an open lake remembers the newest ones it has read.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+
+from dcp.errors import REREAD_COMMAND, LakeError
+from dcp.lake.config.memory import DOCUMENT_BYTES
+from dcp.lake.tables.round_record import BEFORE_THE_FIRST, RoundRecord, VbucketReport
+from dcp.lake.tables.sql import integer_list
+from dcp.lake.tables.tables import LakeTables
+from dcp.lake.tables.vbucket_state import VbucketState, states_from_rows
+
+REMEMBERED_ROUNDS: Final = 4
+"""Enough for the round of the newest apply and the newest round, before and after a commit."""
+
+
+def round_records(lake: LakeTables, rounds: Collection[int]) -> dict[int, RoundRecord]:
+    """Return the records of some rounds, by number; those not remembered in one query.
+
+    Raises:
+        LakeError: a round is not there, or its position vector is not whole.
+
+    """
+    known = lake.remembered_rounds
+    missing = sorted({number for number in rounds if number and number not in known})
+    if missing:
+        known |= _read(lake, missing)
+    found = {number: known[number] if number else BEFORE_THE_FIRST for number in rounds}
+    for number in sorted(known)[:-REMEMBERED_ROUNDS]:
+        del known[number]
+    return found
+
+
+def round_record(lake: LakeTables, round_number: int) -> RoundRecord:
+    """Return the record of one round; see `round_records`."""
+    return round_records(lake, [round_number])[round_number]
+
+
+def positions_at(lake: LakeTables, round_number: int) -> Mapping[int, VbucketState]:
+    """Return every vbucket's state after a round; empty for round 0. See `round_records`."""
+    return round_record(lake, round_number).states
+
+
+def largest_document_bytes(lake: LakeTables, rounds: Collection[int]) -> int:
+    """Return the size of the largest document of some rounds; the most there is if not told."""
+    known = lake.remembered_rounds
+    if all(number in known for number in rounds):
+        return max(known[number].largest_bytes for number in rounds)
+    told = lake.changes.rows(
+        "vbucket, detail", f"kind = 'status' AND round IN ({integer_list(rounds)})"
+    )
+    reports = (VbucketReport.parse(row["vbucket"], row["detail"]) for row in told)
+    return max((each.largest_bytes for each in reports), default=DOCUMENT_BYTES)
+
+
+def _read(lake: LakeTables, rounds: Collection[int]) -> dict[int, RoundRecord]:
+    rows = lake.changes.rows(
+        "round, kind, vbucket, epoch, position, detail",
+        f"round IN ({integer_list(rounds)}) AND kind IN ('position', 'status')",
+    )
+    by_round: dict[int, list[dict[str, Any]]] = {number: [] for number in rounds}
+    for row in rows:
+        by_round[row["round"]].append(row)
+    return {number: _record(lake, number, found) for number, found in by_round.items()}
+
+
+def _record(lake: LakeTables, number: int, rows: list[dict[str, Any]]) -> RoundRecord:
+    states = states_from_rows(row for row in rows if row["kind"] == "position")
+    expected = lake.identity.vbucket_count
+    if len(states) != expected:
+        raise LakeError(
+            f"{lake.location}: found {len(states)} positions in round {number} of changes, "
+            f"expected one for each of the {expected} vbuckets: they were cleaned, or somebody "
+            f"changed the log; {REREAD_COMMAND} reads the bucket again"
+        )
+    statuses = sorted((row["vbucket"], row["detail"]) for row in rows if row["kind"] == "status")
+    return RoundRecord(
+        states, tuple(VbucketReport.parse(vbucket, detail) for vbucket, detail in statuses)
+    )

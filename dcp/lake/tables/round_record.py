@@ -1,0 +1,121 @@
+"""What a committed round says of each vbucket: its position, and how its part of it ended."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from dcp.lake.config.memory import DOCUMENT_BYTES
+from dcp.lake.tables.vbucket_state import VbucketState
+
+UNDECODABLE: Final = (
+    "values cannot be decoded and are as they were sent: datatype is above 1 there, "
+    "row_history.detail says why"
+)
+"""What is said behind their number."""
+
+
+class Outcome(StrEnum):
+    """Why a vbucket's part of a round ended; a ``status`` row tells it."""
+
+    REACHED = "reached"
+    """The target seqno was reached, and the end of its snapshot."""
+    CAUGHT_UP = "caught_up"
+    """At a snapshot's end below the target, and the node said that it holds nothing beyond it."""
+    BUDGET = "budget"
+    """The task's bytes or seconds were used up; the next round goes on from here. ``reason`` and
+    ``detail`` say what kept a stream from being open, if anything did."""
+    ROLLBACK = "rollback"
+    """The producer ordered a rollback; the next round begins a new epoch."""
+    STOPPED = "stopped"
+    """The source failed; ``reason`` and ``detail`` say how."""
+    LEFT_OUT = "left_out"
+    """It was behind and could not be streamed at all; ``reason`` and ``detail`` say why."""
+
+
+@dataclass(frozen=True, slots=True)
+class VbucketReport:
+    """What a round did for one vbucket, as its ``status`` row tells.
+
+    Of a vbucket that was left out only the reason is told; its numbers are 0 here.
+    """
+
+    vbucket: int
+    outcome: Outcome
+    rows: int
+    frame_bytes: int
+    largest_bytes: int
+    seqno: int
+    complete_seqno: int
+    target_seqno: int
+    reason: str = ""
+    detail: str = ""
+    escaped_keys: int = 0
+    undecodable_values: int = 0
+    window_full: float = 0.0
+    gate: str = ""
+
+    @property
+    def failed(self) -> bool:
+        """Whether the source kept it from going on."""
+        return self.outcome in (Outcome.ROLLBACK, Outcome.STOPPED, Outcome.LEFT_OUT)
+
+    @classmethod
+    def parse(cls, vbucket: int, status: str) -> "VbucketReport":
+        """Read the ``detail`` of a status row."""
+        told = json.loads(status)
+        return cls(
+            vbucket=vbucket,
+            outcome=Outcome(told["outcome"]),
+            rows=told.get("rows", 0),
+            frame_bytes=told.get("bytes", 0),
+            largest_bytes=told.get("largest_bytes", DOCUMENT_BYTES),
+            seqno=told.get("seqno", 0),
+            complete_seqno=told.get("complete_seqno", 0),
+            target_seqno=told.get("target_seqno", 0),
+            reason=told.get("reason", ""),
+            detail=told.get("detail", ""),
+            escaped_keys=told.get("escaped_keys", 0),
+            undecodable_values=told.get("undecodable_values", 0),
+            window_full=told.get("window_full", 0.0),
+            gate=told.get("gate", ""),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return this as a JSON object."""
+        return {
+            "vbucket": self.vbucket,
+            "outcome": str(self.outcome),
+            "rows": self.rows,
+            "bytes": self.frame_bytes,
+            "seqno": self.seqno,
+            "complete_seqno": self.complete_seqno,
+            "target_seqno": self.target_seqno,
+            "reason": self.reason,
+            "detail": self.detail,
+            "escaped_keys": self.escaped_keys,
+            "undecodable_values": self.undecodable_values,
+            "window_full": self.window_full,
+            "gate": self.gate,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class RoundRecord:
+    """A committed round: the state of every vbucket after it, and what it tells of some.
+
+    These are the vbuckets that it streamed, and those that it should have streamed and could not.
+    """
+
+    states: Mapping[int, VbucketState]
+    reports: tuple[VbucketReport, ...]
+
+    @property
+    def largest_bytes(self) -> int:
+        """Size of the largest document of the round; the most there can be if that is not told."""
+        return max((report.largest_bytes for report in self.reports), default=DOCUMENT_BYTES)
+
+
+BEFORE_THE_FIRST: Final = RoundRecord({}, ())
+"""Round 0: no vbucket was met yet."""
