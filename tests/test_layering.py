@@ -67,6 +67,26 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     ),
 }
 
+# The sub-packages of a part, from the lowest floor to the highest: each imports those before it
+# only, for types alone, too.
+FLOORS: dict[str, tuple[str, ...]] = {
+    "lake": (
+        "config",
+        "spark",
+        "tables",
+        "monitor",
+        "log",
+        "receive",
+        "maintain",
+        "apply",
+        "run",
+        "verify",
+        "quality",
+        "query",
+    ),
+}
+MOST_MODULES = 25
+
 SPARK = frozenset({"pyspark", "delta", "py4j", "great_expectations", "airflow"})
 
 # wire and protocol are functions of their input: bytes in, events out; time is an argument.
@@ -241,6 +261,79 @@ def test_the_producer_does_io_at_its_edge_only() -> None:
         if names & INPUT_AND_OUTPUT:
             found.add(path.stem)
     assert found == edge
+
+
+def modules_of(root: Path) -> dict[str, Path]:
+    """The files of `dcp` by the names of their modules."""
+    return {
+        ".".join(path.relative_to(root).with_suffix("").parts): path
+        for path in (root / "dcp").rglob("*.py")
+        if path.name != "__init__.py"
+    }
+
+
+def imports_among(modules: dict[str, Path]) -> dict[str, set[str]]:
+    """Which of these modules each imports, for types alone, too."""
+    found: dict[str, set[str]] = {}
+    for name, path in modules.items():
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        named = [each for _, each in imported_modules(tree, name.rpartition(".")[0])]
+        owners = {each if each in modules else each.rpartition(".")[0] for each in named}
+        found[name] = (owners & modules.keys()) - {name}
+    return found
+
+
+def imports_upwards(imports: dict[str, set[str]]) -> list[str]:
+    """Imports of a sub-package that is not below."""
+    found = []
+    for name, imported in imports.items():
+        floors = FLOORS.get(part_of(name), ())
+        for other in imported:
+            if floors and part_of(other) == part_of(name):
+                package, above = name.split(".")[2], other.split(".")[2]
+                if package != above and floors.index(above) > floors.index(package):
+                    found.append(f"{name} imports {other}: {above} is not below {package}")
+    return found
+
+
+def circles(imports: dict[str, set[str]]) -> list[list[str]]:
+    """Modules that import each other in a circle: what is left without those that are in none."""
+    left = {name: set(imported) for name, imported in imports.items()}
+    while True:
+        needed = set().union(*left.values()) if left else set()
+        gone = {name for name, imported in left.items() if not imported or name not in needed}
+        if not gone:
+            return [sorted(left)] if left else []
+        left = {name: each - gone for name, each in left.items() if name not in gone}
+
+
+def test_sub_packages_import_downwards() -> None:
+    assert imports_upwards(imports_among(modules_of(ROOT))) == []
+
+
+@pytest.mark.parametrize("part", sorted(MAY_IMPORT.keys() - {"producer", "schemas"}))
+def test_no_files_import_each_other_in_a_circle(part: str) -> None:
+    modules = {name: path for name, path in modules_of(ROOT).items() if part_of(name) == part}
+    assert circles(imports_among(modules)) == []
+
+
+def test_a_planted_circle_and_a_planted_import_upwards_are_found(tmp_path: Path) -> None:
+    plant(tmp_path, "dcp/lake/config/a.py", "from dcp.lake.run import b")
+    plant(tmp_path, "dcp/lake/run/b.py", "def f():\n    from dcp.lake.config.a import c")
+    plant(tmp_path, "dcp/lake/run/d.py", "from dcp.lake.run.b import f")
+    imports = imports_among(modules_of(tmp_path))
+    (upwards,) = imports_upwards(imports)
+    assert upwards == "dcp.lake.config.a imports dcp.lake.run.b: run is not below config"
+    assert circles(imports) == [["dcp.lake.config.a", "dcp.lake.run.b"]]
+
+
+def test_sub_packages_are_the_ones_that_are_there() -> None:
+    for part, floors in FLOORS.items():
+        folder = ROOT / "dcp" / part
+        assert {path.parent.name for path in folder.glob("*/__init__.py")} == set(floors)
+        assert [path.name for path in folder.glob("*.py")] == ["__init__.py"]
+        for floor in floors:
+            assert len(list((folder / floor).glob("*.py"))) <= MOST_MODULES, floor
 
 
 def test_every_part_is_really_there() -> None:

@@ -8,12 +8,10 @@ Counters begin anew with the process that counts.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from dcp.cli.producer_connections import ProducerConnection
 from dcp.lake.monitor.prometheus import Metrics, Sample, exposition_of
-
-if TYPE_CHECKING:
-    from dcp.cli.producer_view import ProducerConnection
 
 _UPSTREAM: Final = re.compile(r"relay:upstream:(.+):(\w+)")
 _GROUP: Final = re.compile(r"relay:group:(\d+):(\w+)")
@@ -70,7 +68,7 @@ _NODES: Final[Metrics] = {
 
 
 def producer_exposition(
-    connections: Iterable["ProducerConnection"],
+    connections: Iterable[ProducerConnection],
     relay: Mapping[str, str],
     producer: Mapping[str, str] | None = None,
 ) -> str:
@@ -106,7 +104,7 @@ def _by_place(pattern: re.Pattern[str], told: Mapping[str, str]) -> dict[str, di
     return found
 
 
-def _of_connection(each: "ProducerConnection") -> Iterator[Sample]:
+def _of_connection(each: ProducerConnection) -> Iterator[Sample]:
     labels = (("connection", each.name),)
     yield Sample("dcp_producer_window_bytes", labels, each.window_bytes)
     yield Sample("dcp_producer_outstanding_bytes", labels, each.outstanding_bytes)

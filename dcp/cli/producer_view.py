@@ -4,74 +4,24 @@ It is asked by STAT, as a server is: group ``dcp``, and ``relay`` where there is
 connection has been paused is what we saw ourselves, where it is not told.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from time import monotonic
 from typing import Any, Final
 
 from dcp.cli.live_view import bar, count_text, size_text
 from dcp.cli.output import table
+from dcp.cli.producer_connections import ProducerConnection, connections_in
 from dcp.cli.producer_metrics import producer_exposition
-from dcp.cli.told_statistics import group_of_ours, told_count, told_memory, told_number
+from dcp.cli.told_statistics import group_of_ours, told_memory
 from dcp.client.settings import TlsSettings
 from dcp.printable import printable
 from dcp.producer.kv_connection import KvConnection
 from dcp.protocol.credentials import ALL_MECHANISMS, SCRAM_MECHANISMS
 from dcp.seeds import parse_seed
 
-_PREFIX: Final = "eq_dcpq:"
 _WITHOUT_STREAMS: Final = b'{"stream_format":"skip"}'
 _TIMEOUT_SECONDS: Final = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class ProducerConnection:
-    """One connection as the producer counts it; ``paused`` is empty while it sends.
-
-    ``over_acked_bytes`` is None where it is not told: servers do not.
-    """
-
-    name: str
-    window_bytes: int
-    outstanding_bytes: int
-    acked_bytes: int
-    sent_bytes: int
-    items_sent: int
-    streams: int
-    paused: str
-    paused_seconds: float | None = None
-    over_acked_bytes: int | None = None
-
-    @classmethod
-    def of(cls, name: str, told: Mapping[str, str]) -> "ProducerConnection":
-        """Read the statistics of one connection."""
-        is_paused = told.get("paused", "false") == "true"
-        reason = told.get("paused_current_reason") or told.get("paused_reason") or "paused"
-        return cls(
-            name,
-            told_count(told, "max_buffer_bytes"),
-            told_count(told, "unacked_bytes"),
-            told_count(told, "total_acked_bytes"),
-            told_count(told, "total_bytes_sent"),
-            told_count(told, "items_sent"),
-            told_count(told, "num_streams"),
-            reason if is_paused else "",
-            over_acked_bytes=told_number(told, "over_acked_bytes"),
-        )
-
-
-def connections_in(told: Mapping[str, str]) -> list[ProducerConnection]:
-    """Return the connections of a ``dcp`` group, by name."""
-    by_name: dict[str, dict[str, str]] = {}
-    for full_name, value in told.items():
-        if full_name.startswith(_PREFIX):
-            name, _, statistic = full_name.removeprefix(_PREFIX).rpartition(":")
-            by_name.setdefault(name, {})[statistic] = value
-    return [
-        ProducerConnection.of(name, values)
-        for name, values in sorted(by_name.items())
-        if values.get("type") == "producer"
-    ]
 
 
 class ProducerView:

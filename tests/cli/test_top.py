@@ -18,8 +18,9 @@ import pytest
 
 from dcp.cli.live_view import bar, board_text, connection_lines, memory_text, size_text
 from dcp.cli.main import main
+from dcp.cli.producer_connections import connections_in
 from dcp.cli.producer_metrics import producer_exposition
-from dcp.cli.producer_view import ProducerView, connections_in
+from dcp.cli.producer_view import ProducerView
 from dcp.client.addresses import NodeAddress
 from dcp.client.connection import NodeConnection
 from dcp.client.settings import ConnectionSettings
