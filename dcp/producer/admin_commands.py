@@ -13,10 +13,7 @@ The opcodes are kv_engine's (``include/mcbp/protocol/opcode.h``), the keys are o
                 collection.create  SCOPE.NAME [TTL] TTL: the longest life of a document, in seconds
                 collection.drop    SCOPE.NAME
                 collection.flush   SCOPE.NAME       its documents go, it stays
-                node.join          JSON             take in a node of another process
-    IOCTL_GET   cluster                             what such a process must know, as JSON
-                leader                              where the process is that takes orders
-                nodes                               the nodes as JSON
+    IOCTL_GET   nodes                               the nodes as JSON
                 rebalance                           none, running, or ``failed:`` and why
                 replication                         paused or running
 
@@ -26,17 +23,13 @@ Only administrators may use either; others are answered EACCESS (kv_engine
 Nodes are numbered from 1 here and wherever people name them (the command line, messages); in
 Python they are indexes from 0. An unknown key or a value without meaning is EINVAL, and the error
 context says why. Orders take effect before they are answered, but for a rebalance, which is asked
-for until it is over; connections to a node that goes away may say their last answers. A process
-that joined another one's cluster refuses orders, and says where that one is; what it takes from
-there is in ``member_commands.py``.
+for until it is over; connections to a node that goes away may say their last answers.
 """
 
 import json
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol, cast
 
-from dcp.producer.auth import REPLICATION_USER
-from dcp.producer.join_commands import JOIN, Host, cluster, join
 from dcp.producer.manifest import ManifestError
 from dcp.producer.manifest_changes import (
     Change,
@@ -46,7 +39,6 @@ from dcp.producer.manifest_changes import (
     DropScope,
     FlushCollection,
 )
-from dcp.producer.member_commands import answer, member_of, order_of_first
 from dcp.producer.session import Command, Gate, Session
 from dcp.wire import messages as m
 from dcp.wire.frame import Frame
@@ -55,10 +47,6 @@ from dcp.wire.vocabulary import Opcode, Status
 
 class Administrator(Protocol):
     """What carries out orders; nodes are indexes from 0. Raises ValueError for what cannot be."""
-
-    @property
-    def members(self) -> Host:
-        """Who takes in nodes of other processes."""
 
     def failover(self, node: int) -> None:
         """Promote the replicas of a node's vbuckets; the node is gone."""
@@ -165,9 +153,8 @@ _ORDERS: Final[Mapping[str, Callable[[Administrator, Session, str], None]]] = {
 
 
 def _may_order(session: Session, frame: Frame) -> bool:
-    """Whether the client is an administrator, or a node; anybody else is refused."""
-    is_node = session.user == REPLICATION_USER
-    if is_node or session.bucket.settings.is_administrator(session.user):
+    """Whether the client is an administrator; anybody else is refused."""
+    if session.bucket.settings.is_administrator(session.user):
         return True
     session.refuse_access(frame, Status.EACCESS, "The user lacks the Administrator privilege")
     return False
@@ -177,12 +164,6 @@ def ioctl_set(session: Session, frame: Frame, body: m.Body, _: float) -> None:
     """Carry out an order."""
     request = cast("m.IoctlSet", body)
     if not _may_order(session, frame):
-        return
-    if session.user == REPLICATION_USER:
-        order_of_first(session, frame, request)
-        return
-    if request.name == JOIN:
-        join(session, frame, request.value)
         return
     order = _ORDERS.get(request.name.decode("utf-8", "replace"))
     administrator = session.bucket.administrator
@@ -225,8 +206,6 @@ def _rebalance_state(session: Session) -> str:
 
 
 _QUESTIONS: Final[Mapping[str, Callable[[Session], str]]] = {
-    "cluster": cluster,
-    "leader": lambda session: session.bucket.led_by,
     "nodes": _nodes,
     "rebalance": _rebalance_state,
     "replication": _replication_state,
@@ -238,18 +217,11 @@ def ioctl_get(session: Session, frame: Frame, body: m.Body, _: float) -> None:
     if not _may_order(session, frame):
         return
     name = cast("m.IoctlGet", body).name
-    member = member_of(session)
-    found = answer(member, name) if member is not None else None
     question = _QUESTIONS.get(name.decode("utf-8", "replace"))
-    if found is not None:
-        session.reply(frame, m.Text(found))
-    elif question is None:
+    if question is None:
         _refuse_key(session, frame, name, _QUESTIONS)
     else:
-        try:
-            session.reply(frame, m.Text(question(session).encode()))
-        except ValueError as error:
-            session.refuse(frame, Status.EINVAL, str(error))
+        session.reply(frame, m.Text(question(session).encode()))
 
 
 def _refuse_key(session: Session, frame: Frame, name: bytes, known: Mapping[str, object]) -> None:

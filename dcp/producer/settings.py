@@ -75,7 +75,6 @@ class ClusterSettings:
     acknowledged for ``stuck_timeout_seconds``; empty: none, as in servers. (kv_engine's
     ``dcp_disconnect_when_stuck_name_regex`` and ``…_timeout_seconds``.)
     ``rebalance_timeout_seconds``: how long a rebalance may take that is ordered over the protocol.
-    ``member_timeout_seconds``: how long a process that joined may take to answer the first one.
     ``max_connections`` of clients to a node, whatever they speak; it closes more at once, unheard.
     ``max_streams`` that clients may have at a node (``stream_quota.py``).
     ``record_seqnos`` keeps every sent seqno in the counters, 8 bytes each (for tests).
@@ -100,8 +99,8 @@ class ClusterSettings:
     ``prepare_extra_bytes``: what flow control charges for a prepare beyond its length: kv_engine 2,
     which a consumer loses from its window each time that acknowledges what it got.
     ``users_without_streams`` may log in and must not open DCP connections. ``administrators`` may
-    order about the cluster, let nodes join it, and take vbuckets over; None: the first of
-    ``users``. ``clock`` returns seconds since 1970.
+    order about the cluster, and take vbuckets over; None: the first of ``users``. ``clock``
+    returns seconds since 1970.
     """
 
     nodes: int = 1
@@ -132,7 +131,6 @@ class ClusterSettings:
     large_frame_seconds: float = 10.0
     stuck_name_regex: str = ""
     stuck_timeout_seconds: float = 720.0
-    member_timeout_seconds: float = 5.0
     rebalance_timeout_seconds: float = 600.0
     max_connections: int = 5_000
     max_streams: int = 256 * 1024
@@ -283,7 +281,6 @@ class ClusterSettings:
             ("time for last words", self.last_words_seconds),
             ("time for large frames", self.large_frame_seconds),
             ("time until a consumer is stuck", self.stuck_timeout_seconds),
-            ("time of other processes to answer", self.member_timeout_seconds),
             ("wait for persistence", self.persistence_wait_seconds),
             ("time of a rebalance", self.rebalance_timeout_seconds),
         ):
