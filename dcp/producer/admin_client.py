@@ -136,22 +136,10 @@ class AdminClient:
         """Create an empty scope."""
         self._order("scope.create", name)
 
-    def drop_scope(self, name: str) -> None:
-        """Drop a scope with its collections."""
-        self._order("scope.drop", name)
-
     def create_collection(self, path: str, max_ttl_seconds: int | None = None) -> None:
         """Create an empty collection ``scope.name``; its documents live no longer than that."""
         ttl = "" if max_ttl_seconds is None else f" {max_ttl_seconds}"
         self._order("collection.create", path + ttl)
-
-    def drop_collection(self, path: str) -> None:
-        """Drop a collection ``scope.name`` with its documents."""
-        self._order("collection.drop", path)
-
-    def flush_collection(self, path: str) -> None:
-        """Drop all documents of a collection ``scope.name``."""
-        self._order("collection.flush", path)
 
     def nodes(self) -> list[NodeStatus]:
         """Return the nodes, the first one first."""

@@ -64,10 +64,11 @@ class ClusterSettings:
     ``bucket_uuid`` names the bucket for good; empty: any.
     ``seed`` fixes vbucket uuids and the bucket's uuid; None makes them random.
     ``expiry_pager_seconds`` 0 turns the background pager off (``expire_due`` remains).
-    ``idle_timeout_seconds``, ``authentication_seconds``, ``connection_idle_seconds``: how long a
-    client may be silent that takes NOOPs, be there without logging in, and be silent that is no DCP
-    client; 0 for ever (``liveness.py``). ``last_words_seconds``: how long it may take to read what
-    it was sent when its connection ends, also when the cluster stops; the time is ours.
+    ``idle_timeout_seconds``, ``authentication_seconds``: how long a client may be silent that takes
+    NOOPs, and be there without logging in; 0 for ever. Others may be silent for ever, as in
+    servers; dead peers of those are for TCP's keep-alive to find. ``last_words_seconds``: how long
+    a client may take to read what it was sent when its connection ends, also when the cluster
+    stops; the time is ours.
     ``large_frame_seconds``: how long it may bring little of a large frame while others wait for
     room, divided by how many they are and one (``large_frames.py``).
     ``stuck_name_regex``: DCP connections whose whole name, as statistics tell it
@@ -126,7 +127,6 @@ class ClusterSettings:
     expiry_pager_seconds: float = 0.0
     idle_timeout_seconds: float = 360.0
     authentication_seconds: float = 300.0
-    connection_idle_seconds: float = 0.0
     last_words_seconds: float = 2.0
     large_frame_seconds: float = 10.0
     stuck_name_regex: str = ""
@@ -277,7 +277,6 @@ class ClusterSettings:
         for name, seconds in (
             ("idle timeout", self.idle_timeout_seconds),
             ("time to log in", self.authentication_seconds),
-            ("idle time of connections", self.connection_idle_seconds),
             ("time for last words", self.last_words_seconds),
             ("time for large frames", self.large_frame_seconds),
             ("time until a consumer is stuck", self.stuck_timeout_seconds),

@@ -90,8 +90,6 @@ class WindowPolicies:
 
     settings: PolicySettings
     quota_bytes: int
-    resizes: int = 0
-    """How often a window changed under a connected consumer."""
     _sizes: dict[str, int] = field(default_factory=dict)
     _aggressive_share: float = 0.0
 
@@ -194,7 +192,6 @@ class WindowPolicies:
     def _shared(self, size_bytes: int) -> dict[str, int]:
         changed = {name: size_bytes for name, now in self._sizes.items() if now != size_bytes}
         self._sizes.update(changed)
-        self.resizes += len(changed)
         return changed
 
     def _clamped(self, size_bytes: int) -> int:

@@ -8,7 +8,6 @@ fields are copied as blocks of bytes and then read as big-endian columns. The ob
 Layouts: kv_engine ``docs/dcp/documentation/commands/{mutation,deletion,expiration}.md``.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final, NoReturn
 
@@ -110,26 +109,6 @@ class DataColumns:
                 for column in self._columns()
             )
         )
-
-    @staticmethod
-    def concat(parts: Sequence["DataColumns"]) -> "DataColumns":
-        """Return the rows of all parts, one after the other; at least one part is needed.
-
-        Raises:
-            ValueError: keys or values together exceed what one Arrow BINARY array holds (2 GiB).
-        """
-        if len(parts) == 1:
-            return parts[0]
-        joined: list[Any] = []
-        for columns in zip(*(part._columns() for part in parts), strict=True):
-            if not isinstance(columns[0], pa.Array):
-                joined.append(np.concatenate(columns))
-                continue
-            total_bytes = sum(_data_bytes(column) for column in columns)
-            if total_bytes > _MAX_SEGMENTED_BYTES:
-                raise ValueError(f"concat: found {total_bytes} bytes, expected less than 2 GiB")
-            joined.append(pa.concat_arrays(columns))
-        return DataColumns(*joined)
 
     def _columns(self) -> tuple[Any, ...]:
         return tuple(getattr(self, field.name) for field in fields(self))
@@ -341,10 +320,3 @@ class _Decoding:
 
 def _take(segments: pa.BinaryArray, indices: Rows) -> pa.BinaryArray:
     return pc.take(segments, pa.array(indices), boundscheck=False)
-
-
-def _data_bytes(column: pa.BinaryArray) -> int:
-    if len(column) == 0:
-        return 0
-    ends = np.frombuffer(column.buffers()[1], np.int32)
-    return int(ends[column.offset + len(column)] - ends[column.offset])

@@ -73,18 +73,19 @@ def test_replication_is_paused(trio: ProducerCluster, connect: Connect) -> None:
     assert trio.replica_seqno(trio.vbucket_of(b"k")) == 1
 
 
-def test_scopes_and_collections_are_changed(trio: ProducerCluster) -> None:
+def test_scopes_and_collections_are_changed(trio: ProducerCluster, connect: Connect) -> None:
+    raw = connect(trio).log_in()
     with _client(trio, 1) as admin:
         admin.create_scope("s")
         admin.create_collection("s.a", 60)
         admin.create_collection("_default.b")
         assert trio.manifest.at("s.a").max_ttl_seconds == 60
         trio.set(b"k", b"1", collection="s.a")
-        admin.flush_collection("s.a")
+        raw.ok(m.IoctlSet(b"collection.flush", b"s.a"), Opcode.IOCTL_SET)
         vbucket = trio.vbucket_of(b"k")
         assert trio.state_at(vbucket, trio.high_seqno(vbucket), collection="s.a") == {}
-        admin.drop_collection("_default.b")
-        admin.drop_scope("s")
+        raw.ok(m.IoctlSet(b"collection.drop", b"_default.b"), Opcode.IOCTL_SET)
+        raw.ok(m.IoctlSet(b"scope.drop", b"s"), Opcode.IOCTL_SET)
     assert (trio.manifest.uid, list(trio.manifest.collections)) == (6, [0])
     assert [trio.high_seqno(v) for v in range(6)] == [7 + (v == vbucket) for v in range(6)]
 
