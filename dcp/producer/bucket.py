@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from random import Random
-from secrets import token_hex
 from threading import Condition, RLock
 from typing import TYPE_CHECKING
 
@@ -40,7 +39,6 @@ from dcp.producer.taken_names import TakenNames
 from dcp.producer.unsent_bytes import UnsentBytes
 from dcp.producer.vbucket import Vbucket
 from dcp.producer.vbucket_maker import VbucketMaker
-from dcp.protocol.credentials import Secret
 from dcp.wire.vocabulary import Status, VbucketState
 
 if TYPE_CHECKING:
@@ -68,7 +66,7 @@ class Bucket:
         self.settings, self.name = settings, settings.bucket
         self.lock = RLock()
         self.users = UserStore(settings.users)
-        self.node_credentials = node_credentials(Secret(token_hex(16)))
+        self.node_credentials = node_credentials()
         self.users.add_internal(self.node_credentials)
         self.map = ClusterMap(
             settings.bucket,

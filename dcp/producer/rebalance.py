@@ -44,7 +44,6 @@ class Rebalance:
             ValueError: it cannot be done as things are; see ``checked_members``.
         """
         self._bucket = bucket
-        self._remove = remove
         self._awake = awake
         self._map_changed = map_changed
         with bucket.lock:
@@ -97,7 +96,6 @@ class Move:
         self._bucket, self._source, self._target = bucket, source, target
         self._map_changed = map_changed
         self._is_over = asyncio.Event()
-        self._ended: int | None = None
         with bucket.lock:
             self._left: dict[int, ReplicaCopy] = {
                 vbucket: bucket.copies.add(target, vbucket) for vbucket in vbuckets
