@@ -91,10 +91,6 @@ class AdminClient:
         """Close a node's port and connections."""
         self._order("node.kill", str(node))
 
-    def restore(self, node: int) -> None:
-        """Bring a node back: as it was, or as an empty member after a failover."""
-        self._order("node.restore", str(node))
-
     def add_node(self) -> NodeStatus:
         """Start a node that owns nothing until ``rebalance``, and return it."""
         self._order("node.add", "")
@@ -132,14 +128,9 @@ class AdminClient:
         """Let all replicas follow again."""
         self._order("replication", "running")
 
-    def create_scope(self, name: str) -> None:
-        """Create an empty scope."""
-        self._order("scope.create", name)
-
-    def create_collection(self, path: str, max_ttl_seconds: int | None = None) -> None:
-        """Create an empty collection ``scope.name``; its documents live no longer than that."""
-        ttl = "" if max_ttl_seconds is None else f" {max_ttl_seconds}"
-        self._order("collection.create", path + ttl)
+    def create_collection(self, path: str) -> None:
+        """Create an empty collection ``scope.name``."""
+        self._order("collection.create", path)
 
     def nodes(self) -> list[NodeStatus]:
         """Return the nodes, the first one first."""

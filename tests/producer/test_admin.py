@@ -27,6 +27,12 @@ def _client(cluster: ProducerCluster, *nodes: int) -> AdminClient:
     return AdminClient(seeds, "Administrator", "password", "default", 10.0)
 
 
+def _order(cluster: ProducerCluster, name: bytes, value: bytes) -> None:
+    """Order by a raw frame what the client has no method for."""
+    with RawClient(cluster.seeds[0]) as raw:
+        raw.log_in().ok(m.IoctlSet(name, value), Opcode.IOCTL_SET)
+
+
 @pytest.mark.parametrize("asked", [0, 1])
 def test_a_node_is_failed_over(trio: ProducerCluster, connect: Connect, asked: int) -> None:
     """Whichever node is asked: also the one that goes away says its answer."""
@@ -43,7 +49,7 @@ def test_a_node_is_failed_over(trio: ProducerCluster, connect: Connect, asked: i
             NodeStatus(2, trio.seeds[1], False, False, 0),
             NodeStatus(3, trio.seeds[2], True, True, 4),
         ]
-        admin.restore(2)
+        _order(trio, b"node.restore", b"2")
         assert admin.nodes()[1] == NodeStatus(2, trio.seeds[1], True, True, 0)
     connect(trio, 1).log_in()
 
@@ -55,7 +61,7 @@ def test_nodes_are_killed_and_restored(trio: ProducerCluster) -> None:
         admin.kill(2)
         with pytest.raises(SourceError, match="no other living node"):
             admin.failover(1)
-        admin.restore(3)
+        _order(trio, b"node.restore", b"3")
         admin.failover(1)
     assert {trio.vbucket_owner(v) for v in range(6)} == {1, 2}
 
@@ -73,19 +79,18 @@ def test_replication_is_paused(trio: ProducerCluster, connect: Connect) -> None:
     assert trio.replica_seqno(trio.vbucket_of(b"k")) == 1
 
 
-def test_scopes_and_collections_are_changed(trio: ProducerCluster, connect: Connect) -> None:
-    raw = connect(trio).log_in()
+def test_scopes_and_collections_are_changed(trio: ProducerCluster) -> None:
     with _client(trio, 1) as admin:
-        admin.create_scope("s")
-        admin.create_collection("s.a", 60)
+        _order(trio, b"scope.create", b"s")
+        _order(trio, b"collection.create", b"s.a 60")
         admin.create_collection("_default.b")
         assert trio.manifest.at("s.a").max_ttl_seconds == 60
         trio.set(b"k", b"1", collection="s.a")
-        raw.ok(m.IoctlSet(b"collection.flush", b"s.a"), Opcode.IOCTL_SET)
+        _order(trio, b"collection.flush", b"s.a")
         vbucket = trio.vbucket_of(b"k")
         assert trio.state_at(vbucket, trio.high_seqno(vbucket), collection="s.a") == {}
-        raw.ok(m.IoctlSet(b"collection.drop", b"_default.b"), Opcode.IOCTL_SET)
-        raw.ok(m.IoctlSet(b"scope.drop", b"s"), Opcode.IOCTL_SET)
+        _order(trio, b"collection.drop", b"_default.b")
+        _order(trio, b"scope.drop", b"s")
     assert (trio.manifest.uid, list(trio.manifest.collections)) == (6, [0])
     assert [trio.high_seqno(v) for v in range(6)] == [7 + (v == vbucket) for v in range(6)]
 
