@@ -59,17 +59,17 @@ class ReplicationTimes:
     """How long a connection waits for what.
 
     ``setup_seconds``: for the peer to be connected to and, counted anew, to be ready for streams.
-    A stream is asked for again after ``first_retry_seconds``, then after twice as long each time,
-    up to ``longest_retry_seconds``; one that is accepted begins that anew.
     """
 
     liveness: LivenessSettings = field(default_factory=LivenessSettings)
     setup_seconds: float = 20.0
-    first_retry_seconds: float = 0.02
-    longest_retry_seconds: float = 1.0
 
 
 REPLICATION_TIMES: Final = ReplicationTimes()
+_FIRST_RETRY_SECONDS: Final = 0.02
+"""A stream is asked for again after that, then after twice as long each time, up to the longest;
+one that is accepted begins that anew."""
+_LONGEST_RETRY_SECONDS: Final = 1.0
 
 
 class ReplicationConnection:
@@ -101,9 +101,8 @@ class ReplicationConnection:
         )
         self._machine.start(now)
         self.streams = PassiveStreams(self._machine)
-        self._times = times
         self._retry_at: float | None = None
-        self._retry_seconds = times.first_retry_seconds
+        self._retry_seconds = _FIRST_RETRY_SECONDS
 
     @property
     def is_ready(self) -> bool:
@@ -131,7 +130,7 @@ class ReplicationConnection:
         """Ask again in a while; a wait that has begun is not put off."""
         if self._retry_at is None:
             self._retry_at = now + self._retry_seconds
-            self._retry_seconds = min(2 * self._retry_seconds, self._times.longest_retry_seconds)
+            self._retry_seconds = min(2 * self._retry_seconds, _LONGEST_RETRY_SECONDS)
 
     def close(self) -> None:
         """Let all streams be over, as the connection is."""
@@ -166,7 +165,7 @@ class ReplicationConnection:
                 "expected a stream"
             )
         elif isinstance(event, StreamOpened):
-            self._retry_seconds = self._times.first_retry_seconds
+            self._retry_seconds = _FIRST_RETRY_SECONDS
         elif stream.is_over and not stream.takes_over:
             self._retry_later(now)
 

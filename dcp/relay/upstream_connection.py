@@ -48,6 +48,7 @@ from dcp.types import FailoverLog
 from dcp.wire.framing import FrameBlock
 from dcp.wire.vocabulary import HelloFeature, Opcode, OpenFlag, Status
 
+_BOOTSTRAP_SECONDS: Final = 20.0
 _OPEN_FLAGS: Final = (
     OpenFlag.PRODUCER
     | OpenFlag.INCLUDE_XATTRS
@@ -63,8 +64,6 @@ class UpstreamSettings:
     bucket: str
     credentials: Credentials
     tls: ssl.SSLContext | None = None
-    liveness: LivenessSettings = field(default_factory=LivenessSettings)
-    bootstrap_seconds: float = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +112,11 @@ class UpstreamConnection:
             agent="dcplake-relay",
             features=(*FEATURES, HelloFeature.SNAPPY),
             open_flags=int(_OPEN_FLAGS),
-            timeout_seconds=settings.bootstrap_seconds,
+            timeout_seconds=_BOOTSTRAP_SECONDS,
         )
         flow = FlowSettings(window_bytes)
         self._machine = ConsumerConnection(
-            bootstrap, settings.credentials, nonce, flow, settings.liveness, hands_out_frames=True
+            bootstrap, settings.credentials, nonce, flow, LivenessSettings(), hands_out_frames=True
         )
         self._machine.start(now)
         self._machine.count_streams()

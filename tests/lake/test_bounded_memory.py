@@ -26,7 +26,6 @@ from dcp.lake.memory import (
     DOCUMENT_BYTES,
     MEBIBYTE,
     least_heap_bytes,
-    memory_bound,
     parse_memory,
     reader_settings,
     worker_bytes,
@@ -36,6 +35,7 @@ from dcp.lake.receive import TaskReceiver
 from dcp.lake.settings import LakeSettings, RoundSettings, Settings, SourceSettings
 from dcp.lake.tables import LakeLocation, open_lake
 from dcp.lake.views import register_views
+from tests.lake.memory_bound import memory_bound
 from tests.lake.memory_source import PASSWORD, USER
 from tests.lake.process_memory import MemorySampler
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcp.lake.flow_control_settings import FlowControlSettings
-from dcp.lake.memory import MEBIBYTE, READ_BUFFER_BYTES, memory_bound, worker_bytes
+from dcp.lake.memory import MEBIBYTE, READ_BUFFER_BYTES, worker_bytes
 from dcp.lake.plan import RoundPlan, plan_round
 from dcp.lake.plan_text import plan_json, plan_text
 from dcp.lake.settings import RoundSettings
@@ -20,6 +20,7 @@ from dcp.lake.window_plan import (
     policy_settings,
 )
 from dcp.protocol.window_policies import WindowPolicies
+from tests.lake.memory_bound import memory_bound
 from tests.lake.test_plan import cluster, lake
 
 DOCS = Path(__file__).parents[2] / "docs" / "memory.md"

@@ -224,8 +224,7 @@ async def _converse(
         with bucket.lock:
             addresses = list(bucket.map.addresses)
             addresses[0] = replace(addresses[0], kv=port)
-            known = bucket.map
-            known.adopt(addresses, known.members, known.owners, known.rows, known.rev)
+            bucket.map.set_addresses(addresses)
             copies = bucket.copies.of_node(1)
         feed = Feed(bucket, 0, 1, awake, times=times)
         with bucket.lock:
