@@ -265,13 +265,13 @@ class Reader:
             return
         if self._paused:  # a node that we did not listen to cannot be called silent
             self._paused = False
-            self._machine.receive(self._splitter.feed(b""), now)
+            self._machine.excuse_silence(now)
         if transport.wait(self._wait_seconds(now), reading=True):
             self._read_at = now
             self._read_and_decode(transport)
         elif now - self._read_at > _RESTING_SECONDS:
             self._buffers.rest()
-        self._receive(self._machine.tick(monotonic()))
+        self._machine.tick(monotonic())
 
     def _read_and_decode(self, transport: Transport) -> None:
         """Read what is there: the rest of a large message into its own buffer, all else decoded.

@@ -25,6 +25,7 @@ from dcp.producer.background import (
 )
 from dcp.producer.bucket import Bucket
 from dcp.producer.passive_stream import PassiveStream
+from dcp.producer.reading import read_until
 from dcp.producer.replica_copy import ReplicaCopy
 from dcp.producer.replication_chain import REPLICATION, connection_name
 from dcp.producer.replication_connection import (
@@ -74,7 +75,8 @@ class Feed:
         """Fill exactly these copies; the bucket's lock is held."""
         self._copies, self._takes_over = copies, frozenset(takes_over)
         if self._connection is not None:
-            self._connection.follow(self._copies, self._takes_over)
+            now = asyncio.get_running_loop().time()
+            self._connection.follow(self._copies, now, self._takes_over)
             self._write(self._connection)
 
     async def run(self) -> None:
@@ -105,9 +107,9 @@ class Feed:
                 reader, self._writer = await asyncio.open_connection(address.host, address.kv)
         except OSError:
             return False
-        loop = asyncio.get_running_loop()
-        with self._bucket.lock:
-            connection = ReplicationConnection(
+        loop, lock = asyncio.get_running_loop(), self._bucket.lock
+        with lock:
+            connection = self._connection = ReplicationConnection(
                 self._bucket.name,
                 self.name,
                 self._bucket.node_credentials,
@@ -116,18 +118,18 @@ class Feed:
                 self._windows.join(self._resize_window),
                 self._times,
             )
-            self._connection = connection
-            connection.follow(self._copies, self._takes_over)
         try:
+            with lock:
+                connection.follow(self._copies, loop.time(), self._takes_over)
             await self._receive(reader, connection)
         except NodeUnavailableError:
             self._writer.transport.abort()  # it would not read what is left to write, either
             raise
         finally:
-            with self._bucket.lock:
-                connection.close()
-                self._connection = None
+            with lock:
                 self._windows.leave(self._resize_window)
+                self._connection = None
+                connection.close()
             self._writer.close()
             with suppress(OSError):
                 await self._writer.wait_closed()
@@ -144,7 +146,7 @@ class Feed:
             if connection.held_bytes:
                 look_at = min(look_at, loop.time() + _ROOM_SECONDS)
             try:
-                data = await _read(reader, look_at)
+                data = await read_until(reader, _READ_BYTES, look_at)
             except OSError:
                 return  # the connection is lost
             if not self._awake.is_set():
@@ -172,7 +174,7 @@ class Feed:
                     self._settle(stream)
                 self.on_touched(touched)
                 for stream in touched:
-                    connection.acknowledge(stream)
+                    connection.acknowledge_prepares(stream)
                 self._release(connection)
                 connection.tick(loop.time())
 
@@ -194,7 +196,7 @@ class Feed:
             return
         stream = self._connection.streams.by_vbucket.get(vbucket.id)
         if stream is not None and stream.copy is copy:
-            self._connection.acknowledge(stream)
+            self._connection.acknowledge_prepares(stream)
         self._write(self._connection)
 
     def _settle(self, stream: PassiveStream) -> None:
@@ -210,18 +212,6 @@ class Feed:
         data = connection.output()
         if data and self._writer is not None:
             self._writer.write(data)  # requests and acknowledgements: never much
-
-
-async def _read(reader: asyncio.StreamReader, until: float) -> bytes | None:
-    """Return what there is, nothing at the end of the stream, None when there was none in time."""
-    limit = asyncio.timeout_at(until)
-    try:
-        async with limit:
-            return await reader.read(_READ_BYTES)
-    except TimeoutError:
-        if not limit.expired():  # the socket's own
-            raise
-        return None
 
 
 class Replication:

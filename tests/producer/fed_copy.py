@@ -44,8 +44,7 @@ class FedCopy:
         converse(self._connection, server)
         self.streams = PassiveStreams(self._connection)
         vbucket = copy.vbucket.id
-        self.streams.follow({vbucket: copy}, [vbucket] if takes_over else [])
-        self.streams.open_missing()
+        self.streams.follow({vbucket: copy}, 0.0, [vbucket] if takes_over else [])
         self.stream = self.streams.by_vbucket[vbucket]
         self._said()
         if log is not None:
@@ -75,7 +74,7 @@ class FedCopy:
 
     def _take(self, frame: bytes) -> None:
         for event in self._connection.receive(FrameBlock.of([frame]), 0.0):
-            self.streams.take(event)
+            self.streams.take(event, 0.0)
 
     def _said(self) -> list[int]:
         before = len(self._server.seen)

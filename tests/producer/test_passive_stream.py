@@ -155,9 +155,8 @@ def test_a_stream_that_was_closed_is_asked_for_when_it_has_ended() -> None:
     """A vbucket has one stream on a connection: the end of the old one is not the new one's."""
     copy, other = _copy(), _copy()
     fed = FedCopy(copy)
-    fed.streams.follow({})
-    fed.streams.follow({0: other})
-    fed.streams.open_missing()
+    fed.streams.follow({}, 0.0)
+    fed.streams.follow({0: other}, 0.0)
     assert not fed.streams.by_vbucket
     fed.feed()  # CLOSE_STREAM is answered
     assert not fed.streams.by_vbucket
