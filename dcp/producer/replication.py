@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from secrets import token_urlsafe
+from time import monotonic
 from typing import Final
 
 from dcp.errors import DcplakeError, NodeUnavailableError
@@ -75,7 +76,7 @@ class Feed:
         """Fill exactly these copies; the bucket's lock is held."""
         self._copies, self._takes_over = copies, frozenset(takes_over)
         if self._connection is not None:
-            now = asyncio.get_running_loop().time()
+            now = monotonic()
             self._connection.follow(self._copies, now, self._takes_over)
             self._write(self._connection)
 
@@ -181,13 +182,13 @@ class Feed:
     def _resize_window(self, window_bytes: int) -> None:
         """Have another window, as other connections came or went; the lock is held."""
         if self._connection is not None:
-            self._connection.resize_window(window_bytes, asyncio.get_running_loop().time())
+            self._connection.resize_window(window_bytes, monotonic())
             self._write(self._connection)
 
     def _release(self, connection: ReplicationConnection) -> None:
         """Let the peer send more, if there is room for it; the lock is held."""
         if self._bucket.make_room():
-            connection.release(asyncio.get_running_loop().time())
+            connection.release(monotonic())
 
     def acknowledge_stored(self, vbucket: Vbucket) -> None:
         """Say what a copy holds after it was written to disk; the bucket's lock is held."""

@@ -10,6 +10,7 @@ import logging
 import secrets
 from collections import defaultdict
 from collections.abc import Sequence
+from time import monotonic
 from typing import Final, Protocol, TypeVar
 
 from dcp.client.addresses import NodeAddress
@@ -343,7 +344,7 @@ class Upstream:
 
     def _release(self, link: UpstreamLink) -> None:
         if link.connection is not None and link.connection.unreleased_bytes:
-            link.connection.release(asyncio.get_running_loop().time())
+            link.connection.release(monotonic())
             link.write()
 
 

@@ -10,6 +10,7 @@ import ssl
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from threading import RLock
+from time import monotonic
 from typing import Final, Protocol
 
 from dcp.client.addresses import NodeAddress
@@ -98,14 +99,14 @@ class UpstreamLink:
     def _resize_window(self, window_bytes: int) -> None:
         """Have another window, as other links came or went; the bucket's lock is held."""
         if self.connection is not None:
-            self.connection.resize_window(window_bytes, asyncio.get_running_loop().time())
+            self.connection.resize_window(window_bytes, monotonic())
             self.write()
 
     def follow(self, copies: Mapping[int, ReplicaCopy]) -> None:
         """Fill exactly these copies; the bucket's lock is held."""
         self._copies = copies
         if self.connection is not None:
-            self.connection.follow(copies, asyncio.get_running_loop().time())
+            self.connection.follow(copies, monotonic())
             self.write()
 
     async def leave(self) -> None:
