@@ -116,7 +116,7 @@ def _serve(
                 order, *arguments = pipe.recv()
             except EOFError:
                 return
-            answer = None
+            answer: object = None
             if order == "update":
                 count, seed, chosen = arguments
                 _update(cluster, documents, value_bytes, Random(seed), count, chosen)

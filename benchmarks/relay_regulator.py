@@ -30,7 +30,7 @@ from dcp.protocol.flow_spec import parse_flow_spec
 from dcp.relay.regulator import Regulator, rest_seconds
 from dcp.relay.relay_bucket import NODE, RelayBucket
 from dcp.relay.settings import RelaySettings
-from dcp.types import END_OF_TIME
+from dcp.types import END_OF_TIME, SnapshotRange
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
 from dcp.wire.vocabulary import Opcode, OpenFlag, SnapshotFlag, Status
@@ -53,10 +53,10 @@ class _Client:
 class _Source:
     """A cluster to which nothing need be said."""
 
-    def release(self, vbucket: int, freed_bytes: int) -> None:
+    def free(self, vbucket: int, frame_bytes: int) -> None:
         pass
 
-    def release_withheld(self) -> None:
+    def release(self) -> None:
         pass
 
     def reconcile(self) -> None:
@@ -96,7 +96,7 @@ class Scene:
             vbucket = self._random.randrange(len(self.bucket.vbuckets))
             copy, self._written = self.bucket.copy(vbucket), self._written + 1
             seqno = copy.high_seqno + 1
-            copy.begin_snapshot(m.SnapshotMarker(seqno, seqno, int(SnapshotFlag.MEMORY)))
+            copy.begin_snapshot(SnapshotRange(seqno, seqno), int(SnapshotFlag.MEMORY), None)
             body = m.Mutation(by_seqno=seqno, rev_seqno=1, key=b"k%d" % self._written, value=VALUE)
             frame = encode(body, Opcode.DCP_MUTATION, vbucket=vbucket, cas=seqno).to_bytes()
             copy.receive(version_of(frame))

@@ -16,9 +16,6 @@ from dcp.lake.quality.quality_suite import load_suite
 from dcp.lake.tables.collections import replicas_of
 from dcp.lake.tables.history import parse_metadata
 from dcp.producer.bucket_record import BucketRecord
-from dcp.producer.cluster_state import ClusterState, Invitation
-from dcp.producer.join_commands import _address
-from dcp.producer.move_orders import MoveReport
 from dcp.relay.upstream_manifest import parse_manifest
 from dcp.wire.xattr import xattrs_json
 
@@ -47,11 +44,7 @@ def deep_in_the_stack(work: Callable[[], object], calls: int | None = None) -> o
         (_cluster_map, RemoteProtocolError),
         (replicas_of, RemoteProtocolError),
         (parse_manifest, RemoteProtocolError),
-        (_address, ValueError),
         (BucketRecord.decode, ConfigError),
-        (ClusterState.decode, RemoteProtocolError),
-        (Invitation.decode, RemoteProtocolError),
-        (MoveReport.decode, RemoteProtocolError),
     ],
 )
 def test_a_reader(read: Callable[[bytes], object], error: type[Exception], text: bytes) -> None:

@@ -138,8 +138,8 @@ FORBIDDEN: dict[str, frozenset[str]] = {
 # The producer's edge: all else of it takes bytes and time as arguments, and gives bytes.
 PRODUCER_EDGE: dict[str, str] = {
     "sockets and the loop": """background channels cluster_members cluster_nodes accepted_connection
-        http_connection joining kv_connection listener loop_thread member_links order_connection
-        rebalance rebalance_orders remote_move replication server serving taking turns
+        http_connection kv_connection listener loop_thread
+        rebalance rebalance_orders replication server serving turns
         wait_watch""",
     "threads that write and read the disk": """bucket_storage compactor disk_scan flusher
         pending_write writes_together""",

@@ -15,28 +15,14 @@ _PORT: Final = 11210
 _HTTP_PORT: Final = 8091
 _TLS_PORT: Final = 11207
 _HTTPS_PORT: Final = 18091
-_ONE_NODE: Final[dict[str, object]] = {
-    "nodes": 1,
-    "vbuckets": 64,
-    "replicas": 0,
-    "replica_lag": 0,
-    "data": None,
-    "bucket_type": "couchbase",
-    "rules": "document",
-}
-"""What the first process of a cluster decides, and what it is where nobody says."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.set_defaults(**_ONE_NODE)
+    parser.add_argument("--nodes", type=whole_number, default=1, help="data nodes (1)")
     parser.add_argument(
-        "--join",
-        metavar="HOST:PORT",
-        help="be one more node of the cluster that a `dcplake serve` there began",
+        "--vbuckets", type=whole_number, default=64, help="vbuckets of the bucket (64)"
     )
-    parser.add_argument("--nodes", type=whole_number, help="data nodes (1)")
-    parser.add_argument("--vbuckets", type=whole_number, help="vbuckets of the bucket (64)")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
     parser.add_argument(
         "--port",
@@ -64,12 +50,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--replicas",
         type=whole_number,
+        default=0,
         metavar="N",
         help="copies of each vbucket on other nodes, fed over the protocol (0)",
     )
     parser.add_argument(
         "--replica-lag",
         type=whole_number,
+        default=0,
         metavar="SEQNOS",
         help="without --replicas: how many of a vbucket's newest seqnos a failover loses (0)",
     )
@@ -82,6 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--bucket-type",
         choices=("couchbase", "ephemeral"),
+        default="couchbase",
         help="an ephemeral bucket has no disk, and a crash loses all of it (couchbase)",
     )
     parser.add_argument(
@@ -94,6 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rules",
         choices=("document", "server"),
+        default="document",
         help="whose rules of rollback and flow control: the published documents' or kv_engine's "
         "code's (document)",
     )
@@ -127,8 +117,6 @@ def run(arguments: argparse.Namespace) -> int:
     from dcp.producer.serve import serve
     from dcp.producer.settings import MAX_NODES, ClusterSettings
 
-    if arguments.join is not None:
-        _check_one_node(arguments)
     if not 1 <= arguments.nodes <= MAX_NODES:
         raise ConfigError(f"--nodes: found {arguments.nodes}, expected 1 to {MAX_NODES}")
     tls = _tls_files(arguments)
@@ -153,17 +141,8 @@ def run(arguments: argparse.Namespace) -> int:
         stuck_timeout_seconds=arguments.stuck_timeout,
         data_folder=arguments.data,
     )
-    serve(settings, join=arguments.join)
+    serve(settings)
     return 0
-
-
-def _check_one_node(arguments: argparse.Namespace) -> None:
-    for name, usual in _ONE_NODE.items():
-        if getattr(arguments, name) != usual:
-            raise ConfigError(
-                f"--join: found --{name.replace('_', '-')} too, which is for the process that "
-                "begins the cluster to say; one that joins has one node, in memory"
-            )
 
 
 def _tls_files(arguments: argparse.Namespace) -> "TlsFiles | None":

@@ -28,6 +28,7 @@ from dcp.wire.vocabulary import HelloFeature
 
 _log = logging.getLogger(__name__)
 
+_NAME_PREFIX: Final = "dcplake-probe"
 _PARALLEL: Final = 32
 
 
@@ -55,7 +56,6 @@ def probe_cluster(
     seeds: Sequence[str],
     settings: ConnectionSettings,
     credentials: Credentials,
-    name_prefix: str = "dcplake-probe",
 ) -> ClusterView:
     """Ask the first seed that answers for the map, and all its nodes for what they hold.
 
@@ -65,11 +65,11 @@ def probe_cluster(
         BucketError: no such bucket, or no access to it.
         RemoteProtocolError: no seed keeps to the protocol; this is what the first one did.
     """
-    found, manifest = _first_answer(parse_seeds(list(seeds)), settings, credentials, name_prefix)
+    found, manifest = _first_answer(parse_seeds(list(seeds)), settings, credentials)
 
     def ask(address: NodeAddress) -> _Told | str:
         connection = NodeConnection(
-            address, settings, credentials, unique_name(name_prefix), open_dcp=False
+            address, settings, credentials, unique_name(_NAME_PREFIX), open_dcp=False
         )
         try:
             connection.open()
@@ -113,12 +113,11 @@ def _first_answer(
     seeds: Sequence[NodeAddress],
     settings: ConnectionSettings,
     credentials: Credentials,
-    name_prefix: str,
 ) -> tuple[ClusterMap, bytes | None]:
     failures: list[SourceError | RemoteProtocolError] = []
     for seed in seeds:
         connection = NodeConnection(
-            seed, settings, credentials, unique_name(name_prefix), open_dcp=False
+            seed, settings, credentials, unique_name(_NAME_PREFIX), open_dcp=False
         )
         try:
             ready = connection.open()

@@ -3,16 +3,12 @@
 Nodes are numbered from 1, in the order of their ports.
 """
 
-import json
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
 from dcp.errors import DcplakeError, NodeUnavailableError, RemoteProtocolError, SourceError
-from dcp.producer.cluster_map import NodeAddress
-from dcp.producer.cluster_state import ClusterState, Invitation
 from dcp.producer.kv_connection import KvConnection
 from dcp.protocol.credentials import Secret
 from dcp.protocol.refusals import describe_status, error_context
@@ -37,10 +33,7 @@ class NodeStatus(NamedTuple):
 
 
 class AdminClient:
-    """A connection to whichever node answers first; of several processes, to the first's.
-
-    Not for several threads.
-    """
+    """A connection to whichever node answers first. Not for several threads."""
 
     def __init__(
         self,
@@ -57,24 +50,15 @@ class AdminClient:
             NodeUnavailableError: no seed can be reached.
             AuthenticationError: user or password refused.
             BucketError: no such bucket, or no access to it.
-            SourceError: the user is no administrator of the cluster.
         """
         self._seeds, self._timeout_seconds = seeds, timeout_seconds
         self._user, self._password, self._bucket = user, Secret(password), bucket
         self._connect()
 
     def _connect(self) -> None:
-        leader = self._log_in_at(self._seeds)
-        if leader:
-            self.close()
-            self._log_in_at([leader])
-
-    def _log_in_at(self, seeds: Sequence[str]) -> str:
-        """Sign in at the first that answers; return where orders are taken, if not there."""
-        self._connection = _first_that_answers(seeds, self._timeout_seconds)
+        self._connection = _first_that_answers(self._seeds, self._timeout_seconds)
         try:
             self._connection.log_in(self._user, self._password.reveal(), self._bucket)
-            return self._ask("leader").decode("utf-8", "replace")
         except DcplakeError:
             self.close()
             raise
@@ -98,7 +82,8 @@ class AdminClient:
         """Promote the replicas of a node's vbuckets; the node is gone.
 
         Raises:
-            SourceError: the cluster refuses, and why (this and all other orders).
+            SourceError: the cluster refuses, and why (this and all other orders): also where the
+                user is no administrator of it.
         """
         self._order("node.failover", str(node))
 
@@ -106,27 +91,10 @@ class AdminClient:
         """Close a node's port and connections."""
         self._order("node.kill", str(node))
 
-    def restore(self, node: int) -> None:
-        """Bring a node back: as it was, or as an empty member after a failover."""
-        self._order("node.restore", str(node))
-
     def add_node(self) -> NodeStatus:
         """Start a node that owns nothing until ``rebalance``, and return it."""
         self._order("node.add", "")
         return self.nodes()[-1]
-
-    def invitation(self) -> Invitation:
-        """Return what a process must know that wants to be a node of the cluster."""
-        return Invitation.decode(self._ask("cluster"))
-
-    def join(self, address: NodeAddress) -> tuple[int, ClusterState]:
-        """Let a node of another process join; return its index, and the cluster with it."""
-        found = self._order("node.join", json.dumps(asdict(address)))
-        try:
-            tree = json_tree(found)
-            return int(tree["node"]), ClusterState.of_tree(tree["state"])
-        except (ValueError, TypeError, KeyError) as error:
-            raise RemoteProtocolError(f"answer to node.join: malformed: {error!r}") from error
 
     def rebalance(self, remove: int | None = None, timeout_seconds: float = 60.0) -> None:
         """Let all nodes own evenly many vbuckets; return when they do.
@@ -160,26 +128,9 @@ class AdminClient:
         """Let all replicas follow again."""
         self._order("replication", "running")
 
-    def create_scope(self, name: str) -> None:
-        """Create an empty scope."""
-        self._order("scope.create", name)
-
-    def drop_scope(self, name: str) -> None:
-        """Drop a scope with its collections."""
-        self._order("scope.drop", name)
-
-    def create_collection(self, path: str, max_ttl_seconds: int | None = None) -> None:
-        """Create an empty collection ``scope.name``; its documents live no longer than that."""
-        ttl = "" if max_ttl_seconds is None else f" {max_ttl_seconds}"
-        self._order("collection.create", path + ttl)
-
-    def drop_collection(self, path: str) -> None:
-        """Drop a collection ``scope.name`` with its documents."""
-        self._order("collection.drop", path)
-
-    def flush_collection(self, path: str) -> None:
-        """Drop all documents of a collection ``scope.name``."""
-        self._order("collection.flush", path)
+    def create_collection(self, path: str) -> None:
+        """Create an empty collection ``scope.name``."""
+        self._order("collection.create", path)
 
     def nodes(self) -> list[NodeStatus]:
         """Return the nodes, the first one first."""
@@ -202,9 +153,9 @@ class AdminClient:
         request = encode(m.IoctlGet(name.encode()), Opcode.IOCTL_GET)
         return self._checked(name, self._connection.call(request)).value
 
-    def _order(self, name: str, value: str) -> bytes:
+    def _order(self, name: str, value: str) -> None:
         request = encode(m.IoctlSet(name.encode(), value.encode()), Opcode.IOCTL_SET)
-        return self._checked(f"{name} {value}", self._connection.call(request)).value
+        self._checked(f"{name} {value}", self._connection.call(request))
 
     def _checked(self, what: str, answer: Frame) -> Frame:
         if answer.status == Status.SUCCESS:

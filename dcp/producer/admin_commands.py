@@ -13,10 +13,7 @@ The opcodes are kv_engine's (``include/mcbp/protocol/opcode.h``), the keys are o
                 collection.create  SCOPE.NAME [TTL] TTL: the longest life of a document, in seconds
                 collection.drop    SCOPE.NAME
                 collection.flush   SCOPE.NAME       its documents go, it stays
-                node.join          JSON             take in a node of another process
-    IOCTL_GET   cluster                             what such a process must know, as JSON
-                leader                              where the process is that takes orders
-                nodes                               the nodes as JSON
+    IOCTL_GET   nodes                               the nodes as JSON
                 rebalance                           none, running, or ``failed:`` and why
                 replication                         paused or running
 
@@ -26,17 +23,13 @@ Only administrators may use either; others are answered EACCESS (kv_engine
 Nodes are numbered from 1 here and wherever people name them (the command line, messages); in
 Python they are indexes from 0. An unknown key or a value without meaning is EINVAL, and the error
 context says why. Orders take effect before they are answered, but for a rebalance, which is asked
-for until it is over; connections to a node that goes away may say their last answers. A process
-that joined another one's cluster refuses orders, and says where that one is; what it takes from
-there is in ``member_commands.py``.
+for until it is over; connections to a node that goes away may say their last answers.
 """
 
 import json
 from collections.abc import Callable, Mapping
-from typing import Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, cast
 
-from dcp.producer.auth import REPLICATION_USER
-from dcp.producer.join_commands import JOIN, Host, cluster, join
 from dcp.producer.manifest import ManifestError
 from dcp.producer.manifest_changes import (
     Change,
@@ -46,47 +39,13 @@ from dcp.producer.manifest_changes import (
     DropScope,
     FlushCollection,
 )
-from dcp.producer.member_commands import answer, member_of, order_of_first
 from dcp.producer.session import Command, Gate, Session
 from dcp.wire import messages as m
 from dcp.wire.frame import Frame
 from dcp.wire.vocabulary import Opcode, Status
 
-
-class Administrator(Protocol):
-    """What carries out orders; nodes are indexes from 0. Raises ValueError for what cannot be."""
-
-    @property
-    def members(self) -> Host:
-        """Who takes in nodes of other processes."""
-
-    def failover(self, node: int) -> None:
-        """Promote the replicas of a node's vbuckets; the node is gone."""
-
-    def kill_node(self, node: int) -> None:
-        """Close a node's port and connections."""
-
-    def restore_node(self, node: int) -> None:
-        """Bring a node back."""
-
-    @property
-    def rebalance_state(self) -> str:
-        """``none``, ``running``, or ``failed:`` and why."""
-
-    def add_node(self) -> int:
-        """Start a node that owns nothing."""
-
-    def rebalance(self, remove: int | None = None) -> None:
-        """Begin to let all nodes own evenly many vbuckets, without one that goes."""
-
-    def pause_replication(self) -> None:
-        """Let the replicas stand still."""
-
-    def resume_replication(self) -> None:
-        """Let the replicas follow."""
-
-    def change_manifest(self, *changes: Change) -> None:
-        """Change scopes and collections; raises ManifestError for what cannot be."""
+if TYPE_CHECKING:
+    from dcp.producer.cluster import ProducerCluster
 
 
 def _node(session: Session, value: str) -> int:
@@ -96,41 +55,41 @@ def _node(session: Session, value: str) -> int:
     return int(value) - 1
 
 
-def _failover(administrator: Administrator, session: Session, value: str) -> None:
-    administrator.failover(_node(session, value))
+def _failover(cluster: "ProducerCluster", session: Session, value: str) -> None:
+    cluster.failover(_node(session, value))
 
 
-def _kill(administrator: Administrator, session: Session, value: str) -> None:
-    administrator.kill_node(_node(session, value))
+def _kill(cluster: "ProducerCluster", session: Session, value: str) -> None:
+    cluster.kill_node(_node(session, value))
 
 
-def _restore(administrator: Administrator, session: Session, value: str) -> None:
-    administrator.restore_node(_node(session, value))
+def _restore(cluster: "ProducerCluster", session: Session, value: str) -> None:
+    cluster.restore_node(_node(session, value))
 
 
-def _add(administrator: Administrator, _: Session, value: str) -> None:
+def _add(cluster: "ProducerCluster", _: Session, value: str) -> None:
     if value:
         raise ValueError(f"node.add: found {value!r}, expected no value")
-    administrator.add_node()
+    cluster.add_node()
 
 
-def _rebalance(administrator: Administrator, session: Session, value: str) -> None:
-    administrator.rebalance(_node(session, value) if value else None)
+def _rebalance(cluster: "ProducerCluster", session: Session, value: str) -> None:
+    cluster.rebalance(_node(session, value) if value else None)
 
 
-def _replication(administrator: Administrator, _: Session, value: str) -> None:
+def _replication(cluster: "ProducerCluster", _: Session, value: str) -> None:
     orders = {
-        "paused": administrator.pause_replication,
-        "running": administrator.resume_replication,
+        "paused": cluster.pause_replication,
+        "running": cluster.resume_replication,
     }
     if value not in orders:
         raise ValueError(f"replication: found {value!r}, expected paused or running")
     orders[value]()
 
 
-def _change(make: Callable[[str], Change]) -> Callable[[Administrator, Session, str], None]:
-    def order(administrator: Administrator, _: Session, value: str) -> None:
-        administrator.change_manifest(make(value))
+def _change(make: Callable[[str], Change]) -> Callable[["ProducerCluster", Session, str], None]:
+    def order(cluster: "ProducerCluster", _: Session, value: str) -> None:
+        cluster.change_manifest(make(value))
 
     return order
 
@@ -149,7 +108,7 @@ def _create_collection(value: str) -> Change:
     return CreateCollection(*_path(path), int(ttl) if ttl else None)
 
 
-_ORDERS: Final[Mapping[str, Callable[[Administrator, Session, str], None]]] = {
+_ORDERS: Final[Mapping[str, Callable[["ProducerCluster", Session, str], None]]] = {
     "node.failover": _failover,
     "node.kill": _kill,
     "node.restore": _restore,
@@ -165,9 +124,8 @@ _ORDERS: Final[Mapping[str, Callable[[Administrator, Session, str], None]]] = {
 
 
 def _may_order(session: Session, frame: Frame) -> bool:
-    """Whether the client is an administrator, or a node; anybody else is refused."""
-    is_node = session.user == REPLICATION_USER
-    if is_node or session.bucket.settings.is_administrator(session.user):
+    """Whether the client is an administrator; anybody else is refused."""
+    if session.bucket.settings.is_administrator(session.user):
         return True
     session.refuse_access(frame, Status.EACCESS, "The user lacks the Administrator privilege")
     return False
@@ -178,19 +136,13 @@ def ioctl_set(session: Session, frame: Frame, body: m.Body, _: float) -> None:
     request = cast("m.IoctlSet", body)
     if not _may_order(session, frame):
         return
-    if session.user == REPLICATION_USER:
-        order_of_first(session, frame, request)
-        return
-    if request.name == JOIN:
-        join(session, frame, request.value)
-        return
     order = _ORDERS.get(request.name.decode("utf-8", "replace"))
-    administrator = session.bucket.administrator
-    if order is None or administrator is None:
+    cluster = session.bucket.cluster
+    if order is None or cluster is None:
         _refuse_key(session, frame, request.name, _ORDERS)
         return
     try:
-        order(administrator, session, request.value.decode("utf-8", "replace"))
+        order(cluster, session, request.value.decode("utf-8", "replace"))
     except (ValueError, ManifestError) as error:
         session.refuse(frame, Status.EINVAL, str(error))
     except OSError as error:  # of the data folder
@@ -220,13 +172,11 @@ def _replication_state(session: Session) -> str:
 
 
 def _rebalance_state(session: Session) -> str:
-    administrator = session.bucket.administrator
-    return "none" if administrator is None else administrator.rebalance_state
+    cluster = session.bucket.cluster
+    return "none" if cluster is None else cluster.rebalance_state
 
 
 _QUESTIONS: Final[Mapping[str, Callable[[Session], str]]] = {
-    "cluster": cluster,
-    "leader": lambda session: session.bucket.led_by,
     "nodes": _nodes,
     "rebalance": _rebalance_state,
     "replication": _replication_state,
@@ -238,18 +188,11 @@ def ioctl_get(session: Session, frame: Frame, body: m.Body, _: float) -> None:
     if not _may_order(session, frame):
         return
     name = cast("m.IoctlGet", body).name
-    member = member_of(session)
-    found = answer(member, name) if member is not None else None
     question = _QUESTIONS.get(name.decode("utf-8", "replace"))
-    if found is not None:
-        session.reply(frame, m.Text(found))
-    elif question is None:
+    if question is None:
         _refuse_key(session, frame, name, _QUESTIONS)
     else:
-        try:
-            session.reply(frame, m.Text(question(session).encode()))
-        except ValueError as error:
-            session.refuse(frame, Status.EINVAL, str(error))
+        session.reply(frame, m.Text(question(session).encode()))
 
 
 def _refuse_key(session: Session, frame: Frame, name: bytes, known: Mapping[str, object]) -> None:

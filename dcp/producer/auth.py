@@ -8,7 +8,7 @@ user, as whom nodes sign in at one another, has SCRAM only: its password is on n
 import hmac
 from collections.abc import Mapping
 from dataclasses import dataclass
-from secrets import token_bytes
+from secrets import token_bytes, token_hex
 from typing import Any, Final
 
 from scramp import ScramException, ScramMechanism
@@ -23,12 +23,11 @@ _ITERATIONS: Final = 4096
 server has 15,000 by default (``cbsasl/user.cc``)."""
 REPLICATION_USER: Final = "@replication"
 """As whom the nodes of a cluster sign in at one another."""
-NODE_MECHANISM: Final = SCRAM_MECHANISMS[0]
 
 
-def node_credentials(password: Secret) -> Credentials:
+def node_credentials() -> Credentials:
     """Return what the nodes of a cluster sign in with; once, so that they salt it once."""
-    return Credentials(REPLICATION_USER, password, (NODE_MECHANISM,))
+    return Credentials(REPLICATION_USER, Secret(token_hex(16)), SCRAM_MECHANISMS[:1])
 
 
 @dataclass(frozen=True, slots=True)

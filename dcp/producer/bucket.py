@@ -1,8 +1,5 @@
 """The bucket that all nodes serve: vbuckets, their owners, and who must hear of a change.
 
-Where nodes of the cluster live in several processes each has a bucket of its own, of which only its
-``local_nodes`` are there: a vbucket of any other is empty and dead here, and never asked.
-
 All access is under ``lock``: connections run in the server's loop, tests write from their own
 threads. A write marks its vbucket as changed and calls ``on_change`` once until the changes are
 collected, so that writes close together reach a stream as one snapshot.
@@ -12,9 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from itertools import count
 from random import Random
-from secrets import token_hex
 from threading import Condition, RLock
 from typing import TYPE_CHECKING
 
@@ -24,7 +19,6 @@ from dcp.producer.bucket_origin import BucketOrigin, WrittenHere
 from dcp.producer.bucket_storage import BucketStorage
 from dcp.producer.checkpoint_account import CheckpointAccount
 from dcp.producer.cluster_map import ClusterMap
-from dcp.producer.cluster_state import Invitation
 from dcp.producer.compactor import Compactor, compact_in_passing
 from dcp.producer.copies import Copies
 from dcp.producer.counters import Counters
@@ -45,27 +39,20 @@ from dcp.producer.taken_names import TakenNames
 from dcp.producer.unsent_bytes import UnsentBytes
 from dcp.producer.vbucket import Vbucket
 from dcp.producer.vbucket_maker import VbucketMaker
-from dcp.protocol.credentials import Secret
 from dcp.wire.vocabulary import Status, VbucketState
 
 if TYPE_CHECKING:
-    from dcp.producer.admin_commands import Administrator
+    from dcp.producer.cluster import ProducerCluster
     from dcp.producer.dcp_connection import DcpConnection
     from dcp.producer.manifest_changes import Change
-    from dcp.producer.member_commands import Member
     from dcp.producer.versions import Version
 
 
 class Bucket:
     """All state that the nodes of a cluster share."""
 
-    def __init__(
-        self,
-        settings: ClusterSettings,
-        invitation: Invitation | None = None,
-        origin: BucketOrigin | None = None,
-    ) -> None:
-        """Begin a bucket, open the one of a data folder, or be a part of another process's.
+    def __init__(self, settings: ClusterSettings, origin: BucketOrigin | None = None) -> None:
+        """Begin a bucket, or open the one of a data folder.
 
         ``origin`` is given where others than clients fill it.
         """
@@ -79,16 +66,11 @@ class Bucket:
         self.settings, self.name = settings, settings.bucket
         self.lock = RLock()
         self.users = UserStore(settings.users)
-        self.node_credentials = node_credentials(
-            Secret(token_hex(16)) if invitation is None else invitation.password
-        )
-        self.local_nodes: set[int] = set(range(settings.nodes)) if invitation is None else set()
-        self.led_by = ""
-        """Where the process is that decides about the cluster; empty where it is this one."""
+        self.node_credentials = node_credentials()
         self.users.add_internal(self.node_credentials)
         self.map = ClusterMap(
             settings.bucket,
-            self._uuid_of(invitation),
+            self._uuid(),
             settings.nodes,
             settings.vbuckets,
             settings.replicas,
@@ -103,7 +85,6 @@ class Bucket:
             VbucketMaker(settings, random, self._storage, values, self._wants_back),
             self.flusher,
             self.map,
-            self.local_nodes,
             lambda: self.manifest,
             self.origin,
         )
@@ -127,14 +108,13 @@ class Bucket:
         self.dead_nodes: set[int] = set()
         self.moving: frozenset[int] = frozenset()
         """The vbuckets that a rebalance moves now."""
-        self.administrator: Administrator | None = None
-        self.member: Member | None = None
-        # The numbers tell orders to other processes apart to take vbuckets.
-        self.faults, self.move_numbers = Faults(), count(1)
+        self.cluster: ProducerCluster | None = None
+        """What carries out orders; a relay has none."""
+        self.faults = Faults()
         self.on_change: Callable[[], None] = lambda: None
         self.dcp_connections: dict[tuple[int, bytes], DcpConnection] = {}
         self.stream_quotas, self.held_keys = StreamQuotas(settings.max_streams), HeldKeys()
-        # So many connections clients have, at all nodes of this process.
+        # So many connections clients have, at all nodes.
         self._changed, self._written, self.clients = set[int](), set[int](), 0
         self.unsent, self._taken_names = UnsentBytes(), TakenNames()
         self.large_frames = LargeFrames(settings.large_frame_seconds)
@@ -151,45 +131,13 @@ class Bucket:
         flusher.on_written = self.stored
         return flusher
 
-    def _uuid_of(self, invitation: Invitation | None) -> str:
-        if invitation is not None:
-            return invitation.state.bucket_uuid
+    def _uuid(self) -> str:
         if self._storage is not None:
             return self._storage.bucket_uuid
         return self.settings.bucket_uuid or f"{self._random.getrandbits(128):032x}"
 
     def _wants_back(self, vbucket: int) -> bool:
         return self.replicas.wants_back(vbucket)
-
-    def is_local(self, node: int) -> bool:
-        """Whether a node is one of this process."""
-        return node in self.local_nodes
-
-    def require_local(self, what: str, node: int) -> None:
-        """Raise ValueError where there is no such node, or it is in another process."""
-        self.map.require_node(node)
-        if not self.is_local(node):
-            raise ValueError(
-                f"{what} {self.map.name_of(node)}: found it in another process, "
-                "expected one of this"
-            )
-
-    def require_first(self, what: str) -> None:
-        """Raise ValueError where another process decides about the cluster."""
-        if self.led_by:
-            raise ValueError(
-                f"{what}: found a process that joined, expected the cluster's first one, "
-                f"at {self.led_by}"
-            )
-
-    def let_go(self, vbucket: int) -> None:
-        """Have a vbucket no more: it is another process's from now on."""
-        old = self.vbuckets[vbucket]
-        told = old.sync_writes.give_up()
-        self._memory.forget(vbucket)
-        self.replicas.forget(vbucket)
-        self.held.let_go(vbucket).sync_writes.tell_later(told)
-        self.sync_writes.watch(vbucket)
 
     @contextmanager
     def taking_place(self, heirs: Mapping[int, int]) -> Iterator[None]:
@@ -415,9 +363,7 @@ class Bucket:
         Raises:
             ManifestError: a change that cannot be made; then none is.
             OSError: the data folder cannot be written; then none is.
-            ValueError: another process decides about the cluster.
         """
-        self.require_first("change of the manifest")
         self.collections.change(changes)
 
     def expire_due(self, now: float) -> int:

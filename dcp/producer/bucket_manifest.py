@@ -28,7 +28,6 @@ class BucketManifest:
     ) -> None:
         """``vbuckets`` returns those of the bucket; ``wrote`` is told which has new items."""
         self.current = manifest
-        self.on_change: Callable[[], None] = lambda: None
         self._save = save
         self._vbuckets = vbuckets
         self._wrote = wrote
@@ -47,13 +46,9 @@ class BucketManifest:
         ways = _ways_to(manifest, self._vbuckets())
         self._save(manifest, [step for _, steps in ways.values() for step in steps])
         self._target, self._ways = manifest, ways
-        self._take(manifest)
-        self.on_change()
-
-    def told(self, manifest: Manifest) -> None:
-        """Follow the manifest that the cluster's first process has; one that is known is none."""
-        if manifest.uid > self.current.uid:
-            self._take(manifest)
+        self.current = manifest
+        for vbucket in self._vbuckets():
+            self.follow(vbucket)
 
     def learn(self, vbucket: Vbucket) -> None:
         """Take the manifest that another server's items made of a vbucket, if it is newer.
@@ -76,11 +71,6 @@ class BucketManifest:
         if steps:
             vbucket.documents.emit(steps)
             self._wrote(vbucket.id)
-
-    def _take(self, manifest: Manifest) -> None:
-        self.current = manifest
-        for vbucket in self._vbuckets():
-            self.follow(vbucket)
 
     def _steps_from(self, manifest: Manifest) -> list[Step]:
         """Return the steps to the bucket's manifest, each of which is saved."""

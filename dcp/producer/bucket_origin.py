@@ -7,7 +7,7 @@ what it was promised the relay asks itself: ``Bucket.has_changed``, ``Vbucket.pr
 ``DcpConnection.may_have_to_send``.
 """
 
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from dcp.producer.copies import Copies
@@ -31,7 +31,6 @@ class BucketOrigin(Protocol):
         vbuckets: Sequence[Vbucket],
         known_manifest: Callable[[], Manifest],
         quota_bytes: int,
-        local_nodes: Set[int],
     ) -> Copies | None:
         """Return the vbuckets themselves as the copies that are filled; None: the map's, beside."""
 
@@ -50,9 +49,7 @@ class WrittenHere:
     def begin(self, vbucket: Vbucket) -> None:
         """Let it be to clients what it is."""
 
-    def own_copies(
-        self, _: Sequence[Vbucket], __: Callable[[], Manifest], ___: int, ____: Set[int]
-    ) -> None:
+    def own_copies(self, _: Sequence[Vbucket], __: Callable[[], Manifest], ___: int) -> None:
         """Have the copies that the map names."""
 
     def sent(self, vbucket: int) -> None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dcp.producer.bucket import Bucket
+    from dcp.producer.replica_copy import ReplicaCopy
     from dcp.producer.resume_rules import VbucketFacts
     from dcp.producer.stream import ActiveStream
     from dcp.producer.versions import Version
@@ -137,6 +138,13 @@ def give_back(bucket: Bucket, vbucket: int) -> None:
         except BaseException:
             given.is_handed_over = True
             raise
+
+
+def leave(bucket: Bucket, copy: ReplicaCopy, node: int) -> None:
+    """Let a node's copy be one as before whose takeover was given up."""
+    copy.is_taking_over = False
+    if copy.vbucket.state is VbucketState.PENDING:
+        change_state(bucket, copy.vbucket, StateEvent.LEFT, node)
 
 
 def set_up(

@@ -17,7 +17,6 @@ from dcp.producer.cluster_nodes import ClusterNodes
 from dcp.producer.copied_replicas import lagging_copy
 from dcp.producer.counters import CountersSnapshot
 from dcp.producer.documents import Document
-from dcp.producer.entrance import Entrance, OwnEntrance
 from dcp.producer.faults import Corruption, Faults
 from dcp.producer.manifest import DEFAULT_ID, Manifest
 from dcp.producer.manifest_changes import (
@@ -40,20 +39,15 @@ from dcp.wire.vocabulary import Status, VbucketState
 
 
 class ProducerCluster(Serving):
-    """A bucket and the nodes that serve it: documents, what it holds, forks, faults.
+    """A bucket and the nodes that serve it: documents, what it holds, forks, faults."""
 
-    ``nodes`` are those of this process, ``members`` all that belong to the cluster.
-    """
-
-    def __init__(
-        self, settings: ClusterSettings | None = None, entrance: Entrance | None = None
-    ) -> None:
-        """Prepare a cluster; ``entrance`` is given where another process began it."""
-        nodes = ClusterNodes(entrance or OwnEntrance(Bucket(settings or ClusterSettings())))
+    def __init__(self, settings: ClusterSettings | None = None) -> None:
+        """Prepare a cluster."""
+        nodes = ClusterNodes(Bucket(settings or ClusterSettings()))
         self.members = ClusterMembers(nodes)
         super().__init__(nodes, self.members)
         self._documents = ClusterDocuments(self.bucket, nodes.loop)
-        self.bucket.administrator = self
+        self.bucket.cluster = self
 
     # --- documents
 
@@ -272,7 +266,6 @@ class ProducerCluster(Serving):
         """Start a node on free ports and return it; it owns nothing until ``rebalance``.
 
         Raises:
-            ValueError: another process decides about the cluster.
             LocalProtocolError: the cluster does not run.
             OSError: the data folder cannot be written; there is no such node.
         """
@@ -282,9 +275,8 @@ class ProducerCluster(Serving):
         """Close a node's port and connections.
 
         Raises:
-            ValueError: no such node, or it is in another process (this and all below); or it was
-                ordered over the protocol, and no other node would be left to take the order to
-                restore it.
+            ValueError: no such node (this and all below); or it was ordered over the protocol, and
+                no other node would be left to take the order to restore it.
         """
         self.members.kill_node(node)
 
@@ -336,21 +328,15 @@ class ProducerCluster(Serving):
         """Hand a vbucket over to another node: streams end (state changed), a new map is pushed.
 
         Raises:
-            ValueError: no such vbucket or node, one elsewhere, or a rebalance moves it.
+            ValueError: no such vbucket or node, or a rebalance moves it.
             OSError: the data folder cannot be written; nothing has changed.
         """
         with self.bucket.lock:
-            self.bucket.require_first("move of a vbucket")
             bucket_states.require_unmoved(
                 self.bucket, "move", self.bucket.held.numbered(vbucket).id
             )
             before = self.vbucket_owner(vbucket)
             self.bucket.map.require_node(node)
-            for place in {before, node} - self.bucket.local_nodes:
-                raise ValueError(
-                    f"move vbucket {vbucket}: found {self.bucket.map.name_of(place)} in another "
-                    "process, to which a rebalance moves it"
-                )
             with self.bucket.changing_map():
                 self.bucket.map.move(vbucket, node)
             self.bucket.held.numbered(vbucket).recover_sync_writes()
@@ -375,7 +361,6 @@ class ProducerCluster(Serving):
             ValueError: no such node, no other that lives, or none with a copy of a vbucket.
             OSError: the data folder cannot be written; nothing has changed.
         """
-        self.bucket.require_first("failover")
 
         def act(gone: Node | None) -> None:
             forks.fail_over(self.bucket, node)
@@ -407,14 +392,12 @@ class ProducerCluster(Serving):
 
     def pause_replication(self) -> None:
         """Let all replicas stand still at what they hold now."""
-        self.bucket.require_first("replication")
         with self.bucket.lock:
             self.bucket.replicas.pause()
             self.nodes.loop.call_soon(self.nodes.push_map)
 
     def resume_replication(self) -> None:
         """Let all replicas follow again, as far behind as the settings say."""
-        self.bucket.require_first("replication")
         with self.bucket.lock:
             self.bucket.replicas.resume()
             self.nodes.loop.call_soon(self.nodes.push_map)
@@ -422,8 +405,7 @@ class ProducerCluster(Serving):
     def wait_until_replicated(self, timeout_seconds: float = 60.0) -> None:
         """Return when all copies on living nodes hold what their actives hold at an instant.
 
-        Not inside ``batch()``. Writes that go on meanwhile may keep it waiting. Of nodes in several
-        processes each looks at those copies only whose actives it has.
+        Not inside ``batch()``. Writes that go on meanwhile may keep it waiting.
 
         Raises:
             TimeoutError: they did not get there; the message names one that lacks something.

@@ -95,19 +95,6 @@ class ClusterMap:
         """The nodes of each vbucket's copies, ``ABSENT`` among them."""
         return tuple(tuple(row) for row in self._replicas)
 
-    def adopt(
-        self,
-        addresses: Sequence[NodeAddress],
-        members: Sequence[bool],
-        owners: Sequence[int],
-        rows: Sequence[Sequence[int]],
-        rev: int,
-    ) -> None:
-        """Be the map that another process has."""
-        self._addresses, self._members, self._owners = list(addresses), list(members), list(owners)
-        self._replicas, self.rev = [list(row) for row in rows], rev
-        self._json.clear()
-
     @contextmanager
     def changing(self) -> Iterator[None]:
         """Be what it was before, if what is done inside fails."""
@@ -200,17 +187,6 @@ class ClusterMap:
             if ABSENT in row:
                 row[row.index(ABSENT)] = node
         self._changed()
-
-    def find(self, address: NodeAddress) -> int | None:
-        """Return the node that listens there, or did."""
-        at = (address.host, address.kv)
-        known = [(each.host, each.kv) for each in self._addresses]
-        return known.index(at) if at in known else None
-
-    def join_again(self, node: int, address: NodeAddress) -> None:
-        """Take in a node that was here before and is as new, in a new revision."""
-        self._addresses[node] = address
-        self.join(node)
 
     def add(self, address: NodeAddress) -> int:
         """Take in a node that never was there, in a new revision; return it. It holds nothing."""

@@ -1,4 +1,4 @@
-"""The nodes of a process in a thread of their own: how they come, what is wrong with them, news.
+"""The nodes of a cluster in a thread of their own: how they come, what is wrong with them, news.
 
 A node is an index from 0. What is done to it from outside waits until it is done; an order that
 comes over one of its own connections cannot wait, and lets that connection say its answer first.
@@ -10,12 +10,13 @@ from dataclasses import replace
 from typing import Final
 
 from dcp.producer.background import ended
+from dcp.producer.bucket import Bucket
 from dcp.producer.cluster_map import NodeAddress
 from dcp.producer.commands import COMMANDS
-from dcp.producer.entrance import Entrance
 from dcp.producer.loop_thread import LoopThread, now
 from dcp.producer.server import Node
 from dcp.producer.session import Command
+from dcp.producer.settings import ClusterSettings
 from dcp.producer.turns import Turns
 
 _WATCH_SECONDS: Final = 0.5
@@ -27,36 +28,48 @@ class ClusterNodes:
 
     def __init__(
         self,
-        entrance: Entrance,
+        bucket: Bucket,
         commands: Mapping[int, Command] = COMMANDS,
         shown_host: str | None = None,
     ) -> None:
         """``shown_host`` is what the map says instead of the host where nodes listen."""
-        self.bucket = entrance.bucket
+        self.bucket = bucket
         self.loop = LoopThread("producer cluster")
         self.on_map_changed: Callable[[], None] = lambda: None
         """Called in the loop when clients were told a new map."""
-        self._entrance, self._commands, self._shown_host = entrance, commands, shown_host
+        self._commands, self._shown_host = commands, shown_host
         settings = self.bucket.settings
         self._tls = settings.tls.context() if settings.tls else None
         self._nodes: dict[int, Node] = {}
         self._turns = Turns()
 
     def at(self, node: int) -> Node:
-        """Return a node of this process; there are none before the first start."""
+        """Return a node; there are none before the first start."""
         return self._nodes[node]
 
     # --- life
 
     async def open(self) -> None:
-        """Listen on all ports.
+        """Listen where the settings say; after a stop the nodes come back on their ports.
 
         Raises:
             OSError: a port is taken, or the host is not ours.
-            SourceError: the cluster's first process refuses us.
         """
         self._turns = Turns()  # those of an earlier loop are over
-        self._nodes = await self._entrance.open(self._nodes, self._node, self.push_map)
+        addresses = {number: node.address for number, node in self._nodes.items()}
+        addresses = addresses or dict(enumerate(_addresses_to_take(self.bucket.settings)))
+        nodes = {number: self._node(number, address) for number, address in addresses.items()}
+        try:
+            for number, node in nodes.items():
+                if self.bucket.map.is_member(number):
+                    node.listen()
+                    self.bucket.dead_nodes.discard(number)
+        except BaseException:
+            for node in nodes.values():
+                await node.kill()
+                node.leave_ports()
+            raise
+        self._nodes = nodes
         self.tell_addresses()
         self.bucket.on_change = self._changes_are_waiting
         self._changes_are_waiting()  # those that there were before
@@ -91,14 +104,11 @@ class ClusterNodes:
             node.leave_ports()
             raise
         self._nodes[added] = node
-        with self.bucket.lock:
-            self.bucket.local_nodes.add(added)
         self.loop.call_soon(self.push_map)
         return added
 
     async def close(self) -> None:
         """End all connections with their last words, and close the ports."""
-        await self._entrance.close()
         await self.loop.settled()
         leaving = [asyncio.ensure_future(node.leave()) for node in self._nodes.values()]
         try:
@@ -113,10 +123,10 @@ class ClusterNodes:
         """Close all connections to ``node``, or to all.
 
         Raises:
-            ValueError: no such node, or it is in another process (this and all below).
+            ValueError: no such node (this and all below).
         """
         if node is not None:
-            self.bucket.require_local("drop connections of", node)
+            self.bucket.map.require_node(node)
         for one in self._nodes.values() if node is None else [self._nodes[node]]:
             self.loop.call(one.drop_connections())
 
@@ -127,11 +137,11 @@ class ClusterNodes:
             ValueError: as above; or it was ordered over the protocol, and no other node would be
                 left to take the order to restore it.
         """
-        self.bucket.require_local("kill", node)
-        if self.loop.is_inside and not self.bucket.local_nodes - self.bucket.dead_nodes - {node}:
+        self.bucket.map.require_node(node)
+        if self.loop.is_inside and not self._nodes.keys() - self.bucket.dead_nodes - {node}:
             raise ValueError(
-                f"kill {self.bucket.map.name_of(node)}: found no other living node of this "
-                "process, expected one to take the order to restore it"
+                f"kill {self.bucket.map.name_of(node)}: found no other living node, expected one "
+                "to take the order to restore it"
             )
         self._end(node)
 
@@ -141,12 +151,12 @@ class ClusterNodes:
 
     def refuse(self, node: int) -> None:
         """Close a node's port only."""
-        self.bucket.require_local("refuse", node)
+        self.bucket.map.require_node(node)
         self.loop.call(self._nodes[node].refuse())
 
     def hang(self, node: int) -> None:
         """Let a node stop reading and answering, with everything open."""
-        self.bucket.require_local("hang", node)
+        self.bucket.map.require_node(node)
         self.loop.call(now(self._nodes[node].hang))
 
     def restore(self, node: int) -> None:
@@ -157,32 +167,31 @@ class ClusterNodes:
             self.loop.call(now(self._nodes[node].restore))
 
     def take_down(self, node: int) -> None:
-        """Let a node be gone again that was restored in vain, if it is one of this process."""
-        if node in self._nodes and self.loop.is_running:
+        """Let a node be gone again that was restored in vain."""
+        if self.loop.is_running:
             self._end(node)
 
     def end(self, node: int, act: Callable[[Node | None], None]) -> None:
         """Do ``act`` at an instant at which no connection sends anything; the node is then gone."""
+        self.bucket.map.require_node(node)
         if not self.loop.is_running:
             with self.bucket.lock:
                 act(None)
         elif self.loop.is_inside:
-            act(self._nodes.get(node))
+            act(self._nodes[node])
             self.loop.call(self.leave(node))
         else:
             self.loop.call(self._act_and_kill(node, act))
 
     async def _act_and_kill(self, node: int, act: Callable[[Node | None], None]) -> None:
         with self.bucket.lock:
-            act(self._nodes.get(node))
-        if node in self._nodes:
-            await self._nodes[node].kill()
+            act(self._nodes[node])
+        await self._nodes[node].kill()
         self.push_map()
 
     async def leave(self, node: int) -> None:
-        """Let a node be gone when it has said its last answers, if it is one of this process."""
-        if node in self._nodes:
-            await self._nodes[node].leave()
+        """Let a node be gone when it has said its last answers."""
+        await self._nodes[node].leave()
         self.push_map()
 
     # --- news
@@ -210,3 +219,16 @@ class ClusterNodes:
             for node in self._nodes.values():
                 node.push_map()
         self.on_map_changed()
+
+
+def _addresses_to_take(settings: ClusterSettings) -> list[NodeAddress]:
+    """Return where the settings want nodes to listen; port 0 is any free one."""
+    free = (0,) * settings.nodes
+    plain = zip(settings.ports or free, settings.http_ports or free, strict=True)
+    if settings.tls is None:
+        return [NodeAddress(settings.host, *ports) for ports in plain]
+    encrypted = zip(settings.tls_ports or free, settings.https_ports or free, strict=True)
+    return [
+        NodeAddress(settings.host, *ports, *tls_ports)
+        for ports, tls_ports in zip(plain, encrypted, strict=True)
+    ]

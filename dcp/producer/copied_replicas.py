@@ -9,7 +9,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from dcp.producer.bucket_states import follow_change, give_back
-from dcp.producer.promotion import heirs_of, living_copies, prepare, promote, undo
+from dcp.producer.promotion import (
+    heirs_of,
+    living_copies,
+    prepare,
+    promote,
+    promotion_of,
+    undo,
+)
 from dcp.producer.replication_chain import REPLICATION, TAKEOVER, Copy, connection_name
 from dcp.wire.vocabulary import VbucketState
 
@@ -20,7 +27,7 @@ _PURPOSES: Final = (REPLICATION, TAKEOVER)
 
 
 class CopiedReplicas:
-    """The copies that the map names, as far as they are in this process; see ``Replicas``."""
+    """The copies that the map names; see ``Replicas``."""
 
     def __init__(self, bucket: "Bucket") -> None:
         self._bucket = bucket
@@ -59,14 +66,9 @@ class CopiedReplicas:
         return heirs_of(self._bucket, node)
 
     def prepare(self, heirs: Mapping[int, int]) -> None:
-        """Have the copies that are in this process on disk as the vbuckets that they are to be."""
-        prepare(self._bucket, heirs, self._state_at_owner)
-
-    def _state_at_owner(self, vbucket: int) -> VbucketState:
-        bucket, owner = self._bucket, self._bucket.map.owner(vbucket)
-        is_known = owner is not None and bucket.is_local(owner)
-        is_active = not is_known or bucket.vbuckets[vbucket].is_handed_over
-        return VbucketState.ACTIVE if is_active else bucket.vbuckets[vbucket].state
+        """Have the copies on disk as the vbuckets that they are to be."""
+        vbuckets = self._bucket.vbuckets
+        prepare(self._bucket, heirs, lambda each: promotion_of(vbuckets[each].unmoved_state))
 
     def undo(self, heirs: Mapping[int, int]) -> None:
         """Let them be copies again."""
@@ -75,7 +77,7 @@ class CopiedReplicas:
     def promote(self, vbucket: int, node: int, state: VbucketState) -> None:
         """Let the copy go on, from its last whole snapshot; without one there, what is here."""
         if self._bucket.copies.at(node, vbucket) is not None:
-            promote(self._bucket, vbucket, node, state)
+            promote(self._bucket, vbucket, node, promotion_of(state))
             return
         give_back(self._bucket, vbucket)
         here = self._bucket.vbuckets[vbucket]
@@ -99,15 +101,10 @@ class CopiedReplicas:
 
 
 def lagging_copy(bucket: "Bucket") -> str | None:
-    """Say which copy on a living node lacks what its active, on a living node, holds; or None.
-
-    Of those that are both in this process.
-    """
+    """Say which copy on a living node lacks what its active, on a living node, holds; or None."""
     for vbucket, owner in enumerate(bucket.map.owners):
         active = bucket.vbuckets[vbucket]
-        if owner in bucket.dead_nodes or not bucket.is_local(owner):
-            continue
-        if active.state is not VbucketState.ACTIVE:
+        if owner in bucket.dead_nodes or active.state is not VbucketState.ACTIVE:
             continue
         is_empty = active.data.high_seqno == active.data.base_seqno
         wanted = 0 if is_empty else active.data.high_seqno

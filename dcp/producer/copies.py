@@ -1,10 +1,10 @@
-"""All copies of vbuckets on this process's nodes that do not own them, as the cluster map has them.
+"""All copies of vbuckets on nodes that do not own them, as the cluster map has them.
 
 Each node has a share of the checkpoint quota for its copies; beyond it the streams of slow clients
 go back to the copies' disk, as on an active vbucket.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from dcp.producer.checkpoint_account import CheckpointAccount
@@ -35,14 +35,11 @@ class Copies:
         drop: Callable[[int, Vbucket], None],
         known_manifest: Callable[[], Manifest],
         quota_bytes: int,
-        local_nodes: Set[int],
     ) -> None:
         """``make`` returns what a node has of a vbucket, ``drop`` ends what it returned.
 
         ``quota_bytes`` is what the checkpoints of a node's copies may take.
-        Nodes that are not local have theirs in their own process.
         """
-        self._local_nodes: Final = local_nodes
         self._make: Final = make
         self._drop: Final = drop
         self._known_manifest: Final = known_manifest
@@ -88,8 +85,7 @@ class Copies:
         """Have the copies that the map names, and those that take over; return what went."""
         gone: list[Place] = []
         for vbucket in range(len(cluster_map.owners)):
-            named = cluster_map.replicas(vbucket)
-            wanted = [node for node in named if node in self._local_nodes]
+            wanted = cluster_map.replicas(vbucket)
             for node, copy in list(self.of(vbucket)):
                 if node not in wanted and not copy.is_taking_over:
                     self._drop(node, self.take(node, vbucket).vbucket)

@@ -102,15 +102,8 @@ class DistantReplicas:
         return self._of[vbucket].is_behind
 
     def heirs_of(self, node: int, living: Sequence[int]) -> dict[int, int]:
-        """Return the next living node for all: what there is of replicas is in this process."""
-        self._bucket.require_local("failover of", node)
-        here = [other for other in living if self._bucket.is_local(other)]
-        if not here:
-            raise ValueError(
-                f"failover of {self._bucket.map.name_of(node)}: found no other living node of this "
-                "process to take its place, and no copies elsewhere"
-            )
-        return dict.fromkeys(self._bucket.map.vbuckets_of(node), here[0])
+        """Return the next living node for all."""
+        return dict.fromkeys(self._bucket.map.vbuckets_of(node), living[0])
 
     def prepare(self, _: Mapping[int, int]) -> None:
         """Do nothing: there is no copy."""

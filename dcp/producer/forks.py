@@ -6,8 +6,8 @@ Functions on the bucket, under its lock.
 import logging
 
 from dcp.producer.bucket import Bucket
-from dcp.producer.bucket_states import follow_change
-from dcp.producer.ownership import follow_owners
+from dcp.producer.bucket_states import follow_change, leave
+from dcp.producer.stream_ends import end_streams
 from dcp.wire.vocabulary import VbucketState
 
 _LOG = logging.getLogger(__name__)
@@ -35,7 +35,6 @@ def fail_over(bucket: Bucket, node: int) -> None:
         name = bucket.map.name_of(node)
         raise ValueError(f"failover of {name}: found no other living node to take its place")
     heirs = bucket.replicas.heirs_of(node, living)
-    before = list(bucket.map.owners)
     bucket.replicas.prepare(heirs)
     try:
         with bucket.taking_place(heirs):
@@ -43,11 +42,22 @@ def fail_over(bucket: Bucket, node: int) -> None:
     except BaseException:
         bucket.replicas.undo(heirs)
         raise
-    try:
-        follow_owners(bucket, before)
-    except OSError as error:
-        _LOG.warning("failover of %s: %s", bucket.map.name_of(node), error)
+    for vbucket, heir in heirs.items():
+        try:
+            _go_on(bucket, vbucket, node, heir)
+        except OSError as error:
+            _LOG.warning("failover of %s: %s", bucket.map.name_of(node), error)
     bucket.copies.follow(bucket.map)
+
+
+def _go_on(bucket: Bucket, vbucket: int, node: int, heir: int) -> None:
+    """Let a vbucket go on at its heir; streams end before it is written to on a new branch."""
+    for each in (node, heir):
+        end_streams(bucket, vbucket, each)
+    bucket.replicas.promote(vbucket, heir, bucket.vbuckets[vbucket].unmoved_state)
+    in_vain = bucket.copies.at(heir, vbucket)
+    if in_vain is not None:  # it was being filled, and the vbucket itself goes on there
+        leave(bucket, in_vain, heir)
 
 
 def crash(bucket: Bucket, node: int, lost_seqnos: int | None = None) -> None:
@@ -57,7 +67,6 @@ def crash(bucket: Bucket, node: int, lost_seqnos: int | None = None) -> None:
         ValueError: no such node, one that was failed over, or fewer than 0 seqnos.
     """
     _require_member(bucket, node)
-    bucket.require_local("crash of", node)
     if lost_seqnos is not None and lost_seqnos < 0:
         raise ValueError(f"crash: found {lost_seqnos} lost seqnos, expected 0 or more")
     for vbucket in bucket.map.vbuckets_of(node):

@@ -1,10 +1,9 @@
-"""What a process holds of a bucket: its vbuckets by number, and copies of those that others own.
+"""What nodes hold of a bucket: its vbuckets by number, and copies of those that others own.
 
-They are opened, replaced and ended here, and nowhere else. What lives in another process is an
-empty vbucket that is dead, so that there is one of each number. Used under the bucket's lock.
+They are opened, replaced and ended here, and nowhere else. Used under the bucket's lock.
 """
 
-from collections.abc import Callable, Set
+from collections.abc import Callable
 from functools import partial
 
 from dcp.producer.bucket_origin import BucketOrigin
@@ -19,39 +18,31 @@ from dcp.wire.vocabulary import VbucketState
 
 
 class HeldVbuckets:
-    """Vbuckets and copies of one process."""
+    """Vbuckets and copies."""
 
     def __init__(
         self,
         maker: VbucketMaker,
         flusher: Flusher | None,
         cluster_map: ClusterMap,
-        local_nodes: Set[int],
         known_manifest: Callable[[], Manifest],
         origin: BucketOrigin,
     ) -> None:
-        """Have what the map says of the local nodes; without any all vbuckets are elsewhere.
-
-        ``flusher`` is there with a data folder.
+        """Have what the map says; ``flusher`` is there with a data folder.
 
         Raises:
             OSError: a file cannot be read or written.
         """
         self._maker, self._flusher, self._map = maker, flusher, cluster_map
         settings = maker.settings
-        numbers = range(settings.vbuckets)
-        self.vbuckets: list[Vbucket] = (
-            maker.opened(cluster_map, origin.opened_state)
-            if local_nodes
-            else [maker.elsewhere(v) for v in numbers]
-        )
+        self.vbuckets: list[Vbucket] = maker.opened(cluster_map, origin.opened_state)
         for vbucket in self.vbuckets:
             self._write_behind(vbucket)
             origin.begin(vbucket)
         quota_bytes = max(1, settings.checkpoint_quota_bytes // settings.nodes)
-        own = origin.own_copies(self.vbuckets, known_manifest, quota_bytes, local_nodes)
+        own = origin.own_copies(self.vbuckets, known_manifest, quota_bytes)
         self.copies = (
-            Copies(maker.copy_of, self._drop_copy, known_manifest, quota_bytes, local_nodes)
+            Copies(maker.copy_of, self._drop_copy, known_manifest, quota_bytes)
             if own is None
             else own
         )
@@ -130,9 +121,3 @@ class HeldVbuckets:
         old, self.vbuckets[vbucket] = self.vbuckets[vbucket], copy
         self._write_behind(copy)
         self._end(old)
-
-    def let_go(self, vbucket: int) -> Vbucket:
-        """Hold a vbucket no more, as it is another process's; return what stands for it now."""
-        old, self.vbuckets[vbucket] = self.vbuckets[vbucket], self._maker.elsewhere(vbucket)
-        self._end(old)
-        return self.vbuckets[vbucket]

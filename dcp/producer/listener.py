@@ -29,16 +29,6 @@ class Listener:
         Raises:
             OSError: the port is taken or the host is not ours.
         """
-        self.bind()
-        if self._socket is not None:
-            self._accept_from(self._socket)
-
-    def bind(self) -> None:
-        """Take the port; clients wait until ``open``. Harmless when it is taken by us.
-
-        Raises:
-            OSError: the port is taken or the host is not ours.
-        """
         if self._socket is not None:
             return
         try:
@@ -56,6 +46,7 @@ class Listener:
             raise
         self.port = listener.getsockname()[1]
         self._socket = listener
+        self._accept_from(listener)
 
     def _bound(self) -> socket.socket:
         family = socket.AF_INET6 if ":" in self.host else socket.AF_INET

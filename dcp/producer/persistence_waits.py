@@ -35,11 +35,6 @@ class PersistenceWaits:
         self.on_pending: Callable[[], None] = lambda: None
 
     @property
-    def count(self) -> int:
-        """How many wait."""
-        return len(self._waits)
-
-    @property
     def has_pending(self) -> bool:
         """Whether anybody waits."""
         return bool(self._waits)

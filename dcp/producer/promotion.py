@@ -45,40 +45,40 @@ def living_copies(bucket: Bucket, vbucket: int) -> Iterator[tuple[int, ReplicaCo
             yield node, copy
 
 
+def promotion_of(state: VbucketState) -> StateEvent:
+    """Return what happens to a copy that goes on with a vbucket which was in ``state``.
+
+    It is active on a branch of its own where the vbucket was; any other state stays, without one.
+    """
+    return StateEvent.PROMOTED if state is VbucketState.ACTIVE else ORDERED[state]
+
+
 def prepare(
-    bucket: Bucket, heirs: Mapping[int, int], state_of: Callable[[int], VbucketState]
+    bucket: Bucket, heirs: Mapping[int, int], event_of: Callable[[int], StateEvent]
 ) -> None:
     """Have nodes' copies on disk as what they are to be; ``promote`` follows, or ``undo``.
 
-    That is the vbucket from the last whole snapshot that the copy has, on a branch of its own,
-    where the vbucket was active: ``state_of`` says what it was in. In any other it stays, without a
-    branch. A copy that took over is active without one: it holds all that there is. All are written
-    at once.
+    That is the vbucket from the last whole snapshot that the copy has; a copy that took over holds
+    all that there is. ``event_of`` says what happens to which vbucket's. All are written at once.
 
     Raises:
         OSError: the disk cannot be written; nothing has changed.
     """
     found = [bucket.copies.at(node, vbucket) for vbucket, node in heirs.items()]
     copies = [copy for copy in found if copy is not None and copy.begun is None]
-    for copy in copies:
-        if not copy.has_taken_over:
+    events = [event_of(copy.vbucket.id) for copy in copies]
+    for copy, event in zip(copies, events, strict=True):
+        if event is not StateEvent.TAKEN_OVER:
             copy.drop_part()
         copy.vbucket.prepare_to_succeed(bucket.vbuckets[copy.vbucket.id])
     flush_together([copy.vbucket.data for copy in copies])
     try:
-        for copy in copies:
-            event = _event(copy, state_of(copy.vbucket.id))
+        for copy, event in zip(copies, events, strict=True):
             copy.begun = copy.vbucket.begin_change(event, is_first=not copy.has_history)
         save_together([copy.vbucket.data for copy in copies])
     except BaseException:
         _undo(copies)
         raise
-
-
-def _event(copy: ReplicaCopy, state: VbucketState) -> StateEvent:
-    if copy.has_taken_over:
-        return StateEvent.TAKEN_OVER
-    return StateEvent.PROMOTED if state is VbucketState.ACTIVE else ORDERED[state]
 
 
 def undo(bucket: Bucket, heirs: Mapping[int, int]) -> None:
@@ -94,9 +94,9 @@ def _undo(copies: Iterable[ReplicaCopy]) -> None:
             copy.begun = None
 
 
-def promote(bucket: Bucket, vbucket: int, node: int, state: VbucketState) -> None:
+def promote(bucket: Bucket, vbucket: int, node: int, event: StateEvent) -> None:
     """Let a node's copy be the vbucket from now on; see ``prepare``, which it does if need be."""
-    prepare(bucket, {vbucket: node}, lambda _: state)
+    prepare(bucket, {vbucket: node}, lambda _: event)
     copy = bucket.copies.take(node, vbucket)
     if copy.begun is None:
         raise AssertionError("prepared above")
@@ -114,7 +114,7 @@ def take_over(bucket: Bucket, vbuckets: Iterable[int], node: int) -> None:
         OSError: the data folder cannot be written; nothing has changed.
     """
     heirs = dict.fromkeys(vbuckets, node)
-    prepare(bucket, heirs, lambda _: VbucketState.ACTIVE)
+    prepare(bucket, heirs, lambda _: StateEvent.TAKEN_OVER)
     try:
         with bucket.taking_place(heirs):
             for vbucket in heirs:
@@ -123,4 +123,4 @@ def take_over(bucket: Bucket, vbuckets: Iterable[int], node: int) -> None:
         undo(bucket, heirs)
         raise
     for vbucket in heirs:
-        promote(bucket, vbucket, node, VbucketState.ACTIVE)
+        promote(bucket, vbucket, node, StateEvent.TAKEN_OVER)

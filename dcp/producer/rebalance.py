@@ -3,8 +3,8 @@
 For each pair of nodes of which one takes from the other there is one connection, with a takeover
 stream for each vbucket. A copy on the taking node is filled; told to be pending, its own streams
 end; told to be active, it is the vbucket, with the branches that it had, in a new map. What fails
-leaves every vbucket where it is: active on one node. Where the taking node is in another process
-that one does it (``remote_move.py``). Source: kv_engine
+leaves every vbucket where it is: active on one node. What was handed over to a node that did not
+get it (``is_handed_over``) is dead until the move is over, and active again then. Source: kv_engine
 ``engines/ep/src/dcp/active_stream.cc`` (takeoverSendPhase), ``passive_stream.cc``.
 """
 
@@ -15,13 +15,10 @@ from collections.abc import Callable, Sequence
 
 from dcp.errors import DcplakeError, SourceError
 from dcp.producer.bucket import Bucket
-from dcp.producer.bucket_states import change_state
-from dcp.producer.member_links import MemberLinks
-from dcp.producer.ownership import leave, may_move, settle_moves
+from dcp.producer.bucket_states import change_state, give_back, leave
 from dcp.producer.passive_stream import PassiveStream
 from dcp.producer.placement import even_owners
 from dcp.producer.promotion import take_over
-from dcp.producer.remote_move import RemoteMove
 from dcp.producer.replica_copy import ReplicaCopy
 from dcp.producer.replication import Feed
 from dcp.producer.replication_chain import TAKEOVER
@@ -39,7 +36,6 @@ class Rebalance:
         bucket: Bucket,
         remove: int | None,
         awake: Callable[[int], asyncio.Event],
-        links: MemberLinks,
         map_changed: Callable[[], None],
     ) -> None:
         """Plan it; ``map_changed`` is called in the loop when copies or owners are other ones.
@@ -48,9 +44,7 @@ class Rebalance:
             ValueError: it cannot be done as things are; see ``checked_members``.
         """
         self._bucket = bucket
-        self._remove = remove
         self._awake = awake
-        self._links = links
         self._map_changed = map_changed
         with bucket.lock:
             self._members = checked_members(bucket, remove)
@@ -68,40 +62,27 @@ class Rebalance:
         for vbucket, (source, target) in enumerate(zip(owners, wanted, strict=True)):
             if source != target:
                 pairs[source, target].append(vbucket)
-        await self._links.told()  # of the end of the last one
         try:
             with self._bucket.lock:
                 self._bucket.moving = frozenset(v for found in pairs.values() for v in found)
                 self._bucket.copies_moved.notify_all()
-            await self._links.told()
             for (source, target), vbuckets in pairs.items():
-                await self._move(source, target, vbuckets)
+                move = Move(self._bucket, source, target, vbuckets, self._map_changed)
+                await move.run(self._awake(target))
         finally:
             with self._bucket.lock:
                 self._bucket.moving = frozenset()
-                settle_moves(self._bucket)
+                for vbucket in range(len(owners)):
+                    give_back(self._bucket, vbucket)
+                self._bucket.copies_moved.notify_all()
             self._map_changed()
         with self._bucket.lock, self._bucket.changing_map():
             self._bucket.map.place(self._members)
         self._map_changed()
 
-    async def _move(self, source: int, target: int, vbuckets: Sequence[int]) -> None:
-        bucket = self._bucket
-        if not bucket.is_local(target):
-            link = self._links.of(target)
-            await RemoteMove(bucket, link, source, tuple(vbuckets), self._map_changed).run()
-            return
-
-        def arrived(vbuckets: Sequence[int]) -> None:
-            take_over(bucket, vbuckets, target)
-            asyncio.get_running_loop().call_soon(self._map_changed)
-
-        move = Move(bucket, source, target, vbuckets, arrived, self._map_changed)
-        await move.run(self._awake(target))
-
 
 class Move:
-    """What a node of this process takes over from another. Methods run in the loop's thread."""
+    """What a node takes over from another. Methods run in the loop's thread."""
 
     def __init__(
         self,
@@ -109,24 +90,18 @@ class Move:
         source: int,
         target: int,
         vbuckets: Sequence[int],
-        arrived: Callable[[Sequence[int]], None],
         map_changed: Callable[[], None],
     ) -> None:
-        """``arrived`` is called, under the lock, with those that are to be active here by now.
-
-        ``map_changed`` is called when other copies are to be filled.
-        """
+        """``map_changed`` is called when other copies are to be filled."""
         self._bucket, self._source, self._target = bucket, source, target
-        self._arrived = arrived
         self._map_changed = map_changed
         self._is_over = asyncio.Event()
-        self._ended: int | None = None
         with bucket.lock:
             self._left: dict[int, ReplicaCopy] = {
                 vbucket: bucket.copies.add(target, vbucket) for vbucket in vbuckets
             }
             for copy in self._left.values():
-                copy.begin_takeover()
+                copy.is_taking_over = True
 
     async def run(self, awake: asyncio.Event) -> None:
         """Take what there is.
@@ -169,18 +144,24 @@ class Move:
                     change_state(self._bucket, pending, StateEvent.TOLD_PENDING, self._target)
             elif stream.state == VbucketState.ACTIVE:
                 stream.copy.feeder = None  # what else it says is not for a vbucket that is active
-                if may_move(self._bucket, stream.vbucket, self._source, self._target):
-                    stream.copy.arrive()
+                if self._may_move(stream.vbucket):
                     arrived.append(stream.vbucket)
                 else:
                     self._is_over.set()
         if arrived:
-            self._arrived(arrived)
+            take_over(self._bucket, arrived, self._target)
+            asyncio.get_running_loop().call_soon(self._map_changed)
         for vbucket in arrived:
             del self._left[vbucket]
         ended = {each.vbucket for each in streams if each.is_over}
         if ended & self._left.keys() or not self._left:
             self._is_over.set()
+
+    def _may_move(self, vbucket: int) -> bool:
+        """Whether what was taken over may be the target's: nothing else was ordered meanwhile."""
+        bucket, target = self._bucket, self._target
+        is_there = bucket.map.is_member(target) and target not in bucket.dead_nodes
+        return is_there and bucket.map.owner(vbucket) == self._source
 
     def _give_up(self) -> list[int]:
         """Let what did not move be as it was; return the vbuckets."""
@@ -207,9 +188,8 @@ def checked_members(bucket: Bucket, remove: int | None) -> list[int]:
                 f"rebalance: {bucket.map.name_of(node)} does not answer; "
                 "restore it, or fail it over first"
             )
-    for vbucket, owner in zip(bucket.vbuckets, bucket.map.owners, strict=True):
-        is_here = bucket.is_local(owner)
-        if is_here and vbucket.state is not VbucketState.ACTIVE:
+    for vbucket in bucket.vbuckets:
+        if vbucket.state is not VbucketState.ACTIVE:
             raise ValueError(
                 f"rebalance: found vbucket {vbucket.id} {vbucket.state.name}, expected ACTIVE"
             )

@@ -17,7 +17,6 @@ from typing import Any
 
 from dcp.errors import SourceError
 from dcp.producer.bucket import Bucket
-from dcp.producer.member_links import MemberLinks
 from dcp.producer.rebalance import Rebalance
 
 
@@ -28,12 +27,11 @@ class RebalanceOrders:
         self,
         bucket: Bucket,
         awake: Callable[[int], asyncio.Event],
-        links: MemberLinks,
         map_changed: Callable[[], None],
         leave: Callable[[int], Awaitable[None]],
     ) -> None:
         """``leave`` ends a node that gave all away; for the others see ``Rebalance``."""
-        self._bucket, self._awake, self._links = bucket, awake, links
+        self._bucket, self._awake = bucket, awake
         self._map_changed, self._leave = map_changed, leave
         self._task: asyncio.Task[None] | None = None
         self._given_up = ""
@@ -51,7 +49,7 @@ class RebalanceOrders:
         with self._bucket.lock:
             if self.state == "running":
                 raise ValueError("rebalance: found one that runs already")
-            work = Rebalance(self._bucket, remove, self._awake, self._links, self._map_changed)
+            work = Rebalance(self._bucket, remove, self._awake, self._map_changed)
             self.state, self._given_up = "running", ""
         return self._run(work, remove, timeout_seconds)
 

@@ -1,10 +1,5 @@
 """One node's copy of a vbucket that is active on another node: what its passive stream fills.
 
-    phase          BEGIN          ARRIVE     LEAVE
-    FED            TAKING_OVER               FED
-    TAKING_OVER                   ARRIVED    FED
-    ARRIVED                                  FED
-
 A copy is a vbucket of its own, with checkpoints, disk and failover log; all it holds came over the
 wire. Between snapshots it is a state that the active had. Inside one it is none, so the end of the
 last whole snapshot (``consistent_seqno``) is where it can go back to and go on from. Sources:
@@ -12,8 +7,6 @@ kv_engine ``engines/ep/src/dcp/passive_stream.cc``, ``engines/ep/src/kv_bucket.c
 """
 
 from collections.abc import Callable
-from enum import Enum
-from typing import Final
 
 from dcp.errors import LocalProtocolError
 from dcp.producer.acknowledgements import Acknowledgements
@@ -23,29 +16,6 @@ from dcp.producer.vbucket import BegunChange, Vbucket
 from dcp.producer.versions import Version
 from dcp.types import FailoverLog, SnapshotRange
 from dcp.wire.vocabulary import Opcode, SnapshotFlag
-
-
-class CopyPhase(Enum):
-    """What is done with a copy."""
-
-    FED = "a feed fills it"
-    TAKING_OVER = "a takeover stream fills it"
-    ARRIVED = "it was told to be active, and will be when the map says so"
-
-
-class _Event(Enum):
-    BEGIN = "begin"
-    ARRIVE = "arrive"
-    LEAVE = "leave"
-
-
-_NEXT: Final = {
-    (CopyPhase.FED, _Event.BEGIN): CopyPhase.TAKING_OVER,
-    (CopyPhase.FED, _Event.LEAVE): CopyPhase.FED,
-    (CopyPhase.TAKING_OVER, _Event.ARRIVE): CopyPhase.ARRIVED,
-    (CopyPhase.TAKING_OVER, _Event.LEAVE): CopyPhase.FED,
-    (CopyPhase.ARRIVED, _Event.LEAVE): CopyPhase.FED,
-}
 
 
 class ReplicaCopy:
@@ -59,7 +29,8 @@ class ReplicaCopy:
         self.has_history = bool(vbucket.data.disk.saved_state)
         self.vbucket = vbucket
         self.feeder: object | None = None
-        self.phase = CopyPhase.FED
+        self.is_taking_over = False
+        """Whether a takeover stream fills it, and no feed: it is to be the vbucket."""
         self.begun: BegunChange | None = None
         """Set while it is on disk as the vbucket that it is to be."""
         self._known_manifest = known_manifest
@@ -70,43 +41,10 @@ class ReplicaCopy:
         prepares = (each.seqno for each in found if each.opcode == Opcode.DCP_PREPARE)
         self._acknowledgements = Acknowledgements(max(prepares, default=0))
 
-    # --- whose it is
-
-    @property
-    def is_taking_over(self) -> bool:
-        """Whether it is to be the vbucket, and no feed's."""
-        return self.phase is not CopyPhase.FED
-
     @property
     def is_prepared(self) -> bool:
         """Whether it is on disk as the vbucket that it is to be."""
         return self.begun is not None
-
-    @property
-    def has_taken_over(self) -> bool:
-        """Whether it only waits for the map."""
-        return self.phase is CopyPhase.ARRIVED
-
-    def begin_takeover(self) -> None:
-        """Be a takeover stream's to fill from now on."""
-        self._on(_Event.BEGIN)
-
-    def arrive(self) -> None:
-        """Hold all that there was; nobody fills it any more."""
-        self._on(_Event.ARRIVE)
-        self.feeder = None
-
-    def leave(self) -> None:
-        """Be a feed's again, as the takeover was given up, if there was one."""
-        self._on(_Event.LEAVE)
-
-    def _on(self, event: _Event) -> None:
-        if (self.phase, event) not in _NEXT:
-            raise LocalProtocolError(
-                f"vbucket {self.vbucket.id}, its copy: found {self.phase.name}, "
-                f"which cannot {event.value}"
-            )
-        self.phase = _NEXT[self.phase, event]
 
     # --- where it stands
 

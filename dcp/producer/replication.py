@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from secrets import token_urlsafe
+from time import monotonic
 from typing import Final
 
 from dcp.errors import DcplakeError, NodeUnavailableError
@@ -25,6 +26,7 @@ from dcp.producer.background import (
 )
 from dcp.producer.bucket import Bucket
 from dcp.producer.passive_stream import PassiveStream
+from dcp.producer.reading import read_until
 from dcp.producer.replica_copy import ReplicaCopy
 from dcp.producer.replication_chain import REPLICATION, connection_name
 from dcp.producer.replication_connection import (
@@ -74,7 +76,8 @@ class Feed:
         """Fill exactly these copies; the bucket's lock is held."""
         self._copies, self._takes_over = copies, frozenset(takes_over)
         if self._connection is not None:
-            self._connection.follow(self._copies, self._takes_over)
+            now = monotonic()
+            self._connection.follow(self._copies, now, self._takes_over)
             self._write(self._connection)
 
     async def run(self) -> None:
@@ -105,9 +108,9 @@ class Feed:
                 reader, self._writer = await asyncio.open_connection(address.host, address.kv)
         except OSError:
             return False
-        loop = asyncio.get_running_loop()
-        with self._bucket.lock:
-            connection = ReplicationConnection(
+        loop, lock = asyncio.get_running_loop(), self._bucket.lock
+        with lock:
+            connection = self._connection = ReplicationConnection(
                 self._bucket.name,
                 self.name,
                 self._bucket.node_credentials,
@@ -116,18 +119,18 @@ class Feed:
                 self._windows.join(self._resize_window),
                 self._times,
             )
-            self._connection = connection
-            connection.follow(self._copies, self._takes_over)
         try:
+            with lock:
+                connection.follow(self._copies, loop.time(), self._takes_over)
             await self._receive(reader, connection)
         except NodeUnavailableError:
             self._writer.transport.abort()  # it would not read what is left to write, either
             raise
         finally:
-            with self._bucket.lock:
-                connection.close()
-                self._connection = None
+            with lock:
                 self._windows.leave(self._resize_window)
+                self._connection = None
+                connection.close()
             self._writer.close()
             with suppress(OSError):
                 await self._writer.wait_closed()
@@ -144,7 +147,7 @@ class Feed:
             if connection.held_bytes:
                 look_at = min(look_at, loop.time() + _ROOM_SECONDS)
             try:
-                data = await _read(reader, look_at)
+                data = await read_until(reader, _READ_BYTES, look_at)
             except OSError:
                 return  # the connection is lost
             if not self._awake.is_set():
@@ -172,20 +175,20 @@ class Feed:
                     self._settle(stream)
                 self.on_touched(touched)
                 for stream in touched:
-                    connection.acknowledge(stream)
+                    connection.acknowledge_prepares(stream)
                 self._release(connection)
                 connection.tick(loop.time())
 
     def _resize_window(self, window_bytes: int) -> None:
         """Have another window, as other connections came or went; the lock is held."""
         if self._connection is not None:
-            self._connection.resize_window(window_bytes, asyncio.get_running_loop().time())
+            self._connection.resize_window(window_bytes, monotonic())
             self._write(self._connection)
 
     def _release(self, connection: ReplicationConnection) -> None:
         """Let the peer send more, if there is room for it; the lock is held."""
         if self._bucket.make_room():
-            connection.release(asyncio.get_running_loop().time())
+            connection.release(monotonic())
 
     def acknowledge_stored(self, vbucket: Vbucket) -> None:
         """Say what a copy holds after it was written to disk; the bucket's lock is held."""
@@ -194,7 +197,7 @@ class Feed:
             return
         stream = self._connection.streams.by_vbucket.get(vbucket.id)
         if stream is not None and stream.copy is copy:
-            self._connection.acknowledge(stream)
+            self._connection.acknowledge_prepares(stream)
         self._write(self._connection)
 
     def _settle(self, stream: PassiveStream) -> None:
@@ -210,18 +213,6 @@ class Feed:
         data = connection.output()
         if data and self._writer is not None:
             self._writer.write(data)  # requests and acknowledgements: never much
-
-
-async def _read(reader: asyncio.StreamReader, until: float) -> bytes | None:
-    """Return what there is, nothing at the end of the stream, None when there was none in time."""
-    limit = asyncio.timeout_at(until)
-    try:
-        async with limit:
-            return await reader.read(_READ_BYTES)
-    except TimeoutError:
-        if not limit.expired():  # the socket's own
-            raise
-        return None
 
 
 class Replication:

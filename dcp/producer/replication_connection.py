@@ -3,7 +3,7 @@
     follow(copies)    have a passive stream into each of these copies, and no other
     feed(block, now)  frames of the peer
     release(now)      what was received has its place: the peer may send more
-    acknowledge(s)    what its copy holds, when that is settled
+    acknowledge_…(s)  the prepares that its copy holds, when that is settled
     tick(now)         what is due by time; ``deadline`` says when to call it, busy or not
     output()          what to write next
 
@@ -25,7 +25,7 @@ from dcp.producer.replica_copy import ReplicaCopy
 from dcp.protocol.bootstrap import BootstrapSettings, Control
 from dcp.protocol.connection import ConsumerConnection
 from dcp.protocol.credentials import Credentials
-from dcp.protocol.events import Event, Ready, StreamOpened, StreamRefused
+from dcp.protocol.events import Ready, StreamRefused
 from dcp.protocol.liveness import LivenessSettings
 from dcp.protocol.refusals import describe_status
 from dcp.protocol.window import FlowSettings
@@ -59,14 +59,10 @@ class ReplicationTimes:
     """How long a connection waits for what.
 
     ``setup_seconds``: for the peer to be connected to and, counted anew, to be ready for streams.
-    A stream is asked for again after ``first_retry_seconds``, then after twice as long each time,
-    up to ``longest_retry_seconds``; one that is accepted begins that anew.
     """
 
     liveness: LivenessSettings = field(default_factory=LivenessSettings)
     setup_seconds: float = 20.0
-    first_retry_seconds: float = 0.02
-    longest_retry_seconds: float = 1.0
 
 
 REPLICATION_TIMES: Final = ReplicationTimes()
@@ -101,37 +97,19 @@ class ReplicationConnection:
         )
         self._machine.start(now)
         self.streams = PassiveStreams(self._machine)
-        self._times = times
-        self._retry_at: float | None = None
-        self._retry_seconds = times.first_retry_seconds
 
     @property
     def is_ready(self) -> bool:
         """Whether streams may be asked for."""
         return self._machine.is_ready
 
-    @property
-    def wants_retry(self) -> bool:
-        """Whether streams are to be asked for again that were refused or have ended."""
-        return self._retry_at is not None
-
     # --- streams
 
-    def follow(self, copies: Mapping[int, ReplicaCopy], takes_over: Iterable[int] = ()) -> None:
+    def follow(
+        self, copies: Mapping[int, ReplicaCopy], now: float, takes_over: Iterable[int] = ()
+    ) -> None:
         """Fill exactly these copies, by vbucket; those of ``takes_over`` by takeover streams."""
-        self.streams.follow(copies, takes_over)
-        self.retry()
-
-    def retry(self) -> None:
-        """Ask for all streams that are wanted and not there."""
-        self._retry_at = None
-        self.streams.open_missing()
-
-    def _retry_later(self, now: float) -> None:
-        """Ask again in a while; a wait that has begun is not put off."""
-        if self._retry_at is None:
-            self._retry_at = now + self._retry_seconds
-            self._retry_seconds = min(2 * self._retry_seconds, self._times.longest_retry_seconds)
+        self.streams.follow(copies, now, takes_over)
 
     def close(self) -> None:
         """Let all streams be over, as the connection is."""
@@ -146,29 +124,21 @@ class ReplicationConnection:
             RemoteProtocolError: a message that fits no stream.
             SourceError: the peer refuses us.
         """
-        events = self._machine.receive(block, now)
         touched: dict[int, PassiveStream] = {}
-        for event in events:
-            stream = self.streams.take(event)
+        for event in self._machine.receive(block, now):
+            if isinstance(event, Ready):
+                self.streams.retry(now)
+            stream = self.streams.take(event, now)
             if stream is not None:
                 touched[stream.vbucket] = stream
-            self._react(event, stream, now)
+            if isinstance(event, StreamRefused) and stream is not None and stream.takes_over:
+                raise SourceError(
+                    f"takeover of vbucket {stream.vbucket}: found {describe_status(event.status)}, "
+                    "expected a stream"
+                )
+        for window, frame_bytes in self._machine.flow.deliver():
+            window.take(frame_bytes)
         return list(touched.values())
-
-    def _react(self, event: Event, stream: PassiveStream | None, now: float) -> None:
-        if isinstance(event, Ready):
-            self.retry()
-        elif stream is None:
-            return
-        elif isinstance(event, StreamRefused) and stream.takes_over:
-            raise SourceError(
-                f"takeover of vbucket {stream.vbucket}: found {describe_status(event.status)}, "
-                "expected a stream"
-            )
-        elif isinstance(event, StreamOpened):
-            self._retry_seconds = self._times.first_retry_seconds
-        elif stream.is_over and not stream.takes_over:
-            self._retry_later(now)
 
     @property
     def held_bytes(self) -> int:
@@ -177,15 +147,16 @@ class ReplicationConnection:
 
     def release(self, now: float) -> None:
         """Give back all that is held, so that the peer may send as much again."""
-        flow = self._machine.flow
-        flow.release([(flow.connection, self.held_bytes)])
+        flow, held_bytes = self._machine.flow, self.held_bytes
+        flow.connection.give(held_bytes)
+        flow.release([(flow.connection, held_bytes)])
         self._machine.acknowledge(now)
 
     def resize_window(self, window_bytes: int, now: float) -> None:
         """Have another window from now on."""
         self._machine.resize_window(window_bytes, now)
 
-    def acknowledge(self, stream: PassiveStream) -> None:
+    def acknowledge_prepares(self, stream: PassiveStream) -> None:
         """Say how far a stream's copy holds prepares, now that what it received is settled."""
         seqno = stream.next_acknowledgement()
         if seqno is not None:
@@ -196,7 +167,7 @@ class ReplicationConnection:
     @property
     def deadline(self) -> float:
         """When ``tick`` has something to do."""
-        due_at = [self._machine.next_deadline(), self._retry_at]
+        due_at = [self._machine.next_deadline(), self.streams.retry_at]
         return min(at for at in due_at if at is not None)
 
     def tick(self, now: float) -> None:
@@ -206,8 +177,7 @@ class ReplicationConnection:
             NodeUnavailableError: the peer is silent for too long, or not ready in time.
         """
         self._machine.tick(now)
-        if self._retry_at is not None and now >= self._retry_at:
-            self.retry()
+        self.streams.tick(now)
 
     def slept(self, now: float) -> None:
         """Note that we did not listen until now: that the peer was silent says nothing."""

@@ -10,7 +10,6 @@ from typing import Final, TextIO
 
 from dcp.errors import SourceError
 from dcp.producer.cluster import ProducerCluster
-from dcp.producer.joined_cluster import JoinedCluster
 from dcp.producer.memory import in_words, producer_bytes
 from dcp.producer.preload import PreloadSettings
 from dcp.producer.settings import ClusterSettings
@@ -23,22 +22,18 @@ def serve(
     settings: ClusterSettings,
     *,
     preload: PreloadSettings | None = None,
-    join: str | None = None,
     ready_to: TextIO | None = None,
 ) -> None:
     """Run a cluster until a signal; call it from the main thread.
 
-    With ``join`` it is one node of the cluster of the process at that address (``host:port``).
-
     Writes one JSON line to ``ready_to`` (default: standard output) when clients can connect and
     ``preload`` is done: ``seeds``, ``http_seeds``, ``tls_seeds``, ``https_seeds`` (empty without
-    TLS), ``bucket``, ``pid``, for one that joined its ``node``, from 1, and ``memory``, the bound
-    of docs/memory.md in words, where documents and log are on disk and values have a quota.
+    TLS), ``bucket``, ``pid``, and ``memory``, the bound of docs/memory.md in words, where documents
+    and log are on disk and values have a quota.
 
     Raises:
         SetupError: a port cannot be opened.
-        SourceError: the process to join refuses us, or the data folder cannot be written.
-        ConfigError: settings that one that joins cannot have.
+        SourceError: the data folder cannot be written.
     """
     pager = settings.expiry_pager_seconds or _EXPIRY_PAGER_SECONDS
     settings = replace(
@@ -47,7 +42,7 @@ def serve(
     # Blocked in all threads and waited for: a handler could come too late for who waits already.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
     try:
-        cluster = _cluster(settings, join)
+        cluster = _cluster(settings)
         with cluster:
             if preload is not None:
                 cluster.preload(preload.count, preload.value_bytes, preload.prefix, preload.seed)
@@ -61,8 +56,6 @@ def serve(
             }
             if words := _memory_in_words(settings):
                 ready["memory"] = words
-            if isinstance(cluster, JoinedCluster):
-                ready["node"] = cluster.number + 1
             stream = ready_to or sys.stdout
             stream.write(json.dumps(ready) + "\n")
             stream.flush()
@@ -86,9 +79,9 @@ def _memory_in_words(settings: ClusterSettings) -> str:
     )
 
 
-def _cluster(settings: ClusterSettings, join: str | None) -> ProducerCluster:
+def _cluster(settings: ClusterSettings) -> ProducerCluster:
     try:
-        return ProducerCluster(settings) if join is None else JoinedCluster(settings, join)
+        return ProducerCluster(settings)
     except OSError as error:
         raise SourceError(f"data folder {settings.data_folder}: {error}") from None
 

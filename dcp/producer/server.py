@@ -87,15 +87,6 @@ class Node:
         for listener in self._listeners:
             listener.open()
 
-    def bind(self) -> None:
-        """Take the ports; clients wait until ``listen``.
-
-        Raises:
-            OSError: a port is taken or the host is not ours.
-        """
-        for listener in self._listeners:
-            listener.bind()
-
     def _listener(self, port: int, channel_of: ChannelOf, run: RunChannel) -> Listener:
         def serve(sock: socket.socket) -> None:
             if len(self._clients) + len(self._http_clients) < self._bucket.settings.max_connections:

@@ -44,7 +44,7 @@ class Serving:
 
         Raises:
             SetupError: a port cannot be opened.
-            SourceError: the cluster's first process refuses us.
+            SourceError: it took too long.
             LocalProtocolError: it runs, or it ran and gave up its data folder.
         """
         if self.nodes.loop.is_running:
@@ -74,7 +74,7 @@ class Serving:
             OSError: the data folder cannot be written.
         """
         self.nodes.loop.stop(self._close)
-        self.bucket.on_change = self.bucket.collections.on_change = lambda: None
+        self.bucket.on_change = lambda: None
         with self.bucket.lock:
             self.bucket.close()
 
@@ -91,10 +91,10 @@ class Serving:
         self.stop()
 
     def drop_connections(self, node: int | None = None) -> None:
-        """Close all connections to ``node``, or to all nodes of this process.
+        """Close all connections to ``node``, or to all nodes.
 
         Raises:
-            ValueError: no such node, or it is in another process.
+            ValueError: no such node.
         """
         self.nodes.drop_connections(node)
 

@@ -64,10 +64,11 @@ class ClusterSettings:
     ``bucket_uuid`` names the bucket for good; empty: any.
     ``seed`` fixes vbucket uuids and the bucket's uuid; None makes them random.
     ``expiry_pager_seconds`` 0 turns the background pager off (``expire_due`` remains).
-    ``idle_timeout_seconds``, ``authentication_seconds``, ``connection_idle_seconds``: how long a
-    client may be silent that takes NOOPs, be there without logging in, and be silent that is no DCP
-    client; 0 for ever (``liveness.py``). ``last_words_seconds``: how long it may take to read what
-    it was sent when its connection ends, also when the cluster stops; the time is ours.
+    ``idle_timeout_seconds``, ``authentication_seconds``: how long a client may be silent that takes
+    NOOPs, and be there without logging in; 0 for ever. Others may be silent for ever, as in
+    servers; dead peers of those are for TCP's keep-alive to find. ``last_words_seconds``: how long
+    a client may take to read what it was sent when its connection ends, also when the cluster
+    stops; the time is ours.
     ``large_frame_seconds``: how long it may bring little of a large frame while others wait for
     room, divided by how many they are and one (``large_frames.py``).
     ``stuck_name_regex``: DCP connections whose whole name, as statistics tell it
@@ -75,7 +76,6 @@ class ClusterSettings:
     acknowledged for ``stuck_timeout_seconds``; empty: none, as in servers. (kv_engine's
     ``dcp_disconnect_when_stuck_name_regex`` and ``…_timeout_seconds``.)
     ``rebalance_timeout_seconds``: how long a rebalance may take that is ordered over the protocol.
-    ``member_timeout_seconds``: how long a process that joined may take to answer the first one.
     ``max_connections`` of clients to a node, whatever they speak; it closes more at once, unheard.
     ``max_streams`` that clients may have at a node (``stream_quota.py``).
     ``record_seqnos`` keeps every sent seqno in the counters, 8 bytes each (for tests).
@@ -100,8 +100,8 @@ class ClusterSettings:
     ``prepare_extra_bytes``: what flow control charges for a prepare beyond its length: kv_engine 2,
     which a consumer loses from its window each time that acknowledges what it got.
     ``users_without_streams`` may log in and must not open DCP connections. ``administrators`` may
-    order about the cluster, let nodes join it, and take vbuckets over; None: the first of
-    ``users``. ``clock`` returns seconds since 1970.
+    order about the cluster, and take vbuckets over; None: the first of ``users``. ``clock``
+    returns seconds since 1970.
     """
 
     nodes: int = 1
@@ -127,12 +127,10 @@ class ClusterSettings:
     expiry_pager_seconds: float = 0.0
     idle_timeout_seconds: float = 360.0
     authentication_seconds: float = 300.0
-    connection_idle_seconds: float = 0.0
     last_words_seconds: float = 2.0
     large_frame_seconds: float = 10.0
     stuck_name_regex: str = ""
     stuck_timeout_seconds: float = 720.0
-    member_timeout_seconds: float = 5.0
     rebalance_timeout_seconds: float = 600.0
     max_connections: int = 5_000
     max_streams: int = 256 * 1024
@@ -279,11 +277,9 @@ class ClusterSettings:
         for name, seconds in (
             ("idle timeout", self.idle_timeout_seconds),
             ("time to log in", self.authentication_seconds),
-            ("idle time of connections", self.connection_idle_seconds),
             ("time for last words", self.last_words_seconds),
             ("time for large frames", self.large_frame_seconds),
             ("time until a consumer is stuck", self.stuck_timeout_seconds),
-            ("time of other processes to answer", self.member_timeout_seconds),
             ("wait for persistence", self.persistence_wait_seconds),
             ("time of a rebalance", self.rebalance_timeout_seconds),
         ):

@@ -138,7 +138,7 @@ class Vbucket:
             for collection, high in collections.high_seqnos.items()
         }
         state = SavedVbucket(
-            VbucketState.ACTIVE if self.is_handed_over else self.state,
+            self.unmoved_state,
             self.failover_log,
             self.data.base_seqno,
             self.documents.clock.last,
@@ -149,6 +149,11 @@ class Vbucket:
         )
         self.named_manifests |= state.manifest_numbers
         return state
+
+    @property
+    def unmoved_state(self) -> VbucketState:
+        """Its state as if no takeover were under way."""
+        return VbucketState.ACTIVE if self.is_handed_over else self.state
 
     def save(self) -> None:
         """Write the state durably where there is a data folder, if it changed.

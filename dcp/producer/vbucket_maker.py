@@ -10,7 +10,6 @@ from dcp.producer.failover_log import fresh_uuid
 from dcp.producer.resident_values import ResidentValues
 from dcp.producer.settings import ClusterSettings
 from dcp.producer.vbucket import Vbucket
-from dcp.producer.vbucket_state import VbucketHome
 from dcp.wire.vocabulary import VbucketState
 
 
@@ -63,21 +62,18 @@ class VbucketMaker:
             self._wants_back,
         )
 
-    def elsewhere(self, vbucket: int) -> Vbucket:
-        """Return what stands for a vbucket of another process: nothing that lives."""
-        return self._unrecorded(vbucket, VbucketState.DEAD)
-
     def copy_of(self, node: int, vbucket: int) -> Vbucket:
         """Return what a node's copy of a vbucket holds: what the data folder has of it, or none."""
         home = None if self._storage is None else self._storage.copy_home(node, vbucket)
-        return self._unrecorded(vbucket, VbucketState.REPLICA, home)
-
-    def _unrecorded(
-        self, vbucket: int, state: VbucketState, home: VbucketHome | None = None
-    ) -> Vbucket:
         settings = replace(self.settings, record_branches=False)  # the active has the record
         return Vbucket(
-            vbucket, self._fresh_uuid, settings, home, self._values, state, self._wants_back
+            vbucket,
+            self._fresh_uuid,
+            settings,
+            home,
+            self._values,
+            VbucketState.REPLICA,
+            self._wants_back,
         )
 
     def _fresh_uuid(self) -> int:

@@ -82,9 +82,9 @@ def _stream_answer(state: ConnectionState, _: PendingRequest, frame: Frame) -> l
         state.put(frame.opaque, stream.accept(log))
         opened: list[e.Event] = [e.StreamOpened(stream.vbucket, log)]
         return opened if state.streams[frame.opaque].is_live else []
-    was_wanted = not stream.refuse().is_closing
-    state.put(frame.opaque, stream.refuse())
-    if not was_wanted:
+    refused = stream.refuse()
+    state.put(frame.opaque, refused)
+    if refused.is_closing:  # nobody waits for it any more
         return []
     if isinstance(body, m.RollbackAnswer):
         if body.rollback_seqno > stream.requested.seqno:

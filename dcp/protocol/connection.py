@@ -11,7 +11,7 @@ be closed then, and says nothing more. Times are seconds of one monotonic clock.
 bytes (`window`); its ``release`` is the only command that another thread may call.
 """
 
-from dcp.errors import DcplakeError, LocalProtocolError, NodeUnavailableError, SourceError
+from dcp.errors import LocalProtocolError, NodeUnavailableError, SourceError
 from dcp.protocol.answers import ask_next
 from dcp.protocol.bootstrap import HELLO, Bootstrap, BootstrapSettings, Progress, steps_for
 from dcp.protocol.credentials import Credentials
@@ -88,14 +88,13 @@ class ConsumerConnection:
             )
         try:
             return read_block(self._state, block, now)
-        except DcplakeError:
+        except Exception:
             self._is_broken = True
-            self._state.outbound.clear()
             raise
 
     def bytes_to_send(self) -> bytes:
         """Return what is to be sent now, in order; a second call does not return it again."""
-        data = b"".join(self._state.outbound)
+        data = b"" if self._is_broken else b"".join(self._state.outbound)
         self._state.outbound.clear()
         return data
 
@@ -108,14 +107,14 @@ class ConsumerConnection:
         state = self._state
         return min(state.flow.deadline, state.liveness.deadline)
 
-    def tick(self, now: float) -> list[Event]:
+    def tick(self, now: float) -> None:
         """Do what time demands: acknowledge, ask whether the peer lives.
 
         Raises:
             NodeUnavailableError: the peer is silent for too long, or the bootstrap takes too long.
         """
         if self._started_at is None:
-            return []
+            return
         state = self._state
         if not self.is_ready:
             waited = now - self._started_at
@@ -125,7 +124,7 @@ class ConsumerConnection:
                     f"waited {waited:.1f} s for {self.waiting_for}, expected it within "
                     f"{self._settings.timeout_seconds:.1f} s of connecting{cure}"
                 )
-            return []
+            return
         if state.liveness.is_dead(now):
             raise NodeUnavailableError(
                 f"peer silent for {state.liveness.silence_seconds(now):.1f} s, expected a NOOP "
@@ -135,7 +134,6 @@ class ConsumerConnection:
             state.liveness = state.liveness.ask()
             state.ask(m.Empty(), Opcode.NOOP)
         self.acknowledge(now)
-        return []
 
     def closed_by_peer(self) -> SourceError:
         """Return the error that it is when the peer closes the connection now."""

@@ -234,7 +234,8 @@ class _BlockReading:
         self._state.put(opaque, after)
         if not before.is_live:
             return
-        if after.position is not before.position and after.stream_id is None:
+        is_other = after.position is not before.position
+        if is_other and after.stream_id is None and not self._state.hands_out_frames:
             self._state.moved[after.vbucket] = after.position
         if after.position.complete_seqno > before.position.complete_seqno:
             self._events.append(e.SnapshotCompleted(after.vbucket, after.position.complete_seqno))

@@ -188,11 +188,25 @@ class Window:
     # --- the thread that works
 
     def take(self, frame_bytes: int) -> None:
-        """Take a delivery out of the queue."""
+        """Take a delivery out of the queue.
+
+        Raises:
+            LocalProtocolError: so much was not delivered.
+        """
+        most = self.delivered - self.taken
+        if not 0 <= frame_bytes <= most:
+            raise _beyond("take", frame_bytes, most, "delivered and not taken")
         self.taken += frame_bytes
 
     def give(self, frame_bytes: int) -> None:
-        """Give its rows to the sink."""
+        """Give its rows to the sink.
+
+        Raises:
+            LocalProtocolError: so much was not taken.
+        """
+        most = self.taken - self.given
+        if not 0 <= frame_bytes <= most:
+            raise _beyond("give", frame_bytes, most, "taken and not given")
         self.given += frame_bytes
 
     def release(self, frame_bytes: int) -> None:
@@ -203,11 +217,14 @@ class Window:
         """
         held_bytes = self.received - self.released
         if not 0 <= frame_bytes <= held_bytes:
-            raise LocalProtocolError(
-                f"release: found {frame_bytes} bytes, expected 0 to {held_bytes} "
-                "(what was received and not released)"
-            )
+            raise _beyond("release", frame_bytes, held_bytes, "received and not released")
         self.released += frame_bytes
+
+
+def _beyond(step: str, found: int, most: int, stage: str) -> LocalProtocolError:
+    return LocalProtocolError(
+        f"{step}: found {found} bytes, expected 0 to {most} (what was {stage})"
+    )
 
 
 Share = tuple[Window, int]

@@ -39,7 +39,9 @@ class WindowResize:
     @property
     def window_bytes(self) -> int:
         """The window that we keep to: the one asked for, but to and from 0 only when answered."""
-        return (self.asked_bytes or self.told_bytes) if self.told_bytes else 0
+        if not self.told_bytes or not self.asked_bytes:
+            return self.told_bytes
+        return self.asked_bytes
 
     def want(self, window_bytes: int) -> "WindowResize":
         """Take another wish; the last one counts.

@@ -1,6 +1,5 @@
 """What the cluster says of the bucket before the relay has one: its uuid and its vbuckets."""
 
-import logging
 import secrets
 from dataclasses import dataclass
 from typing import Final
@@ -11,7 +10,6 @@ from dcp.errors import NodeUnavailableError
 from dcp.protocol.credentials import Credentials
 from dcp.relay.settings import RelaySettings
 
-_LOG = logging.getLogger(__name__)
 _NAME_BYTES: Final = 6
 
 

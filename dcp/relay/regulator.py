@@ -256,7 +256,7 @@ class Regulator:
 
     def _note_disk(self, *, has_room: bool) -> None:
         """Say that the cluster waits for the disk, or does no more: once each."""
-        if has_room is self.waits_for_disk:
+        if has_room == self.waits_for_disk:  # what was said last is not true any more
             self.waits_for_disk = not has_room
             if has_room:
                 _LOG.warning("the disk takes what it is given: the cluster is acknowledged again")

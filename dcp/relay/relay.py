@@ -12,7 +12,6 @@ from typing import Final
 from dcp.errors import ConfigError, NodeUnavailableError
 from dcp.producer.bucket_record import BucketRecord
 from dcp.producer.cluster_nodes import ClusterNodes
-from dcp.producer.entrance import OwnEntrance
 from dcp.producer.serving import Serving
 from dcp.relay.commands import relay_commands
 from dcp.relay.feeding import Feeding
@@ -43,7 +42,7 @@ class Relay(Serving):
         self.relay_bucket = bucket = RelayBucket(settings.served(facts.uuid, facts.vbuckets))
         self.feeding = feeding = Feeding(bucket, settings)
         nodes = ClusterNodes(
-            OwnEntrance(bucket),
+            bucket,
             relay_commands(bucket, feeding),
             _SAME_HOST if bucket.settings.host in _ALL_ADDRESSES else None,
         )

@@ -4,7 +4,7 @@ On disk they are replicas, so that no restart begins a branch: the only branches
 Clients are told that they are active, as of each there is but this one here.
 """
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -56,7 +56,6 @@ class FilledByCluster:
         vbuckets: Sequence[Vbucket],
         known_manifest: Callable[[], Manifest],
         quota_bytes: int,
-        local_nodes: Set[int],
     ) -> Copies:
         """Have each vbucket as the only copy."""
         copies = _OwnCopies(
@@ -64,7 +63,6 @@ class FilledByCluster:
             lambda _, __: None,
             known_manifest,
             quota_bytes,
-            local_nodes,
         )
         for vbucket in range(len(vbuckets)):
             copies.add(NODE, vbucket)

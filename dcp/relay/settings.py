@@ -16,6 +16,9 @@ from dcp.types import U32_MAX
 MIB: Final = 1024 * 1024
 FULL_WINDOWS: Final = 4
 """So many connections have windows as large as is set; more of them share what these have."""
+VALUE_QUOTA_BYTES: Final = 16 * MIB
+"""What values may take that are on disk, for clients that read documents; streams have no use for
+them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +34,7 @@ class RelaySettings:
     ``consumer_ack_seconds``: how long after it has done with something a consumer acknowledges it
     at the latest: silence up to that proves nothing.
     ``checkpoint_quota_bytes``: what the newest items may take in memory; slow consumers are served
-    from the disk beyond it. ``value_quota_bytes``: what values may take that are on disk, for
-    clients that read documents; streams have no use for them.
+    from the disk beyond it.
     ``users`` may connect; empty: the one that signs in upstream.
     ``seed`` fixes what is random, for tests.
     """
@@ -51,10 +53,8 @@ class RelaySettings:
     http_port: int = 0
     listen_tls: TlsFiles | None = None
     tls_port: int = 0
-    https_port: int = 0
     users: Mapping[str, str] = field(default_factory=dict, repr=False)
     checkpoint_quota_bytes: int = 256 * MIB
-    value_quota_bytes: int = 16 * MIB
     flush_seconds: float = 0.1
     seed: int | None = None
 
@@ -65,10 +65,6 @@ class RelaySettings:
         if not 1 <= self.window_bytes <= U32_MAX:
             raise ConfigError(
                 f"relay window: found {self.window_bytes} bytes, expected 1 to {U32_MAX}"
-            )
-        if self.value_quota_bytes < 1:  # 0 would be no limit
-            raise ConfigError(
-                f"relay value quota: found {self.value_quota_bytes} bytes, expected 1 or more"
             )
         if not 0 <= self.hold_seconds < float("inf"):
             raise ConfigError(f"relay hold: found {self.hold_seconds} seconds, expected 0 or more")
@@ -99,10 +95,9 @@ class RelaySettings:
             http_ports=(self.http_port,),
             tls=self.listen_tls,
             tls_ports=(self.tls_port,) if has_tls else (),
-            https_ports=(self.https_port,) if has_tls else (),
             data_folder=self.data_folder,
             checkpoint_quota_bytes=self.checkpoint_quota_bytes,
-            memory_quota_bytes=self.value_quota_bytes,
+            memory_quota_bytes=VALUE_QUOTA_BYTES,
             flush_seconds=self.flush_seconds,
             record_seqnos=False,
             record_branches=False,

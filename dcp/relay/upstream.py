@@ -10,6 +10,7 @@ import logging
 import secrets
 from collections import defaultdict
 from collections.abc import Sequence
+from time import monotonic
 from typing import Final, Protocol, TypeVar
 
 from dcp.client.addresses import NodeAddress
@@ -60,7 +61,8 @@ class Upstream:
         self._name = f"dcplake-relay:{secrets.token_hex(_NAME_BYTES)}"
         self._map: ClusterMap | None = None
         self._links: dict[NodeAddress, tuple[UpstreamLink, asyncio.Task[None]]] = {}
-        self._charged: dict[int, UpstreamConnection] = {}
+        self._charged: dict[int, UpstreamLink] = {}
+        """Whose connection brought the bytes of each vbucket that are not freed."""
         self._runs = False
         self.failure: DcplakeError | None = None
         """Why the cluster cannot be followed any more, whatever is tried."""
@@ -114,8 +116,7 @@ class Upstream:
         wanted = self._wanted()
         for address in [address for address in self._links if address not in wanted]:
             link, task = self._links.pop(address)
-            if link.connection is not None:
-                self.lost(link.connection)  # before another node's bytes are charged
+            self.lost(link)  # before another node's bytes are charged
             link.follow({})
             task.cancel()
         for address, copies in wanted.items():
@@ -190,7 +191,7 @@ class Upstream:
             return
         learned = connection.learned
         for each in arrived:
-            self._settle(connection, each)
+            self._settle(link, connection, each)
         self._take_ended(link)
         if self._bucket.has_room:
             self._release(link)
@@ -209,7 +210,7 @@ class Upstream:
             learned.wants_map = False
             connection.ask_for_map()
 
-    def _settle(self, connection: UpstreamConnection, each: Arrived) -> None:
+    def _settle(self, link: UpstreamLink, connection: UpstreamConnection, each: Arrived) -> None:
         stream, vbucket = each.stream, each.stream.vbucket
         regulator, bucket = self._regulator, self._bucket
         if regulator is None:
@@ -227,7 +228,7 @@ class Upstream:
             bucket.collections.learn(bucket.vbuckets[vbucket])
             connection.ask_for_manifest()
         if each.frame_bytes:
-            self._charged[vbucket] = connection
+            self._charged[vbucket] = link
             regulator.received(vbucket, each.frame_bytes)
 
     def _take_ended(self, link: UpstreamLink) -> None:
@@ -235,7 +236,7 @@ class Upstream:
         if connection is None or self._regulator is None:
             return
         for vbucket in _emptied(connection.learned.ended):
-            if self._charged.get(vbucket) is connection:
+            if self._charged.get(vbucket) is link:
                 self._regulator.ended(vbucket)
         link.write()
 
@@ -305,10 +306,10 @@ class Upstream:
         except OSError as error:
             _LOG.warning("collections manifest: it cannot be saved: %s", error)
 
-    def lost(self, connection: UpstreamConnection) -> None:
-        """Free what its streams held."""
+    def lost(self, link: UpstreamLink) -> None:
+        """Free what the streams of its connection held."""
         for vbucket, charged in list(self._charged.items()):
-            if charged is connection:
+            if charged is link:
                 del self._charged[vbucket]
                 if self._regulator is not None:
                     self._regulator.ended(vbucket)
@@ -327,23 +328,23 @@ class Upstream:
     def free(self, vbucket: int, frame_bytes: int) -> None:
         """Wait for nobody with bytes of a vbucket any more, if their connection is still there.
 
-        They are acknowledged when the disk keeps up, at once if it does: the stream may be over,
-        but what it brought is in memory.
+        They are released when the disk keeps up, at once if it does: the stream may be over, but
+        what it brought is in memory.
         """
-        connection = self._charged.get(vbucket)
-        if connection is not None:
-            connection.free(frame_bytes)
+        link = self._charged.get(vbucket)
+        if link is not None and link.connection is not None:
+            link.connection.free(frame_bytes)
             if self._bucket.has_room:
-                connection.release(asyncio.get_running_loop().time())
+                self._release(link)
 
     def release(self) -> None:
-        """Acknowledge what waited for the disk only, as that keeps up."""
+        """Release what waited for the disk only, as that keeps up."""
         for link in self.links:
             self._release(link)
 
     def _release(self, link: UpstreamLink) -> None:
         if link.connection is not None and link.connection.unreleased_bytes:
-            link.connection.release(asyncio.get_running_loop().time())
+            link.connection.release(monotonic())
             link.write()
 
 

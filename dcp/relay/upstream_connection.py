@@ -4,7 +4,7 @@
     feed(block, now)   frames of the node; returns what arrived, stream by stream
     free(bytes)        nobody is waited for with so many bytes of a stream any more
     release(now)       the disk keeps up: all that was freed may be acknowledged
-    tick(now)          acknowledge what is due by time, ask whether the node lives
+    tick(now)          what is due by time; ``deadline`` says when to call it
     output()           what to write next
 
 The protocol is the consumer machine's, and so are the counters of the window: *given* is what the
@@ -34,12 +34,10 @@ from dcp.protocol.events import (
     FailoverLogReceived,
     ManifestReceived,
     Ready,
-    RollbackOrdered,
     SeqnosReceived,
     StreamEnded,
     StreamOpened,
     StreamRefused,
-    StreamRejected,
 )
 from dcp.protocol.liveness import LivenessSettings
 from dcp.protocol.refusals import describe_status
@@ -48,6 +46,7 @@ from dcp.types import FailoverLog
 from dcp.wire.framing import FrameBlock
 from dcp.wire.vocabulary import HelloFeature, Opcode, OpenFlag, Status
 
+_BOOTSTRAP_SECONDS: Final = 20.0
 _OPEN_FLAGS: Final = (
     OpenFlag.PRODUCER
     | OpenFlag.INCLUDE_XATTRS
@@ -63,8 +62,6 @@ class UpstreamSettings:
     bucket: str
     credentials: Credentials
     tls: ssl.SSLContext | None = None
-    liveness: LivenessSettings = field(default_factory=LivenessSettings)
-    bootstrap_seconds: float = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,20 +110,16 @@ class UpstreamConnection:
             agent="dcplake-relay",
             features=(*FEATURES, HelloFeature.SNAPPY),
             open_flags=int(_OPEN_FLAGS),
-            timeout_seconds=settings.bootstrap_seconds,
+            timeout_seconds=_BOOTSTRAP_SECONDS,
         )
         flow = FlowSettings(window_bytes)
         self._machine = ConsumerConnection(
-            bootstrap, settings.credentials, nonce, flow, settings.liveness, hands_out_frames=True
+            bootstrap, settings.credentials, nonce, flow, LivenessSettings(), hands_out_frames=True
         )
         self._machine.start(now)
         self._machine.count_streams()
         self.streams = PassiveStreams(self._machine, may_open)
         self.learned = Learned()
-        self.troubles: dict[int, str] = {}
-        """By vbucket why it had no stream at last."""
-        self.wants_retry = False
-        """Whether streams are to be asked for again."""
         self.arrived: dict[int, Arrived] = {}
         """What the last block brought, by vbucket; also where ``feed`` came to no end of it."""
 
@@ -149,14 +142,9 @@ class UpstreamConnection:
 
     # --- streams
 
-    def follow(self, copies: Mapping[int, ReplicaCopy]) -> None:
+    def follow(self, copies: Mapping[int, ReplicaCopy], now: float) -> None:
         """Fill exactly these copies, by vbucket."""
-        self.learned.ended += [each.vbucket for each in self.streams.follow(copies)]
-        self.retry()
-
-    def retry(self) -> None:
-        """Ask for all streams that are wanted and not there."""
-        self.wants_retry = not self.streams.open_missing()
+        self.learned.ended += [each.vbucket for each in self.streams.follow(copies, now)]
 
     def close(self) -> None:
         """Let all streams be over, as the connection is."""
@@ -195,7 +183,7 @@ class UpstreamConnection:
         """
         self.arrived = {}
         for event in self._machine.receive(block, now):
-            self._take(event)
+            self._take(event, now)
         self._count()
         return list(self.arrived.values())
 
@@ -214,14 +202,14 @@ class UpstreamConnection:
                 unclaimed_bytes -= frame_bytes
         self.free(unclaimed_bytes)
 
-    def _take(self, event: Event) -> None:
+    def _take(self, event: Event, now: float) -> None:
         match event:
             case Ready():
                 if event.cluster_config:
                     self.learned.maps.append(event.cluster_config)
                 if HelloFeature.COLLECTIONS in event.features:
                     self.ask_for_manifest()
-                self.retry()
+                self.streams.retry(now)
             case ClusterConfigReceived():
                 self.learned.maps.append(event.config)
             case ManifestReceived():
@@ -232,7 +220,7 @@ class UpstreamConnection:
             case FailoverLogReceived():
                 self._take_log(event)
             case _:
-                self._take_of_stream(event)
+                self._take_of_stream(event, now)
 
     def _take_log(self, event: FailoverLogReceived) -> None:
         if event.failover_log is not None:
@@ -242,31 +230,24 @@ class UpstreamConnection:
         elif event.status == Status.SUCCESS:
             raise RemoteProtocolError(f"vbucket {event.vbucket}: {event.fault}")
 
-    def _take_of_stream(self, event: Event) -> None:
-        if isinstance(event, RollbackOrdered) and not event.requested.seqno:
-            raise RemoteProtocolError(
-                f"vbucket {event.vbucket}: found ROLLBACK as the answer to a stream from the "
-                "beginning, expected a stream"
-            )
+    def _take_of_stream(self, event: Event, now: float) -> None:
         is_other = isinstance(event, StreamOpened) and self._is_other_branch(event)
-        stream = self.streams.take(event)
+        stream = self.streams.take(event, now)
         if stream is None:
             return
         before = self.arrived.get(stream.vbucket, Arrived(stream))
         self.arrived[stream.vbucket] = replace(
             before, stream=stream, begins_branch=before.begins_branch or is_other
         )
+        if stream.is_over:
+            self.learned.ended.append(stream.vbucket)
         match event:
-            case StreamOpened():
-                self.troubles.pop(stream.vbucket, None)
             case StreamEnded():
                 reaction = ENDINGS.get(event.reason, Reaction.RETRY)
-                self._lost(stream, reaction, f"ended: {end_reason_name(event.reason)}")
+                self._react(stream, reaction, f"ended: {end_reason_name(event.reason)}")
             case StreamRefused():
                 reaction = REFUSALS.get(event.status, Reaction.RETRY)
-                self._lost(stream, reaction, f"was refused with {describe_status(event.status)}")
-            case StreamRejected():
-                self._lost(stream, Reaction.RETRY, f"was given up: {event.detail}")
+                self._react(stream, reaction, f"was refused with {describe_status(event.status)}")
 
     def _is_other_branch(self, event: StreamOpened) -> bool:
         stream = self.streams.by_vbucket.get(event.vbucket)
@@ -275,14 +256,11 @@ class UpstreamConnection:
         known = stream.copy.vbucket.failover_log.current_uuid
         return known != event.failover_log.current_uuid
 
-    def _lost(self, stream: PassiveStream, reaction: Reaction, why: str) -> None:
-        self.troubles[stream.vbucket] = why
-        self.learned.ended.append(stream.vbucket)
+    def _react(self, stream: PassiveStream, reaction: Reaction, why: str) -> None:
         if reaction is Reaction.FAIL_BUCKET:
             raise BucketError(f"vbucket {stream.vbucket}: its stream {why}")
         if reaction is Reaction.REROUTE:
             self.learned.wants_map = True
-        self.wants_retry = True
 
     # --- flow control and time
 
@@ -304,6 +282,12 @@ class UpstreamConnection:
         """Have another window from now on."""
         self._machine.resize_window(window_bytes, now)
 
+    @property
+    def deadline(self) -> float:
+        """When ``tick`` has something to do."""
+        due_at = [self._machine.next_deadline(), self.streams.retry_at]
+        return min(at for at in due_at if at is not None)
+
     def tick(self, now: float) -> None:
         """Do what time demands.
 
@@ -311,6 +295,7 @@ class UpstreamConnection:
             NodeUnavailableError: the node is silent for too long, or not ready within the time.
         """
         self._machine.tick(now)
+        self.streams.tick(now)
 
     # --- output
 

@@ -10,11 +10,13 @@ import ssl
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from threading import RLock
+from time import monotonic
 from typing import Final, Protocol
 
 from dcp.client.addresses import NodeAddress
 from dcp.errors import AuthenticationError, BucketError, DcplakeError, NodeUnavailableError
 from dcp.producer.background import FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS
+from dcp.producer.reading import read_until
 from dcp.producer.replica_copy import ReplicaCopy
 from dcp.protocol.shared_windows import SharedWindows
 from dcp.relay.upstream_connection import (
@@ -27,7 +29,8 @@ from dcp.wire.framing import FrameSplitter
 _LOG = logging.getLogger(__name__)
 _READ_BYTES: Final = 64 * 1024
 """Between two reads the consumers have their turns."""
-_TICK_SECONDS: Final = 0.5
+_LOOK_SECONDS: Final = 0.5
+"""So often it is looked what is due, as others may have made something due."""
 _CONNECT_SECONDS: Final = 10.0
 _REFUSED_WAIT_SECONDS: Final = 10.0
 """Until it is tried again with a password or a bucket that was refused."""
@@ -43,8 +46,8 @@ class Follower(Protocol):
     def arrived(self, link: "UpstreamLink", arrived: Sequence[Arrived]) -> None:
         """Take what streams brought, and whatever else the connection has learned."""
 
-    def lost(self, connection: UpstreamConnection) -> None:
-        """Know that a connection is over, with all its streams."""
+    def lost(self, link: "UpstreamLink") -> None:
+        """Know that its connection is over, with all streams."""
 
     def unreachable(self, link: "UpstreamLink") -> None:
         """Know that there is no connection to the node now."""
@@ -96,14 +99,14 @@ class UpstreamLink:
     def _resize_window(self, window_bytes: int) -> None:
         """Have another window, as other links came or went; the bucket's lock is held."""
         if self.connection is not None:
-            self.connection.resize_window(window_bytes, asyncio.get_running_loop().time())
+            self.connection.resize_window(window_bytes, monotonic())
             self.write()
 
     def follow(self, copies: Mapping[int, ReplicaCopy]) -> None:
         """Fill exactly these copies; the bucket's lock is held."""
         self._copies = copies
         if self.connection is not None:
-            self.connection.follow(copies)
+            self.connection.follow(copies, monotonic())
             self.write()
 
     async def leave(self) -> None:
@@ -159,17 +162,18 @@ class UpstreamLink:
                 self._windows.join(self._resize_window),
                 self._follower.may_open,
             )
-            connection.follow(self._copies)
         try:
+            with self._lock:
+                connection.follow(self._copies, loop.time())
             await self._receive(reader, connection)
         finally:
             with self._lock:
                 self.connection = None
-                streams = connection.is_ready
-                self._follower.lost(connection)
-                connection.close()
                 self._windows.leave(self._resize_window)
                 self._full_seconds += connection.window.full_seconds(loop.time())
+                streams = connection.is_ready
+                connection.close()
+                self._follower.lost(self)
             self._writer.close()
             with suppress(OSError, ssl.SSLError):
                 await self._writer.wait_closed()
@@ -177,19 +181,11 @@ class UpstreamLink:
 
     async def _receive(self, reader: asyncio.StreamReader, connection: UpstreamConnection) -> None:
         splitter = FrameSplitter()
-        wait_seconds, retry_at = FIRST_WAIT_SECONDS, 0.0
         loop = asyncio.get_running_loop()
-        tick_at = loop.time() + _TICK_SECONDS
         while True:
             self.write()
-            pause_seconds = _TICK_SECONDS
-            if connection.wants_retry:
-                retry_at = retry_at or loop.time() + wait_seconds
-                pause_seconds = min(pause_seconds, max(0.0, retry_at - loop.time()))
-            data = None
-            with suppress(TimeoutError):
-                async with asyncio.timeout(pause_seconds):
-                    data = await reader.read(_READ_BYTES)
+            look_at = min(connection.deadline, loop.time() + _LOOK_SECONDS)
+            data = await read_until(reader, _READ_BYTES, look_at)
             now = loop.time()
             if data is not None:
                 if not data:
@@ -198,15 +194,7 @@ class UpstreamLink:
                     return
                 self._take(connection, splitter, data, now)
             with self._lock:
-                if now >= tick_at:
-                    connection.tick(now)
-                    tick_at = now + _TICK_SECONDS
-                if retry_at and now >= retry_at:
-                    retry_at = 0.0
-                    wait_seconds = min(2 * wait_seconds, LONGEST_WAIT_SECONDS)
-                    connection.retry()
-                elif connection.is_ready and not connection.troubles:
-                    wait_seconds = FIRST_WAIT_SECONDS
+                connection.tick(now)
 
     def _take(
         self, connection: UpstreamConnection, splitter: FrameSplitter, data: bytes, now: float

@@ -17,7 +17,7 @@ Ports = tuple[tuple[int, ...], ...]
 def served(monkeypatch: pytest.MonkeyPatch) -> list[ClusterSettings]:
     """The settings that would be served."""
     settings: list[ClusterSettings] = []
-    monkeypatch.setattr("dcp.producer.serve.serve", lambda chosen, join: settings.append(chosen))
+    monkeypatch.setattr("dcp.producer.serve.serve", settings.append)
     return settings
 
 
@@ -88,9 +88,6 @@ def test_the_bucket_type(served: list[ClusterSettings], name: str) -> None:
         (["--stuck-name-regex", "("], "stuck: found '(', expected a regular expression"),
         (["--nodes", "0"], "--nodes: found 0"),
         (["--bucket-type", "ephemeral", "--data", "kept"], "such a bucket has no disk"),
-        (["--join", "127.0.0.1:1", "--replicas", "1"], "--join: found --replicas too"),
-        (["--join", "127.0.0.1:1", "--replica-lag", "1"], "--join: found --replica-lag too"),
-        (["--join", "127.0.0.1:1", "--data", "kept"], "--join: found --data too"),
     ],
 )
 def test_options_that_do_not_go_together(

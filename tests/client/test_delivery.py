@@ -1,6 +1,8 @@
 """The receipt of a delivery: each step counts its bytes once, whoever takes it, and how often."""
 
+import sys
 import threading
+from collections.abc import Iterator
 from random import Random
 
 import numpy as np
@@ -72,7 +74,18 @@ def test_a_stream_that_is_over_gets_nothing_back() -> None:
     assert connection.flow.acknowledge(99.0) == [(0, 100)]
 
 
-def test_releases_from_many_threads_count_once_while_the_reader_acknowledges() -> None:
+@pytest.fixture
+def quick_switches() -> Iterator[None]:
+    """Threads take turns so often that what lacks a lock is found out."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(before)
+
+
+def test_releases_from_many_threads_count_once_while_the_reader_acknowledges(
+    quick_switches: None,
+) -> None:
     connection = Connection()
     receipts = [connection.receive() for _ in range(300)]
     begin, failures = threading.Barrier(5), list[BaseException]()

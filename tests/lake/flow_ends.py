@@ -173,7 +173,7 @@ class Connection:
         on_their_way = len(self.to_consumer)
         frames = [self.to_consumer.popleft() for _ in range(min(most_frames, on_their_way))]
         events = machine.receive(block_of(*frames), 0.0) if frames else []
-        events += machine.tick(0.0)
+        machine.tick(0.0)
         frame_bytes = window.received - window.delivered
         if events or frame_bytes:
             receipt = Receipt(machine.flow.deliver(), machine.flow, threading.Lock(), self._wake)

@@ -3,7 +3,7 @@
 from dcp.producer.passive_stream import PassiveStream
 from dcp.producer.passive_streams import PassiveStreams
 from dcp.producer.replica_copy import ReplicaCopy
-from dcp.protocol.bootstrap import CONTROLS, BootstrapSettings, Control
+from dcp.protocol.bootstrap import CONTROLS, STREAM_END_ON_CLOSE, BootstrapSettings, Control
 from dcp.protocol.connection import ConsumerConnection
 from dcp.protocol.credentials import ALL_MECHANISMS, Credentials, Secret
 from dcp.protocol.liveness import LivenessSettings
@@ -23,17 +23,28 @@ class FedCopy:
     """One connection with the stream into a copy; what it asks for is in ``asked``, newest last."""
 
     def __init__(
-        self, copy: ReplicaCopy, log: FailoverLog | None = LOG, *, takes_over: bool = False
+        self,
+        copy: ReplicaCopy,
+        log: FailoverLog | None = LOG,
+        *,
+        takes_over: bool = False,
+        ends_are_told: bool = True,
     ) -> None:
-        """With a ``log`` the stream is accepted at once."""
+        """With a ``log`` the stream is accepted at once.
+
+        ``ends_are_told``: the peer tells the end of a stream that was closed. While ``has_room`` is
+        false no stream is asked for.
+        """
         self.copy = copy
+        self.has_room = True
+        controls: tuple[Control, ...] = (*CONTROLS, Control("enable_sync_writes", "true"))
+        if not ends_are_told:
+            controls = tuple(each for each in controls if each is not STREAM_END_ON_CLOSE)
         self.asked: list[m.StreamRequest] = []
         server = self._server = ScriptedServer(mechanisms=b"PLAIN")
         server.overrides = {Opcode.DCP_STREAM_REQ: lambda *_: None}
         self._connection = ConsumerConnection(
-            BootstrapSettings(
-                "travel", "copy", controls=(*CONTROLS, Control("enable_sync_writes", "true"))
-            ),
+            BootstrapSettings("travel", "copy", controls=controls),
             Credentials(USER, Secret(PASSWORD), ALL_MECHANISMS),
             NONCE,
             FlowSettings(),
@@ -42,10 +53,9 @@ class FedCopy:
         )
         self._connection.start(0.0)
         converse(self._connection, server)
-        self.streams = PassiveStreams(self._connection)
+        self.streams = PassiveStreams(self._connection, lambda: self.has_room)
         vbucket = copy.vbucket.id
-        self.streams.follow({vbucket: copy}, [vbucket] if takes_over else [])
-        self.streams.open_missing()
+        self.streams.follow({vbucket: copy}, 0.0, [vbucket] if takes_over else [])
         self.stream = self.streams.by_vbucket[vbucket]
         self._said()
         if log is not None:
@@ -75,11 +85,13 @@ class FedCopy:
 
     def _take(self, frame: bytes) -> None:
         for event in self._connection.receive(FrameBlock.of([frame]), 0.0):
-            self.streams.take(event)
+            self.streams.take(event, 0.0)
 
     def _said(self) -> list[int]:
         before = len(self._server.seen)
-        converse(self._connection, self._server)
+        while events := converse(self._connection, self._server):
+            for event in events:
+                self.streams.take(event, 0.0)
         said = self._server.seen[before:]
         self.asked += [body for _, body in said if isinstance(body, m.StreamRequest)]
         return [frame.opcode for frame, _ in said if frame.magic is Magic.RESPONSE]

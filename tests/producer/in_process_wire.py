@@ -25,7 +25,7 @@ class InProcessWire:
         )
         owned = bucket.map.vbuckets_of(source)
         copies = bucket.copies.of_node(target)
-        self.connection.follow({v: copies[v] for v in owned if v in copies})
+        self.connection.follow({v: copies[v] for v in owned if v in copies}, 0.0)
 
     def close(self) -> None:
         self.connection.close()
@@ -39,11 +39,11 @@ class InProcessWire:
                 self._session.feed(requests.frame(index), 0.0)
             answers = b"".join(self._session.output(most_bytes, 0.0))
             if not answers and not len(requests):
-                if not self.connection.wants_retry:
+                if self.connection.streams.retry_at is None:
                     return
-                self.connection.retry()
+                self.connection.streams.retry(0.0)
             with self._bucket.lock:
                 for stream in self.connection.feed(self._to_client.feed(answers), 0.0):
                     self._bucket.received(self._target, stream.vbucket)
-                    self.connection.acknowledge(stream)
+                    self.connection.acknowledge_prepares(stream)
                 self.connection.release(0.0)

@@ -6,14 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from threading import Event
 from threading import enumerate as enumerate_threads
-from time import sleep
 from typing import Any
 
 import pytest
 
 from dcp.producer.background import ended, keep_running, log_failure
 from dcp.producer.cluster import ProducerCluster
-from dcp.producer.cluster_map import NodeAddress
 from dcp.producer.cluster_nodes import ClusterNodes
 from dcp.producer.dcp_connection import DcpConnection
 from dcp.producer.passive_stream import PassiveStream
@@ -119,25 +117,6 @@ def test_a_cluster_whose_end_fails_says_so_and_ends(
     assert _told(caplog) == [("end of a node failed as it ended", "broken")]
     with ProducerCluster(settings) as cluster:
         assert cluster.get(b"k").value == b"1"
-
-
-def test_a_process_that_refuses_orders_is_named_once(
-    make_cluster: MakeCluster, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Again and again it is asked, and answers the same."""
-    cluster = make_cluster(vbuckets=1)
-    with ProducerCluster(ClusterSettings(vbuckets=1)) as stranger:
-        address = stranger.bucket.map.addresses[0]
-        cluster.nodes.loop.call_soon(lambda: _join(cluster, address))
-        while stranger.counters().connections_opened < 3:
-            sleep(0.01)
-        said = [text for text, _ in _told(caplog) if "it is asked again" in text]
-    assert len(said) == 1
-    assert said[0].startswith(f"node 2 of 2 (127.0.0.1:{address.kv}): ")
-
-
-def _join(cluster: ProducerCluster, address: NodeAddress) -> None:
-    cluster.members.join(address)
 
 
 def test_a_task_that_fails_says_so(caplog: pytest.LogCaptureFixture) -> None:

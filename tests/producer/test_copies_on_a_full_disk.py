@@ -133,7 +133,7 @@ class _Held:
             now=0.0,
             window_bytes=WINDOW_BYTES,
         )
-        self.connection.follow(bucket.copies.of_node(1))
+        self.connection.follow(bucket.copies.of_node(1), 0.0)
 
     def pump(self) -> list[int]:
         """Move bytes until none move; return the opcodes of what was said."""

@@ -74,9 +74,9 @@ class Talk:
         self.connection: ReplicationConnection = self.wire.connection
         self.wire.pump()
         copies = pair.bucket.copies.of_node(1)
-        self.connection.follow({})
+        self.connection.follow({}, 0.0)
         self.wire.pump()
-        self.connection.follow({v: copies[v] for v in (0, 1)}, takes_over)
+        self.connection.follow({v: copies[v] for v in (0, 1)}, 0.0, takes_over)
         self.connection.tick(6.0)  # what was released is acknowledged by then
         self.requested()
 
@@ -156,7 +156,7 @@ def test_a_takeover_that_ended_leaves_the_wait_of_another_stream(pair: ProducerC
         talk.refuse(1, 10.0)
         talk.accept(pair, 0, 10.0)
         talk.end(0, 10.0)
-        assert talk.connection.wants_retry
+        assert talk.connection.streams.retry_at is not None
         talk.wire.close()
 
 
@@ -224,8 +224,7 @@ async def _converse(
         with bucket.lock:
             addresses = list(bucket.map.addresses)
             addresses[0] = replace(addresses[0], kv=port)
-            known = bucket.map
-            known.adopt(addresses, known.members, known.owners, known.rows, known.rev)
+            bucket.map.set_addresses(addresses)
             copies = bucket.copies.of_node(1)
         feed = Feed(bucket, 0, 1, awake, times=times)
         with bucket.lock:

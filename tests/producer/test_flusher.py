@@ -14,9 +14,9 @@ from dcp.errors import SourceError
 from dcp.producer import loop_thread
 from dcp.producer.bucket_storage import BucketStorage
 from dcp.producer.cluster import ProducerCluster
+from dcp.producer.cluster_nodes import ClusterNodes
 from dcp.producer.disk_file import Data, OsFile
 from dcp.producer.documents import DocumentError
-from dcp.producer.entrance import OwnEntrance
 from dcp.producer.pending_write import PendingWrite
 from dcp.producer.settings import ClusterSettings
 from tests.producer.kept_clusters import write
@@ -200,7 +200,7 @@ def test_a_start_that_takes_too_long_ends_its_thread_before_the_folder_is_anothe
         await asyncio.Event().wait()
 
     cluster = ProducerCluster(ClusterSettings(vbuckets=1, data_folder=tmp_path))
-    monkeypatch.setattr(OwnEntrance, "open", endless)
+    monkeypatch.setattr(ClusterNodes, "open", endless)
     monkeypatch.setattr(loop_thread, "_START_SECONDS", 0.0)
     close, seen = cluster.bucket.close, list[bool]()
 

@@ -314,7 +314,7 @@ def test_the_last_living_node_is_not_killed_over_the_protocol(
     client = connect(cluster, 1).log_in()
     refused = client.call(m.IoctlSet(b"node.kill", b"2"), Opcode.IOCTL_SET)
     assert refused.status == Status.EINVAL
-    assert b"found no other living node of this process" in refused.value
+    assert b"found no other living node" in refused.value
     client.ok(m.IoctlSet(b"node.restore", b"1"), Opcode.IOCTL_SET)
     client.ok(m.IoctlSet(b"node.kill", b"2"), Opcode.IOCTL_SET)
     assert client.is_closed()

@@ -87,8 +87,7 @@ def test_what_is_interrupted_is_undone(
         copy = cluster.bucket.copies.at(1, 0)
         assert copy is not None
         if what == "takeover":
-            copy.begin_takeover()
-            copy.arrive()
+            copy.is_taking_over = True
         monkeypatch.setattr(DataFolder, "save", _interrupted)
         with pytest.raises(KeyboardInterrupt):
             if what == "failover":

@@ -15,7 +15,7 @@ from dcp.producer.settings import ClusterSettings
 from dcp.producer.stored_items import STORED_FLAVOUR
 from dcp.producer.vbucket import Vbucket
 from dcp.producer.versions import Content, SyncWrite, Version
-from dcp.types import END_OF_TIME, SnapshotRange
+from dcp.types import END_OF_TIME, FailoverEntry, SnapshotRange
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
 from dcp.wire.system_event import CollectionBegun
@@ -151,20 +151,67 @@ def test_a_refused_request_ends_the_stream() -> None:
     assert not fed.streams.by_vbucket
 
 
-def test_a_stream_that_was_closed_is_asked_for_when_it_has_ended() -> None:
+@pytest.mark.parametrize("ends_are_told", [True, False])
+def test_a_stream_that_was_closed_is_asked_for_when_it_has_ended(ends_are_told: bool) -> None:
     """A vbucket has one stream on a connection: the end of the old one is not the new one's."""
     copy, other = _copy(), _copy()
-    fed = FedCopy(copy)
-    fed.streams.follow({})
-    fed.streams.follow({0: other})
-    fed.streams.open_missing()
-    assert not fed.streams.by_vbucket
-    fed.feed()  # CLOSE_STREAM is answered
+    fed = FedCopy(copy, ends_are_told=ends_are_told)
+    fed.streams.follow({}, 0.0)
+    fed.streams.follow({0: other}, 0.0)
     assert not fed.streams.by_vbucket
     assert not fed.stream.is_in_charge
-    fed.feed(_marker(0, 3), _item(2), END)
+    fed.feed()  # CLOSE_STREAM is answered
+    if ends_are_told:
+        assert not fed.streams.by_vbucket
+        fed.feed(_marker(0, 3), _item(2), END)
     assert fed.streams.by_vbucket[0].copy is other
     assert (copy.high_seqno, other.high_seqno, len(fed.asked)) == (0, 0, 2)
+
+
+def test_no_stream_is_asked_for_without_room_and_none_is_forgotten() -> None:
+    """Whether it is opened, or opened again as it was closed, or as it was told to go back."""
+    copy = _copy()
+    fed = FedCopy(copy)
+    fed.feed(_marker(0, 3), _item(3))
+    fed.streams.follow({}, 0.0)
+    fed.streams.follow({0: copy}, 0.0)
+    fed.feed()
+    fed.has_room = False
+    fed.feed(END)
+    assert (fed.streams.by_vbucket, len(fed.asked)) == ({}, 1)
+    assert fed.streams.retry_at == pytest.approx(0.02)
+    fed.streams.tick(0.02)
+    assert (fed.streams.by_vbucket, len(fed.asked)) == ({}, 1)
+    assert fed.streams.retry_at == pytest.approx(0.06)
+    fed.has_room = True
+    fed.streams.tick(0.06)
+    fed.stream = fed.streams.by_vbucket[0]
+    fed.has_room = False
+    assert fed.answer(Status.ROLLBACK, m.RollbackAnswer(0)).is_over
+    assert (copy.high_seqno, len(fed.asked)) == (0, 2)
+    fed.has_room = True
+    fed.streams.tick(1.0)
+    fed.feed()
+    assert [each.start for each in fed.asked] == [0, 3, 0]
+    assert fed.streams.retry_at is None
+
+
+def test_a_log_that_cannot_be_is_asked_for_again_after_a_wait() -> None:
+    """Though the answer to the CLOSE_STREAM of what was accepted comes at once."""
+    fed = FedCopy(_copy(), None)
+    fed.answer(Status.SUCCESS, m.FailoverLogAnswer((FailoverEntry(0, 0),)))
+    fed.feed()
+    fed.feed(END)
+    assert (fed.streams.by_vbucket, len(fed.asked)) == ({}, 1)
+    fed.streams.tick(0.02)
+    fed.feed()
+    assert len(fed.asked) == 2
+
+
+def test_nothing_lies_before_the_beginning() -> None:
+    fed = FedCopy(_copy(), None)
+    with pytest.raises(RemoteProtocolError, match="ROLLBACK as the answer to a stream from the b"):
+        fed.answer(Status.ROLLBACK, m.RollbackAnswer(0))
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def _ask(client: RawClient, cluster: ProducerCluster, seqno: int) -> None:
 
 def _waiting(cluster: ProducerCluster) -> int:
     with cluster.bucket.lock:
-        return cluster.bucket.persistence_waits.count
+        return len(cluster.bucket.persistence_waits._waits)
 
 
 def test_a_client_waits_until_the_seqno_is_on_disk(

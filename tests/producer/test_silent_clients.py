@@ -11,7 +11,6 @@ from dcp.producer.bucket import Bucket
 from dcp.producer.channels import PlainChannel
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.commands import COMMANDS
-from dcp.producer.liveness import Liveness, LivenessLimits
 from dcp.producer.session import Session
 from dcp.producer.settings import ClusterSettings
 from dcp.types import END_OF_TIME
@@ -54,13 +53,11 @@ def session_of(now: float = 0.0, **settings: float | str) -> Session:
 
 @pytest.mark.parametrize(
     ("said", "closes_after"),
-    [((), 10.0), (LOG_IN, 20.0), (OPEN_DCP, None), (NOOPS_ON, 30.0)],
+    [((), 10.0), (LOG_IN, None), (OPEN_DCP, None), (NOOPS_ON, 30.0)],
     ids=["nothing", "a user", "DCP", "DCP with NOOPs"],
 )
 def test_who_is_closed_after_how_long(said: tuple[Frame, ...], closes_after: float | None) -> None:
-    session = session_of(
-        authentication_seconds=10.0, connection_idle_seconds=20.0, idle_timeout_seconds=30.0
-    )
+    session = session_of(authentication_seconds=10.0, idle_timeout_seconds=30.0)
     session.close_if_overdue(0.0)
     for frame in said:
         session.feed(frame, 5.0)
@@ -142,27 +139,15 @@ def test_who_does_not_log_in_cannot_gain_time_by_talking() -> None:
     assert session.is_closing
 
 
-def test_users_may_be_silent_for_ever_by_default_and_gain_time_by_talking_else() -> None:
-    default = Liveness(LivenessLimits(300.0, 0.0), 0.0)
-    strict = Liveness(LivenessLimits(300.0, 10.0), 0.0)
-    assert not default.is_overdue(0.0, is_logged_in=True)
-    assert not default.is_overdue(1e9, is_logged_in=True)
-    for second in range(0, 100, 10):
-        strict.heard(second)
-        assert not strict.is_overdue(second + 10, is_logged_in=True)
-    assert strict.is_overdue(100.1, is_logged_in=True)
-
-
 def test_silent_connections_are_closed(make_cluster: MakeCluster, connect: Connect) -> None:
-    cluster = make_cluster(
-        vbuckets=1, authentication_seconds=0.2, connection_idle_seconds=0.3, last_words_seconds=0.1
-    )
+    cluster = make_cluster(vbuckets=1, authentication_seconds=0.2, last_words_seconds=0.1)
     dcp = connect(cluster).log_in().open_dcp(noop=False)
     silent, stranger, user = connect(cluster), connect(cluster), connect(cluster).log_in()
     stranger.ok(m.Empty(), Opcode.SASL_LIST_MECHS)
-    assert all(client.is_closed() for client in (silent, stranger, user))
-    assert cluster.counters().connections_closed_for_errors == 3
-    dcp.ok(m.Empty(), Opcode.NOOP)
+    assert all(client.is_closed() for client in (silent, stranger))
+    assert cluster.counters().connections_closed_for_errors == 2
+    for client in (dcp, user):
+        client.ok(m.Empty(), Opcode.NOOP)
 
 
 def test_a_client_that_takes_noops_and_reads_nothing_is_closed(
@@ -201,7 +186,6 @@ def test_tcp_looks_for_dead_peers() -> None:
     [
         "idle_timeout_seconds",
         "authentication_seconds",
-        "connection_idle_seconds",
         "last_words_seconds",
         "stuck_timeout_seconds",
     ],

@@ -127,7 +127,7 @@ def test_others_may_not_take_over(
     assert dcp.request_stream(0, flags=flags).status == Status.SUCCESS
     order = dcp.call(m.IoctlSet(b"node.failover", b"1"), Opcode.IOCTL_SET)
     assert (order.status, b"Administrator" in order.value) == (Status.EACCESS, True)
-    question = dcp.call(m.IoctlGet(b"cluster"), Opcode.IOCTL_GET)
+    question = dcp.call(m.IoctlGet(b"nodes"), Opcode.IOCTL_GET)
     assert (question.status, b"Administrator" in question.value) == (Status.EACCESS, True)
     assert cluster.set(b"k", b"1").seqno == 1
 

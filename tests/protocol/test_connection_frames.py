@@ -119,6 +119,8 @@ def test_a_violation_tells_nothing_of_its_block() -> None:
     block = block_of(marker(opaque, 0, 4), mutation(opaque, 2), mutation(opaque, 2))
     with pytest.raises(RemoteProtocolError, match="vbucket 7: seqno repeated"):
         connection.receive(block, 1.0)
+    connection.request_cluster_config()
+    assert connection.bytes_to_send() == b""
 
 
 def test_what_a_closed_stream_sends_is_not_handed_out() -> None:

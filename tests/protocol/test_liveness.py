@@ -3,6 +3,7 @@
 import pytest
 
 from dcp.errors import NodeUnavailableError
+from dcp.protocol.credentials import ALL_MECHANISMS
 from dcp.protocol.liveness import LivenessSettings
 from dcp.wire import messages as m
 from dcp.wire.codec import decode, encode
@@ -18,6 +19,7 @@ from tests.protocol.scripted import (
     new_connection,
     open_stream,
     ready_connection,
+    release,
 )
 
 NOOP = encode(m.Empty(), Opcode.DCP_NOOP, opaque=0x81969800)
@@ -93,7 +95,21 @@ def test_the_bootstrap_has_a_deadline_that_names_the_step() -> None:
 def test_nothing_is_due_before_the_start() -> None:
     connection = new_connection()
     assert connection.next_deadline() is None
-    assert connection.tick(1e9) == []
+    connection.tick(1e9)
+    assert connection.bytes_to_send() == b""
+
+
+def test_what_is_released_is_acknowledged_by_time_from_the_start_on() -> None:
+    connection, server = new_connection(mechanisms=ALL_MECHANISMS), ScriptedServer()
+    server.mechanisms = b"PLAIN"
+    connection.start(100.0)
+    converse(connection, server, 100.0)
+    opaque = open_stream(connection, server)
+    connection.receive(block_of(marker(opaque, 0, 9)), 101.0)
+    release(connection, connection.flow.connection.held_bytes, 104.9)
+    assert connection.bytes_to_send() == b""
+    connection.tick(105.1)
+    assert connection.bytes_to_send()
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(20.0, "20"), (0.5, "0.500000"), (1, "1")])

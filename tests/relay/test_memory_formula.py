@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from dcp.client.addresses import NodeAddress
-from dcp.errors import ConfigError
 from dcp.producer.memory import (
     DISK_ITEM_BYTES,
     DOCUMENT_BYTES,
@@ -42,7 +41,6 @@ def _settings(**changed: Any) -> RelaySettings:
     [
         ({"window_bytes": 11 * MEBIBYTE}, MEBIBYTE),
         ({"checkpoint_quota_bytes": 260 * MEBIBYTE}, 5 * MEBIBYTE),
-        ({"value_quota_bytes": 17 * MEBIBYTE}, MEBIBYTE),
     ],
 )
 def test_a_relay_grows_with_its_settings(changed: dict[str, int], more_bytes: int) -> None:
@@ -79,8 +77,6 @@ def test_a_producer_has_values_and_perhaps_a_log() -> None:
 def test_a_relay_keeps_few_values_in_memory() -> None:
     """0 would be all of them."""
     assert _settings().served("", 1).memory_quota_bytes == 16 * MEBIBYTE
-    with pytest.raises(ConfigError, match="relay value quota: found 0 bytes, expected 1 or more"):
-        _settings(value_quota_bytes=0)
 
 
 def test_the_docs_say_the_same() -> None:

@@ -2,10 +2,14 @@
 
 from collections.abc import Callable
 from contextlib import closing
+from time import monotonic
+
+import pytest
 
 from dcp.producer.cluster import ProducerCluster
 from dcp.protocol.flow_spec import parse_flow_spec
 from dcp.relay.relay import Relay
+from dcp.relay.upstream_link import _LOOK_SECONDS
 from tests.client.drained import fill
 from tests.relay.lakes import Lake
 
@@ -15,6 +19,7 @@ WINDOW_BYTES = 50_000
 def test_nothing_is_released_twice(
     make_cluster: Callable[..., ProducerCluster],
     make_relay: Callable[..., Relay],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Not over connections that are lost either: what streams held is void with them."""
     cluster = make_cluster(vbuckets=4)
@@ -24,5 +29,25 @@ def test_nothing_is_released_twice(
             cluster.snapshot_cut_after(20)
             fill(cluster, 200, 1_000, prefix=f"round-{round_number}")
             lake.run_to(cluster)
+    with relay.bucket.lock:
+        for link in relay.feeding.upstream.links:
+            assert link.connection is not None
+            window = link.connection.window
+            assert window.received == window.taken == window.given == window.released > 0
     with cluster.bucket.lock:
         assert sum(each.over_acked_bytes for each in cluster.bucket.counters.flows.values()) == 0
+    assert "failed" not in caplog.text
+
+
+@pytest.mark.parametrize("strategy", ["max", "min,t:60s"])
+def test_what_is_freed_is_acknowledged_at_once(
+    make_cluster: Callable[..., ProducerCluster], make_relay: Callable[..., Relay], strategy: str
+) -> None:
+    """A hundred windows pass in less time than a look at the clock per window takes."""
+    cluster = make_cluster(vbuckets=4)
+    relay = make_relay(cluster, flow_spec=parse_flow_spec(strategy), window_bytes=WINDOW_BYTES)
+    with closing(Lake(relay.seeds[0], 4)) as lake:
+        begin = monotonic()
+        fill(cluster, 1_000, 5_000)
+        lake.run_to(cluster)
+        assert monotonic() - begin < 100 * _LOOK_SECONDS / 3

@@ -81,7 +81,7 @@ def lake_views(lake: LakeTables, replicas: Sequence[ReplicaTable]) -> dict[str, 
     return views
 
 
-def rounds(lake: LakeTables, limit: int = WHOLE) -> DataFrame:
+def rounds(lake: LakeTables) -> DataFrame:
     """Return the rounds that the history still knows: number, version, time, size, vbuckets.
 
     ``rows`` are documents, ``bytes`` theirs on the wire, as a run reports them; ``stored_bytes`` is
@@ -94,7 +94,7 @@ def rounds(lake: LakeTables, limit: int = WHOLE) -> DataFrame:
             commit.time,
             int(commit.metrics.get("numOutputBytes", "0")),
         )
-        for commit in history(lake.changes, limit)
+        for commit in history(lake.changes, WHOLE)
         if commit.round is not None
     ]
     frame = lake.spark.createDataFrame(

@@ -9,17 +9,14 @@ from numpy.typing import NDArray
 from dcp.lake.tables.schema import U64
 
 
-def u64_column(values: NDArray[np.uint64], present: NDArray[np.bool_] | None = None) -> pa.Array:
-    """Return DECIMAL(20,0) values; null where ``present`` is false.
+def u64_column(values: NDArray[np.uint64]) -> pa.Array:
+    """Return DECIMAL(20,0) values.
 
     A decimal128 is a 16-byte little-endian integer: the value, then eight zero bytes.
     """
     words = np.zeros((len(values), 2), "<u8")
     words[:, 0] = values
-    validity = None
-    if present is not None and not present.all():
-        validity = pa.py_buffer(np.packbits(present, bitorder="little"))
-    return pa.Array.from_buffers(U64, len(values), [validity, pa.py_buffer(words)])
+    return pa.Array.from_buffers(U64, len(values), [None, pa.py_buffer(words)])
 
 
 def integer_column(

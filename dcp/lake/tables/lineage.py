@@ -86,14 +86,6 @@ class Lineage:
                 return told
         return None
 
-    def newest_with_rows_of(self, version: int) -> int:
-        """Return the newest version that has the rows of ``version``: the last one to be forgotten.
-
-        Log cleanup takes versions by their age, so an old state is best read at this one.
-        """
-        same = (c.version for c in self.commits if self.have_same_rows(c.version, version))
-        return next(same, version)
-
     def since(self) -> int | None:
         """Return the version of the commit that put the table where it stands.
 

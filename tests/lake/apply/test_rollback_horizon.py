@@ -146,7 +146,6 @@ def test_what_was_current_before_a_long_pause_outlives_log_cleanup(
         beat = first.version + 1
         assert documents_at(lake, beat) == before
         lineage = replica_status(lake, DOCS).lineage
-        assert lineage.newest_with_rows_of(first.version) == beat
         assert lineage.defect(lineage.newest) is None
     else:
         with pytest.raises(PySparkException, match=r"DELTA_(VERSION_NOT_FOUND|LOG_FILE_NOT_FOUND)"):

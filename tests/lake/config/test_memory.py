@@ -15,13 +15,13 @@ from dcp.lake.config.memory import (
     direct_memory_options,
     heap_bytes,
     least_heap_bytes,
-    memory_bound,
     parse_memory,
     reader_settings,
     worker_bytes,
 )
 from dcp.lake.config.settings import Settings, SparkSettings
 from dcp.lake.tables.opening import session
+from tests.lake.memory_bound import memory_bound
 
 DOCS = Path(__file__).parents[3] / "docs" / "memory.md"
 VECTORISED = "spark.sql.parquet.enableVectorizedReader"

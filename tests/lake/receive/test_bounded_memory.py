@@ -9,7 +9,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +24,6 @@ from dcp.lake.config.memory import (
     DOCUMENT_BYTES,
     MEBIBYTE,
     least_heap_bytes,
-    memory_bound,
     parse_memory,
     reader_settings,
     worker_bytes,
@@ -37,6 +36,7 @@ from dcp.lake.receive.connect import look_at_cluster, source_access
 from dcp.lake.receive.ending import Budget
 from dcp.lake.receive.receive import TaskReceiver
 from dcp.lake.tables.tables import LakeLocation, open_lake
+from tests.lake.memory_bound import memory_bound
 from tests.lake.memory_source import PASSWORD, USER
 from tests.lake.process_memory import MemorySampler
 
@@ -221,6 +221,17 @@ def _require_survival(spark: "SparkSession", settings: Settings, documents: int)
             spark.conf.unset(key) if old is None else spark.conf.set(key, old)
 
 
+def _settled(number: Callable[[], int]) -> int:
+    """Return a number of bytes when it has not grown for a second."""
+    found = number()
+    while True:
+        sleep(1.0)
+        now = number()
+        if now - found < MEBIBYTE:
+            return now
+        found = now
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_sink_that_is_stopped_for_a_minute_stops_the_producer_at_the_window(
@@ -249,7 +260,7 @@ def test_a_sink_that_is_stopped_for_a_minute_stops_the_producer_at_the_window(
         stopped = _wait_until_silent(source)
         assert 0 < stopped["unacked_bytes"] <= WINDOW_BYTES + DOCUMENT_BYTES
         assert stopped["peak_unacked_bytes"] <= WINDOW_BYTES + DOCUMENT_BYTES
-        resident_bytes = ours.memory_full_info().uss
+        resident_bytes = _settled(lambda: ours.memory_full_info().uss)  # the last message is read
         of_data_bytes = worker_bytes(1, WINDOW_BYTES, BATCH_BYTES) - WORKER_FIXED_BYTES
         assert resident_bytes - base_bytes <= of_data_bytes
         now, until = stopped, monotonic() + STOPPED_SECONDS

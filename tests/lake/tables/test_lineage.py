@@ -86,11 +86,9 @@ def test_a_heartbeat_keeps_rows_and_tells_of_them() -> None:
     made = lineage(CREATE, apply(0, 3), beat(1, to_round=3), others("OPTIMIZE"), apply(3, 5))
     assert [made.origin(version) for version in (1, 2, 3, 4)] == [1, 1, 1, 4]
     assert made.defect(4) is None
-    assert [made.newest_with_rows_of(version) for version in (1, 2, 4)] == [3, 3, 4]
     assert [made.told(version) for version in (1, 3, 4)] == [None, {"to_round": 3}, None]
     cut = Lineage(made.commits[:3])  # the apply is forgotten
     assert (cut.told(3), cut.origin(3)) == ({"to_round": 3}, 1)
-    assert cut.newest_with_rows_of(1) == 3
 
 
 def test_a_heartbeat_that_something_came_before_tells_nothing() -> None:
