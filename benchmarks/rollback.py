@@ -36,7 +36,8 @@ from benchmarks._runs import (
 from dcp.lake.apply.replica_facts import LakeFacts
 from dcp.lake.config.settings import Settings
 from dcp.lake.log.applied import AppliedVersion
-from dcp.lake.run import driver, run
+from dcp.lake.run import driver
+from dcp.lake.run.run import run
 from dcp.lake.tables.history import history
 from dcp.lake.tables.tables import AUDIT_TABLE, LakeLocation
 
