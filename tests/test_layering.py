@@ -139,7 +139,7 @@ FORBIDDEN: dict[str, frozenset[str]] = {
 PRODUCER_EDGE: dict[str, str] = {
     "sockets and the loop": """background channels cluster_members cluster_nodes accepted_connection
         http_connection kv_connection listener loop_thread
-        rebalance rebalance_orders replication server serving turns
+        reading rebalance rebalance_orders replication server serving turns
         wait_watch""",
     "threads that write and read the disk": """bucket_storage compactor disk_scan flusher
         pending_write writes_together""",

@@ -28,7 +28,7 @@ for until it is over; connections to a node that goes away may say their last an
 
 import json
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, Protocol, cast
 
 from dcp.producer.manifest import ManifestError
 from dcp.producer.manifest_changes import (
@@ -44,8 +44,37 @@ from dcp.wire import messages as m
 from dcp.wire.frame import Frame
 from dcp.wire.vocabulary import Opcode, Status
 
-if TYPE_CHECKING:
-    from dcp.producer.cluster import ProducerCluster
+
+class Administrator(Protocol):
+    """What carries out orders; nodes are indexes from 0. Raises ValueError for what cannot be."""
+
+    def failover(self, node: int) -> None:
+        """Promote the replicas of a node's vbuckets; the node is gone."""
+
+    def kill_node(self, node: int) -> None:
+        """Close a node's port and connections."""
+
+    def restore_node(self, node: int) -> None:
+        """Bring a node back."""
+
+    @property
+    def rebalance_state(self) -> str:
+        """``none``, ``running``, or ``failed:`` and why."""
+
+    def add_node(self) -> int:
+        """Start a node that owns nothing."""
+
+    def rebalance(self, remove: int | None = None) -> None:
+        """Begin to let all nodes own evenly many vbuckets, without one that goes."""
+
+    def pause_replication(self) -> None:
+        """Let the replicas stand still."""
+
+    def resume_replication(self) -> None:
+        """Let the replicas follow."""
+
+    def change_manifest(self, *changes: Change) -> None:
+        """Change scopes and collections; raises ManifestError for what cannot be."""
 
 
 def _node(session: Session, value: str) -> int:
@@ -55,41 +84,41 @@ def _node(session: Session, value: str) -> int:
     return int(value) - 1
 
 
-def _failover(cluster: "ProducerCluster", session: Session, value: str) -> None:
-    cluster.failover(_node(session, value))
+def _failover(administrator: Administrator, session: Session, value: str) -> None:
+    administrator.failover(_node(session, value))
 
 
-def _kill(cluster: "ProducerCluster", session: Session, value: str) -> None:
-    cluster.kill_node(_node(session, value))
+def _kill(administrator: Administrator, session: Session, value: str) -> None:
+    administrator.kill_node(_node(session, value))
 
 
-def _restore(cluster: "ProducerCluster", session: Session, value: str) -> None:
-    cluster.restore_node(_node(session, value))
+def _restore(administrator: Administrator, session: Session, value: str) -> None:
+    administrator.restore_node(_node(session, value))
 
 
-def _add(cluster: "ProducerCluster", _: Session, value: str) -> None:
+def _add(administrator: Administrator, _: Session, value: str) -> None:
     if value:
         raise ValueError(f"node.add: found {value!r}, expected no value")
-    cluster.add_node()
+    administrator.add_node()
 
 
-def _rebalance(cluster: "ProducerCluster", session: Session, value: str) -> None:
-    cluster.rebalance(_node(session, value) if value else None)
+def _rebalance(administrator: Administrator, session: Session, value: str) -> None:
+    administrator.rebalance(_node(session, value) if value else None)
 
 
-def _replication(cluster: "ProducerCluster", _: Session, value: str) -> None:
+def _replication(administrator: Administrator, _: Session, value: str) -> None:
     orders = {
-        "paused": cluster.pause_replication,
-        "running": cluster.resume_replication,
+        "paused": administrator.pause_replication,
+        "running": administrator.resume_replication,
     }
     if value not in orders:
         raise ValueError(f"replication: found {value!r}, expected paused or running")
     orders[value]()
 
 
-def _change(make: Callable[[str], Change]) -> Callable[["ProducerCluster", Session, str], None]:
-    def order(cluster: "ProducerCluster", _: Session, value: str) -> None:
-        cluster.change_manifest(make(value))
+def _change(make: Callable[[str], Change]) -> Callable[[Administrator, Session, str], None]:
+    def order(administrator: Administrator, _: Session, value: str) -> None:
+        administrator.change_manifest(make(value))
 
     return order
 
@@ -108,7 +137,7 @@ def _create_collection(value: str) -> Change:
     return CreateCollection(*_path(path), int(ttl) if ttl else None)
 
 
-_ORDERS: Final[Mapping[str, Callable[["ProducerCluster", Session, str], None]]] = {
+_ORDERS: Final[Mapping[str, Callable[[Administrator, Session, str], None]]] = {
     "node.failover": _failover,
     "node.kill": _kill,
     "node.restore": _restore,
@@ -137,12 +166,12 @@ def ioctl_set(session: Session, frame: Frame, body: m.Body, _: float) -> None:
     if not _may_order(session, frame):
         return
     order = _ORDERS.get(request.name.decode("utf-8", "replace"))
-    cluster = session.bucket.cluster
-    if order is None or cluster is None:
+    administrator = session.bucket.administrator
+    if order is None or administrator is None:
         _refuse_key(session, frame, request.name, _ORDERS)
         return
     try:
-        order(cluster, session, request.value.decode("utf-8", "replace"))
+        order(administrator, session, request.value.decode("utf-8", "replace"))
     except (ValueError, ManifestError) as error:
         session.refuse(frame, Status.EINVAL, str(error))
     except OSError as error:  # of the data folder
@@ -172,8 +201,8 @@ def _replication_state(session: Session) -> str:
 
 
 def _rebalance_state(session: Session) -> str:
-    cluster = session.bucket.cluster
-    return "none" if cluster is None else cluster.rebalance_state
+    administrator = session.bucket.administrator
+    return "none" if administrator is None else administrator.rebalance_state
 
 
 _QUESTIONS: Final[Mapping[str, Callable[[Session], str]]] = {

@@ -42,7 +42,7 @@ from dcp.producer.vbucket_maker import VbucketMaker
 from dcp.wire.vocabulary import Status, VbucketState
 
 if TYPE_CHECKING:
-    from dcp.producer.cluster import ProducerCluster
+    from dcp.producer.admin_commands import Administrator
     from dcp.producer.dcp_connection import DcpConnection
     from dcp.producer.manifest_changes import Change
     from dcp.producer.versions import Version
@@ -108,8 +108,7 @@ class Bucket:
         self.dead_nodes: set[int] = set()
         self.moving: frozenset[int] = frozenset()
         """The vbuckets that a rebalance moves now."""
-        self.cluster: ProducerCluster | None = None
-        """What carries out orders; a relay has none."""
+        self.administrator: Administrator | None = None
         self.faults = Faults()
         self.on_change: Callable[[], None] = lambda: None
         self.dcp_connections: dict[tuple[int, bytes], DcpConnection] = {}

@@ -47,7 +47,7 @@ class ProducerCluster(Serving):
         self.members = ClusterMembers(nodes)
         super().__init__(nodes, self.members)
         self._documents = ClusterDocuments(self.bucket, nodes.loop)
-        self.bucket.cluster = self
+        self.bucket.administrator = self
 
     # --- documents
 
