@@ -22,8 +22,8 @@ from benchmarks._flow_windows import limit_name
 from benchmarks._served import PASSWORD, USER, Served, served
 from benchmarks._sink import Sink, SinkSpec
 from dcp.lake.config.flow_control_settings import FlowControlSettings
-from dcp.producer.kv_client import KvClient
-from dcp.producer.kv_connection import KvConnection
+from dcp.producer.clients.kv_client import KvClient
+from dcp.producer.clients.kv_connection import KvConnection
 from dcp.seeds import parse_seed
 
 VBUCKETS: Final = 16

@@ -14,8 +14,8 @@ from random import Random
 from time import monotonic, sleep
 from typing import Any, Final
 
-from dcp.producer.cluster import ProducerCluster
-from dcp.producer.settings import ClusterSettings
+from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.server.cluster import ProducerCluster
 from dcp.types import vbucket_of
 
 USER: Final = "Administrator"

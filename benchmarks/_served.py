@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from dcp.producer.preload import PreloadSettings
-from dcp.producer.serve import serve
-from dcp.producer.settings import ClusterSettings
+from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.server.serve import serve
+from dcp.producer.vbucket.preload import PreloadSettings
 
 USER: Final = "bench"
 PASSWORD: Final = "bench"  # noqa: S105  (of the producer that is started here)

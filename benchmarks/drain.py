@@ -25,8 +25,8 @@ from dcp.client.machine import new_machine
 from dcp.client.reader import Reader
 from dcp.client.settings import MIB, ConnectionSettings, ConsumerSettings
 from dcp.client.vbucket_track import StreamStart
-from dcp.producer.cluster import ProducerCluster
-from dcp.producer.settings import ClusterSettings
+from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.server.cluster import ProducerCluster
 from dcp.protocol.credentials import Credentials, Secret
 from dcp.protocol.events import Items, SnapshotCompleted
 from dcp.protocol.position import Position

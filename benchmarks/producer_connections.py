@@ -16,7 +16,7 @@ from time import monotonic
 from benchmarks._served import PASSWORD, USER, Served, served
 from dcp.client.machine import new_machine
 from dcp.client.settings import MIB, ConnectionSettings
-from dcp.producer.kv_client import KvClient
+from dcp.producer.clients.kv_client import KvClient
 from dcp.protocol.credentials import Credentials, Secret
 from dcp.protocol.position import Position
 from dcp.wire.framing import FrameSplitter

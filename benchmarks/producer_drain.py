@@ -27,8 +27,8 @@ from typing import Protocol
 from benchmarks._served import PASSWORD, USER, Served, served
 from benchmarks.drain import VBUCKETS, drain
 from dcp.client.settings import MIB, ConnectionSettings
-from dcp.producer.admin_client import AdminClient
-from dcp.producer.preload import PreloadSettings, ids_by_vbucket
+from dcp.producer.clients.admin_client import AdminClient
+from dcp.producer.vbucket.preload import PreloadSettings, ids_by_vbucket
 
 INTEROP = Path(__file__).parent.parent / "tests" / "interop"
 JAVA = INTEROP / "java" / "target"

@@ -22,8 +22,8 @@ from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import Any
 
-from dcp.producer.cluster import ProducerCluster
-from dcp.producer.settings import ClusterSettings
+from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.server.cluster import ProducerCluster
 
 MIB = 1024 * 1024
 BATCH_DOCUMENTS = 10_000

@@ -21,10 +21,10 @@ from statistics import median
 from time import perf_counter, process_time
 
 from dcp.client.addresses import NodeAddress
-from dcp.producer.dcp_connection import DcpConnection
-from dcp.producer.resume_rules import Verdict
-from dcp.producer.stored_items import version_of
-from dcp.producer.stream import ActiveStream
+from dcp.producer.bucket.dcp_connection import DcpConnection
+from dcp.producer.model.resume_rules import Verdict
+from dcp.producer.storage.stored_items import version_of
+from dcp.producer.streams.stream import ActiveStream
 from dcp.protocol.credentials import Credentials, Secret
 from dcp.protocol.flow_spec import parse_flow_spec
 from dcp.relay.regulator import Regulator, rest_seconds

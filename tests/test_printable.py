@@ -11,7 +11,7 @@ from dcp.cli.logs import OneLineFormatter
 from dcp.cli.output import say, table
 from dcp.lake.monitor.prometheus import Sample
 from dcp.printable import printable, printable_lines, printable_name
-from dcp.producer.connection_name import told_name
+from dcp.producer.model.connection_name import told_name
 
 HOSTILE = "e\x1b[2J\nv\rl\x85\u202e\u2028\0"
 SHOWN = r"e\x1b[2J\nv\rl\x85\u202e\u2028\x00"

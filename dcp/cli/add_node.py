@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Order it and say where the node listens."""
     from dcp.cli.source_options import password_from
-    from dcp.producer.admin_client import AdminClient
+    from dcp.producer.clients.admin_client import AdminClient
 
     password = password_from(arguments)
     with AdminClient(

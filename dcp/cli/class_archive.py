@@ -17,8 +17,8 @@ from dcp.lake.config.settings import LakeSettings, Settings, SourceSettings, Spa
 from dcp.lake.run.run import run
 from dcp.lake.spark.jvm_options import class_archive_path
 from dcp.lake.spark.session import JAVA_OPTIONS
-from dcp.producer.cluster import ProducerCluster
-from dcp.producer.settings import ClusterSettings
+from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.server.cluster import ProducerCluster
 
 _USER: Final = "archiver"
 _WRITING_SECONDS: Final = 120.0

@@ -23,7 +23,7 @@ from dcp.errors import ConfigError
 
 if TYPE_CHECKING:
     from dcp.lake.config.settings import Settings
-    from dcp.producer.kv_client import KvClient
+    from dcp.producer.clients.kv_client import KvClient
 
 _MARKER: Final = ".dcplake-demo"
 _EXPIRY_WAIT_SECONDS: Final = 15.0
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Show it."""
     from dcp.lake.spark.runtime import prepare
-    from dcp.producer.kv_client import KvClient
+    from dcp.producer.clients.kv_client import KvClient
 
     prepare()
     folder = _fresh(arguments.folder)

@@ -36,8 +36,8 @@ def second_act(
 ) -> None:
     """Show a failover with a lost tail; ``sound`` is the version of docs before it."""
     from dcp.lake.query.query import open_for_queries
-    from dcp.producer.admin_client import AdminClient
-    from dcp.producer.kv_client import KvClient
+    from dcp.producer.clients.admin_client import AdminClient
+    from dcp.producer.clients.kv_client import KvClient
 
     account = (producer.seeds, USER, producer.password, producer.bucket)
     with KvClient(*account) as client, AdminClient(*account) as admin:

@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Load and say how much."""
     from dcp.cli.source_options import password_from
-    from dcp.producer.loader import KeyRule, LoadError, load_jsonl
+    from dcp.producer.clients.loader import KeyRule, LoadError, load_jsonl
 
     if not arguments.file.is_file():
         what = "no such file"

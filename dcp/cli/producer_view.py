@@ -16,7 +16,7 @@ from dcp.cli.producer_metrics import producer_exposition
 from dcp.cli.told_statistics import group_of_ours, told_memory
 from dcp.client.settings import TlsSettings
 from dcp.printable import printable
-from dcp.producer.kv_connection import KvConnection
+from dcp.producer.clients.kv_connection import KvConnection
 from dcp.protocol.credentials import ALL_MECHANISMS, SCRAM_MECHANISMS
 from dcp.seeds import parse_seed
 

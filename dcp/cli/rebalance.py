@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Order it, wait until it is done, and say who owns what."""
     from dcp.cli.source_options import password_from
-    from dcp.producer.admin_client import AdminClient
+    from dcp.producer.clients.admin_client import AdminClient
 
     password = password_from(arguments)
     with AdminClient(

@@ -10,7 +10,7 @@ from dcp.cli.source_options import add_tls_options, tls_from
 from dcp.errors import ConfigError
 
 if TYPE_CHECKING:
-    from dcp.producer.settings import TlsFiles
+    from dcp.producer.model.settings import TlsFiles
 
 _MIB: Final = 1024 * 1024
 _PORT: Final = 11210
@@ -165,7 +165,7 @@ def _users(arguments: argparse.Namespace) -> dict[str, str]:
 
 
 def _listen_tls(arguments: argparse.Namespace) -> "TlsFiles | None":
-    from dcp.producer.settings import TlsFiles
+    from dcp.producer.model.settings import TlsFiles
 
     certificate, key = arguments.listen_tls_cert, arguments.listen_tls_key
     if (certificate is None) != (key is None):

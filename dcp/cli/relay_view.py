@@ -20,7 +20,7 @@ from dcp.errors import DcplakeError
 from dcp.lake.config.settings import Settings
 from dcp.lake.receive.connect import source_access
 from dcp.printable import printable
-from dcp.producer.kv_connection import KvConnection
+from dcp.producer.clients.kv_connection import KvConnection
 from dcp.protocol.credentials import Credentials
 from dcp.seeds import parse_seed
 

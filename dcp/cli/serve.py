@@ -9,7 +9,7 @@ from dcp.cli.source_options import add_account_options, password_from
 from dcp.errors import ConfigError
 
 if TYPE_CHECKING:
-    from dcp.producer.settings import TlsFiles
+    from dcp.producer.model.settings import TlsFiles
 
 _PORT: Final = 11210
 _HTTP_PORT: Final = 8091
@@ -113,9 +113,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT."""
-    from dcp.producer.bucket_type import BucketType
-    from dcp.producer.serve import serve
-    from dcp.producer.settings import MAX_NODES, ClusterSettings
+    from dcp.producer.model.bucket_type import BucketType
+    from dcp.producer.model.settings import MAX_NODES, ClusterSettings
+    from dcp.producer.server.serve import serve
 
     if not 1 <= arguments.nodes <= MAX_NODES:
         raise ConfigError(f"--nodes: found {arguments.nodes}, expected 1 to {MAX_NODES}")
@@ -146,7 +146,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _tls_files(arguments: argparse.Namespace) -> "TlsFiles | None":
-    from dcp.producer.settings import TlsFiles
+    from dcp.producer.model.settings import TlsFiles
 
     if bool(arguments.tls_cert) != bool(arguments.tls_key):
         raise ConfigError("--tls-cert, --tls-key: found one of them, expected both or none")

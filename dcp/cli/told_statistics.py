@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from dcp.cli.live_view import memory_text
 from dcp.errors import NodeUnavailableError, SourceError
-from dcp.producer.kv_connection import KvConnection
+from dcp.producer.clients.kv_connection import KvConnection
 
 
 def group_of_ours(connection: KvConnection, group: str) -> dict[str, str]:

@@ -12,11 +12,11 @@ STAT relay                       how far everything is (``relay_statistics.py``)
 from collections.abc import Iterator, Mapping
 from typing import Final, Protocol, cast
 
-from dcp.producer.commands import COMMANDS
-from dcp.producer.dcp_connection import DcpConnection
-from dcp.producer.resume_rules import ResumeRequest
-from dcp.producer.session import Command, Handler, Session
-from dcp.producer.statistic import Statistic, text_of
+from dcp.producer.bucket.dcp_connection import DcpConnection
+from dcp.producer.commands.commands import COMMANDS
+from dcp.producer.commands.session import Command, Handler, Session
+from dcp.producer.commands.statistic import Statistic, text_of
+from dcp.producer.model.resume_rules import ResumeRequest
 from dcp.relay.receivers import TAG_CONTROL, named_tag
 from dcp.relay.relay_bucket import RelayBucket
 from dcp.wire import messages as m

@@ -12,7 +12,7 @@ What nothing happens to is not looked at, and costs nothing. Used under the buck
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 
-from dcp.producer.dcp_connection import DcpConnection
+from dcp.producer.bucket.dcp_connection import DcpConnection
 from dcp.relay.gate import Gate
 from dcp.relay.receivers import Receivers
 

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final
 
-from dcp.producer.background import keep_running
-from dcp.producer.dcp_connection import DcpConnection
-from dcp.producer.statistic import Statistic
+from dcp.producer.bucket.dcp_connection import DcpConnection
+from dcp.producer.commands.statistic import Statistic
+from dcp.producer.replication.background import keep_running
 from dcp.relay.regulator import Regulator
 from dcp.relay.relay_bucket import RelayBucket
 from dcp.relay.relay_statistics import RelaySnapshot, snapshot_of

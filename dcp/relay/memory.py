@@ -1,14 +1,14 @@
 """How much memory a relay may take, as a formula; ``docs/memory.md`` explains it.
 
-It serves its consumers as a producer does (``dcp/producer/memory.py``), and holds besides what its
-links to the cluster bring: a window and a message each, as the cluster waits for acknowledgements
-then. What is not on disk yet is never more than a part of the checkpoints' quota and the windows:
-nothing is acknowledged while the disk is behind.
+It serves its consumers as a producer does (``dcp/producer/commands/memory.py``), and holds besides
+what its links to the cluster bring: a window and a message each, as the cluster waits for
+acknowledgements then. What is not on disk yet is never more than a part of the checkpoints' quota
+and the windows: nothing is acknowledged while the disk is behind.
 """
 
 from typing import Final
 
-from dcp.producer.memory import (
+from dcp.producer.commands.memory import (
     FIXED_BYTES,
     MEBIBYTE,
     MESSAGES_IN_WORK,

@@ -17,10 +17,10 @@ from itertools import count
 from typing import Final
 from weakref import WeakKeyDictionary
 
-from dcp.producer.accepted_connection import AcceptedConnection
-from dcp.producer.connection_name import shown_name
-from dcp.producer.dcp_connection import DcpConnection
-from dcp.producer.stream import ActiveStream
+from dcp.producer.bucket.dcp_connection import DcpConnection
+from dcp.producer.model.connection_name import shown_name
+from dcp.producer.server.accepted_connection import AcceptedConnection
+from dcp.producer.streams.stream import ActiveStream
 from dcp.protocol.bootstrap import GROUP_TAG
 from dcp.wire.vocabulary import Status
 

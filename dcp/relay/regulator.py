@@ -19,8 +19,8 @@ from collections.abc import Callable, Collection, Hashable, Iterable
 from time import monotonic_ns
 from typing import Final, Protocol
 
-from dcp.producer.accepted_connection import AcceptedConnection
-from dcp.producer.dcp_connection import DcpConnection
+from dcp.producer.bucket.dcp_connection import DcpConnection
+from dcp.producer.server.accepted_connection import AcceptedConnection
 from dcp.protocol.flow_strategy import FlowSpec
 from dcp.protocol.receiver_group import Ejection
 from dcp.relay.due_vbuckets import DueVbuckets

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Final
 
 from dcp.errors import ConfigError, NodeUnavailableError
-from dcp.producer.bucket_record import BucketRecord
-from dcp.producer.cluster_nodes import ClusterNodes
-from dcp.producer.serving import Serving
+from dcp.producer.server.cluster_nodes import ClusterNodes
+from dcp.producer.server.serving import Serving
+from dcp.producer.storage.bucket_record import BucketRecord
 from dcp.relay.commands import relay_commands
 from dcp.relay.feeding import Feeding
 from dcp.relay.probe import BucketFacts, ask_cluster

@@ -9,14 +9,14 @@ from dataclasses import replace
 from typing import Final
 
 from dcp.errors import ConfigError
-from dcp.producer.bucket import Bucket
-from dcp.producer.cluster_map import ClusterMap
-from dcp.producer.copies import Copies, Place
-from dcp.producer.manifest import Manifest
-from dcp.producer.replica_copy import ReplicaCopy
-from dcp.producer.resume_rules import ResumeRequest, range_is_valid, rollback_seqno
-from dcp.producer.settings import ClusterSettings
-from dcp.producer.vbucket import Vbucket
+from dcp.producer.bucket.bucket import Bucket
+from dcp.producer.bucket.copies import Copies, Place
+from dcp.producer.model.cluster_map import ClusterMap
+from dcp.producer.model.manifest import Manifest
+from dcp.producer.model.resume_rules import ResumeRequest, range_is_valid, rollback_seqno
+from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.vbucket.replica_copy import ReplicaCopy
+from dcp.producer.vbucket.vbucket import Vbucket
 from dcp.types import U64_MAX, FailoverLog
 from dcp.wire.vocabulary import StreamFlag, VbucketState
 

@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from time import monotonic
 
 from dcp.process_memory import resident_bytes
-from dcp.producer.memory import Load, keys_of
-from dcp.producer.statistic import Statistic
-from dcp.producer.stream import StreamPhase
+from dcp.producer.commands.memory import Load, keys_of
+from dcp.producer.commands.statistic import Statistic
+from dcp.producer.streams.stream import StreamPhase
 from dcp.protocol.receiver_group import Ejection
 from dcp.relay.memory import relay_bytes
 from dcp.relay.regulator import Regulator

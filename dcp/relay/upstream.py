@@ -16,9 +16,9 @@ from typing import Final, Protocol, TypeVar
 from dcp.client.addresses import NodeAddress
 from dcp.client.cluster_map import ClusterMap
 from dcp.errors import BucketError, DcplakeError
-from dcp.producer.background import keep_running
-from dcp.producer.replica_copy import ReplicaCopy
-from dcp.producer.stream_ends import end_streams
+from dcp.producer.bucket.stream_ends import end_streams
+from dcp.producer.replication.background import keep_running
+from dcp.producer.vbucket.replica_copy import ReplicaCopy
 from dcp.protocol.shared_windows import SharedWindows
 from dcp.protocol.window_policies import Policy, PolicySettings
 from dcp.relay.relay_bucket import NODE, RelayBucket

@@ -22,9 +22,9 @@ from typing import Final
 
 from dcp.client.reactions import ENDINGS, REFUSALS, Reaction, end_reason_name
 from dcp.errors import BucketError, RemoteProtocolError
-from dcp.producer.passive_stream import PassiveStream
-from dcp.producer.passive_streams import PassiveStreams
-from dcp.producer.replica_copy import ReplicaCopy
+from dcp.producer.replication.passive_stream import PassiveStream
+from dcp.producer.replication.passive_streams import PassiveStreams
+from dcp.producer.vbucket.replica_copy import ReplicaCopy
 from dcp.protocol.bootstrap import FEATURES, BootstrapSettings
 from dcp.protocol.connection import ConsumerConnection
 from dcp.protocol.credentials import Credentials

@@ -15,9 +15,9 @@ from typing import Final, Protocol
 
 from dcp.client.addresses import NodeAddress
 from dcp.errors import AuthenticationError, BucketError, DcplakeError, NodeUnavailableError
-from dcp.producer.background import FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS
-from dcp.producer.reading import read_until
-from dcp.producer.replica_copy import ReplicaCopy
+from dcp.producer.replication.background import FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS
+from dcp.producer.replication.reading import read_until
+from dcp.producer.vbucket.replica_copy import ReplicaCopy
 from dcp.protocol.shared_windows import SharedWindows
 from dcp.relay.upstream_connection import (
     Arrived,

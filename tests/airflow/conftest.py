@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from dcp.producer.cluster import ProducerCluster
-from dcp.producer.settings import ClusterSettings
+from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.server.cluster import ProducerCluster
 from tests.quick_spark import QUICK_JAVA_OPTIONS, QUICK_SQL_CONF, spark_conf_toml
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from dcp.errors import FencedError, IncompleteRunError, QualityError, SourceError
-from dcp.producer.cluster import ProducerCluster
-from dcp.producer.versions import Content, Version
+from dcp.producer.model.versions import Content, Version
+from dcp.producer.server.cluster import ProducerCluster
 from dcp.wire.vocabulary import Datatype
 from tests.airflow.conftest import DAGS, PASSWORD, ROOT, Airflow
 from tests.lake.versions import table_at

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dcp.producer.cluster import ProducerCluster
-from dcp.producer.settings import ClusterSettings
+from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.server.cluster import ProducerCluster
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ import pytest
 
 from dcp.cli import output
 from dcp.cli.main import main
-from dcp.producer.cluster import ProducerCluster
-from dcp.producer.settings import ClusterSettings
+from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.server.cluster import ProducerCluster
 from tests.cli.conftest import World
 from tests.producer.tls import TLS_FILES
 

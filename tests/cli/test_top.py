@@ -26,9 +26,9 @@ from dcp.client.connection import NodeConnection
 from dcp.client.settings import ConnectionSettings
 from dcp.lake.config.memory import worker_bytes
 from dcp.lake.monitor.live_look import Connection, TaskLook
-from dcp.producer.auth import Outcome, SaslConversation
-from dcp.producer.cluster import ProducerCluster
-from dcp.producer.settings import ClusterSettings
+from dcp.producer.bucket.auth import Outcome, SaslConversation
+from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.server.cluster import ProducerCluster
 from dcp.protocol.credentials import Credentials, Secret
 from dcp.protocol.position import Position
 from dcp.wire import messages as m
@@ -257,7 +257,7 @@ def plain_passwords(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
         return start(conversation, mechanism, payload)
 
     monkeypatch.setattr(SaslConversation, "start", noted)
-    monkeypatch.setattr("dcp.producer.setup_commands.MECHANISMS", b"PLAIN")
+    monkeypatch.setattr("dcp.producer.commands.setup_commands.MECHANISMS", b"PLAIN")
     return sent
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from dcp.cli.main import main
 from dcp.lake.run import run as lake_run
-from dcp.producer.cluster import ProducerCluster
-from dcp.producer.settings import ClusterSettings
+from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.server.cluster import ProducerCluster
 from tests.lake.receiving import settings_for
 
 if TYPE_CHECKING:

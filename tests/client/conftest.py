@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from dcp.producer.cluster import ProducerCluster
-from dcp.producer.settings import ClusterSettings
+from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.server.cluster import ProducerCluster
 from tests.client.drained import USERS
 
 MakeCluster = Callable[..., ProducerCluster]

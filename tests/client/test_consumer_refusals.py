@@ -6,8 +6,8 @@ from dcp.client.consumer import Consumer
 from dcp.client.consumer_events import StopReason
 from dcp.client.vbucket_track import StreamStart
 from dcp.errors import AuthenticationError, BucketError
-from dcp.producer.cluster import ProducerCluster
-from dcp.producer.resume_rules import ResumeRequest, Rules, VbucketFacts, Verdict, judge
+from dcp.producer.model.resume_rules import ResumeRequest, Rules, VbucketFacts, Verdict, judge
+from dcp.producer.server.cluster import ProducerCluster
 from dcp.protocol.credentials import Credentials, Secret
 from dcp.protocol.position import Position
 from dcp.types import MAX_FAILOVER_ENTRIES, FailoverEntry, FailoverLog
@@ -100,7 +100,7 @@ def test_a_rollback_above_the_request_ends_its_vbucket_alone(
             return Verdict(Status.ROLLBACK, request.start + 20)
         return judge(request, facts, rules)
 
-    monkeypatch.setattr("dcp.producer.stream_requests.judge", misjudge)
+    monkeypatch.setattr("dcp.producer.commands.stream_requests.judge", misjudge)
     streams = starts(cluster)
     streams[1] = StreamStart(1, streams[1].address, Position.complete_at(log.current_uuid, 10))
     with consuming(cluster, streams) as consumer:

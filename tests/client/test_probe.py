@@ -17,8 +17,8 @@ from dcp.errors import (
     RemoteProtocolError,
     SourceError,
 )
-from dcp.producer.commands import COMMANDS
-from dcp.producer.session import Command, Gate, Session
+from dcp.producer.commands.commands import COMMANDS
+from dcp.producer.commands.session import Command, Gate, Session
 from dcp.protocol.credentials import Credentials, Secret
 from dcp.protocol.events import Ready
 from dcp.types import MAX_FAILOVER_ENTRIES, FailoverEntry, FailoverLog

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from dcp.producer.send_window import SendWindow
+from dcp.producer.model.send_window import SendWindow
 from dcp.protocol.window import CONNECTION, FlowSettings, Window
 from dcp.protocol.window_policies import Policy, PolicySettings, WindowPolicies, as_float32
 from dcp.types import U32_MAX

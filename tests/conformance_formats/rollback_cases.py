@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dcp.errors import DcplakeError
-from dcp.producer.cluster import ProducerCluster
-from dcp.producer.resume_rules import (
+from dcp.producer.model.resume_rules import (
     ResumeRequest,
     Rules,
     VbucketFacts,
@@ -20,7 +19,8 @@ from dcp.producer.resume_rules import (
     rollback_seqno,
     state_allows,
 )
-from dcp.producer.settings import ClusterSettings
+from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.server.cluster import ProducerCluster
 from dcp.types import END_OF_TIME, FailoverEntry, FailoverLog
 from dcp.wire import messages as m
 from dcp.wire.codec import decode

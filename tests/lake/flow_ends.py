@@ -20,8 +20,8 @@ from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.lake.receive.batches import BatchBuilder
 from dcp.lake.receive.gathering import Gathering
 from dcp.lake.receive.histories import Histories
-from dcp.producer.send_window import SendWindow
-from dcp.producer.stream_windows import CONNECTION_OPAQUE, StreamWindows
+from dcp.producer.model.send_window import SendWindow
+from dcp.producer.streams.stream_windows import CONNECTION_OPAQUE, StreamWindows
 from dcp.protocol.bootstrap import STREAM_WINDOW
 from dcp.protocol.events import Items, SnapshotStarted
 from dcp.wire import messages as m

@@ -18,8 +18,8 @@ from dcp.lake.run.run import run
 from dcp.lake.spark.runtime import find_java_home
 from dcp.lake.spark.session import delta_settings, static_settings
 from dcp.lake.verify.verify import verify
-from dcp.producer.cluster import ProducerCluster
-from dcp.producer.settings import ClusterSettings
+from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.server.cluster import ProducerCluster
 from tests.lake.receiving import settings_for
 from tests.quick_spark import QUICK_CONF
 

@@ -19,7 +19,7 @@ from dcp.lake.run.run import run
 from dcp.lake.tables.horizon import Horizon
 from dcp.lake.tables.opening import lake_location
 from dcp.lake.tables.tables import LakeTables, open_lake
-from dcp.producer.cluster import ProducerCluster
+from dcp.producer.server.cluster import ProducerCluster
 from tests.lake.receiving import settings_for
 from tests.lake.replicas import (
     complete_seqnos,

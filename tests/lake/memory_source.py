@@ -14,8 +14,8 @@ import sys
 from collections.abc import Iterator
 from typing import Final
 
-from dcp.producer.cluster import ProducerCluster
-from dcp.producer.settings import ClusterSettings
+from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.server.cluster import ProducerCluster
 
 USER, PASSWORD = "Administrator", "password"
 LARGE_DOCUMENTS: Final = 20

@@ -23,7 +23,7 @@ from dcp.lake.receive.ending import Budget
 from dcp.lake.receive.receive import SourceAccess, TaskReceiver
 from dcp.lake.tables.schema import CHANGES
 from dcp.lake.tables.vbucket_state import VbucketState, states_from_rows
-from dcp.producer.cluster import ProducerCluster
+from dcp.producer.server.cluster import ProducerCluster
 
 PASSWORD_FILE = "password"
 USER, PASSWORD = "Administrator", "password"

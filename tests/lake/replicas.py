@@ -11,7 +11,7 @@ from dcp.lake.query.views_sql import docs_live_sql
 from dcp.lake.tables.history import history
 from dcp.lake.tables.tables import DOCS, LakeTables
 from dcp.lake.tables.vbucket_state import VbucketState
-from dcp.producer.cluster import ProducerCluster
+from dcp.producer.server.cluster import ProducerCluster
 from tests.lake.versions import table_at
 
 Rows = dict[int, dict[bytes, tuple[int, int, bytes]]]

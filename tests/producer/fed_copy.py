@@ -1,8 +1,8 @@
 """A copy that is fed by hand: its passive stream on a connection whose peer a test plays."""
 
-from dcp.producer.passive_stream import PassiveStream
-from dcp.producer.passive_streams import PassiveStreams
-from dcp.producer.replica_copy import ReplicaCopy
+from dcp.producer.replication.passive_stream import PassiveStream
+from dcp.producer.replication.passive_streams import PassiveStreams
+from dcp.producer.vbucket.replica_copy import ReplicaCopy
 from dcp.protocol.bootstrap import CONTROLS, STREAM_END_ON_CLOSE, BootstrapSettings, Control
 from dcp.protocol.connection import ConsumerConnection
 from dcp.protocol.credentials import ALL_MECHANISMS, Credentials, Secret

@@ -3,8 +3,8 @@
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
-from dcp.producer.checkpoint import ITEM_OVERHEAD_BYTES
-from dcp.producer.checkpoint_manager import CheckpointLimits, CheckpointManager, Items
+from dcp.producer.checkpoints.checkpoint import ITEM_OVERHEAD_BYTES
+from dcp.producer.checkpoints.checkpoint_manager import CheckpointLimits, CheckpointManager, Items
 
 
 @dataclass(frozen=True, slots=True)

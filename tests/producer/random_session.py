@@ -9,10 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-from dcp.producer import forks
-from dcp.producer.cluster import ProducerCluster
-from dcp.producer.documents import DocumentError
-from dcp.producer.settings import ClusterSettings
+from dcp.producer.bucket import forks
+from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.vbucket.documents import DocumentError
 from dcp.types import END_OF_TIME
 from dcp.wire import messages as m
 from dcp.wire import snappy, xattr

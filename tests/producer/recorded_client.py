@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from dcp.producer.cluster import ProducerCluster
-from dcp.producer.commands import COMMANDS
-from dcp.producer.session import Session
+from dcp.producer.commands.commands import COMMANDS
+from dcp.producer.commands.session import Session
+from dcp.producer.server.cluster import ProducerCluster
 from dcp.protocol.credentials import ALL_MECHANISMS, Credentials, Secret
 from dcp.protocol.sasl import SaslExchange
 from dcp.types import END_OF_TIME

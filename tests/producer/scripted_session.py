@@ -7,10 +7,10 @@ import json
 from collections.abc import Iterable
 from typing import Final
 
-from dcp.producer.bucket_type import BucketType
-from dcp.producer.cluster import ProducerCluster
-from dcp.producer.settings import ClusterSettings
-from dcp.producer.versions import Content, SyncWrite, Version
+from dcp.producer.model.bucket_type import BucketType
+from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.model.versions import Content, SyncWrite, Version
+from dcp.producer.server.cluster import ProducerCluster
 from dcp.types import END_OF_TIME
 from dcp.wire import messages as m
 from dcp.wire.vocabulary import (

@@ -1,6 +1,6 @@
 """Sessions of the kinds that facts about a real server tell of: durable writes, restarts, names."""
 
-from dcp.producer import forks
+from dcp.producer.bucket import forks
 from dcp.wire import messages as m
 from dcp.wire.vocabulary import Opcode, StreamFlag
 from tests.producer.scripted_session import COLLECTIONS, NOOP, PLAIN, ScriptedSession

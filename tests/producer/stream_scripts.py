@@ -1,6 +1,6 @@
 """Sessions about streams: windows, ends, NOOPs, rollbacks; of the kinds that are recorded."""
 
-from dcp.producer import forks
+from dcp.producer.bucket import forks
 from dcp.types import END_OF_TIME
 from dcp.wire import messages as m
 from dcp.wire.vocabulary import (

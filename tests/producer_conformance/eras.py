@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
-from dcp.producer.manifest import DEFAULT_ID
+from dcp.producer.model.manifest import DEFAULT_ID
 from dcp.types import END_OF_TIME, U64_MAX, FailoverLog
 from dcp.wire.system_event import CollectionEnded
 from dcp.wire.vocabulary import Status

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from dcp.producer.manifest import DEFAULT, Collection, Manifest, Scope
+from dcp.producer.model.manifest import DEFAULT, Collection, Manifest, Scope
 from dcp.wire import messages as m
 from dcp.wire.frame import Frame
 from dcp.wire.system_event import ManifestEvent

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from dcp.producer.documents import RELATIVE_EXPIRY_SECONDS
+from dcp.producer.vbucket.documents import RELATIVE_EXPIRY_SECONDS
 from dcp.types import FailoverLog
 from dcp.wire.vocabulary import VbucketState
 from tests.producer_conformance.eras import Era, eras_of

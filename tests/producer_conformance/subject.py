@@ -2,7 +2,7 @@
 
 The only module here that knows the producer from inside. Time is the recording's, so that NOOPs and
 idle clients need no waiting. ``Line`` is a connection: what the socket's edge
-(``dcp/producer/accepted_connection.py``) does with a session, step by step.
+(``dcp/producer/server/accepted_connection.py``) does with a session, step by step.
 """
 
 import json
@@ -11,16 +11,16 @@ from dataclasses import replace
 from typing import Final
 
 from dcp.errors import FrameError
-from dcp.producer.bucket import Bucket
-from dcp.producer.cluster import ProducerCluster
-from dcp.producer.commands import COMMANDS
-from dcp.producer.dcp_connection import DcpConnection
-from dcp.producer.manifest import Collection, Scope
-from dcp.producer.resume_rules import VbucketFacts
-from dcp.producer.session import Session
-from dcp.producer.settings import ClusterSettings
-from dcp.producer.stream import ActiveStream
-from dcp.producer.versions import Content, SyncWrite, Version
+from dcp.producer.bucket.bucket import Bucket
+from dcp.producer.bucket.dcp_connection import DcpConnection
+from dcp.producer.commands.commands import COMMANDS
+from dcp.producer.commands.session import Session
+from dcp.producer.model.manifest import Collection, Scope
+from dcp.producer.model.resume_rules import VbucketFacts
+from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.model.versions import Content, SyncWrite, Version
+from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.streams.stream import ActiveStream
 from dcp.wire import messages as m
 from dcp.wire.frame import Frame
 from dcp.wire.framing import FrameSplitter

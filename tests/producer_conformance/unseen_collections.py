@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from dcp.producer.manifest import DEFAULT_ID
+from dcp.producer.model.manifest import DEFAULT_ID
 from dcp.wire import messages as m
 from dcp.wire.system_event import CollectionBegun, ScopeCreated
 from dcp.wire.vocabulary import Opcode, Status

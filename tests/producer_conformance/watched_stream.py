@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from dcp.producer.manifest import DEFAULT_ID
+from dcp.producer.model.manifest import DEFAULT_ID
 from dcp.types import U64_MAX
 from dcp.wire import messages as m
 from dcp.wire.frame import Frame

@@ -8,8 +8,8 @@ from contextlib import suppress
 from typing import Final
 
 from dcp.errors import FrameError
-from dcp.producer.manifest import DEFAULT_ID
-from dcp.producer.settings import MAX_VBUCKETS
+from dcp.producer.model.manifest import DEFAULT_ID
+from dcp.producer.model.settings import MAX_VBUCKETS
 from dcp.types import FailoverLog
 from dcp.wire import messages as m
 from dcp.wire.codec import decode

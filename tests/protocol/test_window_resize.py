@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcp.errors import LocalProtocolError
-from dcp.producer.send_window import SendWindow
+from dcp.producer.model.send_window import SendWindow
 from dcp.protocol import events as e
 from dcp.protocol.connection import ConsumerConnection
 from dcp.protocol.window import CONNECTION, Window

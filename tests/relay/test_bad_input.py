@@ -1,8 +1,8 @@
 """What a relay is told wrongly, on its command line and by its consumers: refused in words.
 
 What is wrong with numbers and names of single messages is tested where they are read
-(``tests/protocol/test_flow_spec.py``, ``tests/producer/test_handshake.py``,
-``tests/producer/test_stream_windows.py``); here a relay stands behind each of them.
+(``tests/protocol/test_flow_spec.py``, ``tests/producer/commands/test_handshake.py``,
+``tests/producer/streams/test_stream_windows.py``); here a relay stands behind each of them.
 """
 
 import os
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from dcp.cli.main import main
-from dcp.producer.cluster import ProducerCluster
+from dcp.producer.server.cluster import ProducerCluster
 from dcp.relay.relay import Relay
 from dcp.wire import messages as m
 from dcp.wire.codec import encode

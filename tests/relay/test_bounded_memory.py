@@ -1,8 +1,8 @@
 """Bounded memory of relay and producer: large documents, many consumers, stopped ones, streams.
 
 Both are processes of their own (``dcplake serve``, ``dcplake relay``); their resident memory (PSS)
-is sampled and compared with the formulas of docs/memory.md, as ``dcp/producer/memory.py`` and
-``dcp/relay/memory.py`` compute them. With DCPLAKE_TEST_SCALE=1 every stopped sink is so for a
+is sampled and compared with the formulas of docs/memory.md, as ``dcp/producer/commands/memory.py``
+and ``dcp/relay/memory.py`` compute them. With DCPLAKE_TEST_SCALE=1 every stopped sink is so for a
 minute; the one that all wait for always is.
 """
 
@@ -16,7 +16,7 @@ from typing import Final
 import pytest
 
 from dcp.client.addresses import NodeAddress
-from dcp.producer.memory import DOCUMENT_BYTES, Load, producer_bytes
+from dcp.producer.commands.memory import DOCUMENT_BYTES, Load, producer_bytes
 from dcp.relay.memory import relay_bytes
 from dcp.relay.settings import RelaySettings
 from tests.cli.serving import Serving

@@ -12,10 +12,10 @@ from threading import Event, Thread
 
 import pytest
 
-from dcp.producer.cluster import ProducerCluster
-from dcp.producer.outbox import LONG_ANSWER_BYTES
-from dcp.producer.settings import OUTBOX_BYTES
-from dcp.producer.unsent_bytes import LARGEST_BATCH_BYTES
+from dcp.producer.bucket.unsent_bytes import LARGEST_BATCH_BYTES
+from dcp.producer.commands.outbox import LONG_ANSWER_BYTES
+from dcp.producer.model.settings import OUTBOX_BYTES
+from dcp.producer.server.cluster import ProducerCluster
 from dcp.relay.relay import Relay
 from dcp.types import U32_MAX
 from dcp.wire import messages as m

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dcp.client.addresses import NodeAddress
-from dcp.producer.memory import (
+from dcp.producer.commands.memory import (
     DISK_ITEM_BYTES,
     DOCUMENT_BYTES,
     FIXED_BYTES,
@@ -18,7 +18,7 @@ from dcp.producer.memory import (
     in_words,
     producer_bytes,
 )
-from dcp.producer.versions import OVERHEAD_BYTES
+from dcp.producer.model.versions import OVERHEAD_BYTES
 from dcp.relay.memory import relay_bytes, relay_bytes_in_words
 from dcp.relay.settings import RelaySettings
 from tests.client.drained import CREDENTIALS

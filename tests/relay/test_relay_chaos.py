@@ -8,8 +8,8 @@ from random import Random
 import pytest
 
 from dcp.errors import SetupError
-from dcp.producer.cluster import ProducerCluster
-from dcp.producer.versions import Content, SyncWrite, Version
+from dcp.producer.model.versions import Content, SyncWrite, Version
+from dcp.producer.server.cluster import ProducerCluster
 from dcp.protocol.flow_spec import parse_flow_spec
 from dcp.relay.relay import Relay
 from dcp.wire.vocabulary import Opcode

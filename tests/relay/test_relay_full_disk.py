@@ -15,9 +15,9 @@ from time import sleep
 
 import pytest
 
-from dcp.producer.cluster import ProducerCluster
-from dcp.producer.disk_file import Data, OsFile
-from dcp.producer.stream_ends import end_streams
+from dcp.producer.bucket.stream_ends import end_streams
+from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.storage.disk_file import Data, OsFile
 from dcp.protocol.flow_spec import parse_flow_spec
 from dcp.relay.relay import Relay
 from tests.client.drained import USERS, all_of, fill, wait_for

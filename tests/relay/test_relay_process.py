@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dcp.cli.main import main
-from dcp.producer.cluster import ProducerCluster
+from dcp.producer.server.cluster import ProducerCluster
 from dcp.relay.relay import Relay
 from tests.client.drained import USERS, all_of, fill, wait_for
 from tests.relay.following import relay_settings

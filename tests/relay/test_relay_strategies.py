@@ -8,8 +8,8 @@ from time import monotonic, sleep
 import pytest
 
 from dcp.cli.main import main
-from dcp.producer.cluster import ProducerCluster
-from dcp.producer.memory import Load
+from dcp.producer.commands.memory import Load
+from dcp.producer.server.cluster import ProducerCluster
 from dcp.protocol.flow_spec import parse_flow_spec
 from dcp.relay.memory import relay_bytes
 from dcp.relay.relay import Relay

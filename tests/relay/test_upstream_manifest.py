@@ -3,8 +3,8 @@
 import pytest
 
 from dcp.errors import RemoteProtocolError
-from dcp.producer.manifest import FIRST
-from dcp.producer.manifest_changes import CreateCollection, CreateScope, changed
+from dcp.producer.model.manifest import FIRST
+from dcp.producer.model.manifest_changes import CreateCollection, CreateScope, changed
 from dcp.relay.upstream_manifest import parse_manifest
 
 

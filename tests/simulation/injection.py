@@ -24,16 +24,16 @@ import dcp.client.delivery
 import dcp.client.probe
 import dcp.client.reader
 import dcp.lake.log.changes
-import dcp.producer.auth
-import dcp.producer.bucket
-import dcp.producer.bucket_storage
-import dcp.producer.cluster_nodes
-import dcp.producer.server
+import dcp.producer.bucket.auth
+import dcp.producer.bucket.bucket
+import dcp.producer.bucket.bucket_storage
+import dcp.producer.server.cluster_nodes
+import dcp.producer.server.server
 import dcp.relay.feeding
 import dcp.relay.relay
 import dcp.relay.settings
-from dcp.producer.loop_thread import Work
-from dcp.producer.settings import ClusterSettings
+from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.server.loop_thread import Work
 from dcp.protocol.salted_passwords import SaltedPasswords
 from dcp.relay.regulator import Regulator
 from tests.simulation.client_shell import OneAfterAnother, SteppedReader, Waits
@@ -47,7 +47,7 @@ EPOCH_SECONDS = 1_700_000_000.0
 
 
 class SteppedLoop:
-    """Stands for ``dcp.producer.loop_thread.LoopThread``: all nodes and relays share one loop."""
+    """Stands for ``loop_thread.LoopThread``: all nodes and relays share one loop."""
 
     loop: VirtualLoop
 
@@ -155,12 +155,16 @@ def injected(network: Network, random: Random) -> Iterator[None]:
 
     settings = partial(ClusterSettings, clock=clock)
     named: list[tuple[Any, str, Any]] = [
-        (dcp.producer.cluster_nodes, "LoopThread", type("Loop", (SteppedLoop,), {"loop": loop})),
-        (dcp.producer.server, "Listener", type("Port", (Port,), {"network": network})),
-        (dcp.producer.server, "PlainChannel", ServedChannel),
-        (dcp.producer.bucket, "Condition", waits.Condition),
-        (dcp.producer.auth, "_salted", SALTED),
-        (dcp.producer.bucket_storage, "ThreadPoolExecutor", OneAfterAnother),
+        (
+            dcp.producer.server.cluster_nodes,
+            "LoopThread",
+            type("Loop", (SteppedLoop,), {"loop": loop}),
+        ),
+        (dcp.producer.server.server, "Listener", type("Port", (Port,), {"network": network})),
+        (dcp.producer.server.server, "PlainChannel", ServedChannel),
+        (dcp.producer.bucket.bucket, "Condition", waits.Condition),
+        (dcp.producer.bucket.auth, "_salted", SALTED),
+        (dcp.producer.bucket.bucket_storage, "ThreadPoolExecutor", OneAfterAnother),
         (SaltedPasswords, "derive", _derive),
         (dcp.client.connection, "Reader", type("Reader", (SteppedReader,), {"network": network})),
         (dcp.client.reader, "Future", waits.Future),
@@ -181,7 +185,7 @@ def injected(network: Network, random: Random) -> Iterator[None]:
             if name in vars(module):
                 named.append((module, name, stand_in))
     # The nodes' own password: always the same, so that it is hashed once.
-    named.append((dcp.producer.bucket, "token_hex", lambda count: "5" * 2 * count))
+    named.append((dcp.producer.bucket.bucket, "token_hex", lambda count: "5" * 2 * count))
     patches = [patch.object(module, name, stand_in) for module, name, stand_in in named]
     begun = []
     try:

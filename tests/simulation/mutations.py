@@ -17,7 +17,7 @@ import dcp.lake.log.changes
 import dcp.lake.log.plan
 import dcp.lake.log.restart
 import dcp.lake.receive.receive
-import dcp.producer.resume_rules
+import dcp.producer.model.resume_rules
 import dcp.relay.upstream
 from dcp.client.delivery import ConnectionEnded, Delivery
 from dcp.client.stream_keeper import StreamKeeper
@@ -26,7 +26,7 @@ from dcp.lake.apply.clearing_rules import Cleared
 from dcp.lake.apply.stretch_rules import _Standing
 from dcp.lake.log.restart import Target
 from dcp.lake.tables.vbucket_state import VbucketState
-from dcp.producer.send_window import UNLIMITED, SendWindow
+from dcp.producer.model.send_window import UNLIMITED, SendWindow
 from dcp.protocol.connection import ConsumerConnection
 from dcp.protocol.events import Items
 from dcp.protocol.position import Position
@@ -96,7 +96,7 @@ MUTATIONS: Final[Mapping[str, Sequence[Place]]] = {
     "resumes a snapshot from 0": [(dcp.lake.receive.receive, "StreamStart", _from_zero)],
     "loses the last row of a delivery": [(StreamKeeper, "take", _loses_rows(StreamKeeper.take))],
     "node ignores the window": [(SendWindow, "room_bytes", property(lambda _: UNLIMITED))],
-    "node forgets what it purged": [(dcp.producer.resume_rules, "_purged", lambda *_: False)],
+    "node forgets what it purged": [(dcp.producer.model.resume_rules, "_purged", lambda *_: False)],
     "relay begins a branch when it starts": [(FilledByCluster, "opened_state", NodesState.ACTIVE)],
     "relay goes on with streams over a rollback": [
         (dcp.relay.upstream, "end_streams", lambda *_, **__: None)

@@ -6,7 +6,7 @@ The producer records every branch that a vbucket ever had: it is asked what was 
 from collections.abc import Sequence
 
 from dcp.lake.tables.vbucket_state import VbucketState
-from dcp.producer.cluster import ProducerCluster
+from dcp.producer.server.cluster import ProducerCluster
 from tests.lake.memory_lake import ITEM_KINDS, Row, Version
 from tests.simulation.client_shell import SteppedReader
 from tests.simulation.delta_tables import CHANGES, DOCS, TablesInMemory

@@ -21,7 +21,7 @@ class AcceptedSocket:
 
 
 class Port:
-    """Stands for ``dcp.producer.listener.Listener``."""
+    """Stands for ``dcp.producer.server.listener.Listener``."""
 
     network: Network
 
@@ -58,7 +58,7 @@ class Port:
 
 
 class ServedChannel:
-    """Stands for ``dcp.producer.channels.PlainChannel``."""
+    """Stands for ``dcp.producer.server.channels.PlainChannel``."""
 
     def __init__(self, accepted: AcceptedSocket) -> None:
         self._link = accepted.link

@@ -4,10 +4,10 @@ from contextlib import suppress
 from random import Random
 
 from dcp.errors import DcplakeError
-from dcp.producer.cluster import ProducerCluster
-from dcp.producer.documents import DocumentError
-from dcp.producer.manifest import ManifestError
-from dcp.producer.settings import ClusterSettings
+from dcp.producer.model.manifest import ManifestError
+from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.vbucket.documents import DocumentError
 from tests.simulation.faults import Counts, Options
 from tests.simulation.injection import EPOCH_SECONDS
 from tests.simulation.virtual_loop import Incident, VirtualLoop

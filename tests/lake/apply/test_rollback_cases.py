@@ -15,8 +15,8 @@ from dcp.lake.log.restart import RollbackPolicy
 from dcp.lake.log.round_plan import Idle
 from dcp.lake.log.stretch import REPLACED
 from dcp.lake.receive.connect import look_at_cluster
-from dcp.producer.cluster import ProducerCluster
-from dcp.producer.settings import ClusterSettings
+from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.server.cluster import ProducerCluster
 from dcp.wire.vocabulary import Status
 from tests.lake.memory_lake import RoundsInMemory
 from tests.lake.receiving import SMALL_FLOW, settings_for

@@ -30,8 +30,8 @@ from dcp.lake.tables.horizon import Horizon
 from dcp.lake.tables.opening import lake_location
 from dcp.lake.tables.tables import DOCS, cleaned_round
 from dcp.lake.tables.transaction import described
-from dcp.producer.cluster import ProducerCluster
-from dcp.producer.settings import ClusterSettings
+from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.server.cluster import ProducerCluster
 from tests.lake.log_model import apply_pending
 from tests.lake.receiving import settings_for
 from tests.lake.replicas import (

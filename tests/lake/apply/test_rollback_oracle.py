@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from dcp.lake.log.stretch import HeldVersion
-from dcp.producer.cluster import ProducerCluster
-from dcp.producer.settings import ClusterSettings
+from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.server.cluster import ProducerCluster
 from tests.lake.memory_lake import RoundsInMemory
 from tests.lake.receiving import SMALL_FLOW, settings_for
 from tests.lake.rollback_history import Documents, History

@@ -10,8 +10,8 @@ from deltalake import DeltaTable, QueryBuilder
 
 from dcp.errors import ConfigError
 from dcp.lake.run.run import run
-from dcp.producer.cluster import ProducerCluster
-from dcp.producer.settings import ClusterSettings
+from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.server.cluster import ProducerCluster
 from tests.lake.receiving import PASSWORD, USER, settings_for
 
 if TYPE_CHECKING:

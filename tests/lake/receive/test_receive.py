@@ -22,9 +22,9 @@ from dcp.lake.log.round_report import RoundReport
 from dcp.lake.receive.connect import look_at_cluster
 from dcp.lake.spark.task_errors import TaskError, original_error
 from dcp.lake.tables.round_record import Outcome, VbucketReport
-from dcp.producer.cluster import ProducerCluster
-from dcp.producer.kv_client import KvClient
-from dcp.producer.settings import ClusterSettings
+from dcp.producer.clients.kv_client import KvClient
+from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.server.cluster import ProducerCluster
 from dcp.wire.vocabulary import Status
 from tests.cli.serving import Serving
 from tests.client.cut_off import no_stream_cut_off

@@ -17,8 +17,8 @@ from dcp.lake.receive.living_documents import DOCUMENTS, living_documents
 from dcp.lake.receive.source import DcpSource
 from dcp.lake.spark.java import find_java_home
 from dcp.lake.tables.schema import CHANGES
-from dcp.producer.cluster import ProducerCluster
-from dcp.producer.settings import ClusterSettings
+from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.server.cluster import ProducerCluster
 from tests.quick_spark import QUICK_JAVA_OPTIONS
 
 ROOT = Path(__file__).parents[3]

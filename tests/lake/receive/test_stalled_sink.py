@@ -29,9 +29,9 @@ from dcp.lake.receive.connect import look_at_cluster, source_access
 from dcp.lake.receive.ending import Budget
 from dcp.lake.receive.gathering import Gathering
 from dcp.lake.receive.receive import TaskReceiver
-from dcp.producer.cluster import ProducerCluster
-from dcp.producer.faults import Corruption
-from dcp.producer.settings import ClusterSettings
+from dcp.producer.model.faults import Corruption
+from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.server.cluster import ProducerCluster
 from dcp.protocol.window import Window
 from tests.client.drained import wait_for
 from tests.lake.receive.test_bounded_memory import Source, settings_of, source_of

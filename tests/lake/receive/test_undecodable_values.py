@@ -23,9 +23,9 @@ from dcp.lake.run.run import run
 from dcp.lake.tables.opening import lake_location
 from dcp.lake.tables.round_record import Outcome
 from dcp.lake.tables.tables import LakeTables, open_lake
-from dcp.producer.cluster import ProducerCluster
-from dcp.producer.settings import ClusterSettings
-from dcp.producer.versions import Content, Version
+from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.model.versions import Content, Version
+from dcp.producer.server.cluster import ProducerCluster
 from dcp.wire.snappy import deflate
 from dcp.wire.vocabulary import Opcode
 from dcp.wire.xattr import join_xattrs

@@ -30,9 +30,9 @@ from dcp.lake.run.run import run
 from dcp.lake.tables.opening import lake_location
 from dcp.lake.tables.round_record import Outcome
 from dcp.lake.tables.tables import LakeTables, open_lake
-from dcp.producer.cluster import ProducerCluster
-from dcp.producer.documents import DocumentError
-from dcp.producer.settings import ClusterSettings
+from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.vbucket.documents import DocumentError
 from tests.client.drained import wait_for
 from tests.lake.receiving import QUICK_ROUND, QUICK_SOURCE, SMALL_FLOW, settings_for
 from tests.lake.replicas import (

@@ -21,8 +21,8 @@ from dcp.lake.run.run import open_or_create
 from dcp.lake.tables.history import history
 from dcp.lake.tables.opening import lake_location
 from dcp.lake.tables.transaction import session_settings_for_a_while
-from dcp.producer.cluster import ProducerCluster
-from dcp.producer.settings import ClusterSettings
+from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.server.cluster import ProducerCluster
 from tests.lake.receiving import settings_for
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from dcp.lake.run.run import run as run_module
 from dcp.lake.spark import jvm_options as options
 from dcp.lake.tables.opening import lake_location
 from dcp.lake.tables.tables import LakeLocation
-from dcp.producer.cluster import ProducerCluster
-from dcp.producer.settings import ClusterSettings
+from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.server.cluster import ProducerCluster
 from tests.lake.receiving import settings_for
 from tests.lake.run.test_driver import view
 

@@ -26,8 +26,8 @@ from dcp.lake.receive.connect import look_at_cluster, source_access
 from dcp.lake.receive.receive import receive_function
 from dcp.lake.spark.runtime import find_java_home
 from dcp.lake.verify.verify_stream import metadata_access, read_function
-from dcp.producer.cluster import ProducerCluster
-from dcp.producer.settings import ClusterSettings
+from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.server.cluster import ProducerCluster
 from tests.lake.outsider import (
     Loot,
     addresses_of_machine,

@@ -15,8 +15,8 @@ import pytest
 
 from dcp.lake.spark.java import find_java_home
 from dcp.lake.spark.session import python_of_tasks
-from dcp.producer.cluster import ProducerCluster
-from dcp.producer.settings import ClusterSettings
+from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.server.cluster import ProducerCluster
 from tests.quick_spark import QUICK_JAVA_OPTIONS, QUICK_SQL_CONF
 
 ROOT: Final = Path(__file__).parents[3]

@@ -33,8 +33,8 @@ from dcp.lake.verify.verify_pins import Pin
 from dcp.lake.verify.verify_report import VerifyReport
 from dcp.lake.verify.verify_source import VerifyObserver
 from dcp.lake.verify.verify_stream import SOURCE_ROWS
-from dcp.producer.cluster import ProducerCluster
-from dcp.producer.settings import ClusterSettings
+from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.server.cluster import ProducerCluster
 from tests.lake.receiving import PASSWORD_FILE, QUICK_ROUND, QUICK_SOURCE, USER, settings_for
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from dcp.lake.verify.verify_keys import undecidable
 from dcp.lake.verify.verify_pins import Pin, chosen_vbuckets, pins_table, unpinned_vbuckets
 from dcp.lake.verify.verify_report import Difference, Side, TableCompared, VerifyReport
 from dcp.lake.verify.verify_stream import SOURCE_ROWS, StreamEnding, metadata_access, read_function
-from dcp.producer.cluster import ProducerCluster
-from dcp.producer.settings import ClusterSettings
+from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.server.cluster import ProducerCluster
 from dcp.types import U64_MAX
 from tests.lake.receiving import SMALL_FLOW, settings_for
 

@@ -1,0 +1,1 @@
+"""A bucket: its vbuckets and copies, what writes them to disk, and its DCP connections."""

@@ -1,0 +1,71 @@
+"""What goes into a checkpoint manager and what it says: limits, snapshots of items, facts."""
+
+from dataclasses import dataclass
+from typing import Generic
+
+from dcp.producer.checkpoints.checkpoint import CheckpointKind, Q
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointLimits:
+    """When the open checkpoint of an active vbucket is full; one item always fits.
+
+    The number of items is the default of kv_engine's ``chk_max_items`` (``configuration.json``
+    before 7.6). The bytes are ours: there ``checkpoint_max_size`` is the checkpoint quota by the
+    number of vbuckets and ``max_checkpoints``, 10 (``kv_bucket.cc``, autoConfigCheckpointMaxSize).
+    """
+
+    max_items: int = 10_000
+    max_bytes: int = 1024 * 1024
+
+    def __post_init__(self) -> None:
+        """Reject limits below 1."""
+        for name, value in (("max_items", self.max_items), ("max_bytes", self.max_bytes)):
+            if value < 1:
+                raise ValueError(f"checkpoint {name}: found {value}, expected 1 or more")
+
+
+@dataclass(frozen=True, slots=True)
+class Items(Generic[Q]):
+    """What a cursor got: a whole snapshot of one checkpoint, or a part of a received one.
+
+    ``begins_checkpoint``: the cursor had nothing of that checkpoint before.
+    """
+
+    items: tuple[Q, ...]
+    snapshot_start: int
+    snapshot_end: int
+    kind: CheckpointKind
+    begins_checkpoint: bool
+
+    def __post_init__(self) -> None:
+        """Reject an empty snapshot, and items outside it."""
+        seqnos = [item.seqno for item in self.items[:1] + self.items[-1:]]
+        if not seqnos or not self.snapshot_start <= seqnos[0] <= seqnos[-1] <= self.snapshot_end:
+            raise ValueError(
+                f"items: found first and last seqno {seqnos}, expected them in "
+                f"[{self.snapshot_start}, {self.snapshot_end}]"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointFacts:
+    """A checkpoint as it is now. ``cursors``: how many stand in it."""
+
+    id: int
+    kind: CheckpointKind
+    snapshot_start: int
+    snapshot_end: int
+    high_seqno: int
+    item_count: int
+    memory_bytes: int
+    cursors: int
+
+
+@dataclass(frozen=True, slots=True)
+class CursorFacts:
+    """Where a cursor stands: it had everything up to ``seqno``."""
+
+    seqno: int
+    checkpoint_id: int
+    is_droppable: bool

@@ -1,0 +1,1 @@
+"""Clients of a producer: for loading documents and for orders."""

@@ -1,0 +1,1 @@
+"""What a node answers: KV, DCP, statistics and orders of administrators."""

@@ -1,0 +1,213 @@
+"""Statistics of the bucket as a node has it: what it is, its memory, its collections and scopes.
+
+Names are kv_engine's: ``statistics/stat_definitions.json``, in ``engines/ep/src`` also
+``collections/manager.cc`` (doCollectionStats, doScopeStats) and ``ep_engine.cc`` (doMemoryStats).
+Operations by collection are not counted here.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from dcp.process_memory import resident_bytes
+from dcp.producer.checkpoints.checkpoint_memory import LOWER_MARK_PERCENT, UPPER_MARK_PERCENT
+from dcp.producer.commands.memory import Load, keys_of, producer_bytes
+from dcp.producer.commands.statistic import Question, Statistic, StatisticsRefusedError
+from dcp.producer.model.manifest import (
+    Collection,
+    Manifest,
+    ManifestError,
+    Scope,
+    UnknownScopeError,
+)
+from dcp.wire.vocabulary import Status, VbucketState
+
+_STATES: Final = (
+    VbucketState.ACTIVE,
+    VbucketState.REPLICA,
+    VbucketState.PENDING,
+    VbucketState.DEAD,
+)
+
+
+def general(question: Question) -> Iterator[Statistic]:
+    """Return what a node is and how much it holds (no name): vbuckets by the state that is told."""
+    bucket, node = question.bucket, question.node
+    owned = [bucket.vbuckets[vbucket] for vbucket in bucket.map.vbuckets_of(node)]
+    in_state = Counter(vbucket.shown_state for vbucket in question.vbuckets())
+    yield "bucket", bucket.name
+    for state in _STATES:
+        yield f"vb_{state.name.lower()}_num", in_state[state]
+    yield "curr_items", sum(sum(v.data.newest.document_counts().values()) for v in owned)
+    yield "curr_versions", sum(v.data.high_seqno - v.data.base_seqno for v in owned)
+
+
+def memory(question: Question) -> Iterator[Statistic]:
+    """Return what checkpoints take, of what, and what waits for the disk (``memory``)."""
+    bucket = question.bucket
+    quota = bucket.settings.checkpoint_quota_bytes
+    held = question.vbuckets()
+    yield "ep_checkpoint_memory", sum(v.data.checkpoints.memory_bytes for v in held)
+    yield "ep_checkpoint_memory_quota", quota
+    yield "ep_checkpoint_memory_recovery_upper_mark_bytes", quota * UPPER_MARK_PERCENT // 100
+    yield "ep_checkpoint_memory_recovery_lower_mark_bytes", quota * LOWER_MARK_PERCENT // 100
+    yield "ep_cursors_dropped", bucket.counters.cursors_dropped
+    yield "ep_diskqueue_memory", sum(v.data.persistence.unwritten_bytes for v in held)
+
+
+def process(question: Question) -> Iterator[Statistic]:
+    """Return what the process takes, and the most that it takes now (``producer``; ours).
+
+    -1: the system does not tell; 0: there is no formula, as there are several nodes or copies.
+    """
+    resident = resident_bytes()
+    yield "producer:resident_bytes", -1 if resident is None else resident
+    yield "producer:memory_bound_bytes", _bound_bytes(question)
+
+
+def _bound_bytes(question: Question) -> int:
+    """Return the formula of docs/memory.md for what there is now."""
+    bucket, settings = question.bucket, question.bucket.settings
+    if bucket.map.node_count > 1 or settings.record_branches:
+        return 0
+    held = question.vbuckets()
+    connections = bucket.dcp_connections.values()
+    log_bytes = sum(vbucket.data.disk.size_bytes for vbucket in held)
+    unwritten_bytes = sum(vbucket.data.persistence.unwritten_bytes for vbucket in held)
+    load = Load(
+        *keys_of([vbucket.data.newest.keys for vbucket in held]),
+        connections=max(1, bucket.clients),
+        streams=sum(len(each.streams) for each in connections),
+    )
+    return producer_bytes(
+        load,
+        checkpoint_quota_bytes=settings.checkpoint_quota_bytes,
+        # Log, and what it lacks yet, have them all.
+        values_bytes=settings.memory_quota_bytes or log_bytes + unwritten_bytes,
+        log_bytes=0 if settings.data_folder is not None else log_bytes,
+    )
+
+
+def uuid(question: Question) -> Iterator[Statistic]:
+    """Return the bucket's uuid (``uuid``)."""
+    yield "uuid", question.bucket.map.bucket_uuid
+
+
+def collections(question: Question) -> Iterator[Statistic]:
+    """Return all collections, or the one of a path (``collections``)."""
+    return _collections(question, _collections_at(question))
+
+
+def collections_by_id(question: Question) -> Iterator[Statistic]:
+    """Return the collection of a hexadecimal id (``collections-byid``)."""
+    known = question.bucket.manifest.collections
+    found = known.get(_id_of(question.argument))
+    if found is None:
+        raise StatisticsRefusedError(
+            Status.UNKNOWN_COLLECTION, f"collection: found {question.argument!r}"
+        )
+    return _collections(question, [found])
+
+
+def _collections_at(question: Question) -> list[Collection]:
+    manifest = question.bucket.manifest
+    if not question.argument:
+        return list(manifest.collections.values())
+    try:
+        return [manifest.at(question.argument)]
+    except ManifestError as error:
+        raise StatisticsRefusedError(_status_of(error), str(error)) from None
+
+
+def _status_of(error: ManifestError) -> Status:
+    if type(error) is ManifestError:
+        return Status.EINVAL
+    is_scope = isinstance(error, UnknownScopeError)
+    return Status.UNKNOWN_SCOPE if is_scope else Status.UNKNOWN_COLLECTION
+
+
+def _id_of(text: str) -> int:
+    try:
+        return int(text[:10], 16)
+    except ValueError:
+        raise StatisticsRefusedError(
+            Status.EINVAL, f"id: found {text!r}, expected a hexadecimal number"
+        ) from None
+
+
+def _collections(question: Question, wanted: list[Collection]) -> Iterator[Statistic]:
+    manifest = question.bucket.manifest
+    counts = _documents(question)
+    if not question.argument:
+        yield "manifest_uid", manifest.uid
+    for each in wanted:
+        prefix = f"{each.scope_id:#x}:{each.id:#x}"
+        yield f"{prefix}:items", counts[each.id]
+        yield f"{prefix}:name", each.name
+        yield f"{prefix}:scope_name", manifest.scopes[each.scope_id].name
+        if each.max_ttl_seconds is not None:
+            yield f"{prefix}:maxTTL", each.max_ttl_seconds
+        if each.flush_uid:
+            yield f"{prefix}:flush_uid", each.flush_uid
+
+
+def collection_details(question: Question) -> Iterator[Statistic]:
+    """Return what each vbucket, or one, knows of collections (``collections-details``)."""
+    wanted = question.vbuckets_asked_for()
+    for_all = [] if question.argument else [("manifest_uid", question.bucket.manifest.uid)]
+
+    def told() -> Iterator[Statistic]:
+        yield from for_all
+        for vbucket in wanted:
+            known, counts = vbucket.documents.collections, vbucket.data.newest.document_counts()
+            yield f"vb_{vbucket.id}:manifest:uid", known.manifest.uid
+            yield f"vb_{vbucket.id}:manifest:collections", len(known.manifest.collections)
+            for each in known.manifest.collections.values():
+                prefix = f"vb_{vbucket.id}:{each.id:#x}"
+                yield f"{prefix}:name", each.name
+                yield f"{prefix}:scope", f"{each.scope_id:#x}"
+                yield f"{prefix}:items", counts[each.id]
+                yield f"{prefix}:high_seqno", known.high_seqnos.get(each.id, 0)
+
+    return told()
+
+
+def scopes(question: Question) -> Iterator[Statistic]:
+    """Return all scopes, or the one that is named (``scopes``)."""
+    manifest = question.bucket.manifest
+    if not question.argument:
+        return _scopes(question, manifest, manifest.scopes.values())
+    try:
+        return _scopes(question, manifest, [manifest.scope(question.argument)])
+    except ManifestError as error:
+        raise StatisticsRefusedError(_status_of(error), str(error)) from None
+
+
+def scopes_by_id(question: Question) -> Iterator[Statistic]:
+    """Return the scope of a hexadecimal id (``scopes-byid``)."""
+    manifest = question.bucket.manifest
+    found = manifest.scopes.get(_id_of(question.argument))
+    if found is None:
+        raise StatisticsRefusedError(Status.UNKNOWN_SCOPE, f"scope: found {question.argument!r}")
+    return _scopes(question, manifest, [found])
+
+
+def _scopes(question: Question, manifest: Manifest, wanted: Iterable[Scope]) -> Iterator[Statistic]:
+    counts = _documents(question)
+    if not question.argument:
+        yield "manifest_uid", manifest.uid
+    for scope in wanted:
+        members = list(manifest.collections_of(scope.id))
+        yield f"{scope.id:#x}:items", sum(counts[each.id] for each in members)
+        yield f"{scope.id:#x}:name", scope.name
+        yield f"{scope.id:#x}:collections", len(members)
+        for each in members:
+            yield f"{scope.id:#x}:{each.id:#x}:name", each.name
+
+
+def _documents(question: Question) -> Counter[int]:
+    """Count the documents of each collection in the vbuckets that the node owns."""
+    counts: Counter[int] = Counter()
+    for vbucket in question.bucket.map.vbuckets_of(question.node):
+        counts += question.bucket.vbuckets[vbucket].data.newest.document_counts()
+    return counts

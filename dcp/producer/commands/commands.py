@@ -1,0 +1,20 @@
+"""The one table of commands that the producer answers, from the modules that answer them."""
+
+from typing import Final
+
+from dcp.producer.commands.admin_commands import ADMIN_COMMANDS
+from dcp.producer.commands.dcp_commands import DCP_COMMANDS
+from dcp.producer.commands.document_commands import DOCUMENT_COMMANDS
+from dcp.producer.commands.manifest_commands import MANIFEST_COMMANDS
+from dcp.producer.commands.seqno_commands import SEQNO_COMMANDS
+from dcp.producer.commands.session import Command
+from dcp.producer.commands.setup_commands import SETUP_COMMANDS
+
+COMMANDS: Final[dict[int, Command]] = {
+    **SETUP_COMMANDS,
+    **MANIFEST_COMMANDS,
+    **DOCUMENT_COMMANDS,
+    **DCP_COMMANDS,
+    **SEQNO_COMMANDS,
+    **ADMIN_COMMANDS,
+}

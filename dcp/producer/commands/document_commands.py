@@ -1,0 +1,204 @@
+"""KV commands over the wire: GET, SET, ADD, REPLACE, DELETE, TOUCH.
+
+With Collections negotiated a key begins with its collection's id in LEB128, of which only the
+shortest encoding is taken; without, it is of the default collection. Values may carry only
+datatypes that the connection negotiated. All but GET may ask for durability in framing extras.
+"""
+
+from collections.abc import Callable
+from typing import Final, cast
+
+from dcp.errors import FrameError
+from dcp.producer.commands.manifest_commands import refuse_unknown_id
+from dcp.producer.commands.session import Command, Gate, Session
+from dcp.producer.commands.sync_write_commands import write_durably
+from dcp.producer.model.manifest import DEFAULT_ID
+from dcp.producer.model.values import without_xattrs
+from dcp.producer.model.versions import Version
+from dcp.producer.vbucket.documents import (
+    DocumentError,
+    DocumentStore,
+    ExaminedValue,
+    check_key,
+    examine,
+)
+from dcp.producer.vbucket.vbucket import Vbucket
+from dcp.wire import messages as m
+from dcp.wire.frame import Frame
+from dcp.wire.leb128 import split_collection_key
+from dcp.wire.snappy import inflate
+from dcp.wire.vocabulary import Datatype, HelloFeature, Opcode, Status
+
+Change = Callable[[DocumentStore, bytes, int, int], Version]
+"""A command that changes the document of a key in a collection, with a durability level or 0."""
+Answer = Callable[[Vbucket, bytes, int], None]
+
+_SHORT_VALUE_BYTES: Final = 16 * 1024
+_BIT_OF_FEATURE: Final = {
+    HelloFeature.JSON: Datatype.JSON,
+    HelloFeature.SNAPPY: Datatype.SNAPPY,
+    HelloFeature.XATTR: Datatype.XATTR,
+}
+
+
+def get(session: Session, frame: Frame, _: m.Body, __: float) -> None:
+    """Answer the body of a document, without its xattrs."""
+    now = session.bucket.now()
+
+    def answer(vbucket: Vbucket, key: bytes, collection: int) -> None:
+        version = session.bucket.read_from(
+            vbucket, lambda documents: documents.get(key, now, collection=collection)
+        )
+        value, datatype = version.value, version.datatype
+        plain = inflate(value) if datatype & Datatype.SNAPPY else value
+        body = without_xattrs(plain) if datatype & Datatype.XATTR else plain
+        shown = datatype & Datatype.JSON & _negotiated(session)
+        session.reply(frame, m.GetAnswer(version.flags, body), cas=version.cas, datatype=shown)
+
+    _on_document(session, frame, answer)
+
+
+def store(session: Session, frame: Frame, body: m.Body, _: float) -> None:
+    """SET, ADD and REPLACE; a long value is looked at in steps before anything is done."""
+    request = cast("m.Store", body)
+
+    def go_on(value: bytes | ExaminedValue) -> None:
+        _on_document(
+            session, frame, _changing(session, frame, _storing(session, frame, request, value))
+        )
+
+    if frame.datatype & ~_negotiated(session):
+        session.refuse(frame, Status.EINVAL, "Request contains datatypes that were not negotiated")
+    elif len(request.value) <= _SHORT_VALUE_BYTES:
+        go_on(request.value)
+    else:
+        session.examine(frame, examine(request.value, frame.datatype), go_on)
+
+
+def _storing(
+    session: Session, frame: Frame, request: m.Store, value: bytes | ExaminedValue
+) -> Change:
+    now = session.bucket.now()
+
+    def command(documents: DocumentStore, key: bytes, collection: int, level: int) -> Version:
+        if frame.opcode == Opcode.ADD:
+            return documents.add(
+                key,
+                value,
+                now,
+                flags=request.flags,
+                expiry=request.expiry,
+                datatype=frame.datatype,
+                collection=collection,
+                level=level,
+            )
+        change = documents.set if frame.opcode == Opcode.SET else documents.replace
+        return change(
+            key,
+            value,
+            now,
+            flags=request.flags,
+            expiry=request.expiry,
+            datatype=frame.datatype,
+            cas=frame.cas,
+            collection=collection,
+            level=level,
+        )
+
+    return command
+
+
+def delete(session: Session, frame: Frame, _: m.Body, __: float) -> None:
+    """Delete a document."""
+    now = session.bucket.now()
+
+    def command(documents: DocumentStore, key: bytes, collection: int, level: int) -> Version:
+        return documents.delete(key, now, cas=frame.cas, collection=collection, level=level)
+
+    _on_document(session, frame, _changing(session, frame, command))
+
+
+def touch(session: Session, frame: Frame, body: m.Body, _: float) -> None:
+    """Give a document a new expiry."""
+    now = session.bucket.now()
+    expiry = cast("m.Touch", body).expiry
+
+    def answer(vbucket: Vbucket, key: bytes, collection: int) -> None:
+        def command(documents: DocumentStore, level: int) -> Version:
+            return documents.touch(key, expiry, now, collection=collection, level=level)
+
+        def reply(version: Version) -> None:
+            session.reply(frame, m.Empty(), cas=version.cas)
+
+        _write(session, frame, vbucket, command, reply)
+
+    _on_document(session, frame, answer)
+
+
+def _changing(session: Session, frame: Frame, command: Change) -> Answer:
+    """Return what runs ``command`` and answers with the new CAS, and seqno where negotiated."""
+
+    def answer(vbucket: Vbucket, key: bytes, collection: int) -> None:
+        def reply(version: Version) -> None:
+            told = m.MutationAnswer()
+            if HelloFeature.MUTATION_SEQNO in session.features:
+                told = m.MutationAnswer(vbucket.failover_log.current_uuid, version.seqno)
+            session.reply(frame, told, cas=version.cas)
+
+        def change(documents: DocumentStore, level: int) -> Version:
+            return command(documents, key, collection, level)
+
+        _write(session, frame, vbucket, change, reply)
+
+    return answer
+
+
+def _write(
+    session: Session,
+    frame: Frame,
+    vbucket: Vbucket,
+    command: Callable[[DocumentStore, int], Version],
+    reply: Callable[[Version], None],
+) -> None:
+    requirement = session.requirement
+    if requirement is None:
+        reply(session.bucket.write_to(vbucket, lambda documents: command(documents, 0)))
+    else:
+        write_durably(session, frame, vbucket, requirement, command, reply)
+
+
+def _on_document(session: Session, frame: Frame, answer: Answer) -> None:
+    """Find vbucket, logical key and collection of a request, and let ``answer`` deal with it."""
+    collection, key = DEFAULT_ID, frame.key
+    try:
+        if HelloFeature.COLLECTIONS in session.features:
+            collection, key = split_collection_key(key)
+        check_key(key, collection)
+    except (FrameError, DocumentError) as error:
+        session.refuse(frame, Status.EINVAL, str(error))
+        return
+    vbucket = session.bucket.held.active(frame.vbucket, session.node)
+    if vbucket is None:
+        session.refuse_vbucket(frame)
+        return
+    try:
+        answer(vbucket, key, collection)
+    except DocumentError as error:
+        if error.status is Status.UNKNOWN_COLLECTION:
+            refuse_unknown_id(session, frame, error.status)
+        else:
+            session.refuse(frame, error.status)
+
+
+def _negotiated(session: Session) -> int:
+    return sum(bit for feature, bit in _BIT_OF_FEATURE.items() if feature in session.features)
+
+
+DOCUMENT_COMMANDS: Final[dict[int, Command]] = {
+    Opcode.GET: Command(Gate.BUCKET, get),
+    Opcode.SET: Command(Gate.BUCKET, store),
+    Opcode.ADD: Command(Gate.BUCKET, store),
+    Opcode.REPLACE: Command(Gate.BUCKET, store),
+    Opcode.DELETE: Command(Gate.BUCKET, delete),
+    Opcode.TOUCH: Command(Gate.BUCKET, touch),
+}

@@ -1,0 +1,390 @@
+"""One connection, sans-I/O: frames and time go in, bytes come out.
+
+    feed(frame, now)      a request or an answer of the client
+    output(most, now)     what to write next: answers first, then NOOPs, then stream messages
+    next_deadline(now)    when to call output() even though nothing happened
+
+Who may say what: nothing but the handshake before authentication, DCP messages only after DCP_OPEN,
+authentication only before it. A DCP message before DCP_OPEN is answered EINVAL whoever sends it,
+with or without XERROR: servers ask for DCP_OPEN before they ask for the user (recorded of a 7.0
+server, ``tests/data/captures/08-errors.jsonl``). A frame with a malformed body is answered EINVAL;
+what breaks the protocol (a NOOP request, an answer nobody asked for) ends the connection, and only
+this one.
+"""
+
+import json
+import logging
+from collections.abc import Callable, Generator, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, TypeVar
+
+from dcp.errors import FrameError
+from dcp.producer.bucket.auth import SaslConversation
+from dcp.producer.bucket.bucket import Bucket
+from dcp.producer.bucket.dcp_connection import DcpConnection
+from dcp.producer.commands.header_checks import header_fault
+from dcp.producer.commands.long_work import LongWork
+from dcp.producer.commands.map_news import MapNews
+from dcp.producer.commands.outbox import Outbox
+from dcp.producer.vbucket.documents import DocumentError
+from dcp.producer.vbucket.request_framing import Requirement, requirement_of
+from dcp.wire import messages as m
+from dcp.wire.codec import decode, encode
+from dcp.wire.frame import Frame
+from dcp.wire.vocabulary import (
+    MAX_FRAME_BYTES,
+    MAX_UNAUTHENTICATED_FRAME_BYTES,
+    Datatype,
+    HelloFeature,
+    Magic,
+    Opcode,
+    Status,
+)
+
+T = TypeVar("T")
+_LOG = logging.getLogger(__name__)
+_DISK_FAILED: Final = "The disk failed; the server's log says how"
+"""Clients are told no paths of the server."""
+_TAKEOVER_OPCODES: Final = frozenset({Opcode.DCP_SNAPSHOT_MARKER, Opcode.DCP_SET_VBUCKET_STATE})
+"""What the client of a takeover stream must answer."""
+
+
+class Gate:
+    """Names of the conditions that a command may need."""
+
+    ANYBODY: Final = "anybody"
+    USER: Final = "user"
+    BUCKET: Final = "bucket"
+    DCP: Final = "dcp"
+
+
+class Handler(Protocol):
+    """A function that answers one command."""
+
+    def __call__(self, session: "Session", frame: Frame, body: m.Body, now: float, /) -> None:
+        """Act on ``body`` and reply through the session."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """Who may send a command, and what answers it."""
+
+    gate: str
+    handler: Handler
+    before_dcp_open: bool = False
+
+
+class Session:
+    """A client's connection to ``node``."""
+
+    def __init__(
+        self, bucket: Bucket, node: int, commands: Mapping[int, Command], now: float
+    ) -> None:
+        """Begin with a client that connects ``now``."""
+        self._commands = commands
+        self.bucket = bucket
+        self.node = node
+        self.features: frozenset[int] = frozenset()
+        self.user: str | None = None
+        self.bucket_selected = False
+        self.sasl = SaslConversation(bucket.users)
+        self.dcp: DcpConnection | None = None
+        self.is_closing = False
+        self.on_close: Callable[[], None] = lambda: None
+        self.on_answer: Callable[[], None] = lambda: None
+        self.is_waiting = False
+        """Whether a request has still to be answered; no more must be fed before that is."""
+        self.requirement: Requirement | None = None
+        """The durability that the request asks for which is being answered."""
+        self.work: LongWork[Any] | None = None
+        """What a request has still to be examined by, bit by bit, where somebody drives that."""
+        self.drives_work = False
+        self._outbox = Outbox()
+        self._opened_at = now
+        self.map_news = MapNews(bucket.map)
+        bucket.counters.connections_opened += 1
+
+    # --- input
+
+    @property
+    def outbox_bytes(self) -> int:
+        """What waits for the client, apart from the streams."""
+        return self._outbox.waiting_bytes
+
+    @property
+    def has_long_answer(self) -> bool:
+        """Whether an answer of many frames is to be made: in turns with those of others."""
+        return self._outbox.is_long
+
+    @property
+    def max_frame_bytes(self) -> int:
+        """The largest frame that the client may send now."""
+        return MAX_FRAME_BYTES if self.user else MAX_UNAUTHENTICATED_FRAME_BYTES
+
+    def feed(self, frame: Frame, now: float) -> None:
+        """Act on one frame; what it leads to waits in ``output``."""
+        if self.is_closing:
+            return
+        if self.dcp is not None:
+            self.dcp.noop.heard(now)
+        if frame.magic.is_response:
+            self._feed_answer(frame)
+        elif frame.magic is Magic.SERVER_REQUEST:
+            self.abort()  # those are ours to send
+        elif frame.magic is Magic.ALT_REQUEST and not self._takes_framing_extras:
+            self.abort()  # they were not granted
+        else:
+            self._feed_request(frame, now)
+
+    @property
+    def _takes_framing_extras(self) -> bool:
+        has_stream_ids = self.dcp is not None and self.dcp.stream_ids
+        return has_stream_ids or HelloFeature.ALT_REQUEST in self.features
+
+    def wait(self) -> Callable[[Callable[[], None]], None]:
+        """Let further requests wait; return what goes on, after a function that answers."""
+        self.is_waiting = True
+
+        def go_on(answer: Callable[[], None]) -> None:
+            self.is_waiting = False
+            if not self.is_closing:
+                answer()
+            self.on_answer()
+
+        return go_on
+
+    def examine(
+        self, frame: Frame, steps: Generator[None, None, T], then: Callable[[T], None]
+    ) -> None:
+        """Let ``then`` go on with what ``steps`` return; further requests wait for it.
+
+        Whoever ``drives_work`` does the steps when others had their turn, without the bucket's
+        lock; else they are done at once.
+        """
+        work = LongWork(steps, lambda found: self._guarded(frame, lambda: then(found)))
+        if not self.drives_work:
+            work.finish_at_once()
+        else:
+            self.work, self.is_waiting = work, True
+
+    def end_work(self) -> None:
+        """Go on with what was examined; under the bucket's lock."""
+        work, self.work, self.is_waiting = self.work, None, False
+        if work is not None and not self.is_closing:
+            work.finish()
+
+    def _feed_answer(self, frame: Frame) -> None:
+        if self.dcp is None:
+            return
+        if frame.opcode in _TAKEOVER_OPCODES and frame.status == Status.SUCCESS:
+            self.dcp.takeover_answered(frame.opcode, frame.opaque)
+        if frame.opcode != Opcode.DCP_NOOP:
+            return
+        if self.dcp.noop.answered(frame.opaque):
+            self.bucket.counters.noops_answered += 1
+        else:
+            self.abort()
+
+    def _feed_request(self, frame: Frame, now: float) -> None:
+        command = self._commands.get(frame.opcode)
+        if frame.opcode == Opcode.DCP_NOOP:
+            self.abort()
+        elif command is None:
+            self.refuse(frame, Status.UNKNOWN_COMMAND)
+        elif not self._passes(command, frame):
+            return
+        elif fault := header_fault(frame, self.features, is_dcp=self.dcp is not None):
+            self.refuse(frame, Status.EINVAL, fault)
+        else:
+            try:
+                self.requirement = requirement_of(frame.opcode, frame.framing_extras)
+                body = decode(frame)
+            except DocumentError as error:
+                self.refuse(frame, error.status, str(error))
+            except (FrameError, ValueError) as error:
+                self.refuse(frame, Status.EINVAL, str(error))
+            else:
+                self._carry_out(command, frame, body, now)
+
+    def _carry_out(self, command: Command, frame: Frame, body: m.Body, now: float) -> None:
+        """Let a command be answered; where the disk fails it is refused for now.
+
+        Source: kv_engine ``engines/ep/src/vbucket.cc``, completeBGFetchForSingleItem.
+        """
+        self._guarded(frame, lambda: command.handler(self, frame, body, now))
+
+    def _guarded(self, frame: Frame, act: Callable[[], None]) -> None:
+        try:
+            act()
+        except OSError as error:
+            name = Opcode(frame.opcode).name
+            _LOG.warning("vbucket %d: %s is answered ETMPFAIL: %s", frame.vbucket, name, error)
+            self.refuse(frame, Status.ETMPFAIL, _DISK_FAILED)
+
+    def _passes(self, command: Command, frame: Frame) -> bool:
+        """Check the command's gate; answer the frame when it does not pass."""
+        if command.gate == Gate.DCP and self.dcp is None:
+            self.refuse(frame, Status.EINVAL, "The command can only be sent on a DCP connection")
+        elif command.gate == Gate.DCP and self.dcp is not None and not self.dcp.is_producer:
+            self.abort()  # it would send us streams (kv_engine dcp/connhandler.cc: disconnects)
+        elif command.gate != Gate.ANYBODY and self.user is None:
+            self.refuse_access(frame, Status.EACCESS, "Not authenticated")
+        elif command.gate in (Gate.BUCKET, Gate.DCP) and not self.bucket_selected:
+            self.refuse_access(frame, Status.NO_BUCKET)
+        elif command.before_dcp_open and self.dcp is not None:
+            self.refuse(frame, Status.NOT_SUPPORTED)
+        else:
+            return True
+        return False
+
+    # --- answers
+
+    def reply(
+        self, frame: Frame, body: m.Body, *, status: int = 0, cas: int = 0, datatype: int = 0
+    ) -> None:
+        """Answer ``frame``."""
+        answer = encode(
+            body,
+            frame.opcode,
+            magic=Magic.RESPONSE,
+            status=status,
+            opaque=frame.opaque,
+            cas=cas,
+            datatype=datatype,
+        )
+        self._put(answer)
+
+    def reply_with_many(self, frame: Frame, bodies: Iterable[m.Body]) -> None:
+        """Answer with a frame for each body, made when the client has read what came before."""
+        self._outbox.put_long(
+            encode(body, frame.opcode, magic=Magic.RESPONSE, opaque=frame.opaque).to_bytes()
+            for body in bodies
+        )
+
+    def refuse(self, frame: Frame, status: Status, context: str = "") -> None:
+        """Answer ``frame`` with an error, and its context as JSON when there is one.
+
+        Only a client that negotiated JSON is told by the datatype that it is that; any client where
+        the right to stream is missing (as observed on a 7.0 server).
+        """
+        tree = {"error": {"context": context}}
+        value = json.dumps(tree, separators=(",", ":")).encode() if context else b""
+        lacks_right = (frame.opcode, status) == (Opcode.DCP_OPEN, Status.EACCESS)
+        tells = HelloFeature.JSON in self.features or lacks_right
+        datatype = int(Datatype.JSON) if value and tells else 0
+        self.reply(frame, m.Refusal(value), status=status, datatype=datatype)
+
+    def refuse_access(self, frame: Frame, status: Status, context: str = "") -> None:
+        """Refuse with a status that only XERROR knows: without it the connection just closes."""
+        if HelloFeature.XERROR in self.features:
+            self.refuse(frame, status, context)
+        else:
+            self.abort()
+
+    def refuse_vbucket(self, frame: Frame) -> None:
+        """Answer NOT_MY_VBUCKET with the map in the body, unless the client wants it once."""
+        config = self.map_news.for_refusal(self.node, self.features)
+        self.reply(
+            frame,
+            m.Refusal(config),
+            status=Status.NOT_MY_VBUCKET,
+            datatype=int(Datatype.JSON) if config else 0,
+        )
+
+    def abort(self) -> None:
+        """Close because of what the client sent, after the answers given so far."""
+        if not self.is_closing:
+            self.bucket.counters.connections_closed_for_errors += 1
+        self.close()
+
+    def close(self) -> None:
+        """Close once what waits has been written."""
+        self.is_closing = True
+        self.on_close()
+
+    def let_go_of_some(self) -> bool:
+        """Close, and let go of as many streams as others can wait for; whether some are left."""
+        self.close()
+        return self.dcp is not None and self.dcp.drop_some_streams()
+
+    def forget(self) -> None:
+        """Leave the bucket's registers; the connection is gone."""
+        self.is_closing = True
+        self.bucket.persistence_waits.forget(self)
+        if self.dcp is not None:
+            self.bucket.close_dcp(self.dcp)
+
+    # --- output
+
+    def output(
+        self,
+        most_bytes: int,
+        now: float,
+        most_made: int | None = None,
+        is_turn_over: Callable[[], bool] = lambda: False,
+    ) -> list[bytes | bytearray]:
+        """Return what to write next, in order; empty when there is nothing to write now.
+
+        Of long answers no more than ``most_made`` frames are made, and streams are asked until
+        ``is_turn_over``.
+        """
+        if self.dcp is not None and not self.is_closing:
+            self._keep_alive(self.dcp, now)
+        # Behind a long answer, of which each call takes a part, maps would pile up.
+        if self.bucket_selected and not self._outbox.is_long:
+            news = self.map_news.notification(self.bucket.name, self.node, self.features)
+            if news is not None:
+                self._put(news)
+        frames: list[bytes | bytearray] = [*self._outbox.take(most_bytes, most_made)]
+        if self.dcp is not None and not self.is_closing and self._outbox.is_empty:
+            frames += self.dcp.next_frames(most_bytes - sum(map(len, frames)), is_turn_over)
+        return frames
+
+    def _keep_alive(self, dcp: DcpConnection, now: float) -> None:
+        opaque = dcp.noop.due(now)
+        if opaque is not None:
+            self.bucket.counters.noops_sent += 1
+            self._put(encode(m.Empty(), Opcode.DCP_NOOP, opaque=opaque))
+        self.close_if_overdue(now)
+
+    def close_if_overdue(self, now: float) -> None:
+        """Close a client that takes NOOPs and said nothing for too long, or has not logged in.
+
+        Whether or not anything can be written. Or one that does nothing but answer NOOPs, and whose
+        name is one of those that may not. Others may be silent for ever. Source: kv_engine
+        ``dcp/producer.cc``, ``daemon/front_end_thread.cc``.
+        """
+        if self.dcp is not None:
+            is_overdue = self.dcp.noop.is_dead(now)
+            if not self.is_closing and self.dcp.is_stuck(now):
+                _LOG.warning(
+                    "%s is closed: nothing of its full window was acknowledged for %g seconds",
+                    self.dcp.told_name,
+                    self.dcp.stuck_timeout_seconds,
+                )
+                is_overdue = True
+        else:
+            limit_seconds = self.bucket.settings.authentication_seconds
+            is_overdue = self.user is None and 0 < limit_seconds < now - self._opened_at
+        if is_overdue:
+            self.abort()
+
+    def next_deadline(self, now: float) -> float | None:
+        """Return when ``output`` has something to do by time alone."""
+        return self.dcp.noop.next_deadline(now) if self.dcp is not None else None
+
+    def push_map(self) -> None:
+        """Send the cluster map to a client that asked for changes, if it is newer.
+
+        It gets the newest when it next takes something: those in between wait nowhere.
+        """
+        self.map_news.due()
+
+    def vbuckets_changed(self, vbuckets: set[int]) -> bool:
+        """Wake the streams of these vbuckets; whether this connection has any."""
+        return self.dcp is not None and self.dcp.vbuckets_changed(vbuckets)
+
+    def _put(self, frame: Frame) -> None:
+        self._outbox.put(frame.to_bytes())
+        counters = self.bucket.counters
+        counters.peak_outbox_bytes = max(counters.peak_outbox_bytes, self.outbox_bytes)

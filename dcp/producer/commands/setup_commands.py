@@ -1,0 +1,196 @@
+"""Commands before and beside the data: HELLO, SASL, bucket, cluster map, version, statistics."""
+
+from itertools import chain
+from typing import Final, cast
+
+from dcp.producer.bucket.auth import MECHANISMS, Accepted, Challenge, Outcome, Rejected
+from dcp.producer.commands.error_map import error_map
+from dcp.producer.commands.manifest_commands import refuse_unknown_id
+from dcp.producer.commands.session import Command, Gate, Session
+from dcp.producer.commands.statistic import StatisticsRefusedError, text_of
+from dcp.producer.commands.statistics import statistics_of
+from dcp.wire import messages as m
+from dcp.wire.frame import Frame
+from dcp.wire.vocabulary import Datatype, HelloFeature, Opcode, Status
+
+VERSION: Final = b"8.0.0-0000"
+_JSON: Final = int(Datatype.JSON)
+_ADJUST_TIME: Final = 0xFD
+_ADJUST_TIME_EXTRAS_BYTES: Final = 12
+_NO_GLOBAL_MAP: Final = "Without a bucket the map is for administrators"
+
+GRANTED: Final = frozenset(
+    {
+        HelloFeature.TCP_NODELAY,
+        HelloFeature.MUTATION_SEQNO,
+        HelloFeature.XATTR,
+        HelloFeature.XERROR,
+        HelloFeature.SELECT_BUCKET,
+        HelloFeature.SNAPPY,
+        HelloFeature.JSON,
+        HelloFeature.DUPLEX,
+        HelloFeature.CLUSTERMAP_CHANGE_NOTIFICATION,
+        HelloFeature.ALT_REQUEST,
+        HelloFeature.SYNC_REPLICATION,
+        HelloFeature.COLLECTIONS,
+        HelloFeature.GET_CLUSTER_CONFIG_WITH_GIVEN_VERSION,
+        HelloFeature.DEDUPE_NOT_MY_VBUCKET_CLUSTERMAP,
+        HelloFeature.CLUSTERMAP_CHANGE_NOTIFICATION_BRIEF,
+    }
+)
+"""What we grant. Not what lets us answer in alternative framing (Tracing) or out of order."""
+
+
+def hello(session: Session, frame: Frame, body: m.Body, _: float) -> None:
+    """Grant what we have of what is asked, in the order of ids; every HELLO begins anew."""
+    if len(frame.value) % 2:
+        session.refuse(frame, Status.EINVAL, "Request value must be of even length")
+        return
+    asked = cast("m.Hello", body).features
+    granted = tuple(sorted(GRANTED.intersection(asked)))
+    full = HelloFeature.CLUSTERMAP_CHANGE_NOTIFICATION
+    brief = HelloFeature.CLUSTERMAP_CHANGE_NOTIFICATION_BRIEF
+    if not {full, brief}.isdisjoint(granted) and HelloFeature.DUPLEX not in granted:
+        session.refuse(frame, Status.EINVAL, "Clustermap notifications need Duplex")
+        return
+    if brief in granted:  # who asks for both gets the brief ones
+        granted = tuple(feature for feature in granted if feature != full)
+    session.features = frozenset(granted)
+    session.reply(frame, m.HelloAnswer(granted))
+
+
+def sasl_mechanisms(session: Session, frame: Frame, _: m.Body, __: float) -> None:
+    """List the mechanisms, strongest first."""
+    session.reply(frame, m.Text(MECHANISMS))
+
+
+def sasl_auth(session: Session, frame: Frame, body: m.Body, _: float) -> None:
+    """Begin an authentication; an earlier one is void from here on."""
+    session.user = None
+    session.bucket_selected = False
+    request = cast("m.Sasl", body)
+    _sasl_outcome(session, frame, session.sasl.start(request.mechanism, request.payload))
+
+
+def sasl_step(session: Session, frame: Frame, body: m.Body, _: float) -> None:
+    """Go on with an authentication."""
+    request = cast("m.Sasl", body)
+    _sasl_outcome(session, frame, session.sasl.step(request.mechanism, request.payload))
+
+
+def _sasl_outcome(session: Session, frame: Frame, outcome: Outcome) -> None:
+    match outcome:
+        case Accepted(user, payload):
+            session.user = user
+            session.reply(frame, m.SaslAnswer(payload))
+        case Challenge(payload):
+            session.reply(frame, m.SaslAnswer(payload), status=Status.AUTH_CONTINUE)
+        case Rejected(reason, is_malformed):
+            status = Status.EINVAL if is_malformed else Status.AUTH_ERROR
+            session.refuse(frame, status, reason)
+
+
+def select_bucket(session: Session, frame: Frame, body: m.Body, _: float) -> None:
+    """Select the one bucket there is; any other is refused as one without access."""
+    name = cast("m.SelectBucket", body).bucket
+    session.map_news.forget()
+    session.bucket_selected = name == session.bucket.name.encode()
+    if session.bucket_selected or name == b"@no bucket@":
+        session.reply(frame, m.Empty())
+    else:
+        session.refuse_access(frame, Status.EACCESS)
+
+
+def get_cluster_config(session: Session, frame: Frame, body: m.Body, _: float) -> None:
+    """Answer the map, or nothing when the client names this version or a newer one.
+
+    Without a bucket it is the cluster's, for administrators (kv_engine
+    ``daemon/protocol/mcbp/cluster_config_executor.cc``); of the bucket's they were told nothing.
+    """
+    known, map_ = cast("m.GetClusterConfig", body), session.bucket.map
+    if session.bucket_selected:
+        session.map_news.told()
+    elif not session.bucket.settings.is_administrator(session.user):
+        session.refuse_access(frame, Status.EACCESS, _NO_GLOBAL_MAP)
+        return
+    if map_.is_known_to(known.epoch, known.rev):
+        session.reply(frame, m.Text(b""))
+    elif session.bucket_selected:
+        session.reply(frame, m.Text(map_.as_json(session.node)), datatype=_JSON)
+    else:
+        session.reply(frame, m.Text(map_.without_bucket_as_json(session.node)), datatype=_JSON)
+
+
+def version(session: Session, frame: Frame, _: m.Body, __: float) -> None:
+    """Answer a version that clients take for a modern server."""
+    session.reply(frame, m.Text(VERSION))
+
+
+def noop(session: Session, frame: Frame, _: m.Body, __: float) -> None:
+    """Answer the client's keep-alive."""
+    session.reply(frame, m.Empty())
+
+
+def quit_connection(session: Session, frame: Frame, _: m.Body, __: float) -> None:
+    """Answer, then close."""
+    session.reply(frame, m.Empty())
+    session.close()
+
+
+def get_error_map(session: Session, frame: Frame, body: m.Body, _: float) -> None:
+    """Answer what a client may do about statuses, in the newest version that it can read."""
+    found = error_map(cast("m.GetErrorMap", body).version)
+    if found is None:
+        session.refuse(frame, Status.KEY_ENOENT)
+    else:
+        datatype = _JSON if HelloFeature.JSON in session.features else 0
+        session.reply(frame, m.Text(found), datatype=datatype)
+
+
+def adjust_time(session: Session, frame: Frame, _: m.Body, __: float) -> None:
+    """Refuse to change the clock, which servers do for their own tests only."""
+    if len(frame.extras) != _ADJUST_TIME_EXTRAS_BYTES:
+        context = f"Request must include extras of length {_ADJUST_TIME_EXTRAS_BYTES}"
+        session.refuse(frame, Status.EINVAL, context)
+    else:
+        session.refuse(frame, Status.NOT_SUPPORTED)
+
+
+def list_buckets(session: Session, frame: Frame, _: m.Body, __: float) -> None:
+    """List the one bucket."""
+    session.reply(frame, m.Text(session.bucket.name.encode()))
+
+
+def stat(session: Session, frame: Frame, body: m.Body, _: float) -> None:
+    """Answer one statistic per frame, then an empty one."""
+    asked = cast("m.Stat", body)
+    try:
+        found = statistics_of(session.bucket, session.node, asked.group, asked.value)
+    except StatisticsRefusedError as refused:
+        if refused.status is Status.NOT_MY_VBUCKET:
+            session.refuse_vbucket(frame)
+        elif refused.status in (Status.UNKNOWN_COLLECTION, Status.UNKNOWN_SCOPE):
+            refuse_unknown_id(session, frame, refused.status)
+        else:
+            context = str(refused) if refused.status is Status.EINVAL else ""
+            session.refuse(frame, refused.status, context)
+        return
+    answers = (m.StatAnswer(name.encode(), text_of(value).encode()) for name, value in found)
+    session.reply_with_many(frame, chain(answers, (m.StatAnswer(),)))
+
+
+SETUP_COMMANDS: Final[dict[int, Command]] = {
+    Opcode.HELLO: Command(Gate.ANYBODY, hello, before_dcp_open=True),
+    Opcode.SASL_LIST_MECHS: Command(Gate.ANYBODY, sasl_mechanisms, before_dcp_open=True),
+    Opcode.SASL_AUTH: Command(Gate.ANYBODY, sasl_auth, before_dcp_open=True),
+    Opcode.SASL_STEP: Command(Gate.ANYBODY, sasl_step, before_dcp_open=True),
+    Opcode.GET_ERROR_MAP: Command(Gate.ANYBODY, get_error_map),
+    Opcode.SELECT_BUCKET: Command(Gate.USER, select_bucket, before_dcp_open=True),
+    _ADJUST_TIME: Command(Gate.ANYBODY, adjust_time),
+    Opcode.LIST_BUCKETS: Command(Gate.USER, list_buckets),
+    Opcode.VERSION: Command(Gate.USER, version),
+    Opcode.NOOP: Command(Gate.USER, noop),
+    Opcode.QUIT: Command(Gate.USER, quit_connection),
+    Opcode.STAT: Command(Gate.BUCKET, stat),
+    Opcode.GET_CLUSTER_CONFIG: Command(Gate.USER, get_cluster_config),
+}

@@ -1,0 +1,41 @@
+"""KV writes with a durability level: answered when they are committed or given up, not before."""
+
+from collections.abc import Callable
+
+from dcp.producer.commands.session import Session
+from dcp.producer.model.versions import Version
+from dcp.producer.vbucket.documents import DocumentStore
+from dcp.producer.vbucket.request_framing import Requirement
+from dcp.producer.vbucket.vbucket import Vbucket
+from dcp.wire.frame import Frame
+from dcp.wire.vocabulary import Status
+
+
+def write_durably(
+    session: Session,
+    frame: Frame,
+    vbucket: Vbucket,
+    requirement: Requirement,
+    command: Callable[[DocumentStore, int], Version],
+    reply: Callable[[Version], None],
+) -> None:
+    """Prepare what ``command`` writes with a level; ``reply`` answers a success.
+
+    Further requests wait for it.
+
+    Raises:
+        DocumentError: nothing was prepared: too few copies, or what the command refuses.
+    """
+    bucket = session.bucket
+    bucket.sync_writes.require_possible(vbucket.id)
+    prepare = bucket.write_to(vbucket, lambda documents: command(documents, requirement.level))
+    go_on = session.wait()
+
+    def answer(status: Status) -> None:
+        if status is Status.SUCCESS:
+            go_on(lambda: reply(prepare))
+        else:
+            go_on(lambda: session.refuse(frame, status))
+
+    deadline = bucket.now() + requirement.timeout_seconds
+    bucket.sync_writes.track(prepare, deadline, answer)

@@ -1,0 +1,1 @@
+"""Values that a bucket is made of: versions, manifest, cluster map, rules, settings."""

@@ -1,0 +1,1 @@
+"""Connections between nodes: copies that are filled, vbuckets that move."""

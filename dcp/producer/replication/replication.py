@@ -1,0 +1,270 @@
+"""The asyncio edge of replication: a task for each pair of nodes of which one copies the other.
+
+Which pairs there are, and which vbuckets their connections carry, follows from the cluster map and
+from who lives (``reconcile``, to be called when either changes). A connection that is lost is made
+again, soon at first and then with longer waits; so is one whose peer says nothing any more. What is
+received is handed over under the bucket's lock, at most 256 KiB at a time, and is on the copy's
+disk before the next; in a data folder when the flusher wrote it. While too much waits for that,
+what is received is not released: the active's window holds the rest back, and NOOPs are answered.
+"""
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from secrets import token_urlsafe
+from time import monotonic
+from typing import Final
+
+from dcp.errors import DcplakeError, NodeUnavailableError
+from dcp.producer.bucket.bucket import Bucket
+from dcp.producer.bucket.stream_ends import end_streams
+from dcp.producer.replication.background import (
+    FIRST_WAIT_SECONDS,
+    LONGEST_WAIT_SECONDS,
+    ended,
+    keep_running,
+)
+from dcp.producer.replication.passive_stream import PassiveStream
+from dcp.producer.replication.reading import read_until
+from dcp.producer.replication.replication_connection import (
+    REPLICATION_TIMES,
+    ReplicationConnection,
+    ReplicationTimes,
+)
+from dcp.producer.vbucket.replica_copy import ReplicaCopy
+from dcp.producer.vbucket.replication_chain import REPLICATION, connection_name
+from dcp.producer.vbucket.vbucket import Vbucket
+from dcp.wire.framing import FrameSplitter
+from dcp.wire.vocabulary import EndReason
+
+_LOG = logging.getLogger(__name__)
+_READ_BYTES: Final = 256 * 1024
+_NONCE_BYTES: Final = 18
+_ROOM_SECONDS: Final = 0.1
+"""So often it is looked whether there is room for what is held."""
+
+
+class Feed:
+    """What one node receives from another. Methods run in the loop's thread."""
+
+    def __init__(
+        self,
+        bucket: Bucket,
+        source: int,
+        target: int,
+        awake: asyncio.Event,
+        purpose: str = REPLICATION,
+        times: ReplicationTimes = REPLICATION_TIMES,
+    ) -> None:
+        """``awake`` cleared makes the receiving node hang."""
+        self.source = source
+        self.target = target
+        self.name = connection_name(source, target, bucket.name, purpose)
+        self.on_touched: Callable[[Sequence[PassiveStream]], None] = lambda _: None
+        self._bucket = bucket
+        self._awake = awake
+        self._times = times
+        self._copies: Mapping[int, ReplicaCopy] = {}
+        self._takes_over: frozenset[int] = frozenset()
+        self._connection: ReplicationConnection | None = None
+        self._windows = bucket.copies.windows
+        self._writer: asyncio.StreamWriter | None = None
+
+    def follow(self, copies: Mapping[int, ReplicaCopy], takes_over: Iterable[int] = ()) -> None:
+        """Fill exactly these copies; the bucket's lock is held."""
+        self._copies, self._takes_over = copies, frozenset(takes_over)
+        if self._connection is not None:
+            now = monotonic()
+            self._connection.follow(self._copies, now, self._takes_over)
+            self._write(self._connection)
+
+    async def run(self) -> None:
+        """Receive, and connect again when the connection is lost, until cancelled."""
+        wait_seconds = FIRST_WAIT_SECONDS
+        while True:
+            try:
+                if await self.converse():
+                    wait_seconds = FIRST_WAIT_SECONDS
+            except (DcplakeError, OSError) as error:
+                _LOG.warning("%s: %s: connecting again", self.name, error)
+            await asyncio.sleep(wait_seconds)
+            wait_seconds = min(2 * wait_seconds, LONGEST_WAIT_SECONDS)
+
+    async def converse(self) -> bool:
+        """Connect and receive until the connection is lost; whether it ever got ready.
+
+        Raises:
+            SourceError: the peer refuses us.
+            NodeUnavailableError: it is silent for too long.
+            RemoteProtocolError: it sent what fits no stream.
+            FrameError: the peer sent what is no frame.
+            OSError: the disk refuses what was received; a lost connection is none.
+        """
+        address = self._bucket.map.addresses[self.source]
+        try:
+            async with asyncio.timeout(self._times.setup_seconds):
+                reader, self._writer = await asyncio.open_connection(address.host, address.kv)
+        except OSError:
+            return False
+        loop, lock = asyncio.get_running_loop(), self._bucket.lock
+        with lock:
+            connection = self._connection = ReplicationConnection(
+                self._bucket.name,
+                self.name,
+                self._bucket.node_credentials,
+                token_urlsafe(_NONCE_BYTES),
+                loop.time(),
+                self._windows.join(self._resize_window),
+                self._times,
+            )
+        try:
+            with lock:
+                connection.follow(self._copies, loop.time(), self._takes_over)
+            await self._receive(reader, connection)
+        except NodeUnavailableError:
+            self._writer.transport.abort()  # it would not read what is left to write, either
+            raise
+        finally:
+            with lock:
+                self._windows.leave(self._resize_window)
+                self._connection = None
+                connection.close()
+            self._writer.close()
+            with suppress(OSError):
+                await self._writer.wait_closed()
+        return connection.is_ready
+
+    async def _receive(
+        self, reader: asyncio.StreamReader, connection: ReplicationConnection
+    ) -> None:
+        splitter = FrameSplitter()
+        loop = asyncio.get_running_loop()
+        while True:
+            self._write(connection)
+            look_at = connection.deadline
+            if connection.held_bytes:
+                look_at = min(look_at, loop.time() + _ROOM_SECONDS)
+            try:
+                data = await read_until(reader, _READ_BYTES, look_at)
+            except OSError:
+                return  # the connection is lost
+            if not self._awake.is_set():
+                await self._awake.wait()
+                connection.slept(loop.time())
+            if data is None:
+                with self._bucket.lock:
+                    connection.tick(loop.time())
+                    if connection.held_bytes:
+                        self._release(connection)
+                continue
+            if not data:
+                return
+            block = splitter.feed(data)
+            with self._bucket.lock:
+                try:
+                    touched = connection.feed(block, loop.time())
+                except DcplakeError:
+                    for stream in connection.streams.by_vbucket.values():  # what came is kept
+                        self._bucket.received(self.target, stream.vbucket)
+                    raise
+                finally:
+                    self._write(connection)
+                for stream in touched:
+                    self._settle(stream)
+                self.on_touched(touched)
+                for stream in touched:
+                    connection.acknowledge_prepares(stream)
+                self._release(connection)
+                connection.tick(loop.time())
+
+    def _resize_window(self, window_bytes: int) -> None:
+        """Have another window, as other connections came or went; the lock is held."""
+        if self._connection is not None:
+            self._connection.resize_window(window_bytes, monotonic())
+            self._write(self._connection)
+
+    def _release(self, connection: ReplicationConnection) -> None:
+        """Let the peer send more, if there is room for it; the lock is held."""
+        if self._bucket.make_room():
+            connection.release(monotonic())
+
+    def acknowledge_stored(self, vbucket: Vbucket) -> None:
+        """Say what a copy holds after it was written to disk; the bucket's lock is held."""
+        copy = self._copies.get(vbucket.id)
+        if self._connection is None or copy is None or copy.vbucket is not vbucket:
+            return
+        stream = self._connection.streams.by_vbucket.get(vbucket.id)
+        if stream is not None and stream.copy is copy:
+            self._connection.acknowledge_prepares(stream)
+        self._write(self._connection)
+
+    def _settle(self, stream: PassiveStream) -> None:
+        """Make what a stream received known on the node; the lock is held."""
+        if stream.rolled_back:
+            stream.rolled_back = False
+            reason = EndReason.ROLLBACK
+            end_streams(self._bucket, stream.vbucket, self.target, reason=reason)
+        self._bucket.received(self.target, stream.vbucket)
+        self._bucket.copies_moved.notify_all()
+
+    def _write(self, connection: ReplicationConnection) -> None:
+        data = connection.output()
+        if data and self._writer is not None:
+            self._writer.write(data)  # requests and acknowledgements: never much
+
+
+class Replication:
+    """All feeds of a cluster. Methods run in the loop's thread."""
+
+    def __init__(self, bucket: Bucket, awake: Callable[[int], asyncio.Event]) -> None:
+        """``awake`` returns the event that is cleared while a node hangs."""
+        self._bucket = bucket
+        self._awake = awake
+        self._feeds: dict[tuple[int, int], tuple[Feed, asyncio.Task[None]]] = {}
+        self._runs = False
+
+    def start(self) -> None:
+        """Have feeds from now on, as ``reconcile`` finds them wanted."""
+        self._runs = True
+
+    def reconcile(self) -> None:
+        """Have the feeds that map, living nodes and orders want; the bucket's lock is held."""
+        wanted = self._wanted() if self._runs else {}
+        for pair in [pair for pair in self._feeds if pair not in wanted]:
+            feed, task = self._feeds.pop(pair)
+            feed.follow({})
+            task.cancel()
+        for pair, copies in wanted.items():
+            if pair not in self._feeds:
+                feed = Feed(self._bucket, *pair, self._awake(pair[1]))
+                task = asyncio.ensure_future(keep_running(feed.name, feed.run))
+                self._feeds[pair] = feed, task
+            self._feeds[pair][0].follow(copies)
+
+    def _wanted(self) -> dict[tuple[int, int], dict[int, ReplicaCopy]]:
+        """Return the copies to be filled by source and target, and by vbucket."""
+        bucket = self._bucket
+        found: defaultdict[tuple[int, int], dict[int, ReplicaCopy]] = defaultdict(dict)
+        if bucket.replicas.is_paused:
+            return found
+        for vbucket, source in enumerate(bucket.map.owners):
+            for target, copy in bucket.copies.of(vbucket):
+                if not {source, target} & bucket.dead_nodes and not copy.is_taking_over:
+                    found[source, target][vbucket] = copy
+        return found
+
+    def stored(self, vbucket: Vbucket) -> None:
+        """Hear that a copy, or what is none, was written to disk; the bucket's lock is held."""
+        for feed, _ in self._feeds.values():
+            feed.acknowledge_stored(vbucket)
+
+    async def stop(self) -> None:
+        """End all feeds; there are none until ``start``."""
+        self._runs = False
+        tasks = [task for _, task in self._feeds.values()]
+        self._feeds.clear()
+        for task in tasks:
+            task.cancel()
+        await ended("feeds", *tasks)

@@ -1,0 +1,82 @@
+"""What a cluster's writers do to its bucket from threads of their own: one document, or very many.
+
+A vbucket that a rebalance hands over at this instant takes no writes; whoever can wait does.
+"""
+
+from collections.abc import Callable
+from time import sleep
+from typing import Final
+
+from dcp.producer.bucket import bucket_states
+from dcp.producer.bucket.bucket import Bucket
+from dcp.producer.bucket.stream_ends import end_streams
+from dcp.producer.model.versions import Version
+from dcp.producer.server.loop_thread import LoopThread
+from dcp.producer.vbucket.documents import Document, DocumentStore
+from dcp.producer.vbucket.preload import PreloadedSegment, PreloadSettings, ids_by_vbucket
+
+_HAND_OVER_SECONDS: Final = 10.0
+CollectionName = int | str
+"""A collection by its id, or by its path ``scope.collection``."""
+
+
+class ClusterDocuments:
+    """The documents of one bucket; for any thread."""
+
+    def __init__(self, bucket: Bucket, loop: LoopThread) -> None:
+        self._bucket, self._loop = bucket, loop
+
+    def run(
+        self,
+        key: bytes,
+        collection: CollectionName,
+        command: Callable[[DocumentStore, float, int], Version],
+    ) -> Document:
+        """Run a KV command on the store of ``key``, at the clock's time, in a collection."""
+        bucket = self._bucket
+        with bucket.lock:
+            self._wait_for_hand_over(bucket.held.of_key(key).id)
+            number = self.collection_id(collection)
+            now = bucket.now()
+            written = bucket.write(key, lambda documents: command(documents, now, number))
+        if not bucket.is_in_batch:
+            sleep(0)  # whoever writes without a pause would keep the nodes from the lock
+        return Document.of(written)
+
+    def _wait_for_hand_over(self, vbucket: int) -> None:
+        """Let a vbucket that a rebalance moves at this instant get there; not in a batch."""
+        if self._bucket.is_in_batch or self._loop.is_inside:
+            return
+        self._bucket.copies_moved.wait_for(
+            lambda: not self._bucket.vbuckets[vbucket].is_handed_over, _HAND_OVER_SECONDS
+        )
+
+    def collection_id(self, collection: CollectionName) -> int:
+        """Return a collection's id; a path means the one that has it now."""
+        if isinstance(collection, int):
+            return collection
+        return self._bucket.manifest.at(collection).id
+
+    def preload(self, settings: PreloadSettings) -> None:
+        """Fill an empty bucket with generated documents, in bulk."""
+        bucket = self._bucket
+        with bucket.lock:
+            for vbucket in range(len(bucket.vbuckets)):
+                bucket_states.require_unmoved(bucket, "preload", vbucket)
+            for vbucket, ids in enumerate(ids_by_vbucket(settings, len(bucket.vbuckets))):
+                if not len(ids):
+                    continue
+                state = bucket.vbuckets[vbucket]
+                end_streams(bucket, vbucket)
+                first_cas = state.documents.clock.next(bucket.now())
+                state.preload(
+                    PreloadedSegment(
+                        vbucket,
+                        ids,
+                        settings,
+                        first_seqno=state.data.base_seqno + 1,
+                        first_cas=first_cas,
+                    )
+                )
+                state.documents.clock.raise_floor(first_cas + (len(ids) << 16))
+                bucket.changed(vbucket)

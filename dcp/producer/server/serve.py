@@ -1,0 +1,91 @@
+"""A producer cluster as a process: says when it is ready, ends on SIGTERM or SIGINT."""
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final, TextIO
+
+from dcp.errors import SourceError
+from dcp.producer.commands.memory import in_words, producer_bytes
+from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.server.cluster import ProducerCluster
+from dcp.producer.vbucket.preload import PreloadSettings
+
+_EXPIRY_PAGER_SECONDS: Final = 1.0
+_STOPS: Final = frozenset({signal.SIGTERM, signal.SIGINT})
+
+
+def serve(
+    settings: ClusterSettings,
+    *,
+    preload: PreloadSettings | None = None,
+    ready_to: TextIO | None = None,
+) -> None:
+    """Run a cluster until a signal; call it from the main thread.
+
+    Writes one JSON line to ``ready_to`` (default: standard output) when clients can connect and
+    ``preload`` is done: ``seeds``, ``http_seeds``, ``tls_seeds``, ``https_seeds`` (empty without
+    TLS), ``bucket``, ``pid``, and ``memory``, the bound of docs/memory.md in words, where documents
+    and log are on disk and values have a quota.
+
+    Raises:
+        SetupError: a port cannot be opened.
+        SourceError: the data folder cannot be written.
+    """
+    pager = settings.expiry_pager_seconds or _EXPIRY_PAGER_SECONDS
+    settings = replace(
+        settings, expiry_pager_seconds=pager, record_seqnos=False, record_branches=False
+    )
+    # Blocked in all threads and waited for: a handler could come too late for who waits already.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
+    try:
+        cluster = _cluster(settings)
+        with cluster:
+            if preload is not None:
+                cluster.preload(preload.count, preload.value_bytes, preload.prefix, preload.seed)
+            ready: dict[str, object] = {
+                "seeds": _reachable(cluster.seeds),
+                "http_seeds": _reachable(cluster.http_seeds),
+                "tls_seeds": _reachable(cluster.tls_seeds),
+                "https_seeds": _reachable(cluster.https_seeds),
+                "bucket": settings.bucket,
+                "pid": os.getpid(),
+            }
+            if words := _memory_in_words(settings):
+                ready["memory"] = words
+            stream = ready_to or sys.stdout
+            stream.write(json.dumps(ready) + "\n")
+            stream.flush()
+            signal.sigwait(_STOPS)
+    finally:
+        while signal.sigpending() & _STOPS:  # more of them say nothing new
+            signal.sigwait(_STOPS)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _memory_in_words(settings: ClusterSettings) -> str:
+    """Return the bound of docs/memory.md; empty where values or log are all in memory."""
+    if settings.data_folder is None or not settings.memory_quota_bytes or settings.nodes > 1:
+        return ""
+    return in_words(
+        lambda load: producer_bytes(
+            load,
+            checkpoint_quota_bytes=settings.checkpoint_quota_bytes,
+            values_bytes=settings.memory_quota_bytes,
+        )
+    )
+
+
+def _cluster(settings: ClusterSettings) -> ProducerCluster:
+    try:
+        return ProducerCluster(settings)
+    except OSError as error:
+        raise SourceError(f"data folder {settings.data_folder}: {error}") from None
+
+
+def _reachable(seeds: Sequence[str]) -> list[str]:
+    """Return those that listen: nodes that are out of the cluster may have no port yet."""
+    return [seed for seed in seeds if not seed.endswith(":0")]

@@ -1,0 +1,199 @@
+"""A vbucket's log as a file and what it says: opened, appended to, written anew.
+
+When it is opened every batch is read, up to the first that is not whole. A crash leaves a part of
+the batch that was being written: the file is cut there, nothing was promised of that batch. A
+damaged batch in the middle loses what follows it too: what is cut is kept as a file beside, and the
+warning says how much it is and where.
+"""
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Final
+
+from dcp.producer.storage.disk_batch import (
+    FILE_HEADER_BYTES,
+    Batch,
+    BrokenBatchError,
+    encode_file_header,
+    find_batch,
+    read_batch,
+    read_generation,
+)
+from dcp.producer.storage.disk_compaction import CompactionPlan
+from dcp.producer.storage.disk_contents import Contents
+from dcp.producer.storage.disk_file import Data, DiskFile
+from dcp.producer.storage.disk_scan import ScannedFile
+from dcp.producer.storage.frame_crcs import RunningCrcs, no_crcs
+from dcp.producer.storage.pending_write import PendingWrite
+
+_LOG = logging.getLogger(__name__)
+_MORE_IS_LOST: Final = ", more than a torn last batch (another begins at byte %d): kept as %s"
+
+
+class Log:
+    """The log of one vbucket. What ``contents`` says is on disk.
+
+    ``generation`` is 1, and 1 more with every compaction; ``scanned`` reads the file of this one.
+    """
+
+    def __init__(self, file: DiskFile, vbucket: int) -> None:
+        """Read the file, and cut from its end what is no whole batch.
+
+        Raises:
+            DiskFormatError: this is no log, of another format version, or another vbucket's.
+        """
+        self._file = file
+        self._vbucket = vbucket
+        self._read()
+
+    def _read(self) -> None:
+        self.contents, self.scanned = Contents(), ScannedFile(self._file)
+        self._pending: PendingWrite | None = None
+        self.generation, self.size_bytes = 1, 0
+        end = self._file.size_bytes
+        if end < FILE_HEADER_BYTES:
+            if end:
+                text = "%s: %d bytes are too few for a log: starting with none"
+                _LOG.warning(text, self._file, end)
+            return
+        self.generation = read_generation(self._file, self._vbucket)
+        self.size_bytes = FILE_HEADER_BYTES
+        known = self._crc_behind if self._file.may_decay else None
+        while self.size_bytes < end:
+            try:
+                batch = read_batch(self._file, self.size_bytes, end, self.generation, known)
+            except BrokenBatchError as error:
+                self._cut_tail(end, error)
+                return
+            self._take(batch)
+
+    def _cut_tail(self, end: int, error: BrokenBatchError) -> None:
+        """Cut the file where it is no whole batch; a copy is kept of more than a torn last one.
+
+        Raises:
+            OSError: the copy cannot be written, or the file; it is what it was, or cut.
+        """
+        kept, follows = "", find_batch(self._file, self.size_bytes, end, self.generation)
+        if follows is not None:
+            kept = self._file.keep_damaged(self.size_bytes)
+        _LOG.warning(
+            "%s: %s: cut at byte %d, %d bytes are lost%s; vbucket %d goes on from seqno %d",
+            self._file,
+            error,
+            self.size_bytes,
+            end - self.size_bytes,
+            "" if follows is None else _MORE_IS_LOST % (follows, kept or "nothing"),
+            self._vbucket,
+            self.contents.persisted_seqno,
+        )
+        self._file.append(self.size_bytes, ())
+
+    @property
+    def may_decay(self) -> bool:
+        """Whether a disk has the file, which may damage it."""
+        return self._file.may_decay
+
+    def _crc_behind(self, seqno: int) -> int:
+        return self.contents.index.crc_behind(seqno)
+
+    def _crcs_of(self, batch: Batch, crc: int) -> RunningCrcs | None:
+        """Return what takes the CRCs of a batch's frames, where they will be looked at."""
+        return RunningCrcs(batch.sizes, crc) if self._file.may_decay else None
+
+    def _take(self, batch: Batch) -> None:
+        """Know of a batch that stands at the end of the file."""
+        self.contents.apply(batch, self.size_bytes)
+        self.size_bytes += batch.size_bytes
+
+    def append(self, batch: Batch, frames: Sequence[Data]) -> None:
+        """Write a batch durably; before the first one the file is made.
+
+        Raises:
+            OSError: the file cannot be written; the log is what it was.
+        """
+        self.begin(batch, frames).complete()
+
+    def begin(self, batch: Batch, frames: Sequence[Data]) -> PendingWrite:
+        """Give a batch its place at the end; until it is over no other can get one."""
+        self._require_nothing_pending()
+        generation, is_first = self.generation, not self.size_bytes
+        offset = self.size_bytes or FILE_HEADER_BYTES
+        crc_before = self._crc_behind(batch.keep_up_to)
+        crcs: RunningCrcs | None = None
+
+        def write() -> None:
+            nonlocal crcs
+            crcs = self._crcs_of(batch, crc_before)  # anew, where this is tried again
+            if is_first:
+                # By replacement: a crash never leaves a part of the file header.
+                self._file.replace([encode_file_header(self._vbucket, generation)])
+            parts = batch.encode(frames, generation=generation, offset=offset, crcs=crcs)
+            self._file.append(offset, parts)
+
+        def apply() -> None:
+            self.size_bytes = offset
+            self._take(_with(batch, crcs))
+
+        self._pending = PendingWrite(write, apply)
+        return self._pending
+
+    def _require_nothing_pending(self) -> None:
+        if self._pending is not None and not self._pending.is_over:
+            raise ValueError(f"vbucket {self._vbucket}: a batch is being written: finish it first")
+
+    def rewrite(self, plan: CompactionPlan) -> None:
+        """Put the next generation in this one's place; after a crash one of them is there.
+
+        Raises:
+            OSError: it cannot be written, or a frame is damaged; the log holds what it held.
+        """
+        self.begin_rewrite(plan).complete()
+
+    def begin_rewrite(self, plan: CompactionPlan) -> PendingWrite:
+        """Prepare ``rewrite``; until it is over scans read the old file, and nothing is added."""
+        self._require_nothing_pending()
+        generation = self.generation + 1
+        crcs = self._crcs_of(plan.batch, 0)
+        is_whole = False
+        old = self.scanned
+        old.enter()  # so that it is pinned, for all who read it until the end
+        old.retire()
+
+        def parts() -> Iterator[Data]:
+            nonlocal is_whole
+            yield encode_file_header(self._vbucket, generation)
+            yield from plan.batch.encode(
+                plan.frames(old), generation=generation, offset=FILE_HEADER_BYTES, crcs=crcs
+            )
+            is_whole = True
+
+        def write() -> None:
+            self._file.replace(parts())
+
+        def apply() -> None:
+            old.leave()
+            self.contents, self.scanned = Contents(), ScannedFile(self._file)
+            self.generation, self.size_bytes = generation, FILE_HEADER_BYTES
+            self._take(_with(plan.batch, crcs))
+
+        def undo() -> None:
+            # The new one may be there after all, when only its name could not be made durable.
+            # Where it never was whole that is not asked of a file that may be damaged.
+            if is_whole and read_generation(self._file, self._vbucket) == generation:
+                apply()
+            else:
+                old.leave()
+
+        self._pending = PendingWrite(write, apply, undo, is_optional=True)
+        return self._pending
+
+    def close(self) -> None:
+        """Let scans that are open go on, whoever writes the file next."""
+        if self.size_bytes:
+            self.scanned.retire()
+
+
+def _with(batch: Batch, crcs: RunningCrcs | None) -> Batch:
+    """Return a batch that was written, with the CRCs of its frames."""
+    return replace(batch, crcs=no_crcs() if crcs is None else crcs.behind)

@@ -1,0 +1,1 @@
+"""DCP streams to consumers: backfill, snapshots, markers, filters, windows."""

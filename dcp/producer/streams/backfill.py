@@ -1,0 +1,76 @@
+"""What a stream is sent from disk: everything after its seqno, as one snapshot.
+
+Where that ends, whether it lacks what was purged, and in which order it comes: that of seqnos, or
+for a first backfill of one collection that of keys, between two OSO_SNAPSHOT messages and without a
+marker.
+"""
+
+from collections.abc import Iterator
+
+from dcp.producer.model.stream_filter import FilterKind, StreamFilter
+from dcp.producer.model.versions import Flavour
+from dcp.producer.storage.disk_scan import Scan
+from dcp.producer.streams.key_order import KeyOrderItems
+from dcp.producer.streams.snapshots import DiskItems
+from dcp.producer.streams.stream_settings import OutOfOrder, StreamSettings
+from dcp.producer.vbucket.vbucket_data import VbucketData
+from dcp.wire import messages as m
+from dcp.wire.vocabulary import Opcode, OsoFlag
+
+
+def misses_purged(data: VbucketData, wanted: StreamFilter, sent_seqno: int) -> bool:
+    """Whether tombstones are gone that a client still needs which has everything up to a seqno.
+
+    To be asked of one that has something: one without anything needs no deletion (kv_engine
+    ``dcp/active_stream.cc``, scheduleBackfill); and no more does one that has all of the
+    collections which it is shown (``dcp/backfill_by_seqno_disk.cc``,
+    ``allowNonRollBackCollectionStream``).
+    """
+    purged = data.disk.purge_seqno
+    if wanted.purge_seqno == purged or sent_seqno >= purged:
+        return False
+    newest = wanted.high_seqno(data.disk.high_seqnos)
+    return newest is None or max(newest, data.disk.learned_purge_seqno) > sent_seqno
+
+
+def snapshot_end(
+    data: VbucketData, scan: Scan, settings: StreamSettings, wanted: StreamFilter
+) -> int | None:
+    """Return where the snapshot of a scan ends; None where it has nothing to tell.
+
+    The item at the scan's end may not be there or not be shown: it belongs to another collection,
+    or was purged before a crash made it the newest. With Collections SEQNO_ADVANCED stands for it,
+    else the snapshot ends with its last item, after which nothing changed (kv_engine
+    ``docs/dcp/documentation/commands/seqno-advanced.md``).
+    """
+    end = scan.end_seqno
+    if not settings.flavour & Flavour.COLLECTIONS:
+        end = data.disk.legacy_end(sync_writes=wanted.sync_writes)
+    return end if end > scan.start_seqno else None
+
+
+def source_of(
+    scan: Scan, settings: StreamSettings, wanted: StreamFilter, *, is_first: bool
+) -> DiskItems | KeyOrderItems:
+    """Return what of a scan is sent, in the order in which it is.
+
+    By key where that is wanted, of a first backfill of one collection, and the keys have room. A
+    7.0 server was seen to do so whatever the collection's part of the vbucket is; newer ones
+    compare what both scans would read (kv_engine ``dcp/active_stream.cc``).
+    """
+    items = DiskItems(scan, settings.flavour, wanted)
+    is_wanted = settings.out_of_order is not OutOfOrder.NO
+    names_one = wanted.kind is FilterKind.COLLECTIONS and len(wanted.collections) == 1
+    if is_wanted and names_one and is_first and settings.held_keys.has_room(scan.item_count):
+        return KeyOrderItems(scan, items, settings.held_keys)
+    return items
+
+
+def messages_behind(
+    source: KeyOrderItems, end: int, settings: StreamSettings
+) -> Iterator[tuple[m.Body, Opcode]]:
+    """Yield what ends an out-of-order snapshot of everything up to ``end``."""
+    tells_end = settings.out_of_order is OutOfOrder.WITH_SEQNO_ADVANCED
+    if tells_end and source.last_seqno < end:
+        yield m.SeqnoAdvanced(end), Opcode.DCP_SEQNO_ADVANCED
+    yield m.OsoSnapshot(OsoFlag.END), Opcode.DCP_OSO_SNAPSHOT

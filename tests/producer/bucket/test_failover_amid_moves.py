@@ -1,0 +1,144 @@
+"""What a failover makes of vbuckets and copies, also amid a move, without a socket."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dcp.producer.bucket.bucket import Bucket
+from dcp.producer.bucket.bucket_states import give_back, set_state, set_state_of_copy, set_up
+from dcp.producer.bucket.forks import fail_over
+from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.model.state_changes import StateEvent
+from dcp.wire.vocabulary import VbucketState
+
+OWNER, HEIR = 0, 1
+
+
+def _bucket() -> Bucket:
+    """One vbucket with a document at its owner, and empty copies on three other nodes."""
+    bucket = Bucket(ClusterSettings(nodes=4, vbuckets=1, replicas=3))
+    with bucket.lock:
+        bucket.vbuckets[0].documents.set(b"k", b"1", 0.0)
+        bucket.wrote(0)
+    return bucket
+
+
+def _hand_over(bucket: Bucket) -> None:
+    bucket.vbuckets[0].change(StateEvent.HANDED_OVER)
+    bucket.vbuckets[0].is_handed_over = True
+
+
+def test_the_heir_goes_on_with_its_copy() -> None:
+    bucket = _bucket()
+    copy = bucket.copies.at(HEIR, 0)
+    assert copy is not None
+    log = copy.vbucket.failover_log
+    with bucket.lock:
+        fail_over(bucket, OWNER)
+    assert bucket.vbuckets[0] is copy.vbucket
+    assert (copy.vbucket.state, copy.vbucket.data.high_seqno) == (VbucketState.ACTIVE, 0)
+    assert copy.vbucket.failover_log != log
+    assert {node for node, _ in bucket.copies.of(0)} == {2, 3}
+
+
+def test_what_was_handed_over_is_given_back() -> None:
+    bucket = _bucket()
+    with bucket.lock:
+        _hand_over(bucket)
+        give_back(bucket, 0)
+    assert bucket.vbuckets[0].state is VbucketState.ACTIVE
+    assert not bucket.vbuckets[0].is_handed_over
+
+
+@pytest.mark.parametrize("is_copied", [True, False])
+def test_a_failover_amid_a_move(is_copied: bool) -> None:
+    """What was handed over goes on at the heir; it is not dead because it was at its owner."""
+    bucket = _bucket()
+    with bucket.lock:
+        _hand_over(bucket)
+        if not is_copied:
+            bucket.copies.take(HEIR, 0)
+        fail_over(bucket, OWNER)
+    assert bucket.map.owners == (HEIR,)
+    assert bucket.vbuckets[0].state is VbucketState.ACTIVE
+    assert bucket.vbuckets[0].data.high_seqno == (0 if is_copied else 1)
+    assert not bucket.vbuckets[0].is_handed_over
+
+
+def test_without_copies_what_is_being_filled_is_not_the_vbucket() -> None:
+    """The vbucket goes on itself, and what was filled for nothing is gone."""
+    bucket = Bucket(ClusterSettings(nodes=4, vbuckets=1))
+    here = bucket.vbuckets[0]
+    with bucket.lock:
+        bucket.moving = frozenset({0})
+        _hand_over(bucket)
+        bucket.copies.add(HEIR, 0).is_taking_over = True
+        fail_over(bucket, OWNER)
+    assert bucket.vbuckets[0] is here
+    assert here.state is VbucketState.ACTIVE
+    assert bucket.copies.at(HEIR, 0) is None
+    assert bucket.held.at(0, HEIR) is here
+
+
+def test_a_failover_amid_a_move_in_a_data_folder(tmp_path: Path) -> None:
+    """The heir was being filled: after a restart, too, the vbucket is what it was at its owner."""
+    settings = ClusterSettings(nodes=2, vbuckets=1, data_folder=tmp_path)
+    bucket = Bucket(settings)
+    with bucket.lock:
+        bucket.vbuckets[0].documents.set(b"k", b"1", 0.0)
+        bucket.wrote(0)
+        bucket.moving = frozenset({0})
+        bucket.copies.add(HEIR, 0).is_taking_over = True
+        fail_over(bucket, OWNER)
+        bucket.close()
+    again = Bucket(settings)
+    assert again.map.owners == (HEIR,)
+    assert again.vbuckets[0].data.high_seqno == 1
+    again.close()
+
+
+def _set_up(bucket: Bucket) -> None:
+    set_up(bucket, 0, bucket.vbuckets[0].facts())
+
+
+@pytest.mark.parametrize("moves", ["moving", "handed over"])
+@pytest.mark.parametrize(
+    ("what", "order"),
+    [
+        ("change of state", lambda bucket: set_state(bucket, 0, VbucketState.ACTIVE)),
+        ("change of state", lambda bucket: set_state(bucket, 0, VbucketState.DEAD)),
+        (
+            "change of state",
+            lambda bucket: set_state_of_copy(bucket, 0, HEIR, VbucketState.DEAD),
+        ),
+        ("replacement", _set_up),
+    ],
+)
+def test_what_moves_takes_no_orders(moves: str, what: str, order: Callable[[Bucket], None]) -> None:
+    """Else it would be active twice, or what was ordered would be lost with it."""
+    bucket = _bucket()
+    if moves == "moving":
+        bucket.moving = frozenset({0})
+    else:
+        _hand_over(bucket)
+    held = bucket.vbuckets[0], bucket.copies.at(HEIR, 0)
+    states = [each.state for each in bucket.vbuckets]
+    expected = f"^{what} of vbucket 0: found one that a rebalance moves now; order it when"
+    with bucket.lock, pytest.raises(ValueError, match=expected):
+        order(bucket)
+    assert held == (bucket.vbuckets[0], bucket.copies.at(HEIR, 0))
+    assert [each.state for each in bucket.vbuckets] == states
+
+
+@pytest.mark.parametrize("state", [VbucketState.REPLICA, VbucketState.PENDING, VbucketState.DEAD])
+def test_a_vbucket_that_is_not_active_stays_that(state: VbucketState) -> None:
+    bucket = _bucket()
+    set_state(bucket, 0, state)
+    copy = bucket.copies.at(HEIR, 0)
+    assert copy is not None
+    log = copy.vbucket.failover_log
+    with bucket.lock:
+        fail_over(bucket, OWNER)
+    assert bucket.vbuckets[0] is copy.vbucket
+    assert (copy.vbucket.state, copy.vbucket.failover_log) == (state, log)

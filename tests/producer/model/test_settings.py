@@ -1,0 +1,50 @@
+"""Settings of a cluster: what cannot be is refused, with what was found and what is expected."""
+
+import pytest
+
+from dcp.errors import ConfigError
+from dcp.producer.model.settings import ClusterSettings
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"nodes": 0}, "nodes: found 0, expected 1 to 128"),
+        ({"nodes": 129}, "nodes: found 129, expected 1 to 128"),
+        ({"vbuckets": 0}, "vbuckets: found 0, expected 1 to 1024"),
+        ({"vbuckets": 1025}, "vbuckets: found 1025, expected 1 to 1024"),
+        ({"nodes": 2, "ports": (1,)}, "ports: found 1 for 2 nodes"),
+        ({"nodes": 2, "http_ports": (0,)}, "http ports: found 1 for 2 nodes"),
+        ({"ports": (65536,)}, "port: found 65536, expected 0 to 65535"),
+        ({"ports": (9000,), "http_ports": (9000,)}, "ports: found 9000 twice"),
+        ({"tls_ports": (9000,)}, "tls ports: found some, expected none without a certificate"),
+        ({"bucket": ""}, "bucket: found name '', expected 1 to 100 of the characters A-Z"),
+        ({"bucket": "a b"}, "bucket: found name 'a b', expected"),
+        ({"bucket": "a/b"}, "bucket: found name 'a/b', expected"),
+        ({"bucket": "\xfc"}, "bucket: found name '\xfc', expected"),
+        ({"bucket": "a" * 101}, "expected 1 to 100 of the characters"),
+        ({"users": {}}, "users: found none"),
+        ({"users": {"a": "1", "": "2"}}, "users: found '', expected a name"),
+        ({"users": {"@replication": "1"}}, "users: found '@replication', expected a name that"),
+        ({"rebalance_timeout_seconds": -1.0}, "rebalance: found -1.0 seconds"),
+        (
+            {"administrators": frozenset({"root", "x"})},
+            "administrators: found 'root', expected one of Administrator",
+        ),
+        ({"replica_lag_seqnos": -1}, "replica lag: found -1 seqnos, expected 0 or more"),
+        ({"replica_snapshot_seqnos": 0}, "replica snapshots: found 0 seqnos, expected 1 or more"),
+        ({"unpersisted_seqnos": -1}, "unpersisted tail: found -1 seqnos"),
+        ({"prepare_extra_bytes": -1}, "prepares: found -1 bytes charged beyond their length"),
+        ({"rules": "mine"}, "rules: found 'mine', expected document or server"),
+    ],
+)
+def test_impossible_settings_are_refused(settings: dict[str, object], told: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        ClusterSettings(**settings)  # type: ignore[arg-type]  # each value is of some field's type
+    assert str(caught.value).startswith("producer ")
+    assert told in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["default", "travel-sample", "a.b_c%20", "a" * 100])
+def test_names_of_buckets(name: str) -> None:
+    assert ClusterSettings(bucket=name).bucket == name

@@ -1,0 +1,109 @@
+"""The endpoints without a socket: a request in, a response out."""
+
+import base64
+import json
+from http import HTTPStatus
+
+import pytest
+
+from dcp.producer.bucket.bucket import Bucket
+from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.server.http_endpoints import respond
+from dcp.producer.server.http_messages import HttpRequest, HttpResponse
+
+
+@pytest.fixture
+def bucket() -> Bucket:
+    users = {"ada": "a:secret", "ben": ""}
+    return Bucket(ClusterSettings(nodes=2, vbuckets=4, bucket="my%bucket.1", users=users, seed=1))
+
+
+def basic(text: str) -> str:
+    return "Basic " + base64.b64encode(text.encode()).decode()
+
+
+def ask(
+    bucket: Bucket, path: str, *, method: str = "GET", authorization: str = basic("ada:a:secret")
+) -> HttpResponse:
+    return respond(HttpRequest(method, path, {"authorization": authorization}), bucket, 1)
+
+
+def told(bucket: Bucket, path: str) -> dict[str, object]:
+    answer = ask(bucket, path)
+    assert answer.status == HTTPStatus.OK
+    assert answer.fields["Content-Type"] == "application/json"
+    tree = json.loads(answer.body)
+    assert isinstance(tree, dict)
+    return tree
+
+
+def test_who_am_i(bucket: Bucket) -> None:
+    assert told(bucket, "/whoami")["id"] == "ada"
+
+
+def test_the_version_is_one_that_clients_can_compare(bucket: Bucket) -> None:
+    tree = told(bucket, "/pools")
+    assert str(tree["implementationVersion"]).startswith("8.0.0-")
+    assert isinstance(tree["pools"], list)
+
+
+def test_the_bucket_is_its_map_and_more(bucket: Bucket) -> None:
+    tree = told(bucket, "/pools/default/buckets/my%25bucket.1")
+    terse = json.loads(bucket.map.as_json(1))
+    assert (tree["bucketType"], tree["storageBackend"]) == ("membase", "couchstore")
+    assert {name: tree[name] for name in terse if name != "nodes"} == {
+        name: value for name, value in terse.items() if name != "nodes"
+    }
+    assert isinstance(tree["nodes"], list)
+    assert [node["status"] for node in tree["nodes"]] == ["healthy", "healthy"]
+
+
+def test_the_map_is_a_stream(bucket: Bucket) -> None:
+    answer = ask(bucket, "/pools/default/bs/my%25bucket.1")
+    assert (answer.status, answer.streams_map, answer.body) == (HTTPStatus.OK, True, b"")
+
+
+@pytest.mark.parametrize(
+    "authorization",
+    [
+        "",
+        "Bearer x",
+        "Basic",
+        "Basic ?",
+        basic("ada"),
+        basic("ada:wrong"),
+        basic("eve:"),
+        basic("ben"),
+        basic("x\0ada:a:secret"),
+    ],
+)
+@pytest.mark.parametrize("path", ["/whoami", "/nosuch"])
+def test_who_is_not_known_learns_nothing(bucket: Bucket, path: str, authorization: str) -> None:
+    answer = ask(bucket, path, authorization=authorization)
+    assert answer.status == HTTPStatus.UNAUTHORIZED
+    assert answer.fields["WWW-Authenticate"].startswith("Basic ")
+
+
+def test_an_empty_password_is_one(bucket: Bucket) -> None:
+    assert ask(bucket, "/whoami", authorization=basic("ben:")).status == HTTPStatus.OK
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/",
+        "/whoami/",
+        "/pools/",
+        "/pools/default/bs/other",
+        "/pools/default/bs/my%bucket.1/1",
+        "//whoami",
+    ],
+)
+def test_what_there_is_not(bucket: Bucket, path: str) -> None:
+    assert ask(bucket, path).status == HTTPStatus.NOT_FOUND
+
+
+@pytest.mark.parametrize("method", ["POST", "DELETE", "get"])
+def test_nothing_can_be_changed(bucket: Bucket, method: str) -> None:
+    answer = ask(bucket, "/whoami", method=method)
+    assert (answer.status, answer.fields["Allow"]) == (HTTPStatus.METHOD_NOT_ALLOWED, "GET, HEAD")

@@ -1,0 +1,582 @@
+"""The disk of a vbucket by examples, on a real file and in memory."""
+
+import os
+from collections.abc import Callable, Iterable
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dcp.producer.storage.disk_batch import DiskFormatError
+from dcp.producer.storage.disk_file import Data, DiskFile, MemoryFile, OsFile
+from dcp.producer.storage.disk_store import DiskSnapshot, StoredItem, VbucketStore
+from tests.producer.disk_items import (
+    frame,
+    item,
+    items,
+    read_all,
+    seqnos_of,
+    snapshots_of,
+    told,
+)
+
+
+@pytest.fixture(params=["disk", "memory"])
+def file(request: pytest.FixtureRequest, tmp_path: Path) -> DiskFile:
+    return OsFile(tmp_path / "0.vb") if request.param == "disk" else MemoryFile()
+
+
+@pytest.fixture
+def store(file: DiskFile) -> VbucketStore:
+    return VbucketStore.open(file, 0)
+
+
+def write_runs(store: VbucketStore, *bounds: tuple[int, int]) -> None:
+    for first, last in bounds:
+        store.write(items(range(first, last + 1)), b"state %d" % last)
+
+
+# --- disk snapshots (DCP concepts document)
+
+
+@pytest.mark.parametrize("each_key_once", [False, True])
+@pytest.mark.parametrize(("after", "first"), [(0, 1), (15, 16), (20, 21), (59, 60)])
+def test_three_disk_snapshots_are_merged_into_one_scan(
+    store: VbucketStore, after: int, first: int, each_key_once: bool
+) -> None:
+    write_runs(store, (1, 20), (21, 30), (31, 60))
+    assert snapshots_of(store) == [DiskSnapshot(1, 20), DiskSnapshot(21, 30), DiskSnapshot(31, 60)]
+    scan = store.scan(after, each_key_once=each_key_once)
+    assert (scan.start_seqno, scan.end_seqno, scan.item_count) == (after, 60, 61 - first)
+    assert read_all(scan) == [(i, frame(item(i))) for i in range(first, 61)]
+
+
+def test_compaction_makes_them_one_disk_snapshot(store: VbucketStore) -> None:
+    write_runs(store, (1, 20), (21, 30), (31, 60))
+    store.compact()
+    assert snapshots_of(store) == [DiskSnapshot(1, 60)]
+    write_runs(store, (61, 70))
+    assert snapshots_of(store) == [DiskSnapshot(1, 60), DiskSnapshot(61, 70)]
+    assert seqnos_of(store) == list(range(1, 71))
+
+
+def test_merging_does_not_deduplicate_but_compaction_does(store: VbucketStore) -> None:
+    store.write([item(1), item(2)], b"")
+    store.write([item(3, replaces=1)], b"")
+    assert seqnos_of(store, each_key_once=False) == [1, 2, 3]
+    assert seqnos_of(store, each_key_once=True) == [2, 3]
+    assert (store.item_count, store.stale_bytes) == (2, len(frame(item(1))))
+    before = store.size_bytes
+    store.compact()
+    assert store.size_bytes <= before - len(frame(item(1)))
+    assert store.stale_bytes == 0
+    assert seqnos_of(store, each_key_once=False) == [2, 3]
+    assert store.read(1) is None
+
+
+@pytest.mark.parametrize(
+    ("end", "shown"), [(0, []), (1, [1]), (2, [1, 2]), (3, [2, 3]), (4, [3, 4]), (5, [4, 5])]
+)
+def test_each_key_is_shown_as_it_was_at_the_end_of_the_scan(
+    store: VbucketStore, end: int, shown: list[int]
+) -> None:
+    """Key A has seqnos 1, 3 and 5, key B 2 and 4; A at 3 and 5 comes in one batch."""
+    store.write([item(1), item(2)], b"")
+    store.write([item(3, replaces=1), item(4, replaces=2), item(5, replaces=3)], b"")
+    scan = store.scan(0, each_key_once=True, end_seqno=end)
+    assert (scan.end_seqno, scan.item_count) == (end, len(shown))
+    assert [seqno for seqno, _ in read_all(scan)] == shown
+
+
+def test_a_scan_beyond_the_disk(store: VbucketStore) -> None:
+    write_runs(store, (1, 3))
+    assert read_all(store.scan(7, each_key_once=True)) == []
+    with pytest.raises(ValueError, match="scan to seqno 4, expected at most 3"):
+        store.scan(0, each_key_once=True, end_seqno=4)
+
+
+def test_a_snapshot_may_end_above_its_last_item(store: VbucketStore) -> None:
+    store.write([], b"base", snapshot_end=1000)
+    store.write(items([1001, 1005]), b"", snapshot_end=1010)
+    store.write([], b"state only")
+    assert (store.persisted_seqno, store.state) == (1010, b"state only")
+    assert snapshots_of(store) == [DiskSnapshot(1, 1000), DiskSnapshot(1001, 1010)]
+    scan = store.scan(0, each_key_once=True)
+    assert scan.end_seqno == 1010
+    assert [seqno for seqno, _ in read_all(scan)] == [1001, 1005]
+
+
+@pytest.mark.parametrize("each_key_once", [False, True])
+@pytest.mark.parametrize("following", [[], [item(9, replaces=3)]])
+def test_what_follows_does_not_reach_an_open_scan(
+    store: VbucketStore, each_key_once: bool, following: list[StoredItem]
+) -> None:
+    write_runs(store, (1, 5))
+    store.write([item(6, replaces=2), item(7, deleted_at=1), item(8)], b"")
+    begun, untouched = (store.scan(0, each_key_once=each_key_once) for _ in range(2))
+    expected = read_all(store.scan(0, each_key_once=each_key_once))
+    first = begun.read(1)
+    assert first is not None
+    store.write(following, b"")
+    assert store.cut(4) == 4
+    store.compact(purge_up_to_seqno=4)
+    store.write([item(5, replaces=1, size=500), item(6, replaces=2)], b"")
+    store.compact()
+    store.close()
+    assert [(int(first.seqnos[0]), bytes(first.data)), *read_all(begun)] == expected
+    assert read_all(untouched) == expected
+
+
+# --- frames
+
+
+def test_a_read_returns_about_the_bytes_that_were_asked_for(store: VbucketStore) -> None:
+    store.write([item(i, size=100) for i in range(1, 20)], b"")
+    store.write([item(20, size=1000), item(21, size=10)], b"")
+    scan = store.scan(0, each_key_once=False)
+    with scan:
+        for most, seqnos in [(1, [1]), (103, [2]), (308, [3, 4]), (309, [5, 6, 7])]:
+            frames = scan.read(most)
+            assert frames is not None
+            assert frames.seqnos.tolist() == seqnos
+        frames = scan.read(10**6)
+        assert frames is not None
+        assert frames.seqnos.tolist() == list(range(8, 22))
+        assert scan.read(1) is None
+        assert scan.read(1) is None
+    with pytest.raises(ValueError, match="scan of seqnos 0 to 21: read after it was closed"):
+        scan.read(1)
+
+
+@pytest.mark.parametrize("size", [1, 40_000, 100_000])
+def test_gaps_are_left_out_be_they_small_or_large(store: VbucketStore, size: int) -> None:
+    store.write([item(i, size=size) for i in range(1, 9)], b"")
+    store.write([item(9, replaces=2), item(10, replaces=3), item(11, replaces=6)], b"s" * size)
+    with store.scan(0, each_key_once=True) as scan:
+        frames = scan.read(10**7)
+    assert frames is not None
+    live = [item(i, size=size) for i in (1, 4, 5, 7, 8)] + [item(i) for i in (9, 10, 11)]
+    assert bytes(frames.data) == b"".join(frame(i) for i in live)
+    assert frames.seqnos.tolist() == [i.seqno for i in live]
+
+
+def test_a_scan_of_very_many_items(store: VbucketStore) -> None:
+    count = 20_000
+    store.write(items(range(1, count + 1)), b"")
+    replaced = range(1, count - 5, 2)
+    store.write([item(count + 1 + i, replaces=old) for i, old in enumerate(replaced)], b"")
+    expected = sorted(set(range(1, count + 1 + len(replaced))) - set(replaced))
+    assert [s for s, _ in read_all(store.scan(0, each_key_once=True), 10**7)] == expected
+    assert [int(s) for frames in store.warm_up() for s in frames.seqnos] == expected
+
+
+def test_single_items_are_read(store: VbucketStore) -> None:
+    store.write(items([2, 3, 5]), b"")
+    store.write([item(2**63 + 1, replaces=3), item(2**63 + 3)], b"")
+    found = {s: store.read(s) for s in (0, 1, 2, 3, 4, 5, 2**63 + 1, 2**63 + 2, 2**64 - 1)}
+    held = {s: frame(item(s)) for s in (2, 3, 5, 2**63 + 1)}
+    assert {s: data for s, data in found.items() if data is not None} == held
+
+
+def test_a_matrix_of_frames_is_written_as_one_disk_snapshot(
+    file: DiskFile, store: VbucketStore
+) -> None:
+    rows = np.arange(1, 3001, dtype=np.uint32)
+    frames = np.repeat(rows.view(np.uint8).reshape(-1, 4), 25, axis=1)
+    store.write_frames(frames, 2**63, b"bulk")
+    store.write([item(2**63 + 3000, replaces=2**63)], b"")
+    again = VbucketStore.open(file, 0)
+    assert told(again) == told(store)
+    assert snapshots_of(again)[0] == DiskSnapshot(1, 2**63 + 2999)
+    assert again.read(2**63 + 7) == frames[7].tobytes()
+    shown = read_all(again.scan(2**63 + 2990, each_key_once=True))
+    assert shown[:-1] == [(2**63 + i, frames[i].tobytes()) for i in range(2991, 3000)]
+    with store.scan(0, each_key_once=False) as scan:
+        found = scan.read(5000)
+    assert found is not None
+    is_in_memory = isinstance(file, MemoryFile)
+    assert np.shares_memory(np.frombuffer(found.data, np.uint8), frames) == is_in_memory
+
+
+# --- what cannot be written
+
+
+@pytest.mark.parametrize(
+    ("batch", "end", "message"),
+    [
+        ([item(10)], None, "vbucket 0: found seqno 10, expected more than 10"),
+        ([item(12), item(11)], None, "found seqno 11 after 12"),
+        ([item(11), item(11)], None, "found seqno 11 after 11"),
+        ([item(11), item(12)], 11, "found seqno 12, expected at most snapshot end 11"),
+        ([item(2**64 - 1)], None, f"and less than {2**64 - 1}"),
+        ([], 9, "found snapshot end 9, expected 10 or more"),
+        ([item(11, replaces=2)], None, "seqno 11 replaces seqno 2, expected the newest version"),
+        ([item(11, replaces=7)], None, "seqno 11 replaces seqno 7"),
+        ([item(11, replaces=11)], None, "seqno 11 replaces seqno 11"),
+        ([item(11, replaces=12), item(12)], None, "seqno 11 replaces seqno 12"),
+        ([item(11, replaces=3), item(12, replaces=3)], None, "seqno 12 replaces seqno 3"),
+        ([item(11, deleted_at=2**32 - 1)], None, "delete time"),
+    ],
+)
+def test_items_that_do_not_follow_are_refused(
+    store: VbucketStore, batch: list[StoredItem], end: int | None, message: str
+) -> None:
+    store.write(items([2, 3]), b"")
+    store.write([item(10, replaces=2)], b"")
+    before = told(store)
+    with pytest.raises(ValueError, match=message):
+        store.write(batch, b"never", snapshot_end=end)
+    assert told(store) == before
+
+
+def test_the_first_item_cannot_replace_another(store: VbucketStore) -> None:
+    with pytest.raises(ValueError, match="seqno 2 replaces seqno 1"):
+        store.write([item(2, replaces=1)], b"")
+
+
+def test_a_closed_store_is_not_used(store: VbucketStore) -> None:
+    store.close()
+    uses: list[Callable[[], object]] = [
+        lambda: store.write([], b""),
+        lambda: store.scan(0, each_key_once=True),
+        lambda: store.read(1),
+        lambda: store.cut(0),
+        store.compact,
+    ]
+    for use in uses:
+        with pytest.raises(ValueError, match="vbucket 0: the store is closed"):
+            use()
+
+
+# --- tombstones
+
+
+def test_tombstones_are_purged_but_never_the_highest_item(store: VbucketStore) -> None:
+    store.write([item(1), item(2, deleted_at=10), item(3, replaces=1, deleted_at=20)], b"")
+    store.write([item(4), item(5, deleted_at=30)], b"")
+    assert (store.item_count, store.purge_seqno) == (4, 0)
+    purged = store.compact(purge_up_to_seqno=2)
+    assert (purged, store.purge_seqno, seqnos_of(store)) == (1, 2, [3, 4, 5])
+    purged = store.compact(purge_up_to_seqno=100)
+    assert (purged, store.purge_seqno, seqnos_of(store)) == (1, 3, [4, 5])
+    purged = store.compact(purge_up_to_seqno=100)
+    assert (purged, store.purge_seqno, seqnos_of(store)) == (0, 3, [4, 5])
+    store.write([item(6, replaces=3), item(7)], b"")  # what it replaces was purged
+    assert store.compact(purge_up_to_seqno=7) == 1
+    with store.scan(0, each_key_once=True) as scan:
+        assert (store.purge_seqno, store.item_count, scan.item_count) == (5, 3, 3)
+
+
+@pytest.mark.parametrize(("cut", "left"), [(1, 0), (2, 0), (3, 3), (4, 4)])
+def test_below_the_purge_seqno_there_is_no_way_back(
+    store: VbucketStore, cut: int, left: int
+) -> None:
+    store.write([item(1), item(2, deleted_at=1), item(3, deleted_at=1), *items([4, 5])], b"")
+    assert store.compact(purge_up_to_seqno=3) == 2
+    assert store.cut(cut) == left
+    assert seqnos_of(store) == [s for s in (1, 4) if s <= left]
+
+
+def test_nothing_is_kept_of_keys_that_were_purged(store: VbucketStore) -> None:
+    fresh = VbucketStore.open(MemoryFile(), 0)
+    store.write([item(1), item(2, replaces=1, deleted_at=1), item(3)], b"")
+    fresh.write([item(3)], b"")
+    store.compact(purge_up_to_seqno=2)
+    assert store.size_bytes == fresh.size_bytes
+
+
+@pytest.mark.parametrize(
+    ("before", "seqno"), [(0, 1), (10, 1), (11, 3), (20, 3), (21, 3), (30, 3), (31, 6), (2**40, 6)]
+)
+def test_how_far_tombstones_are_old_enough(store: VbucketStore, before: int, seqno: int) -> None:
+    store.write([item(1), item(2, deleted_at=10), item(3, deleted_at=99)], b"")
+    store.write([item(4, deleted_at=30), item(5, deleted_at=20), item(6, replaces=3)], b"")
+    assert store.purgeable_seqno(before) == seqno
+
+
+# --- going back
+
+
+def rewritten(store: VbucketStore) -> None:
+    """Keys A: 1, 4, 8; B: 2; C: 3, deleted at 6; D: 5, 7. Disk snapshots 1-3, 4-6, 7-8."""
+    store.write(items([1, 2, 3]), b"")
+    store.write([item(4, replaces=1), item(5), item(6, replaces=3, deleted_at=9)], b"")
+    store.write([item(7, replaces=5), item(8, replaces=4)], b"")
+
+
+HELD = [[], [1], [1, 2], [1, 2, 3], [2, 3, 4], [2, 3, 4, 5], [2, 4, 5, 6], [2, 4, 6, 7]]
+
+
+@pytest.mark.parametrize("seqno", range(8))
+def test_a_cut_brings_back_what_was_replaced(
+    file: DiskFile, store: VbucketStore, seqno: int
+) -> None:
+    rewritten(store)
+    assert store.cut(seqno) == seqno
+    ends = [end for end in (3, 6) if end < seqno] + [seqno] * (seqno > 0)
+    assert snapshots_of(store) == [DiskSnapshot(a + 1, b) for a, b in pairwise([0, *ends])]
+    assert seqnos_of(store) == HELD[seqno]
+    assert store.item_count == len(HELD[seqno])
+    assert told(VbucketStore.open(file, 0)) == told(store)
+    store.write([item(seqno + 1, replaces=HELD[seqno][-1:])], b"")
+    assert seqnos_of(store) == [*HELD[seqno][:-1], seqno + 1]
+    store.compact()
+    assert (store.stale_bytes, seqnos_of(store)) == (0, [*HELD[seqno][:-1], seqno + 1])
+
+
+def test_a_cut_at_the_end_or_above_loses_nothing(store: VbucketStore) -> None:
+    rewritten(store)
+    before = told(store)
+    assert [store.cut(8), store.cut(9)] == [8, 8]
+    assert told(store) == before
+
+
+@pytest.mark.parametrize("seqno", [5, 8])
+def test_a_cut_may_bring_a_state_of_its_own(
+    file: DiskFile, store: VbucketStore, seqno: int
+) -> None:
+    rewritten(store)
+    store.write([], b"old")
+    assert store.cut(seqno, state=b"new branch") == seqno
+    again = VbucketStore.open(file, 0)
+    assert (again.state, again.persisted_seqno) == (b"new branch", seqno)
+
+
+@pytest.mark.parametrize(
+    ("compacted_at", "purge_up_to", "exact"),
+    [
+        (3, 0, [1, 2]),  # nothing was dropped
+        (5, 0, [4]),  # A at 1, held to 3
+        (6, 0, []),  # A at 1 and C at 3, held to 5
+        (7, 0, []),  # and D at 5, held to 6
+        (5, 4, [4]),  # no tombstone to purge up to there
+        (7, 6, []),  # C at 6 is purged
+    ],
+)
+def test_a_cut_is_exact_where_compaction_left_what_was_held(
+    compacted_at: int, purge_up_to: int, exact: list[int]
+) -> None:
+    for seqno in range(1, compacted_at):
+        file = MemoryFile()
+        store = VbucketStore.open(file, 0)
+        rewritten(store)
+        store.cut(compacted_at)
+        store.compact(purge_up_to_seqno=purge_up_to)
+        store = VbucketStore.open(file, 0)
+        store.compact()  # forgets nothing of what the first one did
+        if seqno in exact:
+            assert store.cut(seqno) == seqno
+            assert seqnos_of(store) == HELD[seqno]
+        else:
+            assert store.cut(seqno) == 0
+            assert (store.persisted_seqno, store.purge_seqno, store.item_count) == (0, 0, 0)
+            assert (snapshots_of(store), seqnos_of(store)) == ([], [])
+
+
+def test_a_cut_is_exact_between_what_compaction_dropped(store: VbucketStore) -> None:
+    """Held from 3 to 4 and from 7 to 8 was what is dropped."""
+    store.write([*items([1, 2, 3, 4]), item(5, replaces=3), item(6), item(7)], b"")
+    store.write([item(8), item(9, replaces=7), item(10)], b"")
+    store.compact()
+    assert store.cut(6) == 6
+    assert seqnos_of(store) == [1, 2, 4, 5, 6]
+    store.write(items([7, 8]), b"")
+    assert store.cut(7) == 7  # of the new branch nothing was dropped
+    assert seqnos_of(store) == [1, 2, 4, 5, 6, 7]
+    assert store.cut(2) == 2
+    assert seqnos_of(store) == [1, 2]
+    write_runs(store, (3, 5))
+    assert store.cut(3) == 3
+    assert seqnos_of(store) == [1, 2, 3]
+
+
+def test_an_emptied_store_begins_anew(file: DiskFile, store: VbucketStore) -> None:
+    store.write([item(1), item(2, deleted_at=1), item(3, replaces=1)], b"kept")
+    store.compact(purge_up_to_seqno=2)
+    assert store.cut(1) == 0
+    assert (store.purge_seqno, store.state) == (0, b"kept")
+    write_runs(store, (1, 2))
+    again = VbucketStore.open(file, 0)
+    assert again.cut(1) == 1
+    assert seqnos_of(again) == [1]
+
+
+def test_an_empty_store_has_no_file(file: DiskFile, store: VbucketStore) -> None:
+    assert (store.cut(3), store.compact(), file.size_bytes) == (0, 0, 0)
+    assert told(store) == (b"", 0, 0, 0, 0, 0, [], [], [])
+    assert store.purgeable_seqno(1) == 0
+
+
+# --- the file
+
+
+def test_no_descriptor_is_held_but_for_scans_of_a_replaced_file(tmp_path: Path) -> None:
+    def descriptors() -> int:
+        return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 -- pathlib would open one more
+
+    before = descriptors()
+    store = VbucketStore.open(OsFile(tmp_path / "0.vb"), 0)
+    rewritten(store)
+    scans = [store.scan(0, each_key_once=False) for _ in range(3)]
+    assert descriptors() == before
+    store.compact()
+    assert descriptors() == before + 1
+    for scan in scans:
+        assert len(read_all(scan)) == 8
+        scan.close()
+    assert descriptors() == before
+
+
+@pytest.mark.parametrize(
+    ("place", "byte", "message"),
+    [
+        (0, b"X", "found magic b'XCPDISK"),
+        (8, b"\x01", "found format version 1, expected 3"),
+        (16, b"\x07", "found header CRC"),
+        (32, b"\0", "found header CRC"),
+    ],
+)
+def test_a_file_that_is_no_log_of_ours_is_an_error(
+    tmp_path: Path, place: int, byte: bytes, message: str
+) -> None:
+    path = tmp_path / "0.vb"
+    VbucketStore.open(OsFile(path), 0).write(items([1]), b"")
+    data = path.read_bytes()
+    path.write_bytes(data[:place] + byte + data[place + 1 :])
+    with pytest.raises(DiskFormatError, match=message):
+        VbucketStore.open(OsFile(path), 0)
+    assert path.stat().st_size == len(data)
+
+
+def test_the_file_of_another_vbucket_is_an_error(file: DiskFile, store: VbucketStore) -> None:
+    store.write(items([1]), b"")
+    with pytest.raises(DiskFormatError, match="found vbucket 0, expected 1"):
+        VbucketStore.open(file, 1)
+
+
+def test_reading_beyond_the_end_of_a_file_is_an_error(file: DiskFile, store: VbucketStore) -> None:
+    store.write([], b"")
+    size = file.size_bytes
+    with pytest.raises(OSError, match=f"found {size - 40} bytes at 40, expected {size}"):
+        file.read(40, size)
+
+
+class FullDisk(MemoryFile):
+    """A disk that fills up after some parts of what is written."""
+
+    parts_left: int | None = None
+
+    def append(self, offset: int, parts: Iterable[Data]) -> None:
+        super().append(offset, self._until_full(parts))
+
+    def replace(self, parts: Iterable[Data]) -> None:
+        super().replace(self._until_full(parts))
+
+    def _until_full(self, parts: Iterable[Data]) -> Iterable[Data]:
+        for part in parts:
+            if self.parts_left == 0:
+                raise OSError("disk full")
+            if self.parts_left is not None:
+                self.parts_left -= 1
+            yield part
+
+
+@pytest.mark.parametrize("parts", range(4))
+def test_a_full_disk_leaves_the_store_as_it_was(parts: int) -> None:
+    disk = FullDisk()
+    store = VbucketStore.open(disk, 0)
+    rewritten(store)
+    before = told(store)
+    with store.scan(0, each_key_once=False) as scan:
+        for operation in (
+            lambda: store.write(items([9]), b"x"),
+            store.compact,
+            lambda: store.cut(4),
+        ):
+            disk.parts_left = parts
+            with pytest.raises(OSError, match="disk full"):
+                operation()
+            disk.parts_left = None
+            assert told(store) == before
+        write_runs(store, (9, 12))
+        assert store.cut(10) == 10
+        store.compact()
+        assert len(read_all(scan)) == 8
+    again = VbucketStore.open(disk, 0)
+    assert told(again) == told(store)
+    assert seqnos_of(again) == [2, 6, 7, 8, 9, 10]
+
+
+@pytest.mark.parametrize("good_syncs", [0, 1])  # the second one is the folder's
+def test_a_compaction_that_fails_leaves_one_file_and_a_store_that_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, good_syncs: int
+) -> None:
+    file = OsFile(tmp_path / "0.vb")
+    store = VbucketStore.open(file, 0)
+    rewritten(store)
+    before = told(store)
+    syncs = iter([None] * good_syncs)
+
+    def failing(_: int) -> None:
+        if next(syncs, "none left"):
+            raise OSError("disk full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", failing)
+        with pytest.raises(OSError, match="disk full"):
+            store.compact()
+    assert (told(store) == before) == (good_syncs == 0)
+    assert [path.name for path in tmp_path.iterdir()] == ["0.vb"]
+    write_runs(store, (9, 12))
+    assert seqnos_of(store) == [2, 6, 7, 8, 9, 10, 11, 12]
+    assert told(VbucketStore.open(file, 0)) == told(store)
+
+
+def test_a_scan_outlives_its_store(file: DiskFile, store: VbucketStore) -> None:
+    rewritten(store)
+    scan = store.scan(0, each_key_once=False)
+    store.close()
+    VbucketStore.open(file, 0).compact()
+    assert [seqno for seqno, _ in read_all(scan)] == list(range(1, 9))
+
+
+# --- several disk snapshots in one batch, and batches that another thread writes
+
+
+def test_disk_snapshots_of_one_batch_are_apart(file: DiskFile, store: VbucketStore) -> None:
+    store.write(items([1]), b"")
+    pending = store.begin([*items([2, 3]), item(4, replaces=2)], b"state", [2, 3])
+    before = told(store)
+    pending.run()
+    assert told(store) == before
+    pending.finish()
+    for each in (store, VbucketStore.open(file, 0)):
+        assert [snapshot.end for snapshot in snapshots_of(each)] == [1, 2, 3, 4]
+        assert each.state == b"state"
+    assert store.cut(3) == 3
+    assert seqnos_of(store) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("ends", [[1], [3], [4], [2, 2], [3, 2]])
+def test_ends_of_disk_snapshots_that_do_not_ascend(store: VbucketStore, ends: list[int]) -> None:
+    store.write(items([1]), b"")
+    with pytest.raises(ValueError, match=r"found snapshot ends \[.*expected some that ascend"):
+        store.begin(items([2, 3]), b"", ends)
+    store.write(items([2]), b"")
+
+
+def test_nothing_else_is_written_while_a_batch_is(store: VbucketStore) -> None:
+    store.write(items([1]), b"")
+    pending = store.begin(items([2]), b"")
+    changes: list[Callable[[], object]] = [
+        lambda: store.write([], b""),
+        lambda: store.cut(0),
+        store.compact,
+        lambda: store.begin(items([2]), b""),
+    ]
+    for change in changes:
+        with pytest.raises(ValueError, match="a batch is being written: finish it first"):
+            change()
+    pending.finish()
+    assert seqnos_of(store) == [1, 2]

@@ -1,0 +1,188 @@
+"""Streams from disk and memory against a naive model, for arbitrary writes."""
+
+from dataclasses import dataclass
+from itertools import cycle
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dcp.producer.checkpoints.checkpoint_manager import CheckpointLimits
+from dcp.producer.model.resume_rules import Verdict
+from dcp.producer.model.stream_filter import EVERYTHING
+from dcp.producer.model.versions import Flavour
+from dcp.producer.storage.disk_file import MemoryFile
+from dcp.producer.streams.snapshots import DiskItems
+from dcp.producer.streams.stream import ActiveStream, StreamPhase
+from dcp.producer.streams.stream_settings import StreamSettings
+from dcp.producer.vbucket.documents import DocumentError, DocumentStore
+from dcp.producer.vbucket.preload import PreloadedSegment, PreloadSettings
+from dcp.producer.vbucket.vbucket_data import DataSettings, VbucketData
+from dcp.types import END_OF_TIME
+from dcp.wire import messages as m
+from dcp.wire.codec import decode
+from dcp.wire.framing import FrameSplitter
+from dcp.wire.vocabulary import Status
+
+KEYS = [b"a", b"b", b"c", b"doc:0000000000", b"doc:0000000002"]
+Write = tuple[bytes, bool]
+writes = st.lists(st.tuples(st.sampled_from(KEYS), st.booleans()), max_size=40)
+FLAVOUR = int(Flavour.COLLECTIONS)
+
+
+@dataclass
+class Model:
+    """What happened, as (seqno, key, is a deletion), and nothing clever."""
+
+    events: list[tuple[int, bytes, bool]]
+
+    def state(self, seqno: int) -> dict[bytes, int]:
+        held: dict[bytes, int] = {}
+        for at, key, deleted in self.events:
+            if at <= seqno:
+                held.pop(key, None)
+                if not deleted:
+                    held[key] = at
+        return held
+
+    def snapshot(self, after: int, end: int) -> list[int]:
+        newest = {key: at for at, key, _ in self.events if after < at <= end}
+        return sorted(newest.values())
+
+
+def _built(
+    base: int, preloaded: int, steps: list[Write], checkpoint_items: int = 1000
+) -> tuple[DocumentStore, Model]:
+    limits = CheckpointLimits(max_items=checkpoint_items)
+    data = VbucketData(0, MemoryFile(), DataSettings(limits), base_seqno=base)
+    model = Model([])
+    if preloaded:
+        settings = PreloadSettings(preloaded, 40)
+        ids = np.arange(preloaded, dtype=np.int64)
+        data.preload(PreloadedSegment(0, ids, settings, first_seqno=base + 1, first_cas=1 << 16))
+        model.events += [(base + 1 + i, b"doc:%010d" % i, False) for i in range(preloaded)]
+    store = DocumentStore(data)
+    for key, deleted in steps:
+        _write(store, model, key, deleted)
+    data.settle()
+    return store, model
+
+
+def _disk_items(store: DocumentStore, after: int) -> DiskItems:
+    scan = store.data.disk.scan(after)
+    return DiskItems(scan, FLAVOUR, EVERYTHING)
+
+
+def _write(store: DocumentStore, model: Model, key: bytes, deleted: bool) -> None:
+    try:
+        version = store.delete(key, 1.0) if deleted else store.set(key, b"{}", 1.0)
+    except DocumentError as error:
+        assert error.status is Status.KEY_ENOENT
+        assert deleted
+        assert key not in model.state(END_OF_TIME)
+    else:
+        model.events.append((version.seqno, key, deleted))
+
+
+@given(st.sampled_from([0, 7, 2**63]), st.integers(0, 4), writes, st.data())
+def test_a_disk_snapshot_holds_each_key_once(
+    base: int, preloaded: int, steps: list[Write], data: st.DataObject
+) -> None:
+    store, model = _built(base, preloaded, steps)
+    high = store.data.high_seqno
+    after = data.draw(st.integers(base, high))
+    source = _disk_items(store, after)
+    seqnos: list[int] = []
+    while (chunk := source.next_chunk(data.draw(st.integers(1, 300)))) is not None:
+        while not chunk.is_empty:
+            frames, taken, _ = chunk.take(1, 2**40, 2**40, opaque=0xABCD1234)
+            block = FrameSplitter().feed(bytes(frames))
+            assert [block.frame(i).opaque for i in range(len(block))] == [0xABCD1234]
+            body = decode(block.frame(0))
+            assert isinstance(body, m.Mutation | m.Deletion)
+            assert [body.by_seqno] == taken.tolist()
+            seqnos.append(body.by_seqno)
+    source.close()
+    assert seqnos == model.snapshot(after, high)
+
+
+turns = st.lists(
+    st.tuples(st.booleans(), st.integers(1, 500), st.integers(1, 5)), min_size=1, max_size=20
+)
+
+
+@given(st.integers(0, 4), writes, turns, st.sampled_from([1, 5, 1000]))
+def test_a_stream_leads_from_state_to_state(
+    preloaded: int, steps: list[Write], schedule: list[tuple[bool, int, int]], checkpoint_items: int
+) -> None:
+    """Writes go on while it streams; at every snapshot end the client has the state at that end."""
+    store, model = _built(0, preloaded, steps[: len(steps) // 2], checkpoint_items)
+    later = steps[len(steps) // 2 :]
+    stream = ActiveStream(store.data, 9, Verdict(Status.SUCCESS), 0, StreamSettings(FLAVOUR))
+    held: dict[bytes, int] = {}
+    last, marker, seen = 0, m.SnapshotMarker(0, 0, 0), set[bytes]()
+    for writes_now, room, most_items in cycle(schedule):
+        if later and writes_now:
+            _write(store, model, *later.pop(0))
+            store.data.settle()
+        batch = stream.next_batch(room, 2**40, most_items)
+        if batch is None:
+            if not later:
+                break
+            _write(store, model, *later.pop(0))
+            store.data.settle()
+            continue
+        block = FrameSplitter().feed(bytes(batch.data))
+        for index in range(len(block)):
+            body = decode(block.frame(index))
+            if isinstance(body, m.SnapshotMarker):
+                assert last == marker.end
+                assert marker.end < body.end
+                marker, seen = body, set()
+                continue
+            assert isinstance(body, m.Mutation | m.Deletion)
+            assert last < body.by_seqno <= marker.end
+            assert marker.start <= body.by_seqno
+            key = body.key.removeprefix(b"\0")
+            assert key not in seen
+            seen.add(key)
+            last = body.by_seqno
+            held.pop(key, None)
+            if isinstance(body, m.Mutation):
+                held[key] = last
+        if last == marker.end:
+            assert held == model.state(last)
+            assert not stream.is_inside_snapshot
+    assert last == store.data.high_seqno
+    assert stream.phase is StreamPhase.IN_MEMORY
+
+
+@given(st.lists(st.integers(0, 300), min_size=1, max_size=30), st.data())
+def test_batches_keep_to_the_window_message_by_message(
+    sizes: list[int], data: st.DataObject
+) -> None:
+    store, _ = _built(0, 0, [])
+    for index, size in enumerate(sizes):
+        store.set(b"k%03d" % index, b"x" * size, 1.0)
+    lengths = [55 + 1 + 4 + size for size in sizes]
+    store.data.settle()
+    source = _disk_items(store, 0)
+    chunk = source.next_chunk(2**40)
+    assert chunk is not None
+    source.close()
+    first = 0
+    while not chunk.is_empty:
+        room = data.draw(st.integers(1, 1500))
+        most = data.draw(st.integers(1, 1500))
+        items = data.draw(st.integers(1, 6))
+        frames, seqnos, _ = chunk.take(room, most, items, 1)
+        sent = 0
+        allowed = 0
+        for length in lengths[first:]:
+            fits = sent + length <= most or allowed == 0
+            if sent >= room or not fits or allowed == items:
+                break
+            sent += length
+            allowed += 1
+        assert (len(frames), len(seqnos)) == (sent, allowed)
+        first += allowed
