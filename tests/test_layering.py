@@ -348,6 +348,15 @@ def test_sub_packages_are_the_ones_that_are_there() -> None:
             assert len(list((folder / floor).glob("*.py"))) <= MOST_MODULES, floor
 
 
+def test_no_two_public_classes_have_one_name() -> None:
+    homes: dict[str, list[str]] = {}
+    for name, path in modules_of(ROOT).items():
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, []).append(name)
+    assert {name: at for name, at in homes.items() if len(at) > 1} == {}
+
+
 def test_every_part_is_really_there() -> None:
     """The rules name parts that exist: a renamed folder must not slip out of them."""
     parts = {path.with_suffix("").name for path in (ROOT / "dcp").iterdir() if path.suffix == ".py"}

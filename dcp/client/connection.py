@@ -35,7 +35,7 @@ from dcp.wire.vocabulary import Status
 
 
 @dataclass(frozen=True, slots=True)
-class StreamRequest:
+class StreamOpening:
     """One stream to open: after ``position``, up to ``end_seqno``.
 
     ``purge_seqno`` is the newest that a marker told with the data up to ``position``; a ``filter``
@@ -141,9 +141,9 @@ class NodeConnection:
             LocalProtocolError: the connection is closed, or has this stream already.
             DcplakeError: what ended the connection.
         """
-        self.open_streams([StreamRequest(vbucket, position, failover_log, end_seqno, filter)])
+        self.open_streams([StreamOpening(vbucket, position, failover_log, end_seqno, filter)])
 
-    def open_streams(self, requests: Iterable[StreamRequest]) -> None:
+    def open_streams(self, requests: Iterable[StreamOpening]) -> None:
         """Ask for several streams at once; see ``open_stream``."""
         wanted = list(requests)
 

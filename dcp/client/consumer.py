@@ -147,7 +147,7 @@ class Consumer:
             NoRelayError: a group's tag is set, and the node has no groups.
             LocalProtocolError: the consumer was closed, perhaps by another thread meanwhile.
         """
-        self._keeper.resume(monotonic() - self._left_at)
+        self._keeper.excuse_absence(monotonic() - self._left_at)
         try:
             return self._next(monotonic() + timeout_seconds)
         finally:

@@ -308,7 +308,7 @@ class Reader:
         events = self._machine.receive(block, now)
         if self._splitter.pending_bytes or window.received > before_bytes:
             self.data_heard_at = now
-        self._receive(events)
+        self._hand_over(events)
 
     def _read(self, transport: Transport, buffer: memoryview) -> int:
         try:
@@ -327,7 +327,7 @@ class Reader:
         at = self._leaves_at if deadline is None else min(deadline, self._leaves_at)
         return min(max(0.0, at - now), _IDLE_WAIT_SECONDS)
 
-    def _receive(self, events: list[Event]) -> None:
+    def _hand_over(self, events: list[Event]) -> None:
         """Hand events over, with the receipt for the bytes that came since the last time.
 
         Bytes without an event are handed over, too: of streams that we closed, for one.

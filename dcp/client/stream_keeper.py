@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from dcp.client.addresses import NodeAddress
 from dcp.client.backoff import Backoff
-from dcp.client.connection import StreamRequest
+from dcp.client.connection import StreamOpening
 from dcp.client.consumer_events import StopReason, VbucketStopped
 from dcp.client.delivery import ConnectionEnded, Delivery, Handover
 from dcp.client.giving_up import last_words
@@ -123,7 +123,7 @@ class StreamKeeper:
 
     # --- what falls due --------------------------------------------------------------------
 
-    def resume(self, away_seconds: float) -> None:
+    def excuse_absence(self, away_seconds: float) -> None:
         """Leave out of all deadlines the time in which the application did not ask us."""
         self._away_seconds += away_seconds
 
@@ -175,7 +175,7 @@ class StreamKeeper:
         connection = link.connection
         assert connection is not None
         requests = [
-            StreamRequest(
+            StreamOpening(
                 each.vbucket,
                 each.position,
                 each.failover_log,

@@ -115,7 +115,7 @@ class SnapshotCompleted(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class SeqnoAdvanced(Event):
+class StreamAdvanced(Event):
     """The stream is at ``seqno``; there was nothing for us up to here."""
 
     vbucket: int

@@ -317,7 +317,7 @@ def _end(stream: Stream, body: m.Body) -> _Handled:
 
 def _advanced(stream: Stream, body: m.Body) -> _Handled:
     assert isinstance(body, m.SeqnoAdvanced)
-    return stream.advance(body.seqno), [e.SeqnoAdvanced(stream.vbucket, body.seqno)]
+    return stream.advance(body.seqno), [e.StreamAdvanced(stream.vbucket, body.seqno)]
 
 
 def _system_event(stream: Stream, body: m.Body) -> _Handled:

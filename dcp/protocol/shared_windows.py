@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from itertools import count
 
-from dcp.protocol.window_policies import PolicySettings, WindowPolicies
+from dcp.protocol.window_policies import WindowPolicies, WindowPolicySettings
 
 Resize = Callable[[int], None]
 """Gives a connection another window, of so many bytes."""
@@ -15,7 +15,7 @@ class SharedWindows:
     A new one may change the windows of those that are there (``window_policies.py`` has the rules).
     """
 
-    def __init__(self, settings: PolicySettings, quota_bytes: int) -> None:
+    def __init__(self, settings: WindowPolicySettings, quota_bytes: int) -> None:
         self._policies = WindowPolicies(settings, quota_bytes)
         self._names: dict[Resize, str] = {}
         self._numbers = count(1)

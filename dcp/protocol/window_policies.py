@@ -57,7 +57,7 @@ _SHARED: Final = (Policy.AGGRESSIVE, Policy.RATIO)
 
 
 @dataclass(frozen=True, slots=True)
-class PolicySettings:
+class WindowPolicySettings:
     """A policy and its numbers; the defaults are the server's."""
 
     policy: Policy = Policy.AGGRESSIVE
@@ -88,7 +88,7 @@ def as_float32(value: float) -> float:
     return float(nearest)
 
 
-def window_of_each(settings: PolicySettings, quota_bytes: int, consumers: int) -> int:
+def window_of_each(settings: WindowPolicySettings, quota_bytes: int, consumers: int) -> int:
     """Return the window of each of so many consumers, at least one, where nobody else ever came.
 
     With ``dynamic`` it is that of the last to come: those before may have another.
@@ -98,7 +98,7 @@ def window_of_each(settings: PolicySettings, quota_bytes: int, consumers: int) -
 
 
 def _window_of_last(
-    settings: PolicySettings, quota_bytes: int, consumers: int, others_bytes: int
+    settings: WindowPolicySettings, quota_bytes: int, consumers: int, others_bytes: int
 ) -> int:
     """Return the window of the last of so many consumers; the others have ``others_bytes``."""
     if not settings.is_enabled or settings.policy is Policy.NONE:
@@ -117,7 +117,7 @@ def _window_of_last(
     return min(size_bytes, U32_MAX) if settings.is_capped else size_bytes
 
 
-def _clamped(settings: PolicySettings, size: float) -> int:
+def _clamped(settings: WindowPolicySettings, size: float) -> int:
     if int(size) < settings.size_bytes:
         return settings.size_bytes
     return min(int(size), settings.most_bytes)
@@ -127,7 +127,7 @@ def _clamped(settings: PolicySettings, size: float) -> int:
 class WindowPolicies:
     """The windows of all consumers by name. Methods return those that they changed."""
 
-    settings: PolicySettings
+    settings: WindowPolicySettings
     quota_bytes: int
     _sizes: dict[str, int] = field(default_factory=dict)
 
@@ -177,7 +177,7 @@ class WindowPolicies:
         self.quota_bytes = quota_bytes
         return self._reread()
 
-    def set_config(self, settings: PolicySettings) -> dict[str, int]:
+    def set_config(self, settings: WindowPolicySettings) -> dict[str, int]:
         """Take other numbers for the same policy.
 
         Raises:

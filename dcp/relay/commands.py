@@ -14,7 +14,7 @@ from typing import Final, Protocol, cast
 
 from dcp.producer.bucket.dcp_connection import DcpConnection
 from dcp.producer.commands.commands import COMMANDS
-from dcp.producer.commands.session import Command, Handler, Session
+from dcp.producer.commands.session import CommandHandler, Handler, Session
 from dcp.producer.commands.statistic import Statistic, text_of
 from dcp.producer.model.resume_rules import ResumeRequest
 from dcp.relay.receivers import TAG_CONTROL, named_tag
@@ -51,7 +51,7 @@ class Audience(Protocol):
         """Know that a consumer got the stream that it may have waited for, or gave it up."""
 
 
-def relay_commands(bucket: RelayBucket, audience: Audience) -> Mapping[int, Command]:
+def relay_commands(bucket: RelayBucket, audience: Audience) -> Mapping[int, CommandHandler]:
     """Return all commands of a relay's node."""
 
     def stream_request(session: Session, frame: Frame, body: m.Body, now: float) -> None:
@@ -132,7 +132,9 @@ def relay_commands(bucket: RelayBucket, audience: Audience) -> Mapping[int, Comm
         Opcode.STAT: stat,
     }
     return {
-        opcode: Command(command.gate, changed.get(opcode, command.handler), command.before_dcp_open)
+        opcode: CommandHandler(
+            command.gate, changed.get(opcode, command.handler), command.before_dcp_open
+        )
         for opcode, command in COMMANDS.items()
     }
 

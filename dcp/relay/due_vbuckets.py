@@ -13,14 +13,14 @@ import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 
 from dcp.producer.bucket.dcp_connection import DcpConnection
-from dcp.relay.gate import Gate
 from dcp.relay.receivers import Receivers
+from dcp.relay.vbucket_flow_control import VbucketFlowControl
 
 
 class DueVbuckets:
     """The vbuckets that changed, and whoever else is to be looked at."""
 
-    def __init__(self, gates: Sequence[Gate], receivers: Receivers) -> None:
+    def __init__(self, gates: Sequence[VbucketFlowControl], receivers: Receivers) -> None:
         """Begin with none."""
         self.wanted = asyncio.Event()
         """Whether any vbucket changed since the last time."""

@@ -3,13 +3,14 @@
 Which vbuckets are looked at says ``due_vbuckets.py``. Meanwhile others have their turns: with many
 consumers a pass takes its time, and the next one waits as much longer.
 
-Who has a place in a vbucket's group says ``gate.py``. A consumer's position is that of its stream
-that is farthest behind. A consumer waiting for new data is placed at the end, or relay and consumer
-would wait for each other. Each report is as old as the consumer's last sign of life, and one that
-is older than the receivers' timeout is none: so nobody is given up or taken back for how often a
-vbucket is looked at, and who is silent is so in all its vbuckets at once (but for those whose own
-windows are full). Consumers' signs of life are noted at each tick, and until the next one no time
-passes for the gates: a pass between two ticks cannot take a silence that it has not looked at.
+Who has a place in a vbucket's group says ``vbucket_flow_control.py``. A consumer's position is that
+of its stream that is farthest behind. A consumer waiting for new data is placed at the end, or
+relay and consumer would wait for each other. Each report is as old as the consumer's last sign of
+life, and one that is older than the receivers' timeout is none: so nobody is given up or taken back
+for how often a vbucket is looked at, and who is silent is so in all its vbuckets at once (but for
+those whose own windows are full). Consumers' signs of life are noted at each tick, and until the
+next one no time passes for the gates: a pass between two ticks cannot take a silence that it has
+not looked at.
 """
 
 import asyncio
@@ -24,10 +25,10 @@ from dcp.producer.server.accepted_connection import AcceptedConnection
 from dcp.protocol.flow_strategy import FlowSpec
 from dcp.protocol.receiver_group import Ejection
 from dcp.relay.due_vbuckets import DueVbuckets
-from dcp.relay.gate import Gate
 from dcp.relay.receivers import Receivers
 from dcp.relay.relay_bucket import RelayBucket
 from dcp.relay.stuck_consumers import StuckConsumers
+from dcp.relay.vbucket_flow_control import VbucketFlowControl
 from dcp.relay.vbucket_ranges import ranges_of
 from dcp.wire.vocabulary import Status
 
@@ -74,7 +75,7 @@ class Regulator:
         self.receivers = Receivers(int(ack_seconds * 1e9), spec.receiver_timeout_ns)
         self.stuck = StuckConsumers()
         hold_ns = int(hold_seconds * 1e9)
-        self.gates = [Gate(spec, window_bytes, hold_ns) for _ in bucket.vbuckets]
+        self.gates = [VbucketFlowControl(spec, window_bytes, hold_ns) for _ in bucket.vbuckets]
         for gate, vbucket in zip(self.gates, bucket.vbuckets, strict=True):
             gate.positions.begin_again(vbucket.data.high_seqno)
         self.clients: Callable[[], Collection[AcceptedConnection]] = lambda: ()
@@ -216,7 +217,7 @@ class Regulator:
                 self.stuck.ejected(number, vbucket)
         self._free(vbucket, freed_bytes)
 
-    def _report_all(self, gate: Gate, vbucket: int, now_ns: int) -> set[int]:
+    def _report_all(self, gate: VbucketFlowControl, vbucket: int, now_ns: int) -> set[int]:
         """Report who has to do with a vbucket; return their numbers. All others leave it."""
         leaving = set(gate.receivers)
         present = set()

@@ -11,7 +11,7 @@ from typing import Final
 from dcp.errors import ConfigError
 from dcp.producer.bucket.bucket import Bucket
 from dcp.producer.bucket.copies import Copies, Place
-from dcp.producer.model.cluster_map import ClusterMap
+from dcp.producer.model.cluster_map import ServedClusterMap
 from dcp.producer.model.manifest import Manifest
 from dcp.producer.model.resume_rules import ResumeRequest, range_is_valid, rollback_seqno
 from dcp.producer.model.settings import ClusterSettings
@@ -31,7 +31,7 @@ class _OwnCopies(Copies):
         """Return none beside the bucket's own."""
         return []
 
-    def follow(self, _: ClusterMap) -> list[Place]:
+    def follow(self, _: ServedClusterMap) -> list[Place]:
         """Keep all."""
         return []
 

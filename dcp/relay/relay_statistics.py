@@ -24,7 +24,7 @@ from time import monotonic
 from dcp.process_memory import resident_bytes
 from dcp.producer.commands.memory import Load, keys_of
 from dcp.producer.commands.statistic import Statistic
-from dcp.producer.streams.stream import StreamPhase
+from dcp.producer.streams.stream import ActiveStreamPhase
 from dcp.protocol.receiver_group import Ejection
 from dcp.relay.memory import relay_bytes
 from dcp.relay.regulator import Regulator
@@ -129,7 +129,7 @@ def snapshot_of(
         tuple(_groups(regulator)),
         len(bucket.dcp_connections),
         len(streams),
-        sum(stream.phase is StreamPhase.BACKFILLING for stream in streams),
+        sum(stream.phase is ActiveStreamPhase.BACKFILLING for stream in streams),
         regulator.stuck.ejections,
         sum(gate.group.ejections[Ejection.TIMEOUT] for gate in gates),
         sum(gate.newcomers_refused for gate in gates),

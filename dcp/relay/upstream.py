@@ -20,7 +20,7 @@ from dcp.producer.bucket.stream_ends import end_streams
 from dcp.producer.replication.background import keep_running
 from dcp.producer.vbucket.replica_copy import ReplicaCopy
 from dcp.protocol.shared_windows import SharedWindows
-from dcp.protocol.window_policies import Policy, PolicySettings
+from dcp.protocol.window_policies import Policy, WindowPolicySettings
 from dcp.relay.relay_bucket import NODE, RelayBucket
 from dcp.relay.settings import FULL_WINDOWS, MIB, RelaySettings
 from dcp.relay.upstream_connection import Arrived, UpstreamConnection, UpstreamSettings
@@ -34,7 +34,7 @@ _NAME_BYTES: Final = 6
 _LOOK_SECONDS: Final = 1.0
 
 
-class Regulator(Protocol):
+class StreamRegulator(Protocol):
     """Who decides when bytes are freed, and which streams there may be; the lock is held."""
 
     def received(self, vbucket: int, frame_bytes: int) -> None:
@@ -56,7 +56,7 @@ class Upstream:
     def __init__(self, bucket: RelayBucket, settings: RelaySettings) -> None:
         self._bucket = bucket
         self._settings = settings
-        self._regulator: Regulator | None = None
+        self._regulator: StreamRegulator | None = None
         self._tls = None if settings.tls is None else settings.tls.context()
         self._name = f"dcplake-relay:{secrets.token_hex(_NAME_BYTES)}"
         self._map: ClusterMap | None = None
@@ -68,7 +68,7 @@ class Upstream:
         """Why the cluster cannot be followed any more, whatever is tried."""
         most_bytes = settings.window_bytes
         self._windows = SharedWindows(
-            PolicySettings(
+            WindowPolicySettings(
                 Policy.AGGRESSIVE,
                 size_bytes=min(MIB, most_bytes),
                 most_bytes=most_bytes,
@@ -82,7 +82,7 @@ class Upstream:
 
     # --- life
 
-    def start(self, regulator: Regulator) -> None:
+    def start(self, regulator: StreamRegulator) -> None:
         """Have links from now on; the bucket's lock is held."""
         self._regulator = regulator
         self._runs = True

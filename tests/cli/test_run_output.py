@@ -14,7 +14,7 @@ from dcp.lake.config.window_plan import WindowPlan
 from dcp.lake.log.observer import NEXT_ROUND
 from dcp.lake.log.progress import Done, round_progress
 from dcp.lake.log.round_plan import Idle, LeftOut, RoundPlan, StreamPlan, TaskPlan
-from dcp.lake.tables.vbucket_state import VbucketState
+from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.protocol.position import Position
 from tests.client.drained import wait_for
 
@@ -69,7 +69,7 @@ WINDOWS = WindowPlan.of(FlowControlSettings(), 1)
 
 
 def plan_of(target_seqno: int) -> RoundPlan:
-    state = VbucketState(0, 0, Position.beginning())
+    state = VbucketProgress(0, 0, Position.beginning())
     stream = StreamPlan(state, NodeAddress("a", 1), target_seqno)
     return RoundPlan("lake", 7, (TaskPlan(0, (stream,), (), WINDOWS),), (), 1000, 10.0)
 

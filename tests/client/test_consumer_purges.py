@@ -8,7 +8,7 @@ import pytest
 
 from dcp.client.addresses import NodeAddress
 from dcp.client.backoff import Backoff
-from dcp.client.connection import StreamRequest
+from dcp.client.connection import StreamOpening
 from dcp.client.delivery import ConnectionEnded, Delivery, Handover
 from dcp.client.node_links import NodeLink, NodeLinks
 from dcp.client.stream_keeper import StreamKeeper
@@ -51,13 +51,13 @@ class OneLink:
     """The links of a consumer with one node, whose connection keeps what it is asked for."""
 
     def __init__(self) -> None:
-        self.requests: list[StreamRequest] = []
+        self.requests: list[StreamOpening] = []
         self.name = "only"
         self.only = NodeLink(NODE, cast("Any", self), ready_at=0.0)
         self.map = None
         self.due_at = 1e9
 
-    def open_streams(self, requests: list[StreamRequest]) -> None:
+    def open_streams(self, requests: list[StreamOpening]) -> None:
         self.requests += requests
 
     def release(self, _: Delivery) -> None:

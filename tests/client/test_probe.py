@@ -18,7 +18,7 @@ from dcp.errors import (
     SourceError,
 )
 from dcp.producer.commands.commands import COMMANDS
-from dcp.producer.commands.session import Command, Gate, Session
+from dcp.producer.commands.session import Access, CommandHandler, Session
 from dcp.protocol.credentials import Credentials, Secret
 from dcp.protocol.events import Ready
 from dcp.types import MAX_FAILOVER_ENTRIES, FailoverEntry, FailoverLog
@@ -86,7 +86,7 @@ def test_a_node_that_does_not_tell_failover_logs_is_no_failure(
         if status is not None:
             session.refuse(frame, status)
 
-    monkeypatch.setitem(COMMANDS, Opcode.GET_FAILOVER_LOG, Command(Gate.BUCKET, refuse))
+    monkeypatch.setitem(COMMANDS, Opcode.GET_FAILOVER_LOG, CommandHandler(Access.BUCKET, refuse))
     view = probe_cluster(cluster.seeds, QUICK, CREDENTIALS)
     assert set(view.high_seqnos) == set(all_of(cluster))
     assert not view.unreachable

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from dcp.producer.model.send_window import SendWindow
 from dcp.protocol.window import CONNECTION, FlowSettings, Window
-from dcp.protocol.window_policies import Policy, PolicySettings, WindowPolicies, as_float32
+from dcp.protocol.window_policies import Policy, WindowPolicies, WindowPolicySettings, as_float32
 from dcp.types import U32_MAX
 from tests.conformance_formats.aeron_cases import Case, Compared, result_of, run_sections
 from tests.conformance_formats.case_file import CaseFile, CaseResult
@@ -116,7 +116,7 @@ def _consumers_of(case: Case) -> _Consumers:
     given["is_enabled"] = bool(given.get("is_enabled", True))
     server = str(case.get("executed_on", "")), str(case.get("versions", ""))
     is_capped = any(each.startswith("master") for each in server)
-    settings = PolicySettings(policy=policy, is_capped=is_capped, **given)
+    settings = WindowPolicySettings(policy=policy, is_capped=is_capped, **given)
     policies = WindowPolicies(settings, case["bucket_quota"])
     return _Consumers(policies, FlowSettings(0, ack_fraction, ack_seconds))
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 
 from dcp.producer.server.cluster import ProducerCluster
-from dcp.producer.vbucket.documents import Document
+from dcp.producer.vbucket.documents import StoredDocument
 from dcp.wire.snappy import deflate
 from dcp.wire.vocabulary import Datatype
 from tests.interop.driver import Driver, VbucketReport
@@ -65,7 +65,7 @@ def goals(cluster: ProducerCluster, seqnos: Mapping[int, int] | None = None) -> 
     return [f"{v}:{cluster.failover_log(v).current_uuid:016x}:{end}" for v, end in ends.items()]
 
 
-def digest_of(state: Mapping[bytes, Document]) -> str:
+def digest_of(state: Mapping[bytes, StoredDocument]) -> str:
     """Digest documents as the drivers do: in the order of their keys, all that a client sees."""
     digest = sha256()
     for key, document in sorted(state.items()):

@@ -7,7 +7,7 @@ rounds are committed to a `MemoryLake`, with what the vbucket held at each round
 import random
 from dataclasses import dataclass, field, replace
 
-from dcp.lake.tables.vbucket_state import VbucketState, states_to_batch
+from dcp.lake.tables.vbucket_state import VbucketProgress, states_to_batch
 from dcp.protocol.position import Position
 from dcp.types import FailoverEntry, FailoverLog
 from tests.lake.memory_lake import MemoryLake, Row
@@ -19,7 +19,7 @@ Documents = dict[str, int]
 @dataclass
 class ForkingVbucket:
     vbucket: int
-    state: VbucketState
+    state: VbucketProgress
     log: FailoverLog
     items: list[Row] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)  # live complete seqnos
@@ -52,7 +52,7 @@ class ForkingLog:
         self.vbuckets = [
             ForkingVbucket(
                 number,
-                VbucketState.beginning(number),
+                VbucketProgress.beginning(number),
                 FailoverLog((FailoverEntry(self._uuid(), 0),)),
             )
             for number in range(vbuckets)
@@ -137,7 +137,7 @@ class ForkingLog:
         vb.state = replace(self._at(vb, number, seqno), last_collection_round=number)
         return event
 
-    def _at(self, vb: ForkingVbucket, number: int, seqno: int) -> VbucketState:
+    def _at(self, vb: ForkingVbucket, number: int, seqno: int) -> VbucketProgress:
         position, uuid = vb.state.position, vb.log.uuid_at(seqno)
         complete = position.complete_seqno
         if seqno == vb.snapshot_end:

@@ -17,11 +17,11 @@ from dcp.lake.apply.apply_plan import ROW_BUDGET, RowBudget
 from dcp.lake.apply.apply_rows import LARGE_DOCUMENT_BYTES
 from dcp.lake.log.applied import AppliedVersion, applied_to_batch
 from dcp.lake.log.changes import append_round
-from dcp.lake.tables.history import Commit
+from dcp.lake.tables.history import TableCommit
 from dcp.lake.tables.keys import key_string
 from dcp.lake.tables.schema import CHANGES
 from dcp.lake.tables.tables import LakeTables, ReplicaTable
-from dcp.lake.tables.vbucket_state import VbucketState, states_to_batch
+from dcp.lake.tables.vbucket_state import VbucketProgress, states_to_batch
 from dcp.protocol.position import Position
 from dcp.types import FailoverEntry, FailoverLog
 
@@ -43,13 +43,13 @@ class Item:
 class ModelVbucket:
     vbucket: int
     first_seqno: int
-    state: VbucketState = field(init=False)
+    state: VbucketProgress = field(init=False)
     items: list[Item] = field(default_factory=list)
     snapshot: tuple[int, int] | None = None  # the one being read
     unread: list[Item] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.state = VbucketState.beginning(self.vbucket)
+        self.state = VbucketProgress.beginning(self.vbucket)
 
     @property
     def uuid(self) -> int:
@@ -172,7 +172,7 @@ class LogModel:
             ]
         )
 
-    def commit(self, table: pa.Table, writer_id: str = "writer-1") -> Commit:
+    def commit(self, table: pa.Table, writer_id: str = "writer-1") -> TableCommit:
         frame = self.lake.spark.createDataFrame(table)
         return append_round(self.lake, frame, self.round, writer_id)
 

@@ -29,7 +29,7 @@ from dcp.lake.receive.ending import Budget
 from dcp.lake.receive.receive import SourceAccess, TaskReceiver
 from dcp.lake.tables.epochs import Fork, begun_anew, is_live
 from dcp.lake.tables.schema import CHANGES
-from dcp.lake.tables.vbucket_state import VbucketState, states_from_rows
+from dcp.lake.tables.vbucket_state import VbucketProgress, states_from_rows
 
 Row = dict[str, Any]
 Place = tuple[int, str]
@@ -54,7 +54,7 @@ class MemoryLake:
 
     def __init__(self) -> None:
         self.rows: list[Row] = []
-        self.states_at: dict[int, dict[int, VbucketState]] = {0: {}}
+        self.states_at: dict[int, dict[int, VbucketProgress]] = {0: {}}
         self.versions = [Version(HeldVersion(0, 0), {})]
         self.unreadable: set[int] = set()
         self.cleaned_round = 0
@@ -66,7 +66,7 @@ class MemoryLake:
         return max(self.states_at)
 
     @property
-    def states(self) -> dict[int, VbucketState]:
+    def states(self) -> dict[int, VbucketProgress]:
         return self.states_at[self.round]
 
     def append(self, rows: Iterable[Row]) -> None:
@@ -78,7 +78,7 @@ class MemoryLake:
 
     def position(self, policy: RollbackPolicy) -> LakePosition:
         """Where the lake stands, with the epochs that must begin."""
-        restarts: dict[int, VbucketState | Standstill] = {}
+        restarts: dict[int, VbucketProgress | Standstill] = {}
         stale = self.versions[-1].held.stale
         begun = begun_anew(stale, self.forks(0, self.round, stale), self.cleaned_round)
         for vbucket, state in self.states.items():
@@ -88,7 +88,7 @@ class MemoryLake:
                 restarts[vbucket] = state.beginning_epoch(0, 0)
         return LakePosition("0123456789abcdef", self.round, self.states, restarts)
 
-    def live_ends(self, state: VbucketState) -> list[int]:
+    def live_ends(self, state: VbucketProgress) -> list[int]:
         forks = self.forks(0, self.round, [state.vbucket])
         return [
             int(row["seqno"])
@@ -142,7 +142,7 @@ class MemoryLake:
 
     # --- what a decision asks (ReplicaFacts)
 
-    def states_of(self, rounds: Collection[int]) -> Mapping[int, Mapping[int, VbucketState]]:
+    def states_of(self, rounds: Collection[int]) -> Mapping[int, Mapping[int, VbucketProgress]]:
         return {number: self.states_at[number] for number in rounds}
 
     def forks(self, after_round: int, to_round: int, vbuckets: Collection[int]) -> list[Fork]:
@@ -227,7 +227,7 @@ class _Facts:
         self._lake = lake
         self.cleaned_round = lake.cleaned_round
 
-    def states(self, rounds: Collection[int]) -> Mapping[int, Mapping[int, VbucketState]]:
+    def states(self, rounds: Collection[int]) -> Mapping[int, Mapping[int, VbucketProgress]]:
         return self._lake.states_of(rounds)
 
     def forks(self, after_round: int, to_round: int, vbuckets: Collection[int]) -> Sequence[Fork]:

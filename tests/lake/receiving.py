@@ -22,7 +22,7 @@ from dcp.lake.receive.connect import look_at_cluster, source_access
 from dcp.lake.receive.ending import Budget
 from dcp.lake.receive.receive import SourceAccess, TaskReceiver
 from dcp.lake.tables.schema import CHANGES
-from dcp.lake.tables.vbucket_state import VbucketState, states_from_rows
+from dcp.lake.tables.vbucket_state import VbucketProgress, states_from_rows
 from dcp.producer.server.cluster import ProducerCluster
 
 PASSWORD_FILE = "password"
@@ -74,7 +74,7 @@ class RoundsInProcess:
         self.settings = settings
         self.slots = slots
         self.access: SourceAccess = source_access(settings)
-        self.states: dict[int, VbucketState] = {}
+        self.states: dict[int, VbucketProgress] = {}
         self.round = 0
         self.rows: list[dict[str, Any]] = []
 

@@ -10,7 +10,7 @@ from dcp.lake.log.round_records import positions_at, round_records
 from dcp.lake.query.views_sql import docs_live_sql
 from dcp.lake.tables.history import history
 from dcp.lake.tables.tables import DOCS, LakeTables
-from dcp.lake.tables.vbucket_state import VbucketState
+from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.producer.server.cluster import ProducerCluster
 from tests.lake.versions import table_at
 
@@ -57,7 +57,7 @@ def complete_seqnos(lake: LakeTables, round_number: int) -> dict[int, int]:
     return {vbucket: state.complete_seqno for vbucket, state in states.items()}
 
 
-def rows_at(cluster: ProducerCluster, states: Iterable[VbucketState]) -> Rows:
+def rows_at(cluster: ProducerCluster, states: Iterable[VbucketProgress]) -> Rows:
     """Return what the producer held at each state's complete seqno, on the branch of its data."""
     found: Rows = {}
     for state in states:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import Protocol
 
-from dcp.lake.tables.vbucket_state import VbucketState
+from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.producer.model.settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from dcp.producer.vbucket.documents import DocumentError
@@ -180,7 +180,7 @@ class History:
 
     # --- what must be
 
-    def documents(self, state: VbucketState) -> Documents:
+    def documents(self, state: VbucketProgress) -> Documents:
         """Return what the producer held at a state's complete seqno, on the branch of its data."""
         seqno = state.complete_seqno
         if seqno == 0:
@@ -190,7 +190,7 @@ class History:
         held = self.cluster.state_at(state.vbucket, seqno, uuid)
         return {key: (each.seqno, each.cas, each.value) for key, each in held.items()}
 
-    def require_at_the_end(self, states: dict[int, VbucketState]) -> None:
+    def require_at_the_end(self, states: dict[int, VbucketProgress]) -> None:
         """Every vbucket is at the newest seqno of the branch that is written now."""
         for vbucket in range(self.settings.vbuckets):
             state, high = states.get(vbucket), self.cluster.high_seqno(vbucket)

@@ -4,7 +4,11 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
 from dcp.producer.checkpoints.checkpoint import ITEM_OVERHEAD_BYTES
-from dcp.producer.checkpoints.checkpoint_manager import CheckpointLimits, CheckpointManager, Items
+from dcp.producer.checkpoints.checkpoint_manager import (
+    CheckpointLimits,
+    CheckpointManager,
+    CursorItems,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +40,7 @@ def receive(manager: Manager, seqnos: Iterable[int]) -> None:
         manager.receive(Item(seqno, seqno))
 
 
-def shape(items: Items[Item] | None) -> tuple[int, int, list[int]] | None:
+def shape(items: CursorItems[Item] | None) -> tuple[int, int, list[int]] | None:
     """Return start, end and seqnos of a snapshot."""
     if items is None:
         return None

@@ -2,15 +2,15 @@
 
 from dcp.producer.model.manifest import Manifest
 from dcp.producer.model.manifest_changes import (
-    Change,
     CreateCollection,
     CreateScope,
     DropCollection,
     DropScope,
+    ManifestChange,
     changed,
 )
 
-DISK: tuple[tuple[Change, ...], ...] = (
+DISK: tuple[tuple[ManifestChange, ...], ...] = (
     (
         CreateScope("s8"),
         CreateCollection("s8", "c9", id=9),
@@ -22,7 +22,7 @@ DISK: tuple[tuple[Change, ...], ...] = (
 )
 """05-collections-disk.jsonl: the changes of manifests 1 to 3."""
 
-LIVE: tuple[tuple[Change, ...], ...] = (
+LIVE: tuple[tuple[ManifestChange, ...], ...] = (
     (
         CreateScope("s8"),
         CreateCollection("s8", "c9", id=9),
@@ -36,7 +36,7 @@ LIVE: tuple[tuple[Change, ...], ...] = (
 """05b-collections-live.jsonl: the changes of manifests 1 to 5; the first is 05c's, too."""
 
 
-def after(changes: tuple[tuple[Change, ...], ...]) -> Manifest:
+def after(changes: tuple[tuple[ManifestChange, ...], ...]) -> Manifest:
     """The manifest that changes lead to."""
     manifest = Manifest()
     for together in changes:

@@ -79,7 +79,7 @@ def test_frames_stand_among_the_other_events_of_their_stream() -> None:
         e.SnapshotCompleted(7, 2),
         e.SnapshotStarted(7, SnapshotRange(3, 9), 1),
         (7, mutated, 4),
-        e.SeqnoAdvanced(7, 9),
+        e.StreamAdvanced(7, 9),
         e.SnapshotCompleted(7, 9),
     ]
     of_two = [each for each in told(events) if _is_of(each, 8)]

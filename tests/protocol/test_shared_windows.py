@@ -3,15 +3,17 @@
 from collections.abc import Callable
 
 from dcp.protocol.shared_windows import SharedWindows
-from dcp.protocol.window_policies import Policy, PolicySettings
+from dcp.protocol.window_policies import Policy, WindowPolicySettings
 
-SHARED = PolicySettings(Policy.AGGRESSIVE, size_bytes=100, most_bytes=400, aggressive_percent=100)
+SHARED = WindowPolicySettings(
+    Policy.AGGRESSIVE, size_bytes=100, most_bytes=400, aggressive_percent=100
+)
 
 
 class Sizes:
     """The windows of connections by name, as they were told."""
 
-    def __init__(self, settings: PolicySettings) -> None:
+    def __init__(self, settings: WindowPolicySettings) -> None:
         self.now: dict[str, int] = {}
         self._windows = SharedWindows(settings, 1000)
         self._resize: dict[str, Callable[[int], None]] = {}
@@ -40,7 +42,7 @@ def test_all_share_the_quota_between_the_least_and_the_most() -> None:
 
 
 def test_a_fixed_size_is_told_nobody_again() -> None:
-    sizes = Sizes(PolicySettings(Policy.STATIC, size_bytes=70))
+    sizes = Sizes(WindowPolicySettings(Policy.STATIC, size_bytes=70))
     sizes.join("a")
     sizes.now["a"] = 0  # what it is told from here on is seen
     sizes.join("b")

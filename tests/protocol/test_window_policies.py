@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from dcp.errors import LocalProtocolError
 from dcp.protocol.window_policies import (
     Policy,
-    PolicySettings,
     WindowPolicies,
+    WindowPolicySettings,
     as_float32,
     window_of_each,
 )
@@ -21,12 +21,12 @@ MIB = 1024 * 1024
 
 
 def policies(policy: Policy, quota_bytes: int = 100 * MIB) -> WindowPolicies:
-    return WindowPolicies(PolicySettings(policy), quota_bytes)
+    return WindowPolicies(WindowPolicySettings(policy), quota_bytes)
 
 
 def test_the_defaults_are_those_of_the_server() -> None:
-    expected = PolicySettings(Policy.AGGRESSIVE, 10 * MIB, 50 * MIB, 1, 10, 5, 0.05, 0)
-    assert PolicySettings() == expected
+    expected = WindowPolicySettings(Policy.AGGRESSIVE, 10 * MIB, 50 * MIB, 1, 10, 5, 0.05, 0)
+    assert WindowPolicySettings() == expected
 
 
 def test_those_who_stay_get_more_when_others_go_and_are_told_once() -> None:
@@ -66,16 +66,18 @@ def test_names_are_connected_once() -> None:
 def test_the_policy_is_fixed() -> None:
     windows = policies(Policy.STATIC)
     with pytest.raises(LocalProtocolError, match="found policy none"):
-        windows.set_config(PolicySettings(Policy.NONE))
+        windows.set_config(WindowPolicySettings(Policy.NONE))
     with pytest.raises(LocalProtocolError, match="enabled: False"):
-        windows.set_config(PolicySettings(Policy.STATIC, is_enabled=False))
+        windows.set_config(WindowPolicySettings(Policy.STATIC, is_enabled=False))
 
 
 @pytest.mark.parametrize(("quota_bytes", "size"), [(40 * 100, 50), (49 * 100, 50), (60 * 100, 10)])
 def test_a_least_window_above_the_largest_is_what_the_engine_makes_of_it(
     quota_bytes: int, size: int
 ) -> None:
-    settings = PolicySettings(Policy.DYNAMIC, size_bytes=50, most_bytes=10, threshold_percent=100)
+    settings = WindowPolicySettings(
+        Policy.DYNAMIC, size_bytes=50, most_bytes=10, threshold_percent=100
+    )
     assert WindowPolicies(settings, quota_bytes).connect("a") == {"a": size}
 
 
@@ -92,13 +94,13 @@ def test_a_least_window_above_the_largest_is_what_the_engine_makes_of_it(
 )
 def test_numbers_that_are_no_share_are_refused(wrong: dict[str, float], named: str) -> None:
     with pytest.raises(ValueError, match=named):
-        PolicySettings(**wrong)  # type: ignore[arg-type]
+        WindowPolicySettings(**wrong)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("quota", [-1, 2**64, 1.0, True])
 def test_a_quota_that_is_no_amount_is_refused(quota: int) -> None:
     with pytest.raises(ValueError, match="quota_bytes: found"):
-        WindowPolicies(PolicySettings(), quota)
+        WindowPolicies(WindowPolicySettings(), quota)
 
 
 changes = st.lists(
@@ -161,7 +163,7 @@ def test_sizes_are_within_bounds_and_what_changed_is_told(
 def test_the_window_of_each_is_what_the_last_of_so_many_gets(
     policy: Policy, quota: int, consumers: int, numbers: dict[str, Any]
 ) -> None:
-    settings = PolicySettings(policy, **numbers)
+    settings = WindowPolicySettings(policy, **numbers)
     windows = WindowPolicies(settings, quota)
     for number in range(consumers):
         windows.connect(str(number))

@@ -19,7 +19,7 @@ import dcp.lake.log.changes
 from dcp.lake.apply.apply_plan import ApplyPlan
 from dcp.lake.log.applied import commit_content
 from dcp.lake.log.stretch import HeldVersion
-from dcp.lake.tables.history import CLEANING, WINDOW, Commit, parse_metadata
+from dcp.lake.tables.history import CLEANING, WINDOW, TableCommit, parse_metadata
 from dcp.lake.tables.lineage import Lineage
 from dcp.lake.tables.tables import LakeIdentity, LakeTables
 from tests.lake.memory_lake import MemoryLake, Row, Version
@@ -35,16 +35,16 @@ class CommitLog:
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        self.commits: list[Commit] = []
+        self.commits: list[TableCommit] = []
         self._transactions: dict[str, int] = {}
         self.commit("CREATE TABLE", {})
 
     def commit(
         self, operation: str, ours: Mapping[str, Any], restored: int | None = None
-    ) -> Commit:
+    ) -> TableCommit:
         """Add a version."""
         time = _BEGUN + timedelta(seconds=self._now())
-        made = Commit(len(self.commits), time, operation, ours, restored=restored)
+        made = TableCommit(len(self.commits), time, operation, ours, restored=restored)
         self.commits.append(made)
         return made
 
@@ -59,7 +59,7 @@ class CommitLog:
         self._transactions[app_id] = version
         self.commit(operation, ours)
 
-    def newest(self, limit: int) -> list[Commit]:
+    def newest(self, limit: int) -> list[TableCommit]:
         """Return commits as DESCRIBE HISTORY does."""
         return self.commits[: -limit - 1 : -1]
 
@@ -192,7 +192,7 @@ class RowsToWrite:
 def tables_behind(tables: Callable[[], TablesInMemory]) -> Iterator[None]:
     """Let the product's fences look at tables in memory."""
 
-    def history(table: tuple[TablesInMemory, str], limit: int = WINDOW) -> list[Commit]:
+    def history(table: tuple[TablesInMemory, str], limit: int = WINDOW) -> list[TableCommit]:
         owner, name = table
         return owner.logs[name].newest(limit)
 

@@ -25,7 +25,7 @@ from dcp.client.vbucket_track import StreamStart
 from dcp.lake.apply.clearing_rules import Cleared
 from dcp.lake.apply.stretch_rules import _Standing
 from dcp.lake.log.restart import Target
-from dcp.lake.tables.vbucket_state import VbucketState
+from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.producer.model.send_window import UNLIMITED, SendWindow
 from dcp.protocol.connection import ConsumerConnection
 from dcp.protocol.events import Items
@@ -43,7 +43,7 @@ def _half_snapshot(_: Any, seqno: int, __: SnapshotRange, log: FailoverLog) -> P
     return Position.complete_at(log.uuid_at(seqno), seqno)
 
 
-def _fresh_log(state: VbucketState, _: Any) -> Target:
+def _fresh_log(state: VbucketProgress, _: Any) -> Target:
     order = state.order
     assert order is not None
     return Target(order.to_seqno, order.failover_log or state.failover_log)

@@ -5,7 +5,7 @@ The producer records every branch that a vbucket ever had: it is asked what was 
 
 from collections.abc import Sequence
 
-from dcp.lake.tables.vbucket_state import VbucketState
+from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.producer.server.cluster import ProducerCluster
 from tests.lake.memory_lake import ITEM_KINDS, Row, Version
 from tests.simulation.client_shell import SteppedReader
@@ -89,7 +89,7 @@ class Oracle:
             )
             self.published[vbucket] = 0 if state is None else state.complete_seqno
 
-    def documents(self, state: VbucketState) -> Documents:
+    def documents(self, state: VbucketProgress) -> Documents:
         """Return what the source held at a state's complete seqno, on the branch of its data."""
         seqno = state.complete_seqno
         if seqno == 0:

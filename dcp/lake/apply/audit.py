@@ -28,7 +28,7 @@ from dcp.lake.tables.schema import AUDIT, CHANGES, DOCUMENT_STATE, REPLICA
 from dcp.lake.tables.sql import integer_list, quoted, string, u64
 from dcp.lake.tables.tables import AUDIT_TABLE, LakeTables, ensure_audit
 from dcp.lake.tables.transaction import FEW_JOBS_TO_JOIN, is_conflict, transaction
-from dcp.lake.tables.vbucket_state import VbucketState, states_from_rows
+from dcp.lake.tables.vbucket_state import VbucketProgress, states_from_rows
 
 
 def write_audit(
@@ -77,7 +77,7 @@ def write_audit(
         # Another driver wrote in the same moment: if it was this audit, Delta skips the next try.
 
 
-def _states_before(lake: LakeTables, round_number: int) -> Mapping[int, VbucketState]:
+def _states_before(lake: LakeTables, round_number: int) -> Mapping[int, VbucketProgress]:
     """Return the vbuckets' states in a round, as far as cleaning has left them."""
     condition = f"kind = 'position' AND round = {round_number}"
     return states_from_rows(lake.changes.rows("vbucket, epoch, position", condition))
@@ -93,7 +93,7 @@ class Audited:
     applied: AppliedVersion
     time: datetime
     first_round: int
-    states: Mapping[int, VbucketState]
+    states: Mapping[int, VbucketProgress]
     keys: Collection[str] | None = None
 
 

@@ -10,7 +10,7 @@ from dcp.lake.apply.apply_sql import rows_sql
 from dcp.lake.config.settings import ApplySettings
 from dcp.lake.log.applied import replica_status
 from dcp.lake.log.changes import newest_round
-from dcp.lake.tables.history import WHOLE, WINDOW, Commit, history, reaches_creation
+from dcp.lake.tables.history import WHOLE, WINDOW, TableCommit, history, reaches_creation
 from dcp.lake.tables.tables import LakeTables, ReplicaTable
 
 _NO_AGE: Final = float("inf")
@@ -84,7 +84,7 @@ def pending_of(
 
 
 def _time_of(
-    lake: LakeTables, round_number: int, newest_commits: Sequence[Commit], newest: int
+    lake: LakeTables, round_number: int, newest_commits: Sequence[TableCommit], newest: int
 ) -> datetime | None:
     """Return when a round was committed, looking as far back as it can be, then at everything."""
     commits = newest_commits

@@ -17,7 +17,7 @@ from dcp.lake.tables.lineage import Lineage
 from dcp.lake.tables.schema import REPLICA
 from dcp.lake.tables.sql import integer_list
 from dcp.lake.tables.tables import LakeTables, ReplicaTable, cleaned_round
-from dcp.lake.tables.vbucket_state import VbucketState
+from dcp.lake.tables.vbucket_state import VbucketProgress
 
 
 class LakeFacts:
@@ -39,7 +39,7 @@ class LakeFacts:
         """Up to this round the log may lack rows that were published; 0 where it is whole."""
         return cleaned_round(self._lake, self._replica)
 
-    def states(self, rounds: Collection[int]) -> Mapping[int, Mapping[int, VbucketState]]:
+    def states(self, rounds: Collection[int]) -> Mapping[int, Mapping[int, VbucketProgress]]:
         """Return every vbucket's state after some rounds."""
         records = round_records(self._lake, rounds)
         return {number: record.states for number, record in records.items()}

@@ -36,7 +36,7 @@ from dcp.lake.log.stretch import (
     Undo,
 )
 from dcp.lake.tables.epochs import Fork, is_live, live_up_to
-from dcp.lake.tables.vbucket_state import VbucketState
+from dcp.lake.tables.vbucket_state import VbucketProgress
 
 _VERSIONS_AT_ONCE: Final = 16
 _UNREADABLE_MOST: Final = 3
@@ -51,7 +51,7 @@ class _Standing:
     """What a version holds of one vbucket: its state at a round."""
 
     round: int
-    state: VbucketState
+    state: VbucketProgress
     version: int = EMPTY_TABLE
 
     @property
@@ -59,7 +59,7 @@ class _Standing:
         """The oldest round that may have rows which it lacks."""
         return self.state.first_pending_round or self.round + 1
 
-    def is_live(self, to: VbucketState, forks: Iterable[Fork]) -> bool:
+    def is_live(self, to: VbucketProgress, forks: Iterable[Fork]) -> bool:
         """Whether it is on the history that leads to ``to``; ``forks`` are those since then."""
         return is_live(self.state.epoch, self.state.complete_seqno, to.epoch, forks)
 
@@ -82,7 +82,7 @@ class _Decision:
         self._cleaned_round = facts.cleaned_round  # asked once: it is a statement on the lake
         self._held = held
         self._to_round = to_round
-        self._states: dict[int, Mapping[int, VbucketState]] = {}
+        self._states: dict[int, Mapping[int, VbucketProgress]] = {}
         self._forks: list[Fork] = []
         self._begins_anew = self._learn_where_from()
         self._ranges: list[RowRange] = []
@@ -125,7 +125,7 @@ class _Decision:
     # --- each way
 
     def _publish(
-        self, base: _Standing, old: _Standing, new: VbucketState, forks: Sequence[Fork]
+        self, base: _Standing, old: _Standing, new: VbucketProgress, forks: Sequence[Fork]
     ) -> None:
         """Take the rows from a base on; what was published of them since is kept or undone."""
         if base is old and not forks and not may_have_rows(old.state, new, old.round):
@@ -149,12 +149,14 @@ class _Decision:
         fork_seqno = min(fork.seqno for fork in lost)
         self._undone.append(Undo(new.vbucket, version, fork_seqno))
 
-    def _replace_when_whole(self, old: _Standing, new: VbucketState, forks: Sequence[Fork]) -> None:
+    def _replace_when_whole(
+        self, old: _Standing, new: VbucketProgress, forks: Sequence[Fork]
+    ) -> None:
         beginning = max((fork for fork in forks if fork.seqno == 0), key=lambda fork: fork.epoch)
         if not new.is_whole or beginning.round <= self._cleaned_round:
             self._stale[new.vbucket] = old.round
             return
-        start = VbucketState(new.vbucket, beginning.epoch, VbucketState.beginning(0).position)
+        start = VbucketProgress(new.vbucket, beginning.epoch, VbucketProgress.beginning(0).position)
         ranges = row_ranges(start, start, new, forks)
         self._ranges += self._with_events(new.vbucket, ranges).ranges
         self._first_rounds.append(beginning.round)
@@ -222,7 +224,7 @@ class _Decision:
 
     def _standing(self, vbucket: int, version: HeldVersion) -> _Standing:
         number = version.round_of(vbucket)
-        state = self._states[number].get(vbucket) or VbucketState.beginning(vbucket)
+        state = self._states[number].get(vbucket) or VbucketProgress.beginning(vbucket)
         return _Standing(number, state, version.version)
 
     def _forks_after(self, vbucket: int, standing: _Standing) -> list[Fork]:
@@ -256,7 +258,7 @@ class _Decision:
         return begins_anew
 
     @property
-    def _after(self) -> Mapping[int, VbucketState]:
+    def _after(self) -> Mapping[int, VbucketProgress]:
         return self._states[self._to_round]
 
     def _read_forks(self) -> list[Fork]:
@@ -300,7 +302,7 @@ class _Decision:
 
 
 def row_ranges(
-    base: VbucketState, old: VbucketState, new: VbucketState, forks: Sequence[Fork]
+    base: VbucketProgress, old: VbucketProgress, new: VbucketProgress, forks: Sequence[Fork]
 ) -> list[RowRange]:
     """Return the rows above a base that are published at ``old``, live at ``new``, or both.
 
@@ -324,7 +326,7 @@ def row_ranges(
     return ranges
 
 
-def may_have_rows(old: VbucketState, new: VbucketState, from_round: int) -> bool:
+def may_have_rows(old: VbucketProgress, new: VbucketProgress, from_round: int) -> bool:
     """Whether the log can hold something of this vbucket to publish, in the same epoch.
 
     That is a document row, or the flush or drop of a collection.
@@ -335,7 +337,7 @@ def may_have_rows(old: VbucketState, new: VbucketState, from_round: int) -> bool
     return brought > from_round or old.first_pending_round is not None
 
 
-def oldest_pending_round(states: Iterable[VbucketState], otherwise: int) -> int:
+def oldest_pending_round(states: Iterable[VbucketProgress], otherwise: int) -> int:
     """Return the oldest round with a row that waits in one of these states, or an older one.
 
     ``otherwise`` is the round from which on everything is asked for anyway.
@@ -344,7 +346,7 @@ def oldest_pending_round(states: Iterable[VbucketState], otherwise: int) -> int:
     return min([otherwise, *(number for number in pending if number)])
 
 
-def _require_consistent(old: VbucketState, new: VbucketState, forks: Sequence[Fork]) -> None:
+def _require_consistent(old: VbucketProgress, new: VbucketProgress, forks: Sequence[Fork]) -> None:
     """Raise LakeError where the log lacks a fork, or went back without one."""
     # What was before a fork at 0 does not matter, nor whether the log still tells it.
     anew = max((fork.epoch for fork in forks if fork.seqno == 0), default=0)

@@ -10,7 +10,7 @@ from typing import Final
 from dcp.errors import ConfigError
 from dcp.lake.config.memory import MEBIBYTE
 from dcp.lake.config.setting_keys import Section, key
-from dcp.protocol.window_policies import Policy, PolicySettings, window_of_each
+from dcp.protocol.window_policies import Policy, WindowPolicySettings, window_of_each
 from dcp.types import U32_MAX
 
 LEAST_WINDOW_BYTES: Final = 4096
@@ -173,9 +173,9 @@ class FlowControlSettings(Section):
         return window_bytes
 
     @property
-    def policy_settings(self) -> PolicySettings:
+    def policy_settings(self) -> WindowPolicySettings:
         """The policy and its numbers in kv_engine's words."""
-        return PolicySettings(
+        return WindowPolicySettings(
             policy=Policy(self.window_policy),
             size_bytes=self.window_bytes,
             most_bytes=self.window_most_bytes,

@@ -12,11 +12,11 @@ from typing import Any
 import pyarrow as pa
 
 from dcp.lake.log.stretch import HeldVersion, Stretch, Undo
-from dcp.lake.tables.history import WHOLE, WINDOW, Commit, history
+from dcp.lake.tables.history import WHOLE, WINDOW, TableCommit, history
 from dcp.lake.tables.lineage import Lineage
 from dcp.lake.tables.schema import CHANGES
 from dcp.lake.tables.tables import LakeTables, ReplicaTable
-from dcp.lake.tables.vbucket_state import FIRST_EPOCH, VbucketState
+from dcp.lake.tables.vbucket_state import FIRST_EPOCH, VbucketProgress
 from dcp.printable import number_ranges
 
 
@@ -131,7 +131,7 @@ def applied_at(table: str, lineage: Lineage, version: int) -> AppliedVersion | N
     return None if told is None else told_applied(table, told)
 
 
-def shown_stale(status: ReplicaStatus, newest: Mapping[int, VbucketState]) -> dict[int, int]:
+def shown_stale(status: ReplicaStatus, newest: Mapping[int, VbucketProgress]) -> dict[int, int]:
     """Return the vbuckets that a table shows as they were at an older round, and that round.
 
     Those that its newest version says so of, and those that began anew since and are not whole.
@@ -149,7 +149,7 @@ def settled_lineage(lake: LakeTables, table: str, window: int = WINDOW) -> Linea
     return Lineage(tuple(history(lake.table(table), WHOLE)))
 
 
-def applied_of(table: str, commit: Commit) -> AppliedVersion:
+def applied_of(table: str, commit: TableCommit) -> AppliedVersion:
     """Return what an apply's commit says about itself."""
     counts = [
         int(commit.metrics.get(name, "0") or 0)

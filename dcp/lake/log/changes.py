@@ -16,7 +16,7 @@ from dcp.lake.spark.failures import known_error
 from dcp.lake.tables.history import (
     WHOLE,
     WINDOW,
-    Commit,
+    TableCommit,
     history,
     metadata_json,
     reaches_creation,
@@ -37,7 +37,7 @@ def latest_round(lake: LakeTables) -> int:
     return newest_round(lake, history(lake.changes))
 
 
-def newest_round(lake: LakeTables, commits: Sequence[Commit]) -> int:
+def newest_round(lake: LakeTables, commits: Sequence[TableCommit]) -> int:
     """Return the newest round, looking further than ``commits`` only where they hold none.
 
     Long maintenance can push our commits out of the window, and log retention out of the history;
@@ -55,7 +55,7 @@ def newest_round(lake: LakeTables, commits: Sequence[Commit]) -> int:
     return int(row["round"])
 
 
-def refuse_tampered_log(lake: LakeTables, commits: Sequence[Commit] | None = None) -> None:
+def refuse_tampered_log(lake: LakeTables, commits: Sequence[TableCommit] | None = None) -> None:
     """Raise LakeError where somebody else changed rows of ``changes``.
 
     ``commits`` are its newest ones, where the caller has them; it looks further if it must.
@@ -68,7 +68,7 @@ def refuse_tampered_log(lake: LakeTables, commits: Sequence[Commit] | None = Non
 
 def append_round(
     lake: LakeTables, rows: DataFrame, round_number: int, writer_id: str, *, verify: bool = True
-) -> Commit:
+) -> TableCommit:
     """Commit a round: its rows and its positions, in one append that only one driver can win.
 
     Args:
@@ -129,7 +129,7 @@ def append_round(
     ) from failure
 
 
-def refuse_wrong_round(newest: int, round_number: int, commits: Sequence[Commit]) -> None:
+def refuse_wrong_round(newest: int, round_number: int, commits: Sequence[TableCommit]) -> None:
     """Raise FencedError or LakeError where ``round_number`` is not the one after ``newest``."""
     if round_number == newest + 1:
         return
@@ -143,7 +143,7 @@ def refuse_wrong_round(newest: int, round_number: int, commits: Sequence[Commit]
     raise LakeError(f"round {round_number}: found newest round {newest}, expected the one before")
 
 
-def _committed(lake: LakeTables, round_number: int, writer_id: str) -> Commit:
+def _committed(lake: LakeTables, round_number: int, writer_id: str) -> TableCommit:
     commits = history(lake.changes, WINDOW)
     for commit in commits:
         if commit.round == round_number:
@@ -162,7 +162,7 @@ def _committed(lake: LakeTables, round_number: int, writer_id: str) -> Commit:
 
 def _after_failure(
     lake: LakeTables, round_number: int, writer_id: str, error: Exception
-) -> Commit | None:
+) -> TableCommit | None:
     """Decide by what is there: an append that reported a failure may have committed.
 
     Returns None where it may be tried again: another commit came first, and it was no round.

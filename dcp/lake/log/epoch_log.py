@@ -9,7 +9,7 @@ from dcp.lake.tables.epochs import Fork, live_up_to
 from dcp.lake.tables.schema import CHANGES
 from dcp.lake.tables.sql import integer_list, u64
 from dcp.lake.tables.tables import LakeTables
-from dcp.lake.tables.vbucket_state import FIRST_EPOCH, VbucketState
+from dcp.lake.tables.vbucket_state import FIRST_EPOCH, VbucketProgress
 
 
 def forks_between(
@@ -33,7 +33,7 @@ def forks_between(
 
 
 def live_complete_seqnos(
-    lake: LakeTables, states: Collection[VbucketState], bounds: Mapping[int, int], to_round: int
+    lake: LakeTables, states: Collection[VbucketProgress], bounds: Mapping[int, int], to_round: int
 ) -> dict[int, int]:
     """Return for each vbucket the newest snapshot end at or below its bound on its live history.
 

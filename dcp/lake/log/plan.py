@@ -16,7 +16,7 @@ from dcp.lake.config.settings import RoundSettings
 from dcp.lake.config.window_plan import WindowPlan
 from dcp.lake.log.restart import Standstill
 from dcp.lake.log.round_plan import Idle, LeftOut, RoundPlan, StreamPlan, TaskPlan
-from dcp.lake.tables.vbucket_state import FIRST_EPOCH, VbucketState
+from dcp.lake.tables.vbucket_state import FIRST_EPOCH, VbucketProgress
 
 if TYPE_CHECKING:
     from dcp.client.probe import ClusterView
@@ -41,12 +41,12 @@ class LakePosition:
 
     lake_id: str
     latest_round: int
-    states: Mapping[int, VbucketState] = field(default_factory=dict)
-    restarts: Mapping[int, VbucketState | Standstill] = field(default_factory=dict)
+    states: Mapping[int, VbucketProgress] = field(default_factory=dict)
+    restarts: Mapping[int, VbucketProgress | Standstill] = field(default_factory=dict)
 
-    def state(self, vbucket: int) -> VbucketState:
+    def state(self, vbucket: int) -> VbucketProgress:
         """Return the vbucket's state; the beginning where the lake has not met it yet."""
-        return self.states.get(vbucket) or VbucketState.beginning(vbucket)
+        return self.states.get(vbucket) or VbucketProgress.beginning(vbucket)
 
 
 def plan_round(
@@ -124,7 +124,7 @@ def _task_count(streams: Collection[StreamPlan], slots: int, wanted: int) -> int
     return min(at_once, worth, len(streams))
 
 
-def is_behind(state: VbucketState, target_seqno: int) -> bool:
+def is_behind(state: VbucketProgress, target_seqno: int) -> bool:
     """Whether rows up to ``target_seqno`` may be missing, or wait for their snapshot's end.
 
     A vbucket that began anew and may be empty by now must prove it, so that its old rows can go.
@@ -134,7 +134,7 @@ def is_behind(state: VbucketState, target_seqno: int) -> bool:
     return target_seqno > max(state.caught_up_seqno, state.position.complete_seqno)
 
 
-def is_elsewhere(state: VbucketState, cluster: "ClusterView") -> bool:
+def is_elsewhere(state: VbucketProgress, cluster: "ClusterView") -> bool:
     """Whether the producer seems to be on another history than what was read: it must be asked.
 
     It holds less than we do, or writes on a branch that the log accepted with our data lacks. The
@@ -151,7 +151,7 @@ def is_elsewhere(state: VbucketState, cluster: "ClusterView") -> bool:
 
 def _stream_or_reason(
     vbucket: int,
-    state: VbucketState | Standstill,
+    state: VbucketProgress | Standstill,
     goal: int | None,
     cluster: "ClusterView",
     skip: Mapping[int, LeftOut],
@@ -186,7 +186,7 @@ def _spread(streams: Sequence[StreamPlan], count: int) -> list[tuple[StreamPlan,
 
 def _tasks(
     shares: Sequence[tuple[StreamPlan, ...]],
-    carried: Sequence[VbucketState],
+    carried: Sequence[VbucketProgress],
     left_out: Sequence[LeftOut],
     flow: FlowControlSettings,
 ) -> tuple[TaskPlan, ...]:

@@ -15,7 +15,7 @@ from dcp.lake.log.round_records import positions_at
 from dcp.lake.spark.session import session_slots
 from dcp.lake.tables.epochs import begun_anew
 from dcp.lake.tables.tables import LakeTables, cleaned_round
-from dcp.lake.tables.vbucket_state import VbucketState
+from dcp.lake.tables.vbucket_state import VbucketProgress
 
 
 def next_round(
@@ -70,8 +70,8 @@ def stale_vbuckets(versions: Iterable[AppliedVersion]) -> dict[int, int]:
 
 
 def _stale_restarts(
-    lake: LakeTables, states: Mapping[int, VbucketState], newest: int, stale: Mapping[int, int]
-) -> dict[int, VbucketState | Standstill]:
+    lake: LakeTables, states: Mapping[int, VbucketProgress], newest: int, stale: Mapping[int, int]
+) -> dict[int, VbucketProgress | Standstill]:
     """Return the stale vbuckets that must be streamed from their beginning, and are not yet.
 
     A replica could not take them back, because neither an old version nor the log tells how.
@@ -88,8 +88,8 @@ def _stale_restarts(
 
 
 def _ordered_restarts(
-    lake: LakeTables, states: Mapping[int, VbucketState], newest: int, policy: RollbackPolicy
-) -> dict[int, VbucketState | Standstill]:
+    lake: LakeTables, states: Mapping[int, VbucketProgress], newest: int, policy: RollbackPolicy
+) -> dict[int, VbucketProgress | Standstill]:
     """Return how the vbuckets that a rollback was ordered for begin their next epoch."""
     ordered = [state for state in states.values() if state.order is not None]
     bounds = {state.vbucket: rollback_target(state, policy).seqno for state in ordered}

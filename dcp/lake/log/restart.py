@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from dcp.lake.tables.vbucket_state import VbucketState
+from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.types import FailoverEntry, FailoverLog
 
 FRUITLESS_MOST: Final = 2
@@ -61,8 +61,8 @@ class Standstill:
 
 
 def restart(
-    state: VbucketState, complete_seqnos: Iterable[int], policy: RollbackPolicy
-) -> VbucketState | Standstill:
+    state: VbucketProgress, complete_seqnos: Iterable[int], policy: RollbackPolicy
+) -> VbucketProgress | Standstill:
     """Return the state in which ``state``, which has an order, begins its next epoch.
 
     Args:
@@ -87,7 +87,7 @@ def restart(
     return _begun(state, seqno, target.uuid_at(seqno))
 
 
-def rollback_target(state: VbucketState, policy: RollbackPolicy) -> Target:
+def rollback_target(state: VbucketProgress, policy: RollbackPolicy) -> Target:
     """Return how far back an order leads."""
     order = state.order
     assert order is not None
@@ -124,7 +124,7 @@ def common_history(ours: FailoverLog, theirs: FailoverLog, our_seqno: int) -> Ta
     return Target(seqno, FailoverLog(tuple(shared))) if shared else Target(0, None)
 
 
-def _begun(state: VbucketState, seqno: int, vb_uuid: int) -> VbucketState | Standstill:
+def _begun(state: VbucketProgress, seqno: int, vb_uuid: int) -> VbucketProgress | Standstill:
     order = state.order
     assert order is not None
     is_refused_again = (vb_uuid, seqno) == (order.from_vb_uuid, order.from_seqno)

@@ -10,7 +10,7 @@ from typing import Any, Final
 from dcp.client.addresses import NodeAddress
 from dcp.lake.config.window_plan import WindowPlan
 from dcp.lake.log.applied import AppliedVersion
-from dcp.lake.tables.vbucket_state import VbucketState
+from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.printable import number_ranges, printable
 
 _LISTED: Final = 10
@@ -24,7 +24,7 @@ class StreamPlan:
     A target that was reached before asks no more than whether the producer still agrees.
     """
 
-    state: VbucketState
+    state: VbucketProgress
     node: NodeAddress
     target_seqno: int
     begins_epoch: bool = False
@@ -55,7 +55,7 @@ class TaskPlan:
 
     index: int
     streams: tuple[StreamPlan, ...]
-    carried: tuple[VbucketState, ...]
+    carried: tuple[VbucketProgress, ...]
     windows: WindowPlan
     left_out: "tuple[LeftOut, ...]" = ()
     applied: tuple[AppliedVersion, ...] = ()

@@ -11,7 +11,7 @@ from dcp.lake.config.memory import DOCUMENT_BYTES
 from dcp.lake.tables.round_record import BEFORE_THE_FIRST, RoundRecord, VbucketReport
 from dcp.lake.tables.sql import integer_list
 from dcp.lake.tables.tables import LakeTables
-from dcp.lake.tables.vbucket_state import VbucketState, states_from_rows
+from dcp.lake.tables.vbucket_state import VbucketProgress, states_from_rows
 
 REMEMBERED_ROUNDS: Final = 4
 """Enough for the round of the newest apply and the newest round, before and after a commit."""
@@ -39,7 +39,7 @@ def round_record(lake: LakeTables, round_number: int) -> RoundRecord:
     return round_records(lake, [round_number])[round_number]
 
 
-def positions_at(lake: LakeTables, round_number: int) -> Mapping[int, VbucketState]:
+def positions_at(lake: LakeTables, round_number: int) -> Mapping[int, VbucketProgress]:
     """Return every vbucket's state after a round; empty for round 0. See `round_records`."""
     return round_record(lake, round_number).states
 

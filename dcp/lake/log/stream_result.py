@@ -9,7 +9,7 @@ from dcp.client.addresses import NodeAddress
 from dcp.lake.log.round_plan import LeftOut, StreamPlan
 from dcp.lake.tables.rollback_order import RollbackOrder
 from dcp.lake.tables.round_record import Outcome
-from dcp.lake.tables.vbucket_state import VbucketState
+from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.protocol.position import Position
 from dcp.types import FailoverLog
 
@@ -71,7 +71,7 @@ class StreamResult:
         """Note why this vbucket gets no more in this round."""
         self.outcome, self.reason, self.detail = outcome, reason, detail
 
-    def state(self, round_number: int) -> VbucketState:
+    def state(self, round_number: int) -> VbucketProgress:
         """Return the vbucket's state after the round."""
         caught_up = None
         if self.outcome in (Outcome.REACHED, Outcome.CAUGHT_UP):

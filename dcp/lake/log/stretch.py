@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Final, Protocol
 
 from dcp.lake.tables.epochs import Fork
-from dcp.lake.tables.vbucket_state import VbucketState
+from dcp.lake.tables.vbucket_state import VbucketProgress
 
 REPLACED: Final = -1
 EMPTY_TABLE: Final = 0
@@ -90,7 +90,7 @@ class ReplicaFacts(Protocol):
     def cleaned_round(self) -> int:
         """Up to this round the log may lack rows that were published; 0 where it is whole."""
 
-    def states(self, rounds: Collection[int]) -> Mapping[int, Mapping[int, VbucketState]]:
+    def states(self, rounds: Collection[int]) -> Mapping[int, Mapping[int, VbucketProgress]]:
         """Return every vbucket's state after some rounds; none at all after round 0."""
 
     def forks(self, after_round: int, to_round: int, vbuckets: Collection[int]) -> Sequence[Fork]:

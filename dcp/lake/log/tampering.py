@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 
 from dcp.errors import REREAD_COMMAND, LakeError
 from dcp.lake.log.applied import ReplicaStatus
-from dcp.lake.tables.history import Commit
+from dcp.lake.tables.history import TableCommit
 from dcp.lake.tables.horizon import Horizon, duration
 from dcp.lake.tables.lineage import Lineage
 
@@ -24,7 +24,7 @@ class Tampering:
     """
 
     table: str
-    commit: Commit
+    commit: TableCommit
     harm: str
     sound_version: int | None = None
 
@@ -33,7 +33,7 @@ class Tampering:
         return f"table {self.table}: {self.commit} {self.harm}"
 
 
-def log_tampering(commits: Sequence[Commit]) -> Tampering | None:
+def log_tampering(commits: Sequence[TableCommit]) -> Tampering | None:
     """Return what is wrong with the rows of ``changes``; None where all of them are ours.
 
     They must be those of our newest round (or cleaning), made on the rows that it was made on. A
@@ -58,7 +58,7 @@ def log_tampering(commits: Sequence[Commit]) -> Tampering | None:
     return None
 
 
-def is_settled(commits: Sequence[Commit]) -> bool:
+def is_settled(commits: Sequence[TableCommit]) -> bool:
     """Whether no older commit can change what `log_tampering` says."""
     ours = next((commit for commit in commits if commit.is_log_write), None)
     reaches = ours is not None and ours.base >= commits[-1].version
@@ -96,7 +96,7 @@ def refuse_log_behind(place: str, newest_round: int, replicas: Mapping[str, Repl
 
 
 def short_vacuums(
-    table: str, commits: Iterable[Commit], horizon: Horizon, now: datetime
+    table: str, commits: Iterable[TableCommit], horizon: Horizon, now: datetime
 ) -> tuple[Tampering, ...]:
     """Return the VACUUMs that took files of versions within the horizon, newest first.
 
@@ -118,7 +118,7 @@ def short_vacuums(
     return tuple(found)
 
 
-def _culprit(lineage: Lineage, after: int, before: int) -> Commit:
+def _culprit(lineage: Lineage, after: int, before: int) -> TableCommit:
     """Return the newest change of rows by others between two versions."""
     newest = (lineage.commit(version) for version in range(before - 1, after, -1))
     changes = [each for each in newest if each is not None and not each.keeps_rows]
@@ -126,7 +126,7 @@ def _culprit(lineage: Lineage, after: int, before: int) -> Commit:
     return (foreign or changes)[0]
 
 
-def _harm(commit: Commit) -> str:
+def _harm(commit: TableCommit) -> str:
     if commit.restored is not None:
         return f"took it back to version {commit.restored}"
     return "changed its rows"

@@ -23,7 +23,7 @@ from dcp.lake.tables.lineage import Lineage
 from dcp.lake.tables.schema import ITEM_KINDS
 from dcp.lake.tables.sql import integer_list, string_list, u64
 from dcp.lake.tables.tables import ReplicaTable
-from dcp.lake.tables.vbucket_state import VbucketState
+from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.printable import number_ranges
 
 
@@ -125,7 +125,7 @@ def rounds_to_judge(versions: Iterable[Sequence[AppliedVersion]]) -> set[int]:
 
 def plan_cleaning(
     versions: Mapping[ReplicaTable, Sequence[AppliedVersion]],
-    states: Mapping[int, Mapping[int, VbucketState]],
+    states: Mapping[int, Mapping[int, VbucketProgress]],
 ) -> CleaningPlan | NotYet:
     """Return what may go, given by replica what its versions within the horizon stand at.
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from dcp.lake.tables.history import WHOLE, Commit, history
+from dcp.lake.tables.history import WHOLE, TableCommit, history
 from dcp.lake.tables.horizon import Horizon
 from dcp.lake.tables.tables import LakeTables, ReplicaTable
 from dcp.lake.tables.transaction import is_conflict
@@ -31,7 +31,7 @@ class Work:
         """The names of all tables, ``changes`` first."""
         return ("changes", *(replica.name for replica in self.replicas))
 
-    def commits(self, replica: ReplicaTable) -> list[Commit]:
+    def commits(self, replica: ReplicaTable) -> list[TableCommit]:
         """Return all that the history of a replica knows, newest first."""
         return history(self.lake.table(replica.name), WHOLE)
 

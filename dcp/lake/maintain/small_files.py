@@ -11,7 +11,7 @@ from typing import Final
 from dcp.lake.config.memory import DOCUMENT_BYTES, MEBIBYTE, reader_settings
 from dcp.lake.maintain.compaction import optimize_table
 from dcp.lake.maintain.maintenance_work import unless_driver_writes
-from dcp.lake.tables.history import Commit, history
+from dcp.lake.tables.history import TableCommit, history
 from dcp.lake.tables.tables import LakeTables
 
 _LOG = logging.getLogger(__name__)
@@ -57,6 +57,6 @@ class SmallFiles:
         self._due[table] = due
 
 
-def _last_optimize(lake: LakeTables, table: str) -> Commit | None:
+def _last_optimize(lake: LakeTables, table: str) -> TableCommit | None:
     commits = history(lake.table(table), _LOOK_BACK * COMMITS)
     return next((commit for commit in commits if commit.operation == "OPTIMIZE"), None)

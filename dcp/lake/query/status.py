@@ -13,11 +13,11 @@ from dcp.lake.log.tampering import refuse_log_behind, short_vacuums
 from dcp.lake.maintain.horizon_guard import LOOK_BACK
 from dcp.lake.maintain.retention import recorded_horizon, wrong_properties
 from dcp.lake.query.views_sql import AS_SENT_SQL
-from dcp.lake.tables.history import Commit, history
+from dcp.lake.tables.history import TableCommit, history
 from dcp.lake.tables.horizon import Horizon
 from dcp.lake.tables.round_record import UNDECODABLE, VbucketReport
 from dcp.lake.tables.tables import LakeTables, ReplicaTable, refuse_lost_replica, replicas_in
-from dcp.lake.tables.vbucket_state import VbucketState
+from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.printable import number_ranges, printable
 
 
@@ -144,7 +144,7 @@ def lake_status(lake: LakeTables) -> LakeStatus:
 def _warnings(
     lake: LakeTables,
     horizon: Horizon,
-    commits: Sequence[Commit],
+    commits: Sequence[TableCommit],
     replicas: Mapping[ReplicaTable, ReplicaStatus],
 ) -> Iterator[str]:
     """Say what the next run would refuse or warn of; nothing is refused here."""
@@ -169,7 +169,7 @@ def _summary(
     lake: LakeTables,
     replica: ReplicaTable,
     status: ReplicaStatus,
-    states: Mapping[int, VbucketState],
+    states: Mapping[int, VbucketProgress],
 ) -> ReplicaSummary:
     [counts] = lake.table(replica.name).rows(
         f"count(*) AS documents, count(CASE WHEN {AS_SENT_SQL} THEN 1 END) AS undecodable", "true"

@@ -10,9 +10,9 @@ from dcp.lake.receive.system_events import DroppedPolicy, emptied_collection, sy
 from dcp.lake.tables.rollback_order import RollbackOrder, order_row
 from dcp.protocol.events import (
     Event,
-    SeqnoAdvanced,
     SnapshotCompleted,
     SnapshotStarted,
+    StreamAdvanced,
     SystemEventReceived,
 )
 from dcp.types import FailoverLog
@@ -54,7 +54,7 @@ class ChangeRows:
                 )
             case SnapshotCompleted():
                 self._at_seqno("complete", event.vbucket, event.seqno)
-            case SeqnoAdvanced():
+            case StreamAdvanced():
                 self._at_seqno("seqno_advanced", event.vbucket, event.seqno)
             case SystemEventReceived():
                 self._at_seqno(

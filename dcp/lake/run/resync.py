@@ -31,7 +31,7 @@ from dcp.lake.tables.tables import (
     replicas_in,
 )
 from dcp.lake.tables.transaction import described
-from dcp.lake.tables.vbucket_state import FIRST_EPOCH, VbucketState, states_to_batch
+from dcp.lake.tables.vbucket_state import FIRST_EPOCH, VbucketProgress, states_to_batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ def commit_resync(
                 "--set policy.dropped=delete: the next run empties them"
             )
         _empty(lake, replicas, newest, writer_id)
-    after = {vb: states.get(vb) or VbucketState.beginning(vb) for vb in every}
+    after = {vb: states.get(vb) or VbucketProgress.beginning(vb) for vb in every}
     after |= {vb: after[vb].beginning_epoch(0, 0) for vb in chosen}
     commit = append_round(
         lake,
@@ -105,7 +105,7 @@ def commit_resync(
 
 def _states(
     lake: LakeTables, newest: int, number: int, *, is_needed: bool
-) -> Mapping[int, VbucketState]:
+) -> Mapping[int, VbucketProgress]:
     """Return the newest states; of a log that lost them, only that no epoch is used twice.
 
     A vbucket begins one epoch in a round at most, so none is higher than rounds have counted.
@@ -118,7 +118,7 @@ def _states(
             raise
     every = range(lake.identity.vbucket_count)
     # Events of collections may be anywhere in such a log: one that was dropped keeps its rows yet.
-    lost = {vb: VbucketState.beginning(vb) for vb in every}
+    lost = {vb: VbucketProgress.beginning(vb) for vb in every}
     return {
         vb: replace(state, epoch=FIRST_EPOCH + number, last_collection_round=newest or None)
         for vb, state in lost.items()
@@ -147,7 +147,7 @@ def _empty(lake: LakeTables, replicas: Sequence[ReplicaTable], newest: int, writ
         lake.spark.sql(f"DELETE FROM {lake.changes_sql}").collect()
 
 
-def _rows(after: Mapping[int, VbucketState], chosen: Collection[int], number: int) -> pa.Table:
+def _rows(after: Mapping[int, VbucketProgress], chosen: Collection[int], number: int) -> pa.Table:
     forks = [
         {
             "round": number,

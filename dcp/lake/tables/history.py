@@ -48,7 +48,7 @@ DATA_PRESERVING: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
+class TableCommit:
     """One version of a table. ``ours`` is what dcplake wrote into it; empty if others made it.
 
     ``restored`` is the version that a RESTORE took the table back to, where it names one.
@@ -127,19 +127,19 @@ def parse_metadata(text: str | None) -> dict[str, Any]:
     return ours if isinstance(ours, dict) else {}
 
 
-def history(table: LakeTable, limit: int = WINDOW) -> list[Commit]:
+def history(table: LakeTable, limit: int = WINDOW) -> list[TableCommit]:
     """Return the newest ``limit`` commits of a table, newest first."""
     return [_commit(told) for told in table.commits(limit)]
 
 
-def _commit(told: Mapping[str, Any]) -> Commit:
+def _commit(told: Mapping[str, Any]) -> TableCommit:
     operation = told.get("operation") or ""
     parameters = told.get("operationParameters") or {}
     metrics = told.get("operationMetrics") or {}
     restored = parameters.get("version") if operation == "RESTORE" else None
     kept = parameters.get("specifiedRetentionMillis")
     kept = parameters.get("defaultRetentionMillis") if kept is None else kept
-    return Commit(
+    return TableCommit(
         told["version"],
         told["time"],
         operation,
@@ -150,19 +150,19 @@ def _commit(told: Mapping[str, Any]) -> Commit:
     )
 
 
-def reaches_creation(commits: Sequence[Commit]) -> bool:
+def reaches_creation(commits: Sequence[TableCommit]) -> bool:
     """Whether these commits go back to the table's first one, so that nothing older can exist."""
     return bool(commits) and commits[-1].version == 0
 
 
 def refuse_other_writer(
-    commits: Sequence[Commit], writer_id: str, *, has_committed: bool = False
+    commits: Sequence[TableCommit], writer_id: str, *, has_committed: bool = False
 ) -> None:
     """Raise FencedError where another driver committed after a commit of this one.
 
     ``has_committed`` says that this one did, so that its commit is older if ``commits`` lack it.
     """
-    newer: list[Commit] = []
+    newer: list[TableCommit] = []
     for commit in commits:
         if commit.writer == writer_id:
             break

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Final
 
-from dcp.lake.tables.history import Commit
+from dcp.lake.tables.history import TableCommit
 
 HOUR_SECONDS: Final = 3600
 
@@ -114,7 +114,7 @@ def _interval(seconds: float) -> str:
     return f"interval {milliseconds // 1000} seconds"
 
 
-def version_at(commits: Sequence[Commit], moment: datetime) -> Commit | None:
+def version_at(commits: Sequence[TableCommit], moment: datetime) -> TableCommit | None:
     """Return the commit that was a table's newest one at ``moment``; None if none here was.
 
     ``commits`` are newest first, as `dcp.lake.tables.history.history` gives them.
@@ -127,7 +127,7 @@ class Loss:
     """What a time shorter than the horizon would take from a table, oldest version first."""
 
     table: str
-    versions: tuple[Commit, ...]
+    versions: tuple[TableCommit, ...]
 
     def __str__(self) -> str:
         """Say it in a few words."""
@@ -138,7 +138,7 @@ class Loss:
 
 
 def loss(
-    table: str, commits: Sequence[Commit], horizon: Horizon, kept_seconds: float, now: datetime
+    table: str, commits: Sequence[TableCommit], horizon: Horizon, kept_seconds: float, now: datetime
 ) -> Loss | None:
     """Return which versions of a table a rollback would miss if only ``kept_seconds`` were kept.
 

@@ -12,15 +12,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dcp.errors import REREAD_COMMAND, ForeignWriteError
-from dcp.lake.tables.history import HEARTBEAT, Commit
+from dcp.lake.tables.history import HEARTBEAT, TableCommit
 
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
     """The newest commits of a table, newest first, and where each version's rows come from."""
 
-    commits: tuple[Commit, ...]
-    _by_version: dict[int, Commit] = field(init=False, repr=False, compare=False)
+    commits: tuple[TableCommit, ...]
+    _by_version: dict[int, TableCommit] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Index the commits."""
@@ -45,7 +45,7 @@ class Lineage:
             return self.is_whole
         return not commit.is_apply or self.is_whole or commit.base >= self.commits[-1].version
 
-    def commit(self, version: int) -> Commit | None:
+    def commit(self, version: int) -> TableCommit | None:
         """Return the commit of a version; None where it is not among these."""
         return self._by_version.get(version)
 
@@ -62,7 +62,7 @@ class Lineage:
                 version -= 1
         return version
 
-    def _path(self, version: int) -> Iterator[Commit]:
+    def _path(self, version: int) -> Iterator[TableCommit]:
         """Yield the commits that gave ``version`` its rows, back to the one that changed them."""
         while (commit := self.commit(version)) is not None:
             yield commit
@@ -98,7 +98,7 @@ class Lineage:
                 return commit.version
         return -1 if self.is_whole else None
 
-    def applied(self) -> Commit | None:
+    def applied(self) -> TableCommit | None:
         """Return the newest apply that the newest version goes back to, whatever came upon it."""
         commit = self.commit(self.origin(self.newest))
         while commit is not None and not commit.is_apply:
@@ -110,7 +110,7 @@ class Lineage:
         found, expected, oldest = self.origin(version), self.origin(other), self.commits[-1].version
         return found == expected or max(found, expected) < oldest
 
-    def defect(self, version: int) -> Commit | None:
+    def defect(self, version: int) -> TableCommit | None:
         """Return a commit of others that the rows of ``version`` suffer from; None if all is well.
 
         That is their newest change of rows, or a change right before our own apply, which was

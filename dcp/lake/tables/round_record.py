@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from dcp.lake.config.memory import DOCUMENT_BYTES
-from dcp.lake.tables.vbucket_state import VbucketState
+from dcp.lake.tables.vbucket_state import VbucketProgress
 
 UNDECODABLE: Final = (
     "values cannot be decoded and are as they were sent: datatype is above 1 there, "
@@ -108,7 +108,7 @@ class RoundRecord:
     These are the vbuckets that it streamed, and those that it should have streamed and could not.
     """
 
-    states: Mapping[int, VbucketState]
+    states: Mapping[int, VbucketProgress]
     reports: tuple[VbucketReport, ...]
 
     @property

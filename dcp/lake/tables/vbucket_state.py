@@ -33,7 +33,7 @@ _ROUNDS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class VbucketState:
+class VbucketProgress:
     """One vbucket's position and what a round needs to go on from it.
 
     ``failover_log`` is the one that was accepted together with the data up to ``position``.
@@ -75,7 +75,7 @@ class VbucketState:
                 raise ValueError(f"{name}: found {value}, expected a round (1 or more) or None")
 
     @classmethod
-    def beginning(cls, vbucket: int) -> "VbucketState":
+    def beginning(cls, vbucket: int) -> "VbucketProgress":
         """Return the state of a vbucket of which nothing was read yet."""
         return cls(vbucket, FIRST_EPOCH, Position.beginning())
 
@@ -91,7 +91,7 @@ class VbucketState:
 
     def beginning_epoch(
         self, seqno: int, vb_uuid: int, *, is_fruitless: bool = False
-    ) -> "VbucketState":
+    ) -> "VbucketProgress":
         """Return the state at the start of the next epoch, which forks at a complete ``seqno``.
 
         ``vb_uuid`` names the branch that holds it. What was caught up with is forgotten: the node
@@ -119,7 +119,7 @@ class VbucketState:
         failover_log: FailoverLog | None = None,
         caught_up_seqno: int | None = None,
         purge_seqno: int | None = None,
-    ) -> "VbucketState":
+    ) -> "VbucketProgress":
         """Return the state after ``round_number`` streamed up to ``position`` in the same epoch.
 
         What is None stays as it was. A vbucket that was not streamed keeps its state as it is. One
@@ -152,7 +152,7 @@ class VbucketState:
             fruitless_rollbacks=self.fruitless_rollbacks if failover_log is None else 0,
         )
 
-    def ordered(self, order: RollbackOrder) -> "VbucketState":
+    def ordered(self, order: RollbackOrder) -> "VbucketProgress":
         """Return the state with a rollback that was ordered, for the next plan to follow."""
         return replace(self, order=order)
 
@@ -167,20 +167,20 @@ class VbucketState:
         return round_number if completed else (self.first_pending_round or round_number)
 
 
-def states_to_batch(states: Iterable[VbucketState], round_number: int) -> pa.RecordBatch:
+def states_to_batch(states: Iterable[VbucketProgress], round_number: int) -> pa.RecordBatch:
     """Return the ``position`` rows of a round, with the columns of ``changes``."""
     rows = [_row(state, round_number) for state in states]
     return pa.RecordBatch.from_pylist(rows, schema=CHANGES)
 
 
-def states_from_rows(rows: Iterable[Mapping[str, Any]]) -> dict[int, VbucketState]:
+def states_from_rows(rows: Iterable[Mapping[str, Any]]) -> dict[int, VbucketProgress]:
     """Return the states of ``position`` rows (Spark's or Arrow's, as mappings), by vbucket.
 
     Raises:
         LakeError: a vbucket has two rows.
 
     """
-    states: dict[int, VbucketState] = {}
+    states: dict[int, VbucketProgress] = {}
     for row in rows:
         state = _state(row)
         if state.vbucket in states:
@@ -192,7 +192,7 @@ def states_from_rows(rows: Iterable[Mapping[str, Any]]) -> dict[int, VbucketStat
     return states
 
 
-def _row(state: VbucketState, round_number: int) -> dict[str, Any]:
+def _row(state: VbucketProgress, round_number: int) -> dict[str, Any]:
     position = state.position
     log = state.failover_log
     return {
@@ -220,7 +220,7 @@ def _row(state: VbucketState, round_number: int) -> dict[str, Any]:
     }
 
 
-def _state(row: Mapping[str, Any]) -> VbucketState:
+def _state(row: Mapping[str, Any]) -> VbucketProgress:
     inner: Mapping[str, Any] = row["position"]
     position = Position(
         *(
@@ -228,7 +228,7 @@ def _state(row: Mapping[str, Any]) -> VbucketState:
             for name in ("vb_uuid", "seqno", "snap_start", "snap_end", "complete_seqno")
         )
     )
-    return VbucketState(
+    return VbucketProgress(
         vbucket=row["vbucket"],
         epoch=row["epoch"],
         position=position,

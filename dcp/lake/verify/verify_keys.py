@@ -15,7 +15,7 @@ from dcp.lake.tables.sql import integer_list
 from dcp.lake.tables.tables import ReplicaTable
 from dcp.lake.verify.verify_frames import IN_REPLICA_ONLY, KINDS, differences, replica_rows
 from dcp.lake.verify.verify_pins import Pin, pin_replicas, unpinned_vbuckets
-from dcp.lake.verify.verify_report import Difference, Side
+from dcp.lake.verify.verify_report import Difference, KeyState
 from dcp.lake.verify.verify_source import SourceReader
 from dcp.lake.verify.verify_stream import StreamEnding
 
@@ -155,8 +155,8 @@ def undecidable(
     ]
 
 
-def _side(seqno: Any, cas: Any, *, deleted: bool = False) -> Side | None:
-    return None if seqno is None else Side(int(seqno), int(cas), deleted)
+def _side(seqno: Any, cas: Any, *, deleted: bool = False) -> KeyState | None:
+    return None if seqno is None else KeyState(int(seqno), int(cas), deleted)
 
 
 def _of_vbuckets(answer: "DataFrame", vbuckets: frozenset[int]) -> "DataFrame":

@@ -23,7 +23,7 @@ class TableCompared:
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class KeyState:
     """A key's newest state on one side."""
 
     seqno: int
@@ -47,8 +47,8 @@ class Difference:
     vbucket: int
     key: str
     kind: str
-    replica: Side | None
-    source: Side | None
+    replica: KeyState | None
+    source: KeyState | None
 
     def to_json(self) -> dict[str, Any]:
         """Return this as a JSON object."""

@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from dcp.producer.model.manifest_changes import Change
+from dcp.producer.model.manifest_changes import ManifestChange
 
 
 class Administrator(Protocol):
@@ -33,5 +33,5 @@ class Administrator(Protocol):
     def resume_replication(self) -> None:
         """Let the replicas follow."""
 
-    def change_manifest(self, *changes: Change) -> None:
+    def change_manifest(self, *changes: ManifestChange) -> None:
         """Change scopes and collections; raises ManifestError for what cannot be."""

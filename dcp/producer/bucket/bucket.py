@@ -29,7 +29,7 @@ from dcp.producer.bucket.taken_names import TakenNames
 from dcp.producer.bucket.unsent_bytes import UnsentBytes
 from dcp.producer.bucket.vbucket_maker import VbucketMaker
 from dcp.producer.checkpoints.checkpoint_account import CheckpointAccount
-from dcp.producer.model.cluster_map import ClusterMap
+from dcp.producer.model.cluster_map import ServedClusterMap
 from dcp.producer.model.counters import Counters
 from dcp.producer.model.faults import Faults
 from dcp.producer.model.held_keys import HeldKeys
@@ -44,7 +44,7 @@ from dcp.wire.vocabulary import Status, VbucketState
 if TYPE_CHECKING:
     from dcp.producer.bucket.administrator import Administrator
     from dcp.producer.bucket.dcp_connection import DcpConnection
-    from dcp.producer.model.manifest_changes import Change
+    from dcp.producer.model.manifest_changes import ManifestChange
     from dcp.producer.model.versions import Version
 
 
@@ -68,7 +68,7 @@ class Bucket:
         self.users = UserStore(settings.users)
         self.node_credentials = node_credentials()
         self.users.add_internal(self.node_credentials)
-        self.map = ClusterMap(
+        self.map = ServedClusterMap(
             settings.bucket,
             self._uuid(),
             settings.nodes,
@@ -356,7 +356,7 @@ class Bucket:
             if vbucket.data.high_seqno != before:
                 self.wrote(vbucket.id)
 
-    def change_manifest(self, *changes: Change) -> None:
+    def change_manifest(self, *changes: ManifestChange) -> None:
         """Change scopes and collections, all under one new uid; every active vbucket tells of it.
 
         Raises:

@@ -8,7 +8,7 @@ manifests that vbuckets stand at on their way.
 from collections.abc import Callable, Iterable, Sequence
 
 from dcp.producer.model.manifest import Manifest, Step
-from dcp.producer.model.manifest_changes import Change, changed
+from dcp.producer.model.manifest_changes import ManifestChange, changed
 from dcp.producer.vbucket.vbucket import Vbucket
 from dcp.wire.vocabulary import VbucketState
 
@@ -35,7 +35,7 @@ class BucketManifest:
         self._ways: dict[int, tuple[Manifest, list[Step]]] = {}
         """From manifests, by id, to the target; vbuckets that stand at the same share them."""
 
-    def change(self, changes: Iterable[Change]) -> None:
+    def change(self, changes: Iterable[ManifestChange]) -> None:
         """Change scopes and collections, all under one new uid; every active vbucket tells of it.
 
         Raises:

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
-from dcp.producer.model.cluster_map import ClusterMap
+from dcp.producer.model.cluster_map import ServedClusterMap
 from dcp.producer.model.failover_log import fresh_uuid
 from dcp.producer.model.manifest import Manifest, Step
 from dcp.producer.model.manifest_table import ManifestTable
@@ -132,7 +132,7 @@ class BucketStorage:
         self._record = self._saved = record
         self._saved_numbers = _numbers_of(record)
 
-    def begin(self, map_: ClusterMap, vbuckets: list[Vbucket]) -> None:
+    def begin(self, map_: ServedClusterMap, vbuckets: list[Vbucket]) -> None:
         """Go on with vbuckets as they were read; after a crash active ones begin a branch.
 
         A vbucket that does not end where it was left counts as crashed, too.
@@ -150,7 +150,7 @@ class BucketStorage:
         self._record = replace(self._record, starts=self._record.starts + 1, ended_at=None)
         self.save(map_, self.manifest)
 
-    def save(self, map_: ClusterMap, manifest: Manifest, steps: Sequence[Step] = ()) -> None:
+    def save(self, map_: ServedClusterMap, manifest: Manifest, steps: Sequence[Step] = ()) -> None:
         """Save what changed of the map or the manifest, and the steps that lead to that one.
 
         Raises:
@@ -232,7 +232,9 @@ def _numbers_of(record: BucketRecord) -> frozenset[int]:
 
 
 def _first_record(settings: ClusterSettings, random: Random) -> BucketRecord:
-    fresh = ClusterMap(settings.bucket, "", settings.nodes, settings.vbuckets, settings.replicas)
+    fresh = ServedClusterMap(
+        settings.bucket, "", settings.nodes, settings.vbuckets, settings.replicas
+    )
     return BucketRecord(
         settings.bucket,
         settings.vbuckets,

@@ -8,15 +8,15 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from dcp.producer.checkpoints.checkpoint_account import CheckpointAccount
-from dcp.producer.model.cluster_map import ClusterMap
+from dcp.producer.model.cluster_map import ServedClusterMap
 from dcp.producer.model.manifest import Manifest
 from dcp.producer.vbucket.replica_copy import ReplicaCopy
 from dcp.producer.vbucket.vbucket import Vbucket
 from dcp.protocol.shared_windows import SharedWindows
-from dcp.protocol.window_policies import Policy, PolicySettings
+from dcp.protocol.window_policies import Policy, WindowPolicySettings
 
 _MIB: Final = 1024 * 1024
-_WINDOWS: Final = PolicySettings(
+_WINDOWS: Final = WindowPolicySettings(
     Policy.AGGRESSIVE, size_bytes=_MIB, most_bytes=4 * _MIB, aggressive_percent=100
 )
 _WINDOWS_BYTES: Final = 32 * _MIB
@@ -81,7 +81,7 @@ class Copies:
             self._memory[node].forget(vbucket)
         return copy
 
-    def follow(self, cluster_map: ClusterMap) -> list[Place]:
+    def follow(self, cluster_map: ServedClusterMap) -> list[Place]:
         """Have the copies that the map names, and those that take over; return what went."""
         gone: list[Place] = []
         for vbucket in range(len(cluster_map.owners)):

@@ -20,7 +20,7 @@ from dcp.producer.model.faults import Faults
 from dcp.producer.model.send_window import SendWindow
 from dcp.producer.model.versions import Flavour
 from dcp.producer.streams.noop import NoopTimer
-from dcp.producer.streams.stream import ActiveStream, Batch, StreamPhase
+from dcp.producer.streams.stream import ActiveStream, ActiveStreamPhase, FrameBatch
 from dcp.producer.streams.stream_quota import StreamQuota
 from dcp.producer.streams.stream_register import StreamRegister
 from dcp.producer.streams.stream_settings import OutOfOrder, StreamSettings
@@ -361,7 +361,7 @@ class DcpConnection:
             batch = stream.next_batch(room_bytes, left, faults.most_items)
             if batch is not None and batch.data:
                 self._charge(stream, batch)
-            if batch is None or stream.phase is StreamPhase.DEAD:
+            if batch is None or stream.phase is ActiveStreamPhase.DEAD:
                 self._drop(stream)
             else:
                 self._ready.move_to_end(stream)
@@ -389,7 +389,7 @@ class DcpConnection:
             frames.append(data)
         return frames
 
-    def _charge(self, stream: ActiveStream, batch: Batch) -> None:
+    def _charge(self, stream: ActiveStream, batch: FrameBatch) -> None:
         frame_bytes = len(batch.data)
         self.flow.charge(batch.charged_bytes)
         self.stream_windows.charge(stream.opaque, batch.charged_bytes)
@@ -421,7 +421,7 @@ class DcpConnection:
     def _drop(self, stream: ActiveStream) -> None:
         """Look no longer for what a stream has to send: it has nothing now, or never again."""
         self._ready.pop(stream, None)
-        if stream.phase is StreamPhase.DEAD:
+        if stream.phase is ActiveStreamPhase.DEAD:
             self._forget(stream)
 
     def _forget(self, stream: ActiveStream) -> None:

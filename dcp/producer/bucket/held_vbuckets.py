@@ -10,7 +10,7 @@ from dcp.producer.bucket.bucket_origin import BucketOrigin
 from dcp.producer.bucket.copies import Copies
 from dcp.producer.bucket.flusher import Flusher
 from dcp.producer.bucket.vbucket_maker import VbucketMaker
-from dcp.producer.model.cluster_map import ClusterMap
+from dcp.producer.model.cluster_map import ServedClusterMap
 from dcp.producer.model.manifest import Manifest
 from dcp.producer.vbucket.vbucket import Vbucket
 from dcp.types import vbucket_of
@@ -24,7 +24,7 @@ class HeldVbuckets:
         self,
         maker: VbucketMaker,
         flusher: Flusher | None,
-        cluster_map: ClusterMap,
+        cluster_map: ServedClusterMap,
         known_manifest: Callable[[], Manifest],
         origin: BucketOrigin,
     ) -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from random import Random
 
 from dcp.producer.bucket.bucket_storage import BucketStorage
-from dcp.producer.model.cluster_map import ClusterMap
+from dcp.producer.model.cluster_map import ServedClusterMap
 from dcp.producer.model.failover_log import fresh_uuid
 from dcp.producer.model.settings import ClusterSettings
 from dcp.producer.vbucket.resident_values import ResidentValues
@@ -32,7 +32,9 @@ class VbucketMaker:
         self._random, self._storage, self._values = random, storage, values
         self._wants_back = wants_back
 
-    def opened(self, cluster_map: ClusterMap, state: VbucketState | None = None) -> list[Vbucket]:
+    def opened(
+        self, cluster_map: ServedClusterMap, state: VbucketState | None = None
+    ) -> list[Vbucket]:
         """Begin all vbuckets, or go on with those of the data folder, and with the map there.
 
         ``state`` is the one that they are in; None: of each the one that was saved.

@@ -27,7 +27,7 @@ from dcp.producer.checkpoints.checkpoint_values import (
     CheckpointFacts,
     CheckpointLimits,
     CursorFacts,
-    Items,
+    CursorItems,
 )
 
 __all__ = [
@@ -36,7 +36,7 @@ __all__ = [
     "CheckpointLimits",
     "CheckpointManager",
     "CursorFacts",
-    "Items",
+    "CursorItems",
     "Queued",
 ]
 
@@ -121,7 +121,7 @@ class CheckpointManager(CheckpointQueue[Q]):
         is_open = self._checkpoints.next_after(seqno) is self._checkpoints.open
         return self.is_snapshot_complete or not is_open
 
-    def next_items(self, cursor: str) -> Items[Q] | None:
+    def next_items(self, cursor: str) -> CursorItems[Q] | None:
         """Form a snapshot of what the cursor has not had of its checkpoint, and advance it.
 
         None when there is nothing.
@@ -149,7 +149,7 @@ class CheckpointManager(CheckpointQueue[Q]):
         if place.seqno >= place.shown_seqno:
             self._checkpoints.open.shown.pop(cursor, None)
 
-    def show_items(self, cursor: str) -> Items[Q] | None:
+    def show_items(self, cursor: str) -> CursorItems[Q] | None:
         """Form a snapshot as ``next_items``, and leave the cursor where it is.
 
         Nothing of it is replaced until ``advance`` says that it was had.
@@ -167,7 +167,7 @@ class CheckpointManager(CheckpointQueue[Q]):
         place.shown_seqno, place.entered = items[-1].seqno, head.id
         if checkpoint is self._checkpoints.open:
             self._checkpoints.open.shown[cursor] = place.shown_seqno
-        return Items(
+        return CursorItems(
             items,
             head.snapshot_start if starts_above else items[0].seqno,
             self._end_of(head.id, checkpoint.snapshot_end),

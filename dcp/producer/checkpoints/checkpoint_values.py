@@ -26,7 +26,7 @@ class CheckpointLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Items(Generic[Q]):
+class CursorItems(Generic[Q]):
     """What a cursor got: a whole snapshot of one checkpoint, or a part of a received one.
 
     ``begins_checkpoint``: the cursor had nothing of that checkpoint before.

@@ -31,15 +31,15 @@ from collections.abc import Callable, Mapping
 from typing import Final, cast
 
 from dcp.producer.bucket.administrator import Administrator
-from dcp.producer.commands.session import Command, Gate, Session
+from dcp.producer.commands.session import Access, CommandHandler, Session
 from dcp.producer.model.manifest import ManifestError
 from dcp.producer.model.manifest_changes import (
-    Change,
     CreateCollection,
     CreateScope,
     DropCollection,
     DropScope,
     FlushCollection,
+    ManifestChange,
 )
 from dcp.wire import messages as m
 from dcp.wire.frame import Frame
@@ -85,7 +85,7 @@ def _replication(administrator: Administrator, _: Session, value: str) -> None:
     orders[value]()
 
 
-def _change(make: Callable[[str], Change]) -> Callable[[Administrator, Session, str], None]:
+def _change(make: Callable[[str], ManifestChange]) -> Callable[[Administrator, Session, str], None]:
     def order(administrator: Administrator, _: Session, value: str) -> None:
         administrator.change_manifest(make(value))
 
@@ -99,7 +99,7 @@ def _path(value: str) -> tuple[str, str]:
     return scope, name
 
 
-def _create_collection(value: str) -> Change:
+def _create_collection(value: str) -> ManifestChange:
     path, _, ttl = value.partition(" ")
     if ttl and not (ttl.isascii() and ttl.isdecimal()):
         raise ValueError(f"max_ttl: found {ttl!r}, expected a number of seconds")
@@ -198,7 +198,7 @@ def _refuse_key(session: Session, frame: Frame, name: bytes, known: Mapping[str,
     session.refuse(frame, Status.EINVAL, f"key: found {found!r}, expected {', '.join(known)}")
 
 
-ADMIN_COMMANDS: Final[dict[int, Command]] = {
-    Opcode.IOCTL_SET: Command(Gate.USER, ioctl_set),
-    Opcode.IOCTL_GET: Command(Gate.USER, ioctl_get),
+ADMIN_COMMANDS: Final[dict[int, CommandHandler]] = {
+    Opcode.IOCTL_SET: CommandHandler(Access.USER, ioctl_set),
+    Opcode.IOCTL_GET: CommandHandler(Access.USER, ioctl_get),
 }

@@ -7,10 +7,10 @@ from dcp.producer.commands.dcp_commands import DCP_COMMANDS
 from dcp.producer.commands.document_commands import DOCUMENT_COMMANDS
 from dcp.producer.commands.manifest_commands import MANIFEST_COMMANDS
 from dcp.producer.commands.seqno_commands import SEQNO_COMMANDS
-from dcp.producer.commands.session import Command
+from dcp.producer.commands.session import CommandHandler
 from dcp.producer.commands.setup_commands import SETUP_COMMANDS
 
-COMMANDS: Final[dict[int, Command]] = {
+COMMANDS: Final[dict[int, CommandHandler]] = {
     **SETUP_COMMANDS,
     **MANIFEST_COMMANDS,
     **DOCUMENT_COMMANDS,

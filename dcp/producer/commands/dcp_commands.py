@@ -8,7 +8,7 @@ from dcp.producer.bucket.auth import REPLICATION_USER
 from dcp.producer.bucket.dcp_connection import DcpConnection
 from dcp.producer.commands.controls import apply_control, context_of_refusal, fault_of_window
 from dcp.producer.commands.seqno_commands import failover_log
-from dcp.producer.commands.session import Command, Gate, Session
+from dcp.producer.commands.session import Access, CommandHandler, Session
 from dcp.producer.commands.stream_requests import stream_request
 from dcp.types import U16_MAX
 from dcp.wire import messages as m
@@ -182,13 +182,13 @@ SENT_BY_PRODUCERS: Final = frozenset(
 )
 """What is said to consumers: by producers, and ADD_STREAM by the cluster manager."""
 
-DCP_COMMANDS: Final[dict[int, Command]] = {
-    **{opcode: Command(Gate.DCP, wrong_way) for opcode in SENT_BY_PRODUCERS},
-    Opcode.DCP_OPEN: Command(Gate.BUCKET, dcp_open),
-    Opcode.DCP_CONTROL: Command(Gate.DCP, dcp_control),
-    Opcode.DCP_STREAM_REQ: Command(Gate.DCP, stream_request),
-    Opcode.DCP_CLOSE_STREAM: Command(Gate.DCP, close_stream),
-    Opcode.DCP_BUFFER_ACK: Command(Gate.DCP, buffer_ack),
-    Opcode.DCP_SEQNO_ACKNOWLEDGED: Command(Gate.DCP, seqno_acknowledged),
-    Opcode.DCP_GET_FAILOVER_LOG: Command(Gate.DCP, failover_log),
+DCP_COMMANDS: Final[dict[int, CommandHandler]] = {
+    **{opcode: CommandHandler(Access.DCP, wrong_way) for opcode in SENT_BY_PRODUCERS},
+    Opcode.DCP_OPEN: CommandHandler(Access.BUCKET, dcp_open),
+    Opcode.DCP_CONTROL: CommandHandler(Access.DCP, dcp_control),
+    Opcode.DCP_STREAM_REQ: CommandHandler(Access.DCP, stream_request),
+    Opcode.DCP_CLOSE_STREAM: CommandHandler(Access.DCP, close_stream),
+    Opcode.DCP_BUFFER_ACK: CommandHandler(Access.DCP, buffer_ack),
+    Opcode.DCP_SEQNO_ACKNOWLEDGED: CommandHandler(Access.DCP, seqno_acknowledged),
+    Opcode.DCP_GET_FAILOVER_LOG: CommandHandler(Access.DCP, failover_log),
 }

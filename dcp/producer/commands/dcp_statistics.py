@@ -15,7 +15,7 @@ from dcp.producer.bucket.bucket import Bucket
 from dcp.producer.bucket.dcp_connection import DcpConnection
 from dcp.producer.commands.statistic import Question, Statistic, StatisticsRefusedError, text_of
 from dcp.producer.model.connection_name import shown_name
-from dcp.producer.streams.stream import ActiveStream, StreamPhase
+from dcp.producer.streams.stream import ActiveStream, ActiveStreamPhase
 from dcp.producer.streams.stream_windows import StreamWindows
 from dcp.producer.streams.takeover import TakeoverPhase
 from dcp.producer.vbucket.vbucket import Vbucket
@@ -24,10 +24,10 @@ from dcp.wire.vocabulary import Status
 
 _MOST_SEPARATOR_BYTES: Final = 8
 _PHASES: Final = {
-    StreamPhase.BACKFILLING: "backfilling",
-    StreamPhase.IN_MEMORY: "in-memory",
-    StreamPhase.ENDING: "dead",
-    StreamPhase.DEAD: "dead",
+    ActiveStreamPhase.BACKFILLING: "backfilling",
+    ActiveStreamPhase.IN_MEMORY: "in-memory",
+    ActiveStreamPhase.ENDING: "dead",
+    ActiveStreamPhase.DEAD: "dead",
 }
 _WAITING: Final = (TakeoverPhase.WAITING_PENDING, TakeoverPhase.WAITING_ACTIVE)
 
@@ -126,7 +126,7 @@ def _tally(bucket: Bucket, connection: DcpConnection) -> _Tally:
         if not stream.is_sending:
             continue
         tally.sending += 1
-        tally.backfilling += stream.phase is StreamPhase.BACKFILLING
+        tally.backfilling += stream.phase is ActiveStreamPhase.BACKFILLING
         held = bucket.held.at(stream.vbucket, connection.key[0])
         if held is not None:
             tally.remaining += max(0, held.data.high_seqno - stream.sent_seqno)
@@ -212,7 +212,7 @@ def _stream(stream: ActiveStream) -> Iterator[Statistic]:
 
 
 def _state_of(stream: ActiveStream) -> str:
-    if stream.takeover is not None and stream.phase is StreamPhase.IN_MEMORY:
+    if stream.takeover is not None and stream.phase is ActiveStreamPhase.IN_MEMORY:
         return "takeover-wait" if stream.takeover.phase in _WAITING else "takeover-send"
     return _PHASES[stream.phase]
 
@@ -307,7 +307,7 @@ def _takeover(vbucket: Vbucket, stream: ActiveStream, name: str) -> Iterator[Sta
         yield "backfillRemaining", 0
         return
     items, deleted = _items_and_deletes(vbucket)
-    is_backfilling = stream.phase is StreamPhase.BACKFILLING
+    is_backfilling = stream.phase is ActiveStreamPhase.BACKFILLING
     data = vbucket.data
     queued = data.checkpoints.items_after(stream.sent_seqno)
     on_disk = max(0, data.disk.persisted_seqno - stream.sent_seqno) if is_backfilling else 0

@@ -10,7 +10,7 @@ from typing import Final, cast
 
 from dcp.errors import FrameError
 from dcp.producer.commands.manifest_commands import refuse_unknown_id
-from dcp.producer.commands.session import Command, Gate, Session
+from dcp.producer.commands.session import Access, CommandHandler, Session
 from dcp.producer.commands.sync_write_commands import write_durably
 from dcp.producer.model.manifest import DEFAULT_ID
 from dcp.producer.model.values import without_xattrs
@@ -194,11 +194,11 @@ def _negotiated(session: Session) -> int:
     return sum(bit for feature, bit in _BIT_OF_FEATURE.items() if feature in session.features)
 
 
-DOCUMENT_COMMANDS: Final[dict[int, Command]] = {
-    Opcode.GET: Command(Gate.BUCKET, get),
-    Opcode.SET: Command(Gate.BUCKET, store),
-    Opcode.ADD: Command(Gate.BUCKET, store),
-    Opcode.REPLACE: Command(Gate.BUCKET, store),
-    Opcode.DELETE: Command(Gate.BUCKET, delete),
-    Opcode.TOUCH: Command(Gate.BUCKET, touch),
+DOCUMENT_COMMANDS: Final[dict[int, CommandHandler]] = {
+    Opcode.GET: CommandHandler(Access.BUCKET, get),
+    Opcode.SET: CommandHandler(Access.BUCKET, store),
+    Opcode.ADD: CommandHandler(Access.BUCKET, store),
+    Opcode.REPLACE: CommandHandler(Access.BUCKET, store),
+    Opcode.DELETE: CommandHandler(Access.BUCKET, delete),
+    Opcode.TOUCH: CommandHandler(Access.BUCKET, touch),
 }

@@ -3,7 +3,7 @@
 import json
 from typing import Final, cast
 
-from dcp.producer.commands.session import Command, Gate, Session
+from dcp.producer.commands.session import Access, CommandHandler, Session
 from dcp.producer.model.manifest import ManifestError, UnknownCollectionError, UnknownScopeError
 from dcp.wire import messages as m
 from dcp.wire.frame import Frame
@@ -59,8 +59,8 @@ def refuse_unknown_id(session: Session, frame: Frame, status: Status) -> None:
     session.reply(frame, m.Refusal(value), status=told, datatype=_JSON)
 
 
-MANIFEST_COMMANDS: Final[dict[int, Command]] = {
-    Opcode.GET_COLLECTIONS_MANIFEST: Command(Gate.BUCKET, manifest),
-    Opcode.GET_COLLECTION_ID: Command(Gate.BUCKET, collection_id),
-    Opcode.GET_SCOPE_ID: Command(Gate.BUCKET, scope_id),
+MANIFEST_COMMANDS: Final[dict[int, CommandHandler]] = {
+    Opcode.GET_COLLECTIONS_MANIFEST: CommandHandler(Access.BUCKET, manifest),
+    Opcode.GET_COLLECTION_ID: CommandHandler(Access.BUCKET, collection_id),
+    Opcode.GET_SCOPE_ID: CommandHandler(Access.BUCKET, scope_id),
 }

@@ -5,7 +5,7 @@ notification, the brief one too, which leaves it to the client to ask (kv_engine
 ``daemon/protocol/mcbp/set_cluster_config_command_context.cc``, ``daemon/cookie.cc``).
 """
 
-from dcp.producer.model.cluster_map import EPOCH, ClusterMap
+from dcp.producer.model.cluster_map import EPOCH, ServedClusterMap
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
 from dcp.wire.frame import Frame
@@ -15,7 +15,7 @@ from dcp.wire.vocabulary import Datatype, HelloFeature, Magic, ServerOpcode
 class MapNews:
     """The newest map is told when the client next takes something; those in between never are."""
 
-    def __init__(self, cluster_map: ClusterMap) -> None:
+    def __init__(self, cluster_map: ServedClusterMap) -> None:
         self._map = cluster_map
         self._pushed_rev = cluster_map.rev
         self._told_rev = 0

@@ -4,7 +4,7 @@ from itertools import pairwise
 from typing import Final, cast
 
 from dcp.producer.commands.manifest_commands import refuse_unknown_id
-from dcp.producer.commands.session import Command, Gate, Session
+from dcp.producer.commands.session import Access, CommandHandler, Session
 from dcp.producer.model.manifest import DEFAULT_ID
 from dcp.producer.vbucket.vbucket import Vbucket
 from dcp.wire import messages as m
@@ -97,9 +97,9 @@ def seqno_persistence(session: Session, frame: Frame, body: m.Body, _: float) ->
     session.bucket.persistence_waits.add(session, vbucket, session.node, seqno, answer)
 
 
-SEQNO_COMMANDS: Final[dict[int, Command]] = {
-    Opcode.GET_FAILOVER_LOG: Command(Gate.BUCKET, failover_log),
-    Opcode.GET_ALL_VB_SEQNOS: Command(Gate.BUCKET, all_seqnos),
-    Opcode.OBSERVE_SEQNO: Command(Gate.BUCKET, observe_seqno),
-    Opcode.SEQNO_PERSISTENCE: Command(Gate.BUCKET, seqno_persistence),
+SEQNO_COMMANDS: Final[dict[int, CommandHandler]] = {
+    Opcode.GET_FAILOVER_LOG: CommandHandler(Access.BUCKET, failover_log),
+    Opcode.GET_ALL_VB_SEQNOS: CommandHandler(Access.BUCKET, all_seqnos),
+    Opcode.OBSERVE_SEQNO: CommandHandler(Access.BUCKET, observe_seqno),
+    Opcode.SEQNO_PERSISTENCE: CommandHandler(Access.BUCKET, seqno_persistence),
 }

@@ -49,7 +49,7 @@ _TAKEOVER_OPCODES: Final = frozenset({Opcode.DCP_SNAPSHOT_MARKER, Opcode.DCP_SET
 """What the client of a takeover stream must answer."""
 
 
-class Gate:
+class Access:
     """Names of the conditions that a command may need."""
 
     ANYBODY: Final = "anybody"
@@ -66,7 +66,7 @@ class Handler(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class CommandHandler:
     """Who may send a command, and what answers it."""
 
     gate: str
@@ -78,7 +78,7 @@ class Session:
     """A client's connection to ``node``."""
 
     def __init__(
-        self, bucket: Bucket, node: int, commands: Mapping[int, Command], now: float
+        self, bucket: Bucket, node: int, commands: Mapping[int, CommandHandler], now: float
     ) -> None:
         """Begin with a client that connects ``now``."""
         self._commands = commands
@@ -206,7 +206,7 @@ class Session:
             else:
                 self._carry_out(command, frame, body, now)
 
-    def _carry_out(self, command: Command, frame: Frame, body: m.Body, now: float) -> None:
+    def _carry_out(self, command: CommandHandler, frame: Frame, body: m.Body, now: float) -> None:
         """Let a command be answered; where the disk fails it is refused for now.
 
         Source: kv_engine ``engines/ep/src/vbucket.cc``, completeBGFetchForSingleItem.
@@ -221,15 +221,15 @@ class Session:
             _LOG.warning("vbucket %d: %s is answered ETMPFAIL: %s", frame.vbucket, name, error)
             self.refuse(frame, Status.ETMPFAIL, _DISK_FAILED)
 
-    def _passes(self, command: Command, frame: Frame) -> bool:
+    def _passes(self, command: CommandHandler, frame: Frame) -> bool:
         """Check the command's gate; answer the frame when it does not pass."""
-        if command.gate == Gate.DCP and self.dcp is None:
+        if command.gate == Access.DCP and self.dcp is None:
             self.refuse(frame, Status.EINVAL, "The command can only be sent on a DCP connection")
-        elif command.gate == Gate.DCP and self.dcp is not None and not self.dcp.is_producer:
+        elif command.gate == Access.DCP and self.dcp is not None and not self.dcp.is_producer:
             self.abort()  # it would send us streams (kv_engine dcp/connhandler.cc: disconnects)
-        elif command.gate != Gate.ANYBODY and self.user is None:
+        elif command.gate != Access.ANYBODY and self.user is None:
             self.refuse_access(frame, Status.EACCESS, "Not authenticated")
-        elif command.gate in (Gate.BUCKET, Gate.DCP) and not self.bucket_selected:
+        elif command.gate in (Access.BUCKET, Access.DCP) and not self.bucket_selected:
             self.refuse_access(frame, Status.NO_BUCKET)
         elif command.before_dcp_open and self.dcp is not None:
             self.refuse(frame, Status.NOT_SUPPORTED)

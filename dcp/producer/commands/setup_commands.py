@@ -6,7 +6,7 @@ from typing import Final, cast
 from dcp.producer.bucket.auth import MECHANISMS, Accepted, Challenge, Outcome, Rejected
 from dcp.producer.commands.error_map import error_map
 from dcp.producer.commands.manifest_commands import refuse_unknown_id
-from dcp.producer.commands.session import Command, Gate, Session
+from dcp.producer.commands.session import Access, CommandHandler, Session
 from dcp.producer.commands.statistic import StatisticsRefusedError, text_of
 from dcp.producer.commands.statistics import statistics_of
 from dcp.wire import messages as m
@@ -179,18 +179,18 @@ def stat(session: Session, frame: Frame, body: m.Body, _: float) -> None:
     session.reply_with_many(frame, chain(answers, (m.StatAnswer(),)))
 
 
-SETUP_COMMANDS: Final[dict[int, Command]] = {
-    Opcode.HELLO: Command(Gate.ANYBODY, hello, before_dcp_open=True),
-    Opcode.SASL_LIST_MECHS: Command(Gate.ANYBODY, sasl_mechanisms, before_dcp_open=True),
-    Opcode.SASL_AUTH: Command(Gate.ANYBODY, sasl_auth, before_dcp_open=True),
-    Opcode.SASL_STEP: Command(Gate.ANYBODY, sasl_step, before_dcp_open=True),
-    Opcode.GET_ERROR_MAP: Command(Gate.ANYBODY, get_error_map),
-    Opcode.SELECT_BUCKET: Command(Gate.USER, select_bucket, before_dcp_open=True),
-    _ADJUST_TIME: Command(Gate.ANYBODY, adjust_time),
-    Opcode.LIST_BUCKETS: Command(Gate.USER, list_buckets),
-    Opcode.VERSION: Command(Gate.USER, version),
-    Opcode.NOOP: Command(Gate.USER, noop),
-    Opcode.QUIT: Command(Gate.USER, quit_connection),
-    Opcode.STAT: Command(Gate.BUCKET, stat),
-    Opcode.GET_CLUSTER_CONFIG: Command(Gate.USER, get_cluster_config),
+SETUP_COMMANDS: Final[dict[int, CommandHandler]] = {
+    Opcode.HELLO: CommandHandler(Access.ANYBODY, hello, before_dcp_open=True),
+    Opcode.SASL_LIST_MECHS: CommandHandler(Access.ANYBODY, sasl_mechanisms, before_dcp_open=True),
+    Opcode.SASL_AUTH: CommandHandler(Access.ANYBODY, sasl_auth, before_dcp_open=True),
+    Opcode.SASL_STEP: CommandHandler(Access.ANYBODY, sasl_step, before_dcp_open=True),
+    Opcode.GET_ERROR_MAP: CommandHandler(Access.ANYBODY, get_error_map),
+    Opcode.SELECT_BUCKET: CommandHandler(Access.USER, select_bucket, before_dcp_open=True),
+    _ADJUST_TIME: CommandHandler(Access.ANYBODY, adjust_time),
+    Opcode.LIST_BUCKETS: CommandHandler(Access.USER, list_buckets),
+    Opcode.VERSION: CommandHandler(Access.USER, version),
+    Opcode.NOOP: CommandHandler(Access.USER, noop),
+    Opcode.QUIT: CommandHandler(Access.USER, quit_connection),
+    Opcode.STAT: CommandHandler(Access.BUCKET, stat),
+    Opcode.GET_CLUSTER_CONFIG: CommandHandler(Access.USER, get_cluster_config),
 }

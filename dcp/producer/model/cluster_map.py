@@ -19,7 +19,7 @@ _CAPABILITIES: Final = ("collections", "durableWrite", "cccp", "dcp", "nodesExt"
 
 
 @dataclass(frozen=True, slots=True)
-class NodeAddress:
+class NodePorts:
     """Where a node listens: ``kv``, ``mgmt`` (HTTP), and with TLS the encrypted twins of both."""
 
     host: str = "127.0.0.1"
@@ -43,7 +43,7 @@ class NodeAddress:
         return {name: port for name, port in named.items() if port is not None}
 
 
-class ClusterMap:
+class ServedClusterMap:
     """Owners of vbuckets over nodes; node ids are places in the list of their addresses.
 
     A node that was failed over keeps its id and leaves the map's JSON until it joins again. Of
@@ -64,7 +64,7 @@ class ClusterMap:
         self.bucket_type = bucket_type
         self.rev = 1
         self._owners = [vbucket * nodes // vbuckets for vbucket in range(vbuckets)]
-        self._addresses = [NodeAddress()] * nodes
+        self._addresses = [NodePorts()] * nodes
         self._members = [True] * nodes
         self.replica_count = replica_count
         self._replicas = self._placed()
@@ -76,7 +76,7 @@ class ClusterMap:
         return len(self._addresses)
 
     @property
-    def addresses(self) -> Sequence[NodeAddress]:
+    def addresses(self) -> Sequence[NodePorts]:
         """Where every node listens."""
         return self._addresses
 
@@ -151,7 +151,7 @@ class ClusterMap:
         address = self._addresses[node]
         return f"node {node + 1} of {self.node_count} ({address.host}:{address.kv})"
 
-    def set_addresses(self, addresses: Sequence[NodeAddress]) -> None:
+    def set_addresses(self, addresses: Sequence[NodePorts]) -> None:
         """Take the ports that the nodes listen on; not a change of the map's version."""
         self._addresses = list(addresses)
         self._json.clear()
@@ -188,7 +188,7 @@ class ClusterMap:
                 row[row.index(ABSENT)] = node
         self._changed()
 
-    def add(self, address: NodeAddress) -> int:
+    def add(self, address: NodePorts) -> int:
         """Take in a node that never was there, in a new revision; return it. It holds nothing."""
         self._addresses.append(address)
         self._members.append(True)

@@ -26,14 +26,14 @@ MAX_TTL_SECONDS: Final = 2**31 - 1
 _NAME: Final = re.compile(r"[A-Za-z0-9-][A-Za-z0-9_%-]{0,250}")
 
 
-class Change(Protocol):
+class ManifestChange(Protocol):
     """One change; ``uid`` is that of the manifest it becomes part of."""
 
     def on(self, manifest: Manifest, uid: int) -> Manifest:
         """Return the changed manifest, or raise ManifestError."""
 
 
-def changed(manifest: Manifest, changes: Sequence[Change]) -> Manifest:
+def changed(manifest: Manifest, changes: Sequence[ManifestChange]) -> Manifest:
     """Return the manifest after all changes, under one new uid.
 
     Raises:

@@ -7,7 +7,7 @@ comes and answers. Here its events change the copy:
     RollbackOrdered   the copy goes back; the stream is asked for again
     SnapshotStarted   a snapshot begins in the copy, or takes the last one's place
     ItemFrames        the copy receives the items, each a frame as a disk keeps it
-    SeqnoAdvanced     nothing more comes up to there: the copy's snapshot may end
+    StreamAdvanced     nothing more comes up to there: the copy's snapshot may end
     VbucketStateSet   a takeover: what the copy is to be
 
 What the copy cannot take, though the machine let it pass, is a violation of the peer's, too.
@@ -22,8 +22,8 @@ from dcp.producer.vbucket.replica_copy import ReplicaCopy
 from dcp.protocol.events import (
     ItemFrames,
     RollbackOrdered,
-    SeqnoAdvanced,
     SnapshotStarted,
+    StreamAdvanced,
     StreamEnded,
     StreamOpened,
     StreamRefused,
@@ -40,7 +40,7 @@ StreamEvent = (
     | RollbackOrdered
     | SnapshotStarted
     | ItemFrames
-    | SeqnoAdvanced
+    | StreamAdvanced
     | VbucketStateSet
     | StreamEnded
 )
@@ -145,7 +145,7 @@ class PassiveStream:
             case ItemFrames():
                 for frame in event.frames:
                     self._item(frame)
-            case SeqnoAdvanced():
+            case StreamAdvanced():
                 self._advance(event.seqno)
             case VbucketStateSet():
                 self.state = event.state

@@ -17,12 +17,12 @@ from dcp.producer.model.counters import CountersSnapshot
 from dcp.producer.model.faults import Corruption, Faults
 from dcp.producer.model.manifest import DEFAULT_ID, Manifest
 from dcp.producer.model.manifest_changes import (
-    Change,
     CreateCollection,
     CreateScope,
     DropCollection,
     DropScope,
     FlushCollection,
+    ManifestChange,
 )
 from dcp.producer.model.resume_rules import VbucketFacts
 from dcp.producer.model.settings import ClusterSettings
@@ -32,7 +32,7 @@ from dcp.producer.server.cluster_members import ClusterMembers
 from dcp.producer.server.cluster_nodes import ClusterNodes
 from dcp.producer.server.server import Node
 from dcp.producer.server.serving import Serving
-from dcp.producer.vbucket.documents import Document
+from dcp.producer.vbucket.documents import StoredDocument
 from dcp.producer.vbucket.preload import PreloadSettings
 from dcp.types import FailoverLog
 from dcp.wire.vocabulary import Status, VbucketState
@@ -60,7 +60,7 @@ class ProducerCluster(Serving):
         *,
         datatype: int = 0,
         collection: CollectionName = DEFAULT_ID,
-    ) -> Document:
+    ) -> StoredDocument:
         """Store a document, as KV SET does; JSON is recognised by itself."""
         return self._documents.run(
             key,
@@ -70,7 +70,7 @@ class ProducerCluster(Serving):
             ),
         )
 
-    def delete(self, key: bytes, *, collection: CollectionName = DEFAULT_ID) -> Document:
+    def delete(self, key: bytes, *, collection: CollectionName = DEFAULT_ID) -> StoredDocument:
         """Delete a document; raises DocumentError when there is none. Returns the tombstone."""
         return self._documents.run(
             key,
@@ -80,7 +80,7 @@ class ProducerCluster(Serving):
 
     def touch(
         self, key: bytes, expiry: int, *, collection: CollectionName = DEFAULT_ID
-    ) -> Document:
+    ) -> StoredDocument:
         """Give a document a new expiry."""
         return self._documents.run(
             key,
@@ -88,7 +88,7 @@ class ProducerCluster(Serving):
             lambda documents, now, number: documents.touch(key, expiry, now, collection=number),
         )
 
-    def get(self, key: bytes, *, collection: CollectionName = DEFAULT_ID) -> Document:
+    def get(self, key: bytes, *, collection: CollectionName = DEFAULT_ID) -> StoredDocument:
         """Return a document; raises DocumentError when there is none."""
         return self._documents.run(
             key,
@@ -138,7 +138,7 @@ class ProducerCluster(Serving):
         with self.bucket.lock:
             return self.bucket.manifest
 
-    def change_manifest(self, *changes: Change) -> None:
+    def change_manifest(self, *changes: ManifestChange) -> None:
         """Create, drop and flush scopes and collections, several under one new manifest uid.
 
         Every active vbucket emits the system events at its next seqnos.
@@ -185,7 +185,7 @@ class ProducerCluster(Serving):
         vb_uuid: int | None = None,
         *,
         collection: CollectionName = DEFAULT_ID,
-    ) -> dict[bytes, Document]:
+    ) -> dict[bytes, StoredDocument]:
         """Return what the vbucket held of a collection at ``seqno``, deleted documents left out.
 
         Documents of a collection that was dropped or flushed are gone from that event on. A path

@@ -12,7 +12,7 @@ from dcp.producer.bucket.bucket import Bucket
 from dcp.producer.bucket.stream_ends import end_streams
 from dcp.producer.model.versions import Version
 from dcp.producer.server.loop_thread import LoopThread
-from dcp.producer.vbucket.documents import Document, DocumentStore
+from dcp.producer.vbucket.documents import DocumentStore, StoredDocument
 from dcp.producer.vbucket.preload import PreloadedSegment, PreloadSettings, ids_by_vbucket
 
 _HAND_OVER_SECONDS: Final = 10.0
@@ -31,7 +31,7 @@ class ClusterDocuments:
         key: bytes,
         collection: CollectionName,
         command: Callable[[DocumentStore, float, int], Version],
-    ) -> Document:
+    ) -> StoredDocument:
         """Run a KV command on the store of ``key``, at the clock's time, in a collection."""
         bucket = self._bucket
         with bucket.lock:
@@ -41,7 +41,7 @@ class ClusterDocuments:
             written = bucket.write(key, lambda documents: command(documents, now, number))
         if not bucket.is_in_batch:
             sleep(0)  # whoever writes without a pause would keep the nodes from the lock
-        return Document.of(written)
+        return StoredDocument.of(written)
 
     def _wait_for_hand_over(self, vbucket: int) -> None:
         """Let a vbucket that a rebalance moves at this instant get there; not in a batch."""

@@ -11,8 +11,8 @@ from typing import Final
 
 from dcp.producer.bucket.bucket import Bucket
 from dcp.producer.commands.commands import COMMANDS
-from dcp.producer.commands.session import Command
-from dcp.producer.model.cluster_map import NodeAddress
+from dcp.producer.commands.session import CommandHandler
+from dcp.producer.model.cluster_map import NodePorts
 from dcp.producer.model.settings import ClusterSettings
 from dcp.producer.replication.background import ended
 from dcp.producer.server.loop_thread import LoopThread, now
@@ -29,7 +29,7 @@ class ClusterNodes:
     def __init__(
         self,
         bucket: Bucket,
-        commands: Mapping[int, Command] = COMMANDS,
+        commands: Mapping[int, CommandHandler] = COMMANDS,
         shown_host: str | None = None,
     ) -> None:
         """``shown_host`` is what the map says instead of the host where nodes listen."""
@@ -74,7 +74,7 @@ class ClusterNodes:
         self.bucket.on_change = self._changes_are_waiting
         self._changes_are_waiting()  # those that there were before
 
-    def _node(self, number: int, address: NodeAddress) -> Node:
+    def _node(self, number: int, address: NodePorts) -> Node:
         return Node(self.bucket, number, address, self._tls, self._turns, self._commands)
 
     def tell_addresses(self) -> None:
@@ -92,7 +92,7 @@ class ClusterNodes:
             OSError: there is no free port, or the data folder cannot be written; there is no node.
         """
         tls_port = None if self._tls is None else 0
-        address = NodeAddress(self.bucket.settings.host, 0, 0, tls_port, tls_port)
+        address = NodePorts(self.bucket.settings.host, 0, 0, tls_port, tls_port)
         added = self.bucket.map.node_count
         node = self._node(added, address)
         node.listen()
@@ -221,14 +221,14 @@ class ClusterNodes:
         self.on_map_changed()
 
 
-def _addresses_to_take(settings: ClusterSettings) -> list[NodeAddress]:
+def _addresses_to_take(settings: ClusterSettings) -> list[NodePorts]:
     """Return where the settings want nodes to listen; port 0 is any free one."""
     free = (0,) * settings.nodes
     plain = zip(settings.ports or free, settings.http_ports or free, strict=True)
     if settings.tls is None:
-        return [NodeAddress(settings.host, *ports) for ports in plain]
+        return [NodePorts(settings.host, *ports) for ports in plain]
     encrypted = zip(settings.tls_ports or free, settings.https_ports or free, strict=True)
     return [
-        NodeAddress(settings.host, *ports, *tls_ports)
+        NodePorts(settings.host, *ports, *tls_ports)
         for ports, tls_ports in zip(plain, encrypted, strict=True)
     ]

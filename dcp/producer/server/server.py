@@ -13,8 +13,8 @@ from functools import partial
 
 from dcp.producer.bucket.bucket import Bucket
 from dcp.producer.commands.commands import COMMANDS
-from dcp.producer.commands.session import Command, Session
-from dcp.producer.model.cluster_map import NodeAddress
+from dcp.producer.commands.session import CommandHandler, Session
+from dcp.producer.model.cluster_map import NodePorts
 from dcp.producer.server.accepted_connection import AcceptedConnection
 from dcp.producer.server.channels import Channel, PlainChannel, TlsChannel
 from dcp.producer.server.http_connection import HttpConnection
@@ -33,10 +33,10 @@ class Node:
         self,
         bucket: Bucket,
         node: int,
-        address: NodeAddress,
+        address: NodePorts,
         tls: ssl.SSLContext | None,
         turns: Turns,
-        commands: Mapping[int, Command] = COMMANDS,
+        commands: Mapping[int, CommandHandler] = COMMANDS,
     ) -> None:
         """Prepare a node; ``address`` has TLS ports where there is a ``tls`` context.
 
@@ -63,9 +63,9 @@ class Node:
             self._listeners += [self._kv_tls, self._mgmt_tls]
 
     @property
-    def address(self) -> NodeAddress:
+    def address(self) -> NodePorts:
         """Where the node listens, or did before it was killed."""
-        return NodeAddress(
+        return NodePorts(
             self._host,
             self._kv.port,
             self._mgmt.port,

@@ -55,7 +55,7 @@ class BrokenBatchError(DcplakeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class DiskBatch:
     """What one batch says, without its frames.
 
     ``seqnos`` and ``sizes`` (in bytes) are of the items; ``replacing`` are the seqnos of items
@@ -196,7 +196,7 @@ def read_batch(
     end: int,
     generation: int,
     crc_behind: Callable[[int], int] | None = None,
-) -> Batch:
+) -> DiskBatch:
     """Read the batch at ``offset`` of a file that is ``end`` bytes long.
 
     ``crc_behind`` tells the CRC behind the last frame up to a seqno, from which ``crcs`` go on;
@@ -235,7 +235,7 @@ def read_batch(
             crcs.add(part)
     if _CRC.unpack(file.read(frames_at + data_bytes, _CRC.size))[0] != crc:
         raise BrokenBatchError(f"the CRC over {size} bytes is wrong")
-    return Batch(
+    return DiskBatch(
         bytes(index[index_bytes:]),
         snapshot_end,
         seqnos=columns[0],

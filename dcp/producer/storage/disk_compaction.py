@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from dcp.producer.storage.disk_batch import Batch
+from dcp.producer.storage.disk_batch import DiskBatch
 from dcp.producer.storage.disk_contents import Contents
 from dcp.producer.storage.disk_file import Data
 from dcp.producer.storage.disk_index import NEVER, Columns, find
@@ -32,7 +32,7 @@ class CompactionPlan:
     """
 
     kept: Columns
-    batch: Batch
+    batch: DiskBatch
     purged: int
 
     def frames(self, file: ScannedFile) -> Iterator[Data]:
@@ -65,7 +65,7 @@ def plan_compaction(
     purge_seqno = max(contents.purge_seqno, int(purged[-1]) if len(purged) else 0)
     kept = columns.take(~is_ended & ~is_purged)
     tombstones = kept.deleted > 0
-    batch = Batch(
+    batch = DiskBatch(
         state or contents.state,
         contents.persisted_seqno,
         seqnos=kept.seqnos,

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from dcp.producer.storage.disk_batch import Batch
+from dcp.producer.storage.disk_batch import DiskBatch
 from dcp.producer.storage.disk_index import NEVER, ItemIndex, columns_of, find
 from dcp.producer.storage.disk_ranges import LostRanges
 
@@ -43,7 +43,7 @@ class Contents:
         """The bytes of frames in the file that were replaced or lost."""
         return self.frame_bytes - self.index.live_bytes
 
-    def apply(self, batch: Batch, offset: int) -> None:
+    def apply(self, batch: DiskBatch, offset: int) -> None:
         """Take a batch that stands at ``offset`` of the file."""
         if batch.keep_up_to < self.persisted_seqno:
             self._cut(batch.keep_up_to)
@@ -62,7 +62,7 @@ class Contents:
         self.state = batch.state or self.state
         self.frame_bytes += batch.data_bytes
 
-    def check(self, batch: Batch) -> None:
+    def check(self, batch: DiskBatch) -> None:
         """Reject a batch of items that does not follow on what is here.
 
         Raises:
@@ -98,7 +98,7 @@ class Contents:
         if len(batch.replaced):
             self._check_replaced(batch)
 
-    def _check_replaced(self, batch: Batch) -> None:
+    def _check_replaced(self, batch: DiskBatch) -> None:
         replaced, items = batch.replaced, self.index.columns
         _, is_known = find(batch.seqnos, replaced)
         if len(items):

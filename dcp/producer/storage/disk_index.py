@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from dcp.producer.storage.disk_batch import Batch
+from dcp.producer.storage.disk_batch import DiskBatch
 from dcp.producer.storage.disk_ranges import U64s
 from dcp.producer.storage.frame_crcs import U32s
 from dcp.types import U64_MAX
@@ -78,7 +78,7 @@ class Columns:
         self.crcs_behind[rows] = other.crcs_behind  # also those before the rows that follow
 
 
-def columns_of(batch: Batch, frames_offset: int) -> Columns:
+def columns_of(batch: DiskBatch, frames_offset: int) -> Columns:
     """Return a batch's items, not replaced by any; ``frames_offset`` is where its frames are.
 
     What the first one's CRC goes on from is known where they are put.

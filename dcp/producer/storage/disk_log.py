@@ -13,8 +13,8 @@ from typing import Final
 
 from dcp.producer.storage.disk_batch import (
     FILE_HEADER_BYTES,
-    Batch,
     BrokenBatchError,
+    DiskBatch,
     encode_file_header,
     find_batch,
     read_batch,
@@ -97,16 +97,16 @@ class Log:
     def _crc_behind(self, seqno: int) -> int:
         return self.contents.index.crc_behind(seqno)
 
-    def _crcs_of(self, batch: Batch, crc: int) -> RunningCrcs | None:
+    def _crcs_of(self, batch: DiskBatch, crc: int) -> RunningCrcs | None:
         """Return what takes the CRCs of a batch's frames, where they will be looked at."""
         return RunningCrcs(batch.sizes, crc) if self._file.may_decay else None
 
-    def _take(self, batch: Batch) -> None:
+    def _take(self, batch: DiskBatch) -> None:
         """Know of a batch that stands at the end of the file."""
         self.contents.apply(batch, self.size_bytes)
         self.size_bytes += batch.size_bytes
 
-    def append(self, batch: Batch, frames: Sequence[Data]) -> None:
+    def append(self, batch: DiskBatch, frames: Sequence[Data]) -> None:
         """Write a batch durably; before the first one the file is made.
 
         Raises:
@@ -114,7 +114,7 @@ class Log:
         """
         self.begin(batch, frames).complete()
 
-    def begin(self, batch: Batch, frames: Sequence[Data]) -> PendingWrite:
+    def begin(self, batch: DiskBatch, frames: Sequence[Data]) -> PendingWrite:
         """Give a batch its place at the end; until it is over no other can get one."""
         self._require_nothing_pending()
         generation, is_first = self.generation, not self.size_bytes
@@ -194,6 +194,6 @@ class Log:
             self.scanned.retire()
 
 
-def _with(batch: Batch, crcs: RunningCrcs | None) -> Batch:
+def _with(batch: DiskBatch, crcs: RunningCrcs | None) -> DiskBatch:
     """Return a batch that was written, with the CRCs of its frames."""
     return replace(batch, crcs=no_crcs() if crcs is None else crcs.behind)

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from dcp.producer.storage.disk_batch import Batch
+from dcp.producer.storage.disk_batch import DiskBatch
 from dcp.producer.storage.disk_compaction import is_purged_up_to, plan_compaction
 from dcp.producer.storage.disk_contents import Contents
 from dcp.producer.storage.disk_file import Data, DiskFile
@@ -196,7 +196,7 @@ class VbucketStore:
         """
         count, frame_bytes = frames.shape
         require_unsigned("first seqno", first_seqno)
-        batch = Batch(
+        batch = DiskBatch(
             state,
             first_seqno + count - 1,
             seqnos=np.arange(count, dtype=np.uint64) + np.uint64(first_seqno),
@@ -205,7 +205,7 @@ class VbucketStore:
         self._check(batch)
         self._log.append(batch, [np.ascontiguousarray(frames).reshape(-1).data])
 
-    def _check(self, batch: Batch) -> None:
+    def _check(self, batch: DiskBatch) -> None:
         self._require_open()
         try:
             self._contents.check(batch)
@@ -289,7 +289,7 @@ class VbucketStore:
         """
         self._require_open()
         require_unsigned("cut seqno", seqno)
-        batch = Batch(self.state if state is None else state, self.persisted_seqno)
+        batch = DiskBatch(self.state if state is None else state, self.persisted_seqno)
         if seqno < self.persisted_seqno:
             kept = seqno if self._contents.can_cut(seqno) else 0
             batch = replace(batch, snapshot_end=kept, keep_up_to=kept)
@@ -342,13 +342,13 @@ def _frames_of(items: Sequence[StoredItem]) -> list[Data]:
     return [b"".join([part for i in items for part in (i.head, i.value)])]
 
 
-def _batch_of(items: Sequence[StoredItem], state: bytes, snapshot_end: int) -> Batch:
+def _batch_of(items: Sequence[StoredItem], state: bytes, snapshot_end: int) -> DiskBatch:
     tombstones = [item for item in items if item.is_tombstone]
     completing = [item for item in items if item.completes]
     for item in tombstones:
         # Frames have room for a u32; the index keeps one more than it in as many bits.
         require_unsigned("delete time", item.delete_time, U32_MAX - 1)
-    return Batch(
+    return DiskBatch(
         state,
         snapshot_end,
         seqnos=_u64s([item.seqno for item in items]),

@@ -38,7 +38,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dcp.errors import FrameError
-from dcp.producer.checkpoints.checkpoint_manager import CheckpointKind, Items
+from dcp.producer.checkpoints.checkpoint_manager import CheckpointKind, CursorItems
 from dcp.producer.model.resume_rules import Verdict
 from dcp.producer.model.stream_filter import EVERYTHING, StreamFilter
 from dcp.producer.model.versions import Flavour, Version
@@ -62,7 +62,7 @@ _MEMORY: Final = int(SnapshotFlag.MEMORY)
 _FIRST_MEMORY: Final = int(SnapshotFlag.MEMORY | SnapshotFlag.CHECKPOINT)
 
 
-class StreamPhase(Enum):
+class ActiveStreamPhase(Enum):
     """Where the stream's next message comes from."""
 
     BACKFILLING = "backfilling"
@@ -80,18 +80,18 @@ class _Event(Enum):
 
 
 _NEXT: Final = {
-    (StreamPhase.BACKFILLING, _Event.BACKFILL_DONE): StreamPhase.IN_MEMORY,
-    (StreamPhase.IN_MEMORY, _Event.CURSOR_DROPPED): StreamPhase.BACKFILLING,
-    (StreamPhase.BACKFILLING, _Event.END): StreamPhase.ENDING,
-    (StreamPhase.IN_MEMORY, _Event.END): StreamPhase.ENDING,
-    (StreamPhase.BACKFILLING, _Event.DROP): StreamPhase.DEAD,
-    (StreamPhase.IN_MEMORY, _Event.DROP): StreamPhase.DEAD,
-    (StreamPhase.ENDING, _Event.END_SENT): StreamPhase.DEAD,
+    (ActiveStreamPhase.BACKFILLING, _Event.BACKFILL_DONE): ActiveStreamPhase.IN_MEMORY,
+    (ActiveStreamPhase.IN_MEMORY, _Event.CURSOR_DROPPED): ActiveStreamPhase.BACKFILLING,
+    (ActiveStreamPhase.BACKFILLING, _Event.END): ActiveStreamPhase.ENDING,
+    (ActiveStreamPhase.IN_MEMORY, _Event.END): ActiveStreamPhase.ENDING,
+    (ActiveStreamPhase.BACKFILLING, _Event.DROP): ActiveStreamPhase.DEAD,
+    (ActiveStreamPhase.IN_MEMORY, _Event.DROP): ActiveStreamPhase.DEAD,
+    (ActiveStreamPhase.ENDING, _Event.END_SENT): ActiveStreamPhase.DEAD,
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class FrameBatch:
     """Frames to send: one marker, one STREAM_END, or items whose seqnos are ``seqnos``.
 
     None at all: the stream has more to look for, others may have their turn. ``is_from_disk``:
@@ -110,7 +110,7 @@ class Batch:
         return len(self.data) + self.extra_bytes
 
 
-_NOTHING_YET: Final = Batch(b"", _NO_SEQNOS)
+_NOTHING_YET: Final = FrameBatch(b"", _NO_SEQNOS)
 """The disk is being read for something that is shown: other streams have their turn first."""
 
 
@@ -157,14 +157,14 @@ class ActiveStream:
         self._has_cursor = False
         self.phase = self._first_phase()
 
-    def _first_phase(self) -> StreamPhase:
+    def _first_phase(self) -> ActiveStreamPhase:
         if self._disk_only:
-            return StreamPhase.BACKFILLING
+            return ActiveStreamPhase.BACKFILLING
         self._has_cursor = self._place_cursor(self.sent_seqno)
         if self._has_cursor:
-            return StreamPhase.IN_MEMORY
+            return ActiveStreamPhase.IN_MEMORY
         self._data.checkpoints.remove(self.cursor)
-        return StreamPhase.BACKFILLING
+        return ActiveStreamPhase.BACKFILLING
 
     def _place_cursor(self, after_seqno: int) -> bool:
         """Let memory keep what comes after a seqno; whether it has all of that."""
@@ -182,7 +182,7 @@ class ActiveStream:
     @property
     def is_sending(self) -> bool:
         """Whether items are still to come."""
-        return self.phase in (StreamPhase.BACKFILLING, StreamPhase.IN_MEMORY)
+        return self.phase in (ActiveStreamPhase.BACKFILLING, ActiveStreamPhase.IN_MEMORY)
 
     @property
     def is_inside_snapshot(self) -> bool:
@@ -199,7 +199,7 @@ class ActiveStream:
     def cursor_dropped(self) -> None:
         """Go back to the disk, as memory no longer keeps what comes next."""
         self._has_cursor = False
-        if self.phase is StreamPhase.IN_MEMORY:
+        if self.phase is ActiveStreamPhase.IN_MEMORY:
             self._on(_Event.CURSOR_DROPPED)
 
     def end(self, reason: EndReason, *, announce: bool) -> None:
@@ -217,7 +217,7 @@ class ActiveStream:
 
     # --- what to send
 
-    def next_batch(self, room_bytes: int, most_bytes: int, most_items: int) -> Batch | None:
+    def next_batch(self, room_bytes: int, most_bytes: int, most_items: int) -> FrameBatch | None:
         """Return what to send next, at least one message; None while there is nothing.
 
         ``room_bytes`` is what flow control has left; it must be positive. A stream whose disk
@@ -232,10 +232,10 @@ class ActiveStream:
             self.end(EndReason.BACKFILL_FAILED, announce=True)
             return self._next_batch(room_bytes, most_bytes, most_items)
 
-    def _next_batch(self, room_bytes: int, most_bytes: int, most_items: int) -> Batch | None:
+    def _next_batch(self, room_bytes: int, most_bytes: int, most_items: int) -> FrameBatch | None:
         while self.is_sending:
             if self._closing:
-                return Batch(self._closing.pop(0), _NO_SEQNOS)
+                return FrameBatch(self._closing.pop(0), _NO_SEQNOS)
             if self._snapshot is not None:
                 batch = self._next_items(self._snapshot, room_bytes, most_bytes, most_items)
             elif self._filter.is_empty:
@@ -246,25 +246,25 @@ class ActiveStream:
                 break
             elif self._waits_for_whole:
                 return None
-            elif self.phase is StreamPhase.BACKFILLING:
+            elif self.phase is ActiveStreamPhase.BACKFILLING:
                 batch = self._open_backfill()
             elif (items := self._data.checkpoints.show_items(self.cursor)) is not None:
                 batch = self._open_memory_snapshot(items)
             elif self.takeover is not None and (state := self.takeover.all_sent()) is not None:
                 body = m.SetVbucketState(state)
-                return Batch(self._frame(body, Opcode.DCP_SET_VBUCKET_STATE), _NO_SEQNOS)
+                return FrameBatch(self._frame(body, Opcode.DCP_SET_VBUCKET_STATE), _NO_SEQNOS)
             else:
                 return None
             if batch is not None:
                 return batch
-        if self.phase is not StreamPhase.ENDING:
+        if self.phase is not ActiveStreamPhase.ENDING:
             return None
         self._on(_Event.END_SENT)
-        return Batch(self._frame(m.StreamEnd(self._reason), Opcode.DCP_STREAM_END), _NO_SEQNOS)
+        return FrameBatch(self._frame(m.StreamEnd(self._reason), Opcode.DCP_STREAM_END), _NO_SEQNOS)
 
     def _next_items(
         self, snapshot: Snapshot, room_bytes: int, most_bytes: int, most_items: int
-    ) -> Batch | None:
+    ) -> FrameBatch | None:
         if isinstance(snapshot.source, MemoryItems) and not self._has_cursor:
             self._leave_memory(snapshot, snapshot.source)
             if self._snapshot is None:
@@ -290,11 +290,11 @@ class ActiveStream:
             self.items_from_disk += len(seqnos)
         else:
             self.items_from_memory += len(seqnos)
-        return Batch(data, seqnos, is_from_disk, charged_bytes - len(data))
+        return FrameBatch(data, seqnos, is_from_disk, charged_bytes - len(data))
 
-    def _advance_to(self, end: int) -> Batch:
+    def _advance_to(self, end: int) -> FrameBatch:
         """Return the SEQNO_ADVANCED that ends a snapshot whose last item is not there."""
-        return Batch(self._frame(m.SeqnoAdvanced(end), Opcode.DCP_SEQNO_ADVANCED), _NO_SEQNOS)
+        return FrameBatch(self._frame(m.SeqnoAdvanced(end), Opcode.DCP_SEQNO_ADVANCED), _NO_SEQNOS)
 
     @property
     def _waits_for_whole(self) -> bool:
@@ -305,7 +305,9 @@ class ActiveStream:
         shows_all = self._filter.is_pass_through and self._knows_collections
         if shows_all and not self._disk_only:
             return False
-        return self.phase is StreamPhase.BACKFILLING or not checkpoints.next_is_whole(self.cursor)
+        return self.phase is ActiveStreamPhase.BACKFILLING or not checkpoints.next_is_whole(
+            self.cursor
+        )
 
     def _finish(self, snapshot: Snapshot) -> None:
         self.sent_seqno = snapshot.covers
@@ -315,7 +317,7 @@ class ActiveStream:
             self._filter = snapshot.source.filter
         snapshot.source.close()
         self._snapshot = None
-        if self.phase is StreamPhase.BACKFILLING and self._has_cursor:
+        if self.phase is ActiveStreamPhase.BACKFILLING and self._has_cursor:
             self._on(_Event.BACKFILL_DONE)
 
     def _pass_by(self, source: MemoryItems, seqno: int) -> None:
@@ -333,7 +335,7 @@ class ActiveStream:
         else:
             snapshot.source = DiskItems(scan, self._settings.flavour, self._filter)
 
-    def _open_backfill(self) -> Batch | None:
+    def _open_backfill(self) -> FrameBatch | None:
         """Begin with what is on disk; None where that is nothing, or lacks what was purged."""
         scan = self._data.disk.scan(self.sent_seqno)
         try:
@@ -342,7 +344,7 @@ class ActiveStream:
             scan.close()
             raise
 
-    def _begin_backfill(self, scan: Scan) -> Batch | None:
+    def _begin_backfill(self, scan: Scan) -> FrameBatch | None:
         needs_deletions = not (self._ignores_purged or self._has_nothing)
         if needs_deletions and misses_purged(self._data, self._filter, self.sent_seqno):
             scan.close()
@@ -369,11 +371,11 @@ class ActiveStream:
             return self._begin_out_of_order(source, end, covers)
         return self._begin(Snapshot(self.sent_seqno + 1, end, _DISK, source, covers))
 
-    def _begin_out_of_order(self, source: KeyOrderItems, end: int, covers: int) -> Batch:
+    def _begin_out_of_order(self, source: KeyOrderItems, end: int, covers: int) -> FrameBatch:
         """Let a snapshot be in force that has no marker: the next one is the stream's first."""
         self._snapshot = self._with_extras(Snapshot(1, end, _DISK, source, covers))
         begin = m.OsoSnapshot(OsoFlag.START)
-        return Batch(self._frame(begin, Opcode.DCP_OSO_SNAPSHOT), _NO_SEQNOS)
+        return FrameBatch(self._frame(begin, Opcode.DCP_OSO_SNAPSHOT), _NO_SEQNOS)
 
     @property
     def _knows_collections(self) -> bool:
@@ -391,7 +393,7 @@ class ActiveStream:
             )
         self._has_cursor = True
 
-    def _open_memory_snapshot(self, items: Items[Version]) -> Batch | None:
+    def _open_memory_snapshot(self, items: CursorItems[Version]) -> FrameBatch | None:
         """Begin with what the cursor got; None where nothing of that is shown.
 
         It ends with its last item that is shown, after which nothing changed for this client (as
@@ -417,21 +419,21 @@ class ActiveStream:
             end = source.last_seqno
         return self._begin(Snapshot(source.first_seqno, end, flags, source, got))
 
-    def _flags_of(self, items: Items[Version]) -> int:
+    def _flags_of(self, items: CursorItems[Version]) -> int:
         if items.kind is CheckpointKind.DISK:
             self._memory_flags = _FIRST_MEMORY
             return _DISK
         flags, self._memory_flags = self._memory_flags, _MEMORY
         return _FIRST_MEMORY if items.begins_checkpoint else flags
 
-    def _begin(self, snapshot: Snapshot) -> Batch:
+    def _begin(self, snapshot: Snapshot) -> FrameBatch:
         """Let a snapshot be in force, and return its marker."""
         if self._first_start is not None:
             snapshot.start, self._first_start = self._first_start, None
         self._snapshot = self._with_extras(snapshot)
         self._marker_start, self.sent_snap_end_seqno = snapshot.start, snapshot.end
         marker = marker_of(snapshot, self._settings, self._data)
-        return Batch(self._frame(marker, Opcode.DCP_SNAPSHOT_MARKER), _NO_SEQNOS)
+        return FrameBatch(self._frame(marker, Opcode.DCP_SNAPSHOT_MARKER), _NO_SEQNOS)
 
     def _with_extras(self, snapshot: Snapshot) -> Snapshot:
         """Let a snapshot know what its frames get, or are charged, on this connection."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 
 from dcp.producer.model.versions import Version
-from dcp.producer.vbucket.documents import Document
+from dcp.producer.vbucket.documents import StoredDocument
 from dcp.producer.vbucket.preload import PreloadedSegment
 from dcp.types import FailoverLog
 
@@ -75,7 +75,7 @@ class BranchRecord:
 
     def state_at(
         self, seqno: int, vb_uuid: int | None = None, collection: int = 0
-    ) -> dict[bytes, Document]:
+    ) -> dict[bytes, StoredDocument]:
         """Return what the branch held of a collection at ``seqno``; beyond its end, what there.
 
         A collection that was not there, or was dropped, holds nothing.
@@ -96,7 +96,7 @@ class BranchRecord:
                     held.clear()
                 elif version.collection == collection and version.is_document:
                     held[version.key] = version
-        return {key: Document.of(v) for key, v in held.items() if not v.is_deleted}
+        return {key: StoredDocument.of(v) for key, v in held.items() if not v.is_deleted}
 
 
 def _oldest_first(branch: _Branch, seqno: int) -> list[tuple[_Branch, int]]:

@@ -50,7 +50,7 @@ class DocumentError(DcplakeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class StoredDocument:
     """What a key holds: ``value`` and ``datatype`` as stored, an xattr section included."""
 
     seqno: int
@@ -62,7 +62,7 @@ class Document:
     datatype: int
 
     @classmethod
-    def of(cls, version: Version) -> "Document":
+    def of(cls, version: Version) -> "StoredDocument":
         """Return a version as a document."""
         return cls(
             version.seqno,

@@ -14,7 +14,7 @@ from dcp.lake.apply.stretch_rules import (
 )
 from dcp.lake.log.stretch import CollectionEvent, HeldVersion, Role, RowRange
 from dcp.lake.tables.epochs import Fork
-from dcp.lake.tables.vbucket_state import VbucketState
+from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.protocol.position import Position
 from tests.lake.forking_log import ForkingLog
 from tests.seeds import seeds
@@ -22,8 +22,8 @@ from tests.seeds import seeds
 
 def state_at(
     seqno: int, *, vbucket: int = 0, epoch: int = 0, pending: int | None = None, data: int = 1
-) -> VbucketState:
-    return VbucketState(
+) -> VbucketProgress:
+    return VbucketProgress(
         vbucket,
         epoch,
         Position.complete_at(7, seqno),
@@ -138,7 +138,7 @@ def test_a_log_that_lacks_a_fork_or_goes_back_is_refused() -> None:
     lake.states_at[number + 1] = ahead
     with pytest.raises(LakeError, match=r"vbucket 0 is in epoch 1 .* dcplake resync --vbuckets 0"):
         lake.stretch(number + 1)
-    lake.states_at[number + 1] = {vb: VbucketState.beginning(vb) for vb in ahead}
+    lake.states_at[number + 1] = {vb: VbucketProgress.beginning(vb) for vb in ahead}
     with pytest.raises(LakeError, match="went back from complete seqno"):
         lake.stretch(number + 1)
 
@@ -155,7 +155,7 @@ class CountedFacts:
         self.asked.append("cleaned_round")
         return 0
 
-    def states(self, rounds: Collection[int]) -> Mapping[int, Mapping[int, VbucketState]]:
+    def states(self, rounds: Collection[int]) -> Mapping[int, Mapping[int, VbucketProgress]]:
         self.asked.append("states")
         return {
             number: {vb: state_at(10 * number, vbucket=vb, data=number) for vb in self._vbuckets}

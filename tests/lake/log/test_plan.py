@@ -24,7 +24,7 @@ from dcp.lake.log.plan import (
 from dcp.lake.log.restart import Standstill
 from dcp.lake.log.round_plan import Idle, LeftOut, RoundPlan
 from dcp.lake.tables.rollback_order import RollbackOrder
-from dcp.lake.tables.vbucket_state import VbucketState
+from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.protocol.position import Position
 from dcp.types import FailoverEntry, FailoverLog
 
@@ -49,8 +49,10 @@ def cluster(
     )
 
 
-def complete(vbucket: int, seqno: int, caught_up: int = 0, last: int | None = None) -> VbucketState:
-    return VbucketState(
+def complete(
+    vbucket: int, seqno: int, caught_up: int = 0, last: int | None = None
+) -> VbucketProgress:
+    return VbucketProgress(
         vbucket,
         0,
         Position.complete_at(UUID, seqno),
@@ -59,7 +61,7 @@ def complete(vbucket: int, seqno: int, caught_up: int = 0, last: int | None = No
     )
 
 
-def lake(*states: VbucketState, latest_round: int = 3) -> LakePosition:
+def lake(*states: VbucketProgress, latest_round: int = 3) -> LakePosition:
     return LakePosition("lake-1", latest_round, {state.vbucket: state for state in states})
 
 
@@ -97,14 +99,14 @@ def test_only_what_is_behind_is_streamed_and_all_positions_are_written() -> None
         (complete(0, 10, caught_up=12), 12, False),  # proven to hold nothing for us
         (complete(0, 10, caught_up=12), 13, True),
         (complete(0, 10), 9, False),
-        (VbucketState(0, 0, Position(UUID, 10, 7, 20, 7)), 20, True),  # inside a snapshot
-        (VbucketState(0, 0, Position(UUID, 10, 7, 20, 7)), 10, True),  # its end is not here yet
-        (VbucketState(0, 0, Position(UUID, 2**64 - 2, 7, 2**64 - 1, 7)), 2**64 - 1, True),
-        (VbucketState.beginning(0), 0, False),
-        (VbucketState.beginning(0), 1, True),
+        (VbucketProgress(0, 0, Position(UUID, 10, 7, 20, 7)), 20, True),  # inside a snapshot
+        (VbucketProgress(0, 0, Position(UUID, 10, 7, 20, 7)), 10, True),  # its end is not here yet
+        (VbucketProgress(0, 0, Position(UUID, 2**64 - 2, 7, 2**64 - 1, 7)), 2**64 - 1, True),
+        (VbucketProgress.beginning(0), 0, False),
+        (VbucketProgress.beginning(0), 1, True),
     ],
 )
-def test_behind(state: VbucketState, high: int, behind: bool) -> None:
+def test_behind(state: VbucketProgress, high: int, behind: bool) -> None:
     assert is_behind(state, high) is behind
 
 
@@ -241,11 +243,11 @@ def test_a_round_has_as_many_tasks_as_it_is_worth(
     assert len(plan.tasks) == tasks
 
 
-def read(seqno: int, *entries: tuple[int, int]) -> VbucketState:
+def read(seqno: int, *entries: tuple[int, int]) -> VbucketProgress:
     """A vbucket complete at a seqno, with the failover log accepted with its data."""
     log = FailoverLog(tuple(FailoverEntry(*entry) for entry in entries))
     position = Position.complete_at(log.uuid_at(seqno), seqno)
-    return VbucketState(0, 0, position, caught_up_seqno=seqno, failover_log=log)
+    return VbucketProgress(0, 0, position, caught_up_seqno=seqno, failover_log=log)
 
 
 @pytest.mark.parametrize(
@@ -257,11 +259,11 @@ def read(seqno: int, *entries: tuple[int, int]) -> VbucketState:
         (read(10, (8, 5), (7, 0)), 10, ((8, 5), (7, 0)), False),
         (read(10, (7, 0)), 10, None, False),  # the node does not tell
         (read(10, (7, 0)), None, ((7, 0),), False),
-        (VbucketState.beginning(0), 0, ((8, 5), (7, 0)), False),
+        (VbucketProgress.beginning(0), 0, ((8, 5), (7, 0)), False),
     ],
 )
 def test_a_node_on_another_history_is_asked(
-    state: VbucketState,
+    state: VbucketProgress,
     high: int | None,
     log: tuple[tuple[int, int], ...] | None,
     elsewhere: bool,

@@ -12,7 +12,7 @@ from dcp.lake.log.restart import (
     rollback_target,
 )
 from dcp.lake.tables.rollback_order import RollbackOrder
-from dcp.lake.tables.vbucket_state import VbucketState
+from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.protocol.position import Position
 from dcp.types import FailoverEntry, FailoverLog
 
@@ -26,10 +26,10 @@ def log(*entries: tuple[int, int]) -> FailoverLog:
 
 def ordered(
     seqno: int, to: int, ours: FailoverLog, theirs: FailoverLog | None, *, epoch: int = 0
-) -> VbucketState:
+) -> VbucketProgress:
     """A vbucket complete at ``seqno``, whose request there was answered with ROLLBACK ``to``."""
     uuid = ours.uuid_at(seqno)
-    state = VbucketState(5, epoch, Position.complete_at(uuid, seqno), failover_log=ours)
+    state = VbucketProgress(5, epoch, Position.complete_at(uuid, seqno), failover_log=ours)
     return state.ordered(RollbackOrder(uuid if seqno else 0, seqno, to, theirs))
 
 
@@ -85,9 +85,9 @@ def ordered(
         ),
     ],
 )  # fmt: skip
-def test_restart(state: VbucketState, complete: list[int], expected: tuple[int, int]) -> None:
+def test_restart(state: VbucketProgress, complete: list[int], expected: tuple[int, int]) -> None:
     begun = restart(state, complete, REWRITE)
-    assert isinstance(begun, VbucketState)
+    assert isinstance(begun, VbucketProgress)
     position = begun.position
     assert (position.seqno, position.vb_uuid) == expected
     assert position == Position.complete_at(expected[1], expected[0])
@@ -103,14 +103,14 @@ def test_a_position_inside_a_snapshot_goes_back_to_what_is_complete() -> None:
         first_pending_round=4,
     )
     begun = restart(state, [50, 80], REWRITE)
-    assert isinstance(begun, VbucketState)
+    assert isinstance(begun, VbucketProgress)
     assert begun.position == Position.complete_at(A, 80)
 
 
 def test_a_rollback_without_progress_is_tried_once_more_then_reported() -> None:
     state = ordered(80, 80, log((A, 0)), log((A, 0)))
     again = restart(state, [80], REWRITE)
-    assert isinstance(again, VbucketState)
+    assert isinstance(again, VbucketProgress)
     assert (again.position.seqno, again.fruitless_rollbacks) == (80, 1)
     assert state.order is not None
     reported = restart(again.ordered(state.order), [80], REWRITE)
@@ -122,7 +122,7 @@ def test_a_rollback_without_progress_is_tried_once_more_then_reported() -> None:
 def test_progress_forgets_what_was_fruitless() -> None:
     state = replace(ordered(80, 60, log((A, 0)), log((A, 0))), fruitless_rollbacks=1)
     begun = restart(state, [60], REWRITE)
-    assert isinstance(begun, VbucketState)
+    assert isinstance(begun, VbucketProgress)
     assert begun.fruitless_rollbacks == 0
 
 
@@ -150,7 +150,7 @@ def test_a_server_that_orders_rollbacks_for_ever_is_reported_in_the_end() -> Non
 def test_resync_goes_to_the_beginning_and_fail_goes_nowhere() -> None:
     state = ordered(100, 80, log((A, 0)), log((B, 80), (A, 0)))
     begun = restart(state, [80], RollbackPolicy.RESYNC)
-    assert isinstance(begun, VbucketState)
+    assert isinstance(begun, VbucketProgress)
     assert begun.position == Position.beginning()
     assert not begun.is_whole
     stays = restart(state, [80], RollbackPolicy.FAIL)

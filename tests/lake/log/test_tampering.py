@@ -15,7 +15,7 @@ from dcp.lake.log.tampering import (
     refuse_tampering,
     short_vacuums,
 )
-from dcp.lake.tables.history import Commit
+from dcp.lake.tables.history import TableCommit
 from dcp.lake.tables.horizon import Horizon
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -39,9 +39,9 @@ CLEAN: Made = ("DELETE", {"cleaned": 3}, None)
 ACCEPT: Made = ("WRITE", {"resync": True}, None)
 
 
-def log(*made: Made, first: int = 0) -> list[Commit]:
+def log(*made: Made, first: int = 0) -> list[TableCommit]:
     commits = [
-        Commit(version, NOW, operation, ours, restored=restored)
+        TableCommit(version, NOW, operation, ours, restored=restored)
         for version, (operation, ours, restored) in enumerate(made, first)
     ]
     return commits[::-1]
@@ -96,7 +96,7 @@ def test_a_change_of_others_is_found(
 def test_a_beat_of_somebody_else_is_none() -> None:
     commits = log(CREATE, round_(1), BEAT)
     assert log_tampering(commits) is None
-    rows = Commit(3, NOW, "WRITE", {"heartbeat": {}}, {"numOutputRows": "1"})
+    rows = TableCommit(3, NOW, "WRITE", {"heartbeat": {}}, {"numOutputRows": "1"})
     found = log_tampering([rows, *commits])
     assert found is not None and found.commit.version == 3
 
@@ -110,9 +110,9 @@ def test_how_far_back_one_must_look() -> None:
     assert log_tampering(log(OPTIMIZE, theirs("DELETE"), first=300)) is not None
 
 
-def vacuum(hours_ago: float, kept_hours: float) -> Commit:
+def vacuum(hours_ago: float, kept_hours: float) -> TableCommit:
     time = NOW - timedelta(hours=hours_ago)
-    return Commit(4, time, "VACUUM START", retention_seconds=kept_hours * 3600)
+    return TableCommit(4, time, "VACUUM START", retention_seconds=kept_hours * 3600)
 
 
 @pytest.mark.parametrize(

@@ -15,19 +15,19 @@ from dcp.lake.maintain.cleaning import (
     rounds_to_judge,
     versions_within,
 )
-from dcp.lake.tables.history import Commit
+from dcp.lake.tables.history import TableCommit
 from dcp.lake.tables.lineage import Lineage
 from dcp.lake.tables.tables import DOCS, ReplicaTable
-from dcp.lake.tables.vbucket_state import VbucketState
+from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.protocol.position import Position
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 ORDERS = ReplicaTable("docs__shop__orders__8", 8)
 
 
-def state(vbucket: int, complete: int, epoch: int = 0) -> VbucketState:
+def state(vbucket: int, complete: int, epoch: int = 0) -> VbucketProgress:
     return replace(
-        VbucketState.beginning(vbucket),
+        VbucketProgress.beginning(vbucket),
         epoch=epoch,
         position=Position.complete_at(7 if complete else 0, complete),
     )
@@ -64,14 +64,14 @@ def test_before_the_first_apply_nothing_goes() -> None:
     assert isinstance(plan_cleaning({}, {}), NotYet)
 
 
-def commits(*hours_ago: float) -> list[Commit]:
+def commits(*hours_ago: float) -> list[TableCommit]:
     """A table: made first, then an apply to round n at version n."""
     made = []
     for version, ago in enumerate(hours_ago):
         ours = {"from": version - 1, "to": version, "log_from": version, "writer": "w"}
         operation = "MERGE" if version else "CREATE TABLE"
         time = NOW - timedelta(hours=ago)
-        made.append(Commit(version, time, operation, ours if version else {}))
+        made.append(TableCommit(version, time, operation, ours if version else {}))
     return made[::-1]
 
 
@@ -93,15 +93,15 @@ def test_the_versions_that_a_rollback_may_need(
 
 def test_what_the_history_forgot_is_told_by_heartbeats_and_by_the_index() -> None:
     start = NOW - timedelta(hours=1)
-    cut = Lineage((Commit(9, NOW - timedelta(hours=2), "OPTIMIZE"),))
+    cut = Lineage((TableCommit(9, NOW - timedelta(hours=2), "OPTIMIZE"),))
     assert isinstance(versions_within(DOCS, cut, start, ()), NotYet)
     indexed = [stands_at(4, 4), stands_at(7, 6), stands_at(30, 20)]
     assert versions_within(DOCS, cut, start, indexed) == [indexed[1]]
     told = {"since": 5, "version": 5, "from": 1, "to": 2, "log_from": 2}
-    beat = Commit(10, NOW - timedelta(hours=2), "WRITE", {"base": 9, "heartbeat": told})
+    beat = TableCommit(10, NOW - timedelta(hours=2), "WRITE", {"base": 9, "heartbeat": told})
     found = versions_within(DOCS, Lineage((beat, *cut.commits)), start, indexed)
     assert found == [AppliedVersion("docs", 5, 1, 2, 2)]
-    foreign = Commit(11, NOW - timedelta(hours=2), "UPDATE")
+    foreign = TableCommit(11, NOW - timedelta(hours=2), "UPDATE")
     assert isinstance(versions_within(DOCS, Lineage((foreign, beat)), start, indexed), NotYet)
 
 

@@ -25,7 +25,7 @@ from dcp.lake.quality.quality_suite import QualitySuite, load_suite
 from dcp.lake.tables.keys import key_string
 from dcp.lake.tables.schema import CHANGES, REPLICA, spark_ddl
 from dcp.lake.tables.tables import DOCS, LakeTables
-from dcp.lake.tables.vbucket_state import VbucketState, states_to_batch
+from dcp.lake.tables.vbucket_state import VbucketProgress, states_to_batch
 from dcp.protocol.position import Position
 from dcp.types import vbucket_of
 from tests.lake.conftest import NewLake
@@ -270,7 +270,7 @@ def commit_round(lake: LakeTables, number: int, documents: Mapping[bytes, int]) 
     highest = max(documents.values())
     position = Position(7, highest, highest, highest, highest)
     states = [
-        VbucketState.beginning(vbucket).advanced(number, position, brought_rows=True)
+        VbucketProgress.beginning(vbucket).advanced(number, position, brought_rows=True)
         for vbucket in range(count)
     ]
     batches = [

@@ -11,7 +11,7 @@ from dcp.lake.log.round_plan import StreamPlan
 from dcp.lake.log.stream_result import StreamResult
 from dcp.lake.receive.ending import Budget, Ending, EndPolicy
 from dcp.lake.tables.round_record import Outcome
-from dcp.lake.tables.vbucket_state import VbucketState
+from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.protocol.position import Position
 
 NODE = NodeAddress("a", 1)
@@ -53,7 +53,7 @@ def result(seqno: int = 0, *, snap_end: int | None = None, target: int = 100) ->
     position = Position(0xAB if seqno else 0, seqno, seqno, seqno, seqno)
     if snap_end is not None:
         position = Position(0xAB, seqno, 0, snap_end, 0)
-    plan = StreamPlan(VbucketState(0, 0, position), NODE, target)
+    plan = StreamPlan(VbucketProgress(0, 0, position), NODE, target)
     made = StreamResult(plan, lambda _: position)
     made.node, made.opened_at = NODE, 0.0
     return made

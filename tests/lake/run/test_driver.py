@@ -31,7 +31,7 @@ from dcp.lake.run import driver as driver_module
 from dcp.lake.run.driver import Driver
 from dcp.lake.tables.round_record import Outcome, VbucketReport
 from dcp.lake.tables.tables import LakeIdentity, LakeLocation, LakeTables
-from dcp.lake.tables.vbucket_state import VbucketState
+from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.protocol.position import Position
 from dcp.types import FailoverEntry, FailoverLog
 
@@ -62,7 +62,7 @@ class Scripted(Driver):
         access: Any = None  # only look_at_cluster would use it
         super().__init__(lake, replace(Settings(), round=quick), access, Observer())
         self._outcome_of = outcome_of
-        self.states: dict[int, VbucketState] = {}
+        self.states: dict[int, VbucketProgress] = {}
         self.keeps_states = False
         self.rounds: list[set[int]] = []
         self.idle: list[tuple[LeftOut, ...]] = []
@@ -96,7 +96,7 @@ class Scripted(Driver):
             outcome, seqno = self._outcome_of(stream.vbucket, stream.target_seqno)
             position = Position(0xAB if seqno else 0, seqno, seqno, seqno, seqno)
             if not self.keeps_states:
-                self.states[stream.vbucket] = VbucketState(stream.vbucket, 0, position, seqno)
+                self.states[stream.vbucket] = VbucketProgress(stream.vbucket, 0, position, seqno)
             reports.append(
                 VbucketReport(
                     stream.vbucket,
@@ -169,7 +169,7 @@ def test_a_node_that_contradicts_itself_for_ever_is_left_out(
     looks.append(view(7))
     driver = Scripted(lambda _, __: (Outcome.REACHED, 10))
     log = FailoverLog((FailoverEntry(0xAB, 0),))
-    driver.states[0] = VbucketState(0, 0, Position.complete_at(0xAB, 10), 10, failover_log=log)
+    driver.states[0] = VbucketProgress(0, 0, Position.complete_at(0xAB, 10), 10, failover_log=log)
     driver.keeps_states = True
     with pytest.raises(IncompleteRunError, match="node contradicts itself"):
         driver.once(view(7), threading.Event())

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcp.lake.tables.history import Commit
+from dcp.lake.tables.history import TableCommit
 from dcp.lake.tables.horizon import (
     FILE_RETENTION,
     LOG_RETENTION,
@@ -23,8 +23,8 @@ def ago(hours: float) -> datetime:
     return NOW - timedelta(hours=hours)
 
 
-def apply(version: int, hours_ago: float, to_round: int) -> Commit:
-    return Commit(version, ago(hours_ago), "MERGE", {"from": 0, "to": to_round, "writer": "w"})
+def apply(version: int, hours_ago: float, to_round: int) -> TableCommit:
+    return TableCommit(version, ago(hours_ago), "MERGE", {"from": 0, "to": to_round, "writer": "w"})
 
 
 @pytest.mark.parametrize(

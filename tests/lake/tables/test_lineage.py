@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from dcp.errors import ForeignWriteError
-from dcp.lake.tables.history import Commit
+from dcp.lake.tables.history import TableCommit
 from dcp.lake.tables.lineage import Lineage
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -26,7 +26,7 @@ CREATE = others("CREATE TABLE")
 
 def lineage(*commits: tuple[str, dict[str, object], int | None], first: int = 0) -> Lineage:
     made = [
-        Commit(version, NOW, operation, ours, restored=restored)
+        TableCommit(version, NOW, operation, ours, restored=restored)
         for version, (operation, ours, restored) in enumerate(commits, first)
     ]
     return Lineage(tuple(reversed(made)))
@@ -95,7 +95,7 @@ def test_a_heartbeat_that_something_came_before_tells_nothing() -> None:
     late = lineage(CREATE, apply(0, 3), apply(1, 5), beat(1, to_round=3))
     assert late.told(3) is None
     assert Lineage(late.commits[:1]).told(3) is None  # who knows what version 2 was
-    with_rows = Commit(2, NOW, "WRITE", {"heartbeat": {}}, {"numOutputRows": "1"})
+    with_rows = TableCommit(2, NOW, "WRITE", {"heartbeat": {}}, {"numOutputRows": "1"})
     assert not with_rows.keeps_rows
     assert lineage(CREATE, apply(0, 3), others("WRITE")).defect(2) is not None
 

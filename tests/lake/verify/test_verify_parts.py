@@ -19,7 +19,7 @@ from dcp.lake.verify.verify import Digest, differing_vbuckets
 from dcp.lake.verify.verify_frames import DIFFERS, IN_REPLICA_ONLY
 from dcp.lake.verify.verify_keys import undecidable
 from dcp.lake.verify.verify_pins import Pin, chosen_vbuckets, pins_table, unpinned_vbuckets
-from dcp.lake.verify.verify_report import Difference, Side, TableCompared, VerifyReport
+from dcp.lake.verify.verify_report import Difference, KeyState, TableCompared, VerifyReport
 from dcp.lake.verify.verify_stream import SOURCE_ROWS, StreamEnding, metadata_access, read_function
 from dcp.producer.model.settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
@@ -197,8 +197,10 @@ def test_what_could_not_be_compared_is_an_error() -> None:
 
 
 def test_a_difference_says_both_sides_and_weighs_more() -> None:
-    key = Difference("docs", 1, "k", DIFFERS, Side(U64_MAX, 2**63), Side(5, 6, deleted=True))
-    missing = Difference("docs", 2, "only", IN_REPLICA_ONLY, Side(1, 2), None)
+    key = Difference(
+        "docs", 1, "k", DIFFERS, KeyState(U64_MAX, 2**63), KeyState(5, 6, deleted=True)
+    )
+    missing = Difference("docs", 2, "only", IN_REPLICA_ONLY, KeyState(1, 2), None)
     found = report({DIFFERS: 1, IN_REPLICA_ONLY: 11}, (key, missing), *DOWN)
     error = found.error()
     assert isinstance(error, VerifyError)

@@ -11,7 +11,7 @@ from dcp.producer.checkpoints.checkpoint_manager import (
     CheckpointKind,
     CheckpointLimits,
     CheckpointManager,
-    Items,
+    CursorItems,
 )
 from dcp.types import SnapshotRange
 from tests.producer.queued import (
@@ -578,11 +578,11 @@ def test_misuse_is_refused_and_leaves_everything_as_it_was(
         (lambda: new_manager(high_seqno=-1), "high_seqno: found -1"),
         (lambda: new_manager().begin_snapshot(5, 4, MEMORY), "found start 5 beyond its end 4"),
         (
-            lambda: Items((), 1, 2, MEMORY, begins_checkpoint=True),
+            lambda: CursorItems((), 1, 2, MEMORY, begins_checkpoint=True),
             r"found first and last seqno \[\]",
         ),
         (
-            lambda: Items((Item(3, "A"),), 1, 2, MEMORY, begins_checkpoint=True),
+            lambda: CursorItems((Item(3, "A"),), 1, 2, MEMORY, begins_checkpoint=True),
             r"first and last seqno \[3, 3\]",
         ),
     ],

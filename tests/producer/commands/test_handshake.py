@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from dcp.producer.commands.commands import COMMANDS
-from dcp.producer.commands.session import Gate
+from dcp.producer.commands.session import Access
 from dcp.producer.server.cluster import ProducerCluster
 from dcp.wire import messages as m
 from dcp.wire.codec import decode, encode
@@ -83,11 +83,11 @@ HANDSHAKE = {
     Opcode.GET_ERROR_MAP,
 }
 REFUSED_FOR_ALL = {0xFD}  # to set the server's clock
-ON_DCP_CONNECTIONS = {opcode for opcode, command in COMMANDS.items() if command.gate == Gate.DCP}
+ON_DCP_CONNECTIONS = {opcode for opcode, command in COMMANDS.items() if command.gate == Access.DCP}
 
 
 def test_only_the_handshake_is_open_to_anybody() -> None:
-    open_to_all = {opcode for opcode in COMMANDS if COMMANDS[opcode].gate == Gate.ANYBODY}
+    open_to_all = {opcode for opcode in COMMANDS if COMMANDS[opcode].gate == Access.ANYBODY}
     assert open_to_all == HANDSHAKE | REFUSED_FOR_ALL
     assert len(ON_DCP_CONNECTIONS) > 10
 

@@ -15,12 +15,12 @@ from dcp.producer.model.manifest import (
 )
 from dcp.producer.model.manifest_changes import (
     MAX_COLLECTIONS,
-    Change,
     CreateCollection,
     CreateScope,
     DropCollection,
     DropScope,
     FlushCollection,
+    ManifestChange,
     changed,
 )
 from dcp.wire.system_event import (
@@ -44,7 +44,7 @@ changes = st.one_of(
 )
 
 
-def _after(manifest: Manifest, *together: Change) -> Manifest:
+def _after(manifest: Manifest, *together: ManifestChange) -> Manifest:
     return changed(manifest, together)
 
 
@@ -124,7 +124,7 @@ def test_a_flush_is_a_new_beginning() -> None:
     ],
 )
 def test_changes_that_cannot_be_made(
-    change: Change, kind: type[ManifestError], message: str
+    change: ManifestChange, kind: type[ManifestError], message: str
 ) -> None:
     manifest = _after(Manifest(), CreateScope("s"), CreateCollection("s", "a"))
     with pytest.raises(kind, match=message):
@@ -151,7 +151,7 @@ def test_paths(path: str, found: int) -> None:
 
 @given(st.lists(st.lists(changes, min_size=1, max_size=4), max_size=12))
 def test_steps_lead_from_any_manifest_to_any_later_one(
-    history: list[list[Change]],
+    history: list[list[ManifestChange]],
 ) -> None:
     seen = [Manifest()]
     for together in history:

@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 
 from dcp.producer.model.manifest import FIRST, Manifest, ManifestError
 from dcp.producer.model.manifest_changes import (
-    Change,
     CreateCollection,
     CreateScope,
     DropCollection,
     DropScope,
     FlushCollection,
+    ManifestChange,
     changed,
 )
 from dcp.producer.model.manifest_table import ManifestTable, Row
@@ -39,7 +39,7 @@ def _all_at(manifest: Manifest) -> list[object]:
 
 
 @given(changes=st.lists(CHANGES, max_size=30), jumps=st.lists(st.integers(0, 20), max_size=5))
-def test_a_saved_table_holds_the_same(changes: list[Change], jumps: list[int]) -> None:
+def test_a_saved_table_holds_the_same(changes: list[ManifestChange], jumps: list[int]) -> None:
     table, seen = ManifestTable(), [FIRST]
     for change in changes:
         try:
@@ -58,7 +58,7 @@ def test_a_saved_table_holds_the_same(changes: list[Change], jumps: list[int]) -
 
 
 @given(data=st.data(), changes=st.lists(CHANGES, max_size=30))
-def test_what_is_kept_keeps_its_number(data: st.DataObject, changes: list[Change]) -> None:
+def test_what_is_kept_keeps_its_number(data: st.DataObject, changes: list[ManifestChange]) -> None:
     """The last one stays, so that a number is not given twice, also of a table that is read."""
     table, newest = ManifestTable(), FIRST
     numbered = {0: FIRST}

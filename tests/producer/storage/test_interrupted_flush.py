@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dcp.producer.checkpoints.checkpoint_manager import CheckpointLimits
 from dcp.producer.model.versions import Content, Version
-from dcp.producer.storage.disk_batch import Batch
+from dcp.producer.storage.disk_batch import DiskBatch
 from dcp.producer.storage.disk_file import MemoryFile
 from dcp.producer.storage.disk_log import Log
 from dcp.producer.storage.disk_store import VbucketStore
@@ -38,7 +38,7 @@ PLACES = {
     "the state is encoded": _Place(SavedVbucket, "encode"),
     "the store looks at the batch": _Place(VbucketStore, "begin"),
     "the batch gets its place": _Place(Log, "begin"),
-    "the batch is encoded": _Place(Batch, "encode"),
+    "the batch is encoded": _Place(DiskBatch, "encode"),
     "the file is written": _Place(MemoryFile, "append"),
 }
 FAILURES = (ValueError("no such thing"), MemoryError(), OSError("disk full"))

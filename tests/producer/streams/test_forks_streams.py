@@ -16,7 +16,7 @@ from dcp.producer.model.resume_rules import ResumeRequest, Rules, judge
 from dcp.producer.model.settings import ClusterSettings
 from dcp.producer.model.versions import Flavour
 from dcp.producer.server.cluster import ProducerCluster
-from dcp.producer.streams.stream import ActiveStream, StreamPhase
+from dcp.producer.streams.stream import ActiveStream, ActiveStreamPhase
 from dcp.producer.streams.stream_settings import StreamSettings
 from dcp.producer.vbucket.documents import DocumentError
 from dcp.types import FailoverLog
@@ -94,7 +94,7 @@ class Client:
             block = FrameSplitter().feed(bytes(batch.data))
             for index in range(len(block)):
                 self._take(decode(block.frame(index)))
-            if self.stream.phase is StreamPhase.DEAD:
+            if self.stream.phase is ActiveStreamPhase.DEAD:
                 self.stream = None
 
     def disconnect(self) -> None:

@@ -13,7 +13,7 @@ from dcp.producer.model.stream_filter import EVERYTHING
 from dcp.producer.model.versions import Flavour
 from dcp.producer.storage.disk_file import MemoryFile
 from dcp.producer.streams.snapshots import DiskItems
-from dcp.producer.streams.stream import ActiveStream, StreamPhase
+from dcp.producer.streams.stream import ActiveStream, ActiveStreamPhase
 from dcp.producer.streams.stream_settings import StreamSettings
 from dcp.producer.vbucket.documents import DocumentError, DocumentStore
 from dcp.producer.vbucket.preload import PreloadedSegment, PreloadSettings
@@ -154,7 +154,7 @@ def test_a_stream_leads_from_state_to_state(
             assert held == model.state(last)
             assert not stream.is_inside_snapshot
     assert last == store.data.high_seqno
-    assert stream.phase is StreamPhase.IN_MEMORY
+    assert stream.phase is ActiveStreamPhase.IN_MEMORY
 
 
 @given(st.lists(st.integers(0, 300), min_size=1, max_size=30), st.data())

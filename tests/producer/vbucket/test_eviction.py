@@ -17,7 +17,7 @@ from dcp.producer.model.counters import Counters
 from dcp.producer.model.settings import ClusterSettings
 from dcp.producer.model.versions import Content, Version
 from dcp.producer.server.cluster import ProducerCluster
-from dcp.producer.vbucket.documents import Document, DocumentError
+from dcp.producer.vbucket.documents import DocumentError, StoredDocument
 from dcp.producer.vbucket.resident_values import EvictedVersion, ResidentValues
 from dcp.producer.vbucket.vbucket import Vbucket
 from dcp.wire import messages as m
@@ -53,7 +53,7 @@ def open_cluster(clock: Clock, tmp_path: Path) -> Iterator[Open]:
 on_both_disks = pytest.mark.parametrize("disk", ["memory", "folder"])
 
 
-def _write(cluster: ProducerCluster, first: int, last: int, **how: Any) -> list[Document]:
+def _write(cluster: ProducerCluster, first: int, last: int, **how: Any) -> list[StoredDocument]:
     """Write documents k<first> to k<last> to disk, each with a value of its own."""
     written = [cluster.set(b"k%d" % n, b"%d" % n + KIB, **how) for n in range(first, last + 1)]
     flush(cluster)

@@ -15,7 +15,7 @@ from dcp.producer.bucket.distant_replicas import ReplicaDistance
 from dcp.producer.model.resume_rules import ResumeRequest, Rules, judge
 from dcp.producer.model.settings import ClusterSettings
 from dcp.producer.model.state_changes import StateEvent
-from dcp.producer.vbucket.documents import Document, DocumentError
+from dcp.producer.vbucket.documents import DocumentError, StoredDocument
 from dcp.producer.vbucket.preload import PreloadedSegment, PreloadSettings
 from dcp.producer.vbucket.vbucket import Vbucket
 from dcp.types import MAX_FAILOVER_ENTRIES, U64_MAX
@@ -211,7 +211,7 @@ def _driven(sizes: tuple[int, int, int, int, int], steps: list[tuple[str, ...]])
     return forking
 
 
-def _seqnos_and_cas(documents: dict[bytes, Document]) -> Held:
+def _seqnos_and_cas(documents: dict[bytes, StoredDocument]) -> Held:
     return {key: (document.seqno, document.cas) for key, document in documents.items()}
 
 

@@ -51,7 +51,7 @@ class _Place:
     is_refused: bool = False
 
 
-class Gate:
+class VbucketFlowControl:
     """One vbucket's group, and what it holds."""
 
     __slots__ = (

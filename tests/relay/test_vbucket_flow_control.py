@@ -8,21 +8,21 @@ from hypothesis import strategies as st
 
 from dcp.protocol.flow_spec import parse_flow_spec
 from dcp.protocol.receiver_group import Ejection
-from dcp.relay.gate import Gate
+from dcp.relay.vbucket_flow_control import VbucketFlowControl
 
 SECOND = 1_000_000_000
 WINDOW = 1000
 
 
-def _gate(fc: str, *, received: int = 600, hold_ns: int = 0) -> Gate:
-    gate = Gate(parse_flow_spec(fc), WINDOW, hold_ns)
+def _gate(fc: str, *, received: int = 600, hold_ns: int = 0) -> VbucketFlowControl:
+    gate = VbucketFlowControl(parse_flow_spec(fc), WINDOW, hold_ns)
     for seqno in range(1, received // 100 + 1):
         gate.positions.receive(seqno, 100)
     return gate
 
 
 def _report(
-    gate: Gate,
+    gate: VbucketFlowControl,
     receiver: int,
     position: int | None,
     tag: int | None,
@@ -141,7 +141,7 @@ def test_a_newcomer_far_behind_is_not_waited_for() -> None:
     assert gate.settle(3) == 0
 
 
-def _is_held(gate: Gate) -> bool:
+def _is_held(gate: VbucketFlowControl) -> bool:
     return gate.is_held
 
 
@@ -166,7 +166,7 @@ def test_a_group_that_is_not_complete() -> None:
     assert gate.free_all() == 100
 
 
-def _level(fc: str = "min", received: int = 3000) -> Gate:
+def _level(fc: str = "min", received: int = 3000) -> VbucketFlowControl:
     """A gate of which all is freed, as receivers 1 and 2 are level."""
     gate = _gate(fc, received=received)
     for receiver in (1, 2):
