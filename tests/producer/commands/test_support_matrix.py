@@ -173,13 +173,13 @@ def test_a_line_is_whole(row: Row) -> None:
     assert row.tests
     assert row.note or row.state == "done"
     for module in row.modules:
-        assert (PRODUCER / module).is_file()
+        assert len(list(PRODUCER.rglob(module))) == 1
 
 
 @cache
 def _parts(file: str) -> dict[str, str]:
     """What a module of tests defines at its top, by name, each with its decorators."""
-    path = ROOT / "tests" / "producer" / file
+    (path,) = (ROOT / "tests" / "producer").rglob(file)
     source = path.read_text("utf-8")
     lines = source.splitlines()
     found: dict[str, str] = {}
@@ -237,7 +237,8 @@ def test_the_tests_of_a_line_are_of_it(row: Row) -> None:
             assert each.startswith("test_")
             assert each in parts, f"{file} has no {each}"
         assert any("mark.skip" not in parts[each] for each in names)
-        whole = (ROOT / "tests" / "producer" / file).read_text("utf-8")
+        (path,) = (ROOT / "tests" / "producer").rglob(file)
+        whole = path.read_text("utf-8")
         said += "\n".join([*_said(file, name), ""]) if name else whole
     body = "".join(word.title() for word in row.name.removeprefix("DCP_").split("_"))
     assert re.search(rf"\b{re.escape(row.name)}\b|\bm\.{body}\b|{SAID.get(row.name, '(?!)')}", said)
@@ -268,7 +269,7 @@ def test_features_are_granted_that_are_there() -> None:
 def _sources() -> dict[str, str]:
     return {
         path.name: path.read_text("utf-8")
-        for path in PRODUCER.glob("*.py")
+        for path in PRODUCER.rglob("*.py")
         if path.name not in OF_CLIENTS
     }
 
