@@ -7,6 +7,7 @@ import pytest
 
 from dcp.cli.main import main
 from dcp.lake.run import run as lake_run
+from dcp.lake.tables import opening
 from dcp.producer.model.settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from tests.lake.receiving import settings_for
@@ -55,7 +56,7 @@ def test_a_command_starts_no_spark(
     def started(_: object) -> "SparkSession":
         raise AssertionError("Spark was started")
 
-    monkeypatch.setattr(lake_run, "session", started)
+    monkeypatch.setattr(opening, "session", started)
     asked = options[-2:] if words[0] in ("status", "rollbacks", "tail") else options
     assert main([*words, *asked]) == 0
     assert told in "".join(capsys.readouterr())

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dcp.lake.receive.connect import look_at_cluster, source_access
+from dcp.lake.run import run as run_module
 from dcp.lake.run.run import is_large_load, run
-from dcp.lake.run.run import run as run_module
 from dcp.lake.spark import jvm_options as options
 from dcp.lake.tables.opening import lake_location
 from dcp.lake.tables.tables import LakeLocation
