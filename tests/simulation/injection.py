@@ -185,7 +185,7 @@ def injected(network: Network, random: Random) -> Iterator[None]:
             if name in vars(module):
                 named.append((module, name, stand_in))
     # The nodes' own password: always the same, so that it is hashed once.
-    named.append((dcp.producer.bucket.bucket, "token_hex", lambda count: "5" * 2 * count))
+    named.append((dcp.producer.bucket.auth, "token_hex", lambda count: "5" * 2 * count))
     patches = [patch.object(module, name, stand_in) for module, name, stand_in in named]
     begun = []
     try:

@@ -48,7 +48,7 @@ class Desk:
         if stream:
             of_stream = flow.streams.setdefault(STREAM, Window(STREAM, stream, self.now))
             of_stream.receive(frame_bytes, self.now)
-            shares = (*shares, (of_stream, frame_bytes))
+            shares = (*shares, (of_stream, of_stream.deliver()))
         receipt = Receipt(shares, flow, threading.Lock(), lambda _: None)
         delivery = Delivery(None, [], receipt, frame_bytes, {}, name)
         delivery.take()
