@@ -301,6 +301,11 @@ class ConsumerConnection:
         """Whether the vbucket has a stream, until the peer has ended one that we closed."""
         return (vbucket, None) in self._state.opaques
 
+    def vbucket_of(self, opaque: int) -> int | None:
+        """Return the vbucket of a stream; None where there is none with this opaque."""
+        stream = self._state.streams.get(opaque)
+        return None if stream is None else stream.vbucket
+
     def awaits(self, opcode: Opcode, vbucket: int = 0) -> bool:
         """Whether such a request is not answered yet."""
         return self._state.pending.has(opcode, vbucket)

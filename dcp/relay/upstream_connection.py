@@ -22,7 +22,7 @@ from typing import Final
 
 from dcp.client.reactions import ENDINGS, REFUSALS, Reaction, end_reason_name
 from dcp.errors import BucketError, RemoteProtocolError
-from dcp.producer.replication.passive_stream import PassiveStream
+from dcp.producer.replication.passive_stream import OPEN_FLAGS, PassiveStream
 from dcp.producer.replication.passive_streams import PassiveStreams
 from dcp.producer.vbucket.replica_copy import ReplicaCopy
 from dcp.protocol.bootstrap import FEATURES, BootstrapSettings
@@ -44,15 +44,9 @@ from dcp.protocol.refusals import describe_status
 from dcp.protocol.window import FlowSettings, Window
 from dcp.types import FailoverLog
 from dcp.wire.framing import FrameBlock
-from dcp.wire.vocabulary import HelloFeature, Opcode, OpenFlag, Status
+from dcp.wire.vocabulary import HelloFeature, Opcode, Status
 
 _BOOTSTRAP_SECONDS: Final = 20.0
-_OPEN_FLAGS: Final = (
-    OpenFlag.PRODUCER
-    | OpenFlag.INCLUDE_XATTRS
-    | OpenFlag.INCLUDE_DELETE_TIMES
-    | OpenFlag.INCLUDE_DELETED_USER_XATTRS
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +103,7 @@ class UpstreamConnection:
             name,
             agent="dcplake-relay",
             features=(*FEATURES, HelloFeature.SNAPPY),
-            open_flags=int(_OPEN_FLAGS),
+            open_flags=OPEN_FLAGS,
             timeout_seconds=_BOOTSTRAP_SECONDS,
         )
         flow = FlowSettings(window_bytes)
@@ -189,14 +183,14 @@ class UpstreamConnection:
 
     def _count(self) -> None:
         """Tell the bytes of each stream; nobody is waited for with those of none."""
-        by_opaque = {each.opaque: each for each in self.streams.by_vbucket.values()}
         unclaimed_bytes = 0
         for window, frame_bytes in self._machine.flow.deliver():
-            stream = by_opaque.get(window.opaque)
             if window is self.window:
                 window.take(frame_bytes)
                 unclaimed_bytes += frame_bytes
-            elif stream is not None and stream.is_in_charge:
+                continue
+            stream = self.streams.by_opaque(window.opaque)
+            if stream is not None and stream.is_in_charge:
                 before = self.arrived.get(stream.vbucket, Arrived(stream))
                 self.arrived[stream.vbucket] = replace(before, frame_bytes=frame_bytes)
                 unclaimed_bytes -= frame_bytes
@@ -285,8 +279,7 @@ class UpstreamConnection:
     @property
     def deadline(self) -> float:
         """When ``tick`` has something to do."""
-        due_at = [self._machine.next_deadline(), self.streams.retry_at]
-        return min(at for at in due_at if at is not None)
+        return self.streams.deadline
 
     def tick(self, now: float) -> None:
         """Do what time demands.
@@ -294,7 +287,6 @@ class UpstreamConnection:
         Raises:
             NodeUnavailableError: the node is silent for too long, or not ready within the time.
         """
-        self._machine.tick(now)
         self.streams.tick(now)
 
     # --- output

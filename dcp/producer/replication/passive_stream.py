@@ -31,7 +31,7 @@ from dcp.protocol.events import (
     VbucketStateSet,
 )
 from dcp.protocol.position import Position
-from dcp.wire.vocabulary import Opcode, StreamFlag
+from dcp.wire.vocabulary import Opcode, OpenFlag, StreamFlag
 
 StreamEvent = (
     StreamOpened
@@ -45,6 +45,14 @@ StreamEvent = (
     | StreamEnded
 )
 """What the machine tells of a stream that was not closed."""
+
+OPEN_FLAGS: Final = int(
+    OpenFlag.PRODUCER
+    | OpenFlag.INCLUDE_XATTRS
+    | OpenFlag.INCLUDE_DELETE_TIMES
+    | OpenFlag.INCLUDE_DELETED_USER_XATTRS
+)
+"""With these a producer sends items as a disk keeps them."""
 
 _EXTRAS_BYTES: Final = {
     Opcode.DCP_MUTATION: 31,

@@ -45,6 +45,12 @@ class PassiveStreams:
         self.retry_at: float | None = None
         """When streams are to be asked for that are wanted and not there; None: none are."""
 
+    def by_opaque(self, opaque: int) -> PassiveStream | None:
+        """Return the stream of messages with this opaque, if it is there still."""
+        vbucket = self._connection.vbucket_of(opaque)
+        stream = None if vbucket is None else self.by_vbucket.get(vbucket)
+        return stream if stream is not None and stream.opaque == opaque else None
+
     def follow(
         self, copies: Mapping[int, ReplicaCopy], now: float, takes_over: Iterable[int] = ()
     ) -> list[PassiveStream]:
@@ -63,8 +69,19 @@ class PassiveStreams:
         self._open(self._copies, now)
         return unwanted
 
+    @property
+    def deadline(self) -> float:
+        """When ``tick`` has something to do, for the connection or for streams."""
+        due_at = [self._connection.next_deadline(), self.retry_at]
+        return min(at for at in due_at if at is not None)
+
     def tick(self, now: float) -> None:
-        """Ask again for streams, if that is due."""
+        """Let the connection do what time demands, and ask again for streams, if that is due.
+
+        Raises:
+            NodeUnavailableError: the peer is silent for too long, or not ready in time.
+        """
+        self._connection.tick(now)
         if self.retry_at is not None and now >= self.retry_at:
             self.retry(now)
 

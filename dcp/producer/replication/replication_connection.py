@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from dcp.errors import SourceError
-from dcp.producer.replication.passive_stream import PassiveStream
+from dcp.producer.replication.passive_stream import OPEN_FLAGS, PassiveStream
 from dcp.producer.replication.passive_streams import PassiveStreams
 from dcp.producer.vbucket.replica_copy import ReplicaCopy
 from dcp.protocol.bootstrap import BootstrapSettings, Control
@@ -30,7 +30,7 @@ from dcp.protocol.liveness import LivenessSettings
 from dcp.protocol.refusals import describe_status
 from dcp.protocol.window import FlowSettings
 from dcp.wire.framing import FrameBlock
-from dcp.wire.vocabulary import HelloFeature, OpenFlag
+from dcp.wire.vocabulary import HelloFeature
 
 _FEATURES: Final = (
     HelloFeature.XATTR,
@@ -39,12 +39,6 @@ _FEATURES: Final = (
     HelloFeature.JSON,
     HelloFeature.SNAPPY,
     HelloFeature.COLLECTIONS,
-)
-_OPEN_FLAGS: Final = (
-    OpenFlag.PRODUCER
-    | OpenFlag.INCLUDE_XATTRS
-    | OpenFlag.INCLUDE_DELETE_TIMES
-    | OpenFlag.INCLUDE_DELETED_USER_XATTRS
 )
 _CONTROLS: Final = (
     Control("enable_expiry_opcode", "true", optional=False),
@@ -87,7 +81,7 @@ class ReplicationConnection:
             name,
             agent="dcplake-replication",
             features=_FEATURES,
-            open_flags=int(_OPEN_FLAGS),
+            open_flags=OPEN_FLAGS,
             controls=(Control("consumer_name", name, optional=False), *_CONTROLS),
             timeout_seconds=times.setup_seconds,
         )
@@ -167,8 +161,7 @@ class ReplicationConnection:
     @property
     def deadline(self) -> float:
         """When ``tick`` has something to do."""
-        due_at = [self._machine.next_deadline(), self.streams.retry_at]
-        return min(at for at in due_at if at is not None)
+        return self.streams.deadline
 
     def tick(self, now: float) -> None:
         """Do what is due by time.
@@ -176,7 +169,6 @@ class ReplicationConnection:
         Raises:
             NodeUnavailableError: the peer is silent for too long, or not ready in time.
         """
-        self._machine.tick(now)
         self.streams.tick(now)
 
     def slept(self, now: float) -> None:
