@@ -14,7 +14,7 @@ from time import monotonic, time
 from dcp.client.addresses import NodeAddress
 from dcp.client.looks import ConnectionLook, StageLook
 from dcp.lake.config.window_plan import WindowPlan
-from dcp.lake.monitor.live_look import NodeStreams, TaskLook, connection_of
+from dcp.lake.monitor.live_look import Connection, NodeStreams, TaskLook, connection_of
 from dcp.process_memory import resident_bytes
 
 
@@ -25,6 +25,7 @@ class TaskState:
     vbuckets: int
     open_vbuckets: int
     rows: int
+    taken_bytes: int
     connections: Sequence[ConnectionLook]
     stages: Sequence[StageLook]
     streams: Mapping[NodeAddress, NodeStreams]
@@ -44,7 +45,7 @@ class TaskWatcher:
         self._state = state
         self._began = self._seen_at = monotonic()
         self._rows = 0
-        self._bytes = 0
+        self._taken_bytes = 0
         self._bytes_of: dict[str, int] = {}
         self._gate_seconds: dict[str, float] = {}
         self._lock = threading.Lock()
@@ -68,15 +69,11 @@ class TaskWatcher:
         )
         for gate in {each.gate for each in connections if each.gate}:
             self._gate_seconds[gate] = self._gate_seconds.get(gate, 0.0) + seconds
-        new_bytes = {
-            each.name: each.received_bytes - self._bytes_of.get(each.name, 0)
-            for each in connections
-        }
         connections = tuple(
-            replace(each, bytes_per_second=new_bytes[each.name] / seconds) for each in connections
+            replace(each, bytes_per_second=self._new_bytes(each) / seconds) for each in connections
         )
         self._bytes_of = {each.name: each.received_bytes for each in connections}
-        self._bytes += sum(new_bytes.values())
+        new_bytes, self._taken_bytes = state.taken_bytes - self._taken_bytes, state.taken_bytes
         new_rows, self._rows, self._seen_at = state.rows - self._rows, state.rows, now
         return TaskLook(
             task=self._task,
@@ -88,9 +85,9 @@ class TaskWatcher:
             vbuckets=state.vbuckets,
             open_vbuckets=state.open_vbuckets,
             rows=state.rows,
-            bytes=self._bytes,
+            bytes=state.taken_bytes,
             rows_per_second=new_rows / seconds,
-            bytes_per_second=sum(new_bytes.values()) / seconds,
+            bytes_per_second=new_bytes / seconds,
             connections=connections,
             stages=tuple(state.stages),
             gate_seconds=dict(self._gate_seconds),
@@ -99,3 +96,7 @@ class TaskWatcher:
             bound_bytes=state.bound_bytes,
             undecodable_values=state.undecodable_values,
         )
+
+    def _new_bytes(self, connection: Connection) -> int:
+        """Return what a connection has received since the last look."""
+        return connection.received_bytes - self._bytes_of.get(connection.name, 0)

@@ -36,9 +36,8 @@ class Gathering:
         self._flow = flow
         self._batches = batches
         self._clock = clock
-        self.taken_bytes = 0
-        """What the task took in so far, of all connections that it had."""
         self._receipts: list[Receipt] = []
+        self._connections: set[Window] = set()
         self._gathered: set[Window] = set()
         self._began_at = 0.0
         self._is_offered = False
@@ -47,6 +46,12 @@ class Gathering:
     def is_empty(self) -> bool:
         """Whether no delivery is here, not even one without bytes."""
         return not self._receipts
+
+    @property
+    def taken_bytes(self) -> int:
+        """The bytes that the task took in so far, of all connections that it had."""
+        connections = tuple(self._connections)  # at once: asked by the board's thread, too
+        return sum(window.taken for window in connections)
 
     @property
     def due_at(self) -> float:
@@ -59,9 +64,11 @@ class Gathering:
             return
         if self.is_empty:
             self._began_at = self._clock()
-        self.taken_bytes += delivery.frame_bytes
         self._receipts.append(delivery.receipt)
-        self._gathered.update(delivery.receipt.windows)
+        for window in delivery.receipt.windows:
+            self._gathered.add(window)
+            if window.opaque == CONNECTION:
+                self._connections.add(window)
 
     def is_due(self) -> bool:
         """Whether it must be handed over now."""
@@ -75,8 +82,7 @@ class Gathering:
 
     @property
     def _gathered_bytes(self) -> int:
-        connections = (window for window in self._gathered if window.opaque == CONNECTION)
-        return sum(window.taken - window.given for window in connections)
+        return sum(window.taken - window.given for window in self._connections)
 
     def _holds_enough(self, window: Window) -> bool:
         return window.taken - window.given >= self._flow.flush_bytes(window.size_bytes)

@@ -387,6 +387,7 @@ class TaskReceiver:
             vbuckets=len(self.results),
             open_vbuckets=len(still_open),
             rows=int(self._batches.counts.rows.sum()),
+            taken_bytes=self._gathering.taken_bytes,
             connections=connections,
             stages=(
                 self._consumer.look_at_buffers(),

@@ -106,7 +106,7 @@ def watcher(
     connections: list[ConnectionLook], name: str = "dcplake-0a1b2c3d-r7-t2.0"
 ) -> TaskWatcher:
     streams = {NODE: NodeStreams(3, 1)}
-    state = TaskState(8, 3, 120, connections, STAGES, streams, SHARED, 500, 540 * 2**20)
+    state = TaskState(8, 3, 120, 9000, connections, STAGES, streams, SHARED, 500, 540 * 2**20)
     return TaskWatcher(name, 7, lambda: state)
 
 
@@ -358,7 +358,7 @@ def test_what_a_node_does_not_count_is_not_outstanding() -> None:
 
 def test_a_window_that_waits_for_its_acknowledgement_is_shown_as_any_other() -> None:
     freed = replace(READY, taken_bytes=5000, given_bytes=5000, released_bytes=5000)
-    state = TaskState(8, 3, 120, [freed], [], {})
+    state = TaskState(8, 3, 120, 9000, [freed], [], {})
     looked = TaskWatcher("dcplake-0a1b2c3d-r7-t2.0", 7, lambda: state).look()
     look = replace(looked, seconds=10.0, gate_seconds={"acknowledgement": 4.0})
     assert [each.gate for each in look.connections] == ["acknowledgement"]
@@ -389,7 +389,7 @@ def test_two_that_look_at_once_count_the_time_once() -> None:
             together.set()
         together.wait(0.3)
         inside.pop()
-        return TaskState(8, 3, 120, [READY], STAGES, {NODE: NodeStreams(3, 1)})
+        return TaskState(8, 3, 120, 9000, [READY], STAGES, {NODE: NodeStreams(3, 1)})
 
     watched = TaskWatcher("task", 7, state)
     looks: list[TaskLook] = []
@@ -401,7 +401,7 @@ def test_two_that_look_at_once_count_the_time_once() -> None:
     assert not together.is_set()
     last = max(looks, key=lambda look: look.seconds)
     assert last.gate_seconds["spark"] == pytest.approx(last.seconds)
-    assert last.bytes == READY.received_bytes
+    assert last.bytes == 9000, "what the task says that it took"
 
 
 def test_a_label_cannot_break_out_of_its_quotes() -> None:
