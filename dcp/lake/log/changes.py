@@ -2,17 +2,24 @@
 
 An append is a compare-and-set: its Delta transaction id is (lake id, round), and rounds are
 consecutive. Delta skips an append with a stale number *silently*, so every append is read back.
+
+Where the log is a folder of this machine, tasks write its files themselves, for a fraction of what
+handing the rows to Spark's JVM takes, and the commit needs no Spark. Elsewhere Spark appends.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, Final
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from dcp.errors import DcplakeError, FencedError, LakeError
 from dcp.lake.log.stop_points import reached
 from dcp.lake.log.tampering import is_settled, log_tampering, refuse_tampering
 from dcp.lake.spark.failures import known_error
+from dcp.lake.tables.data_file import DataFile, DataFileWriter
+from dcp.lake.tables.file_commit import VersionTakenError, commit_files
 from dcp.lake.tables.history import (
     WHOLE,
     WINDOW,
@@ -22,6 +29,7 @@ from dcp.lake.tables.history import (
     reaches_creation,
     refuse_other_writer,
 )
+from dcp.lake.tables.schema import CHANGES, CHANGES_STATISTICS
 from dcp.lake.tables.tables import LakeTables
 from dcp.lake.tables.transaction import FEW_JOBS, is_conflict, session_settings_for_a_while
 
@@ -30,6 +38,38 @@ _ATTEMPTS: Final = 5
 
 _committed_writers: set[str] = set()
 """Writers of this process that have committed a round; the newest commits may not tell."""
+
+
+class RoundFiles:
+    """The rows of a round in data files of the log, which tasks write when it is appended."""
+
+    def __init__(self, frame: DataFrame) -> None:
+        """``frame`` has the columns of `DATA_FILE`: what `into_file` returns."""
+        self._frame = frame
+        self._written: list[DataFile] | None = None
+
+    def written(self) -> list[DataFile]:
+        """Return the files; the first call runs the Spark job that receives and writes the rows."""
+        if self._written is None:
+            self._written = [DataFile(**row.asDict()) for row in self._frame.collect()]
+        return self._written
+
+
+BatchFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+"""A function for ``mapInArrow``."""
+
+
+def into_file(rows: BatchFunction, folder: Path) -> BatchFunction:
+    """Return a function that writes what ``rows`` yields into a file, and yields its `DataFile`."""
+
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with DataFileWriter(folder, CHANGES, CHANGES_STATISTICS) as file:
+            for batch in rows(batches):
+                file.write(batch)
+            finished = file.finish()
+        yield finished.to_batch()
+
+    return write
 
 
 def latest_round(lake: LakeTables) -> int:
@@ -67,14 +107,19 @@ def refuse_tampered_log(lake: LakeTables, commits: Sequence[TableCommit] | None 
 
 
 def append_round(
-    lake: LakeTables, rows: DataFrame, round_number: int, writer_id: str, *, verify: bool = True
+    lake: LakeTables,
+    rows: DataFrame | RoundFiles,
+    round_number: int,
+    writer_id: str,
+    *,
+    verify: bool = True,
 ) -> TableCommit:
     """Commit a round: its rows and its positions, in one append that only one driver can win.
 
     Args:
         lake: where to.
-        rows: the columns of ``changes``; evaluated by the append, once more each time that
-            maintenance changes the log in its very moment.
+        rows: files of ``changes``, or its columns, which Spark appends: they are evaluated once
+            more each time that maintenance changes the log in the very moment of the append.
         round_number: the newest committed round plus 1.
         writer_id: the random id of this driver.
         verify: whether to look for other writers before the rows are received.
@@ -100,22 +145,14 @@ def append_round(
         refuse_tampered_log(lake, commits)
         # So that a change of rows that slips in between is found by the next round.
         metadata["base"] = commits[0].version
-    writer = (
-        rows.write.format("delta")
-        .mode("append")
-        .option("txnAppId", lake.identity.lake_id)
-        .option("txnVersion", str(round_number))
-        .option("userMetadata", metadata_json(metadata))
-    )
+    user_metadata = metadata_json(metadata)
     failure: Exception | None = None
     for _ in range(_ATTEMPTS):
         try:
-            # Delta looks up the newest transaction id, which reads the table's whole state.
-            with session_settings_for_a_while(lake.spark, FEW_JOBS):
-                if lake.location.schema is not None:
-                    writer.saveAsTable(lake.changes_sql.replace("`", ""))
-                else:
-                    writer.save(lake.location.path("changes"))
+            if isinstance(rows, RoundFiles):
+                _commit_files(lake, rows.written(), round_number, user_metadata)
+            else:
+                _append_by_spark(lake, rows, round_number, user_metadata)
             reached("round.committed")
         except Exception as error:  # Spark's own class, or the bridge's: the history decides
             failure = error
@@ -127,6 +164,35 @@ def append_round(
         f"round {round_number}: the log was changed in the moment of each of {_ATTEMPTS} appends "
         "(maintenance?), nothing was committed; run it again when that has ended"
     ) from failure
+
+
+def _append_by_spark(
+    lake: LakeTables, rows: DataFrame, round_number: int, user_metadata: str
+) -> None:
+    writer = (
+        rows.write.format("delta")
+        .mode("append")
+        .option("txnAppId", lake.identity.lake_id)
+        .option("txnVersion", str(round_number))
+        .option("userMetadata", user_metadata)
+    )
+    # Delta looks up the newest transaction id, which reads the table's whole state.
+    with session_settings_for_a_while(lake.spark, FEW_JOBS):
+        if lake.location.schema is not None:
+            writer.saveAsTable(lake.changes_sql.replace("`", ""))
+        else:
+            writer.save(lake.location.path("changes"))
+
+
+def _commit_files(
+    lake: LakeTables, files: Sequence[DataFile], round_number: int, user_metadata: str
+) -> None:
+    """Commit on the version whose history says that the round is the next one."""
+    assert lake.changes.folder is not None
+    commits = history(lake.changes)
+    refuse_wrong_round(newest_round(lake, commits), round_number, commits)
+    transaction = lake.identity.lake_id, round_number
+    commit_files(lake.changes.folder, files, commits[0].version, transaction, user_metadata)
 
 
 def refuse_wrong_round(newest: int, round_number: int, commits: Sequence[TableCommit]) -> None:
@@ -186,6 +252,6 @@ def _after_failure(
             f"another driver wrote to this lake while round {round_number} was committed; "
             "this driver stops"
         ) from error
-    if not is_conflict(error):
+    if not isinstance(error, VersionTakenError) and not is_conflict(error):
         raise error
     return None

@@ -2,7 +2,9 @@
 
 from time import monotonic
 
-from dcp.lake.log.changes import append_round
+from pyspark.sql import DataFrame
+
+from dcp.lake.log.changes import BatchFunction, RoundFiles, append_round, into_file
 from dcp.lake.log.plan import SEQNOS_OF_A_TASK
 from dcp.lake.log.progress import RoundProgress
 from dcp.lake.log.round_plan import RoundPlan
@@ -11,6 +13,8 @@ from dcp.lake.log.round_report import RoundReport
 from dcp.lake.log.stop_points import reached
 from dcp.lake.receive.receive import SourceAccess, receive_function
 from dcp.lake.spark.failures import spark_errors
+from dcp.lake.tables.data_file import DATA_FILE
+from dcp.lake.tables.file_commit import takes_files
 from dcp.lake.tables.round_record import Outcome, VbucketReport
 from dcp.lake.tables.schema import CHANGES, spark_ddl
 from dcp.lake.tables.tables import LakeTables
@@ -34,10 +38,7 @@ def run_round(
     """
     begin = monotonic()
     reached("round.planned")
-    tasks = len(plan.tasks)
-    rows = lake.spark.range(0, tasks, 1, tasks).mapInArrow(
-        receive_function(plan, access, progress), spark_ddl(CHANGES)
-    )
+    rows = _rows(lake, len(plan.tasks), receive_function(plan, access, progress))
     settings = FEW_ROWS if plan.backlog < SEQNOS_OF_A_TASK else {}
     with (
         spark_errors(f"round {plan.round} failed in Spark, nothing of it is committed"),
@@ -52,6 +53,15 @@ def run_round(
         streamed_reports(lake, plan.round),
         plan.left_out,
     )
+
+
+def _rows(lake: LakeTables, tasks: int, receive: BatchFunction) -> DataFrame | RoundFiles:
+    """Return what the tasks receive: in files of the log where they can write them themselves."""
+    each_task, folder = lake.spark.range(0, tasks, 1, tasks), lake.changes.folder
+    if folder is not None and takes_files(folder):
+        written = each_task.mapInArrow(into_file(receive, folder), spark_ddl(DATA_FILE))
+        return RoundFiles(written)
+    return each_task.mapInArrow(receive, spark_ddl(CHANGES))
 
 
 def streamed_reports(lake: LakeTables, round_number: int) -> tuple[VbucketReport, ...]:

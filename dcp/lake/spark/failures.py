@@ -35,7 +35,9 @@ _REMEDIES: Final = {
 }
 """By table (each replica's name begins with ``docs``), and whether it is its Delta log."""
 
-_IN_PYTHON: Final = r"(?:OSError|PermissionError): \[Errno \d+\] "
+_IN_PYTHON: Final = (
+    r"(?:OSError|PermissionError): \[Errno \d+\] (?:[^\n]*\. Detail: \[errno \d+\] )?"  # pyarrow's
+)
 _IN_JAVA: Final = r"(?:IOException|FSError|FileSystemException): (?:.*: )?"
 
 
@@ -69,6 +71,8 @@ _CAUSES: Final = (
         re.compile(
             r"(/\S+) \((?:Permission denied|Read-only file system)\)"
             r"|AccessDeniedException: (/\S+)|Mkdirs failed to create (\S+)"
+            r"|Failed to open local file '([^'\n]*)'\. Detail: \[errno \d+\] "
+            "(?:Permission denied|Read-only file system)"
             rf"|{_IN_PYTHON}(?:Permission denied|Read-only file system)(?:: '([^'\n]*)')?"
             rf"|{_IN_JAVA}(?:Permission denied|Read-only file system)"
         ),

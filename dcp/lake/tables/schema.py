@@ -117,6 +117,9 @@ CHANGES: Final = pa.schema(
 )
 """One row per event."""
 
+CHANGES_STATISTICS: Final = ("round", "epoch", "vbucket", "kind", "seqno", "collection_id")
+"""The columns of which each file of ``changes`` tells minimum and maximum."""
+
 REPLICA: Final = pa.schema(
     [
         ("vbucket", pa.int32()),

@@ -20,7 +20,7 @@ from dcp.lake.spark.failures import spark_errors
 from dcp.lake.tables.horizon import RECORDED, Horizon
 from dcp.lake.tables.lake_table import LakeTable, RememberedLog, StartSpark
 from dcp.lake.tables.round_record import RoundRecord
-from dcp.lake.tables.schema import AUDIT, CHANGES, REPLICA, spark_ddl
+from dcp.lake.tables.schema import AUDIT, CHANGES, CHANGES_STATISTICS, REPLICA, spark_ddl
 from dcp.lake.tables.sql import dotted, quoted, string
 
 FORMAT_VERSION: Final = 3
@@ -214,7 +214,7 @@ def _make_lake(
     deletion_vectors: bool,
 ) -> None:
     properties = horizon.properties() | {
-        "delta.dataSkippingStatsColumns": "round,epoch,vbucket,kind,seqno,collection_id",
+        "delta.dataSkippingStatsColumns": ",".join(CHANGES_STATISTICS),
         **_deletion_vectors(deletion_vectors),
         "dcplake.formatVersion": str(FORMAT_VERSION),
         "dcplake.lake": identity.lake_id,

@@ -2,7 +2,7 @@
 
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from time import sleep
@@ -12,10 +12,11 @@ import pyarrow as pa
 import pytest
 
 from dcp.errors import FencedError, LakeError
-from dcp.lake.log.changes import append_round, latest_round, newest_round
+from dcp.lake.log.changes import RoundFiles, append_round, into_file, latest_round, newest_round
 from dcp.lake.log.round_records import positions_at
 from dcp.lake.query.status import lake_status
 from dcp.lake.query.views import register_views
+from dcp.lake.tables.data_file import DATA_FILE
 from dcp.lake.tables.history import WHOLE, history
 from dcp.lake.tables.schema import CHANGES, spark_ddl
 from dcp.lake.tables.sql import string
@@ -24,6 +25,7 @@ from dcp.lake.tables.tables import (
     FORMAT_VERSION,
     LakeIdentity,
     LakeLocation,
+    LakeTables,
     create_lake,
     ensure_replica,
     open_lake,
@@ -35,7 +37,7 @@ from tests.lake.conftest import NewLake
 from tests.lake.log_model import LogModel, apply_pending, read_documents
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.slow
 
@@ -147,16 +149,31 @@ def test_two_drivers_make_one_lake(spark: "SparkSession", tmp_path: Path) -> Non
     assert first == second == open_lake(lambda: spark, location).identity
 
 
-def test_one_round_has_one_winner_and_the_loser_stops(new_lake: NewLake) -> None:
+def in_files(frame: "DataFrame", lake: LakeTables) -> RoundFiles:
+    """Let tasks write the rows of a frame into files of the log."""
+    assert lake.changes.folder is not None
+    function = into_file(lambda batches: batches, lake.changes.folder)
+    return RoundFiles(frame.mapInArrow(function, spark_ddl(DATA_FILE)))
+
+
+Rows = Callable[["DataFrame", LakeTables], "DataFrame | RoundFiles"]
+
+both_ways = pytest.mark.parametrize(
+    "rows", [lambda frame, _: frame, in_files], ids=["spark", "files"]
+)
+
+
+@both_ways
+def test_one_round_has_one_winner_and_the_loser_stops(new_lake: NewLake, rows: Rows) -> None:
     lake = new_lake(2)
     model = LogModel(lake, 1)
     first = model.next_round()
     commit = model.commit(first, "writer-1")
     assert (commit.round, commit.writer) == (1, "writer-1")
-    frame = lake.spark.createDataFrame(first)
+    frame = rows(lake.spark.createDataFrame(first), lake)
     with pytest.raises(FencedError, match=r"round 1 .* by writer writer-1"):
         append_round(lake, frame, 1, "writer-2")
-    with pytest.raises(FencedError, match=r"another driver committed round 1: .* writer-1"):
+    with pytest.raises(FencedError, match=r"another driver (committed round 1|wrote to this lake)"):
         append_round(lake, frame, 1, "writer-2", verify=False)  # as if both had looked at once
     with pytest.raises(LakeError, match=r"round 3: found newest round 1"):
         append_round(lake, frame, 3, "writer-1")
@@ -218,13 +235,14 @@ def test_strings_and_vbuckets_in_sql_are_exact(new_lake: NewLake) -> None:
     assert found[1::2] == [vbucket_of(key, 64) for key in keys]
 
 
+@both_ways
 def test_maintenance_in_the_moment_of_an_append_costs_an_attempt(
-    new_lake: NewLake, tmp_path: Path
+    new_lake: NewLake, tmp_path: Path, rows: Rows
 ) -> None:
-    """As `maintain` does to a lake without a lock file: the rows are evaluated once more."""
+    """As `maintain` does to a lake without a lock file: Spark evaluates the rows once more."""
     lake = new_lake(1)
     model = LogModel(lake, 3)
-    rows = model.next_round()
+    content = model.next_round()
     evaluated, altered = tmp_path / "evaluated", tmp_path / "altered"
     folder = str(tmp_path)
 
@@ -243,11 +261,14 @@ def test_maintenance_in_the_moment_of_an_append_costs_an_attempt(
         evaluated.unlink()
         altered.touch()
 
-    frame = lake.spark.createDataFrame(rows).mapInArrow(wait, spark_ddl(CHANGES))
+    waiting = lake.spark.createDataFrame(content).mapInArrow(wait, spark_ddl(CHANGES))
+    frame = rows(waiting, lake)
     with ThreadPoolExecutor(1) as pool:
         altering = pool.submit(alter)
         commit = append_round(lake, frame, 1, "writer-1")
         altering.result()
-    assert evaluated.exists(), "the append ran again"
+    assert evaluated.exists() == (frame is waiting), "only Spark's append ran again"
     assert (commit.version, commit.round) == (2, 1)
-    assert lake.spark.sql(f"SELECT count(*) FROM {lake.changes_sql}").collect()[0][0] == len(rows)
+    assert lake.spark.sql(f"SELECT count(*) FROM {lake.changes_sql}").collect()[0][0] == len(
+        content
+    )

@@ -1,0 +1,134 @@
+"""Data files of a Delta table, written by tasks with pyarrow instead of through Spark's JVM.
+
+A file is no part of the table before a commit names it (`dcp.lake.tables.file_commit`). A task that
+is killed leaves one that VACUUM removes, as Spark's own tasks do.
+"""
+
+import json
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass
+from decimal import Decimal
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+_LEAST_ROW_GROUP_BYTES: Final = 1024 * 1024
+"""Smaller batches are gathered: each row group costs some kilobytes of the file's footer."""
+
+DATA_FILE: Final = pa.schema(
+    [
+        ("name", pa.string()),
+        ("size_bytes", pa.int64()),
+        ("modified_milliseconds", pa.int64()),
+        ("rows", pa.int64()),
+        ("statistics", pa.string()),
+    ]
+)
+"""The columns that tell a driver of a file."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A finished file in the table's folder, as a commit names it.
+
+    ``statistics`` is JSON by the Delta protocol, "Per-file Statistics".
+    """
+
+    name: str
+    size_bytes: int
+    modified_milliseconds: int
+    rows: int
+    statistics: str
+
+    def to_batch(self) -> pa.RecordBatch:
+        """Return it as one row of `DATA_FILE`."""
+        return pa.RecordBatch.from_pylist([asdict(self)], schema=DATA_FILE)
+
+
+class DataFileWriter(AbstractContextManager["DataFileWriter"]):
+    """Writes one file; where the block ends by an error, the file is removed.
+
+    Holds less than 1 MiB of rows, and while it writes, one row group encoded.
+    """
+
+    def __init__(self, folder: Path, schema: pa.Schema, statistics_columns: Sequence[str]) -> None:
+        """Open a new file in ``folder``, with minima and maxima of the columns that are named."""
+        self._path = folder / f"part-{uuid4()}.zstd.parquet"
+        self._columns = statistics_columns
+        self._footer: list[pq.FileMetaData] = []
+        self._gathered: list[pa.RecordBatch] = []
+        self._writer = pq.ParquetWriter(
+            self._path, schema, compression="zstd", metadata_collector=self._footer
+        )
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Append rows."""
+        self._gathered.append(rows)
+        if sum(batch.nbytes for batch in self._gathered) >= _LEAST_ROW_GROUP_BYTES:
+            self._write_row_group()
+
+    def finish(self) -> DataFile:
+        """Close the file, and tell of it."""
+        self._write_row_group()
+        self._writer.close()
+        [footer] = self._footer
+        found = self._path.stat()
+        return DataFile(
+            self._path.name,
+            found.st_size,
+            found.st_mtime_ns // 1_000_000,
+            footer.num_rows,
+            _statistics(footer, self._columns),
+        )
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the file; remove it after an error."""
+        if kind is not None:
+            try:
+                self._writer.close()
+            finally:
+                self._path.unlink(missing_ok=True)
+
+    def _write_row_group(self) -> None:
+        rows, self._gathered = self._gathered, []
+        if rows:
+            self._writer.write_table(pa.Table.from_batches(rows))
+
+
+def _statistics(footer: pq.FileMetaData, columns: Sequence[str]) -> str:
+    places = {footer.schema.column(place).path: place for place in range(footer.num_columns)}
+    minima: dict[str, Any] = {}
+    maxima: dict[str, Any] = {}
+    nulls: dict[str, int] = {}
+    for column in columns:
+        told = [
+            footer.row_group(group).column(places[column]).statistics
+            for group in range(footer.num_row_groups)
+        ]
+        nulls[column] = sum(each.null_count for each in told)
+        known = [each for each in told if each.has_min_max]
+        if known:
+            minima[column] = _plain(min(each.min for each in known))
+            maxima[column] = _plain(max(each.max for each in known))
+    content = {
+        "numRecords": footer.num_rows,
+        "minValues": minima,
+        "maxValues": maxima,
+        "nullCount": nulls,
+        "tightBounds": True,
+    }
+    return json.dumps(content, separators=(",", ":"))
+
+
+def _plain(value: Any) -> Any:
+    return int(value) if isinstance(value, Decimal) else value

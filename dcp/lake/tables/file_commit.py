@@ -1,0 +1,160 @@
+"""Commits finished data files to a Delta table in a folder of this machine, without Spark.
+
+delta-rs reads such tables, and writes their checkpoints; it refuses to write to those with liquid
+clustering. What an append needs of the Delta protocol is one file in the table's log ("Delta Log
+Entries", "Writer Version Requirements"): it is written beside its place and linked there, which
+fails where another writer's commit is. So of two writers on one version one wins.
+"""
+
+import json
+import logging
+import os
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+from uuid import uuid4
+
+from deltalake import DeltaTable as StoredTable  # Spark has a class of that name, too
+
+from dcp.lake.tables.data_file import DataFile
+
+_WRITER_VERSION: Final = 7
+"""The version of the protocol for writers in which a table lists its features."""
+
+_FEATURES: Final = frozenset(
+    {"appendOnly", "clustering", "deletionVectors", "domainMetadata", "invariants"}
+)
+"""Features that ask nothing of an append beyond statistics of the clustering columns.
+
+(``invariants`` are conditions on columns; a lake's tables have none.)
+"""
+
+_CHECKPOINT_INTERVAL: Final = "delta.checkpointInterval"
+_DEFAULT_CHECKPOINT_INTERVAL: Final = "10"
+
+_LOG = logging.getLogger(__name__)
+
+
+class VersionTakenError(Exception):
+    """Another commit came first: nothing was committed, and the files are there still."""
+
+
+def takes_files(folder: Path) -> bool:
+    """Return whether an append to the table in ``folder`` needs nothing that we do not do."""
+    try:
+        protocol = StoredTable(str(folder)).protocol()
+    except Exception as failure:  # of many classes, not all of them documented
+        _LOG.debug("%s: delta-rs: %s; Spark appends to it", folder, failure)
+        return False
+    features = set(protocol.writer_features or ())
+    is_known = protocol.min_writer_version == _WRITER_VERSION and features <= _FEATURES
+    return is_known and _has_hard_links(folder / "_delta_log")
+
+
+def _has_hard_links(folder: Path) -> bool:
+    """Return whether files can be linked here: on some mounted stores they cannot."""
+    first, second = (folder / f".{uuid4()}.tmp" for _ in range(2))
+    try:
+        first.touch()
+        os.link(first, second)
+    except OSError as failure:
+        _LOG.debug("%s: %s; Spark appends to the table", folder, failure)
+        return False
+    finally:
+        for made in (first, second):
+            with suppress(OSError):
+                made.unlink(missing_ok=True)
+    return True
+
+
+def commit_files(
+    folder: Path,
+    files: Sequence[DataFile],
+    read_version: int,
+    transaction: tuple[str, int],
+    user_metadata: str,
+) -> None:
+    """Append the rows of ``files`` as the version after ``read_version``.
+
+    Args:
+        folder: the table's, which `takes_files`.
+        files: in that folder, of the table's columns; perhaps none.
+        read_version: the newest version that the caller has looked at.
+        transaction: application id and version of Delta's transaction identifiers.
+        user_metadata: what the table's history shows under that name.
+
+    Raises:
+        VersionTakenError: another commit came first.
+        OSError: the folder cannot be written; nothing was committed.
+
+    """
+    now_milliseconds = time.time_ns() // 1_000_000
+    app_id, app_version = transaction
+    actions: list[dict[str, Any]] = [
+        {"commitInfo": _commit_info(files, read_version, now_milliseconds, user_metadata)},
+        {"txn": {"appId": app_id, "version": app_version, "lastUpdated": now_milliseconds}},
+        *({"add": _added(file)} for file in files),
+    ]
+    lines = "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions)
+    version = read_version + 1
+    place = folder / "_delta_log" / f"{version:020d}.json"
+    beside = place.with_name(f".{place.name}.{uuid4()}.tmp")
+    try:
+        beside.write_text(lines, encoding="utf-8")
+        os.link(beside, place)
+    except FileExistsError:
+        raise VersionTakenError(f"{place}: found a commit there, expected none") from None
+    finally:
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
+    _checkpoint(folder, version)
+
+
+def _commit_info(
+    files: Sequence[DataFile], read_version: int, now_milliseconds: int, user_metadata: str
+) -> dict[str, Any]:
+    return {
+        "timestamp": now_milliseconds,
+        "operation": "WRITE",
+        "operationParameters": {"mode": "Append", "partitionBy": "[]"},
+        "readVersion": read_version,
+        "isolationLevel": "Serializable",
+        "isBlindAppend": True,
+        "operationMetrics": {
+            "numFiles": str(len(files)),
+            "numOutputRows": str(sum(file.rows for file in files)),
+            "numOutputBytes": str(sum(file.size_bytes for file in files)),
+        },
+        "userMetadata": user_metadata,
+        "engineInfo": "dcplake",
+        "txnId": str(uuid4()),
+    }
+
+
+def _added(file: DataFile) -> dict[str, Any]:
+    return {
+        "path": file.name,
+        "partitionValues": {},
+        "size": file.size_bytes,
+        "modificationTime": file.modified_milliseconds,
+        "dataChange": True,
+        "stats": file.statistics,
+    }
+
+
+def _checkpoint(folder: Path, version: int) -> None:
+    """Write a checkpoint where one is due, and remove what the log no longer needs.
+
+    As Delta does after each commit of its own. The commit stands whatever comes of it.
+    """
+    try:
+        table = StoredTable(str(folder), version=version)
+        configuration = table.metadata().configuration
+        interval = int(configuration.get(_CHECKPOINT_INTERVAL, _DEFAULT_CHECKPOINT_INTERVAL))
+        if version % interval == 0:
+            table.create_checkpoint()
+            table.cleanup_metadata()
+    except Exception as failure:  # of many classes, not all of them documented
+        _LOG.warning("%s: version %d has no checkpoint: %s", folder, version, failure)

@@ -1,0 +1,136 @@
+"""Commits of data files without Spark: what Spark reads of them, and that one writer wins."""
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from dcp.lake.tables import file_commit
+from dcp.lake.tables.data_file import DataFile, DataFileWriter
+from dcp.lake.tables.file_commit import VersionTakenError, commit_files, takes_files
+from dcp.lake.tables.history import history
+from dcp.lake.tables.schema import CHANGES, CHANGES_STATISTICS
+from dcp.lake.tables.tables import LakeTables
+from tests.lake.conftest import NewLake
+
+pytestmark = pytest.mark.slow
+
+WRITERS = 8
+
+
+@pytest.fixture
+def lake(new_lake: NewLake) -> Iterator[LakeTables]:
+    yield new_lake(2)
+
+
+def folder_of(lake: LakeTables) -> Path:
+    assert lake.changes.folder is not None
+    return lake.changes.folder
+
+
+def written(folder: Path, *rows: dict[str, Any]) -> DataFile:
+    with DataFileWriter(folder, CHANGES, CHANGES_STATISTICS) as writer:
+        writer.write(pa.RecordBatch.from_pylist(list(rows), schema=CHANGES))
+        return writer.finish()
+
+
+def commit(folder: Path, read_version: int, round_number: int) -> DataFile:
+    file = written(folder, {"round": round_number, "vbucket": round_number % 2, "kind": "status"})
+    commit_files(folder, [file], read_version, ("app", round_number), f"round {round_number}")
+    return file
+
+
+def test_spark_reads_prunes_describes_and_compacts_what_was_committed(lake: LakeTables) -> None:
+    folder, name, spark = folder_of(lake), lake.changes_sql, lake.spark
+    assert takes_files(folder)
+    log = folder / "_delta_log"
+    files = {number: commit(folder, number - 1, number) for number in range(1, 26)}
+    assert sorted(file.name for file in log.glob("*.checkpoint.parquet")) == [
+        "00000000000000000010.checkpoint.parquet",
+        "00000000000000000020.checkpoint.parquet",
+    ]
+    assert not list(log.glob(".*.tmp"))
+    for version in range(1, 20):  # as if the log's retention were over: the checkpoint has it all
+        (log / f"{version:020d}.json").unlink()
+    rounds = spark.sql(f"SELECT round, vbucket FROM {name} ORDER BY round").collect()
+    assert [tuple(row) for row in rounds] == [(number, number % 2) for number in range(1, 26)]
+    newest = spark.sql(f"DESCRIBE HISTORY {name} LIMIT 1").collect()[0]
+    assert (newest["version"], newest["operation"], newest["userMetadata"]) == (
+        25,
+        "WRITE",
+        "round 25",
+    )
+    assert newest["operationMetrics"]["numOutputRows"] == "1"
+    [detail] = spark.sql(f"DESCRIBE DETAIL {name}").collect()
+    assert (detail["numFiles"], detail["clusteringColumns"]) == (25, ["round"])
+    others = [file for number, file in files.items() if number != 7]
+    for file in others:
+        (folder / file.name).rename(folder / f"_{file.name}")
+    found = spark.sql(f"SELECT count(*) FROM {name} WHERE round = 7 AND kind LIKE 's%'").collect()
+    assert found[0][0] == 1, "the statistics let Spark skip the others"
+    for file in others:
+        (folder / f"_{file.name}").rename(folder / file.name)
+    spark.sql(f"OPTIMIZE {name}")
+    spark.sql(f"DELETE FROM {name} WHERE round <= 5")
+    commit(folder, history(lake.changes)[0].version, 26)
+    assert spark.sql(f"SELECT count(*) FROM {name}").collect()[0][0] == 21
+
+
+def test_spark_skips_an_append_of_a_transaction_that_was_committed(lake: LakeTables) -> None:
+    commit(folder_of(lake), 0, 1)
+    frame = lake.spark.sql(f"SELECT * FROM {lake.changes_sql}")
+    append = frame.write.format("delta").mode("append").option("txnAppId", "app")
+    append.option("txnVersion", "1").save(lake.location.path("changes"))
+    assert history(lake.changes)[0].version == 1
+
+
+def test_of_many_writers_on_one_version_one_wins(lake: LakeTables) -> None:
+    folder = folder_of(lake)
+
+    def attempt(number: int) -> bool:
+        try:
+            commit(folder, 0, number)
+        except VersionTakenError as taken:
+            assert "00000000000000000001.json: found a commit there" in str(taken)
+            return False
+        return True
+
+    with ThreadPoolExecutor(WRITERS) as pool:
+        assert sum(pool.map(attempt, range(1, WRITERS + 1))) == 1
+    assert lake.spark.sql(f"SELECT count(*) FROM {lake.changes_sql}").collect()[0][0] == 1
+    assert not list((folder / "_delta_log").glob(".*.tmp"))
+
+
+def test_a_commit_stands_when_its_checkpoint_fails(
+    lake: LakeTables, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(file_commit, "StoredTable", fail)
+    commit(folder_of(lake), 0, 1)
+    assert history(lake.changes)[0].version == 1
+    assert "version 1 has no checkpoint: the disk is full" in caplog.text
+
+
+def test_tables_that_ask_more_of_writers_are_left_to_spark(
+    lake: LakeTables, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder = folder_of(lake)
+    assert not takes_files(tmp_path / "nothing")
+
+    def refuse(*_: object) -> None:
+        raise PermissionError("no links here")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "link", refuse)
+        assert not takes_files(folder)
+    assert takes_files(folder)
+    assert not list((folder / "_delta_log").glob(".*.tmp"))
+    wanted = "'delta.enableInCommitTimestamps' = 'true'"
+    lake.spark.sql(f"ALTER TABLE {lake.changes_sql} SET TBLPROPERTIES ({wanted})")
+    assert not takes_files(folder)
