@@ -36,6 +36,7 @@ from dcp.lake.apply.apply_rows import (
     winning_rows,
 )
 from dcp.lake.apply.apply_sql import merge_sql, source_sql
+from dcp.lake.apply.first_apply import insert_rows
 from dcp.lake.apply.replica_facts import LakeFacts
 from dcp.lake.apply.stretch_rules import stretch_between
 from dcp.lake.config.memory import DOCUMENT_BYTES, reader_settings
@@ -50,6 +51,7 @@ from dcp.lake.log.applied import (
 from dcp.lake.log.round_records import largest_document_bytes
 from dcp.lake.log.stop_points import reached
 from dcp.lake.log.stretch import Stretch
+from dcp.lake.tables.file_commit import takes_files
 from dcp.lake.tables.history import history
 from dcp.lake.tables.memory_views import memory_view
 from dcp.lake.tables.tables import LakeTables, ReplicaTable, has_deletion_vectors
@@ -277,7 +279,10 @@ def _rows(
 def _merge(
     lake: LakeTables, plan: ApplyPlan, base_version: int, writer_id: str
 ) -> Exception | None:
-    """Run the MERGE; return how it failed, which does not say that it did not commit."""
+    """Run the MERGE, or insert the first rows; return how that failed.
+
+    A failure does not say that it did not commit.
+    """
     metadata = {
         "lake": lake.identity.lake_id,
         "table": plan.table,
@@ -286,6 +291,9 @@ def _merge(
         **commit_content(plan.from_round, plan.stretch),
     }
     app_id = f"{lake.identity.lake_id}:{plan.table}"
+    folder = lake.table(plan.table).folder if plan.is_first and plan.rows is None else None
+    if folder is not None and not takes_files(folder):
+        folder = None
     reader = reader_settings(plan.largest_bytes)
     try:
         # Without deletion vectors it writes whole files anew: then one task is too few.
@@ -294,7 +302,12 @@ def _merge(
         with transaction(lake.spark, app_id, plan.since_version + 1, metadata, also):
             checked = replace(plan, base_version=base_version)
             with _source(lake, checked) as source:
-                lake.spark.sql(merge_sql(lake.table_sql(plan.table), source, checked)).collect()
+                if folder is None:
+                    merge = merge_sql(lake.table_sql(plan.table), source, checked)
+                    lake.spark.sql(merge).collect()
+                else:
+                    fence = app_id, plan.since_version + 1
+                    insert_rows(lake, checked, source, folder, fence, metadata)
             reached("apply.committed")
     except Exception as error:  # Spark's own class, or the bridge's: the history decides
         return error

@@ -29,6 +29,8 @@ COLUMN_BATCH_BYTES: Final = 64 * MEBIBYTE
 """What the vectorised Parquet reader may decode at once."""
 COLUMN_BATCH_ROWS: Final = 4096
 """Spark's own number of rows in a column batch."""
+_ARROW_BATCH_BYTES: Final = 4 * MEBIBYTE
+"""As many as a round's batch has by default; one more document may follow."""
 _LEAST_BATCH_ROWS: Final = 64
 """Below it reading row by row is as fast, and holds one document."""
 
@@ -123,6 +125,14 @@ def reader_settings(largest_bytes: int) -> dict[str, str]:
     return {
         "spark.sql.parquet.enableVectorizedReader": str(rows >= _LEAST_BATCH_ROWS).lower(),
         "spark.sql.parquet.columnarReaderBatchSize": str(max(rows, _LEAST_BATCH_ROWS)),
+    }
+
+
+def arrow_settings(largest_bytes: int) -> dict[str, str]:
+    """Return how to give tasks rows with documents of up to ``largest_bytes`` as Arrow batches."""
+    return {
+        **reader_settings(largest_bytes),
+        "spark.sql.execution.arrow.maxBytesPerBatch": str(_ARROW_BATCH_BYTES),
     }
 
 

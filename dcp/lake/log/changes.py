@@ -7,19 +7,17 @@ Where the log is a folder of this machine, tasks write its files themselves, for
 handing the rows to Spark's JVM takes, and the commit needs no Spark. Elsewhere Spark appends.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any, Final
 
-import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from dcp.errors import DcplakeError, FencedError, LakeError
 from dcp.lake.log.stop_points import reached
 from dcp.lake.log.tampering import is_settled, log_tampering, refuse_tampering
 from dcp.lake.spark.failures import known_error
-from dcp.lake.tables.data_file import DataFile, DataFileWriter
-from dcp.lake.tables.file_commit import VersionTakenError, commit_files
+from dcp.lake.tables.data_file import DataFile
+from dcp.lake.tables.file_commit import commit_files
 from dcp.lake.tables.history import (
     WHOLE,
     WINDOW,
@@ -29,8 +27,8 @@ from dcp.lake.tables.history import (
     reaches_creation,
     refuse_other_writer,
 )
-from dcp.lake.tables.schema import CHANGES, CHANGES_STATISTICS
 from dcp.lake.tables.tables import LakeTables
+from dcp.lake.tables.task_files import TaskFiles
 from dcp.lake.tables.transaction import FEW_JOBS, is_conflict, session_settings_for_a_while
 
 _ATTEMPTS: Final = 5
@@ -38,38 +36,6 @@ _ATTEMPTS: Final = 5
 
 _committed_writers: set[str] = set()
 """Writers of this process that have committed a round; the newest commits may not tell."""
-
-
-class RoundFiles:
-    """The rows of a round in data files of the log, which tasks write when it is appended."""
-
-    def __init__(self, frame: DataFrame) -> None:
-        """``frame`` has the columns of `DATA_FILE`: what `into_file` returns."""
-        self._frame = frame
-        self._written: list[DataFile] | None = None
-
-    def written(self) -> list[DataFile]:
-        """Return the files; the first call runs the Spark job that receives and writes the rows."""
-        if self._written is None:
-            self._written = [DataFile(**row.asDict()) for row in self._frame.collect()]
-        return self._written
-
-
-BatchFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-"""A function for ``mapInArrow``."""
-
-
-def into_file(rows: BatchFunction, folder: Path) -> BatchFunction:
-    """Return a function that writes what ``rows`` yields into a file, and yields its `DataFile`."""
-
-    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with DataFileWriter(folder, CHANGES, CHANGES_STATISTICS) as file:
-            for batch in rows(batches):
-                file.write(batch)
-            finished = file.finish()
-        yield finished.to_batch()
-
-    return write
 
 
 def latest_round(lake: LakeTables) -> int:
@@ -108,7 +74,7 @@ def refuse_tampered_log(lake: LakeTables, commits: Sequence[TableCommit] | None 
 
 def append_round(
     lake: LakeTables,
-    rows: DataFrame | RoundFiles,
+    rows: DataFrame | TaskFiles,
     round_number: int,
     writer_id: str,
     *,
@@ -149,7 +115,7 @@ def append_round(
     failure: Exception | None = None
     for _ in range(_ATTEMPTS):
         try:
-            if isinstance(rows, RoundFiles):
+            if isinstance(rows, TaskFiles):
                 _commit_files(lake, rows.written(), round_number, user_metadata)
             else:
                 _append_by_spark(lake, rows, round_number, user_metadata)
@@ -252,6 +218,6 @@ def _after_failure(
             f"another driver wrote to this lake while round {round_number} was committed; "
             "this driver stops"
         ) from error
-    if not isinstance(error, VersionTakenError) and not is_conflict(error):
+    if not is_conflict(error):
         raise error
     return None

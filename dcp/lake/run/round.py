@@ -4,7 +4,7 @@ from time import monotonic
 
 from pyspark.sql import DataFrame
 
-from dcp.lake.log.changes import BatchFunction, RoundFiles, append_round, into_file
+from dcp.lake.log.changes import append_round
 from dcp.lake.log.plan import SEQNOS_OF_A_TASK
 from dcp.lake.log.progress import RoundProgress
 from dcp.lake.log.round_plan import RoundPlan
@@ -13,11 +13,11 @@ from dcp.lake.log.round_report import RoundReport
 from dcp.lake.log.stop_points import reached
 from dcp.lake.receive.receive import SourceAccess, receive_function
 from dcp.lake.spark.failures import spark_errors
-from dcp.lake.tables.data_file import DATA_FILE
 from dcp.lake.tables.file_commit import takes_files
 from dcp.lake.tables.round_record import Outcome, VbucketReport
-from dcp.lake.tables.schema import CHANGES, spark_ddl
+from dcp.lake.tables.schema import CHANGES, CHANGES_STATISTICS, spark_ddl
 from dcp.lake.tables.tables import LakeTables
+from dcp.lake.tables.task_files import BatchFunction, TaskFiles
 from dcp.lake.tables.transaction import FEW_ROWS, session_settings_for_a_while
 
 
@@ -55,12 +55,11 @@ def run_round(
     )
 
 
-def _rows(lake: LakeTables, tasks: int, receive: BatchFunction) -> DataFrame | RoundFiles:
+def _rows(lake: LakeTables, tasks: int, receive: BatchFunction) -> DataFrame | TaskFiles:
     """Return what the tasks receive: in files of the log where they can write them themselves."""
     each_task, folder = lake.spark.range(0, tasks, 1, tasks), lake.changes.folder
     if folder is not None and takes_files(folder):
-        written = each_task.mapInArrow(into_file(receive, folder), spark_ddl(DATA_FILE))
-        return RoundFiles(written)
+        return TaskFiles(each_task, receive, folder, CHANGES, CHANGES_STATISTICS)
     return each_task.mapInArrow(receive, spark_ddl(CHANGES))
 
 

@@ -8,6 +8,7 @@ import json
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
 from types import TracebackType
@@ -51,7 +52,7 @@ class DataFile:
 
 
 class DataFileWriter(AbstractContextManager["DataFileWriter"]):
-    """Writes one file; where the block ends by an error, the file is removed.
+    """Writes one file; where the block ends by an error, or without rows, the file is removed.
 
     Holds less than 1 MiB of rows, and while it writes, one row group encoded.
     """
@@ -72,11 +73,14 @@ class DataFileWriter(AbstractContextManager["DataFileWriter"]):
         if sum(batch.nbytes for batch in self._gathered) >= _LEAST_ROW_GROUP_BYTES:
             self._write_row_group()
 
-    def finish(self) -> DataFile:
-        """Close the file, and tell of it."""
+    def finish(self) -> DataFile | None:
+        """Close the file, and tell of it; None without rows."""
         self._write_row_group()
         self._writer.close()
         [footer] = self._footer
+        if not footer.num_rows:
+            self._path.unlink()
+            return None
         found = self._path.stat()
         return DataFile(
             self._path.name,
@@ -131,4 +135,11 @@ def _statistics(footer: pq.FileMetaData, columns: Sequence[str]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    return int(value) if isinstance(value, Decimal) else value
+    """Return a value as statistics have it in JSON."""
+    match value:
+        case Decimal():
+            return int(value)
+        case datetime():
+            return value.isoformat(timespec="microseconds").replace("+00:00", "Z")
+        case _:
+            return value

@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
@@ -33,6 +34,28 @@ _FEATURES: Final = frozenset(
 
 _CHECKPOINT_INTERVAL: Final = "delta.checkpointInterval"
 _DEFAULT_CHECKPOINT_INTERVAL: Final = "10"
+
+
+class Operation(Enum):
+    """What a table's history calls a commit that adds rows: Delta's words for the same."""
+
+    WRITE = "WRITE"
+    MERGE = "MERGE"
+
+
+_PARAMETERS: Final = {
+    Operation.WRITE: {"mode": "Append", "partitionBy": "[]"},
+    Operation.MERGE: {
+        "predicate": "false",
+        "matchedPredicates": "[]",
+        "notMatchedPredicates": '[{"actionType":"insert"}]',
+    },
+}
+_METRICS: Final = {
+    Operation.WRITE: ("numFiles", "numOutputRows", "numOutputBytes"),
+    Operation.MERGE: ("numTargetFilesAdded", "numTargetRowsInserted", "numTargetBytesAdded"),
+}
+"""How the history calls the numbers of files, rows and bytes."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -75,8 +98,12 @@ def commit_files(
     read_version: int,
     transaction: tuple[str, int],
     user_metadata: str,
+    operation: Operation = Operation.WRITE,
 ) -> None:
     """Append the rows of ``files`` as the version after ``read_version``.
+
+    As in Delta, nothing is committed, and nothing raised, where ``read_version`` has the
+    transaction, or a later one of its application: read the commit back.
 
     Args:
         folder: the table's, which `takes_files`.
@@ -84,6 +111,7 @@ def commit_files(
         read_version: the newest version that the caller has looked at.
         transaction: application id and version of Delta's transaction identifiers.
         user_metadata: what the table's history shows under that name.
+        operation: what it calls the commit.
 
     Raises:
         VersionTakenError: another commit came first.
@@ -92,8 +120,24 @@ def commit_files(
     """
     now_milliseconds = time.time_ns() // 1_000_000
     app_id, app_version = transaction
+    newest = StoredTable(str(folder), version=read_version).transaction_version(app_id)
+    if newest is not None and newest >= app_version:
+        return
     actions: list[dict[str, Any]] = [
-        {"commitInfo": _commit_info(files, read_version, now_milliseconds, user_metadata)},
+        {
+            "commitInfo": {
+                "timestamp": now_milliseconds,
+                "operation": operation.value,
+                "operationParameters": _PARAMETERS[operation],
+                "readVersion": read_version,
+                "isolationLevel": "Serializable",
+                "isBlindAppend": operation is Operation.WRITE,
+                "operationMetrics": _metrics(files, operation),
+                "userMetadata": user_metadata,
+                "engineInfo": "dcplake",
+                "txnId": str(uuid4()),
+            }
+        },
         {"txn": {"appId": app_id, "version": app_version, "lastUpdated": now_milliseconds}},
         *({"add": _added(file)} for file in files),
     ]
@@ -112,25 +156,10 @@ def commit_files(
     _checkpoint(folder, version)
 
 
-def _commit_info(
-    files: Sequence[DataFile], read_version: int, now_milliseconds: int, user_metadata: str
-) -> dict[str, Any]:
-    return {
-        "timestamp": now_milliseconds,
-        "operation": "WRITE",
-        "operationParameters": {"mode": "Append", "partitionBy": "[]"},
-        "readVersion": read_version,
-        "isolationLevel": "Serializable",
-        "isBlindAppend": True,
-        "operationMetrics": {
-            "numFiles": str(len(files)),
-            "numOutputRows": str(sum(file.rows for file in files)),
-            "numOutputBytes": str(sum(file.size_bytes for file in files)),
-        },
-        "userMetadata": user_metadata,
-        "engineInfo": "dcplake",
-        "txnId": str(uuid4()),
-    }
+def _metrics(files: Sequence[DataFile], operation: Operation) -> dict[str, str]:
+    rows, size_bytes = sum(file.rows for file in files), sum(file.size_bytes for file in files)
+    counts = (len(files), rows, size_bytes)
+    return dict(zip(_METRICS[operation], map(str, counts), strict=True))
 
 
 def _added(file: DataFile) -> dict[str, Any]:

@@ -140,6 +140,9 @@ REPLICA: Final = pa.schema(
 )
 """One row per living document; ``modified_at`` is the time in the CAS (its upper 48 bits, ns)."""
 
+REPLICA_STATISTICS: Final = ("vbucket", "key", "seqno", "modified_at", "datatype")
+"""The same of the columns of a replica's files."""
+
 DOCUMENT_STATE: Final = pa.struct(
     [
         ("seqno", U64),

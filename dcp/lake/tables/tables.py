@@ -20,7 +20,14 @@ from dcp.lake.spark.failures import spark_errors
 from dcp.lake.tables.horizon import RECORDED, Horizon
 from dcp.lake.tables.lake_table import LakeTable, RememberedLog, StartSpark
 from dcp.lake.tables.round_record import RoundRecord
-from dcp.lake.tables.schema import AUDIT, CHANGES, CHANGES_STATISTICS, REPLICA, spark_ddl
+from dcp.lake.tables.schema import (
+    AUDIT,
+    CHANGES,
+    CHANGES_STATISTICS,
+    REPLICA,
+    REPLICA_STATISTICS,
+    spark_ddl,
+)
 from dcp.lake.tables.sql import dotted, quoted, string
 
 FORMAT_VERSION: Final = 3
@@ -337,7 +344,7 @@ def ensure_replica(
         "dcplake.collectionId": str(replica.collection_id),
     }
     properties = Horizon.of_hours(horizon_hours).properties() | {
-        "delta.dataSkippingStatsColumns": "vbucket,key,seqno,modified_at,datatype",
+        "delta.dataSkippingStatsColumns": ",".join(REPLICA_STATISTICS),
         **_deletion_vectors(deletion_vectors),
         **ours,
     }

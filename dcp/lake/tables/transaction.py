@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
+from dcp.lake.tables.file_commit import VersionTakenError
 from dcp.lake.tables.history import metadata_json
 
 _DELTA: Final = "spark.databricks.delta."
@@ -67,7 +68,8 @@ def is_conflict(error: Exception) -> bool:
     What class such an error has depends on where Spark's bridge met it; its condition is in the
     text.
     """
-    return any(condition in str(error) for condition in _CONFLICTS)
+    is_taken = isinstance(error, VersionTakenError)
+    return is_taken or any(condition in str(error) for condition in _CONFLICTS)
 
 
 @contextmanager

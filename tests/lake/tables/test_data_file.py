@@ -1,6 +1,7 @@
 """Data files that tasks write: what they tell of their rows, and what is left of a broken one."""
 
 import json
+from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dcp.lake.tables.data_file import DATA_FILE, DataFile, DataFileWriter
-from dcp.lake.tables.schema import CHANGES, CHANGES_STATISTICS
+from dcp.lake.tables.schema import CHANGES, CHANGES_STATISTICS, REPLICA
 
 LARGEST = 2**64 - 1
 
@@ -28,6 +29,7 @@ def test_a_file_tells_the_bounds_of_its_rows_exactly(tmp_path: Path) -> None:
         )
         writer.write(batch({"round": 7, "vbucket": 2, "kind": "status"}))
         file = writer.finish()
+    assert file is not None
     assert json.loads(file.statistics) == {
         "numRecords": 3,
         "minValues": {"round": 7, "vbucket": 1, "kind": "mutation", "seqno": 5},
@@ -53,11 +55,25 @@ def test_a_file_tells_the_bounds_of_its_rows_exactly(tmp_path: Path) -> None:
     assert file.to_batch().schema.equals(DATA_FILE)
 
 
-def test_no_rows_are_a_file_without_bounds(tmp_path: Path) -> None:
+def test_without_rows_there_is_no_file(tmp_path: Path) -> None:
     with DataFileWriter(tmp_path, CHANGES, ("round",)) as writer:
+        assert writer.finish() is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_times_are_told_as_delta_reads_them(tmp_path: Path) -> None:
+    times = [datetime(2026, 11, 25, 1, 2, 3, 456789, UTC), datetime(1969, 12, 31, tzinfo=UTC)]
+    with DataFileWriter(tmp_path, REPLICA, ("key", "modified_at")) as writer:
+        rows = [{"key": f"schlüssel-{time.year}", "modified_at": time} for time in times]
+        writer.write(pa.RecordBatch.from_pylist(rows, schema=REPLICA))
         file = writer.finish()
-    assert json.loads(file.statistics)["nullCount"] == {"round": 0}
-    assert (file.rows, pq.read_table(tmp_path / file.name).num_rows) == (0, 0)
+    assert file is not None
+    told = json.loads(file.statistics)
+    assert told["minValues"] == {
+        "key": "schlüssel-1969",
+        "modified_at": "1969-12-31T00:00:00.000000Z",
+    }
+    assert told["maxValues"]["modified_at"] == "2026-11-25T01:02:03.456789Z"
 
 
 def test_nothing_is_left_of_a_file_that_was_not_finished(tmp_path: Path) -> None:

@@ -35,7 +35,9 @@ def folder_of(lake: LakeTables) -> Path:
 def written(folder: Path, *rows: dict[str, Any]) -> DataFile:
     with DataFileWriter(folder, CHANGES, CHANGES_STATISTICS) as writer:
         writer.write(pa.RecordBatch.from_pylist(list(rows), schema=CHANGES))
-        return writer.finish()
+        file = writer.finish()
+    assert file is not None
+    return file
 
 
 def commit(folder: Path, read_version: int, round_number: int) -> DataFile:
@@ -108,13 +110,22 @@ def test_of_many_writers_on_one_version_one_wins(lake: LakeTables) -> None:
 def test_a_commit_stands_when_its_checkpoint_fails(
     lake: LakeTables, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(*_: object, **__: object) -> None:
+    def fail(_: object) -> None:
         raise OSError("the disk is full")
 
-    monkeypatch.setattr(file_commit, "StoredTable", fail)
-    commit(folder_of(lake), 0, 1)
+    monkeypatch.setattr(file_commit.StoredTable, "create_checkpoint", fail)
+    for round_number in range(1, 11):
+        commit(folder_of(lake), round_number - 1, round_number)
+    assert history(lake.changes)[0].version == 10
+    assert "version 10 has no checkpoint: the disk is full" in caplog.text
+
+
+def test_a_stale_transaction_commits_nothing(lake: LakeTables) -> None:
+    folder = folder_of(lake)
+    commit(folder, 0, 2)
+    commit(folder, 1, 2)
+    commit(folder, 1, 1)
     assert history(lake.changes)[0].version == 1
-    assert "version 1 has no checkpoint: the disk is full" in caplog.text
 
 
 def test_tables_that_ask_more_of_writers_are_left_to_spark(

@@ -12,13 +12,12 @@ import pyarrow as pa
 import pytest
 
 from dcp.errors import FencedError, LakeError
-from dcp.lake.log.changes import RoundFiles, append_round, into_file, latest_round, newest_round
+from dcp.lake.log.changes import append_round, latest_round, newest_round
 from dcp.lake.log.round_records import positions_at
 from dcp.lake.query.status import lake_status
 from dcp.lake.query.views import register_views
-from dcp.lake.tables.data_file import DATA_FILE
 from dcp.lake.tables.history import WHOLE, history
-from dcp.lake.tables.schema import CHANGES, spark_ddl
+from dcp.lake.tables.schema import CHANGES, CHANGES_STATISTICS, spark_ddl
 from dcp.lake.tables.sql import string
 from dcp.lake.tables.tables import (
     DOCS,
@@ -33,6 +32,7 @@ from dcp.lake.tables.tables import (
     replica_of,
     replicas_in,
 )
+from dcp.lake.tables.task_files import TaskFiles
 from tests.lake.conftest import NewLake
 from tests.lake.log_model import LogModel, apply_pending, read_documents
 
@@ -149,14 +149,14 @@ def test_two_drivers_make_one_lake(spark: "SparkSession", tmp_path: Path) -> Non
     assert first == second == open_lake(lambda: spark, location).identity
 
 
-def in_files(frame: "DataFrame", lake: LakeTables) -> RoundFiles:
+def in_files(frame: "DataFrame", lake: LakeTables) -> TaskFiles:
     """Let tasks write the rows of a frame into files of the log."""
-    assert lake.changes.folder is not None
-    function = into_file(lambda batches: batches, lake.changes.folder)
-    return RoundFiles(frame.mapInArrow(function, spark_ddl(DATA_FILE)))
+    folder = lake.changes.folder
+    assert folder is not None
+    return TaskFiles(frame, lambda batches: batches, folder, CHANGES, CHANGES_STATISTICS)
 
 
-Rows = Callable[["DataFrame", LakeTables], "DataFrame | RoundFiles"]
+Rows = Callable[["DataFrame", LakeTables], "DataFrame | TaskFiles"]
 
 both_ways = pytest.mark.parametrize(
     "rows", [lambda frame, _: frame, in_files], ids=["spark", "files"]
