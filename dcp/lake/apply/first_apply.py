@@ -6,10 +6,11 @@ files themselves. The commit has the fence and the metadata of the MERGE that it
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from dcp.lake.apply.apply_plan import ApplyPlan
-from dcp.lake.config.memory import arrow_settings
+from dcp.lake.config.memory import MEBIBYTE, arrow_settings
+from dcp.lake.tables.data_file import FileContents
 from dcp.lake.tables.file_commit import Operation, commit_files
 from dcp.lake.tables.history import metadata_json
 from dcp.lake.tables.schema import REPLICA, REPLICA_STATISTICS
@@ -17,6 +18,9 @@ from dcp.lake.tables.sql import quoted
 from dcp.lake.tables.tables import LakeTables
 from dcp.lake.tables.task_files import TaskFiles
 from dcp.lake.tables.transaction import session_settings_for_a_while
+
+_FILES: Final = FileContents(REPLICA, REPLICA_STATISTICS, 16 * MEBIBYTE)
+"""Such a task holds no window of a connection: there is room for row groups that read well."""
 
 
 def insert_rows(
@@ -44,7 +48,7 @@ def insert_rows(
     columns = ", ".join(quoted(name) for name in REPLICA.names)
     with session_settings_for_a_while(lake.spark, arrow_settings(plan.largest_bytes)):
         rows = lake.spark.sql(f"SELECT {columns} FROM {source} WHERE NOT deleted")
-        files = TaskFiles(rows, lambda batches: batches, folder, REPLICA, REPLICA_STATISTICS)
+        files = TaskFiles(rows, lambda batches: batches, folder, _FILES)
         written = files.written()
     commit_files(
         folder,

@@ -1,9 +1,11 @@
 """One round: receive what the plan says, commit it in one append, read back what happened."""
 
 from time import monotonic
+from typing import Final
 
 from pyspark.sql import DataFrame
 
+from dcp.lake.config.memory import MEBIBYTE
 from dcp.lake.log.changes import append_round
 from dcp.lake.log.plan import SEQNOS_OF_A_TASK
 from dcp.lake.log.progress import RoundProgress
@@ -13,12 +15,16 @@ from dcp.lake.log.round_report import RoundReport
 from dcp.lake.log.stop_points import reached
 from dcp.lake.receive.receive import SourceAccess, receive_function
 from dcp.lake.spark.failures import spark_errors
+from dcp.lake.tables.data_file import FileContents
 from dcp.lake.tables.file_commit import takes_files
 from dcp.lake.tables.round_record import Outcome, VbucketReport
 from dcp.lake.tables.schema import CHANGES, CHANGES_STATISTICS, spark_ddl
 from dcp.lake.tables.tables import LakeTables
 from dcp.lake.tables.task_files import BatchFunction, TaskFiles
 from dcp.lake.tables.transaction import FEW_ROWS, session_settings_for_a_while
+
+_FILES: Final = FileContents(CHANGES, CHANGES_STATISTICS, MEBIBYTE)
+"""Larger batches are row groups of their own: written, they are no longer held (docs/memory.md)."""
 
 
 def run_round(
@@ -59,7 +65,7 @@ def _rows(lake: LakeTables, tasks: int, receive: BatchFunction) -> DataFrame | T
     """Return what the tasks receive: in files of the log where they can write them themselves."""
     each_task, folder = lake.spark.range(0, tasks, 1, tasks), lake.changes.folder
     if folder is not None and takes_files(folder):
-        return TaskFiles(each_task, receive, folder, CHANGES, CHANGES_STATISTICS)
+        return TaskFiles(each_task, receive, folder, _FILES)
     return each_task.mapInArrow(receive, spark_ddl(CHANGES))
 
 

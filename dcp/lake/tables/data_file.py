@@ -18,9 +18,6 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-_LEAST_ROW_GROUP_BYTES: Final = 1024 * 1024
-"""Smaller batches are gathered: each row group costs some kilobytes of the file's footer."""
-
 DATA_FILE: Final = pa.schema(
     [
         ("name", pa.string()),
@@ -51,26 +48,43 @@ class DataFile:
         return pa.RecordBatch.from_pylist([asdict(self)], schema=DATA_FILE)
 
 
+@dataclass(frozen=True, slots=True)
+class FileContents:
+    """What the files of a table have: its columns, and minima and maxima of some of them.
+
+    Batches of less than ``row_group_bytes`` are gathered: a row group costs some kilobytes of the
+    file's footer, and a reader a few seeks.
+    """
+
+    schema: pa.Schema
+    statistics_columns: Sequence[str]
+    row_group_bytes: int
+
+
 class DataFileWriter(AbstractContextManager["DataFileWriter"]):
     """Writes one file; where the block ends by an error, or without rows, the file is removed.
 
-    Holds less than 1 MiB of rows, and while it writes, one row group encoded.
+    Holds less than ``row_group_bytes`` of rows, and while it writes, one row group encoded.
     """
 
-    def __init__(self, folder: Path, schema: pa.Schema, statistics_columns: Sequence[str]) -> None:
-        """Open a new file in ``folder``, with minima and maxima of the columns that are named."""
+    def __init__(self, folder: Path, contents: FileContents) -> None:
+        """Open a new file in ``folder``."""
+        self._contents = contents
         self._path = folder / f"part-{uuid4()}.zstd.parquet"
-        self._columns = statistics_columns
         self._footer: list[pq.FileMetaData] = []
         self._gathered: list[pa.RecordBatch] = []
         self._writer = pq.ParquetWriter(
-            self._path, schema, compression="zstd", metadata_collector=self._footer
+            self._path,
+            contents.schema,
+            compression="zstd",
+            write_page_index=True,  # so that Spark reads the pages that it needs
+            metadata_collector=self._footer,
         )
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Append rows."""
         self._gathered.append(rows)
-        if sum(batch.nbytes for batch in self._gathered) >= _LEAST_ROW_GROUP_BYTES:
+        if sum(batch.nbytes for batch in self._gathered) >= self._contents.row_group_bytes:
             self._write_row_group()
 
     def finish(self) -> DataFile | None:
@@ -87,7 +101,7 @@ class DataFileWriter(AbstractContextManager["DataFileWriter"]):
             found.st_size,
             found.st_mtime_ns // 1_000_000,
             footer.num_rows,
-            _statistics(footer, self._columns),
+            _statistics(footer, self._contents.statistics_columns),
         )
 
     def __exit__(

@@ -3,13 +3,13 @@
 The driver hears of the files alone and commits them (`dcp.lake.tables.file_commit`).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from dcp.lake.tables.data_file import DATA_FILE, DataFile, DataFileWriter
+from dcp.lake.tables.data_file import DATA_FILE, DataFile, DataFileWriter, FileContents
 from dcp.lake.tables.schema import spark_ddl
 
 BatchFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -24,13 +24,12 @@ class TaskFiles:
         frame: DataFrame,
         rows: BatchFunction,
         folder: Path,
-        schema: pa.Schema,
-        statistics_columns: Sequence[str],
+        contents: FileContents,
     ) -> None:
         """Each task of ``frame`` writes what ``rows`` makes of its batches into ``folder``."""
 
         def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            with DataFileWriter(folder, schema, statistics_columns) as writer:
+            with DataFileWriter(folder, contents) as writer:
                 for batch in rows(batches):
                     writer.write(batch)
                 file = writer.finish()

@@ -10,10 +10,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dcp.lake.tables.data_file import DATA_FILE, DataFile, DataFileWriter
+from dcp.lake.tables.data_file import DATA_FILE, DataFile, DataFileWriter, FileContents
 from dcp.lake.tables.schema import CHANGES, CHANGES_STATISTICS, REPLICA
 
 LARGEST = 2**64 - 1
+
+
+def writing(folder: Path, schema: pa.Schema, *statistics_columns: str) -> DataFileWriter:
+    return DataFileWriter(folder, FileContents(schema, statistics_columns, 1_000_000))
 
 
 def batch(*rows: dict[str, Any]) -> pa.RecordBatch:
@@ -21,7 +25,7 @@ def batch(*rows: dict[str, Any]) -> pa.RecordBatch:
 
 
 def test_a_file_tells_the_bounds_of_its_rows_exactly(tmp_path: Path) -> None:
-    with DataFileWriter(tmp_path, CHANGES, CHANGES_STATISTICS) as writer:
+    with writing(tmp_path, CHANGES, *CHANGES_STATISTICS) as writer:
         writer.write(batch({"round": 7, "vbucket": 3, "kind": "mutation", "seqno": Decimal(5)}))
         large = {"value": b"x" * 2_000_000}  # a row group of its own
         writer.write(
@@ -56,14 +60,14 @@ def test_a_file_tells_the_bounds_of_its_rows_exactly(tmp_path: Path) -> None:
 
 
 def test_without_rows_there_is_no_file(tmp_path: Path) -> None:
-    with DataFileWriter(tmp_path, CHANGES, ("round",)) as writer:
+    with writing(tmp_path, CHANGES, "round") as writer:
         assert writer.finish() is None
     assert list(tmp_path.iterdir()) == []
 
 
 def test_times_are_told_as_delta_reads_them(tmp_path: Path) -> None:
     times = [datetime(2026, 11, 25, 1, 2, 3, 456789, UTC), datetime(1969, 12, 31, tzinfo=UTC)]
-    with DataFileWriter(tmp_path, REPLICA, ("key", "modified_at")) as writer:
+    with writing(tmp_path, REPLICA, "key", "modified_at") as writer:
         rows = [{"key": f"schlüssel-{time.year}", "modified_at": time} for time in times]
         writer.write(pa.RecordBatch.from_pylist(rows, schema=REPLICA))
         file = writer.finish()
@@ -78,7 +82,7 @@ def test_times_are_told_as_delta_reads_them(tmp_path: Path) -> None:
 
 def test_nothing_is_left_of_a_file_that_was_not_finished(tmp_path: Path) -> None:
     def fail() -> None:
-        with DataFileWriter(tmp_path, CHANGES, ("round",)) as writer:
+        with writing(tmp_path, CHANGES, "round") as writer:
             writer.write(batch({"round": 1, "value": b"x" * 2_000_000}))
             assert list(tmp_path.iterdir())
             raise RuntimeError("the node is gone")

@@ -8,9 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
-from dcp.lake.tables import file_commit
-from dcp.lake.tables.data_file import DataFile, DataFileWriter
+from dcp.lake.tables.data_file import DataFile, DataFileWriter, FileContents
 from dcp.lake.tables.file_commit import VersionTakenError, commit_files, takes_files
 from dcp.lake.tables.history import history
 from dcp.lake.tables.schema import CHANGES, CHANGES_STATISTICS
@@ -33,7 +33,7 @@ def folder_of(lake: LakeTables) -> Path:
 
 
 def written(folder: Path, *rows: dict[str, Any]) -> DataFile:
-    with DataFileWriter(folder, CHANGES, CHANGES_STATISTICS) as writer:
+    with DataFileWriter(folder, FileContents(CHANGES, CHANGES_STATISTICS, 1_000_000)) as writer:
         writer.write(pa.RecordBatch.from_pylist(list(rows), schema=CHANGES))
         file = writer.finish()
     assert file is not None
@@ -113,7 +113,7 @@ def test_a_commit_stands_when_its_checkpoint_fails(
     def fail(_: object) -> None:
         raise OSError("the disk is full")
 
-    monkeypatch.setattr(file_commit.StoredTable, "create_checkpoint", fail)
+    monkeypatch.setattr(DeltaTable, "create_checkpoint", fail)
     for round_number in range(1, 11):
         commit(folder_of(lake), round_number - 1, round_number)
     assert history(lake.changes)[0].version == 10

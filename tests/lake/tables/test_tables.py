@@ -16,6 +16,7 @@ from dcp.lake.log.changes import append_round, latest_round, newest_round
 from dcp.lake.log.round_records import positions_at
 from dcp.lake.query.status import lake_status
 from dcp.lake.query.views import register_views
+from dcp.lake.tables.data_file import FileContents
 from dcp.lake.tables.history import WHOLE, history
 from dcp.lake.tables.schema import CHANGES, CHANGES_STATISTICS, spark_ddl
 from dcp.lake.tables.sql import string
@@ -153,7 +154,8 @@ def in_files(frame: "DataFrame", lake: LakeTables) -> TaskFiles:
     """Let tasks write the rows of a frame into files of the log."""
     folder = lake.changes.folder
     assert folder is not None
-    return TaskFiles(frame, lambda batches: batches, folder, CHANGES, CHANGES_STATISTICS)
+    contents = FileContents(CHANGES, CHANGES_STATISTICS, 1_000_000)
+    return TaskFiles(frame, lambda batches: batches, folder, contents)
 
 
 Rows = Callable[["DataFrame", LakeTables], "DataFrame | TaskFiles"]
