@@ -224,7 +224,7 @@ def _drafted(lines: Sequence[FrameLine | MarkLine]) -> _Drafter:
     return drafter
 
 
-def _printed(scenario: list[Raw]) -> str:
+def printed(scenario: list[Raw]) -> str:
     """Return the text of a scenario's file: a line for each step and item."""
     parts = []
     for raw in scenario:
@@ -242,4 +242,4 @@ def _printed(scenario: list[Raw]) -> str:
 
 if __name__ == "__main__":
     numbered = enumerate(CaseFile.read(Path(sys.argv[1])).content, 1)
-    print(_printed(draft([parse_line(number, raw) for number, raw in numbered])), end="")
+    print(printed(draft([parse_line(number, raw) for number, raw in numbered])), end="")
