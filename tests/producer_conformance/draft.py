@@ -60,6 +60,7 @@ class _Connection:
     streams: dict[int, _Stream] = field(default_factory=dict)
     has_collections: bool = False
     is_compressed: bool = False
+    user: str = ""
     login_line: int = 0
     splitter: FrameSplitter = field(default_factory=FrameSplitter)
 
@@ -70,6 +71,7 @@ class _Drafter:
     def __init__(self) -> None:
         self.raw: Raw = {"bucket": "default", "vbuckets": 0, "users": {}}
         self.wrong_passwords: list[int] = []
+        self.without_streams: set[str] = set()
         self.unplayed: list[int] = []
         self.bucket_of: dict[str, str] = {}
         self.from_disk: set[int] = set()
@@ -117,6 +119,7 @@ class _Drafter:
         steps = [step for number in sorted(known) for step in self.vbuckets[number].steps(number)]
         held = [number for number in range(self.raw["vbuckets"]) if number not in missing]
         return self.raw | {
+            "users_without_streams": sorted(self.without_streams),
             "wrong_passwords": self.wrong_passwords,
             "held": held if missing else None,
             "streams_from_disk": sorted(self.from_disk),
@@ -143,6 +146,10 @@ class _Drafter:
                 for number, seqno in body.seqnos:
                     self.vbuckets[number].listed.append(line)
                     self._guess(number, line, line, seqno)
+            case m.StreamRequest(), m.RollbackAnswer():
+                self._guess(request.vbucket, line, line, body.rollback_seqno)
+            case m.DcpOpen(), _ if answer.status == Status.EACCESS:
+                self.without_streams.add(one.user)
             case _, m.FailoverLogAnswer() if request.opcode in _LOGS:
                 self.vbuckets[request.vbucket].logs.append((line, FailoverLog(body.entries)))
                 if isinstance(asked, m.StreamRequest):
@@ -162,9 +169,11 @@ class _Drafter:
             one.login_line = line
             parts = request.value.decode("utf-8", "replace").split("\0")
             if request.key == b"PLAIN" and answer.status == Status.SUCCESS:
-                self.raw["users"][parts[1]] = parts[2]
+                one.user = parts[1]
+                self.raw["users"][one.user] = parts[2]
             elif answer.status == Status.AUTH_CONTINUE:  # who it is, but not the password
-                self.raw["users"].setdefault(parts[0].split("n=")[1].split(",")[0], "unknown")
+                one.user = parts[0].partition(",n=")[2].partition(",")[0]
+                self.raw["users"].setdefault(one.user, "unknown")
         elif answer.status == Status.AUTH_ERROR:
             self.wrong_passwords.append(one.login_line)
 
