@@ -140,23 +140,31 @@ class Player:
             return
         if recorded.magic is Magic.SERVER_REQUEST:
             self._producer.new_map(played.line)
-        channel = channel_of(recorded)
-        ours = played.next(channel, line.seconds)
+        ours = played.next(channel_of(recorded), line.seconds)
         where = f"line {line.number}: {name_of(recorded)}"
         if ours is None:
             closed = "the connection closed" if played.line.is_closed else "nothing"
             others = ", ".join(name_of(frame) for frame in played.waiting[:3])
             played.failure = f"{where}: found {others or closed}, expected it"
-            return
-        if _is_unknown_to_ours(recorded):
+        elif _is_unknown_to_ours(recorded):
             played.tally["not compared (commands that ours does not have)"] += 1
-            return
+        else:
+            played.failure = self._difference(played, line, ours, recorded)
+            played.tally["compared"] += not played.failure
+
+    def _difference(
+        self, played: PlayedConnection, line: FrameLine, ours: Frame, recorded: Frame
+    ) -> str:
+        """Return what is wrong with our frame; go on from it where nothing is."""
+        channel, where = channel_of(recorded), f"line {line.number}: {name_of(recorded)}"
         faults = list(differences(ours, recorded))
+        if channel[0] == "stream" and any(
+            frame.magic.is_response and frame.opaque == ours.opaque for frame in played.waiting
+        ):
+            faults.append("found it before the answer to its stream's request")
         if faults:
             what = "" if name_of(ours) == name_of(recorded) else f" (found {name_of(ours)})"
-            played.failure = f"{where}{what}: {'; '.join(faults)}"
-            return
-        played.tally["compared"] += 1
+            return f"{where}{what}: {'; '.join(faults)}"
         if line.number in self._scenario.items_left_out_from:
             played.left_out.add(channel)
         if recorded.opcode == Opcode.DCP_OSO_SNAPSHOT and not recorded.magic.is_response:
@@ -164,7 +172,8 @@ class Player:
         try:
             played.part.learn(ours, recorded)
         except AuthenticationError as error:
-            played.failure = f"{where}: {error}"
+            return f"{where}: {error}"
+        return ""
 
     def _not_compared(self, line: FrameLine, recorded: Frame) -> str:
         """Return why ours was not asked for this; nothing where it was."""

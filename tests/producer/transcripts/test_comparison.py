@@ -34,6 +34,10 @@ def not_held(value: bytes) -> Frame:
 
 
 SAME = {
+    "a client has this map": (
+        answer(MAP, Opcode.GET_CLUSTER_CONFIG),
+        answer(b"", Opcode.GET_CLUSTER_CONFIG),
+    ),
     "a server that is starting has no map to tell": (not_held(MAP), not_held(b"")),
     "a NOOP's opaque": (NOOP, replace(NOOP, opaque=2)),
     "cache hint": (ITEM, replace(ITEM, extras=ITEM.extras[:-1] + b"\x03")),
@@ -59,6 +63,11 @@ SAME = {
 }
 DIFFERENT = {
     "the recorded server has a map": (not_held(b""), not_held(MAP), "value"),
+    "a client has no map": (
+        answer(b"", Opcode.GET_CLUSTER_CONFIG),
+        answer(MAP, Opcode.GET_CLUSTER_CONFIG),
+        "value",
+    ),
     "a map of other vbuckets": (not_held(MAP), not_held(SMALLER_MAP), "value"),
     "a stream's opaque": (ITEM, replace(ITEM, opaque=8), "opaque"),
     "cas": (ITEM, replace(ITEM, cas=8), "cas"),

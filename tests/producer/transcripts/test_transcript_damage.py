@@ -6,7 +6,6 @@ The scenarios hold the recorded server's state, so any part of a frame that is c
 import json
 import random
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -34,7 +33,7 @@ def spots(*names: str) -> list[tuple[str, Spot]]:
 
 
 def differs(name: str, lines: list[Line]) -> bool:
-    file = CaseFile(Path(CAPTURES / f"{name}.jsonl"), lines, is_lines=True)
+    file = CaseFile(CAPTURES / f"{name}.jsonl", lines, is_lines=True)
     return any(result.failures for result in ProducerTranscripts().run(file))
 
 
