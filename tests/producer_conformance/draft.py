@@ -71,6 +71,7 @@ class _Drafter:
     def __init__(self) -> None:
         self.raw: Raw = {"bucket": "default", "vbuckets": 0, "users": {}}
         self.wrong_passwords: list[int] = []
+        self.manifests: list[Raw] = []
         self.without_streams: set[str] = set()
         self.unplayed: list[int] = []
         self.bucket_of: dict[str, str] = {}
@@ -96,7 +97,9 @@ class _Drafter:
                 frame = block.frame(index)
                 one.asked[frame.opaque] = line.number, frame
             return
-        with suppress(FrameError):  # what cannot be read tells nothing; the comparison tells of it
+        with suppress(
+            FrameError, ValueError
+        ):  # what cannot be read tells nothing; the comparison tells of it
             self._take_server(one, line.number, parse_frame(line.data))
 
     def _take_server(self, one: _Connection, line: int, frame: Frame) -> None:
@@ -116,7 +119,9 @@ class _Drafter:
         is_listed = any(about.listed for about in self.vbuckets.values())
         others = range(self.raw["vbuckets"]) if is_listed else self.not_held
         missing = {*others}.difference(known)
-        steps = [step for number in sorted(known) for step in self.vbuckets[number].steps(number)]
+        steps = list(self.manifests)
+        for number in sorted(known):
+            steps += self.vbuckets[number].steps(number)
         held = [number for number in range(self.raw["vbuckets"]) if number not in missing]
         return self.raw | {
             "users_without_streams": sorted(self.without_streams),
@@ -155,6 +160,10 @@ class _Drafter:
                 if isinstance(asked, m.StreamRequest):
                     one.streams[request.opaque] = _Stream(line, there=line)
                     self._guess(request.vbucket, line, line, asked.start)
+        is_manifest = request.opcode == Opcode.GET_COLLECTIONS_MANIFEST
+        if is_manifest and answer.status == Status.SUCCESS:
+            manifest = json.loads(answer.value)
+            self.manifests.append({"before": line, "do": "learn_manifest", "manifest": manifest})
         if answer.status == Status.NOT_MY_VBUCKET:
             self.not_held.add(request.vbucket)
         self._take_map(answer.value)
@@ -242,9 +251,11 @@ def printed(scenario: list[Raw]) -> str:
         ]
         steps = []
         for step in raw["steps"]:
-            items = ",\n  ".join(json.dumps(item, ensure_ascii=False) for item in step["items"])
-            start = json.dumps({name: step[name] for name in step if name != "items"})
-            steps.append(f'{start[:-1]}, "items": [\n  {items}]}}')
+            items = ",\n  ".join(
+                json.dumps(item, ensure_ascii=False) for item in step.get("items", ())
+            )
+            text = json.dumps({name: step[name] for name in step if name != "items"})
+            steps.append(f'{text[:-1]}, "items": [\n  {items}]}}' if items else text)
         parts.append("{" + "".join(head) + '"steps": [\n' + ",\n".join(steps) + "]}")
     return "[" + ",\n".join(parts) + "]\n"
 

@@ -14,6 +14,7 @@ from dcp.producer.bucket.bucket import Bucket
 from dcp.producer.bucket.dcp_connection import DcpConnection
 from dcp.producer.commands.commands import COMMANDS
 from dcp.producer.commands.session import Session
+from dcp.producer.model.manifest import Collection, Scope
 from dcp.producer.model.settings import ClusterSettings
 from dcp.producer.model.versions import Version
 from dcp.producer.server.cluster import ProducerCluster
@@ -90,8 +91,7 @@ class PlayedProducer:
                 for connection in self._bucket.dcp_connections.values():
                     _drop(self._bucket, connection, connection.streams_of({vbucket}))
             case LearnManifest():
-                held = self._bucket.collections
-                held.current = replace(held.current, uid=action.uid)
+                self._learn_manifest(action)
         self.spread()
 
     def _set_up(self, vbucket: int, action: SetUp) -> None:
@@ -102,6 +102,25 @@ class PlayedProducer:
         self._cluster.set_up_vbucket(vbucket, action.facts, versions)
         data = self._bucket.vbuckets[vbucket].data
         data.checkpoints.register(_KEEPER, data.base_seqno, droppable=False)
+
+    def _learn_manifest(self, action: LearnManifest) -> None:
+        held = self._bucket.collections.current
+        if action.uid <= held.uid:
+            return
+        scopes, collections = held.scopes, held.collections
+        if action.manifest is not None:
+            named = {int(scope["uid"], 16): scope for scope in action.manifest["scopes"]}
+            scopes = {number: Scope(number, scope["name"]) for number, scope in named.items()}
+            collections = {
+                int(each["uid"], 16): Collection(
+                    int(each["uid"], 16), each["name"], number, each.get("maxTTL")
+                )
+                for number, scope in named.items()
+                for each in scope["collections"]
+            }
+        self._bucket.collections.current = replace(
+            held, uid=action.uid, scopes=scopes, collections=collections
+        )
 
     def spread(self) -> None:
         """Wake the streams of what has changed."""

@@ -146,8 +146,8 @@ class Player:
             closed = "the connection closed" if played.line.is_closed else "nothing"
             others = ", ".join(name_of(frame) for frame in played.waiting[:3])
             played.failure = f"{where}: found {others or closed}, expected it"
-        elif _is_unknown_to_ours(recorded):
-            played.tally["not compared (commands that ours does not have)"] += 1
+        elif unlike := _incomparable(ours, recorded):
+            played.tally[f"not compared ({unlike})"] += 1
         else:
             played.failure = self._difference(played, line, ours, recorded)
             played.tally["compared"] += not played.failure
@@ -203,7 +203,11 @@ def _close(played: PlayedConnection, line: FrameLine | MarkLine, quiet_since: fl
     played.line.close()
 
 
-def _is_unknown_to_ours(recorded: Frame) -> bool:
-    """Whether it is the answer to a command that our producer does not have."""
-    is_answer = recorded.magic.is_response and recorded.status != Status.UNKNOWN_COMMAND
-    return is_answer and recorded.opcode not in COMMANDS
+def _incomparable(ours: Frame, recorded: Frame) -> str:
+    """Return why two answers to one request cannot be compared; nothing where they can."""
+    if not recorded.magic.is_response or recorded.status == Status.UNKNOWN_COMMAND:
+        return ""
+    if recorded.opcode not in COMMANDS:
+        return "commands that ours does not have"
+    is_missing = ours.status == Status.KEY_ENOENT and recorded.status == Status.SUCCESS
+    return "documents of no scenario" if recorded.opcode == Opcode.GET and is_missing else ""

@@ -66,9 +66,10 @@ class DropCursors:
 
 @dataclass(frozen=True, slots=True)
 class LearnManifest:
-    """The bucket's manifest gets a uid of which no vbucket's stream tells."""
+    """The bucket knows a manifest of which no vbucket's stream tells; the same one if not given."""
 
     uid: int
+    manifest: Mapping[str, Any] | None = None
 
 
 Action = SetUp | Write | Purge | DropCursors | LearnManifest
@@ -180,12 +181,16 @@ def _write(*, versions: tuple[Version, ...], checkpoint_begins: bool = False) ->
     return Write(versions, checkpoint_begins)
 
 
+def _learn_manifest(*, uid: int = 0, manifest: Mapping[str, Any] | None = None) -> LearnManifest:
+    return LearnManifest(uid if manifest is None else int(manifest["uid"], 16), manifest)
+
+
 _ACTIONS: Final[dict[str, Callable[..., Action]]] = {
     "set_up": _set_up,
     "write": _write,
     "purge": Purge,
     "drop_cursors": DropCursors,
-    "learn_manifest": LearnManifest,
+    "learn_manifest": _learn_manifest,
 }
 
 
