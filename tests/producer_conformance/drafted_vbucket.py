@@ -17,6 +17,8 @@ class DraftedVbucket:
     """What was seen of a vbucket, with the line from which it was there.
 
     ``seen`` has the line of the request that found it first: it says on which branch it was found.
+    ``shown`` are the seqnos of items that streams showed, ``listed`` the lines of lists of seqnos
+    that have the vbucket, ``checkpoints`` those of markers that begin one.
     """
 
     logs: list[tuple[int, FailoverLog]] = field(default_factory=list)

@@ -17,7 +17,7 @@ from dcp.wire.framing import FrameSplitter
 from dcp.wire.vocabulary import Magic, Opcode
 from tests.conformance_formats.transcripts import FrameLine, MarkLine
 from tests.producer_conformance.client_part import ClientPart
-from tests.producer_conformance.played_producer import Line
+from tests.producer_conformance.played_line import Line
 
 QUIET_SECONDS: Final = 0.25
 """After so long without a word the recorded server had said all that it had to say."""

@@ -7,7 +7,7 @@ from tests.conformance_formats.case_file import CaseFile, CaseResult
 from tests.conformance_formats.transcripts import Transcripts, parse_line
 from tests.producer_conformance.draft import draft
 from tests.producer_conformance.player import Player
-from tests.producer_conformance.scenario import scenarios_in, scenarios_of
+from tests.producer_conformance.scenario_file import scenarios_in, scenarios_of
 
 
 class ProducerTranscripts:

@@ -15,7 +15,7 @@ from tests.conformance_formats.case_file import CaseFile, CaseResult
 from tests.conformance_formats.transcripts import parse_line
 from tests.producer_conformance.draft import draft, printed
 from tests.producer_conformance.producer_transcripts import ProducerTranscripts
-from tests.producer_conformance.scenario import scenarios_of
+from tests.producer_conformance.scenario_file import scenarios_of
 
 CAPTURES = Path(__file__).parents[2] / "data" / "captures"
 
