@@ -88,9 +88,8 @@ class Drafter:
                 frame = block.frame(index)
                 one.asked[frame.opaque] = line.number, frame
             return
-        with suppress(
-            FrameError, ValueError
-        ):  # what cannot be read tells nothing; the comparison tells of it
+        # What cannot be read tells nothing here; the comparison tells of it.
+        with suppress(FrameError, ValueError):
             self._take_server(one, line.number, parse_frame(line.data))
 
     def _take_server(self, one: _Connection, line: int, frame: Frame) -> None:
