@@ -36,7 +36,7 @@ class PlayedConnection:
     ``owed`` are frames that were sent before a silence. ``asked`` are the opaques of requests that
     the recorded server did not answer yet. ``left_out`` are channels without items from here on,
     ``out_of_order`` the opaques of streams that had such a snapshot. ``splitter`` is None once the
-    client has said what is no frame.
+    client has said what is no frame, ``held`` the beginning of one whose rest is in a later line.
     """
 
     name: str
@@ -44,6 +44,7 @@ class PlayedConnection:
     part: ClientPart
     last_seconds: float
     splitter: FrameSplitter | None = field(default_factory=FrameSplitter)
+    held: bytes = b""
     sent: dict[Channel, deque[Frame]] = field(default_factory=dict)
     owed: list[Frame] = field(default_factory=list)
     asked: set[int] = field(default_factory=set)

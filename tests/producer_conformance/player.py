@@ -184,14 +184,18 @@ class Player:
 
 def _frames_said(played: PlayedConnection, line: FrameLine) -> list[Frame]:
     """Return the client's frames that end in a line; from what is none on, hand over the bytes."""
+    played.held += line.data
     if played.splitter is not None:
         try:
             block = played.splitter.feed(line.data)
-            return [block.frame(index) for index in range(len(block))]
         except FrameError:
             played.splitter = None
+        else:
+            played.held = played.held[len(played.held) - played.splitter.pending_bytes :]
+            return [block.frame(index) for index in range(len(block))]
     played.asked.add(-1)
-    played.line.send(line.data, line.seconds)
+    played.line.send(played.held, line.seconds)
+    played.held = b""
     return []
 
 

@@ -7,6 +7,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -16,7 +17,9 @@ from tests.conformance_formats.transcripts import parse_line
 from tests.producer_conformance.draft import draft, printed
 from tests.producer_conformance.producer_transcripts import ProducerTranscripts
 from tests.producer_conformance.scenario_file import scenarios_of
+from tests.seeds import seeds
 
+(SEED,) = seeds(1)
 CAPTURES = Path(__file__).parents[2] / "data" / "captures"
 
 PASSING = {
@@ -79,6 +82,15 @@ def test_passes(name: str) -> None:
 
 def test_no_fewer_frames_are_compared() -> None:
     assert sum(PASSING.values()) >= LEAST_COMPARED
+
+
+@pytest.mark.parametrize("name", PASSING)
+def test_a_recording_may_end_anywhere(name: str) -> None:
+    file = CaseFile.read(CAPTURES / f"{name}.jsonl")
+    end = Random(f"{SEED} {name}").randrange(1, len(file.content))
+    cut = CaseFile(file.path, file.content[:end], is_lines=True)
+    found = [text for result in ProducerTranscripts().run(cut) for text in result.failures]
+    assert found == [], f"seed {SEED}: line {end}"
 
 
 def without_scenario(tmp_path: Path, name: str) -> Path:
