@@ -4,10 +4,12 @@ The format of a file is recognised by its content. Every failing case is printed
 found and what was expected. A line per transcript counts its frames: the client's as accepted (the
 same as ours) and observed (others), the server's as understood. A line per file of Aeron's cases
 counts where we answer as both its drivers, and as one alone where they differ. With ``--producer``
-the files are transcripts and our producer takes the server's place: every frame of the server is
-compared with ours, up to the first difference of each connection. The last line is
-``N passed, M failed``; the exit code is 1 when any failed. A file that cannot be read or
-recognised, or that holds no case, is a failure.
+the files are transcripts and our producer takes the server's place, in the states that a
+transcript's scenario names (``docs/conformance.md``) or that are drafted from what it shows: every
+frame of the server is compared with ours, up to the first difference of each connection, and those
+that were not compared are counted with the reason. The last line is ``N passed, M failed``; the
+exit code is 1 when any failed. A file that cannot be read or recognised, or that holds no case, is
+a failure.
 """
 
 import sys

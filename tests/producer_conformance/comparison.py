@@ -5,18 +5,14 @@ These need not be the same:
 
     opaque              of what the server begins by itself (NOOP, map push): its own counter
     cache hint          in the extras of mutations and prepares: what the server's cache thinks
-    cluster map         another cluster's; ours must be a map of as many vbuckets, but where a
-                        NOT_MY_VBUCKET has none
+    cluster map         another cluster's; ours must be a map of as many vbuckets, but where the
+                        recorded server left it out for a client that has it
     SASL payloads       salt, nonce and iterations are the server's; the parts must be there
     error texts         people's; where one has a text the other must have one
     manifest            the order of scopes and collections is a hash table's
     version, error map  another build's; ours must be of that kind
-    statistics          the server's own, but for those with a documented meaning
-                        (``statistics.py``); so is a group that ours lacks
     server durations    how long it took, in an answer's framing extras; a magic of its own
                         goes with them, which ours does not use
-    commands            that ours does not answer at all, outside of DCP; what they wrote is
-                        known from what the streams show (``rehearsal.py``)
     granted features    ours lacks what ``NOT_OFFERED`` lists, and must grant all others; in
                         which order is each server's own
 """
@@ -82,8 +78,11 @@ def _field(frame: Frame, name: str) -> int:
 
 
 def _is_map_left_out(recorded: Frame) -> bool:
-    is_refusal = recorded.magic.is_response and recorded.status == Status.NOT_MY_VBUCKET
-    return is_refusal and not recorded.value
+    """Whether the client was told of its map before, or the server that is warming up has none."""
+    if not recorded.magic.is_response or recorded.value:
+        return False
+    is_config = recorded.opcode == Opcode.GET_CLUSTER_CONFIG and recorded.status == Status.SUCCESS
+    return is_config or recorded.status == Status.NOT_MY_VBUCKET
 
 
 def is_of_the_server(frame: Frame) -> bool:
@@ -110,8 +109,10 @@ def _value_rule(recorded: Frame) -> Rule | None:
         return _same_kind_of_map if is_map else None
     if not recorded.magic.is_response:
         return None
+    if _is_map_left_out(recorded):
+        return _anything
     if recorded.status == Status.NOT_MY_VBUCKET:
-        return _same_kind_of_map if recorded.value else _anything
+        return _same_kind_of_map
     if recorded.status == Status.AUTH_CONTINUE:
         return _same_parts
     if recorded.status == Status.SUCCESS:
@@ -120,7 +121,6 @@ def _value_rule(recorded: Frame) -> Rule | None:
 
 
 def _anything(_: bytes, __: bytes) -> str:
-    """A server that is warming up, or told this client its map before, may have none to tell."""
     return ""
 
 

@@ -25,7 +25,20 @@ def error(value: bytes) -> Frame:
     return answer(value, Opcode.DCP_OPEN, Status.EINVAL)
 
 
+MAP = b'{"vBucketServerMap":{"vBucketMap":[[0],[0]]}}'
+SMALLER_MAP = MAP.replace(b"[0],", b"")
+
+
+def not_held(value: bytes) -> Frame:
+    return answer(value, Opcode.DCP_STREAM_REQ, Status.NOT_MY_VBUCKET)
+
+
 SAME = {
+    "a client has this map": (
+        answer(MAP, Opcode.GET_CLUSTER_CONFIG),
+        answer(b"", Opcode.GET_CLUSTER_CONFIG),
+    ),
+    "a server that is starting has no map to tell": (not_held(MAP), not_held(b"")),
     "a NOOP's opaque": (NOOP, replace(NOOP, opaque=2)),
     "cache hint": (ITEM, replace(ITEM, extras=ITEM.extras[:-1] + b"\x03")),
     "an error's text": (error(b'{"error":{"context":"a"}}'), error(b'{"error":{"ref":"b"}}')),
@@ -49,6 +62,13 @@ SAME = {
     ),
 }
 DIFFERENT = {
+    "the recorded server has a map": (not_held(b""), not_held(MAP), "value"),
+    "a client has no map": (
+        answer(b"", Opcode.GET_CLUSTER_CONFIG),
+        answer(MAP, Opcode.GET_CLUSTER_CONFIG),
+        "value",
+    ),
+    "a map of other vbuckets": (not_held(MAP), not_held(SMALLER_MAP), "value"),
     "a stream's opaque": (ITEM, replace(ITEM, opaque=8), "opaque"),
     "cas": (ITEM, replace(ITEM, cas=8), "cas"),
     "extras": (ITEM, replace(ITEM, extras=b"\x01" + ITEM.extras[1:]), "extras"),
