@@ -30,7 +30,7 @@ _CONNECTION: Final[Metrics] = {
     "dcp_producer_paused": ("gauge", "1 while nothing is sent, by reason."),
 }
 _PROCESS: Final[Metrics] = {
-    "dcp_producer_resident_bytes": ("gauge", "Resident memory of the producer; -1: not known."),
+    "dcp_producer_resident_bytes": ("gauge", "Resident memory of the producer."),
     "dcp_producer_memory_bound_bytes": ("gauge", "The most that it takes now; 0: no formula."),
 }
 _RELAY: Final[Metrics] = {
@@ -42,7 +42,7 @@ _RELAY: Final[Metrics] = {
     "relay_newcomers_refused_total": ("counter", "Streams too far behind to be waited for."),
     "relay_held_bytes": ("gauge", "Bytes not acknowledged: a consumer, or the disk, lacks them."),
     "relay_disk_waiting_bytes": ("gauge", "Bytes received that are not on disk yet."),
-    "relay_resident_bytes": ("gauge", "Resident memory of the relay; -1: not known."),
+    "relay_resident_bytes": ("gauge", "Resident memory of the relay."),
     "relay_memory_bound_bytes": ("gauge", "The most that it takes now (docs/memory.md)."),
     "relay_waits_for_disk": ("gauge", "1 while the cluster is held up by the relay's disk."),
 }

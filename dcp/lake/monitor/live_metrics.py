@@ -58,8 +58,7 @@ def _samples(look: TaskLook) -> Iterator[Sample]:
     yield Sample("dcplake_task_undecodable_values", task, look.undecodable_values)
     yield Sample("dcplake_task_open_vbuckets", task, look.open_vbuckets)
     yield Sample("dcplake_task_round", task, look.round)
-    if look.resident_bytes is not None:
-        yield Sample("dcplake_task_resident_bytes", task, look.resident_bytes)
+    yield Sample("dcplake_task_resident_bytes", task, look.resident_bytes)
     if look.bound_bytes:
         yield Sample("dcplake_task_memory_bound_bytes", task, look.bound_bytes)
     if look.windows is not None:
