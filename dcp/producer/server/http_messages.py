@@ -13,7 +13,7 @@ from urllib.parse import unquote_to_bytes, urlsplit
 import h11
 
 MAX_HEAD_BYTES: Final = 16 * 1024
-"""A request's line and header fields together, until they are complete."""
+"""A request's target and header fields together."""
 MAX_BODY_BYTES: Final = 64 * 1024
 """A request's body; nothing here looks at one."""
 
@@ -57,9 +57,14 @@ def request_of(head: h11.Request) -> HttpRequest:
     """Return what the endpoints need of a request.
 
     Raises:
-        h11.RemoteProtocolError: it is of another HTTP version, or needs what we do not have.
+        h11.RemoteProtocolError: it is too large, of another HTTP version, or needs what we do
+            not have.
     """
     fields = dict(head.headers)
+    head_bytes = len(head.target) + sum(len(name) + len(text) for name, text in head.headers)
+    if head_bytes > MAX_HEAD_BYTES:  # h11 limits only what it waits for more of
+        status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+        raise _refusal(status, f"found a head above {MAX_HEAD_BYTES} bytes")
     if not head.http_version.startswith(b"1."):
         raise _refusal(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "expected HTTP/1.1 or HTTP/1.0")
     if b"transfer-encoding" in fields:
