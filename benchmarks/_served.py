@@ -1,17 +1,17 @@
-"""``dcplake serve`` as a process of its own, with documents in it; what it costs, by ``/proc``.
+"""``dcplake serve`` as a process of its own, with documents in it; what it costs.
 
 python -m benchmarks._served COUNT VALUE_BYTES VBUCKETS
 """
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
+
+import psutil
 
 from dcp.producer.model.settings import ClusterSettings
 from dcp.producer.server.serve import serve
@@ -19,7 +19,6 @@ from dcp.producer.vbucket.preload import PreloadSettings
 
 USER: Final = "bench"
 PASSWORD: Final = "bench"  # noqa: S105  (of the producer that is started here)
-_TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +31,13 @@ class Served:
     @property
     def cpu_seconds(self) -> float:
         """What it has used so far, in user and system mode."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / _TICKS
+        times = psutil.Process(self.pid).cpu_times()
+        return times.user + times.system
 
     @property
     def resident_bytes(self) -> int:
         """How much memory it has."""
-        pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
-        return pages * os.sysconf("SC_PAGE_SIZE")
+        return psutil.Process(self.pid).memory_info().rss
 
 
 @contextmanager

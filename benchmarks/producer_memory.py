@@ -12,7 +12,6 @@ part of all figures: they hold the newest writes.
 import argparse
 import gc
 import multiprocessing
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +20,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import Any
+
+import psutil
 
 from dcp.producer.model.settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
@@ -41,8 +42,7 @@ class Held:
 def resident_bytes() -> int:
     """Return the resident set of this process, without garbage."""
     gc.collect()
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
+    return psutil.Process().memory_info().rss
 
 
 def fill(cluster: ProducerCluster, documents: int, value_bytes: int) -> None:

@@ -20,7 +20,6 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "errors": frozenset(),
     "types": frozenset({"errors"}),
     "file_lock": frozenset({"errors"}),
-    "process_memory": frozenset(),
     "printable": frozenset(),
     "schemas": frozenset(),
     "seeds": frozenset({"errors"}),
@@ -29,7 +28,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "protocol": frozenset({"types", "errors", "printable", "wire"}),
     "client": frozenset({"types", "errors", "seeds", "wire", "protocol"}),
     "producer": frozenset(
-        {"types", "errors", "file_lock", "printable", "process_memory", "seeds", "wire", "protocol"}
+        {"types", "errors", "file_lock", "printable", "seeds", "wire", "protocol"}
     ),
     "lake": frozenset(
         {
@@ -37,7 +36,6 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             "errors",
             "file_lock",
             "printable",
-            "process_memory",
             "seeds",
             "suggestions",
             "wire",
@@ -46,9 +44,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             "schemas",
         }
     ),
-    "relay": frozenset(
-        {"types", "errors", "printable", "process_memory", "wire", "protocol", "client", "producer"}
-    ),
+    "relay": frozenset({"types", "errors", "printable", "wire", "protocol", "client", "producer"}),
     "cli": frozenset(
         {
             "types",
@@ -133,7 +129,6 @@ FORBIDDEN: dict[str, frozenset[str]] = {
     "errors": PURE | {"numpy", "pyarrow", "pandas"},
     "types": PURE | {"numpy", "pyarrow", "pandas"},
     "file_lock": SPARK | {"asyncio", "numpy", "pyarrow", "pandas"},
-    "process_memory": PURE,
     "printable": PURE | {"numpy", "pyarrow", "pandas"},
     "seeds": PURE | {"numpy", "pyarrow", "pandas"},
     "suggestions": PURE | {"numpy", "pyarrow", "pandas"},

@@ -6,10 +6,11 @@ import sys
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from prometheus_client.samples import Sample
 
 from dcp.cli.logs import OneLineFormatter
 from dcp.cli.output import say, table
-from dcp.lake.monitor.prometheus import Sample
+from dcp.lake.monitor.prometheus import exposition_of
 from dcp.printable import printable, printable_lines, printable_name
 from dcp.producer.model.connection_name import told_name
 
@@ -82,5 +83,6 @@ def test_a_record_of_the_log_is_one_line() -> None:
 
 
 def test_a_label_of_a_metric_is_printable_and_escaped_as_prometheus_reads_it() -> None:
-    sample = Sample("up", (("consumer", 'a"\\\n\0\r'),), 1)
-    assert str(sample) == r'up{consumer="a\"\\\n\\x00\\r"} 1'
+    sample = Sample("up", {"consumer": 'a"\\\n\0\r'}, 1)
+    _, _, line = exposition_of([sample], {"up": ("gauge", "Is up.")}).splitlines()
+    assert line == r'up{consumer="a\"\\\n\\x00\\r"} 1.0'

@@ -10,8 +10,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
+from prometheus_client.samples import Sample
+
 from dcp.cli.producer_connections import ProducerConnection
-from dcp.lake.monitor.prometheus import Metrics, Sample, exposition_of
+from dcp.lake.monitor.prometheus import Metrics, exposition_of
 
 _UPSTREAM: Final = re.compile(r"relay:upstream:(.+):(\w+)")
 _GROUP: Final = re.compile(r"relay:group:(\d+):(\w+)")
@@ -30,7 +32,7 @@ _CONNECTION: Final[Metrics] = {
     "dcp_producer_paused": ("gauge", "1 while nothing is sent, by reason."),
 }
 _PROCESS: Final[Metrics] = {
-    "dcp_producer_resident_bytes": ("gauge", "Resident memory of the producer; -1: not known."),
+    "dcp_producer_resident_bytes": ("gauge", "Resident memory of the producer."),
     "dcp_producer_memory_bound_bytes": ("gauge", "The most that it takes now; 0: no formula."),
 }
 _RELAY: Final[Metrics] = {
@@ -42,7 +44,7 @@ _RELAY: Final[Metrics] = {
     "relay_newcomers_refused_total": ("counter", "Streams too far behind to be waited for."),
     "relay_held_bytes": ("gauge", "Bytes not acknowledged: a consumer, or the disk, lacks them."),
     "relay_disk_waiting_bytes": ("gauge", "Bytes received that are not on disk yet."),
-    "relay_resident_bytes": ("gauge", "Resident memory of the relay; -1: not known."),
+    "relay_resident_bytes": ("gauge", "Resident memory of the relay."),
     "relay_memory_bound_bytes": ("gauge", "The most that it takes now (docs/memory.md)."),
     "relay_waits_for_disk": ("gauge", "1 while the cluster is held up by the relay's disk."),
 }
@@ -79,7 +81,7 @@ def producer_exposition(
         metrics |= _PROCESS
         for metric in _PROCESS:
             told = producer.get(f"producer:{metric.removeprefix('dcp_producer_')}", "")
-            samples += _sample(metric, (), told)
+            samples += _sample(metric, {}, told)
     if relay:
         metrics |= {**_RELAY, **_GROUPS, **_NODES}
         samples += _of_relay(relay)
@@ -105,7 +107,7 @@ def _by_place(pattern: re.Pattern[str], told: Mapping[str, str]) -> dict[str, di
 
 
 def _of_connection(each: ProducerConnection) -> Iterator[Sample]:
-    labels = (("connection", each.name),)
+    labels = {"connection": each.name}
     yield Sample("dcp_producer_window_bytes", labels, each.window_bytes)
     yield Sample("dcp_producer_outstanding_bytes", labels, each.outstanding_bytes)
     yield Sample("dcp_producer_acked_bytes_total", labels, each.acked_bytes)
@@ -115,39 +117,39 @@ def _of_connection(each: ProducerConnection) -> Iterator[Sample]:
     yield Sample("dcp_producer_items_total", labels, each.items_sent)
     yield Sample("dcp_producer_streams", labels, each.streams)
     if each.paused:
-        yield Sample("dcp_producer_paused", (*labels, ("reason", each.paused)), 1)
+        yield Sample("dcp_producer_paused", labels | {"reason": each.paused}, 1)
 
 
 def _of_relay(told: Mapping[str, str]) -> Iterator[Sample]:
     for metric in _RELAY:
         name = metric.removeprefix("relay_").removesuffix("_total")
         if (text := told.get(f"relay:{name}")) is not None:  # an older relay tells less
-            yield from _sample(metric, (), text)
+            yield from _sample(metric, {}, text)
     for full_name, text in told.items():
         if found := _GROUP.fullmatch(full_name):
             number, name = found.groups()
-            labels = (("group", number),)
+            labels = {"group": number}
             if name == "vbuckets":
-                yield Sample("relay_group_info", (*labels, ("vbuckets", text)), 1)
+                yield Sample("relay_group_info", labels | {"vbuckets": text}, 1)
             yield from _named("relay_group", labels, name, text, _GROUPS)
         elif found := _UPSTREAM.fullmatch(full_name):
             node, name = found.groups()
-            yield from _named("relay_upstream", (("node", node),), name, text, _NODES)
+            yield from _named("relay_upstream", {"node": node}, name, text, _NODES)
 
 
 def _named(
-    prefix: str, labels: tuple[tuple[str, str], ...], name: str, text: str, known: Metrics
+    prefix: str, labels: dict[str, str], name: str, text: str, known: Metrics
 ) -> Iterator[Sample]:
     if name == "waits_for":
         if text:
-            yield Sample(f"{prefix}_gating", (*labels, ("consumer", text)), 1)
+            yield Sample(f"{prefix}_gating", labels | {"consumer": text}, 1)
         return
     for metric in (f"{prefix}_{name}", f"{prefix}_{name}_total"):
         if metric in known:
             yield from _sample(metric, labels, text)
 
 
-def _sample(metric: str, labels: tuple[tuple[str, str], ...], text: str) -> Iterator[Sample]:
+def _sample(metric: str, labels: dict[str, str], text: str) -> Iterator[Sample]:
     if text in ("true", "false"):
         yield Sample(metric, labels, text == "true")
     elif _NUMBER.fullmatch(text):

@@ -7,7 +7,7 @@ relay:streams, :streams_from_disk
 relay:held_bytes                received and not acknowledged, as somebody is waited for
 relay:disk_waiting_bytes        received and not on disk yet
 relay:disk_trouble              which vbuckets cannot be written, and why; empty where all can
-relay:resident_bytes            the process's memory; -1: the system does not tell
+relay:resident_bytes            the process's memory
 relay:memory_bound_bytes        the most that it takes with the keys and consumers it has now, by
                                 the formula of docs/memory.md, for documents of up to 20 MiB
 relay:waits_for_disk            whether the cluster is held up by that
@@ -21,7 +21,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from time import monotonic
 
-from dcp.process_memory import resident_bytes
+import psutil
+
 from dcp.producer.commands.memory import Load, keys_of
 from dcp.producer.commands.statistic import Statistic
 from dcp.producer.streams.stream import ActiveStreamPhase
@@ -115,7 +116,6 @@ def snapshot_of(
     settings: RelaySettings,
 ) -> RelaySnapshot:
     """Return how everything stands; the bucket's lock is held."""
-    resident = resident_bytes()
     streams = [
         stream
         for consumer in bucket.dcp_connections.values()
@@ -137,7 +137,7 @@ def snapshot_of(
         0 if bucket.flusher is None else bucket.flusher.pending_bytes,
         "" if bucket.flusher is None else _trouble_of(bucket.flusher.failures),
         regulator.waits_for_disk,
-        -1 if resident is None else resident,
+        psutil.Process().memory_info().rss,
         relay_bytes(settings, _load(bucket), max(1, len(links))),
     )
 

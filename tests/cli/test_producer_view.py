@@ -75,13 +75,13 @@ RELAY = {
     "relay:upstream:node:1:full_seconds": "1.5",
 }
 SAMPLES = """\
-relay_consumers{} 2
-relay_streams{} 4
-relay_group_info{group="0",vbuckets="0-1"} 1
-relay_group_members{group="0"} 2
-relay_group_is_held{group="0"} 0
-relay_group_gating{group="0",consumer="lake"} 1
-relay_upstream_is_ready{node="node:1"} 1
+relay_consumers 2.0
+relay_streams 4.0
+relay_group_info{group="0",vbuckets="0-1"} 1.0
+relay_group_members{group="0"} 2.0
+relay_group_is_held{group="0"} 0.0
+relay_group_gating{consumer="lake",group="0"} 1.0
+relay_upstream_is_ready{node="node:1"} 1.0
 relay_upstream_full_seconds_total{node="node:1"} 1.5
 """
 
@@ -95,8 +95,8 @@ def test_groups_are_numbers_whose_vbuckets_are_told_once() -> None:
     assert samples(RELAY) == SAMPLES.splitlines()
     others = samples(RELAY | {"relay:group:0:vbuckets": "1"})
     assert set(others) ^ set(SAMPLES.splitlines()) == {
-        'relay_group_info{group="0",vbuckets="0-1"} 1',
-        'relay_group_info{group="0",vbuckets="1"} 1',
+        'relay_group_info{group="0",vbuckets="0-1"} 1.0',
+        'relay_group_info{group="0",vbuckets="1"} 1.0',
     }, "the series of a group go on when its vbuckets change"
 
 

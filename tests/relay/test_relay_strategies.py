@@ -311,24 +311,23 @@ def test_metrics_say_who_gates(
     (user,) = USERS
     monkeypatch.setenv("DCPLAKE_PASSWORD", USERS[user])
     assert main(["top", "--relay", relay.seeds[0], "--user", user, "--metrics"]) == 0
-    told = dict(
-        line.rsplit(" ", 1) for line in capsys.readouterr().out.splitlines() if line[0] != "#"
-    )
+    lines = [line for line in capsys.readouterr().out.splitlines() if line[0] != "#"]
+    told = {series: float(value) for series, value in (line.rsplit(" ", 1) for line in lines)}
     name, node = _waits_for(relay), cluster.seeds[0]
-    assert told[f'relay_group_gating{{group="0",consumer="{name}"}}'] == "1"
-    assert told['relay_group_info{group="0",vbuckets="0-1"}'] == "1"
-    assert told['relay_group_members{group="0"}'] == "2"
-    assert told['relay_group_required{group="0"}'] == "1"
-    assert told["relay_consumers{}"] == "2"
-    assert told["relay_waits_for_disk{}"] == "0"
-    assert int(told["relay_resident_bytes{}"]) > 20 * 2**20
+    assert told[f'relay_group_gating{{consumer="{name}",group="0"}}'] == 1
+    assert told['relay_group_info{group="0",vbuckets="0-1"}'] == 1
+    assert told['relay_group_members{group="0"}'] == 2
+    assert told['relay_group_required{group="0"}'] == 1
+    assert told["relay_consumers"] == 2
+    assert told["relay_waits_for_disk"] == 0
+    assert told["relay_resident_bytes"] > 20 * 2**20
     with relay.bucket.lock:
         indexes = [relay.bucket.vbuckets[vbucket].data.newest.keys for vbucket in range(2)]
         keys = [each.key for index in indexes for each in index.versions]
         longest = max(map(len, keys))
     load = Load(len(keys), key_bytes=longest, connections=2, streams=4)
     most_bytes = relay_bytes(relay.relay_settings, load)
-    bound_bytes = int(told["relay_memory_bound_bytes{}"])
+    bound_bytes = told["relay_memory_bound_bytes"]
     assert most_bytes - longest * len(keys) < bound_bytes <= most_bytes
     assert main(["top", "--relay", relay.seeds[0], "--user", user, "--once"]) == 0
     assert re.search(
@@ -336,7 +335,7 @@ def test_metrics_say_who_gates(
         capsys.readouterr().out,
         re.MULTILINE,
     )
-    assert told[f'relay_upstream_gating{{node="{node}",consumer="{name}"}}'] == "1"
-    assert told[f'relay_upstream_window_bytes{{node="{node}"}}'] == str(WINDOW_BYTES)
-    assert int(told[f'relay_upstream_unacked_bytes{{node="{node}"}}']) >= WINDOW_BYTES
-    assert float(told[f'dcp_producer_outstanding_bytes{{connection="{name}"}}']) >= 10_000
+    assert told[f'relay_upstream_gating{{consumer="{name}",node="{node}"}}'] == 1
+    assert told[f'relay_upstream_window_bytes{{node="{node}"}}'] == WINDOW_BYTES
+    assert told[f'relay_upstream_unacked_bytes{{node="{node}"}}'] >= WINDOW_BYTES
+    assert told[f'dcp_producer_outstanding_bytes{{connection="{name}"}}'] >= 10_000

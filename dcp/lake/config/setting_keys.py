@@ -5,7 +5,7 @@ of its values when it is made.
 """
 
 from collections.abc import Mapping
-from dataclasses import field, fields
+from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -36,14 +36,13 @@ def key(
     return field(default=default, metadata=facts, repr=is_shown)
 
 
+@dataclass(frozen=True, slots=True)
 class Section:
     """Base of the sections: checks each value's type, range and choice."""
 
-    __slots__ = ()
-
     def __post_init__(self) -> None:
         """Check all values."""
-        for each in fields(self):  # type: ignore[arg-type]  # every subclass is a dataclass
+        for each in fields(self):
             _check(each.name, getattr(self, each.name), each.default, each.metadata)
 
 

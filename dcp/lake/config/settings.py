@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, get_type_hints
 
 from dcp.errors import ConfigError
 from dcp.lake.config.flow_control_settings import FlowControlSettings
@@ -313,12 +313,4 @@ class Settings:
     spark: SparkSettings = field(default_factory=SparkSettings)
 
 
-SECTIONS: Final[Mapping[str, type[Section]]] = {
-    "source": SourceSettings,
-    "flow_control": FlowControlSettings,
-    "round": RoundSettings,
-    "lake": LakeSettings,
-    "apply": ApplySettings,
-    "policy": PolicySettings,
-    "spark": SparkSettings,
-}
+SECTIONS: Final[Mapping[str, type[Section]]] = get_type_hints(Settings)

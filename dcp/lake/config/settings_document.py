@@ -30,7 +30,7 @@ def _lines() -> Iterator[str]:
         yield f"[{name}]"
         yield f"# {(section.__doc__ or '').strip()}"
         yield ""
-        for key in fields(section):  # type: ignore[arg-type]  # every section is a dataclass
+        for key in fields(section):
             default = key.default if key.default is not MISSING else {}
             expected = describe_expected(default, key.metadata)
             yield from textwrap.wrap(

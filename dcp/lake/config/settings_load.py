@@ -128,7 +128,7 @@ def _require_known(section: str, key: str, where: str) -> None:
         raise ConfigError(
             f"{where}: found {section}.{key}, which is no setting any more: {instead}"
         )
-    known = [known.name for known in fields(SECTIONS[section])]  # type: ignore[arg-type]
+    known = [known.name for known in fields(SECTIONS[section])]
     if key not in known:
         raise ConfigError(
             f"{where}: unknown key {key!r}{did_you_mean(key, known)}, section {section} has "
@@ -139,7 +139,7 @@ def _require_known(section: str, key: str, where: str) -> None:
 def _build(section: str, given: Mapping[str, _Given]) -> Any:
     kind = SECTIONS[section]
     values = {}
-    for key in fields(kind):  # type: ignore[arg-type]
+    for key in fields(kind):
         if (entry := given.get(key.name)) is not None:
             values[key.name] = _typed(section, key, entry)
     try:

@@ -22,6 +22,8 @@ from pathlib import Path
 from time import time
 from typing import Final
 
+import psutil
+
 from dcp.errors import ConfigError
 from dcp.lake.monitor.live_look import TaskLook
 from dcp.lake.monitor.live_place import LivePlace
@@ -150,18 +152,9 @@ def _read(file: Path, now: float) -> tuple[TaskLook | None, float]:
 
 
 def _is_news(look: TaskLook, age_seconds: float) -> bool:
-    return age_seconds <= STALE_SECONDS and not (_is_of_here(look) and not _is_alive(look.pid))
+    may_live = not _is_of_here(look) or psutil.pid_exists(look.pid)
+    return age_seconds <= STALE_SECONDS and may_live
 
 
 def _is_of_here(look: TaskLook) -> bool:
     return look.host == socket.gethostname()
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True  # another user's
-    return True

@@ -76,8 +76,8 @@ class TaskLook:
 
     ``gate_seconds`` says how long, in all, which stage was what a full window waited for.
     ``windows`` are those that the driver planned for the executor. ``resident_bytes`` is the
-    process's memory (None: the system does not tell), ``bound_bytes`` the most that it takes by the
-    formula of docs/memory.md; 0: not known. ``undecodable_values`` are as they were sent.
+    process's memory, ``bound_bytes`` the most that it takes by the formula of docs/memory.md; 0:
+    not known. ``undecodable_values`` are as they were sent.
     """
 
     task: str
@@ -96,7 +96,7 @@ class TaskLook:
     stages: tuple[StageLook, ...] = ()
     gate_seconds: Mapping[str, float] = field(default_factory=dict)
     windows: WindowPlan | None = None
-    resident_bytes: int | None = None
+    resident_bytes: int = 0
     bound_bytes: int = 0
     undecodable_values: int = 0
 

@@ -7,9 +7,11 @@ those of a process that was started again. The names are those of flow control i
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from prometheus_client.samples import Sample
+
 from dcp.client.looks import StageLook
 from dcp.lake.monitor.live_look import Connection, TaskLook
-from dcp.lake.monitor.prometheus import Metrics, Sample, exposition_of
+from dcp.lake.monitor.prometheus import Metrics, exposition_of
 
 _METRICS: Final[Metrics] = {
     "dcp_window_bytes": ("gauge", "Window of the connection: what the node may have outstanding."),
@@ -53,17 +55,16 @@ def exposition(looks: Iterable[TaskLook]) -> str:
 
 
 def _samples(look: TaskLook) -> Iterator[Sample]:
-    task = (("task", look.label),)
+    task = {"task": look.label}
     yield Sample("dcplake_task_rows", task, look.rows)
     yield Sample("dcplake_task_undecodable_values", task, look.undecodable_values)
     yield Sample("dcplake_task_open_vbuckets", task, look.open_vbuckets)
     yield Sample("dcplake_task_round", task, look.round)
-    if look.resident_bytes is not None:
-        yield Sample("dcplake_task_resident_bytes", task, look.resident_bytes)
+    yield Sample("dcplake_task_resident_bytes", task, look.resident_bytes)
     if look.bound_bytes:
         yield Sample("dcplake_task_memory_bound_bytes", task, look.bound_bytes)
     if look.windows is not None:
-        yield Sample("window_policy", (*task, ("policy", look.windows.policy)), 1)
+        yield Sample("window_policy", task | {"policy": look.windows.policy}, 1)
         yield Sample("window_quota_bytes", task, look.windows.quota_bytes)
         yield Sample("window_connections", task, look.windows.connections)
         yield Sample("window_shared_bytes", task, look.windows.windows_bytes)
@@ -71,19 +72,19 @@ def _samples(look: TaskLook) -> Iterator[Sample]:
         yield from _of_stage(stage, task)
     shared = {stage.name for stage in look.stages}
     for gate in sorted({each.gate for each in look.connections} & shared):
-        yield Sample("fc_gating", (*task, ("stage", gate)), 1)
+        yield Sample("fc_gating", task | {"stage": gate}, 1)
     for gate, seconds in sorted(look.gate_seconds.items()):
-        yield Sample("fc_gating_seconds_total", (*task, ("stage", gate)), seconds)
+        yield Sample("fc_gating_seconds_total", task | {"stage": gate}, seconds)
     for connection in look.connections:
-        labels = (*task, ("node", connection.node))
+        labels = task | {"node": connection.node}
         yield from _of_connection(connection, labels)
         for stage in connection.stages:
             yield from _of_stage(stage, labels)
         if connection.gate and connection.gate not in shared:
-            yield Sample("fc_gating", (*labels, ("stage", connection.gate)), 1)
+            yield Sample("fc_gating", labels | {"stage": connection.gate}, 1)
 
 
-def _of_connection(each: Connection, labels: tuple[tuple[str, str], ...]) -> Iterator[Sample]:
+def _of_connection(each: Connection, labels: dict[str, str]) -> Iterator[Sample]:
     if each.window is not None:
         yield Sample("dcp_window_bytes", labels, each.window.size)
         yield Sample("dcp_unacked_bytes", labels, each.window.in_use)
@@ -95,7 +96,7 @@ def _of_connection(each: Connection, labels: tuple[tuple[str, str], ...]) -> Ite
     yield Sample("dcp_ack_total", labels, each.acks)
 
 
-def _of_stage(stage: StageLook, labels: tuple[tuple[str, str], ...]) -> Iterator[Sample]:
-    labels = (*labels, ("stage", stage.name), ("kind", stage.kind))
+def _of_stage(stage: StageLook, labels: dict[str, str]) -> Iterator[Sample]:
+    labels = labels | {"stage": stage.name, "kind": stage.kind}
     yield Sample("credit_used", labels, stage.in_use)
     yield Sample("credit_limit", labels, stage.size)

@@ -11,11 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import monotonic, time
 
+import psutil
+
 from dcp.client.addresses import NodeAddress
 from dcp.client.looks import ConnectionLook, StageLook
 from dcp.lake.config.window_plan import WindowPlan
 from dcp.lake.monitor.live_look import Connection, NodeStreams, TaskLook, connection_of
-from dcp.process_memory import resident_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ class TaskWatcher:
             stages=tuple(state.stages),
             gate_seconds=dict(self._gate_seconds),
             windows=state.windows,
-            resident_bytes=resident_bytes(),
+            resident_bytes=psutil.Process().memory_info().rss,
             bound_bytes=state.bound_bytes,
             undecodable_values=state.undecodable_values,
         )

@@ -1,35 +1,35 @@
-"""Prometheus' text format: samples of declared metrics, as one exposition.
+"""Samples of declared metrics as one exposition in Prometheus' text format.
 
 Of what is not printable the format escapes a line feed only. The rest a reader, or a terminal, may
 mistake (some end at a NUL), so labels have that escaped as for people.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Final
+
+from prometheus_client import Metric, generate_latest
+from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
 
 from dcp.printable import printable_lines
 
 Metrics = Mapping[str, tuple[str, str]]
 """Name of a metric -> its type (gauge, counter) and what it means."""
 
-_ESCAPED: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
+class _Families(Collector):
+    """The samples under their metrics, in the order in which those are declared."""
 
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One value of a metric."""
+    def __init__(self, samples: Iterable[Sample], metrics: Metrics) -> None:
+        self._of = {
+            name: Metric(name.removesuffix("_total"), text, kind)
+            for name, (kind, text) in metrics.items()
+        }
+        for sample in samples:
+            labels = {name: printable_lines(text) for name, text in sample.labels.items()}
+            self._of[sample.name].add_sample(sample.name, labels, sample.value)
 
-    name: str
-    labels: tuple[tuple[str, str], ...]
-    value: float
-
-    def __str__(self) -> str:
-        """Return its line."""
-        labels = ",".join(
-            f'{name}="{printable_lines(text).translate(_ESCAPED)}"' for name, text in self.labels
-        )
-        return f"{self.name}{{{labels}}} {self.value:.15g}"
+    def collect(self) -> Iterable[Metric]:
+        return self._of.values()
 
 
 def exposition_of(samples: Iterable[Sample], metrics: Metrics) -> str:
@@ -38,10 +38,4 @@ def exposition_of(samples: Iterable[Sample], metrics: Metrics) -> str:
     Raises:
         KeyError: a sample of a metric that is not declared.
     """
-    lines: dict[str, list[str]] = {name: [] for name in metrics}
-    for sample in samples:
-        lines[sample.name].append(str(sample))
-    return "".join(
-        "\n".join([f"# HELP {name} {text}", f"# TYPE {name} {kind}", *lines[name]]) + "\n"
-        for name, (kind, text) in metrics.items()
-    )
+    return generate_latest(_Families(samples, metrics)).decode()

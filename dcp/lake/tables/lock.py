@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from dcp.errors import FencedError, SetupError
-from dcp.file_lock import FileLock, LockHeldError
+from dcp.file_lock import LockHeldError, take_lock
 
 LOCK_NAME: Final = "_dcplake.lock"
 
@@ -32,7 +32,7 @@ def locked(root: Path | None, command: str, *, makes_lake: bool) -> Iterator[Non
     path = root / LOCK_NAME
     try:
         root.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(path, command)
+        lock = take_lock(path, command)
     except LockHeldError as held:
         raise FencedError(
             f"lake {root}: another driver works on it ({held.holder}), "

@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from dcp.process_memory import resident_bytes
+import psutil
+
 from dcp.producer.checkpoints.checkpoint_memory import LOWER_MARK_PERCENT, UPPER_MARK_PERCENT
 from dcp.producer.commands.memory import Load, keys_of, producer_bytes
 from dcp.producer.commands.statistic import Question, Statistic, StatisticsRefusedError
@@ -58,10 +59,9 @@ def memory(question: Question) -> Iterator[Statistic]:
 def process(question: Question) -> Iterator[Statistic]:
     """Return what the process takes, and the most that it takes now (``producer``; ours).
 
-    -1: the system does not tell; 0: there is no formula, as there are several nodes or copies.
+    0: there is no formula, as there are several nodes or copies.
     """
-    resident = resident_bytes()
-    yield "producer:resident_bytes", -1 if resident is None else resident
+    yield "producer:resident_bytes", psutil.Process().memory_info().rss
     yield "producer:memory_bound_bytes", _bound_bytes(question)
 
 

@@ -5,20 +5,20 @@ A stream of maps holds the newest one only, so that a slow reader misses some an
 """
 
 import asyncio
+from http import HTTPStatus
 from typing import Final
+
+import h11
 
 from dcp.producer.bucket.bucket import Bucket
 from dcp.producer.replication.background import ended
 from dcp.producer.server.channels import Channel
 from dcp.producer.server.http_endpoints import MAP_SEPARATOR, respond
 from dcp.producer.server.http_messages import (
-    HttpRefusal,
+    MAX_HEAD_BYTES,
     HttpRequest,
     HttpResponse,
-    encode_chunk,
-    encode_response,
-    parse_head,
-    split_head,
+    request_of,
 )
 
 _REQUEST_SECONDS: Final = 30.0
@@ -36,7 +36,7 @@ class HttpConnection:
         self._channel = channel
         self._awake = awake
         self._map_is_new = asyncio.Event()
-        self._received = bytearray()
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD_BYTES)
 
     def map_changed(self) -> None:
         """Let a stream of maps send the new one; only from the loop's thread."""
@@ -53,16 +53,17 @@ class HttpConnection:
             await self._channel.open()
             while await self._serve_request():
                 pass
-        except HttpRefusal as refusal:
-            await self._refuse(refusal)
+        except h11.RemoteProtocolError as error:
+            await self._refuse(error)
         except OSError:  # gone, or too slow: asyncio's TimeoutError is one
             return
 
-    async def _refuse(self, refusal: HttpRefusal) -> None:
+    async def _refuse(self, error: h11.RemoteProtocolError) -> None:
         """Say what was wrong, as far as the client listens."""
-        response = HttpResponse(refusal.status, f"{refusal}\n".encode())
+        status = HTTPStatus(error.error_status_hint)
+        response = HttpResponse(status, f"{error}\n".encode(), {"Connection": "close"})
         try:
-            await self._send(encode_response(response, to=None))
+            await self._send(response.head, h11.Data(data=response.body))
         except OSError:
             return
 
@@ -75,32 +76,33 @@ class HttpConnection:
             return False
         with self._bucket.lock:
             response = respond(request, self._bucket, self._node)
-        await self._send(encode_response(response, to=request))
-        if response.streams_map and request.method != "HEAD":
-            await self._stream_until_client_leaves(in_chunks=request.takes_chunks)
+        if request.method == "HEAD":
+            await self._send(response.head, h11.EndOfMessage())
+        elif response.streams_map:
+            await self._send(response.head)
+            await self._stream_until_client_leaves()
             return False
-        return request.keeps_alive
+        else:
+            await self._send(response.head, h11.Data(data=response.body), h11.EndOfMessage())
+        if self._http.our_state is h11.MUST_CLOSE:
+            return False
+        self._http.start_next_cycle()
+        return True
 
     async def _next_request(self) -> HttpRequest | None:
         """Read a request and skip its body; None where the client closed."""
-        while (found := split_head(self._received)) is None:
-            if not await self._receive():
-                return None
-        head, end = found
-        request = parse_head(head)
-        while len(self._received) < end + request.body_bytes:
-            if not await self._receive():
-                return None
-        del self._received[: end + request.body_bytes]
+        request = None
+        while not isinstance(event := self._http.next_event(), h11.EndOfMessage):
+            if isinstance(event, h11.Request):
+                request = request_of(event)
+            elif event is h11.NEED_DATA:
+                if not (data := await self._channel.receive()):
+                    return None
+                self._http.receive_data(data)
         return request
 
-    async def _receive(self) -> bool:
-        data = await self._channel.receive()
-        self._received += data
-        return bool(data)
-
-    async def _stream_until_client_leaves(self, *, in_chunks: bool) -> None:
-        sender = asyncio.ensure_future(self._stream_maps(in_chunks=in_chunks))
+    async def _stream_until_client_leaves(self) -> None:
+        sender = asyncio.ensure_future(self._stream_maps())
         reader = asyncio.ensure_future(self._channel.receive())
         try:
             # A client has nothing to say here: more bytes are taken for its end, like none.
@@ -110,7 +112,7 @@ class HttpConnection:
                 task.cancel()
             await ended("stream of maps over HTTP", sender, reader, expected=(OSError,))
 
-    async def _stream_maps(self, *, in_chunks: bool) -> None:
+    async def _stream_maps(self) -> None:
         sent = b""
         while True:
             await self._awake.wait()
@@ -118,10 +120,11 @@ class HttpConnection:
             with self._bucket.lock:
                 document = self._bucket.map.as_json(self._node) + MAP_SEPARATOR
             if document != sent:
-                await self._send(encode_chunk(document) if in_chunks else document)
+                await self._send(h11.Data(data=document))
                 sent = document
             await self._map_is_new.wait()
 
-    async def _send(self, data: bytes) -> None:
+    async def _send(self, *events: h11.Event) -> None:
+        data = b"".join(self._http.send(event) or b"" for event in events)
         async with asyncio.timeout(_SEND_SECONDS):
             await self._channel.send(data)

@@ -28,7 +28,7 @@ _NAME: Final = None
 
 def respond(request: HttpRequest, bucket: Bucket, node: int) -> HttpResponse:
     """Return the answer of ``node``; the bucket's lock is held."""
-    user = user_of(request.fields.get("authorization", ""), bucket.users)
+    user = user_of(request.authorization, bucket.users)
     if user is None:
         fields = {"WWW-Authenticate": 'Basic realm="Couchbase", charset="UTF-8"'}
         return _refusal(HTTPStatus.UNAUTHORIZED, "expected Basic credentials of a user", fields)

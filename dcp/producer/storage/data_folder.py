@@ -13,7 +13,7 @@ branch.
 from pathlib import Path
 
 from dcp.errors import ConfigError, SourceError
-from dcp.file_lock import FileLock, LockHeldError
+from dcp.file_lock import LockHeldError, take_lock
 from dcp.producer.storage.bucket_record import BucketRecord
 from dcp.producer.storage.disk_file import OsFile
 
@@ -31,7 +31,7 @@ class DataFolder:
         self._path = path
         try:
             path.mkdir(0o700, parents=True, exist_ok=True)
-            self._lock = FileLock(path / "lock", "dcplake serve")
+            self._lock = take_lock(path / "lock", "dcplake serve")
         except LockHeldError as held:
             raise SourceError(
                 f"data folder {path}: another producer serves from it ({held.holder}), "

@@ -39,8 +39,7 @@ def test_the_documented_defaults_load_and_are_the_defaults(tmp_path: Path) -> No
     )
     parsed = tomllib.loads(text)
     assert {name: set(keys) for name, keys in parsed.items()} == {
-        name: {key.name for key in fields(section)}  # type: ignore[arg-type]
-        for name, section in SECTIONS.items()
+        name: {key.name for key in fields(section)} for name, section in SECTIONS.items()
     }
     assert load(tmp_path, text) == Settings()
 

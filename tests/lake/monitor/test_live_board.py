@@ -12,6 +12,8 @@ from pathlib import Path
 from time import monotonic, sleep, time
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 from dcp.cli.live_view import board_text
 from dcp.client.addresses import NodeAddress
@@ -331,19 +333,24 @@ dcplake_task_round{task="t2"} 7
 """
 
 
+def samples_of(text: str) -> list[Sample]:
+    return [each for family in text_string_to_metric_families(text) for each in family.samples]
+
+
 def test_metrics_are_one_exposition_with_bounded_labels() -> None:
     older = watcher([READY], "dcplake-0a1b2c3d-r6-t2.0").look()
     newer = replace(watcher([READY]).look(), at=older.at + 1)
     text = exposition([newer, older])
-    lines = text.splitlines()
-    assert set(METRICS.splitlines()) <= set(lines)
-    samples = [line.rsplit(" ", 1)[0] for line in lines if not line.startswith("#")]
-    assert len(samples) == len(set(samples)), "each series once, whatever tasks are called"
-    types = [line.split()[2] for line in lines if line.startswith("# TYPE")]
+    found = samples_of(text)
+    for sample in samples_of(METRICS):
+        assert sample in found
+    series = [(each.name, tuple(sorted(each.labels.items()))) for each in found]
+    assert len(series) == len(set(series)), "each series once, whatever tasks are called"
+    types = [line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")]
     assert len(types) == len(set(types))
-    assert {line.split("{")[0] for line in samples} <= set(types)
-    resident = f'dcplake_task_resident_bytes{{task="t2"}} {newer.resident_bytes}'
-    assert newer.resident_bytes and resident in lines
+    assert {each.name for each in found} <= set(types)
+    resident = Sample("dcplake_task_resident_bytes", {"task": "t2"}, newer.resident_bytes)
+    assert newer.resident_bytes and resident in found
     assert text.endswith("\n")
     assert exposition([]).count("# TYPE") == len(types)
 
@@ -351,7 +358,7 @@ def test_metrics_are_one_exposition_with_bounded_labels() -> None:
 def test_what_a_node_does_not_count_is_not_outstanding() -> None:
     """A window that was switched off and on is forgotten; without one nothing is counted."""
     again = watcher([replace(READY, window=replace(WINDOW, in_use=300))]).look()
-    assert 'dcp_unacked_bytes{task="t2",node="node.example:11210"} 300\n' in exposition([again])
+    assert 'dcp_unacked_bytes{node="node.example:11210",task="t2"} 300.0\n' in exposition([again])
     none = watcher([replace(READY, window=None)]).look()
     assert "dcp_unacked_bytes{" not in exposition([none])
 
@@ -363,9 +370,9 @@ def test_a_window_that_waits_for_its_acknowledgement_is_shown_as_any_other() -> 
     look = replace(looked, seconds=10.0, gate_seconds={"acknowledgement": 4.0})
     assert [each.gate for each in look.connections] == ["acknowledgement"]
     text = exposition([look])
-    labels = 'task="t2",node="node.example:11210",stage="acknowledgement"'
-    assert f"fc_gating{{{labels}}} 1\n" in text
-    assert 'fc_gating_seconds_total{task="t2",stage="acknowledgement"} 4\n' in text
+    labels = 'node="node.example:11210",stage="acknowledgement",task="t2"'
+    assert f"fc_gating{{{labels}}} 1.0\n" in text
+    assert 'fc_gating_seconds_total{stage="acknowledgement",task="t2"} 4.0\n' in text
     (line,) = [each for each in board_text([look]).splitlines() if " acknowledgement " in each]
     assert line.split() == ["t2", "acknowledgement", "-", "-", "40%"]
 

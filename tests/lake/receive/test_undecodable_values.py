@@ -157,7 +157,7 @@ def test_a_running_task_tells_how_many(cluster: ProducerCluster, tmp_path: Path)
         sleep(0.05)
     assert looks[0].undecodable_values == len(BROKEN)
     assert looks[0].to_json()["undecodable_values"] == len(BROKEN)
-    line = f'dcplake_task_undecodable_values{{task="{looks[0].label}"}} {len(BROKEN)}\n'
+    line = f'dcplake_task_undecodable_values{{task="{looks[0].label}"}} {len(BROKEN)}.0\n'
     assert line in exposition(looks)
     rounds.keep(plan, list(batches))
 

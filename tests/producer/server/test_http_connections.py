@@ -159,6 +159,7 @@ def test_a_reader_that_sleeps_delays_nobody(cluster: ProducerCluster, http: Conn
         (b"GET / HTTP/1.1\r\n\r\n", b"400"),
         (b"GET / HTTP/2.0\r\n\r\n", b"505"),
         (b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"x" * 20_000, b"431"),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"x" * 20_000 + b"\r\n\r\n", b"431"),
         (b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999999\r\n\r\n", b"413"),
         (b"PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n", b"501"),
     ],

@@ -25,7 +25,7 @@ def basic(text: str) -> str:
 def ask(
     bucket: Bucket, path: str, *, method: str = "GET", authorization: str = basic("ada:a:secret")
 ) -> HttpResponse:
-    return respond(HttpRequest(method, path, {"authorization": authorization}), bucket, 1)
+    return respond(HttpRequest(method, path, authorization), bucket, 1)
 
 
 def told(bucket: Bucket, path: str) -> dict[str, object]:
