@@ -14,19 +14,16 @@ E = TypeVar("E", bound=Event)
 
 
 class Awaited(Generic[E]):
-    """An event of one kind (and vbucket, where given) that a thread waits for."""
+    """An event of one kind that a thread waits for."""
 
-    def __init__(self, kind: type[E], vbucket: int | None = None) -> None:
+    def __init__(self, kind: type[E]) -> None:
         """Wait for the next event of ``kind``."""
         self._kind = kind
-        self._vbucket = vbucket
         self.future: Future[E] = Future()
 
     def take(self, event: Event) -> bool:
         """Accept ``event`` if it is what is waited for."""
         if self.future.done() or not isinstance(event, self._kind):
-            return False
-        if self._vbucket is not None and getattr(event, "vbucket", None) != self._vbucket:
             return False
         self.future.set_result(event)
         return True

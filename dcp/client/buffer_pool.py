@@ -28,11 +28,6 @@ class BufferPool:
         self._spare: list[memoryview] = []
         self._changed = threading.Condition()  # guards the two above
 
-    @property
-    def spare(self) -> int:
-        """How many buffers wait to be used again."""
-        return len(self._spare)
-
     def look(self) -> StageLook:
         """Return how many buffers are lent; from any thread."""
         return StageLook("buffers", self._most, self.lent)

@@ -30,7 +30,6 @@ class ClusterMap:
     rev: int
     nodes: tuple[NodeAddress | None, ...]
     active: tuple[int, ...]
-    capabilities: frozenset[str]
 
     @property
     def vbucket_count(self) -> int:
@@ -88,7 +87,6 @@ class ClusterMap:
             rev=fields.required("rev", int),
             nodes=nodes,
             active=_active(server_map, len(nodes)),
-            capabilities=frozenset(fields.optional("bucketCapabilities", list, [])),
         )
 
 

@@ -19,19 +19,17 @@ from dcp.client.looks import ConnectionLook
 from dcp.client.machine import new_machine
 from dcp.client.reader import Command, Reader
 from dcp.client.settings import ConnectionSettings
-from dcp.errors import LocalProtocolError, RemoteProtocolError, SourceError
+from dcp.errors import LocalProtocolError
 from dcp.protocol.connection import ConsumerConnection
 from dcp.protocol.credentials import Credentials
 from dcp.protocol.events import (
     ClusterConfigReceived,
-    FailoverLogReceived,
     ManifestReceived,
     Ready,
     SeqnosReceived,
 )
 from dcp.protocol.position import Position
 from dcp.types import END_OF_TIME, FailoverLog
-from dcp.wire.vocabulary import Status
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,26 +235,6 @@ class NodeConnection:
             timeout_seconds,
         )
         return dict(answer.seqnos)
-
-    def failover_log(
-        self, vbucket: int, timeout_seconds: float | None = None
-    ) -> FailoverLog | None:
-        """Return a vbucket's failover log; None where it is not here.
-
-        Raises as ``all_vb_seqnos``; also:
-            SourceError: the node refuses to tell.
-            RemoteProtocolError: it tells a log that cannot be true.
-        """
-        answer = self._ask(
-            Awaited(FailoverLogReceived, vbucket),
-            lambda machine, _: machine.request_failover_log(vbucket),
-            f"the failover log of vbucket {vbucket}",
-            timeout_seconds,
-        )
-        if answer.fault:
-            kind = RemoteProtocolError if answer.status == Status.SUCCESS else SourceError
-            raise kind(f"{self.address}: vbucket {vbucket}: {answer.fault}")
-        return answer.failover_log
 
     def failover_logs(
         self, vbuckets: Collection[int], timeout_seconds: float | None = None

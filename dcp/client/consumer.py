@@ -28,7 +28,6 @@ from dcp.client.stream_keeper import StreamKeeper
 from dcp.client.vbucket_track import Phase, StreamStart
 from dcp.protocol.credentials import Credentials
 from dcp.protocol.position import Position
-from dcp.types import FailoverLog
 
 
 class Consumer:
@@ -68,21 +67,12 @@ class Consumer:
 
     # --- what the application sees ---------------------------------------------------------
 
-    @property
-    def active_vbuckets(self) -> frozenset[int]:
-        """The vbuckets that may still deliver something; ``next`` only waits when there is none."""
-        return self._keeper.active_vbuckets
-
     def position(self, vbucket: int) -> Position:
         """Return where a vbucket stands behind everything that ``next`` has returned; any thread.
 
         It is kept nowhere else. Once the stream is stopped it stays as it is.
         """
         return self._keeper.tracks[vbucket].position
-
-    def failover_log(self, vbucket: int) -> FailoverLog | None:
-        """Return the failover log accepted with a vbucket's data; None before the first stream."""
-        return self._keeper.tracks[vbucket].failover_log
 
     def is_streaming(self, vbucket: int) -> bool:
         """Whether a vbucket has an open stream, as far as ``next`` has told."""

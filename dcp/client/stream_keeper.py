@@ -91,13 +91,6 @@ class StreamKeeper:
         self._told_window_refused = False
         self._told_refused = False
 
-    @property
-    def active_vbuckets(self) -> frozenset[int]:
-        """The vbuckets that were not reported as stopped."""
-        return frozenset(
-            vbucket for vbucket, track in self.tracks.items() if track.phase is not Phase.STOPPED
-        )
-
     def stop_stream(self, vbucket: int) -> None:
         """End one vbucket: of it only ``VbucketStopped`` follows; what is on its way is dropped."""
         track = self.tracks[vbucket]

@@ -9,8 +9,9 @@ from dcp.client.consumer_events import VbucketStopped
 from dcp.client.delivery import Delivery
 from dcp.producer.server.cluster import ProducerCluster
 from dcp.protocol.credentials import Credentials, Secret
-from dcp.protocol.events import Event, Items, SnapshotCompleted
+from dcp.protocol.events import Event, Items, SnapshotCompleted, StreamOpened
 from dcp.protocol.position import Position
+from dcp.types import FailoverLog
 from dcp.wire.vocabulary import Opcode
 
 USERS = {"reader": "secret-of-reader"}
@@ -43,6 +44,11 @@ class Drained:
     @property
     def stopped(self) -> dict[int, VbucketStopped]:
         return {e.vbucket: e for e in self.events if isinstance(e, VbucketStopped)}
+
+    @property
+    def logs(self) -> dict[int, FailoverLog]:
+        """The failover logs that came with the newest accepted streams."""
+        return {e.vbucket: e.failover_log for e in self.events if isinstance(e, StreamOpened)}
 
     @property
     def held_bytes(self) -> int:

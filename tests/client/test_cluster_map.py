@@ -52,7 +52,6 @@ def test_reads_owners_revision_and_identity() -> None:
     ]
     assert (found.bucket, found.epoch, found.rev) == ("travel", 1, 1017)
     assert found.bucket_uuid.startswith("4afb")
-    assert found.capabilities == {"collections", "dcp"}
     assert len(found.nodes) == 2, "a node beyond len(nodes) serves no vbuckets"
 
 

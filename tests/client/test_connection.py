@@ -18,7 +18,7 @@ def test_delivers_all_documents_and_answers_questions(make_cluster: MakeCluster)
     with connected(cluster) as connection:
         seqnos = connection.all_vb_seqnos()
         assert seqnos == {vbucket: cluster.high_seqno(vbucket) for vbucket in range(8)}
-        assert connection.failover_log(3) == cluster.failover_log(3)
+        assert connection.failover_logs([3]) == {3: cluster.failover_log(3)}
         assert b"vBucketServerMap" in connection.cluster_config()
         for vbucket in range(8):
             connection.open_stream(vbucket, START)

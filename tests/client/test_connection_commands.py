@@ -7,8 +7,7 @@ from contextlib import contextmanager
 import pytest
 
 from dcp.client.connection import NodeConnection
-from dcp.errors import LocalProtocolError, NodeUnavailableError, RemoteProtocolError
-from dcp.types import FailoverEntry, FailoverLog
+from dcp.errors import LocalProtocolError, NodeUnavailableError
 from tests.client.conftest import MakeCluster
 from tests.client.connecting import START, connected
 from tests.client.drained import PATIENCE_SECONDS, Drained, assert_same_state, caught_up, fill
@@ -33,15 +32,6 @@ def test_failover_logs_are_asked_for_all_at_once(make_cluster: MakeCluster) -> N
         with pytest.raises(NodeUnavailableError, match=r"waited 0\.2 s for 4 failover logs from"):
             connection.failover_logs(here, 0.2)
         cluster.restore_node(0)
-
-
-def test_a_single_failover_log_that_cannot_be_true_is_an_error(make_cluster: MakeCluster) -> None:
-    cluster = make_cluster(vbuckets=1)
-    cluster.bucket.vbuckets[0].failover_log = FailoverLog((FailoverEntry(0, 0),))
-    with connected(cluster) as connection:
-        with pytest.raises(RemoteProtocolError, match="vbucket 0: failover log: found vb_uuid 0"):
-            connection.failover_log(0)
-        assert connection.all_vb_seqnos()
 
 
 def test_misuse_raises_at_the_caller_and_harms_nothing(make_cluster: MakeCluster) -> None:

@@ -27,9 +27,13 @@ from dcp.errors import DcplakeError, FlowSpecError
 from dcp.protocol.flow_spec import parse_flow_spec
 from dcp.protocol.flow_strategy import FlowDefaults, FlowSpec, Strategy
 from dcp.protocol.receiver_group import ReceiverGroup, StatusMessage
-from dcp.protocol.receiver_liveness import ReceiverLiveness, is_acceptable, is_connected
 from tests.conformance_formats.aeron_java import JavaReceiverGroup
 from tests.conformance_formats.case_file import CaseFile, CaseResult
+from tests.conformance_formats.receiver_liveness import (
+    ReceiverLiveness,
+    is_acceptable,
+    is_connected,
+)
 
 Case = dict[str, Any]
 Compared = Iterator[tuple[str, object, object]]

@@ -14,7 +14,6 @@ from dcp.errors import FrameError
 from dcp.types import U64_MAX, FailoverEntry
 from dcp.wire import messages as m
 from dcp.wire import vocabulary as v
-from dcp.wire.cache_transfer import CacheRecord, decode_cache_records
 from dcp.wire.codec import decode
 from dcp.wire.documents import decode_document
 from dcp.wire.frame import Frame
@@ -28,6 +27,7 @@ from dcp.wire.frame_info import (
 from dcp.wire.leb128 import decode_leb128
 from dcp.wire.snappy import inflate
 from dcp.wire.system_event import decode_system_event
+from tests.conformance_formats.cache_records import CacheRecord, decode_cache_records
 from tests.conformance_formats.matching import Number, Record
 
 Facts = dict[str, list[Any]]

@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from dcp.protocol.flow_spec import parse_flow_spec
 from dcp.protocol.receiver_group import Ejection, ReceiverGroup, StatusMessage
-from dcp.protocol.receiver_liveness import ReceiverLiveness, is_acceptable, is_connected
 
 
 def group_of(text: str) -> ReceiverGroup:
@@ -133,22 +132,3 @@ def test_untagged_receivers_never_move_a_group_that_is_short(
         assert group.on_status_message(message, 123, now_ns) == 123
         assert group.on_idle(123, now_ns) == 123
     assert group.receiver_count == 0
-
-
-def test_a_receiver_is_dead_exactly_at_the_timeout_while_its_group_still_waits() -> None:
-    group, receivers = group_of("min,t:500"), ReceiverLiveness()
-    group.on_status_message(StatusMessage(1, 0, 100), 0, 0)
-    receivers.on_status_message(1, 0)
-    group.on_idle(0, 500)
-    receivers.on_idle(500, 500)
-    assert (group.receiver_count, receivers.has_live_receiver) == (1, False)
-
-
-def test_a_status_message_from_too_far_is_none_of_ours() -> None:
-    assert is_acceptable(900, 1000, 200)
-    assert not is_acceptable(1101, 1000, 200)
-
-
-def test_a_group_that_is_short_is_not_connected() -> None:
-    assert not is_connected(True, False, has_spies=False, spies_count=True)
-    assert is_connected(True, True, has_spies=False, spies_count=False)

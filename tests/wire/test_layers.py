@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from dcp.errors import FrameError
 from dcp.types import U32_MAX
 from dcp.wire import messages as m
-from dcp.wire.cache_transfer import CacheRecord, decode_cache_records, encode_cache_records
 from dcp.wire.documents import Document, decode_document
 from dcp.wire.frame_info import (
     FrameInfo,
@@ -164,15 +163,3 @@ def test_system_events_round_trip(event: ManifestEvent) -> None:
 def test_system_events_that_are_newer_than_we_are() -> None:
     assert decode_system_event(m.SystemEvent(7, 0, 2, b"", b"flatbuffer")) is None
     assert decode_system_event(m.SystemEvent(7, 99, 0, b"", b"")) is None
-
-
-def test_cache_records_round_trip() -> None:
-    records = (
-        CacheRecord(1, 2, 3, 4, 5, 1, 6, b"\0k", b"v"),
-        CacheRecord(1, 2, 3, 4, 5, 7, 6, b"\0k", b""),
-    )
-    value = encode_cache_records(records)
-    assert decode_cache_records(value) == records
-    for length in (39, len(value) - 1):
-        with pytest.raises(FrameError, match="cache transfer record"):
-            decode_cache_records(value[:length])

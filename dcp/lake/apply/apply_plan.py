@@ -146,21 +146,3 @@ class ApplyPlan:
         if stretch.stale:
             parts.append(f"vbuckets {number_ranges(stretch.stale)} stay stale")
         return "".join(f"; {part}" for part in parts)
-
-    def to_json(self) -> dict[str, object]:
-        """Return the plan for machines; the keys are counted, not listed."""
-        return {
-            "table": self.table,
-            "from_round": self.from_round,
-            "to_round": self.to_round,
-            "first_round": self.stretch.first_round,
-            "vbuckets": list(self.vbuckets),
-            "changed_keys": None if self.keys is None else len(self.keys),
-            "method": self.method,
-            "base_version": self.base_version,
-            "restored": {str(vb): version for vb, version in self.stretch.restored.items()},
-            "replaced": list(self.stretch.replaced),
-            "cleared": list(self.stretch.cleared),
-            "revived": list(self.stretch.revived),
-            "stale": {str(vb): number for vb, number in self.stretch.stale.items()},
-        }

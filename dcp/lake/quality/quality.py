@@ -19,12 +19,6 @@ from dcp.lake.tables.schema import REPLICA
 from dcp.lake.tables.sql import integer_list, quoted
 from dcp.lake.tables.tables import DOCS, LakeTables, replicas_in
 
-COLUMNS_BESIDE: dict[str, str] = {
-    "vbucket_count": "how many vbuckets the bucket has",
-    "complete_seqno": "the vbucket's complete seqno at the applied round; null if there is none",
-}
-"""What a suite's SQL may use beside the replica's own columns."""
-
 
 @dataclass(frozen=True, slots=True)
 class ReplicaVersion:
@@ -124,7 +118,10 @@ def check_version(
 def _with_suite_columns(
     spark: SparkSession, rows: DataFrame, replica: ReplicaVersion, suite: QualitySuite
 ) -> DataFrame:
-    """Add `COLUMNS_BESIDE`, then the suite's own columns.
+    """Add what a suite's SQL may use beside the replica's columns, then the suite's own columns.
+
+    ``vbucket_count`` is how many vbuckets the bucket has, ``complete_seqno`` the vbucket's complete
+    seqno at the applied round, null where there is none.
 
     An expression that gives NULL counts as false: Great Expectations would pass over it.
     """

@@ -29,10 +29,6 @@ class Histories:
         self._newest_uuid[vbucket] = log.entries[0].vb_uuid
         self._newest_seqno[vbucket] = log.entries[0].seqno
 
-    def log(self, vbucket: int) -> FailoverLog | None:
-        """Return the accepted failover log of ``vbucket``; None before its first stream."""
-        return self._logs.get(vbucket)
-
     def epoch(self, vbucket: int) -> int:
         """Return the epoch of ``vbucket``."""
         return int(self._epoch[vbucket])

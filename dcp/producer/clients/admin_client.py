@@ -5,7 +5,6 @@ Nodes are numbered from 1, in the order of their ports.
 
 import time
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Final, NamedTuple, Self
 
 from dcp.errors import DcplakeError, NodeUnavailableError, RemoteProtocolError, SourceError
@@ -66,12 +65,7 @@ class AdminClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     def close(self) -> None:

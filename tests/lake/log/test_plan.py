@@ -43,7 +43,7 @@ def cluster(
     without_active: tuple[int, ...] = (),
 ) -> ClusterView:
     active = tuple(-1 if vb in without_active else vb % nodes for vb in range(vbuckets))
-    cluster_map = ClusterMap("b", "uuid", 1, 1, NODES[:nodes], active, frozenset())
+    cluster_map = ClusterMap("b", "uuid", 1, 1, NODES[:nodes], active)
     return ClusterView(
         map=cluster_map, high_seqnos=dict(high), unreachable=dict(unreachable or {}), manifest=None
     )

@@ -43,7 +43,7 @@ NODE = NodeAddress("a", 1)
 
 def view(*high_seqnos: int) -> ClusterView:
     count = len(high_seqnos)
-    cluster_map = ClusterMap("b", "uuid", 1, 1, (NODE,), (0,) * count, frozenset())
+    cluster_map = ClusterMap("b", "uuid", 1, 1, (NODE,), (0,) * count)
     return ClusterView(cluster_map, dict(enumerate(high_seqnos)), MappingProxyType({}))
 
 

@@ -9,9 +9,8 @@ still waits for it. Source: Aeron ``ReceiverLivenessTracker``, ``NetworkPublicat
 
 Spies are who listens inside the sender's own process.
 
-No product code has senders of that kind: the relay's consumers are connections, whose sockets say
-whether they live. It is here because the cases of Aeron's behaviour (``tests/conformance.py``) ask
-for it, beside the group that the relay uses.
+The product has no senders of that kind: the relay's consumers are connections, whose sockets say
+whether they live. Files of Aeron's cases (``tests/conformance.py``) ask for it all the same.
 """
 
 

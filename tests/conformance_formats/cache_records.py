@@ -4,7 +4,6 @@ Source: kv_engine ``docs/dcp/documentation/cache-transfer.md``,
 ``include/mcbp/protocol/dcp_cache_transfer_buffer.h``.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from struct import Struct
 
@@ -51,26 +50,6 @@ def decode_cache_records(value: bytes) -> tuple[CacheRecord, ...]:
         records.append(CacheRecord(cas, seqno, rev, flags, expiry, datatype, hint, key, document))
         position = end
     return tuple(records)
-
-
-def encode_cache_records(records: Iterable[CacheRecord]) -> bytes:
-    """Return the value of the message that holds ``records``."""
-    return b"".join(
-        _HEADER.pack(
-            record.cas,
-            record.by_seqno,
-            record.rev_seqno,
-            len(record.value),
-            record.flags,
-            record.expiry,
-            len(record.key),
-            record.datatype,
-            record.cache_hint,
-        )
-        + record.key
-        + record.value
-        for record in records
-    )
 
 
 def _cut_off(index: int, found: int, expected: int) -> FrameError:
