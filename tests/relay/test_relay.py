@@ -33,13 +33,6 @@ def test_everything_once_and_in_order(make_cluster: MakeCluster, make_relay: Mak
     assert not cluster.counters().connections_closed_for_errors
 
 
-def test_the_relay_is_level(make_cluster: MakeCluster, make_relay: MakeRelay) -> None:
-    cluster = make_cluster()
-    fill(cluster, 100)
-    relay = make_relay(cluster)
-    wait_until_level(cluster, relay)
-
-
 def test_a_relay_that_stops_ends_its_streams_first(
     make_cluster: MakeCluster, make_relay: MakeRelay
 ) -> None:

@@ -12,19 +12,6 @@ MakeCluster = Callable[..., ProducerCluster]
 MakeRelay = Callable[..., Relay]
 
 
-def test_vbuckets_move(make_cluster: MakeCluster, make_relay: MakeRelay) -> None:
-    cluster = make_cluster(nodes=2)
-    fill(cluster, 100)
-    relay = make_relay(cluster)
-    with closing(Lake(relay.seeds[0], 8)) as lake:
-        lake.run_to(cluster)
-        cluster.move_vbucket(0, 1)
-        cluster.move_vbucket(7, 0)
-        fill(cluster, 100, prefix="after")
-        lake.run_to(cluster)
-        assert lake.rollbacks == {}
-
-
 def test_a_rebalance(make_cluster: MakeCluster, make_relay: MakeRelay) -> None:
     cluster = make_cluster(nodes=2, replicas=1)
     fill(cluster, 100)
@@ -66,16 +53,3 @@ def test_a_node_comes_back(make_cluster: MakeCluster, make_relay: MakeRelay) -> 
         lake.take_one()
         cluster.restore_node(0)
         lake.run_to(cluster)
-
-
-def test_connections_that_are_cut(make_cluster: MakeCluster, make_relay: MakeRelay) -> None:
-    """In the middle of snapshots, again and again: nothing is lost and nothing comes twice."""
-    cluster = make_cluster(nodes=2, vbuckets=4)
-    relay = make_relay(cluster)
-    with closing(Lake(relay.seeds[0], 4)) as lake:
-        for turn in range(5):
-            cluster.snapshot_cut_after(7 + turn)
-            fill(cluster, 300, prefix=f"turn{turn}")
-            lake.run_to(cluster)
-            relay.drop_connections()
-        assert lake.rollbacks == {}

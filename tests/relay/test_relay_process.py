@@ -18,24 +18,6 @@ from tests.relay.relaying import relaying
 MakeCluster = Callable[..., ProducerCluster]
 
 
-def test_it_is_killed_again_and_again(make_cluster: MakeCluster, tmp_path: Path) -> None:
-    """Consumers go on where they stood, with what the relay had and with what it had not yet."""
-    cluster = make_cluster(nodes=2, vbuckets=4)
-    fill(cluster, 300)
-    with relaying(cluster, tmp_path) as relay, closing(Lake(relay.seed, 4)) as lake:
-        lake.run_to(cluster)
-        for turn in range(3):
-            fill(cluster, 200, prefix=f"turn{turn}")
-            lake.take_one()
-            relay.kill()
-            lake.close()
-            fill(cluster, 100, prefix=f"away{turn}")
-            with relaying(cluster, tmp_path) as relay:  # noqa: PLW2901
-                lake.connect(relay.seed)
-                lake.run_to(cluster)
-        assert lake.rollbacks == {}
-
-
 def test_a_stop_in_good_order(make_cluster: MakeCluster, tmp_path: Path) -> None:
     cluster = make_cluster(vbuckets=4)
     fill(cluster, 300)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dcp.producer.bucket.bucket import Bucket
-from dcp.producer.bucket.bucket_states import give_back, set_state, set_state_of_copy, set_up
+from dcp.producer.bucket.bucket_states import set_state, set_state_of_copy, set_up
 from dcp.producer.bucket.forks import fail_over
 from dcp.producer.model.settings import ClusterSettings
 from dcp.producer.model.state_changes import StateEvent
@@ -40,15 +40,6 @@ def test_the_heir_goes_on_with_its_copy() -> None:
     assert (copy.vbucket.state, copy.vbucket.data.high_seqno) == (VbucketState.ACTIVE, 0)
     assert copy.vbucket.failover_log != log
     assert {node for node, _ in bucket.copies.of(0)} == {2, 3}
-
-
-def test_what_was_handed_over_is_given_back() -> None:
-    bucket = _bucket()
-    with bucket.lock:
-        _hand_over(bucket)
-        give_back(bucket, 0)
-    assert bucket.vbuckets[0].state is VbucketState.ACTIVE
-    assert not bucket.vbuckets[0].is_handed_over
 
 
 @pytest.mark.parametrize("is_copied", [True, False])

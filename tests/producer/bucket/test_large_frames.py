@@ -145,16 +145,6 @@ def test_an_honest_frame_is_prompt_beside_many_half_ones(
     assert small.done_at is not None
 
 
-def test_many_large_frames_at_once_get_through() -> None:
-    """Each takes 80 steps alone; that is all that the last one waits for."""
-    server = Server()
-    clients = [honest(20) for _ in range(30)]
-    server.connect(*clients)
-    server.run_until_done(*clients, most_seconds=30 * 80 * STEP_SECONDS)
-    assert all(client.done_at is not None for client in clients)
-    assert server.frames.held_bytes == server.frames.shared_bytes == 0
-
-
 def test_small_frames_do_not_starve_a_large_one_nor_it_them() -> None:
     server = Server(MAX_FRAME_BYTES)  # one at a time
     clients = [honest(20) for _ in range(3)]
