@@ -70,56 +70,11 @@ def _waits_for(relay: Relay) -> str:
     return relay.snapshot().links[0].waits_for
 
 
-def _named(prefix: str, tag: int | None) -> str:
-    return prefix if tag is None else f"{prefix}#gtag={tag}"
-
-
 def _settle(cluster: ProducerCluster, *lakes: Lake) -> None:
     """Let consumers have what there is, so that they count from here on."""
     fill(cluster, 8)
     for lake in lakes:
         lake.run_to(cluster)
-
-
-@pytest.mark.parametrize(
-    ("fc", "tag_of_slow", "is_slowed"),
-    [
-        ("max", None, False),
-        ("min,t:60s", None, True),
-        ("tagged,g:7,t:60s", 7, True),
-        ("tagged,g:7,t:60s", 8, False),
-        ("tagged,g:7,t:60s", None, False),
-    ],
-)
-def test_a_slow_consumer(
-    make_cluster: MakeCluster,
-    make_relay: MakeRelay,
-    make_lake: MakeLake,
-    fc: str,
-    tag_of_slow: int | None,
-    is_slowed: bool,
-) -> None:
-    """It takes nothing while it is slow; afterwards nobody lacks anything."""
-    cluster = make_cluster(vbuckets=2)
-    relay = _relay(make_relay, cluster, fc)
-    slow = make_lake(relay, _named("slow", tag_of_slow))
-    fast = make_lake(relay, _named("fast", 7))
-    _settle(cluster, slow, fast)
-    fill(cluster, 400, DOCUMENT_BYTES, prefix="later")
-    if is_slowed:
-        fast.run(lambda _: _is_blocked(cluster) and _waits_for(relay).startswith("slow"))
-        assert _outstanding(cluster) < WINDOW_BYTES + 2 * DOCUMENT_BYTES
-        assert sum(len(rows) for rows in fast.rows.values()) < 300
-    else:
-        fast.run_to(cluster)
-    for _ in range(1000):
-        if fast.has_all_of(cluster) and slow.has_all_of(cluster):
-            break
-        slow.take_one(0.05)
-        fast.take_one(0.01)
-    slow.run_to(cluster)
-    fast.run_to(cluster)
-    assert cluster.counters().peak_unacked_bytes < WINDOW_BYTES + 2 * DOCUMENT_BYTES
 
 
 def _one_is_stuck(
