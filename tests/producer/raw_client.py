@@ -3,7 +3,6 @@
 import socket
 import ssl
 from collections.abc import Callable
-from types import TracebackType
 from typing import Self
 
 from scramp import ScramClient
@@ -51,12 +50,7 @@ class RawClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.socket.close()
 
     def send(self, *frames: Frame) -> None:

@@ -11,7 +11,6 @@ import socket
 from collections.abc import Callable, Iterable
 from random import Random
 from time import monotonic
-from types import TracebackType
 from typing import Final, Self
 
 from dcp.producer.clients.kv_client import KvClient
@@ -134,12 +133,7 @@ class RawConsumers:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         for each in self.all:
             each.socket.close()
         self._selector.close()
