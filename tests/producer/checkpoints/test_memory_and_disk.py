@@ -77,19 +77,6 @@ def test_two_clients_get_point_in_time_snapshots_of_their_own(
     assert one.counters().disk_scans == 0
 
 
-def test_an_older_version_in_the_open_checkpoint_is_not_sent(
-    one: ProducerCluster, connect: Connect
-) -> None:
-    for key in (b"A", b"B", b"A"):
-        one.set(key, b"{}")
-    client = connect(one).log_in().open_dcp()
-    client.request_stream(0)
-    marker, *items = (client.message() for _ in range(3))
-    assert marker == m.SnapshotMarker(0, 3, FIRST_MEMORY)
-    told = [(each.by_seqno, each.key) for each in items if isinstance(each, m.Mutation)]
-    assert told == [(2, b"\0B"), (3, b"\0A")]
-
-
 def test_who_keeps_up_is_served_from_memory_for_ever(
     make_cluster: MakeCluster, connect: Connect
 ) -> None:
