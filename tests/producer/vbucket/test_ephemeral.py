@@ -251,7 +251,7 @@ def test_a_crash_loses_everything(
 
 
 def test_clients_learn_the_type(one: ProducerCluster) -> None:
-    password = {"authorization": "Basic QWRtaW5pc3RyYXRvcjpwYXNzd29yZA=="}
+    password = "Basic QWRtaW5pc3RyYXRvcjpwYXNzd29yZA=="
     request = HttpRequest("GET", "/pools/default/buckets/default", password)
     with one.bucket.lock:
         tree = json.loads(respond(request, one.bucket, 0).body)
