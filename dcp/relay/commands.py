@@ -133,7 +133,7 @@ def relay_commands(bucket: RelayBucket, audience: Audience) -> Mapping[int, Comm
     }
     return {
         opcode: CommandHandler(
-            command.gate, changed.get(opcode, command.handler), command.before_dcp_open
+            command.access, changed.get(opcode, command.handler), command.before_dcp_open
         )
         for opcode, command in COMMANDS.items()
     }

@@ -86,7 +86,7 @@ class Regulator:
         self._due = DueVbuckets(self.gates, self.receivers)
         self.waits_for_disk = False
         """Whether nothing is freed because too much is not on disk yet."""
-        bucket.origin.on_sent = self._due.touch
+        bucket.origin.on_sent.add(self._due.touch)
 
     # --- what the links tell
 
@@ -177,7 +177,7 @@ class Regulator:
         began, halted_seconds = loop.time(), 0.0
         with self._bucket.lock:
             due = self._tick() if is_tick else self._due.take_changed()
-            self._note_disk(has_room=self._bucket.make_room())
+            self._note_disk(has_room=self._bucket.writes.make_room())
         held_before = {v for v in due if self.gates[v].is_held}
         left = deque(due)
         while left:
@@ -248,7 +248,7 @@ class Regulator:
                 continue
             heard_at_ns = min(heard_at_ns, self.receivers.heard_at_ns(consumer, stream, now_ns))
             at = positions.received_bytes
-            if consumer.may_have_to_send(stream) or self._bucket.has_changed(vbucket):
+            if consumer.may_have_to_send(stream) or vbucket in self._bucket.changes:
                 at = min(at, positions.position_of(stream.sent_seqno))
             found[stream] = at
         return found, heard_at_ns

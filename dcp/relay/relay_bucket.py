@@ -12,6 +12,7 @@ from dcp.errors import ConfigError
 from dcp.producer.bucket.bucket import Bucket
 from dcp.producer.bucket.copies import Copies, Place
 from dcp.producer.model.cluster_map import ServedClusterMap
+from dcp.producer.model.listeners import Listeners
 from dcp.producer.model.manifest import Manifest
 from dcp.producer.model.resume_rules import ResumeRequest, range_is_valid, rollback_seqno
 from dcp.producer.model.settings import ClusterSettings
@@ -42,9 +43,8 @@ class FilledByCluster:
     opened_state = VbucketState.REPLICA
 
     def __init__(self) -> None:
-        self.on_sent: Callable[[int], None] = lambda _: None
-        """Called with a vbucket that a client was sent something of: who decides how far it may go
-        sets it."""
+        self.on_sent: Listeners[[int]] = Listeners()
+        """Told of a vbucket that a client was sent something of, to decide how far it may go."""
 
     def begin(self, vbucket: Vbucket) -> None:
         """Let clients take it for active; only the cluster lets documents expire."""
@@ -76,8 +76,6 @@ class FilledByCluster:
 class RelayBucket(Bucket):
     """A bucket whose copies are filled by streams from elsewhere."""
 
-    origin: FilledByCluster
-
     def __init__(self, settings: ClusterSettings) -> None:
         """Begin a bucket, or open the one of the settings' data folder.
 
@@ -85,7 +83,8 @@ class RelayBucket(Bucket):
             ConfigError: the folder is another bucket's, or of another number of vbuckets.
             SourceError: another process uses it.
         """
-        super().__init__(settings, origin=FilledByCluster())
+        self.origin = FilledByCluster()
+        super().__init__(settings, self.origin)
         found = self.map.bucket_uuid
         if settings.bucket_uuid and found != settings.bucket_uuid:
             self.close()

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-from dcp.producer.bucket import forks
+from dcp.producer.bucket import failover
 from dcp.producer.model.settings import ClusterSettings
 from dcp.producer.server.cluster import ProducerCluster
 from dcp.producer.vbucket.documents import DocumentError
@@ -422,7 +422,7 @@ class RandomSession:
     def _fork(self) -> None:
         self._mark("something happens to the vbuckets")
         if self._some(0.5):
-            forks.crash(self._cluster.bucket, 0, self._random.randrange(4))
+            failover.crash(self._cluster.bucket, 0, self._random.randrange(4))
         else:
             vbucket = self._random.randrange(self.happens.vbuckets)
             other = self._random.choice((VbucketState.REPLICA, VbucketState.DEAD))

@@ -217,7 +217,7 @@ class Recorder:
         bucket = self.cluster.bucket
         moved = True
         while moved:
-            changed = bucket.collect_changes()
+            changed = bucket.changes.collect()
             for connection in list(bucket.dcp_connections.values()):
                 connection.vbuckets_changed(changed)
             moved = bool(sum(self._hear(client) for client in self.clients))  # all are heard

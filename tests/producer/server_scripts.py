@@ -1,6 +1,6 @@
 """Sessions of the kinds that facts about a real server tell of: durable writes, restarts, names."""
 
-from dcp.producer.bucket import forks
+from dcp.producer.bucket import failover
 from dcp.wire import messages as m
 from dcp.wire.vocabulary import Opcode, StreamFlag
 from tests.producer.scripted_session import COLLECTIONS, NOOP, PLAIN, ScriptedSession
@@ -97,7 +97,7 @@ def a_restarted_server(s: ScriptedSession) -> None:
     s.stream(before)
     s.write(1)
     s.leave(before)
-    forks.crash(s.cluster.bucket, 0, 0)
+    failover.crash(s.cluster.bucket, 0, 0)
     after = s.open()
     after.positions = before.positions
     s.stream(after)

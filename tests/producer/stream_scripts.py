@@ -1,6 +1,6 @@
 """Sessions about streams: windows, ends, NOOPs, rollbacks; of the kinds that are recorded."""
 
-from dcp.producer.bucket import forks
+from dcp.producer.bucket import failover
 from dcp.types import END_OF_TIME
 from dcp.wire import messages as m
 from dcp.wire.vocabulary import (
@@ -183,7 +183,7 @@ def rollbacks(s: ScriptedSession) -> None:
     watched = s.open()
     s.stream(watched)
     s.leave(watched)
-    forks.crash(s.cluster.bucket, 0, 3)
+    failover.crash(s.cluster.bucket, 0, 3)
     s.write(20, 21, 22, 23)
     s.delete(20)
     new = s.cluster.failover_log(0).entries[0].vb_uuid
@@ -284,7 +284,7 @@ def failover_logs_in_between(s: ScriptedSession) -> None:
     s.write(2)
     s.ask(client, m.Empty(), Opcode.DCP_GET_FAILOVER_LOG)
     s.write(3)
-    forks.crash(s.cluster.bucket, 0, 1)
+    failover.crash(s.cluster.bucket, 0, 1)
     s.wait(0.5)
     s.ask(client, m.Empty(), Opcode.DCP_GET_FAILOVER_LOG)
     s.stream(client)

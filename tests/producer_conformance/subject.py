@@ -183,7 +183,7 @@ class Subject:
     def spread(self) -> None:
         """Wake the streams of what has changed."""
         bucket = self._cluster.bucket
-        changed = bucket.collect_changes()
+        changed = bucket.changes.collect()
         for connection in list(bucket.dcp_connections.values()):
             connection.vbuckets_changed(changed)
 
@@ -278,9 +278,10 @@ class Line:
         wanted = vbucket, stream_id
         others = [one for one in dcp._ready if (one.vbucket, one.stream_id) != wanted]
         for stream in others:
-            del dcp._ready[stream]
+            dcp._ready.drop(stream)
         found = self.next_message(now)
-        dcp._ready.update(dict.fromkeys(others))
+        for stream in others:
+            dcp._ready.wake(stream)
         return found
 
     def answers(self, now: float) -> list[Frame]:
@@ -305,7 +306,7 @@ class Line:
 
     def push_map(self) -> None:
         """Hear of a new cluster map, as the node's connections do."""
-        self._session.push_map()
+        self._session.map_news.due()
 
     def due_seconds(self, now: float) -> float | None:
         """Return when the producer would say something by time alone."""

@@ -196,6 +196,10 @@ class ActiveStream:
         """Whether memory keeps what comes next."""
         return self._has_cursor and self.is_sending
 
+    def acknowledged(self, seqno: int) -> None:
+        """Note up to which prepare its client, a replica, holds everything."""
+        self.acknowledged_seqno = max(self.acknowledged_seqno, seqno)
+
     def cursor_dropped(self) -> None:
         """Go back to the disk, as memory no longer keeps what comes next."""
         self._has_cursor = False

@@ -174,7 +174,7 @@ class Vbucket:
     ) -> None:
         self.data = data
         self.documents = DocumentStore(data, clock)
-        data.persistence.on_compaction = self._compacted
+        data.persistence.on_compaction(self._compacted)
         self.sync_writes = SyncWrites(self.documents)
         self.failover_log = log
         self._state = state
@@ -182,7 +182,7 @@ class Vbucket:
         is_recorded = is_recorded and self._settings.record_branches
         self.record = BranchRecord(self.id, log) if is_recorded else None
         if self.record is not None:
-            data.on_append = self.record.append
+            data.on_append(self.record.append)
 
     @property
     def state(self) -> VbucketState:
@@ -311,6 +311,38 @@ class Vbucket:
             self._record_branch(before.failover_log)
         self.recover_sync_writes()
 
+    def hand_over(self, *, is_move: bool) -> None:
+        """Be dead, as the client of a takeover is to be active.
+
+        ``is_move``: the client is a node, and a rebalance will say where the vbucket is.
+
+        Raises:
+            LocalProtocolError: the vbucket is not active.
+            OSError: the state cannot be saved; nothing has changed.
+        """
+        self.is_handed_over = is_move
+        try:
+            self.change(StateEvent.HANDED_OVER)
+        except BaseException:
+            self.is_handed_over = False
+            raise
+
+    def give_back(self) -> bool:
+        """Be active again if it was handed over in a move; whether its state changed.
+
+        Raises:
+            OSError: the state cannot be saved; it is handed over as before.
+        """
+        was_handed_over, self.is_handed_over = self.is_handed_over, False
+        if not was_handed_over or self._state is not VbucketState.DEAD:
+            return False
+        try:
+            self.change(StateEvent.GIVEN_BACK)
+        except BaseException:
+            self.is_handed_over = True
+            raise
+        return True
+
     def crash(self, lost_seqnos: int | None) -> None:
         """Go on with what is on disk, or with ``lost_seqnos`` less than there was; a new branch.
 
@@ -390,7 +422,7 @@ class Vbucket:
         self._settings = old._settings
         self.record = old.record
         if self.record is not None:
-            self.data.on_append = self.record.append
+            self.data.on_append(self.record.append)
         self.documents.rewind()
         self.sync_writes.tell_later(old.sync_writes.give_up())
 

@@ -2,13 +2,16 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dcp.producer.bucket.bucket import Bucket
+from dcp.producer.bucket.bucket_states import hand_over
 from dcp.producer.bucket.dcp_connection import DcpConnection
+from dcp.producer.bucket.dcp_options import DcpClient
 from dcp.producer.checkpoints.checkpoint_manager import CheckpointLimits
 from dcp.producer.model.resume_rules import Verdict
 from dcp.producer.model.settings import ClusterSettings
@@ -52,8 +55,10 @@ EMPTY = (MemoryFile(), DataSettings(CheckpointLimits()))
 def crowded() -> DcpConnection:
     """A connection with many streams of each vbucket."""
     bucket = Bucket(ClusterSettings(vbuckets=VBUCKETS))
-    connection = DcpConnection(bucket, (0, b"crowd"), 1, frozenset(), lambda: None)
-    connection.stream_ids = True
+    connection = bucket.dcp_connections.open(
+        DcpClient((0, b"crowd"), 1), lambda: None, partial(hand_over, bucket)
+    )
+    connection.negotiate(replace(connection.options, stream_ids=True))
     for vbucket in range(VBUCKETS):
         for number in range(1, STREAMS + 1):
             connection.add_stream(new_stream(bucket, vbucket, number, number))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dcp.producer.bucket import forks
+from dcp.producer.bucket import failover
 from dcp.producer.commands.commands import COMMANDS
 from dcp.producer.commands.session import Session
 from dcp.producer.model.settings import ClusterSettings
@@ -127,7 +127,7 @@ class Recorder:
         self._note({"mark": "something happens"})
         match self.random.randrange(8), self.purges:
             case 0, False:
-                forks.crash(self.cluster.bucket, 0, self.random.randrange(3))
+                failover.crash(self.cluster.bucket, 0, self.random.randrange(3))
             case 1, False:
                 self.cluster.set_vbucket_state(0, VbucketState.REPLICA)
                 self.cluster.set_vbucket_state(0, VbucketState.ACTIVE)

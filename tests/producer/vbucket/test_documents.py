@@ -291,7 +291,7 @@ def test_a_value_that_cannot_be_read_keeps_no_other_from_expiring(
     assert noted == {0, 1}
     with bucket.lock:
         for vbucket in (0, 1):
-            bucket.wrote(vbucket)
+            bucket.writes.wrote(vbucket)
         assert bucket.expire_due(clock.now + 100) == 1
         assert bucket.expire_due(clock.now + 100) == 0
     assert not any(cluster.state_at(v, cluster.high_seqno(v)) for v in (0, 1))
