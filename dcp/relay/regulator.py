@@ -78,7 +78,7 @@ class Regulator:
         self.gates = [VbucketFlowControl(spec, window_bytes, hold_ns) for _ in bucket.vbuckets]
         for gate, vbucket in zip(self.gates, bucket.vbuckets, strict=True):
             gate.positions.begin_again(vbucket.data.high_seqno)
-        self.clients: Callable[[], Collection[AcceptedConnection]] = lambda: ()
+        self._clients: Callable[[], Collection[AcceptedConnection]] = lambda: ()
         self._bucket = bucket
         self._source = source
         self._now_ns = now_ns
@@ -87,6 +87,10 @@ class Regulator:
         self.waits_for_disk = False
         """Whether nothing is freed because too much is not on disk yet."""
         bucket.origin.on_sent.add(self._due.touch)
+
+    def follow(self, clients: Callable[[], Collection[AcceptedConnection]]) -> None:
+        """Know whose connections there are: those that ``clients`` returns."""
+        self._clients = clients
 
     # --- what the links tell
 
@@ -199,7 +203,7 @@ class Regulator:
     def _tick(self) -> list[int]:
         """Note who has moved; return the vbuckets to look at."""
         self._tick_ns = self._now_ns()
-        moving = self.receivers.look(self.clients(), self._tick_ns)
+        moving = self.receivers.look(self._clients(), self._tick_ns)
         consumers = self._bucket.dcp_connections.values()
         return self._due.take_all_due(consumers, moving, self._tick_ns)
 

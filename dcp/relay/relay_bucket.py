@@ -48,8 +48,8 @@ class FilledByCluster:
 
     def begin(self, vbucket: Vbucket) -> None:
         """Let clients take it for active; only the cluster lets documents expire."""
-        vbucket.shown_as = VbucketState.ACTIVE
-        vbucket.documents.expires_when_read = False
+        vbucket.show_as(VbucketState.ACTIVE)
+        vbucket.documents.leave_expired()
 
     def own_copies(
         self,
@@ -122,7 +122,7 @@ class RelayBucket(Bucket):
         """
         if manifest.uid >= self.manifest.uid and manifest != self.manifest:
             self._save(manifest)
-            self.collections.current = manifest
+            self.collections.take(manifest)
 
     def is_too_early(self, vbucket: int, request: ResumeRequest) -> bool:
         """Whether a client must wait: the relay has not got yet what it stands at, and will.

@@ -111,7 +111,7 @@ class Upstream:
             return
         for vbucket in self._bucket.all_copies:
             if not self._regulator.holds(vbucket):
-                self._bucket.vbuckets[vbucket].promised_seqno = 0  # its stream tells
+                self._bucket.vbuckets[vbucket].promise(0)  # its stream tells
         wanted = self._wanted()
         for address in [address for address in self._links if address not in wanted]:
             link, task = self._links.pop(address)
@@ -201,8 +201,7 @@ class Upstream:
             self._take_manifest(manifest)
         for config in _emptied(learned.maps):
             self.take_map(config, link.address)
-        if link.became_ready:
-            link.became_ready = False
+        if link.take_became_ready():
             self.reconcile()
             self._ask_for_seqnos()
         if learned.wants_map:
@@ -252,7 +251,7 @@ class Upstream:
             return
         for vbucket, seqno in connection.learned.seqnos.items():
             if vbucket in self._bucket.all_copies and self._regulator.holds(vbucket):
-                self._bucket.vbuckets[vbucket].promised_seqno = seqno
+                self._bucket.vbuckets[vbucket].promise(seqno)
                 self._promised.add(vbucket)
         connection.learned.seqnos.clear()
 

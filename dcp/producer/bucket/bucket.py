@@ -20,7 +20,6 @@ from dcp.producer.bucket.auth import UserStore
 from dcp.producer.bucket.bucket_manifest import BucketManifest
 from dcp.producer.bucket.bucket_origin import BucketOrigin, WrittenHere
 from dcp.producer.bucket.bucket_storage import BucketStorage
-from dcp.producer.bucket.changes import Changes
 from dcp.producer.bucket.client_load import ClientLoad
 from dcp.producer.bucket.copied_replicas import CopiedReplicas
 from dcp.producer.bucket.copies import Copies
@@ -42,6 +41,7 @@ from dcp.producer.model.manifest_changes import ManifestChange
 from dcp.producer.model.settings import ClusterSettings
 from dcp.producer.model.versions import Version
 from dcp.producer.streams.stream_quota import StreamQuotas
+from dcp.producer.vbucket.changed_vbuckets import ChangedVbuckets
 from dcp.producer.vbucket.documents import DocumentError, DocumentStore
 from dcp.producer.vbucket.resident_values import ResidentValues
 from dcp.producer.vbucket.vbucket import Vbucket
@@ -75,7 +75,7 @@ class Bucket:
             settings.bucket_type,
         )
         self.counters = Counters(record_seqnos=settings.record_seqnos)
-        self.changes = Changes()
+        self.changes = ChangedVbuckets()
         self.clients = ClientLoad(settings.large_frame_seconds)
         self.collections = BucketManifest(
             FIRST if self._storage is None else self._storage.manifest, self._save

@@ -43,6 +43,10 @@ class BucketManifest:
         self._target, self._ways = manifest, ways
         self.current = manifest
 
+    def take(self, manifest: Manifest) -> None:
+        """Have a manifest that was made elsewhere, and is saved; no vbucket is made to follow."""
+        self.current = manifest
+
     def learn(self, vbucket: Vbucket) -> None:
         """Take the manifest that another server's items made of a vbucket, if it is newer.
 

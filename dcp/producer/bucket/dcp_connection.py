@@ -12,15 +12,15 @@ from itertools import islice
 from typing import Final
 
 from dcp.producer.bucket.bucket_origin import BucketOrigin
-from dcp.producer.bucket.dcp_options import ConnectionKey, DcpClient, DcpOptions, flavour_of
-from dcp.producer.bucket.ready_list import ReadyList
 from dcp.producer.checkpoints.checkpoint_account import CheckpointAccount
 from dcp.producer.model.counters import Counters
 from dcp.producer.model.faults import Faults
 from dcp.producer.model.held_keys import HeldKeys
 from dcp.producer.model.send_window import SendWindow
 from dcp.producer.model.settings import ClusterSettings
+from dcp.producer.streams.dcp_options import ConnectionKey, DcpClient, DcpOptions, flavour_of
 from dcp.producer.streams.noop import NoopTimer
+from dcp.producer.streams.ready_list import ReadyList
 from dcp.producer.streams.stream import ActiveStream, ActiveStreamPhase, FrameBatch
 from dcp.producer.streams.stream_quota import StreamQuota, StreamQuotas
 from dcp.producer.streams.stream_register import StreamRegister

@@ -8,11 +8,11 @@ streams at once. Used with the bucket's lock held.
 from collections.abc import Callable, Iterator, Mapping
 from itertools import count
 
-from dcp.producer.bucket.changes import Changes
 from dcp.producer.bucket.dcp_connection import DcpConnection, HandOver, SharedByConnections
-from dcp.producer.bucket.dcp_options import ConnectionKey, DcpClient
 from dcp.producer.model.cluster_map import ServedClusterMap
+from dcp.producer.streams.dcp_options import ConnectionKey, DcpClient
 from dcp.producer.streams.stream import ActiveStream
+from dcp.producer.vbucket.changed_vbuckets import ChangedVbuckets
 from dcp.producer.vbucket.vbucket_data import VbucketData
 from dcp.wire.vocabulary import EndReason
 
@@ -21,7 +21,7 @@ class DcpConnections(Mapping[ConnectionKey, DcpConnection]):
     """Connections by node and name; what they share is ``shared``."""
 
     def __init__(
-        self, shared: SharedByConnections, cluster_map: ServedClusterMap, changes: Changes
+        self, shared: SharedByConnections, cluster_map: ServedClusterMap, changes: ChangedVbuckets
     ) -> None:
         self.shared = shared
         self._map, self._changes = cluster_map, changes

@@ -7,7 +7,6 @@ takes the same path. Used under the bucket's lock.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from dcp.producer.bucket.changes import Changes
 from dcp.producer.bucket.compactor import compact_in_passing
 from dcp.producer.bucket.dcp_connections import DcpConnections
 from dcp.producer.bucket.flusher import Flusher
@@ -15,6 +14,7 @@ from dcp.producer.bucket.vbucket_table import VbucketTable
 from dcp.producer.checkpoints.checkpoint_account import CheckpointAccount
 from dcp.producer.model.settings import ClusterSettings
 from dcp.producer.model.versions import Version
+from dcp.producer.vbucket.changed_vbuckets import ChangedVbuckets
 from dcp.producer.vbucket.documents import DocumentError, DocumentStore
 from dcp.producer.vbucket.vbucket import Vbucket
 from dcp.wire.vocabulary import Status
@@ -30,7 +30,7 @@ class WritePath:
         flusher: Flusher | None,
         memory: CheckpointAccount,
         connections: DcpConnections,
-        changes: Changes,
+        changes: ChangedVbuckets,
     ) -> None:
         """``flusher`` is there with a data folder; ``memory`` counts the vbuckets' checkpoints."""
         self._settings, self._table, self._memory = settings, table, memory

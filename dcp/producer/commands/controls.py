@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Final
 
 from dcp.producer.bucket.dcp_connection import DcpConnection
-from dcp.producer.bucket.dcp_options import DcpOptions
+from dcp.producer.streams.dcp_options import DcpOptions
 from dcp.producer.streams.stream_settings import OutOfOrder
 from dcp.types import U32_MAX
 from dcp.wire.vocabulary import HelloFeature, OpenFlag, Status

@@ -8,11 +8,11 @@ from dcp.errors import FrameError
 from dcp.producer.bucket.auth import REPLICATION_USER
 from dcp.producer.bucket.bucket_states import hand_over
 from dcp.producer.bucket.dcp_connection import DcpConnection
-from dcp.producer.bucket.dcp_options import DcpClient
 from dcp.producer.commands.controls import apply_control, context_of_refusal, fault_of_window
 from dcp.producer.commands.seqno_commands import failover_log
 from dcp.producer.commands.session import Access, CommandHandler, Session
 from dcp.producer.commands.stream_requests import stream_request
+from dcp.producer.streams.dcp_options import DcpClient
 from dcp.types import U16_MAX
 from dcp.wire import messages as m
 from dcp.wire.frame import Frame

@@ -21,12 +21,12 @@ from typing import Any, Final, Protocol, TypeVar
 from dcp.errors import FrameError
 from dcp.producer.bucket.bucket import Bucket
 from dcp.producer.bucket.dcp_connection import DcpConnection, HandOver
-from dcp.producer.bucket.dcp_options import DcpClient
 from dcp.producer.commands.header_checks import header_fault
 from dcp.producer.commands.login import Login
 from dcp.producer.commands.long_work import LongWork
 from dcp.producer.commands.map_news import MapNews
 from dcp.producer.commands.outbox import Outbox
+from dcp.producer.streams.dcp_options import DcpClient
 from dcp.producer.vbucket.documents import DocumentError
 from dcp.producer.vbucket.request_framing import Requirement, requirement_of
 from dcp.wire import messages as m

@@ -40,7 +40,11 @@ from dcp.wire.vocabulary import Status, VbucketState
 
 
 class ProducerCluster(Serving):
-    """A bucket and the nodes that serve it: documents, what it holds, forks, faults."""
+    """A bucket and the nodes that serve it: documents, what it holds, forks, faults.
+
+    More than 20 public methods: it is what tests and orders may do to a cluster, in one place; each
+    passes on to the part that does it.
+    """
 
     def __init__(self, settings: ClusterSettings | None = None) -> None:
         """Prepare a cluster."""

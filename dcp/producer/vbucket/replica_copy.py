@@ -132,7 +132,7 @@ class ReplicaCopy:
 
     def take_log(self, log: FailoverLog) -> None:
         """Take the active's branches, as its answer to the stream request told them."""
-        self.vbucket.failover_log = log
+        self.vbucket.take_log(log)
         self.has_history = True
 
     def begin_snapshot(self, bounds: SnapshotRange, flags: int, purge_seqno: int | None) -> None:

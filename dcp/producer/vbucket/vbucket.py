@@ -47,7 +47,11 @@ class BegunChange(NamedTuple):
 
 
 class Vbucket:
-    """A vbucket of a cluster; used under the bucket's lock. ``fresh_uuid`` gives new branches."""
+    """A vbucket of a cluster; used under the bucket's lock. ``fresh_uuid`` gives new branches.
+
+    More than 15 attributes: its data, branches and state are one thing, saved together.
+    More than 20 public methods: each changes at least two of these.
+    """
 
     def __init__(
         self,
@@ -110,7 +114,7 @@ class Vbucket:
         self.named_manifests = saved.manifest_numbers
         steps = [(seqno, self._manifest(home, number)) for seqno, number in saved.manifests]
         self.documents.collections.restore(steps, saved.high_seqnos or {}, data.high_seqno)
-        data.disk.high_seqnos = dict(self.documents.collections.high_seqnos)
+        data.disk.restore_high_seqnos(self.documents.collections.high_seqnos)
         for version in data.newest.keys.versions:
             self.documents.clock.raise_floor(version.cas)
         self.recover_sync_writes()
@@ -193,6 +197,18 @@ class Vbucket:
     def shown_state(self) -> VbucketState:
         """The state that clients are told, and that decides what they may ask for."""
         return self.state if self.shown_as is None else self.shown_as
+
+    def show_as(self, state: VbucketState) -> None:
+        """Tell clients this state instead of its own."""
+        self.shown_as = state
+
+    def promise(self, seqno: int) -> None:
+        """Tell clients that it has a seqno that is not here yet; 0: what is here."""
+        self.promised_seqno = seqno
+
+    def take_log(self, log: FailoverLog) -> None:
+        """Have the branches of the active, of which this is a copy."""
+        self.failover_log = log
 
     def preload(self, segment: PreloadedSegment) -> None:
         """Take a whole segment as the beginning of an empty vbucket."""

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from dcp.producer.bucket.bucket import Bucket
 from dcp.producer.bucket.bucket_states import hand_over
 from dcp.producer.bucket.dcp_connection import DcpConnection
-from dcp.producer.bucket.dcp_options import DcpClient
 from dcp.producer.checkpoints.checkpoint_manager import CheckpointLimits
 from dcp.producer.model.resume_rules import Verdict
 from dcp.producer.model.settings import ClusterSettings
 from dcp.producer.model.stream_filter import EVERYTHING
 from dcp.producer.storage.disk_file import MemoryFile
+from dcp.producer.streams.dcp_options import DcpClient
 from dcp.producer.streams.stream import ActiveStream
 from dcp.producer.streams.stream_register import StreamRegister
 from dcp.producer.streams.stream_settings import StreamSettings

@@ -7,7 +7,7 @@ together reach a stream as one snapshot.
 from dcp.producer.model.listeners import Listeners
 
 
-class Changes:
+class ChangedVbuckets:
     """Numbers of vbuckets; used under the bucket's lock."""
 
     def __init__(self) -> None:
