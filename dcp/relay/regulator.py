@@ -247,12 +247,12 @@ class Regulator:
         """Return where a consumer's streams stand, and its last sign of life there."""
         positions = self.gates[vbucket].positions
         heard_at_ns, found = now_ns, dict[Hashable, int]()
-        for stream in consumer.streams_of({vbucket}):
+        for stream in consumer.streams.of({vbucket}):
             if not stream.is_sending:
                 continue
             heard_at_ns = min(heard_at_ns, self.receivers.heard_at_ns(consumer, stream, now_ns))
             at = positions.received_bytes
-            if consumer.may_have_to_send(stream) or vbucket in self._bucket.changes:
+            if consumer.ready.has(stream) or vbucket in self._bucket.changes:
                 at = min(at, positions.position_of(stream.sent_seqno))
             found[stream] = at
         return found, heard_at_ns

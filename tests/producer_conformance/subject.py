@@ -193,7 +193,7 @@ class Subject:
 
     def _drop_cursors(self, vbucket: int) -> None:
         for connection in self._cluster.bucket.dcp_connections.values():
-            _drop(self._cluster.bucket, connection, connection.streams_of({vbucket}))
+            _drop(self._cluster.bucket, connection, connection.streams.of({vbucket}))
 
     def new_map(self, line: "Line") -> None:
         """Let the cluster map have a new revision, which a connection hears of."""
@@ -264,7 +264,7 @@ class Line:
 
     def _streams(self, vbucket: int, opaque: int) -> list[ActiveStream]:
         dcp = self._session.dcp
-        found = [] if dcp is None else dcp.streams_of({vbucket})
+        found = [] if dcp is None else dcp.streams.of({vbucket})
         return [stream for stream in found if stream.opaque == opaque]
 
     def next_message_of(self, vbucket: int, stream_id: int | None, now: float) -> list[Frame]:
@@ -276,12 +276,12 @@ class Line:
         if dcp is None:
             return self.next_message(now)
         wanted = vbucket, stream_id
-        others = [one for one in dcp._ready if (one.vbucket, one.stream_id) != wanted]
+        others = [one for one in dcp.ready if (one.vbucket, one.stream_id) != wanted]
         for stream in others:
-            dcp._ready.drop(stream)
+            dcp.ready.drop(stream)
         found = self.next_message(now)
         for stream in others:
-            dcp._ready.wake(stream)
+            dcp.ready.wake(stream)
         return found
 
     def answers(self, now: float) -> list[Frame]:

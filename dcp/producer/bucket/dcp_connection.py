@@ -6,7 +6,7 @@ control (kv_engine ``dcp/producer.cc``).
 """
 
 import re
-from collections.abc import Callable, Collection, Set
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
@@ -83,7 +83,8 @@ class DcpConnection:
         self._quota = StreamQuota(MAX_STREAMS) if client.is_internal else quotas.at(self.key[0])
         # Fault orders never apply to connections between nodes.
         self._faults = Faults() if client.is_internal else shared.faults
-        self._ready = ReadyList()
+        self.ready = ReadyList()
+        """Which streams are asked for something to send; a relay's regulator looks, too."""
 
     # --- what it is
 
@@ -145,8 +146,8 @@ class DcpConnection:
     @property
     def paused_reason(self) -> str | None:
         """Why nothing is being sent, as kv_engine calls it (``connhandler.cc``); None if it is."""
-        if not self._ready:
-            return "BufferLogFull" if self._ready.full_windows else "ReadyListEmpty"
+        if not self.ready:
+            return "BufferLogFull" if self.ready.full_windows else "ReadyListEmpty"
         return "BufferLogFull" if self.flow.room_bytes <= 0 else None
 
     def is_stuck(self, now: float) -> bool:
@@ -164,49 +165,24 @@ class DcpConnection:
         stream = self.streams.find(vbucket, stream_id)
         return stream is not None and stream.is_sending
 
-    @property
-    def has_ready_streams(self) -> bool:
-        """Whether any stream waits for its turn, or for room in the connection's window."""
-        return bool(self._ready)
-
-    @property
-    def full_stream_windows(self) -> Collection[int]:
-        """The opaques of the streams that are passed over because their own windows are full."""
-        return self._ready.full_windows
-
-    def may_have_to_send(self, stream: ActiveStream) -> bool:
-        """Whether a stream waits for its turn or window, and has not said that it has nothing.
-
-        A relay's regulator asks this.
-        """
-        return self._ready.has(stream)
-
-    def waits_for_window(self, stream: ActiveStream) -> bool:
-        """Whether a stream is passed over because its own window is full."""
-        return self._ready.waits_for_window(stream)
-
     def acknowledged(self, vbucket: int) -> int:
         """Return up to which prepare the copy acknowledged that a stream of the vbucket fills."""
         stream = self.streams.find(vbucket, None)
         return stream.acknowledged_seqno if stream is not None and stream.is_sending else 0
-
-    def streams_of(self, vbuckets: Set[int]) -> list[ActiveStream]:
-        """Return all streams of these vbuckets."""
-        return self.streams.of(vbuckets)
 
     def add_stream(self, stream: ActiveStream) -> None:
         """Take an accepted stream; it sends from now on."""
         self.streams.add(stream)
         self.stream_windows.opened(stream.opaque)
         self._quota.opened()
-        self._ready.wake(stream)
+        self.ready.wake(stream)
         self._shared.origin.sent(stream.vbucket)
 
     def set_stream_window(self, window_bytes: int) -> None:
         """Give every stream a window of so many bytes from now on; 0: none."""
         self.stream_windows.set_window(window_bytes)
-        for opaque in list(self._ready.full_windows):
-            self._ready.window_changed(opaque)
+        for opaque in list(self.ready.full_windows):
+            self.ready.window_changed(opaque)
 
     def acknowledged_bytes(self, opaque: int, frame_bytes: int) -> bool:
         """Take a DCP_BUFFER_ACK; whether it names the connection, or what is or was a stream.
@@ -219,7 +195,7 @@ class DcpConnection:
             self.flow.acknowledge(frame_bytes)
             return True
         is_known = self.stream_windows.acknowledge(opaque, frame_bytes)
-        self._ready.window_changed(opaque)
+        self.ready.window_changed(opaque)
         return is_known
 
     @property
@@ -236,7 +212,7 @@ class DcpConnection:
         stream.end(EndReason.CLOSED, announce=announce)
         self._shared.origin.sent(vbucket)
         if announce:
-            self._ready.wake(stream)
+            self.ready.wake(stream)
         else:
             self._drop(stream)  # else it stays as long as the window is full
         return True
@@ -245,10 +221,10 @@ class DcpConnection:
         self, vbucket: int, reason: EndReason, spared: ActiveStream | None = None
     ) -> None:
         """End all streams of a vbucket but one; the client is told."""
-        for stream in self.streams_of({vbucket}):
+        for stream in self.streams.of({vbucket}):
             if stream is not spared:
                 stream.end(reason, announce=True)
-                self._ready.wake(stream)
+                self.ready.wake(stream)
                 self._shared.origin.sent(vbucket)
 
     def takeover_answered(self, opcode: int, opaque: int) -> None:
@@ -265,18 +241,18 @@ class DcpConnection:
                     stream.end(EndReason.STATE_CHANGED, announce=True)
             elif phase is TakeoverPhase.DONE:
                 stream.end(EndReason.OK, announce=True)
-        self._ready.wake(stream)
+        self.ready.wake(stream)
 
     def cursors_dropped(self, data: VbucketData, cursors: tuple[str, ...]) -> None:
         """Tell the streams of a vbucket's data, or a copy's, that lost their cursors there.
 
         A client has one name at all nodes, and may stream the vbucket here and a copy elsewhere.
         """
-        for stream in self.streams_of({data.vbucket}):
+        for stream in self.streams.of({data.vbucket}):
             if stream.cursor in cursors and stream.is_of(data):
                 stream.cursor_dropped()
                 self._shared.counters.cursors_dropped += 1
-                self._ready.wake(stream)
+                self.ready.wake(stream)
 
     def drop_some_streams(self) -> bool:
         """Let go of a round's streams of a connection that is gone; whether some are left."""
@@ -293,15 +269,15 @@ class DcpConnection:
         self.streams.clear()
         self._quota.ended(self.stream_windows.streams)
         self.stream_windows.clear()
-        self._ready.clear()
+        self.ready.clear()
         if self.is_internal:
             self._shared.memory.relieve()
 
     def vbuckets_changed(self, vbuckets: set[int]) -> bool:
         """Let the streams of these vbuckets look for something to send; whether there are any."""
-        streams = self.streams_of(vbuckets)
+        streams = self.streams.of(vbuckets)
         for stream in streams:
-            self._ready.wake(stream)
+            self.ready.wake(stream)
         return bool(streams)
 
     def next_frames(
@@ -315,15 +291,15 @@ class DcpConnection:
         frames: list[bytes | bytearray] = []
         left, asked = most_bytes, 0
         faults = self._faults
-        while self._ready and left > 0 and self.flow.room_bytes > 0:
+        while self.ready and left > 0 and self.flow.room_bytes > 0:
             if asked == TURN_STREAMS or (asked and is_turn_over()):
                 frames.append(b"")  # there may be more: the connection is asked again
                 break
             asked += 1
-            stream = next(iter(self._ready))
+            stream = next(iter(self.ready))
             room_bytes = min(self.flow.room_bytes, self.stream_windows.room_bytes(stream.opaque))
             if room_bytes <= 0:
-                self._ready.wait_for_window(stream)
+                self.ready.wait_for_window(stream)
                 continue
             batch = stream.next_batch(room_bytes, left, faults.most_items)
             if batch is not None and batch.data:
@@ -331,7 +307,7 @@ class DcpConnection:
             if batch is None or stream.phase is ActiveStreamPhase.DEAD:
                 self._drop(stream)
             else:
-                self._ready.end_turn(stream)
+                self.ready.end_turn(stream)
             if batch is None:
                 self._shared.origin.sent(stream.vbucket)
                 continue
@@ -375,7 +351,7 @@ class DcpConnection:
 
     def _drop(self, stream: ActiveStream) -> None:
         """Look no longer for what a stream has to send: it has nothing now, or never again."""
-        self._ready.drop(stream)
+        self.ready.drop(stream)
         if stream.phase is ActiveStreamPhase.DEAD:
             self._forget(stream)
 
@@ -384,4 +360,4 @@ class DcpConnection:
         self.stream_windows.ended(stream.opaque)
         self._quota.ended()
         self._shared.origin.sent(stream.vbucket)
-        self._ready.remove(stream)
+        self.ready.remove(stream)

@@ -102,7 +102,7 @@ def close_stream(session: Session, frame: Frame, _: m.Body, __: float) -> None:
         session.refuse(frame, Status.DCP_STREAM_ID_INVALID)
     elif dcp.close_stream(frame.vbucket, stream_id):
         session.reply(frame, m.Empty())
-    elif dcp.options.stream_ids and dcp.streams_of({frame.vbucket}):
+    elif dcp.options.stream_ids and dcp.streams.of({frame.vbucket}):
         session.refuse(frame, Status.DCP_STREAM_ID_INVALID)
     else:
         session.refuse(frame, Status.KEY_ENOENT)

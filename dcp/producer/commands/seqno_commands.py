@@ -65,7 +65,7 @@ def observe_seqno(session: Session, frame: Frame, body: m.Body, _: float) -> Non
     if vbucket is None:
         session.refuse_vbucket(frame)
         return
-    high, on_disk = vbucket.data.high_seqno, vbucket.told_persisted_seqno
+    high, on_disk = vbucket.data.high_seqno, vbucket.public_persisted_seqno
     current = vbucket.failover_log.current_uuid
     if asked == current:
         session.reply(frame, m.ObserveSeqnoAnswer(0, vbucket.id, current, on_disk, high))

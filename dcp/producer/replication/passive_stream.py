@@ -134,7 +134,7 @@ class PassiveStream:
         """Be over, as the connection is, or the stream was closed."""
         self.is_open, self.is_over = False, True
         if self.is_in_charge:
-            self.copy.leave_unfilled()
+            self.copy.fill_from(None)
 
     def take(self, event: StreamEvent) -> None:
         """Change the copy by what the stream brought.

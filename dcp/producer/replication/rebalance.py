@@ -100,7 +100,7 @@ class Move:
                 vbucket: bucket.copies.add(target, vbucket) for vbucket in vbuckets
             }
             for copy in self._left.values():
-                copy.begin_takeover()
+                copy.take_over(is_taking_over=True)
 
     async def run(self, awake: asyncio.Event) -> None:
         """Take what there is.
@@ -143,7 +143,7 @@ class Move:
                 if pending.state is not VbucketState.PENDING:
                     change_state(self._bucket, pending, StateEvent.TOLD_PENDING, self._target)
             elif stream.state == VbucketState.ACTIVE:
-                stream.copy.leave_unfilled()  # what else it says is not for an active vbucket
+                stream.copy.fill_from(None)  # what else it says is not for an active vbucket
                 if self._may_move(stream.vbucket):
                     arrived.append(stream.vbucket)
                 else:

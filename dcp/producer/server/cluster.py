@@ -477,10 +477,10 @@ class ProducerCluster(Serving):
             LocalProtocolError: a seqno is not above the high seqno.
         """
         with self.bucket.lock:
-            taking = self.bucket.table.numbered(vbucket)
+            found = self.bucket.table.numbered(vbucket)
             self.bucket.table.require_unmoved("versions", vbucket)
-            taking.take(versions)
-            self.bucket.collections.learn(taking)
+            found.take(versions)
+            self.bucket.collections.learn(found)
             self.bucket.writes.wrote(vbucket)
 
     def snapshot_cut_after(self, items: int) -> None:

@@ -69,5 +69,5 @@ class ReadyList:
         return stream in self._full.get(stream.opaque, ())
 
     def has(self, stream: ActiveStream) -> bool:
-        """Whether a stream waits for its turn or window."""
+        """Whether a stream waits for its turn or window: it has not said that it has nothing."""
         return stream in self._ready or self.waits_for_window(stream)

@@ -44,13 +44,9 @@ class ReplicaCopy:
 
     # --- it is to be the vbucket
 
-    def begin_takeover(self) -> None:
-        """Be filled by a takeover stream, and no feed, from now on."""
-        self.is_taking_over = True
-
-    def end_takeover(self) -> None:
-        """Be a copy as before; the takeover was given up."""
-        self.is_taking_over = False
+    def take_over(self, *, is_taking_over: bool) -> None:
+        """Be filled by a takeover stream, and no feed; or be a copy as before, as that is over."""
+        self.is_taking_over = is_taking_over
 
     @property
     def is_prepared(self) -> bool:
@@ -79,13 +75,9 @@ class ReplicaCopy:
 
     # --- what fills it
 
-    def fill_from(self, feeder: object) -> None:
-        """Let nobody but ``feeder`` fill it from now on."""
+    def fill_from(self, feeder: object | None) -> None:
+        """Let nobody but ``feeder`` fill it from now on; None: nobody at all."""
         self.feeder = feeder
-
-    def leave_unfilled(self) -> None:
-        """Let nobody fill it from now on."""
-        self.feeder = None
 
     def take_lost_cursors(self) -> tuple[str, ...]:
         """Return the cursors that were lost since the last time."""

@@ -253,7 +253,7 @@ class Vbucket:
         return self._settings.bucket_type is BucketType.EPHEMERAL
 
     @property
-    def told_persisted_seqno(self) -> int:
+    def public_persisted_seqno(self) -> int:
         """What clients are told to be on disk.
 
         0 of an ephemeral bucket, though streams and SEQNO_PERSISTENCE take all of it for persisted

@@ -71,7 +71,7 @@ def crowded() -> DcpConnection:
         (lambda one: one.takeover_answered(Opcode.DCP_SNAPSHOT_MARKER, 1), 0),
         (lambda one: one.takeover_answered(Opcode.DCP_SET_VBUCKET_STATE, 1), 0),
         (lambda one: one.vbuckets_changed({VBUCKETS}), 0),
-        (lambda one: one.streams_of({0}), 0),
+        (lambda one: one.streams.of({0}), 0),
         (lambda one: one.is_streaming(0, 7), 1),
         (lambda one: one.cursors_dropped(VbucketData(0, *EMPTY), ()), STREAMS),
         (lambda one: one.cursors_dropped(VbucketData(VBUCKETS, *EMPTY), ()), 0),
