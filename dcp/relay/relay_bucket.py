@@ -19,7 +19,7 @@ from dcp.producer.model.settings import ClusterSettings
 from dcp.producer.vbucket.replica_copy import ReplicaCopy
 from dcp.producer.vbucket.vbucket import Vbucket
 from dcp.types import U64_MAX, FailoverLog
-from dcp.wire.vocabulary import StreamFlag, VbucketState
+from dcp.wire.vocabulary import EndReason, StreamFlag, VbucketState
 
 NODE: Final = 0
 """The relay's only node."""
@@ -104,6 +104,10 @@ class RelayBucket(Bucket):
         if found is None:
             raise AssertionError(f"vbucket {vbucket}: every vbucket is a copy here")
         return found
+
+    def end_streams(self, vbucket: int, reason: EndReason = EndReason.STATE_CHANGED) -> None:
+        """End the streams of a vbucket: what they go on with is another branch."""
+        self.dcp_connections.end_streams(vbucket, NODE, reason=reason)
 
     def is_known(self, vbucket: int) -> bool:
         """Whether it is known which branches there are."""

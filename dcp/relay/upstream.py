@@ -216,9 +216,9 @@ class Upstream:
         if stream.take_rollback():
             _LOG.warning("vbucket %d: rolled back to seqno %d", vbucket, stream.copy.high_seqno)
             regulator.rolled_back(vbucket)
-            bucket.dcp_connections.end_streams(vbucket, NODE, reason=EndReason.ROLLBACK)
+            bucket.end_streams(vbucket, EndReason.ROLLBACK)
         elif each.begins_branch:
-            bucket.dcp_connections.end_streams(vbucket, NODE)
+            bucket.end_streams(vbucket)
         bucket.writes.received(NODE, vbucket)
         learned = bucket.vbuckets[vbucket].documents.collections.manifest
         if learned.uid > bucket.manifest.uid:

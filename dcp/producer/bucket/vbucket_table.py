@@ -131,14 +131,10 @@ class VbucketTable:
 
     # --- a rebalance moves some
 
-    def begin_moves(self, vbuckets: Iterable[int]) -> None:
-        """Know which vbuckets a rebalance moves from now on."""
+    def set_moving(self, vbuckets: Iterable[int]) -> None:
+        """Know exactly which vbuckets a rebalance moves from now on."""
         self._moving = frozenset(vbuckets)
         self.copies_moved.notify_all()
-
-    def end_moves(self) -> None:
-        """Know that no vbucket is moved any more."""
-        self.begin_moves(())
 
     def is_moving(self, vbucket: int) -> bool:
         """Whether a rebalance moves a vbucket now."""

@@ -64,13 +64,13 @@ class Rebalance:
                 pairs[source, target].append(vbucket)
         try:
             with self._bucket.lock:
-                self._bucket.table.begin_moves(v for found in pairs.values() for v in found)
+                self._bucket.table.set_moving(v for found in pairs.values() for v in found)
             for (source, target), vbuckets in pairs.items():
                 move = Move(self._bucket, source, target, vbuckets, self._map_changed)
                 await move.run(self._awake(target))
         finally:
             with self._bucket.lock:
-                self._bucket.table.end_moves()
+                self._bucket.table.set_moving(())
                 for vbucket in range(len(owners)):
                     give_back(self._bucket, vbucket)
                 self._bucket.table.copies_moved.notify_all()

@@ -72,7 +72,7 @@ def test_without_copies_what_is_being_filled_is_not_the_vbucket() -> None:
     here = bucket.vbuckets[0]
     with bucket.lock:
         with bucket.lock:
-            bucket.table.begin_moves({0})
+            bucket.table.set_moving({0})
         _hand_over(bucket)
         bucket.copies.add(HEIR, 0).is_taking_over = True
         fail_over(bucket, OWNER)
@@ -90,7 +90,7 @@ def test_a_failover_amid_a_move_in_a_data_folder(tmp_path: Path) -> None:
         bucket.vbuckets[0].documents.set(b"k", b"1", 0.0)
         bucket.writes.wrote(0)
         with bucket.lock:
-            bucket.table.begin_moves({0})
+            bucket.table.set_moving({0})
         bucket.copies.add(HEIR, 0).is_taking_over = True
         fail_over(bucket, OWNER)
         bucket.close()
@@ -122,7 +122,7 @@ def test_what_moves_takes_no_orders(moves: str, what: str, order: Callable[[Buck
     bucket = _bucket()
     if moves == "moving":
         with bucket.lock:
-            bucket.table.begin_moves({0})
+            bucket.table.set_moving({0})
     else:
         _hand_over(bucket)
     held = bucket.vbuckets[0], bucket.copies.at(HEIR, 0)

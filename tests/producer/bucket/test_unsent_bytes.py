@@ -132,7 +132,7 @@ def test_a_batch_is_as_large_as_a_part_of_what_the_client_took(
 def test_all_silent_clients_share_a_quota(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond it each has its first batch: it goes on, and no client waits for another."""
     quota_bytes = 300_000
-    monkeypatch.setattr(bucket, "unsent", UnsentBytes(quota_bytes))
+    monkeypatch.setattr(bucket.clients, "unsent", UnsentBytes(quota_bytes))
     found = silent_clients(bucket, 12, 1_000_000)
     shares = 12 * (FIRST_BATCH_BYTES + MESSAGE_BYTES)
     assert quota_bytes / 2 < found.held_bytes <= quota_bytes + shares

@@ -395,7 +395,7 @@ def test_a_vbucket_that_moves_takes_no_orders(
 ) -> None:
     cluster = make_cluster(nodes=2, vbuckets=2)
     with cluster.bucket.lock:
-        cluster.bucket.table.begin_moves({0})
+        cluster.bucket.table.set_moving({0})
     with pytest.raises(ValueError, match=f"{what} of vbucket 0: found one that a rebalance moves"):
         order(cluster)
     assert (cluster.high_seqno(0), _owners(cluster)) == (0, [0, 1])

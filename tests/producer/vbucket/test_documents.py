@@ -285,7 +285,7 @@ def test_a_value_that_cannot_be_read_keeps_no_other_from_expiring(
 
     with monkeypatch.context() as patched, bucket.lock:
         patched.setattr(DocumentStore, "_expire", failing)
-        patched.setattr(bucket, "wrote", noted.add)
+        patched.setattr(bucket.writes, "wrote", noted.add)
         with pytest.raises(OSError, match="cannot be read"):
             bucket.expire_due(clock.now + 100)
     assert noted == {0, 1}
